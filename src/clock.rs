@@ -1,0 +1,164 @@
+//! Time: what a moment is, and the one place that reads the machine's clock.
+//!
+//! A [`Timestamp`] is a count of milliseconds since 1970 in UTC, the form in which every moment is
+//! stored, compared and sent. A [`Clock`] is built once by the service and handed to the loops;
+//! everything below them takes `now` as an argument.
+//!
+//! # Why
+//! A decision that reads a clock of its own cannot be repeated. With time as an argument a test
+//! moves 48 hours in no time, and two instances that hold the same facts decide alike.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A moment: milliseconds since 1970-01-01T00:00:00Z.
+///
+/// Written as RFC 3339 in UTC with milliseconds wherever a person or another program reads it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// The moment before which nothing happened.
+    pub const ZERO: Timestamp = Timestamp(0);
+    /// A moment that never comes: 9999-12-30, the last day that RFC 3339 can be trusted to write.
+    pub const NEVER: Timestamp = Timestamp(253_402_128_000_000);
+
+    /// The moment that many milliseconds after 1970, held within `ZERO..=NEVER`.
+    pub const fn from_millis(ms: i64) -> Timestamp {
+        if ms < 0 {
+            Timestamp::ZERO
+        } else if ms > Timestamp::NEVER.0 {
+            Timestamp::NEVER
+        } else {
+            Timestamp(ms)
+        }
+    }
+
+    /// Milliseconds since 1970.
+    pub const fn as_millis(self) -> i64 {
+        self.0
+    }
+
+    /// Seconds since 1970, as Prometheus wants them.
+    pub fn as_seconds(self) -> f64 {
+        self.0 as f64 / 1000.0
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    pub fn since(self, earlier: Timestamp) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0).max(0) as u64)
+    }
+}
+
+impl Add<Duration> for Timestamp {
+    type Output = Timestamp;
+    fn add(self, span: Duration) -> Timestamp {
+        let ms = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+        Timestamp::from_millis(self.0.saturating_add(ms))
+    }
+}
+
+impl Sub<Duration> for Timestamp {
+    type Output = Timestamp;
+    fn sub(self, span: Duration) -> Timestamp {
+        let ms = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+        Timestamp::from_millis(self.0.saturating_sub(ms))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let moment = jiff::Timestamp::from_millisecond(self.0).unwrap_or(jiff::Timestamp::MAX);
+        write!(f, "{moment:.3}")
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
+        let moment = jiff::Timestamp::deserialize(deserializer)?;
+        Ok(Timestamp::from_millis(moment.as_millisecond()))
+    }
+}
+
+/// Tells the time to the loops.
+#[derive(Clone, Debug)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    System,
+    Hand(Arc<AtomicI64>),
+}
+
+impl Clock {
+    /// The machine's clock.
+    pub fn system() -> Clock {
+        Clock(Source::System)
+    }
+
+    /// A clock that stands at `start` until [`Clock::advance`] moves it.
+    pub fn by_hand(start: Timestamp) -> Clock {
+        Clock(Source::Hand(Arc::new(AtomicI64::new(start.as_millis()))))
+    }
+
+    /// The present moment.
+    pub fn now(&self) -> Timestamp {
+        match &self.0 {
+            Source::System => Timestamp::from_millis(read_system_clock()),
+            Source::Hand(ms) => Timestamp::from_millis(ms.load(Ordering::SeqCst)),
+        }
+    }
+
+    /// Moves a clock that is kept by hand; the machine's clock goes by itself.
+    pub fn advance(&self, span: Duration) {
+        if let Source::Hand(ms) = &self.0 {
+            ms.fetch_add(span.as_millis() as i64, Ordering::SeqCst);
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
+fn read_system_clock() -> i64 {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+        Err(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timestamp_is_written_and_read_as_rfc_3339_with_milliseconds() {
+        let moment = Timestamp::from_millis(1_732_147_200_042);
+        assert_eq!(moment.to_string(), "2024-11-21T00:00:00.042Z");
+        let json = serde_json::to_string(&moment).unwrap();
+        assert_eq!(serde_json::from_str::<Timestamp>(&json).unwrap(), moment);
+    }
+
+    #[test]
+    fn arithmetic_never_leaves_the_calendar() {
+        assert_eq!(Timestamp::NEVER + Duration::MAX, Timestamp::NEVER);
+        assert_eq!(Timestamp::ZERO - Duration::from_secs(1), Timestamp::ZERO);
+        assert_eq!(Timestamp::ZERO.since(Timestamp::NEVER), Duration::ZERO);
+        assert!(Timestamp::NEVER.to_string().starts_with("9999-12-30"));
+    }
+}

@@ -1,0 +1,61 @@
+//! What units declared when they were last admitted here, so that a heartbeat which says the same
+//! again takes the fast road.
+//!
+//! Holds a fingerprint of eight bytes a unit that declared anything. When it is full it starts
+//! anew: the next heartbeat of each unit is then admitted once more, which is harmless.
+
+use std::hash::BuildHasher;
+use std::sync::Mutex;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+use crate::presence::{Declared, Heartbeat, Unit};
+
+/// About 40 MB when full.
+const MOST: usize = 2_000_000;
+
+/// Fingerprints of declarations by unit.
+#[derive(Default)]
+pub struct Declarations(Mutex<HashMap<u64, u64, FixedState>>);
+
+impl Declarations {
+    /// Whether the engine already knows everything that the heartbeat declares.
+    pub fn says_nothing_new(&self, beat: &Heartbeat) -> bool {
+        if beat.declared.is_empty() {
+            return true;
+        }
+        // An announced sleep is new each time: it begins with this heartbeat.
+        beat.declared.sleep.is_none()
+            && self.lock().get(&hash(&beat.unit)) == Some(&fingerprint(&beat.declared))
+    }
+
+    /// The engine has applied this heartbeat and what it declares.
+    pub fn admitted(&self, beat: &Heartbeat) {
+        if beat.declared.is_empty() {
+            return;
+        }
+        let mut known = self.lock();
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(hash(&beat.unit), fingerprint(&beat.declared));
+    }
+
+    /// The unit is gone; what it declares next is new.
+    pub fn forget(&self, unit: &Unit) {
+        self.lock().remove(&hash(unit));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, u64, FixedState>> {
+        self.0.lock().expect("nothing panics under this lock")
+    }
+}
+
+fn hash(unit: &Unit) -> u64 {
+    FixedState::default().hash_one(unit)
+}
+
+fn fingerprint(declared: &Declared) -> u64 {
+    FixedState::default().hash_one((&declared.timeout, &declared.labels))
+}

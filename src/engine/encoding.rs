@@ -1,0 +1,1 @@
+//! How facts are written down, the same in every engine.

@@ -1,0 +1,314 @@
+//! The state of the fleet, behind small traits cut by reader.
+//!
+//! | trait | who reads it | what it holds |
+//! |---|---|---|
+//! | [`UnitStore`] | intake, expiry | expiry keys, the deadline index, facts, records |
+//! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
+//! | [`AlertStore`] | alerting | the outbox, groups, deliveries, dead letters |
+//! | [`Queries`] | http, the mirror | the same facts and records, to look at |
+//!
+//! [`Roll`] stands above them: it reads snapshots, lets `presence` decide and applies the changes.
+//!
+//! # The promises
+//! Each is the name of a case of the conformance suite, which every engine passes.
+//!
+//!  1. Recorded means applied; what a crash of the engine loses becomes blind time, and no
+//!     transition is lost.
+//!  2. Each silence is taken by exactly one caller.
+//!  3. Taking writes record and outbox in one step.
+//!  4. An older or repeated heartbeat never moves a deadline back.
+//!  5. A return closes the record and is told once.
+//!  6. A dead holder's lease comes back.
+//!  7. Joining a group is idempotent, also after it was sent, and order-free.
+//!  8. Delivered is never leased again.
+//!  9. With every hint lost, ticks alone suffice; with the sweep held off, hints alone suffice.
+//! 10. Time is always an argument.
+//! 11. Blind time is not silence.
+//! 12. A removed unit is never reported.
+//! 13. A changed timeout moves the deadline at once.
+//! 14. A deadline at exactly now is not yet passed.
+//! 15. A lost reply or a crash between any two commands leaves nothing that the next heartbeat,
+//!     look or walk does not repair.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::presence::{Change, Hearing, Interval, Labels, OfflineRecord, RecordId, Snapshot, Unit};
+
+pub mod declared;
+pub mod encoding;
+pub mod mirror;
+pub mod redis;
+pub mod roll;
+
+pub use mirror::Mirror;
+pub use roll::Roll;
+
+/// The most units of one partition that one step of an engine takes on.
+pub const LARGEST_STEP: usize = 500;
+
+/// Why the engine could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// It cannot be reached or did not answer; the same call may be made again.
+    #[error("{0}")]
+    Unavailable(String),
+    /// It answered that it will not; somebody has to change something.
+    #[error("{0}")]
+    Refused(String),
+    /// What is stored cannot be read.
+    #[error("{0}")]
+    Damaged(String),
+}
+
+/// What an engine answers.
+pub type Result<T> = std::result::Result<T, EngineError>;
+
+/// A heartbeat of a unit that is expected to be present, ready to be written.
+#[derive(Clone, Debug)]
+pub struct Refresh {
+    /// Who.
+    pub unit: Unit,
+    /// When it was heard.
+    pub at: Timestamp,
+    /// How long its key stands from now.
+    pub ttl: Duration,
+    /// The look that it needs at the latest; an earlier one stays.
+    pub look: Timestamp,
+}
+
+/// The state of units.
+#[async_trait]
+pub trait UnitStore: Send + Sync {
+    /// Writes heartbeats of units that are present. Answers, in order, whether each was applied;
+    /// one that was not (there is no key, or it holds a newer heartbeat) has to be decided upon.
+    /// Safe to repeat.
+    async fn refresh(&self, beats: &[Refresh]) -> Result<Vec<bool>>;
+
+    /// Reads units as they are now, in order. Reading an expiry key that is overdue makes it
+    /// expire.
+    async fn read(&self, units: &[Unit]) -> Result<Vec<Snapshot>>;
+
+    /// Applies each change in one step if its unit is still as in its snapshot and, for a change
+    /// that takes the unit out of the index, if it was still in there. Answers, in order, which
+    /// were applied. A record of a change goes into the outbox in the same step.
+    async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>>;
+
+    /// How many partitions the units are spread over.
+    fn partitions(&self) -> u16;
+
+    /// Units of a partition whose next look is at or before `until`, by that time, without the
+    /// first `skip`; at most `limit`.
+    async fn due(&self, partition: u16, until: Timestamp, skip: usize, limit: usize) -> Result<Vec<Unit>>;
+
+    /// The earliest next look of all partitions.
+    async fn first_look(&self) -> Result<Option<Timestamp>>;
+}
+
+/// How far Rollcall has heard.
+#[async_trait]
+pub trait HearingStore: Send + Sync {
+    /// How far it has heard and the blind intervals before that, as of one moment. `settle` is not
+    /// stored and left at zero.
+    async fn hearing(&self) -> Result<Hearing>;
+
+    /// Everything that was sent up to `sent_at` has come all the way. If that is more than `gap`
+    /// after what was heard before, what lies between was blind: it is added to the ledger, told
+    /// through the outbox if it is longer than `tell`, and returned.
+    async fn advance(&self, sent_at: Timestamp, gap: Duration, tell: Duration) -> Result<Option<Interval>>;
+}
+
+/// Something that operators may have to be told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum News {
+    /// A record was opened or closed.
+    Record(OfflineRecord),
+    /// Rollcall was blind for long.
+    Blind(Interval),
+}
+
+/// An entry of the outbox.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Where it stands; given back when it was dealt with.
+    pub position: Position,
+    /// What it says.
+    pub news: News,
+}
+
+/// The place of an entry in the outbox: which part of it, and its id there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The outbox that holds it, as the engine numbers them.
+    pub outbox: u16,
+    /// Its id within that.
+    pub id: String,
+}
+
+/// The identity of a group: the route and the values that its members share.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Group {
+    /// Unique text made from the labels, at most 512 bytes.
+    pub key: String,
+    /// What the members share, e.g. `kind`.
+    pub labels: Labels,
+}
+
+/// A transition on its way into a group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Join {
+    /// Which group.
+    pub group: Group,
+    /// What to tell.
+    pub news: News,
+}
+
+/// When a group that has something to tell is sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// The wait after the first member.
+    pub wait: Duration,
+    /// The least time between two notifications of one group.
+    pub interval: Duration,
+}
+
+/// One notification for one receiver; fixed when its group was sealed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Delivery {
+    /// Stable over every attempt, restart and replay: `<notification>.<receiver>`.
+    pub id: String,
+    /// The receiver's name.
+    pub receiver: String,
+    /// What the members share.
+    pub group: Group,
+    /// When the group was sealed.
+    pub sealed_at: Timestamp,
+    /// Records that were opened.
+    pub offline: Vec<OfflineRecord>,
+    /// Records that were closed.
+    pub online: Vec<OfflineRecord>,
+    /// Blind intervals; such a notification holds nothing else.
+    pub blind: Vec<Interval>,
+    /// How many attempts were begun, this one included.
+    pub attempt: u32,
+}
+
+/// A delivery that was given up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeadLetter {
+    /// What could not be delivered.
+    pub delivery: Delivery,
+    /// When it was given up.
+    pub at: Timestamp,
+    /// Why.
+    pub reason: String,
+}
+
+/// The outbox, groups and deliveries.
+#[async_trait]
+pub trait AlertStore: Send + Sync {
+    /// The oldest entries of the outbox, at most about `limit`. They stay until
+    /// [`AlertStore::settle`] is called.
+    async fn outbox(&self, limit: usize) -> Result<Vec<Entry>>;
+
+    /// Lets every member join its group, for a notification at the pace given. A member that has
+    /// joined before, in this form or a later one, changes nothing, also after it was sent. A
+    /// return that comes before its silence was told takes it back: neither is told.
+    async fn join(&self, joins: &[Join], pace: Pace, now: Timestamp) -> Result<()>;
+
+    /// Removes entries of the outbox that were dealt with.
+    async fn settle(&self, entries: &[Position]) -> Result<()>;
+
+    /// Seals groups that are due: fixes members and id of their notifications and queues a
+    /// delivery for each receiver. One notification holds at most 1000 members; a larger group is
+    /// sealed in several. Answers how many members were sealed; more may be due if any were.
+    async fn seal(&self, receivers: &[String], pace: Pace, now: Timestamp) -> Result<usize>;
+
+    /// When the next group is due.
+    async fn first_seal(&self) -> Result<Option<Timestamp>>;
+
+    /// Hands out deliveries of a receiver that are due, at most `limit`, and keeps them from
+    /// everybody else until `until`. Deliveries of one group come one after the other, in order.
+    async fn lease(
+        &self,
+        receiver: &str,
+        now: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Delivery>>;
+
+    /// When the next delivery of a receiver is due.
+    async fn first_lease(&self, receiver: &str) -> Result<Option<Timestamp>>;
+
+    /// These were delivered and are never leased again. `now` lets the next of their groups follow
+    /// at once. Safe to repeat.
+    async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()>;
+
+    /// The attempt failed; the next is not before `at`.
+    async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()>;
+
+    /// Given up: kept as a dead letter. The return of a unit whose silence died here is not told
+    /// to this receiver.
+    async fn bury(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()>;
+
+    /// How many groups of a receiver wait for a delivery, and how many dead letters it has.
+    async fn backlog(&self, receiver: &str) -> Result<Backlog>;
+
+    /// Dead letters of a receiver, newest first.
+    async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>>;
+}
+
+/// What waits for a receiver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Groups with at least one delivery.
+    pub waiting: u64,
+    /// Deliveries that were given up.
+    pub dead: u64,
+}
+
+/// Facts and records, to look at.
+#[async_trait]
+pub trait Queries: Send + Sync {
+    /// The record of one silence.
+    async fn record(&self, id: &RecordId) -> Result<Option<OfflineRecord>>;
+
+    /// Records by the time of detection, newest first, those strictly before `before` (time of
+    /// detection, id); at most `limit`. `open`: only open ones.
+    async fn records(
+        &self,
+        open: bool,
+        before: Option<(Timestamp, RecordId)>,
+        limit: usize,
+    ) -> Result<Vec<OfflineRecord>>;
+
+    /// Into how many pages a partition is cut for [`Queries::walk`].
+    fn pages(&self) -> u32;
+
+    /// The units on one page of a partition, as they are now; every unit of the fleet is on
+    /// exactly one page.
+    async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>>;
+
+    /// Removes records that were closed before `before`, a bounded number; answers how many.
+    async fn forget_records(&self, before: Timestamp) -> Result<usize>;
+}
+
+/// What is wrong with an engine that works all the same, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Warning {
+    /// A short constant name, for logs and metrics.
+    pub name: &'static str,
+    /// What is wrong and what to do.
+    pub text: String,
+}
+
+/// An engine: all of the above, and a word on its health.
+#[async_trait]
+pub trait Engine: UnitStore + HearingStore + AlertStore + Queries {
+    /// Looks at the engine's settings and condition. An error means that it cannot work at all.
+    async fn examine(&self) -> Result<Vec<Warning>>;
+}

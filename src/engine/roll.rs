@@ -1,0 +1,299 @@
+//! The roll of the fleet: heartbeats in, looks at suspects, and what came of them.
+//!
+//! The one place where stored state meets the rules: it reads snapshots, lets [`crate::presence`]
+//! decide, and applies the changes. A change that comes too late, because the unit changed in
+//! between, is decided again from what is there now.
+//!
+//! # Why heartbeats take two roads
+//! Almost every heartbeat is of a unit that is present and says nothing new. Those are written
+//! straight into their expiry keys in one pipeline. Only what that pipeline did not apply, and
+//! heartbeats that declare something new, are read, decided and applied as changes.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::declared::Declarations;
+use super::{Engine, LARGEST_STEP, Mirror, Refresh, Result};
+use crate::clock::Timestamp;
+use crate::presence::{
+    self, Change, Heard, Hearing, Heartbeat, Kind, KindRules, OfflineRecord, Registration, Snapshot,
+    Transition, Unit, Verdict,
+};
+use crate::telemetry::{Take, Telemetry};
+
+/// The rules of every configured kind.
+pub type Rules = HashMap<Kind, KindRules>;
+
+/// How often a decision is made again when the unit keeps changing under it. A unit whose
+/// heartbeats come faster than two round trips still gets its turn within a few.
+const ATTEMPTS: usize = 8;
+
+/// How blindness is measured and owed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HearingConfig {
+    /// Two canaries further apart than this enclose a blind interval.
+    pub gap: Duration,
+    /// The most hearing owed after one.
+    pub settle: Duration,
+    /// Blind intervals longer than this are told to operators.
+    pub tell: Duration,
+}
+
+/// The roll of the fleet.
+pub struct Roll {
+    engine: Arc<dyn Engine>,
+    rules: Arc<Rules>,
+    mirror: Arc<Mirror>,
+    telemetry: Arc<Telemetry>,
+    config: HearingConfig,
+    hearing: RwLock<Arc<Hearing>>,
+    declared: Declarations,
+    heard_more: Notify,
+    news: Arc<Notify>,
+}
+
+impl Roll {
+    /// A roll over `engine`. `news` is rung whenever something went into the outbox.
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        rules: Arc<Rules>,
+        mirror: Arc<Mirror>,
+        telemetry: Arc<Telemetry>,
+        config: HearingConfig,
+        news: Arc<Notify>,
+    ) -> Roll {
+        Roll {
+            engine,
+            rules,
+            mirror,
+            telemetry,
+            config,
+            hearing: RwLock::default(),
+            declared: Declarations::default(),
+            heard_more: Notify::new(),
+            news,
+        }
+    }
+
+    /// The rules of every kind.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// How far Rollcall has heard, as of the last [`Roll::refresh_hearing`] or canary.
+    pub fn hearing(&self) -> Arc<Hearing> {
+        self.hearing.read().expect("nothing panics under this lock").clone()
+    }
+
+    /// Ends when Rollcall has heard further than before.
+    pub async fn heard_more(&self) {
+        self.heard_more.notified().await;
+    }
+
+    /// Reads from the engine how far Rollcall has heard.
+    pub async fn refresh_hearing(&self) -> Result<Arc<Hearing>> {
+        let hearing = Hearing { settle: self.config.settle, ..self.engine.hearing().await? };
+        let hearing = Arc::new(hearing);
+        let mut current = self.hearing.write().expect("nothing panics under this lock");
+        let further = hearing.heard > current.heard;
+        *current = hearing.clone();
+        drop(current);
+        if further {
+            self.heard_more.notify_one();
+        }
+        Ok(hearing)
+    }
+
+    /// A canary that was sent at `sent_at` has come all the way, and so has everything before it.
+    pub async fn canary_returned(&self, sent_at: Timestamp) -> Result<()> {
+        let blind = self.engine.advance(sent_at, self.config.gap, self.config.tell).await?;
+        if let Some(interval) = blind {
+            self.telemetry.was_blind(&interval);
+            self.news.notify_one();
+        }
+        self.refresh_hearing().await?;
+        Ok(())
+    }
+
+    /// Records heartbeats. When this returns, each is applied or known to change nothing. Safe to
+    /// repeat. Heartbeats of kinds without rules are passed over.
+    pub async fn hear(&self, beats: &[Heartbeat], now: Timestamp) -> Result<()> {
+        let (plain, mut rest): (Vec<_>, Vec<_>) =
+            beats.iter().partition(|beat| self.declared.says_nothing_new(beat));
+        let refreshes: Vec<(&Heartbeat, Refresh)> =
+            plain.into_iter().filter_map(|beat| Some((beat, self.refresh(beat)?))).collect();
+        let (sources, refreshes): (Vec<&Heartbeat>, Vec<Refresh>) = refreshes.into_iter().unzip();
+        let mut refreshed = 0;
+        if !refreshes.is_empty() {
+            let applied = self.engine.refresh(&refreshes).await?;
+            for (beat, applied) in sources.into_iter().zip(applied) {
+                if applied {
+                    refreshed += 1;
+                    self.mirror.seen(&beat.unit, beat.at);
+                } else {
+                    rest.push(beat);
+                }
+            }
+        }
+        self.telemetry.heartbeats(Heard::Refreshed, refreshed);
+        for step in self.one_of_each_unit(rest) {
+            self.admit(&step, now).await?;
+        }
+        Ok(())
+    }
+
+    fn refresh(&self, beat: &Heartbeat) -> Option<Refresh> {
+        let policy = self.rules.get(&beat.unit.kind)?.resolve(beat.declared.timeout, Default::default());
+        Some(Refresh {
+            unit: beat.unit.clone(),
+            at: beat.at,
+            ttl: policy.allowed(),
+            look: policy.first_look(beat.at),
+        })
+    }
+
+    /// Cuts heartbeats into steps of bounded size in which no unit comes twice, in order: two
+    /// decisions about one unit cannot both be made from one snapshot.
+    fn one_of_each_unit<'a>(&self, beats: Vec<&'a Heartbeat>) -> Vec<Vec<&'a Heartbeat>> {
+        let mut steps: Vec<Vec<&Heartbeat>> = Vec::new();
+        let mut inside: HashSet<&Unit> = HashSet::new();
+        for beat in beats {
+            if !self.rules.contains_key(&beat.unit.kind) {
+                continue;
+            }
+            let full = steps.last().is_none_or(|step| step.len() >= LARGEST_STEP);
+            if full || inside.contains(&beat.unit) {
+                steps.push(Vec::new());
+                inside.clear();
+            }
+            inside.insert(&beat.unit);
+            steps.last_mut().expect("one was just made").push(beat);
+        }
+        steps
+    }
+
+    /// Decides upon heartbeats that the fast road did not take.
+    async fn admit(&self, beats: &[&Heartbeat], now: Timestamp) -> Result<()> {
+        let hearing = self.hearing();
+        let mut open: Vec<&Heartbeat> = beats.to_vec();
+        for _ in 0..ATTEMPTS {
+            let units: Vec<Unit> = open.iter().map(|beat| beat.unit.clone()).collect();
+            let mut decided = Vec::new();
+            for (beat, seen) in open.drain(..).zip(self.engine.read(&units).await?) {
+                let rules = &self.rules[&beat.unit.kind];
+                match presence::hear(&seen, beat, rules, &hearing, now) {
+                    (heard, None) => self.telemetry.heartbeats(heard, 1),
+                    (heard, Some(change)) => decided.push((beat, heard, (seen, change))),
+                }
+            }
+            let (beats, changes): (Vec<_>, Vec<_>) =
+                decided.into_iter().map(|(beat, heard, change)| ((beat, heard), change)).unzip();
+            for ((beat, heard), applied) in beats.into_iter().zip(self.apply(&changes).await?) {
+                if applied {
+                    self.declared.admitted(beat);
+                    self.telemetry.heartbeats(heard, 1);
+                } else {
+                    open.push(beat);
+                }
+            }
+            if open.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(super::EngineError::Unavailable(format!(
+            "{} units changed {ATTEMPTS} times while they were admitted, the first is {}",
+            open.len(),
+            open[0].unit
+        )))
+    }
+
+    /// Looks at suspects, each at most once in the list, and opens the records of those whose time
+    /// is up. Answers with those about whom Rollcall has not heard far enough to say.
+    pub async fn look(&self, suspects: &[Unit], now: Timestamp) -> Result<Vec<Unit>> {
+        let hearing = self.hearing();
+        let mut undecided = Vec::new();
+        for step in suspects.chunks(LARGEST_STEP) {
+            let mut changes = Vec::new();
+            let mut takes = Vec::new();
+            for seen in self.engine.read(step).await? {
+                let Some(rules) = self.rules.get(&seen.unit.kind) else { continue };
+                match presence::look(&seen, rules, &hearing, now) {
+                    Verdict::Alive(change) | Verdict::Back(change) | Verdict::Gone(change) => {
+                        takes.push(Take::Alive);
+                        changes.push((seen, change));
+                    }
+                    Verdict::Offline(change) => {
+                        takes.push(Take::Won);
+                        changes.push((seen, change));
+                    }
+                    Verdict::Undecided => {
+                        self.telemetry.takes(Take::Undecided, 1);
+                        undecided.push(seen.unit);
+                    }
+                    Verdict::Nothing => {}
+                }
+            }
+            for (take, applied) in takes.into_iter().zip(self.apply(&changes).await?) {
+                self.telemetry.takes(if applied { take } else { Take::Lost }, 1);
+            }
+        }
+        Ok(undecided)
+    }
+
+    /// Registers a unit or changes what was set for it.
+    pub async fn register(&self, unit: &Unit, wanted: &Registration, now: Timestamp) -> Result<bool> {
+        let Some(rules) = self.rules.get(&unit.kind) else { return Ok(false) };
+        let hearing = self.hearing();
+        self.decide(unit, |seen| Some(presence::register(seen, wanted, rules, &hearing, now))).await
+    }
+
+    /// Removes a unit from the fleet; its later heartbeats are counted and change nothing.
+    pub async fn retire(&self, unit: &Unit, now: Timestamp) -> Result<bool> {
+        let retired = self.decide(unit, |seen| presence::retire(seen, now)).await?;
+        self.declared.forget(unit);
+        Ok(retired)
+    }
+
+    async fn decide(&self, unit: &Unit, decision: impl Fn(&Snapshot) -> Option<Change>) -> Result<bool> {
+        for _ in 0..ATTEMPTS {
+            for seen in self.engine.read(std::slice::from_ref(unit)).await? {
+                let Some(change) = decision(&seen) else { return Ok(false) };
+                if self.apply(&[(seen, change)]).await? == [true] {
+                    return Ok(true);
+                }
+            }
+        }
+        Err(super::EngineError::Unavailable(format!(
+            "{unit} changed {ATTEMPTS} times while it was decided upon"
+        )))
+    }
+
+    async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let applied = self.engine.apply(changes).await?;
+        let mut told = false;
+        for ((seen, change), _) in changes.iter().zip(&applied).filter(|(_, applied)| **applied) {
+            self.mirror.changed(seen, change);
+            if let Some(record) = &change.record {
+                self.tell(record);
+                told = true;
+            }
+        }
+        if told {
+            self.news.notify_one();
+        }
+        Ok(applied)
+    }
+
+    fn tell(&self, record: &OfflineRecord) {
+        match record.transition() {
+            Transition::Offline => self.telemetry.went_offline(record),
+            Transition::Online => self.telemetry.came_back(record),
+        }
+    }
+}

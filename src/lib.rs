@@ -1,0 +1,10 @@
+//! Rollcall notices when a device of a fleet goes silent, and tells exactly once.
+
+pub mod alerting;
+pub mod clock;
+pub mod engine;
+pub mod http;
+pub mod intake;
+pub mod presence;
+pub mod simulate;
+pub mod telemetry;

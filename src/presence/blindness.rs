@@ -1,0 +1,229 @@
+//! Blind time is not silence: the ledger of blind intervals and the arithmetic of observed silence.
+//!
+//! A unit is offline after its timeout and grace of *observed* silence. While Rollcall could not
+//! hear, nobody was silent, so a deadline moves by the blind time inside the silence. After an
+//! interval every unit is owed some hearing as well, so that a device which reconnects with the
+//! broker has time to say so.
+//!
+//! # Why the owed hearing is what it is
+//! Each interval owes `min(timeout, settle, its own length)` of hearing after its end. Hearing is
+//! counted cumulatively: a later blip pauses the count and does not restart it. And one silence is
+//! never owed more than `min(timeout, settle)` beyond its timeout and grace in all, so that even a
+//! link that is blind more often than not cannot keep a dead unit from being told.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+
+/// A stretch of time in which nothing could be heard: from `from` up to `to`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Its first moment.
+    pub from: Timestamp,
+    /// The moment at which hearing began again; [`Timestamp::NEVER`] while nobody knows.
+    pub to: Timestamp,
+}
+
+impl Interval {
+    /// How long it lasted.
+    pub fn length(&self) -> Duration {
+        self.to.since(self.from)
+    }
+
+    /// Whether `moment` lies in it.
+    pub fn contains(&self, moment: Timestamp) -> bool {
+        self.from <= moment && moment < self.to
+    }
+}
+
+/// The blind intervals that still matter, in order and apart from each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ledger(Vec<Interval>);
+
+impl Ledger {
+    /// Orders the intervals and joins those that touch; empty ones vanish.
+    pub fn new(intervals: impl IntoIterator<Item = Interval>) -> Ledger {
+        let mut all: Vec<Interval> = intervals.into_iter().filter(|i| i.from < i.to).collect();
+        all.sort_by_key(|i| i.from);
+        let mut joined: Vec<Interval> = Vec::with_capacity(all.len());
+        for next in all {
+            match joined.last_mut() {
+                Some(last) if next.from <= last.to => last.to = last.to.max(next.to),
+                _ => joined.push(next),
+            }
+        }
+        Ledger(joined)
+    }
+
+    /// The intervals, oldest first.
+    pub fn intervals(&self) -> &[Interval] {
+        &self.0
+    }
+
+    /// This ledger and one interval more: a pause is a blind interval of one unit.
+    pub fn with(&self, more: Option<Interval>) -> std::borrow::Cow<'_, Ledger> {
+        match more {
+            None => std::borrow::Cow::Borrowed(self),
+            Some(more) => std::borrow::Cow::Owned(Ledger::new(self.0.iter().copied().chain([more]))),
+        }
+    }
+
+    /// The latest moment up to `moment` at which something could have been heard.
+    pub fn latest_hearing(&self, moment: Timestamp) -> Timestamp {
+        let after = self.0.partition_point(|i| i.from <= moment);
+        match self.0[..after].last() {
+            Some(interval) if interval.contains(moment) => interval.from,
+            _ => moment,
+        }
+    }
+
+    /// When a silence that began at `seen` has been observed for `allowed`.
+    ///
+    /// `owed` bounds the hearing after blind time: `min(timeout, settle)`.
+    pub fn deadline(&self, seen: Timestamp, allowed: Duration, owed: Duration) -> Timestamp {
+        let mut deadline = seen + allowed;
+        let mut latest = deadline + owed;
+        let first = self.0.partition_point(|i| i.to <= seen);
+        for interval in &self.0[first..] {
+            if interval.from >= deadline {
+                break;
+            }
+            let unheard = interval.to.since(interval.from.max(seen));
+            deadline = deadline + unheard;
+            latest = latest + unheard;
+            deadline = deadline.max(interval.to + owed.min(unheard)).min(latest);
+        }
+        deadline
+    }
+}
+
+/// How far Rollcall is known to have heard, and where it did not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hearing {
+    /// Up to here everything that a device sent came all the way; `None` before the first proof.
+    pub heard: Option<Timestamp>,
+    /// The blind intervals before that.
+    pub ledger: Ledger,
+    /// The most hearing that is owed after an interval.
+    pub settle: Duration,
+}
+
+/// The hearing that is owed after a long blind interval when nothing else is configured.
+pub const DEFAULT_SETTLE: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn ledger(intervals: &[(i64, i64)]) -> Ledger {
+        Ledger::new(intervals.iter().map(|&(from, to)| Interval { from: at(from), to: at(to) }))
+    }
+
+    #[test]
+    fn a_deadline_moves_by_the_blind_time_inside_the_silence() {
+        // (blind intervals, last seen, allowed, owed at most, deadline)
+        let cases: [(&[(i64, i64)], i64, u64, u64, i64); 10] = [
+            (&[], 0, 100, 10, 100),
+            (&[(10, 20)], 0, 100, 0, 110),
+            (&[(0, 20)], 10, 100, 0, 120), // only the part after it was last seen
+            (&[(10, 20)], 20, 100, 10, 120), // over before the silence began
+            (&[(100, 200)], 0, 100, 50, 100), // begins at the deadline: too late to matter
+            (&[(99, 200)], 0, 100, 50, 250), // 1 ms was left, 50 ms of hearing are owed
+            (&[(99, 101)], 0, 100, 50, 103), // a blip owes no more than its own length
+            (&[(10, 20), (50, 60)], 0, 100, 10, 120), // owed long ago
+            (&[(90, 100), (105, 115)], 0, 100, 10, 130), // the blip pauses the count
+            (&[(10, 20), (15, 30)], 0, 100, 0, 120), // told twice, counted once
+        ];
+        for (intervals, seen, allowed, owed, deadline) in cases {
+            let got = ledger(intervals).deadline(at(seen), ms(allowed), ms(owed));
+            assert_eq!(got, at(deadline), "{intervals:?} seen {seen}");
+        }
+    }
+
+    #[test]
+    fn a_link_that_is_mostly_blind_cannot_starve_detection() {
+        // Blind for 9 of every 10 ms, without end.
+        let blips: Vec<_> = (0..100_000).map(|n| (n * 10 + 1, n * 10 + 10)).collect();
+        let deadline = ledger(&blips).deadline(at(0), ms(100), ms(50));
+        let heard = heard_between(&ledger(&blips), at(0), deadline);
+        assert!((100..=150).contains(&heard), "told after {heard} ms of hearing");
+    }
+
+    #[test]
+    fn the_latest_hearing_is_the_start_of_the_interval_around_a_moment() {
+        let ledger = ledger(&[(10, 20), (30, 40)]);
+        for (moment, expected) in [(5, 5), (10, 10), (15, 10), (20, 20), (39, 30), (40, 40)] {
+            assert_eq!(ledger.latest_hearing(at(moment)), at(expected));
+        }
+    }
+
+    fn heard_between(ledger: &Ledger, from: Timestamp, to: Timestamp) -> u64 {
+        let blind: Duration = ledger.intervals().iter().map(|i| i.to.min(to).since(i.from.max(from))).sum();
+        (to.since(from) - blind).as_millis() as u64
+    }
+
+    fn blindness() -> impl Strategy<Value = Ledger> {
+        prop::collection::vec((0i64..5_000, 1i64..500), 0..20).prop_map(|pairs| {
+            Ledger::new(
+                pairs.into_iter().map(|(from, length)| Interval { from: at(from), to: at(from + length) }),
+            )
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_silence_is_observed_for_what_is_allowed_and_hardly_more(
+            ledger in blindness(), seen in 0i64..5_000, allowed in 1u64..2_000, owed in 0u64..500,
+        ) {
+            let deadline = ledger.deadline(at(seen), ms(allowed), ms(owed));
+            let heard = heard_between(&ledger, at(seen), deadline);
+            prop_assert!(heard >= allowed, "only {heard} of {allowed} ms were heard");
+            prop_assert!(heard <= allowed + owed, "{heard} ms heard, {allowed} allowed");
+        }
+
+        #[test]
+        fn after_every_interval_inside_a_silence_its_hearing_is_paid_or_the_most_is(
+            ledger in blindness(), seen in 0i64..5_000, allowed in 1u64..2_000, owed in 0u64..500,
+        ) {
+            let deadline = ledger.deadline(at(seen), ms(allowed), ms(owed));
+            let most = heard_between(&ledger, at(seen), deadline) == allowed + owed;
+            for interval in ledger.intervals() {
+                if interval.to <= at(seen) || interval.from >= deadline { continue; }
+                let due = (interval.to.since(interval.from.max(at(seen))).as_millis() as u64).min(owed);
+                prop_assert!(most || heard_between(&ledger, interval.to, deadline) >= due);
+            }
+        }
+
+        #[test]
+        fn a_later_heartbeat_never_has_an_earlier_deadline(
+            ledger in blindness(), seen in 0i64..5_000, later in 0i64..500,
+            allowed in 1u64..2_000, owed in 0u64..500,
+        ) {
+            let first = ledger.deadline(at(seen), ms(allowed), ms(owed));
+            let second = ledger.deadline(at(seen + later), ms(allowed), ms(owed));
+            prop_assert!(second >= first);
+        }
+
+        #[test]
+        fn blindness_after_the_deadline_changes_nothing(
+            ledger in blindness(), seen in 0i64..5_000, allowed in 1u64..2_000, owed in 0u64..500,
+            later in 0i64..500, length in 1i64..500,
+        ) {
+            let deadline = ledger.deadline(at(seen), ms(allowed), ms(owed));
+            let from = deadline.as_millis() + later;
+            let more = ledger.with(Some(Interval { from: at(from), to: at(from + length) })).into_owned();
+            prop_assert_eq!(more.deadline(at(seen), ms(allowed), ms(owed)), deadline);
+        }
+    }
+}

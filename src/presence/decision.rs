@@ -1,0 +1,389 @@
+//! The decisions about a unit: it was heard, it is looked at, it is registered, it is removed.
+//!
+//! Pure functions from what is stored to what is to be stored. Two instances that decide at the
+//! same time cannot both be applied, because a [`Change`] holds only for the snapshot it was made
+//! from; whoever comes second reads again.
+//!
+//! # Why a last seen time may be presumed
+//! A look reads the newest heartbeat from the expiry key before the key can be gone, because the
+//! next look is never further away than the key stands. If nobody looked in time (everything was
+//! down for longer than that), the key may have held a newer heartbeat than the facts and be gone.
+//! Then the silence is presumed to begin at the latest moment at which a heartbeat could have been
+//! recorded: telling late is better than telling what is not true.
+
+use std::time::Duration;
+
+use super::{
+    Cause, Change, Closing, Facts, Hearing, Heartbeat, IndexChange, Interval, KeyChange, KindRules, Labels,
+    Ledger, Override, Policy, Registry, Silence, Snapshot, Standing, State,
+};
+use crate::clock::Timestamp;
+
+/// What a heartbeat turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// The first of a unit.
+    New,
+    /// One more of a unit that is present.
+    Refreshed,
+    /// The end of a silence.
+    Back,
+    /// Older than what is known: changes nothing.
+    Stale,
+    /// From a unit that is not registered, in a kind that admits none.
+    Stranger,
+    /// From a unit that was removed.
+    Retired,
+}
+
+/// Decides what a heartbeat changes.
+pub fn hear(
+    seen: &Snapshot,
+    beat: &Heartbeat,
+    rules: &KindRules,
+    hearing: &Hearing,
+    now: Timestamp,
+) -> (Heard, Option<Change>) {
+    let known = match &seen.facts {
+        Some(Facts { standing: Standing::Retired(at), .. }) if now.since(*at) < rules.forget_after => {
+            return (Heard::Retired, None);
+        }
+        Some(Facts { standing: Standing::Retired(_), .. }) | None => None,
+        Some(facts) => Some(facts),
+    };
+    let Some(facts) = known else {
+        if rules.registry == Registry::Closed {
+            return (Heard::Stranger, None);
+        }
+        let facts = declare(Facts::new(Standing::Present, beat.at), beat);
+        return (Heard::New, Some(present(facts, rules, hearing, now)));
+    };
+    match &facts.standing {
+        Standing::Offline(silence) => come_back(seen, facts, silence, beat, rules, hearing, now),
+        Standing::NeverSeen => {
+            let facts = Facts { standing: Standing::Present, last_seen: beat.at, ..facts.clone() };
+            (Heard::New, Some(present(declare(facts, beat), rules, hearing, now)))
+        }
+        _ => {
+            let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
+            if beat.at < newest && seen.alive == Some(newest) && beat.declared.is_empty() {
+                return (Heard::Stale, None);
+            }
+            let current = Facts { last_seen: newest.max(beat.at), ..facts.clone() };
+            let facts = if beat.at < newest { current } else { declare(current, beat) };
+            (Heard::Refreshed, Some(present(facts, rules, hearing, now)))
+        }
+    }
+}
+
+/// A heartbeat of a unit with an open record. One that is itself older than the unit is allowed to
+/// be silent does not bring it back: it was on its way for too long to say that the unit lives.
+fn come_back(
+    seen: &Snapshot,
+    facts: &Facts,
+    silence: &Silence,
+    beat: &Heartbeat,
+    rules: &KindRules,
+    hearing: &Hearing,
+    now: Timestamp,
+) -> (Heard, Option<Change>) {
+    let back = Facts { standing: Standing::Present, last_seen: beat.at, ..facts.clone() };
+    let back = declare(back, beat);
+    if beat.at <= facts.last_seen || times(&back, beat.at, &back.policy(rules), hearing).deadline < now {
+        return (Heard::Stale, None);
+    }
+    let record = facts.closed(&seen.unit, silence, beat.at, Closing::Return);
+    (Heard::Back, Some(Change { record: Some(record), ..present(back, rules, hearing, now) }))
+}
+
+fn declare(mut facts: Facts, beat: &Heartbeat) -> Facts {
+    facts.declared_timeout = beat.declared.timeout.or(facts.declared_timeout);
+    facts.labels.extend(beat.declared.labels.clone());
+    while facts.labels.len() > super::MOST_LABELS {
+        facts.labels.pop_last();
+    }
+    facts.sleep = beat.declared.sleep.map(|span| Interval { from: beat.at, to: beat.at + span });
+    facts
+}
+
+/// The change that makes a unit with these facts present.
+fn present(mut facts: Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Change {
+    let policy = facts.policy(rules);
+    facts.looked_at = Some(now);
+    let look = next_look(&facts, rules, hearing, now);
+    Change {
+        key: KeyChange::Set { last_seen: facts.last_seen, ttl: policy.allowed() },
+        index: IndexChange::LookAt(look),
+        facts: Some(facts),
+        record: None,
+    }
+}
+
+/// What a look at a unit found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has time left: the next look is set.
+    Alive(Change),
+    /// Its time is up: a record is opened.
+    Offline(Change),
+    /// Its record is closed: a heartbeat was recorded beside it, or it is allowed more now.
+    Back(Change),
+    /// It is due, but Rollcall has not heard far enough to say.
+    Undecided,
+    /// It has no business in the index and is taken out of it.
+    Gone(Change),
+    /// Nothing to do.
+    Nothing,
+}
+
+/// Looks at a unit.
+pub fn look(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Verdict {
+    let Some(facts) = &seen.facts else {
+        return Verdict::Gone(Change {
+            key: KeyChange::Keep,
+            index: IndexChange::Take,
+            facts: None,
+            record: None,
+        });
+    };
+    match &facts.standing {
+        Standing::Retired(_) => Verdict::Nothing,
+        Standing::Offline(silence) => look_at_offline(seen, facts, silence, rules, hearing, now),
+        Standing::NeverSeen | Standing::Present => look_at_watched(seen, facts, rules, hearing, now),
+    }
+}
+
+fn look_at_watched(
+    seen: &Snapshot,
+    facts: &Facts,
+    rules: &KindRules,
+    hearing: &Hearing,
+    now: Timestamp,
+) -> Verdict {
+    let mut facts = Facts { last_seen: last_seen(seen, facts, rules, hearing, now), ..facts.clone() };
+    facts.looked_at = seen.alive.map(|_| now);
+    let policy = facts.policy(rules);
+    let deadline = times(&facts, facts.last_seen, &policy, hearing).deadline;
+    if deadline >= now {
+        let index = IndexChange::LookAt(next_look(&facts, rules, hearing, now));
+        return Verdict::Alive(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None });
+    }
+    if hearing.heard.is_none_or(|heard| deadline - policy.slack() > heard) {
+        return Verdict::Undecided;
+    }
+    let cause = match facts.standing {
+        Standing::NeverSeen => Cause::NeverSeen,
+        _ => Cause::Silence,
+    };
+    let silence = Silence { deadline, detected_at: now, cause, allowed: policy.allowed() };
+    let record = facts.record(&seen.unit, &silence);
+    facts.standing = Standing::Offline(silence);
+    facts.looked_at = None;
+    Verdict::Offline(Change {
+        key: KeyChange::Delete,
+        index: IndexChange::Take,
+        facts: Some(facts),
+        record: Some(record),
+    })
+}
+
+/// The newest heartbeat: the key's or, without a key, the one in the facts, unless a newer one
+/// may have come and gone unseen.
+fn last_seen(
+    seen: &Snapshot,
+    facts: &Facts,
+    rules: &KindRules,
+    hearing: &Hearing,
+    now: Timestamp,
+) -> Timestamp {
+    if let Some(alive) = seen.alive {
+        return alive.max(facts.last_seen);
+    }
+    let Some(looked_at) = facts.looked_at else { return facts.last_seen };
+    let newest_unseen = now - facts.key_stands(rules);
+    if newest_unseen <= looked_at {
+        return facts.last_seen;
+    }
+    let presumed = hearing.ledger.latest_hearing(newest_unseen).max(facts.last_seen);
+    // Where both say that the time is up, the one that was truly seen stands in the record.
+    let policy = facts.policy(rules);
+    if times(facts, presumed, &policy, hearing).deadline <= now { facts.last_seen } else { presumed }
+}
+
+fn look_at_offline(
+    seen: &Snapshot,
+    facts: &Facts,
+    silence: &Silence,
+    rules: &KindRules,
+    hearing: &Hearing,
+    now: Timestamp,
+) -> Verdict {
+    if let Some(heard) = seen.alive.filter(|heard| *heard > facts.last_seen) {
+        let record = facts.closed(&seen.unit, silence, heard, Closing::Return);
+        let back = Facts { standing: Standing::Present, last_seen: heard, ..facts.clone() };
+        return Verdict::Back(Change { record: Some(record), ..present(back, rules, hearing, now) });
+    }
+    reprieve(seen, facts.clone(), silence, rules, hearing, now).map_or(Verdict::Nothing, Verdict::Back)
+}
+
+/// Closes a record whose unit is allowed a silence that has not passed yet.
+fn reprieve(
+    seen: &Snapshot,
+    mut facts: Facts,
+    silence: &Silence,
+    rules: &KindRules,
+    hearing: &Hearing,
+    now: Timestamp,
+) -> Option<Change> {
+    let policy = facts.policy(rules);
+    let deadline = times(&facts, facts.last_seen, &policy, hearing).deadline;
+    if policy.allowed() == silence.allowed || deadline < now {
+        return None;
+    }
+    let record = facts.closed(&seen.unit, silence, now, Closing::Policy);
+    let key = match silence.cause {
+        Cause::NeverSeen => KeyChange::Keep,
+        Cause::Silence => {
+            let ttl = deadline.since(now).max(Duration::from_millis(1));
+            KeyChange::Set { last_seen: facts.last_seen, ttl }
+        }
+    };
+    facts.standing = match silence.cause {
+        Cause::NeverSeen => Standing::NeverSeen,
+        Cause::Silence => Standing::Present,
+    };
+    facts.looked_at = None;
+    let index = IndexChange::LookAt(next_look(&facts, rules, hearing, now));
+    Some(Change { key, index, facts: Some(facts), record: Some(record) })
+}
+
+/// What an operator registers a unit with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Registration {
+    /// The silence it is allowed, if not what it declares or its kind says.
+    pub set: Override,
+    /// Labels; those of the unit that are not named stay.
+    pub labels: Labels,
+    /// A planned absence.
+    pub pause: Option<Interval>,
+}
+
+/// Registers a unit or changes what was set for it.
+pub fn register(
+    seen: &Snapshot,
+    wanted: &Registration,
+    rules: &KindRules,
+    hearing: &Hearing,
+    now: Timestamp,
+) -> Change {
+    let mut facts = match &seen.facts {
+        None | Some(Facts { standing: Standing::Retired(_), .. }) => Facts::new(Standing::NeverSeen, now),
+        Some(facts) => facts.clone(),
+    };
+    facts.set = wanted.set;
+    facts.pause = wanted.pause;
+    facts.labels.extend(wanted.labels.clone());
+    if let Standing::Offline(silence) = facts.standing {
+        return reprieve(seen, facts.clone(), &silence, rules, hearing, now).unwrap_or(Change {
+            key: KeyChange::Keep,
+            index: IndexChange::Keep,
+            facts: Some(facts),
+            record: None,
+        });
+    }
+    facts.last_seen = last_seen(seen, &facts, rules, hearing, now);
+    facts.looked_at = seen.alive.map(|_| now);
+    let index = IndexChange::LookAt(next_look(&facts, rules, hearing, now));
+    let ttl = facts.policy(rules).allowed();
+    let key = match seen.alive {
+        Some(last_seen) => KeyChange::Set { last_seen, ttl },
+        None => KeyChange::Keep,
+    };
+    Change { key, index, facts: Some(facts), record: None }
+}
+
+/// Removes a unit from the fleet; `None` if it is not in it.
+pub fn retire(seen: &Snapshot, now: Timestamp) -> Option<Change> {
+    let facts = seen.facts.as_ref()?;
+    let (index, record) = match &facts.standing {
+        Standing::Retired(_) => return None,
+        Standing::Offline(silence) => {
+            (IndexChange::Keep, Some(facts.closed(&seen.unit, silence, now, Closing::Removed)))
+        }
+        Standing::NeverSeen | Standing::Present => (IndexChange::Take, None),
+    };
+    let gone = Facts::new(Standing::Retired(now), facts.last_seen);
+    Some(Change { key: KeyChange::Delete, index, facts: Some(gone), record })
+}
+
+/// The moments at which a silence matters.
+struct Times {
+    late: Timestamp,
+    deadline: Timestamp,
+}
+
+fn times(facts: &Facts, seen: Timestamp, policy: &Policy, hearing: &Hearing) -> Times {
+    let sleep = facts.sleep.filter(|sleep| seen <= sleep.from);
+    let ledger: &Ledger = &hearing.ledger;
+    let ledger = ledger.with(facts.pause);
+    let ledger = ledger.with(sleep);
+    let owed = policy.timeout.min(hearing.settle);
+    let deadline = ledger.deadline(seen, policy.allowed(), owed);
+    let late = if policy.grace.is_zero() {
+        deadline
+    } else {
+        ledger.deadline(seen, policy.timeout, owed).min(deadline)
+    };
+    Times { late, deadline }
+}
+
+/// The next time worth looking at a unit that is not offline.
+fn next_look(facts: &Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Timestamp {
+    let times = times(facts, facts.last_seen, &facts.policy(rules), hearing);
+    let look = if now < times.late { times.late } else { times.deadline };
+    match facts.looked_at {
+        Some(_) => look.min(now + facts.key_stands(rules)),
+        None => look,
+    }
+}
+
+/// The deadline of a unit as far as the ledger reaches.
+pub fn deadline(seen: &Snapshot, rules: &KindRules, hearing: &Hearing) -> Option<Timestamp> {
+    let facts = seen.facts.as_ref()?;
+    match &facts.standing {
+        Standing::Offline(silence) => Some(silence.deadline),
+        Standing::Retired(_) => None,
+        _ => {
+            let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
+            Some(times(facts, newest, &facts.policy(rules), hearing).deadline)
+        }
+    }
+}
+
+/// The state of a unit; `None` for a stranger and a unit that was removed.
+pub fn state(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Option<State> {
+    let facts = seen.facts.as_ref()?;
+    match &facts.standing {
+        Standing::Offline(_) => return Some(State::Offline),
+        Standing::Retired(_) => return None,
+        Standing::NeverSeen | Standing::Present => {}
+    }
+    let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
+    let asleep = facts.sleep.filter(|sleep| newest <= sleep.from);
+    if [facts.pause, asleep].into_iter().flatten().any(|i| i.contains(now)) {
+        return Some(State::Paused);
+    }
+    let times = times(facts, newest, &facts.policy(rules), hearing);
+    Some(if times.deadline < now {
+        State::Unknown
+    } else if facts.standing == Standing::NeverSeen {
+        State::NeverSeen
+    } else if times.late < now {
+        State::Late
+    } else {
+        State::Online
+    })
+}
+
+#[cfg(test)]
+mod tests;

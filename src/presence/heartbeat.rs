@@ -1,0 +1,80 @@
+//! A proof of life, parsed: which unit, when, and what the unit said of itself.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Unit;
+use crate::clock::Timestamp;
+
+/// Labels of a unit, by name: where it stands, who owns it. From topics and payloads.
+pub type Labels = BTreeMap<String, String>;
+
+/// The most labels that a unit may have.
+pub const MOST_LABELS: usize = 16;
+/// The longest value of a label, in bytes.
+pub const LONGEST_LABEL: usize = 128;
+
+/// Whether `name` may name a label: `[a-zA-Z_][a-zA-Z0-9_]{0,31}`, as Prometheus allows it, and
+/// not one of the words that Rollcall itself puts beside it.
+pub fn is_label_name(name: &str) -> bool {
+    let mut chars = name.bytes();
+    let starts = chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == b'_');
+    starts
+        && name.len() <= 32
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == b'_')
+        && !name.starts_with("__")
+        && !matches!(name, "kind" | "unit" | "transition")
+}
+
+/// Whether `value` may be the value of a label: 1–128 bytes, no control characters.
+pub fn is_label_value(value: &str) -> bool {
+    (1..=LONGEST_LABEL).contains(&value.len()) && !value.chars().any(char::is_control)
+}
+
+/// What a heartbeat says beside "I live".
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Declared {
+    /// The silence that the unit asks to be allowed.
+    pub timeout: Option<Duration>,
+    /// Labels; those of the unit that are not named stay.
+    pub labels: Labels,
+    /// The unit will be silent for that long and means it.
+    pub sleep: Option<Duration>,
+}
+
+impl Declared {
+    /// Whether it says nothing at all, as most heartbeats do.
+    pub fn is_empty(&self) -> bool {
+        self.timeout.is_none() && self.labels.is_empty() && self.sleep.is_none()
+    }
+}
+
+/// A message that proves that a unit lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// Who.
+    pub unit: Unit,
+    /// When: arrival, or the device's own time where the kind trusts it.
+    pub at: Timestamp,
+    /// What else it said.
+    pub declared: Declared,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_has_a_name_that_prometheus_takes_and_a_value_without_line_breaks() {
+        for name in ["site", "_x", "Site2"] {
+            assert!(is_label_name(name), "{name}");
+        }
+        for name in ["", "2x", "a-b", "__name__", "kind", "unit", &"x".repeat(33)] {
+            assert!(!is_label_name(name), "{name}");
+        }
+        assert!(is_label_value("Hall 3, north"));
+        for value in ["", "a\nb", &"x".repeat(129)] {
+            assert!(!is_label_value(value), "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The meaning of presence: units, heartbeats, deadlines, silence, return, blindness.
+//!
+//! Pure rules: no I/O, no clock, no async. A decision reads a [`Snapshot`] of what is stored about
+//! one unit and answers with a [`Change`]; both engines, every loop and every test share these.
+
+mod blindness;
+mod decision;
+mod facts;
+mod heartbeat;
+mod policy;
+mod record;
+mod unit;
+
+pub use blindness::{DEFAULT_SETTLE, Hearing, Interval, Ledger};
+pub use decision::{Heard, Registration, Verdict, deadline, hear, look, register, retire, state};
+pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State};
+pub use heartbeat::{Declared, Heartbeat, LONGEST_LABEL, Labels, MOST_LABELS, is_label_name, is_label_value};
+pub use policy::{
+    DEFAULT_TIMEOUT, KindRules, LONGEST_TIMEOUT, Override, Policy, Registry, SHORTEST_TIMEOUT, TimeSource,
+    is_timeout,
+};
+pub use record::{Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
+pub use unit::{Kind, LONGEST_ID, NameError, Unit, UnitId};

@@ -1,0 +1,149 @@
+//! How long a unit may be silent: the rules of its kind, what it declared, what an operator set.
+//!
+//! Resolved in that order of strength: an operator's override, then the timeout that the unit
+//! declared in its payload (if the kind allows it), then the kind's own.
+
+use std::time::Duration;
+
+use super::Kind;
+use crate::clock::Timestamp;
+
+/// The shortest timeout: 1 s.
+pub const SHORTEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// The longest timeout: 400 days.
+pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(400 * 86_400);
+/// The timeout of a kind that names none: 48 h.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(48 * 3600);
+
+/// Tells whether a timeout lies within its bounds.
+pub fn is_timeout(span: Duration) -> bool {
+    (SHORTEST_TIMEOUT..=LONGEST_TIMEOUT).contains(&span)
+}
+
+/// The silence that one unit is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Allowed silence; when it has passed the unit is late.
+    pub timeout: Duration,
+    /// The wait after that; when it has passed too the unit is offline.
+    pub grace: Duration,
+}
+
+impl Policy {
+    /// Timeout and grace together.
+    pub fn allowed(&self) -> Duration {
+        self.timeout + self.grace
+    }
+
+    /// When a unit last seen at `seen` is first worth a look, if Rollcall hears all the time: the
+    /// moment at which it is late or, without grace, its deadline.
+    pub fn first_look(&self, seen: Timestamp) -> Timestamp {
+        seen + self.timeout
+    }
+
+    /// By how much the proof of hearing may lag behind a deadline without holding up its unit:
+    /// long timeouts stay exact to the millisecond, short ones are not told on half a second.
+    pub fn slack(&self) -> Duration {
+        (self.timeout / 10).min(Duration::from_secs(10))
+    }
+}
+
+/// What an operator set for one unit; `None` leaves that to the unit and its kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Override {
+    /// Allowed silence.
+    pub timeout: Option<Duration>,
+    /// The wait after that.
+    pub grace: Option<Duration>,
+}
+
+/// Which moment a heartbeat counts for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimeSource {
+    /// Its arrival.
+    #[default]
+    Arrival,
+    /// The `ts` of its payload, where that is plausible.
+    Device,
+}
+
+/// Who may join a kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Registry {
+    /// Whoever is heard.
+    #[default]
+    Open,
+    /// Only units that were registered before.
+    Closed,
+}
+
+/// The rules of one kind of units, parsed and checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KindRules {
+    /// Its name.
+    pub kind: Kind,
+    /// What a unit without words of its own is allowed.
+    pub policy: Policy,
+    /// Whether a payload may declare a timeout.
+    pub accept_timeout: bool,
+    /// Which moment a heartbeat counts for.
+    pub clock: TimeSource,
+    /// Who may join.
+    pub registry: Registry,
+    /// How long a removed unit stays out before a heartbeat makes it a new one.
+    pub forget_after: Duration,
+}
+
+impl KindRules {
+    /// Rules with every choice at its default.
+    pub fn new(kind: Kind) -> KindRules {
+        KindRules {
+            kind,
+            policy: Policy { timeout: DEFAULT_TIMEOUT, grace: Duration::ZERO },
+            accept_timeout: true,
+            clock: TimeSource::Arrival,
+            registry: Registry::Open,
+            forget_after: Duration::from_secs(30 * 86_400),
+        }
+    }
+
+    /// What a unit is allowed that declared `declared` and was given `set`.
+    pub fn resolve(&self, declared: Option<Duration>, set: Override) -> Policy {
+        let declared = declared.filter(|_| self.accept_timeout);
+        Policy {
+            timeout: set.timeout.or(declared).unwrap_or(self.policy.timeout),
+            grace: set.grace.unwrap_or(self.policy.grace),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn an_override_beats_the_payload_and_the_payload_beats_the_kind() {
+        let mut rules = KindRules::new("detector".parse().unwrap());
+        let set = Override { timeout: Some(HOUR), grace: None };
+        let cases = [
+            (None, Override::default(), DEFAULT_TIMEOUT),
+            (Some(2 * HOUR), Override::default(), 2 * HOUR),
+            (Some(2 * HOUR), set, HOUR),
+            (None, set, HOUR),
+        ];
+        for (declared, set, expected) in cases {
+            assert_eq!(rules.resolve(declared, set).timeout, expected);
+        }
+        rules.accept_timeout = false;
+        assert_eq!(rules.resolve(Some(HOUR), Override::default()).timeout, DEFAULT_TIMEOUT);
+    }
+
+    #[test]
+    fn slack_is_a_tenth_of_the_timeout_and_never_more_than_ten_seconds() {
+        let policy = |timeout| Policy { timeout, grace: HOUR };
+        assert_eq!(policy(Duration::from_secs(1)).slack(), Duration::from_millis(100));
+        assert_eq!(policy(HOUR).slack(), Duration::from_secs(10));
+    }
+}

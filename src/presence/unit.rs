@@ -1,0 +1,196 @@
+//! Who is watched: a [`Unit`], named by its [`Kind`] and its [`UnitId`].
+//!
+//! Names come from topics and requests, so they are hostile until parsed; after that a bad one
+//! cannot exist. Written as `<kind>:<id>`, which reads back without doubt because a kind has no
+//! colon.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest unit id, in bytes of UTF-8.
+pub const LONGEST_ID: usize = 128;
+
+/// Why a name is not one. The text says what would be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Not `[a-z0-9_-]{1,32}`.
+    #[error("a kind is 1 to 32 of the characters a-z, 0-9, _ and -")]
+    Kind,
+    /// Empty id.
+    #[error("a unit id is at least one character long")]
+    EmptyId,
+    /// More than [`LONGEST_ID`] bytes.
+    #[error("a unit id is at most {LONGEST_ID} bytes long")]
+    LongId,
+    /// `/`, `+`, `#` or a control character.
+    #[error("a unit id has no /, +, # and no control characters")]
+    BadId,
+    /// No `:` (or `/` where people write it) between kind and id.
+    #[error("a unit is written kind:id")]
+    NoKind,
+}
+
+/// The name of a class of units, `[a-z0-9_-]{1,32}`. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Kind(Arc<str>);
+
+impl Kind {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Kind {
+    type Err = NameError;
+    fn from_str(name: &str) -> Result<Kind, NameError> {
+        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'-';
+        if (1..=32).contains(&name.len()) && name.bytes().all(plain) {
+            Ok(Kind(name.into()))
+        } else {
+            Err(NameError::Kind)
+        }
+    }
+}
+
+/// The id of a unit within its kind: 1–128 bytes of UTF-8 without `/ + #` and control characters.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct UnitId(Box<str>);
+
+impl UnitId {
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for UnitId {
+    type Err = NameError;
+    fn from_str(id: &str) -> Result<UnitId, NameError> {
+        if id.is_empty() {
+            Err(NameError::EmptyId)
+        } else if id.len() > LONGEST_ID {
+            Err(NameError::LongId)
+        } else if id.chars().any(|c| c.is_control() || matches!(c, '/' | '+' | '#')) {
+            Err(NameError::BadId)
+        } else {
+            Ok(UnitId(id.into()))
+        }
+    }
+}
+
+/// A monitored device.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Unit {
+    /// Its class.
+    pub kind: Kind,
+    /// Its id within the class.
+    pub id: UnitId,
+}
+
+impl Unit {
+    /// Puts two parsed names together.
+    pub fn new(kind: Kind, id: UnitId) -> Unit {
+        Unit { kind, id }
+    }
+}
+
+impl FromStr for Unit {
+    type Err = NameError;
+    fn from_str(text: &str) -> Result<Unit, NameError> {
+        let (kind, id) = text.split_once(':').ok_or(NameError::NoKind)?;
+        Ok(Unit::new(kind.parse()?, id.parse()?))
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind.0, self.id.0)
+    }
+}
+
+macro_rules! text {
+    ($($name:ty),*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+            fn try_from(text: String) -> Result<Self, NameError> {
+                text.parse()
+            }
+        }
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.as_str().to_owned()
+            }
+        }
+    )*};
+}
+text!(Kind, UnitId);
+
+impl fmt::Debug for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_one_to_128_bytes_without_topic_signs_or_control_characters() {
+        let longest = "x".repeat(128);
+        let fine = ["a", "Unit 7", "ünit:7", "{p1}", longest.as_str()];
+        for id in fine {
+            assert_eq!(id.parse::<UnitId>().unwrap().as_str(), id);
+        }
+        let too_long = "x".repeat(129);
+        let accented = "é".repeat(65);
+        let bad = [
+            ("", NameError::EmptyId),
+            (too_long.as_str(), NameError::LongId),
+            (accented.as_str(), NameError::LongId),
+            ("a/b", NameError::BadId),
+            ("a+", NameError::BadId),
+            ("#", NameError::BadId),
+            ("a\r\nBcc: x", NameError::BadId),
+            ("a\u{0}", NameError::BadId),
+            ("a\u{85}", NameError::BadId),
+        ];
+        for (id, why) in bad {
+            assert_eq!(id.parse::<UnitId>().unwrap_err(), why, "{id:?}");
+        }
+    }
+
+    #[test]
+    fn a_kind_is_short_and_plain() {
+        for name in ["detector", "a", "0-9_x", &"k".repeat(32)] {
+            assert!(name.parse::<Kind>().is_ok(), "{name}");
+        }
+        for name in ["", "Detector", "a:b", "é", "a b", &"k".repeat(33)] {
+            assert_eq!(name.parse::<Kind>().unwrap_err(), NameError::Kind, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_unit_reads_back_from_its_text_even_with_colons_in_the_id() {
+        let unit: Unit = "detector:a:b:c".parse().unwrap();
+        assert_eq!(unit.id.as_str(), "a:b:c");
+        assert_eq!(unit.to_string().parse::<Unit>().unwrap(), unit);
+        assert_eq!("detector".parse::<Unit>().unwrap_err(), NameError::NoKind);
+    }
+}

@@ -1,0 +1,3 @@
+//! A world for Rollcall to watch: a fleet over real MQTT, and sinks that print what they are told.
+
+pub mod servers;

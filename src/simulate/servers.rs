@@ -1,0 +1,151 @@
+//! Private servers: real programs on free ports of the loopback address, each in a directory of
+//! its own, ended by their own handle when the value goes.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How long a server may take until it says that it is ready.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A port of the loopback address that nobody listens on.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    port: u16,
+    program: String,
+    dir: PathBuf,
+}
+
+impl Server {
+    /// Starts `program` with `args` in `dir` and waits until a line of its output holds `ready`.
+    /// What it prints goes to `<program>.log` in `dir`.
+    pub fn start(program: &str, args: &[String], dir: &Path, port: u16, ready: &str) -> io::Result<Server> {
+        std::fs::create_dir_all(dir)?;
+        let mut child = Command::new(find(program))
+            .args(args)
+            .current_dir(dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("{program} could not be started ({error}); is it installed?"),
+                )
+            })?;
+        let log = File::options().create(true).append(true).open(dir.join(format!("{program}.log")))?;
+        let (lines, seen) = mpsc::channel();
+        let stdout = child.stdout.take().expect("it was piped");
+        let stderr = child.stderr.take().expect("it was piped");
+        follow(stdout, log.try_clone()?, lines.clone());
+        follow(stderr, log, lines);
+        let mut server = Server { child, port, program: program.to_owned(), dir: dir.to_owned() };
+        server.wait_until(ready, &seen)?;
+        Ok(server)
+    }
+
+    /// A Redis server with expiry events, without persistence; `args` come last and win.
+    pub fn redis(dir: &Path, port: u16, args: &[&str]) -> io::Result<Server> {
+        let port_text = port.to_string();
+        let mut all = vec!["--port", &port_text, "--bind", "127.0.0.1", "--save", ""];
+        all.extend([
+            "--appendonly",
+            "no",
+            "--notify-keyspace-events",
+            "Ex",
+            "--maxmemory-policy",
+            "noeviction",
+        ]);
+        all.extend(args);
+        let all: Vec<String> = all.into_iter().map(str::to_owned).collect();
+        Server::start("redis-server", &all, dir, port, "Ready to accept connections")
+    }
+
+    /// A Mosquitto broker for anonymous clients with raised queue limits and persistent sessions
+    /// in memory; `more` is appended to its configuration.
+    pub fn mosquitto(dir: &Path, port: u16, more: &str) -> io::Result<Server> {
+        std::fs::create_dir_all(dir)?;
+        let file = dir.join("mosquitto.conf");
+        let limits = "max_inflight_messages 1000\nmax_queued_messages 100000\nset_tcp_nodelay true\n";
+        let text =
+            format!("listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n{limits}{more}\n");
+        std::fs::write(&file, text)?;
+        let args = ["-c".to_owned(), file.to_string_lossy().into_owned()];
+        Server::start("mosquitto", &args, dir, port, "running")
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it at once, as a power cut would.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn wait_until(&mut self, ready: &str, seen: &mpsc::Receiver<String>) -> io::Result<()> {
+        let mut last = String::new();
+        loop {
+            match seen.recv_timeout(PATIENCE) {
+                Ok(line) if line.contains(ready) => return Ok(()),
+                Ok(line) => last = line,
+                Err(_) => {
+                    let log = self.dir.join(format!("{}.log", self.program));
+                    return Err(io::Error::other(format!(
+                        "{} did not become ready; it said {last:?}, all of it is in {}",
+                        self.program,
+                        log.display()
+                    )));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn follow(from: impl io::Read + Send + 'static, mut log: File, lines: mpsc::Sender<String>) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            let _ = writeln!(log, "{line}");
+            let _ = lines.send(line);
+        }
+    });
+}
+
+/// Debian puts servers where an ordinary user's path does not look.
+fn find(program: &str) -> PathBuf {
+    let usual = std::env::var_os("PATH").unwrap_or_default();
+    let more = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
+    std::env::split_paths(&usual)
+        .chain(more)
+        .map(|dir| dir.join(program))
+        .find(|path| path.is_file())
+        .unwrap_or_else(|| program.into())
+}
+
+/// Whether a program can be found.
+pub fn is_installed(program: &str) -> bool {
+    find(program).is_file()
+}

@@ -1,0 +1,545 @@
+//! What Rollcall tells of itself: one method per fact, which counts it and, where a person should
+//! know, logs it.
+//!
+//! Handed in, never global. Labels come from enums and from the configuration, never from devices,
+//! so the number of series is bounded.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
+};
+
+use crate::clock::{Clock, Timestamp};
+use crate::presence::{Closing, Heard, Interval, OfflineRecord, Unit};
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$vdoc])* $variant,)* }
+        impl $name {
+            /// Every variant.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+            /// The word for it in metrics and logs.
+            pub fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $word,)* }
+            }
+        }
+    };
+}
+
+words! {
+    /// Why a message did not count as a heartbeat.
+    Rejection {
+        /// The topic fits no template.
+        BadTopic => "bad_topic",
+        /// `{unit}` is no unit id.
+        BadUnit => "bad_unit",
+        /// `{kind}` is not configured.
+        UnknownKind => "unknown_kind",
+        /// The payload is larger than allowed.
+        TooLarge => "too_large",
+        /// A retained message: it may be of any age.
+        Retained => "retained",
+        /// Older than `max_age`.
+        TooOld => "too_old",
+    }
+}
+
+words! {
+    /// Something in a payload that was passed over; the message still proves life.
+    Oddity {
+        /// Starts like JSON and is not.
+        BrokenJson => "broken_json",
+        /// `ts` is no plausible time.
+        BadTimestamp => "bad_timestamp",
+        /// `timeout` is no timeout or out of bounds.
+        BadTimeout => "bad_timeout",
+        /// A label's name or value cannot be one.
+        BadLabel => "bad_label",
+        /// `sleep` is no duration or out of bounds.
+        BadSleep => "bad_sleep",
+    }
+}
+
+words! {
+    /// Where a suspicion came from.
+    Source {
+        /// An expiry notification.
+        Notification => "notification",
+        /// The deadline index.
+        Sweep => "sweep",
+        /// The walk over the mirror.
+        Walk => "walk",
+    }
+}
+
+words! {
+    /// How a take ended.
+    Take {
+        /// This caller wrote the record.
+        Won => "won",
+        /// Somebody else was faster, or the unit changed meanwhile.
+        Lost => "lost",
+        /// The unit has time left.
+        Alive => "alive",
+        /// Not heard far enough to say.
+        Undecided => "undecided",
+    }
+}
+
+words! {
+    /// How an attempt to deliver ended.
+    Outcome {
+        /// The receiver has it.
+        Delivered => "delivered",
+        /// To be tried again.
+        Retry => "retry",
+        /// Given up.
+        Dead => "dead",
+    }
+}
+
+/// Counts and logs. Cheap to share.
+pub struct Telemetry {
+    registry: Registry,
+    samples: Sampler,
+    heartbeats: IntCounterVec,
+    oddities: IntCounterVec,
+    heartbeat_lag: Histogram,
+    connected: IntGaugeVec,
+    canary_round_trip: Histogram,
+    blind: IntGauge,
+    blind_seconds: prometheus::Counter,
+    suspects: IntCounterVec,
+    takes: IntCounterVec,
+    detection_delay: Histogram,
+    transitions: IntCounterVec,
+    notifications: IntCounterVec,
+    notification_duration: HistogramVec,
+    queue_length: IntGaugeVec,
+    dead_letters: IntGaugeVec,
+    engine_up: IntGauge,
+    engine_command: HistogramVec,
+    engine_warnings: IntGaugeVec,
+    partitions_owned: IntGauge,
+    mirror_age: Gauge,
+    units: IntGaugeVec,
+    seen_within: IntGaugeVec,
+    hints_dropped: IntCounter,
+}
+
+/// A histogram's buckets from 1 ms to 60 s.
+const LATENCIES: [f64; 15] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+
+impl Telemetry {
+    /// A registry with every metric at zero.
+    pub fn new(clock: &Clock) -> Telemetry {
+        let registry = Registry::new();
+        let make = Maker(&registry);
+        let telemetry = Telemetry {
+            samples: Sampler::new(clock.clone()),
+            heartbeats: make.counters(
+                "heartbeats_total",
+                "Messages from devices by what became of them.",
+                &["result"],
+            ),
+            oddities: make.counters(
+                "payload_oddities_total",
+                "Things in payloads that were passed over.",
+                &["reason"],
+            ),
+            heartbeat_lag: make
+                .histogram("heartbeat_lag_seconds", "From the arrival of a heartbeat to its being applied."),
+            connected: make.gauges(
+                "mqtt_connected",
+                "Whether a connection to the MQTT broker stands and is subscribed.",
+                &["connection"],
+            ),
+            canary_round_trip: make.histogram(
+                "canary_round_trip_seconds",
+                "From the sending of a canary to its being recorded by the engine.",
+            ),
+            blind: make.gauge("blind", "1 while Rollcall cannot prove that it hears the fleet."),
+            blind_seconds: make
+                .counter("blind_seconds_total", "Length of the blind intervals that this instance wrote."),
+            suspects: make.counters(
+                "suspects_total",
+                "Units looked at, by what raised the suspicion.",
+                &["source"],
+            ),
+            takes: make.counters("takes_total", "Looks at suspects by how they ended.", &["result"]),
+            detection_delay: make.histogram(
+                "offline_detection_delay_seconds",
+                "From a unit's deadline to its offline record being written.",
+            ),
+            transitions: make.counters(
+                "unit_transitions_total",
+                "Records opened (to offline) and closed (to online).",
+                &["to", "cause"],
+            ),
+            notifications: make.counters(
+                "notifications_total",
+                "Attempts to deliver a notification by how they ended.",
+                &["receiver", "outcome"],
+            ),
+            notification_duration: make.histograms(
+                "notification_duration_seconds",
+                "How long an attempt to deliver took.",
+                &["receiver"],
+            ),
+            queue_length: make.gauges(
+                "notification_queue_length",
+                "Groups that wait for a delivery to a receiver.",
+                &["receiver"],
+            ),
+            dead_letters: make.gauges(
+                "dead_letters",
+                "Deliveries that were given up and are kept.",
+                &["receiver"],
+            ),
+            engine_up: make.gauge("engine_up", "1 while the engine answers."),
+            engine_command: make.histograms(
+                "engine_command_duration_seconds",
+                "How long a call of the engine took, whole batches as one.",
+                &["command"],
+            ),
+            engine_warnings: make.gauges(
+                "engine_warning",
+                "1 while something is wrong with the engine's settings; the name says what.",
+                &["name"],
+            ),
+            partitions_owned: make
+                .gauge("partitions_owned", "Partitions that this instance sweeps, delivers and exports."),
+            mirror_age: {
+                let gauge = Gauge::with_opts(Opts::new(
+                    "rollcall_mirror_age_seconds",
+                    "Since the oldest part of the mirror was last compared with the engine.",
+                ))
+                .expect("a constant name");
+                make.keep(gauge)
+            },
+            units: make.gauges("units", "Units by kind and state.", &["kind", "state"]),
+            seen_within: make.gauges(
+                "units_seen_within",
+                "Units whose last heartbeat is at most that old.",
+                &["window"],
+            ),
+            hints_dropped: make.int_counter(
+                "hints_dropped_total",
+                "Expiry notifications that found the queue full; the sweep finds their units.",
+            ),
+            registry,
+        };
+        telemetry.start_at_zero();
+        telemetry
+    }
+
+    fn start_at_zero(&self) {
+        let build = GaugeVec::new(
+            Opts::new("rollcall_build_info", "Constant 1, labelled with the version."),
+            &["version"],
+        )
+        .expect("a constant name");
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+        Maker(&self.registry).keep(build);
+        for heard in HEARD {
+            self.heartbeats.with_label_values(&[heard_as_str(heard)]);
+        }
+        for reason in Rejection::ALL {
+            self.heartbeats.with_label_values(&[reason.as_str()]);
+        }
+        for oddity in Oddity::ALL {
+            self.oddities.with_label_values(&[oddity.as_str()]);
+        }
+        for source in Source::ALL {
+            self.suspects.with_label_values(&[source.as_str()]);
+        }
+        for take in Take::ALL {
+            self.takes.with_label_values(&[take.as_str()]);
+        }
+        for (to, cause) in [
+            ("offline", "silence"),
+            ("offline", "never_seen"),
+            ("online", "return"),
+            ("online", "policy"),
+            ("online", "removed"),
+        ] {
+            self.transitions.with_label_values(&[to, cause]);
+        }
+    }
+
+    /// Lets a receiver's series start at zero.
+    pub fn receiver_configured(&self, receiver: &str) {
+        for outcome in Outcome::ALL {
+            self.notifications.with_label_values(&[receiver, outcome.as_str()]);
+        }
+        self.notification_duration.with_label_values(&[receiver]);
+        self.queue_length.with_label_values(&[receiver]);
+        self.dead_letters.with_label_values(&[receiver]);
+    }
+
+    /// Everything, for the metrics page.
+    pub fn gather(&self) -> Vec<prometheus::proto::MetricFamily> {
+        self.registry.gather()
+    }
+
+    /// Heartbeats were applied or decided upon.
+    pub fn heartbeats(&self, heard: Heard, count: u64) {
+        self.heartbeats.with_label_values(&[heard_as_str(heard)]).inc_by(count);
+    }
+
+    /// A heartbeat was applied that long after its arrival.
+    pub fn heartbeat_lag(&self, lag: Duration) {
+        self.heartbeat_lag.observe(lag.as_secs_f64());
+    }
+
+    /// A message did not count. `what` is shown in the log now and then.
+    pub fn message_rejected(&self, topic: &str, why: Rejection, what: &str) {
+        self.heartbeats.with_label_values(&[why.as_str()]).inc();
+        if let Some(suppressed) = self.samples.admit(why.as_str()) {
+            let topic = shorten(topic);
+            tracing::warn!(topic, reason = why.as_str(), suppressed, "message rejected: {what}");
+        }
+    }
+
+    /// Something in a payload was passed over. `what` is shown in the log now and then.
+    pub fn payload_odd(&self, unit: &Unit, odd: Oddity, what: &str) {
+        self.oddities.with_label_values(&[odd.as_str()]).inc();
+        if let Some(suppressed) = self.samples.admit(odd.as_str()) {
+            tracing::warn!(%unit, reason = odd.as_str(), suppressed, "payload passed over: {what}");
+        }
+    }
+
+    /// A connection to the broker stands and is subscribed.
+    pub fn mqtt_connected(&self, connection: &str, broker: &str) {
+        self.connected.with_label_values(&[connection]).set(1);
+        tracing::info!(connection, broker, "connected to the MQTT broker and subscribed");
+    }
+
+    /// A connection to the broker was lost or could not be made.
+    pub fn mqtt_disconnected(&self, connection: &str, broker: &str, why: &str, retry_in: Duration) {
+        self.connected.with_label_values(&[connection]).set(0);
+        tracing::warn!(
+            connection,
+            broker,
+            retry_in_ms = retry_in.as_millis() as u64,
+            "no connection to the MQTT broker: {why}"
+        );
+    }
+
+    /// A canary came all the way.
+    pub fn canary_returned(&self, round_trip: Duration) {
+        self.canary_round_trip.observe(round_trip.as_secs_f64());
+    }
+
+    /// A blind interval was written into the ledger.
+    pub fn was_blind(&self, interval: &Interval) {
+        self.blind_seconds.inc_by(interval.length().as_secs_f64());
+        tracing::warn!(
+            from = %interval.from,
+            to = %interval.to,
+            seconds = interval.length().as_secs_f64(),
+            "was blind: this time does not count as silence of any unit"
+        );
+    }
+
+    /// Whether Rollcall can prove that it hears the fleet. Logs the change.
+    pub fn blind(&self, blind: bool, heard: Option<Timestamp>) {
+        let before = self.blind.get();
+        self.blind.set(blind.into());
+        match (before, blind) {
+            (0, true) => tracing::warn!(
+                heard = heard.map(tracing::field::display),
+                "blind: canaries do not come back; no unit is declared offline until they do"
+            ),
+            (1, false) => tracing::info!("hearing again"),
+            _ => {}
+        }
+    }
+
+    /// Units are about to be looked at.
+    pub fn suspects(&self, source: Source, count: u64) {
+        self.suspects.with_label_values(&[source.as_str()]).inc_by(count);
+    }
+
+    /// Looks at suspects ended.
+    pub fn takes(&self, result: Take, count: u64) {
+        self.takes.with_label_values(&[result.as_str()]).inc_by(count);
+    }
+
+    /// An expiry notification found the queue full.
+    pub fn hint_dropped(&self) {
+        self.hints_dropped.inc();
+    }
+
+    /// A record was opened.
+    pub fn went_offline(&self, record: &OfflineRecord) {
+        self.transitions.with_label_values(&["offline", record.cause.as_str()]).inc();
+        self.detection_delay.observe(record.detected_at.since(record.deadline).as_secs_f64());
+        tracing::debug!(record = %record.id, deadline = %record.deadline, "unit offline");
+    }
+
+    /// A record was closed.
+    pub fn came_back(&self, record: &OfflineRecord) {
+        let cause = record.closed_by.map_or("return", Closing::as_str);
+        self.transitions.with_label_values(&["online", cause]).inc();
+        tracing::debug!(record = %record.id, cause, "unit back");
+    }
+
+    /// An attempt to deliver ended. Log lines for failures are the caller's, who knows what next.
+    pub fn notification(&self, receiver: &str, outcome: Outcome, took: Duration) {
+        self.notifications.with_label_values(&[receiver, outcome.as_str()]).inc();
+        self.notification_duration.with_label_values(&[receiver]).observe(took.as_secs_f64());
+    }
+
+    /// What waits for a receiver and what was given up.
+    pub fn backlog(&self, receiver: &str, waiting: u64, dead: u64) {
+        self.queue_length.with_label_values(&[receiver]).set(waiting as i64);
+        self.dead_letters.with_label_values(&[receiver]).set(dead as i64);
+    }
+
+    /// A call of the engine ended.
+    pub fn engine_command(&self, command: &'static str, took: Duration) {
+        self.engine_command.with_label_values(&[command]).observe(took.as_secs_f64());
+    }
+
+    /// Whether the engine answers. Logs the change.
+    pub fn engine_up(&self, error: Option<&dyn std::fmt::Display>) {
+        let before = self.engine_up.get();
+        self.engine_up.set(error.is_none().into());
+        match (before, error) {
+            (0, None) => tracing::info!("engine answers"),
+            (1, Some(error)) => tracing::error!("engine does not answer: {error}"),
+            (_, Some(error)) => {
+                if let Some(suppressed) = self.samples.admit("engine") {
+                    tracing::warn!(suppressed, "engine does not answer: {error}");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A named problem with the engine's settings appeared or is still there.
+    pub fn engine_warning(&self, name: &'static str, text: Option<&str>) {
+        let gauge = self.engine_warnings.with_label_values(&[name]);
+        let before = gauge.get();
+        gauge.set(text.is_some().into());
+        match (before, text) {
+            (0, Some(text)) => tracing::warn!(name, "{text}"),
+            (1, None) => tracing::info!(name, "problem is gone"),
+            _ => {}
+        }
+    }
+
+    /// How many partitions this instance owns.
+    pub fn partitions_owned(&self, count: u16) {
+        self.partitions_owned.set(count.into());
+    }
+
+    /// The age of the oldest part of the mirror.
+    pub fn mirror_age(&self, age: Duration) {
+        self.mirror_age.set(age.as_secs_f64());
+    }
+
+    /// How many units of a kind are in a state.
+    pub fn units(&self, kind: &str, state: &str, count: u64) {
+        self.units.with_label_values(&[kind, state]).set(count as i64);
+    }
+
+    /// How many units were heard within a window.
+    pub fn seen_within(&self, window: &str, count: u64) {
+        self.seen_within.with_label_values(&[window]).set(count as i64);
+    }
+}
+
+const HEARD: [Heard; 6] =
+    [Heard::New, Heard::Refreshed, Heard::Back, Heard::Stale, Heard::Stranger, Heard::Retired];
+
+fn heard_as_str(heard: Heard) -> &'static str {
+    match heard {
+        Heard::New => "new",
+        Heard::Refreshed => "refreshed",
+        Heard::Back => "back",
+        Heard::Stale => "stale",
+        Heard::Stranger => "stranger",
+        Heard::Retired => "retired",
+    }
+}
+
+fn shorten(topic: &str) -> String {
+    topic.chars().take(200).collect()
+}
+
+/// Makes metrics and registers them.
+struct Maker<'a>(&'a Registry);
+
+impl Maker<'_> {
+    fn keep<C: prometheus::core::Collector + Clone + 'static>(&self, metric: C) -> C {
+        self.0.register(Box::new(metric.clone())).expect("names are constants and unique");
+        metric
+    }
+    fn opts(name: &str, help: &str) -> Opts {
+        Opts::new(name, help).namespace("rollcall")
+    }
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+        self.keep(IntCounterVec::new(Self::opts(name, help), labels).expect("a constant name"))
+    }
+    fn counter(&self, name: &str, help: &str) -> prometheus::Counter {
+        self.keep(prometheus::Counter::with_opts(Self::opts(name, help)).expect("a constant name"))
+    }
+    fn int_counter(&self, name: &str, help: &str) -> IntCounter {
+        self.keep(IntCounter::with_opts(Self::opts(name, help)).expect("a constant name"))
+    }
+    fn gauge(&self, name: &str, help: &str) -> IntGauge {
+        self.keep(IntGauge::with_opts(Self::opts(name, help)).expect("a constant name"))
+    }
+    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+        self.keep(IntGaugeVec::new(Self::opts(name, help), labels).expect("a constant name"))
+    }
+    fn histogram(&self, name: &str, help: &str) -> Histogram {
+        let opts = HistogramOpts::from(Self::opts(name, help)).buckets(LATENCIES.to_vec());
+        self.keep(Histogram::with_opts(opts).expect("a constant name"))
+    }
+    fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
+        let opts = HistogramOpts::from(Self::opts(name, help)).buckets(LATENCIES.to_vec());
+        self.keep(HistogramVec::new(opts, labels).expect("a constant name"))
+    }
+}
+
+/// Lets one line per reason and ten seconds through, so that a flood of bad messages cannot flood
+/// the log.
+struct Sampler {
+    clock: Clock,
+    reasons: HashMap<&'static str, (AtomicI64, AtomicI64)>,
+}
+
+impl Sampler {
+    const EVERY_MS: i64 = 10_000;
+
+    fn new(clock: Clock) -> Sampler {
+        let words = Rejection::ALL.iter().map(|r| r.as_str()).chain(Oddity::ALL.iter().map(|o| o.as_str()));
+        let reasons = words.chain(["engine"]).map(|word| (word, Default::default())).collect();
+        Sampler { clock, reasons }
+    }
+
+    /// `Some` with the number of lines held back since the last one, if a line may be written.
+    fn admit(&self, reason: &'static str) -> Option<i64> {
+        let (next, held) = self.reasons.get(reason)?;
+        let now = self.clock.now().as_millis();
+        let due = next.load(Ordering::Relaxed);
+        let won = now >= due
+            && next.compare_exchange(due, now + Self::EVERY_MS, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if won {
+            Some(held.swap(0, Ordering::Relaxed))
+        } else {
+            held.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+    }
+}

@@ -1,1 +1,174 @@
 //! How facts are written down, the same in every engine.
+//!
+//! One line of text: a letter for the standing, the last seen time in ms, the distance from there
+//! to the last look (absent when the key was gone), and, only for units that need it, a JSON
+//! object with the rest. An ordinary unit takes about 20 bytes:
+//!
+//! ```text
+//! p1732147200000+86400000{"l":{"site":"north"}}
+//! ```
+//!
+//! | letter | standing |
+//! |---|---|
+//! | `n` | registered, never seen |
+//! | `p` | present |
+//! | `f` | offline; `d` in the rest tells of the silence |
+//! | `r` | retired; `r` in the rest tells when |
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::presence::{Cause, Facts, Interval, Labels, Override, Silence, Standing};
+
+#[derive(Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct Rest {
+    #[serde(rename = "l", skip_serializing_if = "Labels::is_empty")]
+    labels: Labels,
+    #[serde(rename = "t", skip_serializing_if = "Option::is_none")]
+    declared_ms: Option<u64>,
+    #[serde(rename = "ot", skip_serializing_if = "Option::is_none")]
+    set_timeout_ms: Option<u64>,
+    #[serde(rename = "og", skip_serializing_if = "Option::is_none")]
+    set_grace_ms: Option<u64>,
+    #[serde(rename = "s", skip_serializing_if = "Option::is_none")]
+    sleep: Option<(i64, i64)>,
+    #[serde(rename = "p", skip_serializing_if = "Option::is_none")]
+    pause: Option<(i64, i64)>,
+    #[serde(rename = "d", skip_serializing_if = "Option::is_none")]
+    silence: Option<(i64, i64, Cause, u64)>,
+    #[serde(rename = "r", skip_serializing_if = "Option::is_none")]
+    retired: Option<i64>,
+}
+
+/// Facts as text.
+pub fn encode(facts: &Facts) -> String {
+    let seen = facts.last_seen.as_millis();
+    let (letter, silence, retired) = match &facts.standing {
+        Standing::NeverSeen => ('n', None, None),
+        Standing::Present => ('p', None, None),
+        Standing::Offline(s) => {
+            let allowed = s.allowed.as_millis() as u64;
+            ('f', Some((s.deadline.as_millis(), s.detected_at.as_millis(), s.cause, allowed)), None)
+        }
+        Standing::Retired(at) => ('r', None, Some(at.as_millis())),
+    };
+    let rest = Rest {
+        labels: facts.labels.clone(),
+        declared_ms: facts.declared_timeout.map(|t| t.as_millis() as u64),
+        set_timeout_ms: facts.set.timeout.map(|t| t.as_millis() as u64),
+        set_grace_ms: facts.set.grace.map(|t| t.as_millis() as u64),
+        sleep: facts.sleep.map(|i| (i.from.as_millis(), i.to.as_millis())),
+        pause: facts.pause.map(|i| (i.from.as_millis(), i.to.as_millis())),
+        silence,
+        retired,
+    };
+    let mut text = format!("{letter}{seen}");
+    if let Some(looked_at) = facts.looked_at {
+        text += &format!("{:+}", looked_at.as_millis() - seen);
+    }
+    if rest != Rest::default() {
+        text += &serde_json::to_string(&rest).expect("plain numbers and strings");
+    }
+    text
+}
+
+/// Facts from text; `None` if it is none that [`encode`] writes.
+pub fn decode(text: &str) -> Option<Facts> {
+    let (numbers, rest) = match text.find('{') {
+        Some(at) => (&text[..at], serde_json::from_str(&text[at..]).ok()?),
+        None => (text, Rest::default()),
+    };
+    let letter = numbers.chars().next()?;
+    let numbers = numbers.get(1..)?;
+    let (seen, looked_at) = match numbers.find(['+', '-']) {
+        Some(at) => (&numbers[..at], Some(numbers[at..].parse::<i64>().ok()?)),
+        None => (numbers, None),
+    };
+    let seen: i64 = seen.parse().ok()?;
+    let moment = Timestamp::from_millis;
+    let interval = |(from, to)| Interval { from: moment(from), to: moment(to) };
+    let standing = match (letter, rest.silence, rest.retired) {
+        ('n', ..) => Standing::NeverSeen,
+        ('p', ..) => Standing::Present,
+        ('f', Some((deadline, detected_at, cause, allowed)), _) => Standing::Offline(Silence {
+            deadline: moment(deadline),
+            detected_at: moment(detected_at),
+            cause,
+            allowed: Duration::from_millis(allowed),
+        }),
+        ('r', _, Some(at)) => Standing::Retired(moment(at)),
+        _ => return None,
+    };
+    Some(Facts {
+        standing,
+        last_seen: moment(seen),
+        looked_at: looked_at.map(|distance| moment(seen + distance)),
+        declared_timeout: rest.declared_ms.map(Duration::from_millis),
+        set: Override {
+            timeout: rest.set_timeout_ms.map(Duration::from_millis),
+            grace: rest.set_grace_ms.map(Duration::from_millis),
+        },
+        labels: rest.labels,
+        sleep: rest.sleep.map(interval),
+        pause: rest.pause.map(interval),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_ordinary_unit_is_one_short_line() {
+        let mut facts = Facts::new(Standing::Present, Timestamp::from_millis(1_732_147_200_000));
+        facts.looked_at = Some(Timestamp::from_millis(1_732_147_200_003));
+        assert_eq!(encode(&facts), "p1732147200000+3");
+    }
+
+    #[test]
+    fn damaged_text_is_recognised() {
+        for text in ["", "p", "x1", "p1+", "p1{", "f1", "r1", "p1+2+3", "é"] {
+            assert_eq!(decode(text), None, "{text:?}");
+        }
+    }
+
+    fn moment() -> impl Strategy<Value = Timestamp> {
+        (0i64..2_000_000_000_000).prop_map(Timestamp::from_millis)
+    }
+
+    fn span() -> impl Strategy<Value = Duration> {
+        (0u64..40_000_000_000).prop_map(Duration::from_millis)
+    }
+
+    fn interval() -> impl Strategy<Value = Interval> {
+        (moment(), moment()).prop_map(|(from, to)| Interval { from, to })
+    }
+
+    fn standing() -> impl Strategy<Value = Standing> {
+        let cause = prop_oneof![Just(Cause::Silence), Just(Cause::NeverSeen)];
+        let silence = (moment(), moment(), cause, span()).prop_map(|(deadline, detected_at, cause, allowed)| {
+            Standing::Offline(Silence { deadline, detected_at, cause, allowed })
+        });
+        let plain = prop_oneof![Just(Standing::Present), Just(Standing::NeverSeen)];
+        prop_oneof![plain, silence, moment().prop_map(Standing::Retired)]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back(
+            standing in standing(), last_seen in moment(), looked_at in prop::option::of(moment()),
+            times in (prop::option::of(span()), prop::option::of(span()), prop::option::of(span())),
+            labels in prop::collection::btree_map("[a-z]{1,8}", "\\PC{1,16}", 0..4),
+            sleep in prop::option::of(interval()), pause in prop::option::of(interval()),
+        ) {
+            let (declared_timeout, timeout, grace) = times;
+            let set = Override { timeout, grace };
+            let facts = Facts { standing, last_seen, looked_at, declared_timeout, set, labels, sleep, pause };
+            prop_assert_eq!(decode(&encode(&facts)), Some(facts));
+        }
+    }
+}

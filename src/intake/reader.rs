@@ -110,7 +110,7 @@ mod tests {
     fn count(reader: &Reader, result: &str) -> u64 {
         let families = reader.telemetry.gather();
         let metrics = families.iter().flat_map(|family| family.get_metric());
-        let is = |m: &&prometheus::proto::Metric| m.get_label().iter().any(|l| l.get_value() == result);
+        let is = |m: &&prometheus::proto::Metric| m.get_label().iter().any(|l| l.value() == result);
         metrics.filter(is).map(|m| m.get_counter().get_value() as u64).sum()
     }
 

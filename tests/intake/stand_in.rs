@@ -1,4 +1,5 @@
-//! An engine in memory that can be switched off: enough of one for heartbeats and canaries.
+//! An engine in memory that can be switched off, as a whole or for heartbeats only, which no real
+//! one can: enough of one for heartbeats and canaries.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,6 +13,8 @@ use rollcall::presence::*;
 #[derive(Default)]
 struct State {
     down: bool,
+    deaf: bool,
+    refusals: u64,
     alive: HashMap<Unit, Timestamp>,
     facts: HashMap<Unit, Facts>,
     damaged: Option<Unit>,
@@ -25,6 +28,14 @@ pub struct StandIn(Mutex<State>);
 impl StandIn {
     pub fn set_down(&self, down: bool) {
         self.0.lock().unwrap().down = down;
+    }
+    /// Refuses heartbeats and takes everything else.
+    pub fn set_deaf(&self, deaf: bool) {
+        self.0.lock().unwrap().deaf = deaf;
+    }
+    /// How many calls it refused.
+    pub fn refusals(&self) -> u64 {
+        self.0.lock().unwrap().refusals
     }
     pub fn damage(&self, unit: &str) {
         self.0.lock().unwrap().damaged = Some(unit.parse().unwrap());
@@ -45,18 +56,25 @@ impl StandIn {
         self.0.lock().unwrap().blind.clone()
     }
     fn up(&self) -> Result<std::sync::MutexGuard<'_, State>> {
-        let state = self.0.lock().unwrap();
-        match state.down {
-            true => Err(EngineError::Unavailable("switched off".to_owned())),
-            false => Ok(state),
+        self.answer(|state| state.down)
+    }
+    fn hears(&self) -> Result<std::sync::MutexGuard<'_, State>> {
+        self.answer(|state| state.down || state.deaf)
+    }
+    fn answer(&self, refuses: fn(&State) -> bool) -> Result<std::sync::MutexGuard<'_, State>> {
+        let mut state = self.0.lock().unwrap();
+        if refuses(&state) {
+            state.refusals += 1;
+            return Err(EngineError::Unavailable("switched off".to_owned()));
         }
+        Ok(state)
     }
 }
 
 #[async_trait]
 impl UnitStore for StandIn {
     async fn refresh(&self, beats: &[Refresh]) -> Result<Vec<bool>> {
-        let mut state = self.up()?;
+        let mut state = self.hears()?;
         let applied = |beat: &Refresh| match state.alive.get_mut(&beat.unit) {
             Some(seen) if *seen <= beat.at => {
                 *seen = beat.at;
@@ -67,7 +85,7 @@ impl UnitStore for StandIn {
         Ok(beats.iter().map(applied).collect())
     }
     async fn read(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
-        let state = self.up()?;
+        let state = self.hears()?;
         if units.iter().any(|unit| Some(unit) == state.damaged.as_ref()) {
             return Err(EngineError::Damaged("not readable".to_owned()));
         }
@@ -80,7 +98,7 @@ impl UnitStore for StandIn {
         Ok(units.iter().map(read).collect())
     }
     async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
-        let mut state = self.up()?;
+        let mut state = self.hears()?;
         for (seen, change) in changes {
             if let KeyChange::Set { last_seen, .. } = change.key {
                 state.alive.insert(seen.unit.clone(), last_seen);

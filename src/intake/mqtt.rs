@@ -15,21 +15,13 @@
 //! The library pings after a time without *sending*. The canary is sent every second, so a broker
 //! that went away without a word would never be pinged. Nothing received for two keep-alives, not
 //! even the canary, is a dead connection.
-//!
-//! # Why a session store that stores nothing
-//! A new process that resumes its old session must tell the library what it still owed to the
-//! broker; otherwise the library refuses to send anything that is acknowledged. At QoS 0 and 1 all
-//! that can be owed is a canary, which is worthless by then: nothing is owed.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::time::Duration;
 
 use rumqttc::{
-    AckMode, AsyncClient, ConnectReturnCode, ConnectionError, DisconnectReasonCode, Event, EventLoop,
-    ManualAck, MqttOptions, NetworkOptions, Packet, PersistedAckMode, PersistedSession, PubAck, Publish,
-    PublishOptions, QoS, RetainForwardRule, SessionStore, SessionStoreError, SessionStoreKey, StateError,
-    SubAck, SubscribeFilterInput, SubscribeReasonCode,
+    AsyncClient, ConnectReturnCode, ConnectionError, DisconnectReasonCode, Event, EventLoop, ManualAck,
+    Packet, PubAck, Publish, PublishOptions, QoS, StateError,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -37,11 +29,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::reader::{Message, Reader, What};
 use super::record::Item;
-use super::{CONNECTION, Config, canary};
-use crate::address::BrokerAddress;
+use super::{CONNECTION, canary};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Timestamp};
 use crate::telemetry::Rejection;
+
+mod session;
+
+pub(super) use session::Session;
 
 /// The largest packet that is received, and then rejected and counted. The broker is told and
 /// drops what is larger, so that no device can make Rollcall hold more than a few times this.
@@ -50,118 +45,8 @@ pub(super) const LARGEST_PACKET: u32 = 16 << 20;
 /// How the broker is tried again. A connection that stood for the longest wait was a success.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(15) };
 
-/// Canaries on their way to the broker; the default would reserve 14 MB for them.
-const OUTGOING: u16 = 16;
-
 /// How long the broker may take to see us off.
 const FAREWELL: Duration = Duration::from_secs(1);
-
-/// Whom to connect to, as whom, and what to ask for.
-pub(super) struct Session {
-    address: BrokerAddress,
-    client_id: String,
-    credentials: Option<(String, String)>,
-    /// Kept by the broker while we are away; `None`: it begins anew with every connection.
-    expiry: Option<u32>,
-    qos: QoS,
-    filters: Vec<String>,
-    keep_alive: Duration,
-    window: u16,
-}
-
-impl Session {
-    /// A session for everything that fits `filters` and for the canaries.
-    pub fn new(config: &Config, filters: Vec<String>) -> anyhow::Result<Session> {
-        let shared = !config.share.is_empty();
-        let filters = filters.into_iter().chain([canary::FILTER.to_owned()]);
-        let filters = match shared {
-            false => filters.collect(),
-            true => filters.map(|filter| format!("$share/{}/{filter}", config.share)).collect(),
-        };
-        // Instances that share a subscription may share a configuration, but not a client id. A
-        // persistent session needs the same one each time.
-        let client_id = match shared {
-            false => format!("{}-{CONNECTION}", config.client_id),
-            true => format!("{}-{CONNECTION}-{:08x}", config.client_id, rand::random::<u32>()),
-        };
-        let expiry = u32::try_from(config.session_expiry.as_secs()).unwrap_or(u32::MAX);
-        Ok(Session {
-            address: config.url.parse()?,
-            client_id,
-            credentials: config.credentials.clone(),
-            // A member that is away with a living session would keep its share of the messages.
-            expiry: (!shared).then_some(expiry),
-            qos: qos(config.qos),
-            filters,
-            keep_alive: config.keep_alive,
-            window: config.receive_maximum,
-        })
-    }
-
-    /// The id by which the broker knows us.
-    pub fn client_id(&self) -> &str {
-        &self.client_id
-    }
-
-    fn open(&self) -> (AsyncClient, EventLoop) {
-        let broker = (self.address.host.clone(), self.address.port);
-        let mut options = MqttOptions::new(&self.client_id, broker);
-        let mut network = NetworkOptions::new();
-        network.set_tcp_nodelay(true);
-        options
-            .set_network_options(network)
-            .set_keep_alive(self.keep_alive.as_secs() as u16)
-            .set_clean_start(self.expiry.is_none())
-            .set_session_expiry_interval(Some(self.expiry.unwrap_or(0)))
-            .set_receive_maximum(Some(self.window))
-            .set_max_packet_size(Some(LARGEST_PACKET))
-            .set_outgoing_inflight_upper_limit(OUTGOING)
-            .set_max_request_batch(128)
-            .set_ack_mode(AckMode::Manual);
-        if self.expiry.is_some() {
-            options.set_session_store(NothingOwed);
-        }
-        if let Some((name, password)) = &self.credentials {
-            options.set_credentials(name, password.clone());
-        }
-        // Room for every acknowledgement that can be due, and then some.
-        AsyncClient::builder(options).capacity(4 * usize::from(self.window) + 64).build()
-    }
-
-    fn subscribe(&self, client: &AsyncClient) -> Result<(), String> {
-        let filters = self.filters.iter().map(|filter| {
-            SubscribeFilterInput::new(filter, self.qos).retain_forward_rule(RetainForwardRule::Never)
-        });
-        client.try_subscribe_many(filters).map_err(|error| format!("subscribing: {error}"))
-    }
-
-    /// Whether the broker gave us everything that we asked for.
-    fn granted(&self, answer: &SubAck) -> Result<(), String> {
-        for (filter, code) in self.filters.iter().zip(&answer.return_codes) {
-            match code {
-                SubscribeReasonCode::Success(qos) if *qos >= self.qos => {}
-                SubscribeReasonCode::Success(qos) => tracing::warn!(
-                    filter,
-                    "the broker grants only {qos:?}: heartbeats may be lost between it and Rollcall"
-                ),
-                refused => {
-                    let what = format!("the broker refused the subscription to {filter}: {refused:?}");
-                    let todo = "allow it there, for the user mqtt.username, or change the topics";
-                    tracing::error!(filter, client_id = self.client_id, "{what}; {todo}");
-                    return Err(what);
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn qos(level: u8) -> QoS {
-    match level {
-        0 => QoS::AtMostOnce,
-        _ => QoS::AtLeastOnce,
-    }
-}
 
 /// The current connection, for those who answer by it.
 #[derive(Default)]
@@ -392,7 +277,7 @@ impl Canaries {
         clock: Clock,
     ) -> Canaries {
         let instance = format!("{:016x}", rand::random::<u64>());
-        Canaries { topic: canary::topic(client_id), qos: qos(level), instance, period, link, clock }
+        Canaries { topic: canary::topic(client_id), qos: session::qos(level), instance, period, link, clock }
     }
 
     /// Never ends.
@@ -418,139 +303,5 @@ impl Canaries {
     }
 }
 
-/// See the head of this file.
-#[derive(Debug)]
-struct NothingOwed;
-
-type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionStoreError>> + Send + 'a>>;
-
-impl SessionStore for NothingOwed {
-    fn load<'a>(&'a self, key: &'a SessionStoreKey) -> Answer<'a, Option<PersistedSession>> {
-        Box::pin(std::future::ready(Ok(Some(PersistedSession {
-            format_version: 1,
-            client_id: key.client_id().to_owned(),
-            clean_start: false,
-            session_expiry_interval: None,
-            outgoing_inflight_upper_limit: Some(OUTGOING),
-            ack_mode: PersistedAckMode::Manual,
-            last_pkid: 0,
-            last_puback: 0,
-            replay: Vec::new(),
-            incoming_qos2: Vec::new(),
-        }))))
-    }
-
-    fn save<'a>(&'a self, _: &'a SessionStoreKey, _: &'a PersistedSession) -> Answer<'a, ()> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn clear<'a>(&'a self, _: &'a SessionStoreKey) -> Answer<'a, ()> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::engine::roll::Rules;
-    use crate::intake::{Fields, topic::Template, topic::Topics};
-    use crate::presence::{Kind, KindRules};
-    use crate::telemetry::Telemetry;
-
-    const WINDOW: u16 = 3;
-    const DEAFNESS: Duration = Duration::from_secs(4);
-
-    fn config(share: &str) -> Config {
-        Config {
-            url: "mqtt://127.0.0.1".to_owned(),
-            client_id: "me".to_owned(),
-            credentials: None,
-            share: share.to_owned(),
-            qos: 1,
-            keep_alive: Duration::from_secs(30),
-            session_expiry: Duration::from_secs(3600),
-            receive_maximum: WINDOW,
-            max_payload: 1024,
-            max_batch: 10,
-            canary_period: Duration::from_secs(1),
-            topics: vec![("units/{unit}".to_owned(), Some("pump".parse().unwrap()))],
-            fields: Fields::default(),
-        }
-    }
-
-    fn connection(room: usize) -> (Connection, mpsc::Receiver<Item>, Clock) {
-        let kind: Kind = "pump".parse().unwrap();
-        let rules: Rules = [(kind.clone(), KindRules::new(kind.clone()))].into();
-        let topics = Topics::new(vec![Template::parse("units/{unit}", Some(kind)).unwrap()], &rules);
-        let clock = Clock::by_hand(Timestamp::from_millis(1_000_000));
-        let session = Session::new(&config(""), topics.filters()).unwrap();
-        let reader = Reader {
-            topics,
-            fields: Fields::default(),
-            client_id: session.client_id().to_owned(),
-            max_payload: 1024,
-            clock: clock.clone(),
-            telemetry: Arc::new(Telemetry::new(&clock)),
-        };
-        let (queue, queued) = mpsc::channel(room);
-        let link = watch::Sender::new(Link::default());
-        let (stop, recorded) = Default::default();
-        (Connection::new(session, reader, queue, link, DEAFNESS, stop, recorded), queued, clock)
-    }
-
-    fn heartbeat(qos: QoS, pkid: u16) -> Publish {
-        Publish { pkid, ..Publish::new("units/7", qos, "", None) }
-    }
-
-    #[test]
-    fn the_last_places_in_the_queue_are_for_messages_that_are_acknowledged() {
-        let (mut connection, mut queued, _) = connection(5);
-        for _ in 0..9 {
-            connection.take(&heartbeat(QoS::AtMostOnce, 0)).unwrap();
-        }
-        for pkid in 1..=WINDOW {
-            connection.take(&heartbeat(QoS::AtLeastOnce, pkid)).unwrap();
-        }
-        assert!(connection.take(&heartbeat(QoS::AtLeastOnce, 4)).is_err(), "more than the broker may send");
-        let acks: Vec<bool> =
-            std::iter::from_fn(|| queued.try_recv().ok()).map(|item| item.ack.is_some()).collect();
-        assert_eq!(acks, [false, false, true, true, true]);
-    }
-
-    #[test]
-    fn canaries_are_withheld_after_a_loss_until_the_gap_shows_in_the_ledger() {
-        let (mut connection, mut queued, clock) = connection(usize::from(WINDOW) + 1);
-        let mut canary = |connection: &mut Connection| {
-            let canary = canary::Canary { instance: String::new(), seq: 0, sent_at: clock.now().as_millis() };
-            let message = Publish::new("rollcall/canary/me-main", QoS::AtMostOnce, canary.to_json(), None);
-            connection.take(&message).unwrap();
-            std::iter::from_fn(|| queued.try_recv().ok()).any(|item| matches!(item.what, What::Canary(_)))
-        };
-        assert!(canary(&mut connection));
-        for _ in 0..2 {
-            connection.take(&heartbeat(QoS::AtMostOnce, 0)).unwrap();
-        }
-        let told: Vec<bool> = (0..7)
-            .map(|_| {
-                clock.advance(Duration::from_secs(1));
-                canary(&mut connection)
-            })
-            .collect();
-        // Lost at 0 s and withheld for 4 s: the gap between those at 0 s and 5 s shows the loss.
-        assert_eq!(told, [false, false, false, false, true, true, true]);
-    }
-
-    #[test]
-    fn a_shared_session_is_nobody_elses_and_ends_with_its_connection() {
-        let filters = || vec!["units/+".to_owned()];
-        let plain = Session::new(&config(""), filters()).unwrap();
-        assert_eq!((plain.client_id(), plain.expiry), ("me-main", Some(3600)));
-        assert_eq!(plain.filters, ["units/+", "rollcall/canary/#"]);
-        let shared = Session::new(&config("all"), filters()).unwrap();
-        assert_eq!(shared.filters, ["$share/all/units/+", "$share/all/rollcall/canary/#"]);
-        assert_eq!(shared.expiry, None);
-        assert_ne!(shared.client_id(), Session::new(&config("all"), filters()).unwrap().client_id());
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! A fleet over real MQTT: units that speak at intervals, fall silent and come back.
 //!
 //! Thousands of units share a connection, which speaks for each in its own topic. What the fleet
-//! does follows from the seed alone (see [`schedule`]); a broker that is slow or away makes it late.
+//! does follows from the seed alone (`schedule` says how); a broker that is slow or away makes it late.
 //! Like a device without a network, a unit whose turn comes while there is no connection is not
 //! heard that time; such heartbeats are counted as missed.
 

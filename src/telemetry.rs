@@ -47,6 +47,8 @@ words! {
         Retained => "retained",
         /// Older than `max_age`.
         TooOld => "too_old",
+        /// It was not acknowledged and came faster than it could be recorded.
+        Overflow => "overflow",
     }
 }
 

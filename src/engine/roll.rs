@@ -83,6 +83,11 @@ impl Roll {
         &self.rules
     }
 
+    /// Two canaries further apart than this enclose a blind interval.
+    pub fn gap(&self) -> Duration {
+        self.config.gap
+    }
+
     /// How far Rollcall has heard, as of the last [`Roll::refresh_hearing`] or canary.
     pub fn hearing(&self) -> Arc<Hearing> {
         self.hearing.read().expect("nothing panics under this lock").clone()

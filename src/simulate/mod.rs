@@ -1,3 +1,4 @@
 //! A world for Rollcall to watch: a fleet over real MQTT, and sinks that print what they are told.
 
+pub mod fleet;
 pub mod servers;

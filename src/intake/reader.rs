@@ -1,0 +1,166 @@
+//! One message in, at most one heartbeat out.
+//!
+//! This runs where messages are received, so that nothing which waits in the queue is larger than
+//! a heartbeat, whatever devices send. It never fails and never waits: what cannot be used is
+//! counted by reason, and now and then logged.
+
+use std::sync::Arc;
+
+use super::topic::{Refusal, Topics};
+use super::{Fields, Oddities, canary, payload};
+use crate::clock::{Clock, Timestamp};
+use crate::presence::Heartbeat;
+use crate::telemetry::{Rejection, Telemetry};
+
+/// What a message turned out to be.
+#[derive(Debug, PartialEq)]
+pub(super) enum What {
+    /// A proof that a unit lives.
+    Heartbeat(Heartbeat),
+    /// Our own canary, sent at that moment.
+    Canary(Timestamp),
+    /// Nothing that counts.
+    Nothing,
+}
+
+/// A message as it came.
+pub(super) struct Message<'a> {
+    pub topic: &'a [u8],
+    pub payload: &'a [u8],
+    pub retain: bool,
+}
+
+/// Reads messages.
+pub(super) struct Reader {
+    pub topics: Topics,
+    pub fields: Fields,
+    pub client_id: String,
+    pub max_payload: usize,
+    pub clock: Clock,
+    pub telemetry: Arc<Telemetry>,
+}
+
+impl Reader {
+    /// What the message is, and when it arrived.
+    pub fn read(&self, message: &Message) -> (What, Timestamp) {
+        let arrived = self.clock.now();
+        let Ok(topic) = std::str::from_utf8(message.topic) else {
+            self.telemetry.message_rejected("", Rejection::BadTopic, "the topic is not UTF-8");
+            return (What::Nothing, arrived);
+        };
+        let what = match self.decide(topic, message, arrived) {
+            Ok(what) => what,
+            Err((why, text)) => {
+                self.telemetry.message_rejected(topic, why, &text);
+                What::Nothing
+            }
+        };
+        (what, arrived)
+    }
+
+    fn decide(&self, topic: &str, message: &Message, arrived: Timestamp) -> Result<What, Refusal> {
+        if message.retain {
+            // The broker was asked for none, but a bridge may pass one on.
+            return Err((Rejection::Retained, "a retained message may be of any age".to_owned()));
+        }
+        if topic.starts_with(canary::PREFIX) {
+            let sent_at = canary::read(topic, message.payload, &self.client_id, arrived);
+            return Ok(sent_at.map_or(What::Nothing, What::Canary));
+        }
+        if message.payload.len() > self.max_payload {
+            return Err((Rejection::TooLarge, format!("{} bytes of payload", message.payload.len())));
+        }
+        let mut odd = Oddities::default();
+        let sender = self.topics.sender(topic, &mut odd)?;
+        let (at, mut declared) =
+            payload::read(message.payload, &self.fields, &sender.rules, arrived, &mut odd);
+        // The topic is what a broker can guard, so its labels win.
+        declared.labels.extend(sender.labels);
+        for (oddity, what) in odd.take() {
+            self.telemetry.payload_odd(&sender.unit, oddity, &what);
+        }
+        Ok(What::Heartbeat(Heartbeat { unit: sender.unit, at, declared }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::roll::Rules;
+    use crate::intake::topic::Template;
+    use crate::presence::{Kind, KindRules};
+
+    const NOW: Timestamp = Timestamp::from_millis(1_732_147_200_000);
+
+    fn reader() -> Reader {
+        let kind: Kind = "pump".parse().unwrap();
+        let clock = Clock::by_hand(NOW);
+        let rules: Rules = [(kind.clone(), KindRules::new(kind.clone()))].into();
+        let template = Template::parse("{site}/{unit}/data", Some(kind)).unwrap();
+        Reader {
+            topics: Topics::new(vec![template], &rules),
+            fields: Fields::default(),
+            client_id: "me".to_owned(),
+            max_payload: 1024,
+            telemetry: Arc::new(Telemetry::new(&clock)),
+            clock,
+        }
+    }
+
+    fn count(reader: &Reader, result: &str) -> u64 {
+        let families = reader.telemetry.gather();
+        let metrics = families.iter().flat_map(|family| family.get_metric());
+        let is = |m: &&prometheus::proto::Metric| m.get_label().iter().any(|l| l.value() == result);
+        metrics.filter(is).map(|m| m.get_counter().get_value() as u64).sum()
+    }
+
+    fn read(reader: &Reader, topic: &str, payload: &[u8], retain: bool) -> What {
+        reader.read(&Message { topic: topic.as_bytes(), payload, retain }).0
+    }
+
+    #[test]
+    fn a_message_becomes_a_heartbeat_and_labels_of_the_topic_win() {
+        let payload = b"{\"labels\":{\"site\":\"south\",\"floor\":3}}";
+        let What::Heartbeat(beat) = read(&reader(), "north/7/data", payload, false) else { panic!() };
+        assert_eq!((beat.unit.to_string().as_str(), beat.at), ("pump:7", NOW));
+        let labels: Vec<_> = beat.declared.labels.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        assert_eq!(labels, [("floor", "3"), ("site", "north")]);
+    }
+
+    #[test]
+    fn what_does_not_count_is_counted_by_reason() {
+        let reader = reader();
+        let large = vec![b'x'; 1025];
+        for (topic, payload, retain, reason) in [
+            ("north/7", &b""[..], false, "bad_topic"),
+            ("north//data", b"", false, "bad_unit"),
+            ("north/7/data", &large, false, "too_large"),
+            ("north/7/data", b"", true, "retained"),
+        ] {
+            assert_eq!(count(&reader, reason), 0);
+            assert_eq!(read(&reader, topic, payload, retain), What::Nothing, "{topic}");
+            assert_eq!(count(&reader, reason), 1, "{reason}");
+        }
+        assert_eq!(reader.read(&Message { topic: b"\xff", payload: b"", retain: false }).0, What::Nothing);
+        assert_eq!(count(&reader, "bad_topic"), 2);
+        assert!(matches!(read(&reader, "north/7/data", &large[..1024], false), What::Heartbeat(_)));
+    }
+
+    #[test]
+    fn something_odd_is_counted_and_the_unit_still_lives() {
+        let reader = reader();
+        assert!(matches!(read(&reader, "north/7/data", b"{", false), What::Heartbeat(_)));
+        assert_eq!(count(&reader, "broken_json"), 1);
+    }
+
+    #[test]
+    fn a_canary_of_anybody_else_is_nothing_and_never_a_unit() {
+        let reader = reader();
+        let canary = canary::Canary { instance: "x".to_owned(), seq: 0, sent_at: 5 }.to_json();
+        let came = read(&reader, "rollcall/canary/me", &canary, false);
+        assert_eq!(came, What::Canary(Timestamp::from_millis(5)));
+        assert_eq!(read(&reader, "rollcall/canary/you", &canary, false), What::Nothing);
+        assert_eq!(read(&reader, "rollcall/canary/me", b"tweet", false), What::Nothing);
+        assert_eq!(read(&reader, "rollcall/canary/data", b"", false), What::Nothing);
+    }
+}

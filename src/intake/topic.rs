@@ -1,0 +1,302 @@
+//! Which unit a topic speaks of.
+//!
+//! A template such as `{kind}/{site}/{unit}/data` captures whole levels of a topic: `{unit}`
+//! exactly once, `{kind}` unless the template belongs to one kind, and under any other name a
+//! label. Everything else is literal. A message belongs to the **first** template, in the order of
+//! the configuration, whose levels fit its topic; so specific templates stand before general ones.
+//!
+//! # Why the broker is asked for less than the templates say
+//! Each template becomes a subscription filter with `+` for every capture. A filter that another
+//! one covers is left out: a broker may deliver a message once for each filter that it fits.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Oddities;
+use super::canary;
+use crate::engine::roll::Rules;
+use crate::presence::{Kind, KindRules, Labels, Unit, UnitId, is_label_name, is_label_value};
+use crate::telemetry::{Oddity, Rejection};
+
+/// What Rollcall itself publishes below, beside the canary; never a sign of life.
+const OWN_STATE: &str = "rollcall/state/";
+
+/// The longest template, in bytes: what MQTT allows to a topic filter.
+const LONGEST: usize = 65_535;
+
+/// Why a text is no topic template.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// Not exactly one `{unit}`.
+    #[error("a topic template captures {{unit}} exactly once")]
+    Unit,
+    /// No `{kind}` where the template belongs to no kind, or one where it does, or several.
+    #[error("a topic template captures {{kind}} once if it belongs to no kind, and not at all if it does")]
+    Kind,
+    /// A capture that is neither `{unit}` nor `{kind}` nor the name of a label, or comes twice.
+    #[error("{{{0}}} is no label: letters, digits and _, at most 32, not first a digit, each name once")]
+    Label(String),
+    /// Wildcards, a `{` or `}` inside a level, control characters.
+    #[error("{0:?} is no level of a topic template: it is literal text, or one capture such as {{unit}}")]
+    Level(String),
+    /// Empty, too long, or a topic that is not for devices (`$SYS`, Rollcall's own).
+    #[error("a topic template is a topic for devices, not empty, not below $… or rollcall/…")]
+    Topic,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Level {
+    Literal(Box<str>),
+    Unit,
+    Kind,
+    Label(Box<str>),
+}
+
+impl Level {
+    fn parse(text: &str) -> Result<Level, TemplateError> {
+        let bad = |c: char| c.is_control() || matches!(c, '+' | '#' | '{' | '}');
+        match text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
+            Some("unit") => Ok(Level::Unit),
+            Some("kind") => Ok(Level::Kind),
+            Some(name) if is_label_name(name) => Ok(Level::Label(name.into())),
+            Some(name) => Err(TemplateError::Label(name.to_owned())),
+            None if text.contains(bad) => Err(TemplateError::Level(text.to_owned())),
+            None => Ok(Level::Literal(text.into())),
+        }
+    }
+}
+
+/// A parsed topic template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    levels: Vec<Level>,
+    kind: Option<Kind>,
+}
+
+impl Template {
+    /// Parses a template that belongs to `kind`, or that captures it.
+    pub fn parse(text: &str, kind: Option<Kind>) -> Result<Template, TemplateError> {
+        let own = text.starts_with('$') || text.split('/').next() == Some("rollcall");
+        if text.is_empty() || text.len() > LONGEST || own {
+            return Err(TemplateError::Topic);
+        }
+        let levels = text.split('/').map(Level::parse).collect::<Result<Vec<Level>, _>>()?;
+        let count = |wanted: &Level| levels.iter().filter(|level| *level == wanted).count();
+        if count(&Level::Unit) != 1 {
+            return Err(TemplateError::Unit);
+        }
+        if count(&Level::Kind) != usize::from(kind.is_none()) {
+            return Err(TemplateError::Kind);
+        }
+        for level in &levels {
+            if let Level::Label(name) = level
+                && count(level) > 1
+            {
+                return Err(TemplateError::Label(name.to_string()));
+            }
+        }
+        Ok(Template { levels, kind })
+    }
+
+    /// The subscription filter that covers its topics.
+    pub fn filter(&self) -> String {
+        let level = |level: &Level| match level {
+            Level::Literal(text) => text.to_string(),
+            _ => "+".to_owned(),
+        };
+        self.levels.iter().map(level).collect::<Vec<_>>().join("/")
+    }
+
+    fn fits(&self, topic: &str) -> bool {
+        let mut levels = topic.split('/');
+        let each = self.levels.iter().all(|level| match (level, levels.next()) {
+            (_, None) => false,
+            (Level::Literal(text), Some(level)) => **text == *level,
+            _ => true,
+        });
+        each && levels.next().is_none()
+    }
+}
+
+/// Who sent a message, by its topic.
+#[derive(Debug)]
+pub(super) struct Sender {
+    pub unit: Unit,
+    pub labels: Labels,
+    pub rules: Arc<KindRules>,
+}
+
+/// Why a topic names nobody, with a word for the log.
+pub(super) type Refusal = (Rejection, String);
+
+/// Every template, in the order of the configuration.
+pub(super) struct Topics {
+    templates: Vec<Template>,
+    kinds: HashMap<Box<str>, Arc<KindRules>>,
+}
+
+impl Topics {
+    pub fn new(templates: Vec<Template>, rules: &Rules) -> Topics {
+        let kinds = rules.values().map(|rules| (rules.kind.as_str().into(), Arc::new(rules.clone())));
+        Topics { templates, kinds: kinds.collect() }
+    }
+
+    /// The filters to subscribe to.
+    pub fn filters(&self) -> Vec<String> {
+        let mut filters: Vec<String> = Vec::new();
+        for filter in self.templates.iter().map(Template::filter) {
+            if filters.iter().any(|wider| covers(wider, &filter)) {
+                continue;
+            }
+            filters.retain(|narrower| !covers(&filter, narrower));
+            filters.push(filter);
+        }
+        filters
+    }
+
+    /// Who sent a message with this topic.
+    pub fn sender(&self, topic: &str, odd: &mut Oddities) -> Result<Sender, Refusal> {
+        // A template that captures its first levels may cover Rollcall's own topics.
+        if topic.starts_with(OWN_STATE) || topic.starts_with(canary::PREFIX) {
+            return Err((Rejection::BadTopic, "a topic of Rollcall's own".to_owned()));
+        }
+        let template = self.templates.iter().find(|template| template.fits(topic));
+        let template = template.ok_or_else(|| (Rejection::BadTopic, "it fits no template".to_owned()))?;
+        let mut id = "";
+        let mut kind = template.kind.as_ref().map_or("", Kind::as_str);
+        let mut labels = Labels::new();
+        for (level, text) in template.levels.iter().zip(topic.split('/')) {
+            match level {
+                Level::Literal(_) => {}
+                Level::Unit => id = text,
+                Level::Kind => kind = text,
+                Level::Label(name) if is_label_value(text) => {
+                    labels.insert(name.to_string(), text.to_owned());
+                }
+                Level::Label(name) => odd.note(Oddity::BadLabel, || format!("{name} in the topic")),
+            }
+        }
+        let Some(rules) = self.kinds.get(kind) else {
+            return Err((Rejection::UnknownKind, format!("kind {:?} is not configured", shorten(kind))));
+        };
+        let id: UnitId = id.parse().map_err(|why| (Rejection::BadUnit, format!("{why}")))?;
+        Ok(Sender { unit: Unit::new(rules.kind.clone(), id), labels, rules: rules.clone() })
+    }
+}
+
+fn covers(wider: &str, narrower: &str) -> bool {
+    wider.split('/').count() == narrower.split('/').count()
+        && wider.split('/').zip(narrower.split('/')).all(|(wide, narrow)| wide == "+" || wide == narrow)
+}
+
+fn shorten(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(name: &str) -> Kind {
+        name.parse().unwrap()
+    }
+
+    fn topics(templates: &[(&str, Option<&str>)]) -> Topics {
+        let rules: Rules =
+            ["detector", "pump"].map(|name| (kind(name), KindRules::new(kind(name)))).into_iter().collect();
+        let parse = |(text, of): &(&str, Option<&str>)| Template::parse(text, of.map(kind)).unwrap();
+        Topics::new(templates.iter().map(parse).collect(), &rules)
+    }
+
+    fn who(topics: &Topics, topic: &str) -> Result<String, Rejection> {
+        let mut odd = Oddities::default();
+        match topics.sender(topic, &mut odd) {
+            Ok(sender) => Ok(format!("{} {:?}", sender.unit, sender.labels)),
+            Err((why, _)) => Err(why),
+        }
+    }
+
+    #[test]
+    fn a_topic_names_a_unit_its_kind_and_its_labels_or_is_refused() {
+        let topics = topics(&[
+            ("units/{unit}/heartbeat", Some("detector")),
+            ("{kind}/{site}/{unit}/data", None),
+            ("/lead/{unit}", Some("pump")),
+        ]);
+        let long = format!("units/{}/heartbeat", "x".repeat(129));
+        let cases = [
+            ("units/7/heartbeat", Ok("detector:7 {}")),
+            ("units/a:b c/heartbeat", Ok("detector:a:b c {}")),
+            ("pump/hall 3/9/data", Ok("pump:9 {\"site\": \"hall 3\"}")),
+            ("/lead/1", Ok("pump:1 {}")),
+            ("units/7", Err(Rejection::BadTopic)),
+            ("units/7/heartbeat/more", Err(Rejection::BadTopic)),
+            ("units/heartbeat", Err(Rejection::BadTopic)),
+            ("", Err(Rejection::BadTopic)),
+            ("rollcall/state/x/data", Err(Rejection::BadTopic)),
+            ("rollcall/canary/x/data", Err(Rejection::BadTopic)),
+            ("units//heartbeat", Err(Rejection::BadUnit)),
+            (long.as_str(), Err(Rejection::BadUnit)),
+            ("units/a\u{7}/heartbeat", Err(Rejection::BadUnit)),
+            ("lamp/x/9/data", Err(Rejection::UnknownKind)),
+            ("Pump/x/9/data", Err(Rejection::UnknownKind)),
+        ];
+        for (topic, expected) in cases {
+            assert_eq!(who(&topics, topic), expected.map(str::to_owned), "{topic:?}");
+        }
+    }
+
+    #[test]
+    fn a_bad_label_in_a_topic_is_passed_over_and_the_unit_still_lives() {
+        let topics = topics(&[("{site}/{unit}", Some("pump"))]);
+        let mut odd = Oddities::default();
+        let sender = topics.sender("/9", &mut odd).unwrap();
+        assert_eq!((sender.unit.to_string().as_str(), sender.labels.len()), ("pump:9", 0));
+        assert_eq!(odd.kinds(), [Oddity::BadLabel]);
+    }
+
+    #[test]
+    fn the_first_template_that_fits_wins() {
+        let specific_first = topics(&[("units/{unit}", Some("pump")), ("{kind}/{unit}", None)]);
+        assert_eq!(who(&specific_first, "units/1").unwrap(), "pump:1 {}");
+        let general_first = topics(&[("{kind}/{unit}", None), ("units/{unit}", Some("pump"))]);
+        assert_eq!(who(&general_first, "units/1").unwrap_err(), Rejection::UnknownKind);
+    }
+
+    #[test]
+    fn a_filter_that_another_covers_is_not_subscribed() {
+        let topics = topics(&[
+            ("units/{unit}/heartbeat", Some("detector")),
+            ("units/{unit}/{channel}", Some("detector")),
+            ("units/{unit}/{other}", Some("detector")),
+            ("units/{unit}", Some("detector")),
+            ("{kind}/x/{unit}", None),
+        ]);
+        assert_eq!(topics.filters(), ["units/+/+", "units/+", "+/x/+"]);
+    }
+
+    #[test]
+    fn a_bad_template_says_what_a_good_one_is() {
+        let cases = [
+            ("units/heartbeat", Some("pump"), TemplateError::Unit),
+            ("{unit}/{unit}", Some("pump"), TemplateError::Unit),
+            ("units/{unit}", None, TemplateError::Kind),
+            ("{kind}/{unit}", Some("pump"), TemplateError::Kind),
+            ("{kind}/{kind}/{unit}", None, TemplateError::Kind),
+            ("{a-b}/{unit}", Some("pump"), TemplateError::Label("a-b".into())),
+            ("{transition}/{unit}", Some("pump"), TemplateError::Label("transition".into())),
+            ("{}/{unit}", Some("pump"), TemplateError::Label("".into())),
+            ("{a}/{a}/{unit}", Some("pump"), TemplateError::Label("a".into())),
+            ("u-{unit}", Some("pump"), TemplateError::Level("u-{unit}".into())),
+            ("+/{unit}", Some("pump"), TemplateError::Level("+".into())),
+            ("{unit}/#", Some("pump"), TemplateError::Level("#".into())),
+            ("a\u{0}/{unit}", Some("pump"), TemplateError::Level("a\u{0}".into())),
+            ("", Some("pump"), TemplateError::Topic),
+            ("$share/x/{unit}", Some("pump"), TemplateError::Topic),
+            ("rollcall/{unit}", Some("pump"), TemplateError::Topic),
+        ];
+        for (text, of, why) in cases {
+            assert_eq!(Template::parse(text, of.map(kind)).unwrap_err(), why, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! A fleet over real MQTT: units that speak at intervals, fall silent and come back.
+//!
+//! Thousands of units share a connection, which speaks for each in its own topic. What the fleet
+//! does follows from the seed alone (`schedule` says how); a broker that is slow or away makes it late.
+//! Like a device without a network, a unit whose turn comes while there is no connection is not
+//! heard that time; such heartbeats are counted as missed.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use rumqttc::{
+    AsyncClient, Event, EventLoop, MqttOptions, NetworkOptions, Packet, PublishOptions, QoS, ValidatedTopic,
+};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::address::BrokerAddress;
+use crate::backoff::Backoff;
+use schedule::{Beat, Schedule};
+
+mod schedule;
+
+/// How the broker is tried again.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(5) };
+/// How long the broker may take to take the last heartbeats.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// Heartbeats that wait for their connection; when it is full the fleet is late.
+const QUEUE: usize = 4096;
+/// How many units share a connection if nothing else is said.
+const UNITS_PER_CONNECTION: usize = 5000;
+
+/// The fleet to simulate.
+#[derive(Clone, Debug)]
+pub struct FleetConfig {
+    /// `mqtt://host:port`.
+    pub url: String,
+    /// Name and password towards the broker.
+    pub credentials: Option<(String, String)>,
+    /// How many units, `sim-000001` and so on.
+    pub units: usize,
+    /// Over how many sites, `site-01` and so on, they are spread.
+    pub sites: usize,
+    /// Where they speak: `{unit}`, and perhaps `{site}`.
+    pub topic: String,
+    /// The usual time between two heartbeats of a unit.
+    pub interval: Duration,
+    /// By how much of the interval it varies, 0 to 1.
+    pub jitter: f64,
+    /// The chance that a heartbeat is the last before a silence, 0 to 1.
+    pub silence_chance: f64,
+    /// How long silences are.
+    pub silence_for: Range<Duration>,
+    /// 0 or 1.
+    pub qos: u8,
+    /// What all chance comes from.
+    pub seed: u64,
+    /// How many connections; 0: one for each five thousand units.
+    pub connections: usize,
+    /// When it ends by itself.
+    pub duration: Option<Duration>,
+}
+
+impl FleetConfig {
+    /// A hundred units that speak every ten seconds and never fall silent.
+    pub fn new(url: &str) -> FleetConfig {
+        FleetConfig {
+            url: url.to_owned(),
+            credentials: None,
+            units: 100,
+            sites: 4,
+            topic: "units/{unit}/heartbeat".to_owned(),
+            interval: Duration::from_secs(10),
+            jitter: 0.1,
+            silence_chance: 0.0,
+            silence_for: Duration::from_secs(60)..Duration::from_secs(300),
+            qos: 0,
+            seed: 1,
+            connections: 0,
+            duration: None,
+        }
+    }
+
+    fn connections(&self) -> usize {
+        match self.connections {
+            0 => self.units / UNITS_PER_CONNECTION + 1,
+            connections => connections,
+        }
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        ensure!((1..=10_000_000).contains(&self.units), "a fleet has 1 to 10 000 000 units");
+        ensure!(self.sites > 0, "a fleet has at least one site");
+        ensure!((0.0..=1.0).contains(&self.jitter), "jitter is between 0 and 1");
+        ensure!((0.0..=1.0).contains(&self.silence_chance), "the chance of a silence is between 0 and 1");
+        ensure!(self.interval >= Duration::from_millis(1), "the interval is at least 1 ms");
+        ensure!(self.qos <= 1, "QoS is 0 or 1");
+        ensure!(self.topic.contains("{unit}"), "the topic {:?} has no {{unit}}", self.topic);
+        let topic = self.topic_of(0);
+        ensure!(
+            !topic.contains(['{', '}']) && ValidatedTopic::new(&topic).is_ok(),
+            "the topic {:?} is not made of text, {{unit}} and {{site}}",
+            self.topic
+        );
+        Ok(())
+    }
+
+    /// The id of the unit with a number, from 0.
+    pub fn unit(&self, number: u32) -> String {
+        format!("sim-{:06}", number + 1)
+    }
+
+    fn topic_of(&self, number: u32) -> String {
+        let site = format!("site-{:02}", number as usize % self.sites + 1);
+        self.topic.replace("{unit}", &self.unit(number)).replace("{site}", &site)
+    }
+}
+
+/// How a fleet fares.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Progress {
+    /// Heartbeats sent.
+    pub sent: u64,
+    /// Heartbeats that found no connection.
+    pub missed: u64,
+    /// Heartbeats sent in the last second.
+    pub per_second: f64,
+    /// Units that are in a silence now.
+    pub silent: u64,
+    /// Units in all.
+    pub total: usize,
+}
+
+/// What a fleet did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// Heartbeats sent.
+    pub sent: u64,
+    /// Heartbeats that found no connection.
+    pub missed: u64,
+    /// How long it ran.
+    pub took: Duration,
+}
+
+#[derive(Default)]
+struct Counters {
+    sent: AtomicU64,
+    missed: AtomicU64,
+    silent: AtomicI64,
+}
+
+/// Runs a fleet until `stop`, or for its duration, and tells its progress about once a second.
+///
+/// # Errors
+/// A configuration that is not one, and a broker that cannot be reached at the start; one that is
+/// lost later is tried again and again.
+pub async fn run(
+    config: FleetConfig,
+    progress: watch::Sender<Progress>,
+    stop: CancellationToken,
+) -> anyhow::Result<Summary> {
+    config.check()?;
+    let config = Arc::new(config);
+    let counters = Arc::new(Counters::default());
+    // Ends with this function too, however it ends.
+    let stop = stop.child_token();
+    let _stopped = stop.clone().drop_guard();
+    let began = Instant::now();
+    let mut parts = JoinSet::new();
+    for part in 0..config.connections() {
+        let part = Part { number: part, config: config.clone(), counters: counters.clone(), began };
+        parts.spawn(part.speak(stop.clone()));
+    }
+    let end = config.duration.map(|duration| began + duration);
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    let mut before = (0, began);
+    loop {
+        tokio::select! {
+            ended = parts.join_next() => match ended {
+                Some(ended) => ended.context("a connection of the fleet failed")??,
+                None => break,
+            },
+            () = async { sleep_until(end.expect("checked")).await }, if end.is_some() && !stop.is_cancelled() => {
+                stop.cancel();
+            }
+            now = ticks.tick() => {
+                let sent = counters.sent.load(Relaxed);
+                let seconds = now.saturating_duration_since(before.1).as_secs_f64().max(0.001);
+                tell(&progress, &counters, config.units, (sent - before.0) as f64 / seconds);
+                before = (sent, now);
+            }
+        }
+    }
+    tell(&progress, &counters, config.units, 0.0);
+    Ok(Summary {
+        sent: counters.sent.load(Relaxed),
+        missed: counters.missed.load(Relaxed),
+        took: began.elapsed(),
+    })
+}
+
+fn tell(progress: &watch::Sender<Progress>, counters: &Counters, total: usize, per_second: f64) {
+    progress.send_replace(Progress {
+        sent: counters.sent.load(Relaxed),
+        missed: counters.missed.load(Relaxed),
+        per_second,
+        silent: counters.silent.load(Relaxed).max(0) as u64,
+        total,
+    });
+}
+
+/// The units of one connection.
+struct Part {
+    number: usize,
+    config: Arc<FleetConfig>,
+    counters: Arc<Counters>,
+    began: Instant,
+}
+
+impl Part {
+    async fn speak(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let (client, mut events) = self.open()?;
+        let first = stop.run_until_cancelled(events.poll()).await;
+        match first {
+            None => return Ok(()),
+            Some(Ok(_)) => {}
+            Some(Err(error)) => bail!("no connection to the MQTT broker at {}: {error}", self.config.url),
+        }
+        let connected = Arc::new(AtomicBool::new(true));
+        let polling = tokio::spawn(poll(events, connected.clone()));
+        let mut schedule = Schedule::new(&self.config, self.number);
+        while let Some(due) = schedule.due() {
+            if stop.run_until_cancelled(sleep_until(self.began + due)).await.is_none() {
+                break;
+            }
+            let Some(beat) = schedule.next() else { break };
+            if stop.run_until_cancelled(self.send(&client, beat, &connected)).await.is_none() {
+                break;
+            }
+        }
+        let _ = client.try_disconnect_with_timeout(FAREWELL);
+        drop(client);
+        let abort = polling.abort_handle();
+        if timeout(2 * FAREWELL, polling).await.is_err() {
+            abort.abort();
+        }
+        Ok(())
+    }
+
+    fn open(&self) -> anyhow::Result<(AsyncClient, EventLoop)> {
+        let address: BrokerAddress = self.config.url.parse()?;
+        let id = format!("rollcall-fleet-{:08x}-{}", rand::random::<u32>(), self.number);
+        let mut options = MqttOptions::new(id, (address.host, address.port));
+        let mut network = NetworkOptions::new();
+        network.set_tcp_nodelay(true);
+        options
+            .set_network_options(network)
+            .set_keep_alive(30)
+            .set_outgoing_inflight_upper_limit(1000)
+            .set_max_request_batch(256);
+        if let Some((name, password)) = &self.config.credentials {
+            options.set_credentials(name, password.clone());
+        }
+        Ok(AsyncClient::builder(options).capacity(QUEUE).build())
+    }
+
+    async fn send(&self, client: &AsyncClient, beat: Beat, connected: &AtomicBool) {
+        self.counters.silent.fetch_add(i64::from(beat.last) - i64::from(beat.back), Relaxed);
+        let topic = self.config.topic_of(beat.unit);
+        let payload = format!("{{\"battery\":{}}}", 50 + (beat.unit + beat.at.as_secs() as u32 / 3600) % 50);
+        let qos = if self.config.qos == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
+        let heard =
+            connected.load(Relaxed) && client.publish(topic, payload, PublishOptions::new(qos)).await.is_ok();
+        let counter = if heard { &self.counters.sent } else { &self.counters.missed };
+        counter.fetch_add(1, Relaxed);
+    }
+}
+
+/// Keeps a connection until everyone who sends by it is gone.
+async fn poll(mut events: EventLoop, connected: Arc<AtomicBool>) {
+    let mut failures = 0;
+    loop {
+        match events.poll().await {
+            Ok(Event::Incoming(Packet::ConnAck(_))) => {
+                failures = 0;
+                connected.store(true, Relaxed);
+            }
+            Ok(_) => {}
+            Err(rumqttc::ConnectionError::RequestsDone) => return,
+            Err(error) => {
+                connected.store(false, Relaxed);
+                failures += 1;
+                let wait = BACKOFF.wait(failures, rand::random());
+                tracing::debug!("a connection of the fleet was lost, next attempt in {wait:?}: {error}");
+                tokio::time::sleep(wait).await;
+            }
+        }
+    }
+}

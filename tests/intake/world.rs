@@ -1,0 +1,251 @@
+//! A broker, an engine, and a Rollcall that listens between them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollcall::clock::Clock;
+use rollcall::engine::Roll;
+use rollcall::engine::roll::{HearingConfig, Rules};
+use rollcall::intake::{self, Config, Fields};
+use rollcall::presence::{Kind, KindRules};
+use rollcall::simulate::servers::{Server, free_port};
+use rollcall::telemetry::Telemetry;
+use rumqttc::{AsyncClient, MqttOptions, PublishNotice, PublishOptions, QoS};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::stand_in::StandIn;
+
+/// The longest that any fact is awaited.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Awaits a fact.
+pub async fn eventually(what: &str, mut fact: impl FnMut() -> bool) {
+    let awaited = async {
+        while !fact() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
+}
+
+pub struct World {
+    pub engine: Arc<StandIn>,
+    pub broker: Server,
+    pub config: Config,
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    /// A broker with `more` in its configuration, and a Rollcall to be started.
+    pub fn new(more: &str) -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let port = free_port().unwrap();
+        let broker = Server::mosquitto(&dir.path().join("broker"), port, more).unwrap();
+        let config = Config {
+            url: format!("mqtt://127.0.0.1:{port}"),
+            client_id: "test".to_owned(),
+            credentials: None,
+            share: String::new(),
+            qos: 1,
+            keep_alive: Duration::from_secs(5),
+            session_expiry: Duration::from_secs(3600),
+            receive_maximum: 100,
+            max_payload: 256 * 1024,
+            max_batch: 50,
+            canary_period: Duration::from_millis(100),
+            topics: vec![
+                ("units/{unit}/heartbeat".to_owned(), Some(kind("detector"))),
+                ("fleet/{kind}/{site}/{unit}".to_owned(), None),
+            ],
+            fields: Fields::default(),
+        };
+        World { engine: Arc::default(), broker, config, dir }
+    }
+
+    /// Kills the broker and starts one that knows nothing on the same port, with `more` in its
+    /// configuration.
+    pub fn restart_broker(&mut self, more: &str) {
+        let port = self.broker.port();
+        self.broker.kill();
+        self.broker = Server::mosquitto(&self.dir.path().join("broker"), port, more).unwrap();
+    }
+
+    /// Starts the broker again, with a guard that grants subscriptions or refuses all of them.
+    pub fn guard_broker(&mut self, subscribe: bool) {
+        let guard = format!(
+            "{{\"defaultACLAccess\":{{\"publishClientSend\":true,\"publishClientReceive\":true,\
+             \"subscribe\":{subscribe},\"unsubscribe\":true}}}}"
+        );
+        let file = self.dir.path().join("guard.json");
+        std::fs::write(&file, guard).unwrap();
+        let (plugin, file) = (find_plugin(), file.display().to_string());
+        self.restart_broker(&format!("plugin {plugin}\nplugin_opt_config_file {file}"));
+    }
+
+    /// How often a client whose id begins so was welcomed by the broker.
+    pub fn connections(&self, client_id: &str) -> usize {
+        let log = std::fs::read_to_string(self.dir.path().join("broker/mosquitto.log")).unwrap();
+        let welcome = format!(" as {client_id}");
+        log.lines().filter(|line| line.contains("New client connected") && line.contains(&welcome)).count()
+    }
+
+    /// Starts a Rollcall and awaits that it listens.
+    pub async fn start(&self) -> Running {
+        let running = self.launch();
+        eventually("subscribed", || running.is_connected()).await;
+        running
+    }
+
+    /// Starts a Rollcall.
+    pub fn launch(&self) -> Running {
+        let clock = Clock::system();
+        let telemetry = Arc::new(Telemetry::new(&clock));
+        let rules: Rules =
+            ["detector", "pump"].map(|name| (kind(name), KindRules::new(kind(name)))).into_iter().collect();
+        let hearing = HearingConfig {
+            gap: 3 * self.config.canary_period,
+            settle: Duration::ZERO,
+            tell: Duration::from_secs(300),
+        };
+        let roll = Arc::new(Roll::new(
+            self.engine.clone(),
+            Arc::new(rules),
+            Arc::default(),
+            telemetry.clone(),
+            hearing,
+            Arc::default(),
+        ));
+        let stop = CancellationToken::new();
+        let run = intake::run(self.config.clone(), roll, clock, telemetry.clone(), stop.clone());
+        Running { telemetry, stop, task: tokio::spawn(run) }
+    }
+
+    /// A client of a device.
+    pub fn device(&self) -> Device {
+        let mut options = MqttOptions::new("device", ("127.0.0.1", self.broker.port()));
+        options.set_keep_alive(30);
+        let (client, mut events) = AsyncClient::builder(options).capacity(1000).build();
+        let task = tokio::spawn(async move { while events.poll().await.is_ok() {} });
+        Device { client, task }
+    }
+}
+
+/// A Rollcall that listens.
+pub struct Running {
+    pub telemetry: Arc<Telemetry>,
+    stop: CancellationToken,
+    task: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Running {
+    /// The sum of all series of a metric with that label value.
+    pub fn metric(&self, name: &str, label: &str) -> f64 {
+        let families = self.telemetry.gather();
+        let family = families.iter().filter(|family| family.name() == format!("rollcall_{name}"));
+        let wanted = |m: &&prometheus::proto::Metric| {
+            label.is_empty() || m.get_label().iter().any(|l| l.value() == label)
+        };
+        let value = |m: &prometheus::proto::Metric| {
+            let histogram = m.get_histogram().get_sample_count() as f64;
+            m.get_counter().get_value() + m.get_gauge().get_value() + histogram
+        };
+        family.flat_map(|family| family.get_metric()).filter(wanted).map(value).sum()
+    }
+
+    pub fn heartbeats(&self, result: &str) -> f64 {
+        self.metric("heartbeats_total", result)
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.metric("mqtt_connected", "main") == 1.0
+    }
+
+    /// Stops it as an operator would.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        tokio::time::timeout(PATIENCE, self.task).await.expect("it stops").unwrap().unwrap();
+    }
+
+    /// Ends it as a power cut would.
+    pub async fn crash(self) {
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
+    }
+
+    /// Awaits that it gives up by itself.
+    pub async fn failure(self) -> String {
+        format!(
+            "{:#}",
+            tokio::time::timeout(PATIENCE, self.task).await.expect("it ends").unwrap().unwrap_err()
+        )
+    }
+}
+
+/// A device, or many of them.
+pub struct Device {
+    client: AsyncClient,
+    task: JoinHandle<()>,
+}
+
+impl Device {
+    /// Publishes and awaits that the broker has it.
+    pub async fn says(&self, topic: &str, payload: impl Into<Vec<u8>>) {
+        self.publish(topic, payload, PublishOptions::new(QoS::AtLeastOnce)).await;
+    }
+
+    pub async fn retains(&self, topic: &str, payload: &str) {
+        self.publish(topic, payload, PublishOptions::new(QoS::AtLeastOnce).retained()).await;
+    }
+
+    async fn publish(&self, topic: &str, payload: impl Into<Vec<u8>>, options: PublishOptions) {
+        let notice: PublishNotice =
+            self.client.publish_tracked(topic, payload.into(), options).await.unwrap();
+        let taken = tokio::time::timeout(PATIENCE, notice.wait_async()).await.expect("the broker answers");
+        taken.unwrap();
+    }
+
+    /// Heartbeats of units `<name>0` and so on.
+    pub async fn heartbeats(&self, name: &str, count: usize) {
+        for n in 0..count {
+            self.says(&format!("units/{name}{n}/heartbeat"), "").await;
+        }
+    }
+
+    /// As many messages of QoS 0, as fast as they go.
+    pub async fn floods(&self, count: usize) {
+        for n in 0..count {
+            let topic = format!("units/flood{}/heartbeat", n % 1000);
+            self.client.publish(topic, "", PublishOptions::new(QoS::AtMostOnce)).await.unwrap();
+        }
+        self.says("units/last/heartbeat", "").await;
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+pub fn kind(name: &str) -> Kind {
+    name.parse().unwrap()
+}
+
+/// Sends a signal to a server, by its process id.
+pub fn signal(server: &Server, name: &str) {
+    let sent = std::process::Command::new("kill").args([name, &server.pid().to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
+/// The broker's own plugin for access control.
+fn find_plugin() -> String {
+    let libraries = std::fs::read_dir("/usr/lib").unwrap().flatten().map(|entry| entry.path());
+    libraries
+        .chain(["/usr/lib".into(), "/usr/local/lib".into()])
+        .map(|dir| dir.join("mosquitto_dynamic_security.so"))
+        .find(|path| path.is_file())
+        .expect("mosquitto comes with mosquitto_dynamic_security.so")
+        .display()
+        .to_string()
+}

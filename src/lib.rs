@@ -1,6 +1,7 @@
 //! Rollcall notices when a device of a fleet goes silent, and tells exactly once.
 
 pub mod alerting;
+pub mod backoff;
 pub mod clock;
 pub mod engine;
 pub mod http;

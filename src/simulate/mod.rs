@@ -1,3 +1,5 @@
 //! A world for Rollcall to watch: a fleet over real MQTT, and sinks that print what they are told.
 
+pub mod mail_sink;
 pub mod servers;
+pub mod webhook_sink;

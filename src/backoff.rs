@@ -1,39 +1,63 @@
-//! The wait between attempts, in one place: it doubles with every failure up to a limit, and half
-//! of it is left to chance, so that those who failed together do not come back together.
+//! How long to wait after a failure: twice as long each time, up to a limit, and never in step
+//! with others.
+//!
+//! Pure, so that the one backoff of the house can serve every loop: whoever waits brings the
+//! number of failures and a random number, and does the waiting.
+//!
+//! # Why half of it is random
+//! A server that comes back is met by everybody who waits for it. If they all wait alike, they all
+//! knock at once. Half of each wait is fixed, so that nobody hammers, and half is drawn, so that
+//! they come apart.
 
 use std::time::Duration;
 
-/// How long to wait after failures.
+/// How waits grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// The wait after the first failure.
+    /// The wait after the first failure, before jitter.
     pub first: Duration,
-    /// The longest wait.
+    /// No wait is longer.
     pub longest: Duration,
 }
 
 impl Backoff {
-    /// The wait after that many failures in a row, between half of the full wait (`jitter` 0) and
-    /// all of it (`jitter` 1).
+    /// The wait after that many failures in a row, at least one. `jitter` is drawn from `0.0..1.0`;
+    /// the wait lies between half of its full length and all of it.
     pub fn wait(&self, failures: u32, jitter: f64) -> Duration {
-        let doublings = failures.saturating_sub(1).min(31);
-        let full = self.first.saturating_mul(1 << doublings).min(self.longest);
-        full.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0)
+        let doublings = failures.saturating_sub(1);
+        let factor = 1u32.checked_shl(doublings).unwrap_or(u32::MAX);
+        let full = self.first.saturating_mul(factor).min(self.longest);
+        let half = full / 2;
+        let rest = full - half;
+        half + rest.mul_f64(jitter.clamp(0.0, 1.0)).min(rest)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    const BACKOFF: Backoff = Backoff { first: Duration::from_secs(5), longest: Duration::from_secs(900) };
 
     #[test]
-    fn the_wait_doubles_up_to_the_longest_and_half_of_it_is_chance() {
-        let backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(30) };
-        let cases = [(0, 1.0, 100), (1, 1.0, 100), (1, 0.0, 50), (2, 1.0, 200), (4, 0.5, 600)];
-        for (failures, jitter, ms) in cases {
-            assert_eq!(backoff.wait(failures, jitter), Duration::from_millis(ms), "{failures} {jitter}");
+    fn a_wait_doubles_up_to_the_longest() {
+        let cases =
+            [(0, 5), (1, 5), (2, 10), (3, 20), (8, 640), (9, 900), (32, 900), (33, 900), (u32::MAX, 900)];
+        for (failures, seconds) in cases {
+            assert_eq!(BACKOFF.wait(failures, 1.0), Duration::from_secs(seconds), "{failures} failures");
         }
-        assert_eq!(backoff.wait(u32::MAX, 1.0), backoff.longest);
-        assert_eq!(backoff.wait(9, 7.0), Duration::from_millis(25_600));
+    }
+
+    proptest! {
+        #[test]
+        fn a_wait_is_never_shorter_than_half_and_never_overflows(
+            first in 0u64..=u64::MAX, longest in 0u64..=u64::MAX, failures: u32, jitter in 0.0f64..1.0,
+        ) {
+            let (first, longest) = (Duration::from_secs(first), Duration::from_secs(longest));
+            let wait = Backoff { first, longest }.wait(failures, jitter);
+            prop_assert!(wait <= longest);
+            prop_assert!(wait >= first.min(longest) / 2);
+        }
     }
 }

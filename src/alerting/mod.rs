@@ -1,8 +1,53 @@
 //! From the outbox to the operators.
+//!
+//! ```text
+//! outbox ──tell──▶ groups ──seal──▶ deliveries ──deliver──▶ channel ──▶ operator
+//!                                        ╰── given up ──▶ dead letters
+//! ```
+//!
+//! Everything between two arrows is kept by the engine; the loops here hold nothing that a crash
+//! could lose. `tell` is one loop; `deliver` runs once for each receiver, so that one that is dead
+//! delays nobody. What is told is fixed when its group is sealed, before the first attempt; every
+//! attempt says the same under the same id. A receiver is told at least once: after a crash
+//! between an attempt and its record it is told again, and knows the id.
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::Pace;
+use anyhow::{Context, ensure};
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::clock::Clock;
+use crate::engine::{Engine, Pace};
+use crate::presence::is_label_name;
+use crate::telemetry::Telemetry;
+
+mod channel;
+mod deliver;
+mod email;
+mod group;
+mod letter;
+mod tell;
+mod text;
+mod webhook;
+
+pub use channel::{Channel, Failure, open, probe, send_test};
+
+use deliver::Deliver;
+use tell::Tell;
+
+/// No loop sleeps longer: with every hint lost, everything still happens.
+const TICK: Duration = Duration::from_secs(1);
+/// The shortest wait for something that should be due and is not: no loop spins.
+const SHORTEST_WAIT: Duration = Duration::from_millis(20);
+/// The waits while the engine fails.
+const ENGINE_BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: TICK };
 
 /// What alerting needs to know.
 #[derive(Clone, Debug)]
@@ -50,6 +95,12 @@ pub struct Retry {
     pub give_up_after: Duration,
 }
 
+impl Retry {
+    fn backoff(&self) -> Backoff {
+        Backoff { first: self.first, longest: self.longest }
+    }
+}
+
 /// How to tell a receiver.
 #[derive(Clone, Debug)]
 pub enum ChannelConfig {
@@ -71,4 +122,69 @@ pub enum ChannelConfig {
         /// The recipients.
         to: Vec<String>,
     },
+}
+
+/// Tells until it is stopped; attempts that are under way get a moment to end. Ends early only
+/// with an error. `news` is rung by whoever puts something into the outbox.
+pub async fn run(
+    config: Config,
+    engine: Arc<dyn Engine>,
+    clock: Clock,
+    telemetry: Arc<Telemetry>,
+    news: Arc<Notify>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    type Ended = (String, anyhow::Result<()>);
+    let mut loops: FuturesUnordered<BoxFuture<'static, Ended>> = FuturesUnordered::new();
+    let mut sealed = Vec::with_capacity(config.receivers.len());
+    for receiver in config.receivers {
+        let name = receiver.name.clone();
+        let channel = open(&receiver).map_err(|error| anyhow::anyhow!("receiver {name}: {error}"))?;
+        telemetry.receiver_configured(&name);
+        let bell = Arc::new(Notify::new());
+        sealed.push(bell.clone());
+        let deliver = Deliver {
+            receiver,
+            channel,
+            engine: engine.clone(),
+            clock: clock.clone(),
+            telemetry: telemetry.clone(),
+            sealed: bell,
+            stop: stop.clone(),
+        };
+        loops.push(deliver.run().map(move |ended| (format!("delivering to {name}"), ended)).boxed());
+    }
+    let tell = Tell { route: config.route, engine, clock, telemetry, news, sealed, stop: stop.clone() };
+    loops.push(tell.run().map(|ended| ("telling".to_owned(), ended)).boxed());
+    while let Some((what, ended)) = loops.next().await {
+        ended.with_context(|| format!("alerting: {what} failed"))?;
+        ensure!(stop.is_cancelled(), "alerting: {what} ended although nobody stopped it");
+    }
+    Ok(())
+}
+
+/// Everything that is wrong with the configuration, one line each: where, what, and what to write.
+pub fn check(config: &Config) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut names = HashSet::new();
+    for receiver in &config.receivers {
+        let name = &receiver.name;
+        if !names.insert(name.as_str()) {
+            wrong.push(format!("receiver {name}: there are two of that name; rename one"));
+        }
+        if receiver.concurrency == 0 {
+            wrong.push(format!("receiver {name}: concurrency is 0; write at least 1"));
+        }
+        if let Err(error) = open(receiver) {
+            wrong.push(format!("receiver {name}: {error}"));
+        }
+    }
+    for name in config.route.receivers.iter().filter(|name| !names.contains(name.as_str())) {
+        wrong.push(format!("route: there is no receiver {name}; add a [[receiver]] of that name"));
+    }
+    let groups = |name: &&String| !matches!(name.as_str(), "kind" | "unit") && !is_label_name(name);
+    for name in config.route.group_by.iter().filter(groups) {
+        wrong.push(format!("route: group_by holds {name:?}; write kind, unit or names of labels"));
+    }
+    wrong
 }

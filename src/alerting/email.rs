@@ -1,0 +1,288 @@
+//! The e-mail channel: one SMTP conversation per mail, over a connection that is kept for the next.
+//!
+//! A connection is used again only after a conversation that ended well. One that failed, or was
+//! dropped half-way because it took too long, is closed: nobody can know which answer would come
+//! next on it.
+//!
+//! # What a refusal means
+//! Once the mail is being handed over, 4xx means later and 5xx means never. Before that, while
+//! connecting and logging in, everything means later: a wrong password or a relay that is being
+//! set up says nothing about the mail, and somebody will mend it. A recipient that is refused for
+//! good does not keep the others from being told.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use lettre::message::header::{HeaderName, HeaderValue};
+use lettre::message::{Mailbox, MultiPart, SinglePart};
+use lettre::transport::smtp::Error;
+use lettre::transport::smtp::authentication::{Credentials, Mechanism};
+use lettre::transport::smtp::client::{AsyncSmtpConnection, TlsParameters};
+use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
+use lettre::transport::smtp::extension::ClientId;
+use lettre::{Address, Message};
+use tokio::time::Instant;
+use url::{Host, Url};
+
+use super::channel::{Channel, Failure, chain};
+use super::letter::Letter;
+use crate::clock::Timestamp;
+use crate::engine::Delivery;
+
+/// A connection that was idle for longer is not trusted to be open still.
+const FRESH: Duration = Duration::from_secs(20);
+/// How long an idle connection may take to say that it still stands.
+const STILL_THERE: Duration = Duration::from_secs(2);
+
+/// A receiver that is written to.
+pub struct Email {
+    receiver: String,
+    server: Server,
+    from: Mailbox,
+    to: Vec<Mailbox>,
+    idle: Mutex<Vec<(AsyncSmtpConnection, Instant)>>,
+}
+
+/// Where and how mails are handed over.
+struct Server {
+    host: String,
+    port: u16,
+    security: Security,
+    credentials: Option<Credentials>,
+}
+
+enum Security {
+    None,
+    Tls(TlsParameters),
+    StartTls(TlsParameters),
+}
+
+impl Email {
+    /// A channel through the server at `smtp`, from one address to one or more.
+    pub fn new(
+        receiver: &str,
+        smtp: &str,
+        password: Option<&str>,
+        from: &str,
+        to: &[String],
+    ) -> Result<Email, String> {
+        if to.is_empty() {
+            return Err("to is empty; write at least one address".to_owned());
+        }
+        Ok(Email {
+            receiver: receiver.to_owned(),
+            server: Server::parse(smtp, password)?,
+            from: mailbox("from", from)?,
+            to: to.iter().map(|address| mailbox("to", address)).collect::<Result<_, _>>()?,
+            idle: Mutex::default(),
+        })
+    }
+
+    async fn post(&self, letter: Letter) -> Result<(), Failure> {
+        let message = self
+            .message(letter)
+            .map_err(|error| Failure::permanent(format!("the mail cannot be written: {}", chain(&error))))?;
+        let mut connection = self
+            .connection()
+            .await
+            .map_err(|error| Failure::temporary(format!("{}: {}", self.server.name(), chain(&error))))?;
+        self.hand_over(&mut connection, &message.formatted()).await?;
+        self.idle().push((connection, Instant::now()));
+        Ok(())
+    }
+
+    fn message(&self, letter: Letter) -> Result<Message, lettre::error::Error> {
+        let auto =
+            HeaderValue::new(HeaderName::new_from_ascii_str("Auto-Submitted"), "auto-generated".into());
+        let mut message = Message::builder()
+            .from(self.from.clone())
+            .subject(letter.subject)
+            .message_id(Some(letter.message_id))
+            .date(UNIX_EPOCH + letter.date.since(Timestamp::ZERO))
+            .raw_header(auto);
+        for recipient in &self.to {
+            message = message.to(recipient.clone());
+        }
+        if let Some(before) = letter.references.last() {
+            message = message.in_reply_to(before.clone()).references(letter.references.join(" "));
+        }
+        message.multipart(
+            MultiPart::alternative()
+                .boundary(letter.boundary)
+                .singlepart(SinglePart::plain(letter.text))
+                .singlepart(SinglePart::html(letter.html)),
+        )
+    }
+
+    /// A connection that is ready for a mail.
+    async fn connection(&self) -> Result<AsyncSmtpConnection, Error> {
+        while let Some(mut connection) = self.take_idle() {
+            if let Ok(true) = tokio::time::timeout(STILL_THERE, connection.test_connected()).await {
+                return Ok(connection);
+            }
+        }
+        self.server.connect(&ClientId::Domain(self.domain().to_owned())).await
+    }
+
+    async fn hand_over(&self, connection: &mut AsyncSmtpConnection, mail: &[u8]) -> Result<(), Failure> {
+        let fail = |error: Error| self.server.failure(&error);
+        connection.command(Mail::new(Some(self.from.email.clone()), vec![])).await.map_err(fail)?;
+        let mut refused: Vec<(&Address, Failure)> = Vec::new();
+        for recipient in &self.to {
+            match connection.command(Rcpt::new(recipient.email.clone(), vec![])).await {
+                Err(error) if error.is_permanent() => refused.push((&recipient.email, fail(error))),
+                answer => drop(answer.map_err(fail)?),
+            }
+        }
+        if let [.., (_, failure)] = refused.as_slice()
+            && refused.len() == self.to.len()
+        {
+            return Err(failure.clone());
+        }
+        connection.command(Data).await.map_err(fail)?;
+        connection.message(mail).await.map_err(fail)?;
+        for (recipient, why) in refused {
+            tracing::warn!(receiver = self.receiver, %recipient, "recipient refused, the others were told: {why}");
+        }
+        Ok(())
+    }
+
+    fn take_idle(&self) -> Option<AsyncSmtpConnection> {
+        let mut idle = self.idle();
+        idle.retain(|(_, since)| since.elapsed() < FRESH);
+        idle.pop().map(|(connection, _)| connection)
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<(AsyncSmtpConnection, Instant)>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn domain(&self) -> &str {
+        self.from.email.domain()
+    }
+}
+
+#[async_trait]
+impl Channel for Email {
+    async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<(), Failure> {
+        self.post(Letter::new(delivery, self.domain())).await
+    }
+
+    async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
+        self.post(Letter::test(&self.receiver, now, self.domain())).await
+    }
+
+    /// Connects, greets and logs in.
+    async fn probe(&self) -> Result<(), Failure> {
+        let connected = self.connection().await;
+        let mut connection = connected
+            .map_err(|error| Failure::temporary(format!("{}: {}", self.server.name(), chain(&error))))?;
+        connection.abort().await;
+        Ok(())
+    }
+}
+
+impl Server {
+    /// `smtp://`, `smtps://` or `smtp+starttls://`, then `user@host:port`.
+    fn parse(smtp: &str, password: Option<&str>) -> Result<Server, String> {
+        let hint = "write smtps://user@host, smtp+starttls://user@host:587 or smtp://host:25";
+        let url = Url::parse(smtp).map_err(|error| format!("smtp is no address ({error}); {hint}"))?;
+        let host = url.host_str().filter(|host| !host.is_empty());
+        let host = host.ok_or(format!("smtp names no host; {hint}"))?.trim_matches(['[', ']']).to_owned();
+        if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
+            return Err(format!("smtp has something after host and port; {hint}"));
+        }
+        let tls = || TlsParameters::new(host.clone()).map_err(|error| format!("smtp: {}", chain(&error)));
+        let (port, security) = match url.scheme() {
+            "smtp" => (25, Security::None),
+            "smtps" => (465, Security::Tls(tls()?)),
+            "smtp+starttls" => (587, Security::StartTls(tls()?)),
+            other => return Err(format!("smtp begins with {other}:; {hint}")),
+        };
+        let credentials = credentials(&url, password)?;
+        if credentials.is_some() && matches!(security, Security::None) && !is_loopback(&host) {
+            return Err(format!("smtp would send the password in the clear; {hint}"));
+        }
+        Ok(Server { host, port: url.port().unwrap_or(port), security, credentials })
+    }
+
+    async fn connect(&self, hello: &ClientId) -> Result<AsyncSmtpConnection, Error> {
+        let tls = match &self.security {
+            Security::Tls(parameters) => Some(parameters.clone()),
+            Security::None | Security::StartTls(_) => None,
+        };
+        let server = (self.host.as_str(), self.port);
+        let mut connection = AsyncSmtpConnection::connect_tokio1(server, None, hello, tls, None).await?;
+        if let Security::StartTls(parameters) = &self.security {
+            connection.starttls(parameters.clone(), hello).await?;
+        }
+        if let Some(credentials) = &self.credentials {
+            connection.auth(&[Mechanism::Plain, Mechanism::Login], credentials).await?;
+        }
+        Ok(connection)
+    }
+
+    fn failure(&self, error: &Error) -> Failure {
+        let why = format!("{}: {}", self.name(), chain(error));
+        if error.is_permanent() { Failure::permanent(why) } else { Failure::temporary(why) }
+    }
+
+    /// What of its address may be shown.
+    fn name(&self) -> String {
+        format!("mail server {}:{}", self.host, self.port)
+    }
+}
+
+fn credentials(url: &Url, password: Option<&str>) -> Result<Option<Credentials>, String> {
+    let user = decode(url.username());
+    let password = password.map(str::to_owned).or_else(|| url.password().map(decode));
+    match (user.is_empty(), password) {
+        (true, None) => Ok(None),
+        (false, Some(password)) => Ok(Some(Credentials::new(user, password))),
+        (true, Some(_)) => Err("smtp names no user for the password; write user@ before the host".to_owned()),
+        (false, None) => Err("smtp names a user but there is no password; set password_file".to_owned()),
+    }
+}
+
+fn mailbox(option: &str, text: &str) -> Result<Mailbox, String> {
+    let hint = "write name@example.org or Name <name@example.org>";
+    let mailbox: Mailbox =
+        text.parse().map_err(|error| format!("{option} {text:?} is no address ({error}); {hint}"))?;
+    // Only some servers take such addresses, and it would show when an alert has to go out.
+    if !mailbox.email.to_string().is_ascii() {
+        return Err(format!("{option} {text:?} has other characters than ASCII in its address; {hint}"));
+    }
+    Ok(mailbox)
+}
+
+fn is_loopback(host: &str) -> bool {
+    match Host::parse(host) {
+        Ok(Host::Ipv4(ip)) => ip.is_loopback(),
+        Ok(Host::Ipv6(ip)) => ip.is_loopback(),
+        Ok(Host::Domain(name)) => name == "localhost",
+        // IPv6 without its brackets.
+        Err(_) => host.parse::<std::net::Ipv6Addr>().is_ok_and(|ip| ip.is_loopback()),
+    }
+}
+
+/// Undoes the percent signs of a user or a password in an address.
+fn decode(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut plain = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let escaped = (bytes[at] == b'%').then(|| text.get(at + 1..at + 3)).flatten();
+        match escaped.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                plain.push(byte);
+                at += 3;
+            }
+            None => {
+                plain.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&plain).into_owned()
+}

@@ -1,0 +1,109 @@
+//! Which group a piece of news belongs to: what is told together is what shares the values that
+//! the route groups by.
+//!
+//! The key of a group is made from values that devices may choose, and becomes part of names in
+//! the engine. So it is the same for the same values, different for different ones, plain, and
+//! never long.
+
+use std::fmt::Write;
+
+use hmac_sha256::Hash;
+
+use crate::engine::{Group, News};
+use crate::presence::{Labels, OfflineRecord};
+
+/// The longest key, in bytes.
+const LONGEST_KEY: usize = 512;
+
+/// The group that the news joins.
+pub fn group_of(news: &News, group_by: &[String]) -> Group {
+    match news {
+        News::Record(record) => {
+            let labels = shared(record, group_by);
+            Group { key: key(&labels), labels }
+        }
+        // Told on its own, whatever the route groups by: it concerns no unit.
+        News::Blind(_) => Group { key: "blind".to_owned(), labels: Labels::new() },
+    }
+}
+
+/// The values that the members of the record's group share. A label that the unit lacks is left
+/// out: units without it are together.
+fn shared(record: &OfflineRecord, group_by: &[String]) -> Labels {
+    let value = |name: &String| match name.as_str() {
+        "kind" => Some(record.kind.as_str().to_owned()),
+        "unit" => Some(record.unit.as_str().to_owned()),
+        label => record.labels.get(label).cloned(),
+    };
+    group_by.iter().filter_map(|name| Some((name.clone(), value(name)?))).collect()
+}
+
+/// `kind=detector,site=north`; a key that would be too long ends with a hash of all of it.
+fn key(labels: &Labels) -> String {
+    if labels.is_empty() {
+        return "all".to_owned();
+    }
+    let pairs: Vec<_> = labels.iter().map(|(name, value)| format!("{name}={}", escape(value))).collect();
+    let mut key = pairs.join(",");
+    if key.len() > LONGEST_KEY {
+        let hash = Hash::hash(key.as_bytes());
+        let mut suffix = String::from("~");
+        hash[..16].iter().for_each(|byte| write!(suffix, "{byte:02x}").expect("a string takes all"));
+        let end = (0..=LONGEST_KEY - suffix.len()).rev().find(|&at| key.is_char_boundary(at)).unwrap_or(0);
+        key.truncate(end);
+        key += &suffix;
+    }
+    key
+}
+
+/// Letters and digits of any script stay; everything else could be taken for a separator by
+/// somebody and is written as the hexadecimal of its bytes.
+fn escape(value: &str) -> String {
+    let mut plain = String::with_capacity(value.len());
+    for c in value.chars() {
+        if c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':') {
+            plain.push(c);
+        } else {
+            let mut bytes = [0; 4];
+            for byte in c.encode_utf8(&mut bytes).bytes() {
+                write!(plain, "%{byte:02X}").expect("a string takes all");
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    #[test]
+    fn a_key_is_plain_whatever_the_values_hold() {
+        let cases: [(&[(&str, &str)], &str); 5] = [
+            (&[], "all"),
+            (&[("site", "north"), ("kind", "detector")], "kind=detector,site=north"),
+            (&[("site", "a,kind=b")], "site=a%2Ckind%3Db"),
+            (&[("site", "{x} %\r\n~")], "site=%7Bx%7D%20%25%0D%0A%7E"),
+            (&[("unit", "ünit:7")], "unit=ünit:7"),
+        ];
+        for (pairs, expected) in cases {
+            assert_eq!(key(&labels(pairs)), expected);
+        }
+    }
+
+    #[test]
+    fn long_keys_are_cut_and_still_differ() {
+        let long = |last: &str| {
+            let value = "é{".repeat(42);
+            key(&labels(&[("a", &value), ("b", &value), ("c", &value), ("d", last)]))
+        };
+        let (one, other) = (long("1"), long("2"));
+        assert!(one.len() <= LONGEST_KEY && other.len() <= LONGEST_KEY);
+        assert_ne!(one, other);
+        assert_eq!(one, long("1"));
+    }
+}

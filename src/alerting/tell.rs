@@ -1,0 +1,105 @@
+//! From the outbox into groups, and from groups to deliveries.
+//!
+//! One loop: let what is in the outbox join its groups, remove it from the outbox, seal the groups
+//! that are due. It holds nothing itself. An entry leaves the outbox only after it has joined, and
+//! joining twice is joining once, so a crash or an engine that fails between any two steps loses
+//! nothing and repeats nothing. Several instances may do this at the same time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::group::group_of;
+use super::{ENGINE_BACKOFF, Route, SHORTEST_WAIT, TICK};
+use crate::clock::Clock;
+use crate::engine::{Engine, Entry, Join, Position, Result};
+use crate::telemetry::Telemetry;
+
+/// Entries of the outbox that are dealt with in one step.
+const STEP: usize = 500;
+
+/// The loop and what it uses.
+pub(super) struct Tell {
+    pub route: Route,
+    pub engine: Arc<dyn Engine>,
+    pub clock: Clock,
+    pub telemetry: Arc<Telemetry>,
+    /// Rung when there is something in the outbox.
+    pub news: Arc<Notify>,
+    /// Rings for each receiver's loop.
+    pub sealed: Vec<Arc<Notify>>,
+    pub stop: CancellationToken,
+}
+
+impl Tell {
+    /// Runs until it is stopped.
+    pub async fn run(self) -> anyhow::Result<()> {
+        let mut failures = 0;
+        loop {
+            let wait = match self.step().await {
+                Ok(wait) => {
+                    failures = 0;
+                    self.telemetry.engine_up(None);
+                    wait
+                }
+                Err(error) => {
+                    failures += 1;
+                    self.telemetry.engine_up(Some(&error));
+                    ENGINE_BACKOFF.wait(failures, rand::random())
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return Ok(()),
+                // News does not cut the wait for an engine that fails: it rings often then.
+                () = self.news.notified(), if failures == 0 => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Deals with one batch of the outbox and the groups that are due. Answers for how long there
+    /// is nothing to do.
+    async fn step(&self) -> Result<Duration> {
+        let joined = self.join().await?;
+        let wait = self.seal().await?;
+        // There may be more where that came from. Groups get their turn between batches, so that
+        // a long outbox does not hold up what is due.
+        Ok(if joined { Duration::ZERO } else { wait })
+    }
+
+    /// Lets a batch of the outbox join its groups. Answers whether there was any.
+    async fn join(&self) -> Result<bool> {
+        let entries = self.engine.outbox(STEP).await?;
+        if entries.is_empty() {
+            return Ok(false);
+        }
+        let (positions, joins): (Vec<Position>, Vec<Join>) = entries
+            .into_iter()
+            .map(|Entry { position, news }| {
+                (position, Join { group: group_of(&news, &self.route.group_by), news })
+            })
+            .unzip();
+        self.engine.join(&joins, self.route.pace, self.clock.now()).await?;
+        // Settle after joining: a crash in between joins once more, which changes nothing.
+        self.engine.settle(&positions).await?;
+        Ok(true)
+    }
+
+    /// Seals what is due. Answers how long it is until the next group is, at most a tick.
+    async fn seal(&self) -> Result<Duration> {
+        let Some(first) = self.engine.first_seal().await? else { return Ok(TICK) };
+        let now = self.clock.now();
+        if first > now {
+            return Ok(first.since(now).min(TICK));
+        }
+        let sealed = self.engine.seal(&self.route.receivers, self.route.pace, now).await?;
+        for receiver in &self.sealed {
+            receiver.notify_one();
+        }
+        // Somebody else may have been faster; then there is nothing to hurry for.
+        Ok(if sealed > 0 { Duration::ZERO } else { SHORTEST_WAIT })
+    }
+}

@@ -1,0 +1,311 @@
+//! The webhook channel: one `POST` as the Standard Webhooks specification asks for it.
+//!
+//! `webhook-id` is the id of the delivery and stays the same over retries; `webhook-timestamp` is
+//! the time of the attempt; `webhook-signature` signs `id.timestamp.body`. The body depends on the
+//! delivery alone and carries the moment at which its group was sealed.
+//!
+//! Redirects are not followed: a signed message goes where the operator said and nowhere else.
+//! Neither is a proxy from the environment. The address may hold a secret in its user, path or
+//! query (many services work that way), so errors show its origin only.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use reqwest::{Client, Response, StatusCode, redirect};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use serde::Serialize;
+use serde_json::json;
+use standardwebhooks::{HEADER_WEBHOOK_ID, HEADER_WEBHOOK_SIGNATURE, HEADER_WEBHOOK_TIMESTAMP};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+use url::Url;
+
+use super::channel::{Channel, Failure, chain};
+use super::text::short;
+use crate::clock::Timestamp;
+use crate::engine::Delivery;
+use crate::presence::{Interval, Labels, OfflineRecord};
+
+/// As much of an answer is read to explain a failure.
+const LONGEST_ANSWER: usize = 4096;
+/// As much of it is shown.
+const LONGEST_SHOWN: usize = 200;
+/// How long the body of an answer is waited for. Its status is what counts.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// A receiver that is posted to.
+pub struct Webhook {
+    receiver: String,
+    url: Url,
+    /// What of the address may be shown.
+    origin: String,
+    signer: Option<standardwebhooks::Webhook>,
+    tls: Arc<ClientConfig>,
+    client: Client,
+}
+
+impl Webhook {
+    /// A channel to `url`. Without a secret, messages are not signed.
+    pub fn new(receiver: &str, url: &str, secret: Option<&str>) -> Result<Webhook, String> {
+        let url = parse_url(url)?;
+        let signer = secret.map(parse_secret).transpose()?;
+        let tls = tls_config().map_err(|error| format!("TLS cannot be set up: {}", chain(&error)))?;
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls.clone())
+            .redirect(redirect::Policy::none())
+            .no_proxy()
+            .user_agent(concat!("rollcall/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| format!("no HTTP client: {}", chain(&error)))?;
+        let origin = url.origin().ascii_serialization();
+        Ok(Webhook { receiver: receiver.to_owned(), url, origin, signer, tls: Arc::new(tls), client })
+    }
+
+    async fn post(&self, id: &str, body: String, now: Timestamp) -> Result<(), Failure> {
+        let seconds = now.as_millis() / 1000;
+        let mut request = self
+            .client
+            .post(self.url.clone())
+            .header(CONTENT_TYPE, "application/json")
+            .header(HEADER_WEBHOOK_ID, id)
+            .header(HEADER_WEBHOOK_TIMESTAMP, seconds);
+        if let Some(signer) = &self.signer {
+            let signature = signer
+                .sign(id, seconds, body.as_bytes())
+                .map_err(|error| Failure::permanent(format!("cannot be signed: {error}")))?;
+            request = request.header(HEADER_WEBHOOK_SIGNATURE, signature);
+        }
+        match request.body(body).send().await {
+            Ok(response) => self.judge(response, now).await,
+            // The error would show the whole address.
+            Err(error) => {
+                Err(Failure::temporary(format!("{}: {}", self.origin, chain(&error.without_url()))))
+            }
+        }
+    }
+
+    async fn judge(&self, mut response: Response, now: Timestamp) -> Result<(), Failure> {
+        let status = response.status();
+        if status.is_success() {
+            // A connection can only be used again when its answer was read.
+            read(&mut response).await;
+            return Ok(());
+        }
+        let retry_after = retry_after(response.headers(), now);
+        let said = read(&mut response).await;
+        let mut why = format!("{} answered {status}", self.origin);
+        if !said.trim().is_empty() {
+            why = format!("{why}, {:?}", short(said.trim(), LONGEST_SHOWN));
+        }
+        Err(failure(status, why, retry_after))
+    }
+
+    /// The address of the socket to open: host and port.
+    fn socket(&self) -> (String, u16) {
+        let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        (host, self.url.port_or_known_default().unwrap_or(443))
+    }
+}
+
+#[async_trait]
+impl Channel for Webhook {
+    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<(), Failure> {
+        self.post(&delivery.id, body(delivery), now).await
+    }
+
+    async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
+        let id = format!("test-{}.{}", now.as_millis(), self.receiver);
+        let data =
+            json!({"receiver": self.receiver, "text": "This is a test of Rollcall; no unit is concerned."});
+        let body = json!({"type": "rollcall.test", "timestamp": now, "data": data}).to_string();
+        self.post(&id, body, now).await
+    }
+
+    /// Connects, with TLS where the address says so. Nothing is posted: a receiver could not tell
+    /// a probe from an alert.
+    async fn probe(&self) -> Result<(), Failure> {
+        let (host, port) = self.socket();
+        let failed =
+            |error: std::io::Error| Failure::temporary(format!("{}: {}", self.origin, chain(&error)));
+        let stream = TcpStream::connect((host.as_str(), port)).await.map_err(failed)?;
+        if self.url.scheme() == "https" {
+            let name = ServerName::try_from(host)
+                .map_err(|_| Failure::permanent(format!("{} has no name for TLS", self.origin)))?;
+            tokio_rustls::TlsConnector::from(self.tls.clone()).connect(name, stream).await.map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+/// The body of a delivery.
+pub fn body(delivery: &Delivery) -> String {
+    let message = if delivery.blind.is_empty() {
+        Message {
+            kind: "rollcall.notification",
+            timestamp: delivery.sealed_at,
+            data: Data::Notification {
+                receiver: &delivery.receiver,
+                group: &delivery.group.labels,
+                offline: &delivery.offline,
+                online: &delivery.online,
+                reminder: false,
+                truncated: 0,
+            },
+        }
+    } else {
+        let intervals = delivery.blind.iter().map(BlindInterval::from).collect();
+        Message {
+            kind: "rollcall.blind",
+            timestamp: delivery.sealed_at,
+            data: Data::Blind { receiver: &delivery.receiver, intervals },
+        }
+    };
+    serde_json::to_string(&message).expect("names and times are always JSON")
+}
+
+#[derive(Serialize)]
+struct Message<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    timestamp: Timestamp,
+    data: Data<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Data<'a> {
+    Notification {
+        receiver: &'a str,
+        group: &'a Labels,
+        offline: &'a [OfflineRecord],
+        online: &'a [OfflineRecord],
+        reminder: bool,
+        truncated: u64,
+    },
+    Blind {
+        receiver: &'a str,
+        intervals: Vec<BlindInterval>,
+    },
+}
+
+#[derive(Serialize)]
+struct BlindInterval {
+    from: Timestamp,
+    to: Timestamp,
+    seconds: f64,
+}
+
+impl From<&Interval> for BlindInterval {
+    fn from(interval: &Interval) -> BlindInterval {
+        let seconds = interval.length().as_secs_f64();
+        BlindInterval { from: interval.from, to: interval.to, seconds }
+    }
+}
+
+/// What an answer other than success means.
+fn failure(status: StatusCode, why: String, retry_after: Option<Duration>) -> Failure {
+    let passing = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
+    if status == StatusCode::GONE {
+        Failure::Gone { why }
+    } else if status.is_server_error() || passing.contains(&status) {
+        Failure::Temporary { why, retry_after }
+    } else if status.is_redirection() {
+        let hint = "redirects are not followed; if the receiver has moved, change its url";
+        Failure::Permanent { why: format!("{why}: {hint}") }
+    } else {
+        Failure::Permanent { why }
+    }
+}
+
+/// The wait that an answer asks for, as seconds or as a date (RFC 9110, 10.2.3).
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = value.parse::<u32>() {
+        return Some(Duration::from_secs(seconds.into()));
+    }
+    let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
+    Some(Timestamp::from_millis(date.as_millisecond()).since(now))
+}
+
+/// The beginning of an answer, for people; whatever cannot be read in time is left out.
+async fn read(response: &mut Response) -> String {
+    let until = Instant::now() + PATIENCE;
+    let mut start = Vec::new();
+    while let Ok(Ok(Some(chunk))) = timeout_at(until, response.chunk()).await {
+        start.extend_from_slice(&chunk[..chunk.len().min(LONGEST_ANSWER - start.len())]);
+        if start.len() >= LONGEST_ANSWER {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&start).into_owned()
+}
+
+fn parse_url(text: &str) -> Result<Url, String> {
+    let hint = "write https://host/path or http://host/path";
+    let url = Url::parse(text).map_err(|error| format!("url is no address ({error}); {hint}"))?;
+    match url.scheme() {
+        "http" | "https" => Ok(url),
+        other => Err(format!("url begins with {other}:; {hint}")),
+    }
+}
+
+fn parse_secret(secret: &str) -> Result<standardwebhooks::Webhook, String> {
+    let hint = "write whsec_ and the key in base64";
+    match secret.strip_prefix("whsec_") {
+        None => Err(format!("secret does not begin with whsec_; {hint}")),
+        Some("") => Err(format!("secret is empty after whsec_; {hint}")),
+        Some(key) => standardwebhooks::Webhook::new(key)
+            .map_err(|_| format!("secret is not base64 after whsec_; {hint}")),
+    }
+}
+
+/// The public certificate authorities, and no provider that a process would have to install.
+fn tls_config() -> Result<ClientConfig, rustls::Error> {
+    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_read_as_seconds_and_as_a_date() {
+        let now: Timestamp = serde_json::from_str("\"2026-11-20T10:00:00Z\"").unwrap();
+        let cases = [
+            ("120", Some(120)),
+            ("Fri, 20 Nov 2026 10:01:30 GMT", Some(90)),
+            ("Fri, 20 Nov 2026 09:00:00 GMT", Some(0)),
+            ("-1", None),
+            ("soon", None),
+        ];
+        for (value, seconds) in cases {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, value.parse().unwrap())]);
+            assert_eq!(retry_after(&headers, now), seconds.map(Duration::from_secs), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_bad_address_or_secret_is_told_without_showing_it() {
+        let cases = [
+            ("hooks.example.org/s3cret", None),
+            ("ftp://user:s3cret@example.org/", None),
+            ("https://example.org/", Some("s3cret")),
+            ("https://example.org/", Some("whsec_")),
+            ("https://example.org/", Some("whsec_s3cret!")),
+        ];
+        for (url, secret) in cases {
+            let error = Webhook::new("hook", url, secret).err().expect(url);
+            assert!(!error.contains("s3cret") && error.contains("; write "), "{error}");
+        }
+    }
+}

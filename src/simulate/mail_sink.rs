@@ -1,0 +1,342 @@
+//! A mail server to watch Rollcall with: it takes mails over SMTP, keeps and prints them, and
+//! refuses as it is told to.
+//!
+//! It speaks as much of SMTP (RFC 5321) as a client needs to hand over a mail, and `AUTH PLAIN` if
+//! it has a login. Listens on the loopback address only and ends, with every connection, when the
+//! value goes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+pub use super::webhook_sink::Printer;
+
+/// Mails that are kept; the oldest go first.
+const MOST_KEPT: usize = 10_000;
+/// The longest line of a conversation.
+const LONGEST_LINE: u64 = 64 << 10;
+/// The largest mail.
+const LARGEST_MAIL: usize = 16 << 20;
+
+/// How a mail server is started.
+#[derive(Default)]
+pub struct Options {
+    /// Where it listens; 0 means any free port.
+    pub port: u16,
+    /// What a client has to send to log in: the base64 of `\0user\0password`.
+    pub login: Option<String>,
+    /// Who prints what comes.
+    pub print: Option<Printer>,
+}
+
+/// How a mail is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is taken.
+    Accept,
+    /// The connection is closed before the greeting.
+    Close,
+    /// The sender is answered with this code.
+    Sender(u16),
+    /// This recipient is answered with this code, others are taken.
+    Recipient(String, u16),
+    /// The whole mail is answered with this code.
+    Mail(u16),
+    /// The mail is taken and that is not said.
+    Hang,
+}
+
+/// A mail that was taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mail {
+    /// The sender of the envelope.
+    pub from: String,
+    /// The recipients of the envelope.
+    pub to: Vec<String>,
+    /// Headers and body, as they came.
+    pub data: String,
+}
+
+impl Mail {
+    /// The value of a header on one line; `None` if there is none.
+    pub fn header(&self, name: &str) -> Option<String> {
+        let lines = self.data.split("\r\n").take_while(|line| !line.is_empty());
+        let mut value: Option<String> = None;
+        for line in lines {
+            match (&mut value, line.split_once(':')) {
+                (Some(value), _) if line.starts_with([' ', '\t']) => *value += line,
+                (Some(_), _) => break,
+                (None, Some((this, first))) if this.eq_ignore_ascii_case(name) => {
+                    value = Some(first.to_owned());
+                }
+                (None, _) => {}
+            }
+        }
+        value.map(|value| value.trim().to_owned())
+    }
+
+    /// One line for people.
+    pub fn line(&self) -> String {
+        let subject = self.header("Subject").unwrap_or_default();
+        format!("mail to {}: {subject}", self.to.join(", "))
+    }
+}
+
+/// A running mail server.
+pub struct MailSink {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    login: Option<String>,
+    print: Option<Printer>,
+    answers: Mutex<VecDeque<Answer>>,
+    mails: Mutex<VecDeque<Mail>>,
+    count: watch::Sender<usize>,
+    connections: watch::Sender<usize>,
+    stop: CancellationToken,
+}
+
+impl MailSink {
+    /// Starts to listen. Every mail is taken until told otherwise.
+    pub async fn start(options: Options) -> io::Result<MailSink> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            login: options.login,
+            print: options.print,
+            answers: Mutex::default(),
+            mails: Mutex::default(),
+            count: watch::Sender::new(0),
+            connections: watch::Sender::new(0),
+            stop: CancellationToken::new(),
+        });
+        tokio::spawn(serve(listener, shared.clone()));
+        Ok(MailSink { address, shared })
+    }
+
+    /// Where it is, as a receiver's `smtp`.
+    pub fn url(&self) -> String {
+        format!("smtp://{}", self.address)
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Answers the next mails like this, one each, and then takes them again.
+    pub fn answer_with(&self, answers: impl IntoIterator<Item = Answer>) {
+        *lock(&self.shared.answers) = answers.into_iter().collect();
+    }
+
+    /// The mails that were taken, in order.
+    pub fn mails(&self) -> Vec<Mail> {
+        lock(&self.shared.mails).iter().cloned().collect()
+    }
+
+    /// How many connections were opened.
+    pub fn connections(&self) -> usize {
+        *self.shared.connections.borrow()
+    }
+
+    /// Waits until that many mails were taken in all, at most for `patience`.
+    pub async fn wait_for(&self, count: usize, patience: Duration) -> io::Result<Vec<Mail>> {
+        let mut counted = self.shared.count.subscribe();
+        let enough = counted.wait_for(|&so_far| so_far >= count);
+        match tokio::time::timeout(patience, enough).await {
+            Ok(_) => Ok(self.mails()),
+            Err(_) => {
+                let so_far = lock(&self.shared.mails).len();
+                Err(io::Error::other(format!("{so_far} of {count} mails came within {patience:?}")))
+            }
+        }
+    }
+}
+
+impl Drop for MailSink {
+    fn drop(&mut self) {
+        self.shared.stop.cancel();
+    }
+}
+
+async fn serve(listener: TcpListener, sink: Arc<Shared>) {
+    let stop = sink.stop.clone();
+    loop {
+        let stream = tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(_) => {
+                    // Out of sockets, most likely; some will be closed.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            },
+        };
+        sink.connections.send_modify(|count| *count += 1);
+        let sink = sink.clone();
+        tokio::spawn(async move {
+            let stop = sink.stop.clone();
+            tokio::select! {
+                () = stop.cancelled() => {}
+                // A client that breaks the conversation off ends it, and that is all.
+                _ = Conversation::new(stream, sink).hold() => {}
+            }
+        });
+    }
+}
+
+/// A conversation with one client.
+struct Conversation {
+    lines: BufStream<TcpStream>,
+    sink: Arc<Shared>,
+    logged_in: bool,
+    /// The mail that is being handed over, and how it will be answered.
+    mail: Mail,
+    answer: Answer,
+}
+
+impl Conversation {
+    fn new(stream: TcpStream, sink: Arc<Shared>) -> Conversation {
+        let mail = Mail { from: String::new(), to: Vec::new(), data: String::new() };
+        let logged_in = sink.login.is_none();
+        Conversation { lines: BufStream::new(stream), sink, logged_in, mail, answer: Answer::Accept }
+    }
+
+    async fn hold(mut self) -> io::Result<()> {
+        if self.sink.next_answer_if(&Answer::Close) {
+            return Ok(());
+        }
+        self.say("220 sink ready").await?;
+        while let Some(line) = self.line().await? {
+            let (command, rest) = line.split_once([' ', ':']).unwrap_or((&line, ""));
+            match command.to_ascii_uppercase().as_str() {
+                "EHLO" if self.sink.login.is_some() => self.say("250-sink\r\n250 AUTH PLAIN").await?,
+                "EHLO" | "HELO" | "NOOP" | "RSET" => self.say("250 fine").await?,
+                "AUTH" => self.log_in(rest).await?,
+                "MAIL" if !self.logged_in => self.say("530 log in first").await?,
+                "MAIL" => self.sender(address(rest)).await?,
+                "RCPT" => self.recipient(address(rest)).await?,
+                "DATA" => self.take_mail().await?,
+                "QUIT" => return self.say("221 bye").await,
+                _ => self.say("502 what?").await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn log_in(&mut self, how: &str) -> io::Result<()> {
+        self.logged_in = self.sink.login.as_deref() == how.rsplit(' ').next();
+        self.say(if self.logged_in { "235 welcome" } else { "535 wrong password" }).await
+    }
+
+    async fn sender(&mut self, from: String) -> io::Result<()> {
+        self.answer = self.sink.next_answer();
+        self.mail = Mail { from, to: Vec::new(), data: String::new() };
+        match self.answer {
+            Answer::Sender(code) => self.refuse(code).await,
+            _ => self.say("250 fine").await,
+        }
+    }
+
+    async fn recipient(&mut self, to: String) -> io::Result<()> {
+        match &self.answer {
+            Answer::Recipient(who, code) if *who == to => self.refuse(*code).await,
+            _ => {
+                self.mail.to.push(to);
+                self.say("250 fine").await
+            }
+        }
+    }
+
+    async fn take_mail(&mut self) -> io::Result<()> {
+        self.say("354 go on").await?;
+        self.mail.data = self.data().await?;
+        if let Answer::Mail(code) = self.answer {
+            return self.refuse(code).await;
+        }
+        self.sink.keep(self.mail.clone());
+        if self.answer == Answer::Hang {
+            self.sink.stop.cancelled().await;
+        }
+        self.say("250 taken").await
+    }
+
+    /// A line without its end; `None` when the client is gone.
+    async fn line(&mut self) -> io::Result<Option<String>> {
+        let mut line = Vec::new();
+        (&mut self.lines).take(LONGEST_LINE).read_until(b'\n', &mut line).await?;
+        if !line.ends_with(b"\n") {
+            return Ok(None);
+        }
+        Ok(Some(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned()))
+    }
+
+    /// Everything up to the line that is a dot, without the dots that were put before others.
+    async fn data(&mut self) -> io::Result<String> {
+        let mut data = String::new();
+        while let Some(line) = self.line().await? {
+            if line == "." {
+                return Ok(data);
+            }
+            if data.len() > LARGEST_MAIL {
+                return Err(io::Error::other("the mail is too large"));
+            }
+            data += line.strip_prefix('.').unwrap_or(&line);
+            data += "\r\n";
+        }
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+
+    async fn refuse(&mut self, code: u16) -> io::Result<()> {
+        self.say(&format!("{code} the sink was told to refuse")).await
+    }
+
+    async fn say(&mut self, text: &str) -> io::Result<()> {
+        self.lines.write_all(text.as_bytes()).await?;
+        self.lines.write_all(b"\r\n").await?;
+        self.lines.flush().await
+    }
+}
+
+/// What stands between the angle brackets.
+fn address(text: &str) -> String {
+    let inner = text.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
+    inner.map_or_else(String::new, |(address, _)| address.to_owned())
+}
+
+impl Shared {
+    fn next_answer(&self) -> Answer {
+        lock(&self.answers).pop_front().unwrap_or(Answer::Accept)
+    }
+
+    fn next_answer_if(&self, this: &Answer) -> bool {
+        lock(&self.answers).pop_front_if(|answer| answer == this).is_some()
+    }
+
+    fn keep(&self, mail: Mail) {
+        if let Some(print) = &self.print {
+            print(&mail.line());
+        }
+        let mut mails = lock(&self.mails);
+        if mails.len() >= MOST_KEPT {
+            mails.pop_front();
+        }
+        mails.push_back(mail);
+        drop(mails);
+        self.count.send_modify(|count| *count += 1);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,232 @@
+//! A receiver of webhooks to watch Rollcall with: it verifies, remembers and prints what comes,
+//! and answers as it is told to, well or badly.
+//!
+//! Listens on the loopback address only and ends, with every connection, when the value goes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::Value;
+use standardwebhooks::Webhook;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Requests that are remembered; the oldest go first.
+const MOST_KEPT: usize = 10_000;
+/// A notification of a thousand records is a few hundred kilobytes long.
+const LARGEST_BODY: usize = 16 << 20;
+
+/// Is given a line for each notification.
+pub type Printer = Box<dyn Fn(&str) + Send + Sync>;
+
+/// How a sink is started.
+#[derive(Default)]
+pub struct Options {
+    /// Where it listens; 0 means any free port.
+    pub port: u16,
+    /// The secret, `whsec_…`; with it, whatever is not signed well is answered with 401.
+    pub secret: Option<String>,
+    /// Who prints what comes.
+    pub print: Option<Printer>,
+}
+
+/// How a request is answered.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// With this status.
+    Status(u16),
+    /// With this status and a `Retry-After`.
+    RetryAfter(u16, String),
+    /// With 308 and this place.
+    Redirect(String),
+    /// Not at all.
+    Hang,
+}
+
+/// A request that came.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// The path it was posted to.
+    pub path: String,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body, as it came.
+    pub body: Bytes,
+}
+
+impl Received {
+    /// A header as text; empty if it is missing.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    /// The body as JSON; null if it is none.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    /// One line for people.
+    pub fn line(&self) -> String {
+        let json = self.json();
+        let (kind, data) = (json["type"].as_str().unwrap_or("?"), &json["data"]);
+        let mut line = format!("webhook {kind}");
+        for (list, word) in [("offline", "OFFLINE"), ("online", "BACK")] {
+            let records = data[list].as_array().map(Vec::as_slice).unwrap_or_default();
+            if !records.is_empty() {
+                line += &format!(" {word} {}", units(records));
+            }
+        }
+        line
+    }
+}
+
+/// The first few units of some records.
+fn units(records: &[Value]) -> String {
+    const SHOWN: usize = 5;
+    let unit = |record: &Value| format!("{}/{}", text(&record["kind"]), text(&record["unit"]));
+    let mut units = records.iter().take(SHOWN).map(unit).collect::<Vec<_>>().join(", ");
+    if records.len() > SHOWN {
+        units += &format!(" and {} more", records.len() - SHOWN);
+    }
+    units
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or("?").chars().filter(|c| !c.is_control()).collect()
+}
+
+/// A running sink.
+pub struct WebhookSink {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    stop: CancellationToken,
+}
+
+struct Shared {
+    verifier: Option<Webhook>,
+    print: Option<Printer>,
+    answers: Mutex<VecDeque<Answer>>,
+    received: Mutex<VecDeque<Received>>,
+    count: watch::Sender<usize>,
+    stop: CancellationToken,
+}
+
+impl WebhookSink {
+    /// Starts to listen. Every request is answered with 200 until told otherwise.
+    pub async fn start(options: Options) -> io::Result<WebhookSink> {
+        let secret = options.secret.as_deref().map(Webhook::new).transpose();
+        let verifier = secret.map_err(|error| io::Error::other(format!("webhook sink: {error}")))?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await?;
+        let address = listener.local_addr()?;
+        let stop = CancellationToken::new();
+        let shared = Arc::new(Shared {
+            verifier,
+            print: options.print,
+            answers: Mutex::default(),
+            received: Mutex::default(),
+            count: watch::Sender::new(0),
+            stop: stop.clone(),
+        });
+        let app = Router::new()
+            .fallback(receive)
+            .layer(DefaultBodyLimit::max(LARGEST_BODY))
+            .with_state(shared.clone());
+        let ending = stop.clone().cancelled_owned();
+        tokio::spawn(axum::serve(listener, app).with_graceful_shutdown(ending).into_future());
+        Ok(WebhookSink { address, shared, stop })
+    }
+
+    /// Where to post to.
+    pub fn url(&self) -> String {
+        format!("http://{}/hook", self.address)
+    }
+
+    /// The port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Answers the next requests like this, one each, and then with 200 again.
+    pub fn answer_with(&self, answers: impl IntoIterator<Item = Answer>) {
+        *lock(&self.shared.answers) = answers.into_iter().collect();
+    }
+
+    /// What came, in order.
+    pub fn received(&self) -> Vec<Received> {
+        lock(&self.shared.received).iter().cloned().collect()
+    }
+
+    /// Waits until that many requests have come in all, at most for `patience`.
+    pub async fn wait_for(&self, count: usize, patience: Duration) -> io::Result<Vec<Received>> {
+        let mut counted = self.shared.count.subscribe();
+        let enough = counted.wait_for(|&so_far| so_far >= count);
+        match tokio::time::timeout(patience, enough).await {
+            Ok(_) => Ok(self.received()),
+            Err(_) => {
+                let so_far = lock(&self.shared.received).len();
+                Err(io::Error::other(format!("{so_far} of {count} webhooks came within {patience:?}")))
+            }
+        }
+    }
+}
+
+impl Drop for WebhookSink {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn receive(State(sink): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    let verified = sink.verifier.as_ref().is_none_or(|verifier| verifier.verify(&body, &headers).is_ok());
+    let answer = lock(&sink.answers).pop_front().unwrap_or(Answer::Status(200));
+    sink.keep(Received { path: uri.path().to_owned(), headers, body });
+    match answer {
+        _ if !verified => (StatusCode::UNAUTHORIZED, "the signature is not right").into_response(),
+        Answer::Status(status) => with(status, None),
+        Answer::RetryAfter(status, wait) => with(status, Some((header::RETRY_AFTER, wait))),
+        Answer::Redirect(to) => with(308, Some((header::LOCATION, to))),
+        Answer::Hang => {
+            sink.stop.cancelled().await;
+            with(503, None)
+        }
+    }
+}
+
+fn with(status: u16, more: Option<(header::HeaderName, String)>) -> Response {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = (status, format!("the sink was told to answer {status}\n")).into_response();
+    if let Some((name, value)) = more
+        && let Ok(value) = HeaderValue::from_str(&value)
+    {
+        response.headers_mut().insert(name, value);
+    }
+    response
+}
+
+impl Shared {
+    fn keep(&self, received: Received) {
+        if let Some(print) = &self.print {
+            print(&received.line());
+        }
+        let mut kept = lock(&self.received);
+        if kept.len() >= MOST_KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(received);
+        drop(kept);
+        self.count.send_modify(|count| *count += 1);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,81 @@
+//! Alerting against real receivers: webhooks and mails that go over sockets, and the loops over a
+//! real engine.
+
+mod email;
+mod webhook;
+
+use std::time::Duration;
+
+use rollcall::alerting::{ChannelConfig, ReceiverConfig, Retry};
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::engine::{Delivery, Group};
+use rollcall::presence::{Cause, Closing, Labels, OfflineRecord, RecordId, Unit};
+
+/// How long a test waits for something that has to happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn receiver(name: &str, channel: ChannelConfig) -> ReceiverConfig {
+    ReceiverConfig {
+        name: name.to_owned(),
+        channel,
+        concurrency: 4,
+        timeout: Duration::from_secs(10),
+        retry: Retry { first: Duration::from_secs(5), longest: HOUR, give_up_after: 72 * HOUR },
+    }
+}
+
+fn webhook_to(url: String, secret: Option<&str>) -> ReceiverConfig {
+    receiver("hook", ChannelConfig::Webhook { url, secret: secret.map(str::to_owned) })
+}
+
+fn mail_to(smtp: String, to: &[&str]) -> ReceiverConfig {
+    let to = to.iter().map(|&address| address.to_owned()).collect();
+    let from = "Rollcall <rollcall@example.org>".to_owned();
+    receiver("mail", ChannelConfig::Email { smtp, password: None, from, to })
+}
+
+fn labels(pairs: &[(&str, &str)]) -> Labels {
+    pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+/// The present moment; verifiers of signatures insist on it.
+fn now() -> Timestamp {
+    Clock::system().now()
+}
+
+/// The record of a unit that fell silent two days before `deadline`.
+fn silent(unit: &str, deadline: Timestamp) -> OfflineRecord {
+    let unit: Unit = unit.parse().unwrap();
+    let last_seen = deadline - 48 * HOUR;
+    OfflineRecord {
+        kind: unit.kind.clone(),
+        unit: unit.id.clone(),
+        id: RecordId { unit, last_seen },
+        labels: Labels::new(),
+        last_seen,
+        deadline,
+        detected_at: deadline + Duration::from_millis(2),
+        back_at: None,
+        cause: Cause::Silence,
+        closed_by: None,
+    }
+}
+
+/// The same record when the unit is back.
+fn back(record: &OfflineRecord, at: Timestamp) -> OfflineRecord {
+    OfflineRecord { back_at: Some(at), closed_by: Some(Closing::Return), ..record.clone() }
+}
+
+fn delivery(offline: Vec<OfflineRecord>, online: Vec<OfflineRecord>) -> Delivery {
+    Delivery {
+        id: "0192f0c1-7.hook".to_owned(),
+        receiver: "hook".to_owned(),
+        group: Group { key: "kind=detector".to_owned(), labels: labels(&[("kind", "detector")]) },
+        sealed_at: now(),
+        offline,
+        online,
+        blind: vec![],
+        attempt: 1,
+    }
+}

@@ -1,0 +1,187 @@
+//! Claims about the webhook channel.
+
+use std::time::Duration;
+
+use rollcall::alerting::{Failure, open, probe, send_test};
+use rollcall::presence::Interval;
+use rollcall::simulate::webhook_sink::{Answer, Options, WebhookSink};
+use serde_json::json;
+
+use super::*;
+
+const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+async fn sink() -> WebhookSink {
+    WebhookSink::start(Options::default()).await.unwrap()
+}
+
+/// How an attempt ends that the sink answers like this, and how often the sink was asked.
+async fn answered(answer: Answer) -> (Result<(), Failure>, usize) {
+    let sink = sink().await;
+    sink.answer_with([answer]);
+    let channel = open(&webhook_to(sink.url(), None)).unwrap();
+    let result = channel.send(&delivery(vec![silent("detector:a", now())], vec![]), now()).await;
+    (result, sink.received().len())
+}
+
+#[tokio::test]
+async fn a_notification_has_the_documented_body_and_a_signature_that_verifies() {
+    let sink = WebhookSink::start(Options { secret: Some(SECRET.to_owned()), ..Options::default() });
+    let sink = sink.await.unwrap();
+    let (down, up) = (silent("detector:a", now()), silent("detector:b", now()));
+    let mut delivery = delivery(vec![down.clone()], vec![back(&up, now())]);
+    let channel = open(&webhook_to(sink.url(), Some(SECRET))).unwrap();
+    channel.send(&delivery, now()).await.unwrap();
+    delivery.attempt = 2;
+    channel.send(&delivery, now() + Duration::from_secs(60)).await.unwrap();
+
+    let received = sink.received();
+    let expected = json!({
+        "type": "rollcall.notification",
+        "timestamp": delivery.sealed_at,
+        "data": {
+            "receiver": "hook",
+            "group": {"kind": "detector"},
+            "offline": [down],
+            "online": [delivery.online[0]],
+            "reminder": false,
+            "truncated": 0,
+        },
+    });
+    assert_eq!(received[0].json(), expected);
+    assert_eq!(received[0].header("webhook-id"), delivery.id);
+    assert_eq!(received[0].header("content-type"), "application/json");
+    assert!(received[0].header("user-agent").starts_with("rollcall/"));
+    // The next attempt says the same under the same id, at its own time.
+    assert_eq!(received[1].body, received[0].body);
+    assert_eq!(received[1].header("webhook-id"), delivery.id);
+    assert_ne!(received[1].header("webhook-timestamp"), received[0].header("webhook-timestamp"));
+}
+
+#[tokio::test]
+async fn a_wrong_or_missing_signature_is_refused_by_a_verifier() {
+    let options = || Options { secret: Some(SECRET.to_owned()), ..Options::default() };
+    for secret in [None, Some("whsec_d3JvbmcgYnV0IGxvbmcgZW5vdWdoIQ==")] {
+        let sink = WebhookSink::start(options()).await.unwrap();
+        let channel = open(&webhook_to(sink.url(), secret)).unwrap();
+        let result = channel.send(&delivery(vec![], vec![]), now()).await;
+        assert!(matches!(result, Err(Failure::Permanent { why }) if why.contains("401")));
+        assert_eq!(sink.received()[0].header("webhook-signature").is_empty(), secret.is_none());
+    }
+}
+
+#[tokio::test]
+async fn blindness_is_told_as_its_own_type() {
+    let sink = sink().await;
+    let blind = Interval { from: now(), to: now() + Duration::from_millis(400_500) };
+    let delivery = Delivery { blind: vec![blind], ..delivery(vec![], vec![]) };
+    open(&webhook_to(sink.url(), None)).unwrap().send(&delivery, now()).await.unwrap();
+    let expected = json!({
+        "type": "rollcall.blind",
+        "timestamp": delivery.sealed_at,
+        "data": {
+            "receiver": "hook",
+            "intervals": [{"from": blind.from, "to": blind.to, "seconds": blind.length().as_secs_f64()}],
+        },
+    });
+    assert_eq!(sink.received()[0].json(), expected);
+}
+
+#[tokio::test]
+async fn answers_that_may_pass_are_temporary() {
+    for status in [408, 425, 429, 500, 502, 503, 504] {
+        let (result, asked) = answered(Answer::Status(status)).await;
+        let why = matches!(&result, Err(Failure::Temporary { why, retry_after: None }) if why.contains(&status.to_string()));
+        assert!(why, "{status}: {result:?}");
+        assert_eq!(asked, 1);
+    }
+}
+
+#[tokio::test]
+async fn other_answers_are_permanent() {
+    for status in [400, 401, 403, 404, 405, 413, 422] {
+        let (result, _) = answered(Answer::Status(status)).await;
+        assert!(matches!(result, Err(Failure::Permanent { .. })), "{status}: {result:?}");
+    }
+}
+
+#[tokio::test]
+async fn retry_after_is_handed_on() {
+    for status in [429, 503] {
+        let (result, _) = answered(Answer::RetryAfter(status, "37".to_owned())).await;
+        let asked = |wait: &Option<Duration>| *wait == Some(Duration::from_secs(37));
+        assert!(matches!(&result, Err(Failure::Temporary { retry_after, .. }) if asked(retry_after)));
+    }
+}
+
+#[tokio::test]
+async fn gone_is_told_apart() {
+    let (result, _) = answered(Answer::Status(410)).await;
+    assert!(matches!(result, Err(Failure::Gone { .. })), "{result:?}");
+}
+
+#[tokio::test]
+async fn a_redirect_is_a_failure_and_is_not_followed() {
+    let elsewhere = sink().await;
+    let (result, asked) = answered(Answer::Redirect(elsewhere.url())).await;
+    assert!(
+        matches!(&result, Err(Failure::Permanent { why }) if why.contains("change its url")),
+        "{result:?}"
+    );
+    assert_eq!((asked, elsewhere.received().len()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_given_up_after_the_timeout() {
+    let sink = sink().await;
+    sink.answer_with([Answer::Hang]);
+    let receiver = ReceiverConfig { timeout: Duration::from_millis(200), ..webhook_to(sink.url(), None) };
+    let result = send_test(&receiver, now()).await;
+    assert!(
+        matches!(&result, Err(Failure::Temporary { why, .. }) if why.contains("within 200ms")),
+        "{result:?}"
+    );
+    assert_eq!(sink.received().len(), 1);
+}
+
+#[tokio::test]
+async fn nobody_there_and_no_tls_there_are_temporary_and_the_secret_part_of_the_address_stays_secret() {
+    let closed = rollcall::simulate::servers::free_port().unwrap();
+    let plain = sink().await;
+    for address in [
+        format!("http://user:s3cret@127.0.0.1:{closed}/s3cret?key=s3cret"),
+        format!("https://user:s3cret@127.0.0.1:{}/s3cret?key=s3cret", plain.port()),
+    ] {
+        let receiver = webhook_to(address, None);
+        let sent = send_test(&receiver, now()).await.unwrap_err();
+        let probed = probe(&receiver).await.unwrap_err();
+        for failure in [sent, probed] {
+            assert!(matches!(failure, Failure::Temporary { .. }), "{failure:?}");
+            assert!(!failure.to_string().contains("s3cret"), "{failure}");
+            assert!(failure.to_string().contains("127.0.0.1"), "{failure}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_probe_connects_and_posts_nothing() {
+    let sink = sink().await;
+    probe(&webhook_to(sink.url(), None)).await.unwrap();
+    assert!(sink.received().is_empty());
+}
+
+#[tokio::test]
+async fn a_test_is_plainly_a_test() {
+    let sink = sink().await;
+    send_test(&webhook_to(sink.url(), None), now()).await.unwrap();
+    assert_eq!(sink.received()[0].json()["type"], "rollcall.test");
+}
+
+#[tokio::test]
+async fn a_hostile_id_stays_within_its_json_string() {
+    let sink = sink().await;
+    let record = silent("detector:\"},{\\ <script>", now());
+    let delivery = delivery(vec![record.clone()], vec![]);
+    open(&webhook_to(sink.url(), None)).unwrap().send(&delivery, now()).await.unwrap();
+    assert_eq!(sink.received()[0].json()["data"]["offline"][0]["unit"], record.unit.as_str());
+}

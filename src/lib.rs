@@ -2,6 +2,7 @@
 
 pub mod alerting;
 pub mod clock;
+pub mod config;
 pub mod engine;
 pub mod http;
 pub mod intake;

@@ -119,7 +119,7 @@ fn filter(template: &str) -> Result<String, String> {
         let name = level.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
         match name {
             Some(name) if captured.contains(&name) => return Err(format!("{{{name}}} is there twice")),
-            Some(name) if is_label_name(name) => {
+            Some(name) if matches!(name, "unit" | "kind") || is_label_name(name) => {
                 captured.push(name);
                 levels.push("+");
             }

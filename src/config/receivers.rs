@@ -52,7 +52,7 @@ fn names(file: &File, problems: &mut Problems) {
 
 fn route(route: &Route, problems: &mut Problems) -> alerting::Route {
     for (at, name) in route.group_by.iter().enumerate() {
-        if !is_label_name(name) {
+        if !matches!(name.as_str(), "kind" | "unit") && !is_label_name(name) {
             problems.error(
                 format!("route.group_by[{at}]"),
                 format!("{name:?} is neither kind, unit nor the name of a label"),

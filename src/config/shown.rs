@@ -44,7 +44,7 @@ fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Opt
             bytes
         }
         (true, false) => secrets::read(&format!("{path}.token_file"), &token.token_file, base, problems)
-            .map(hmac_sha256::Hash::hash),
+            .map(|token| hmac_sha256::Hash::hash(token.as_bytes())),
         (true, true) => {
             problems.error(path, "needs either sha256 or token_file");
             None

@@ -4,6 +4,7 @@ pub mod address;
 pub mod alerting;
 pub mod backoff;
 pub mod clock;
+pub mod config;
 pub mod engine;
 pub mod http;
 pub mod intake;

@@ -1,1 +1,5 @@
 //! The engine on Redis.
+
+mod config;
+
+pub use config::Config;

@@ -1,0 +1,78 @@
+//! Checks where the state of the fleet lives, how silence is found and how long records are kept.
+
+use std::path::Path;
+use std::time::Duration;
+
+use ::redis::IntoConnectionInfo;
+
+use super::file::{Engine, EngineType, Expiry, Records};
+use super::problem::{Problems, suggest};
+use super::{ExpiryConfig, Span, secrets};
+use crate::engine::redis;
+
+/// The longest time between two looks at the deadline index.
+const TICK: Duration = Duration::from_secs(1);
+const SCHEMES: [&str; 5] = ["redis", "rediss", "redis+unix", "redis-sentinel", "redis-cluster"];
+
+pub(super) fn engine(engine: &Engine, base: &Path, problems: &mut Problems) -> redis::Config {
+    if engine.engine == EngineType::Embedded {
+        problems.error("engine.type", "the embedded engine is not built yet; use \"redis\"");
+    } else if !engine.path.is_empty() {
+        problems.error("engine.path", "belongs to the embedded engine, which is not built yet");
+    } else {
+        address(engine, problems);
+    }
+    prefix(&engine.prefix, problems);
+    redis::Config {
+        url: engine.url.clone(),
+        password: secrets::read("engine.password_file", &engine.password_file, base, problems),
+        prefix: engine.prefix.clone(),
+        partitions: problems.number("engine.partitions", engine.partitions, 1, 1024),
+    }
+}
+
+fn address(engine: &Engine, problems: &mut Problems) {
+    const OPTION: &str = "engine.url";
+    let Some((scheme, _)) = engine.url.split_once("://") else {
+        return problems.error(OPTION, "is no address; write redis://host:6379/0");
+    };
+    match scheme {
+        "redis-sentinel" | "redis-cluster" => {
+            return problems
+                .error(OPTION, format!("{scheme}:// is not built yet; use redis:// or rediss://"));
+        }
+        "redis" | "rediss" | "redis+unix" | "unix" => {}
+        other => {
+            let meant = suggest(other, SCHEMES.into_iter()).unwrap_or("redis");
+            return problems.error(OPTION, format!("{other}:// is unknown; did you mean {meant}://?"));
+        }
+    }
+    match engine.url.as_str().into_connection_info() {
+        Err(error) => problems.error(OPTION, format!("is no address of a Redis server: {error}")),
+        Ok(info) if info.redis_settings().password().is_some() && !engine.password_file.is_empty() => {
+            problems.error(OPTION, "holds a password, and there is engine.password_file; keep the file");
+        }
+        Ok(_) => {}
+    }
+}
+
+fn prefix(prefix: &str, problems: &mut Problems) {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
+    if prefix.is_empty() || prefix.len() > 64 || !prefix.chars().all(plain) {
+        problems.error("engine.prefix", "a prefix is 1 to 64 of the characters A-Z, a-z, 0-9, _, -, . and :");
+    }
+}
+
+pub(super) fn expiry(expiry: &Expiry, problems: &mut Problems) -> ExpiryConfig {
+    if !expiry.sweep && !expiry.hints {
+        problems.error("expiry", "without sweep and without hints no silence is ever found; leave one on");
+    } else if !expiry.sweep {
+        problems
+            .warn("expiry.sweep", "is off: a notification that Redis loses is a silence that nobody finds");
+    }
+    ExpiryConfig { tick: TICK, sweep: expiry.sweep, hints: expiry.hints }
+}
+
+pub(super) fn records(records: &Records, problems: &mut Problems) -> Duration {
+    problems.span("records.keep", records.keep, Span::from_days(1), Span::from_days(3650))
+}

@@ -1,0 +1,113 @@
+//! Options from the environment: `ROLLCALL_ENGINE__URL` is `engine.url`.
+//!
+//! Every option outside a list can be set so, and wins over the file. Each variable is tried on its
+//! own first, so that a bad value is reported under the name of the variable, and a variable that
+//! names no option is an error: a misspelt override that silently does nothing is found months
+//! later.
+//!
+//! # Why not a layering library
+//! The shape of the file already tells the type of every option, so a variable is read as that
+//! type and nothing is guessed: a password of digits stays text, `yes` is no boolean.
+
+use serde_json::Value as Options;
+use toml::{Table, Value};
+
+use super::file::{File, options};
+use super::problem::{Problem, suggest};
+
+/// What the name of every variable begins with.
+const PREFIX: &str = "ROLLCALL_";
+/// Variables that are read elsewhere.
+const OTHERS: [&str; 1] = ["ROLLCALL_CONFIG"];
+
+/// Puts the variables over `table`, which holds the file.
+pub(super) fn overlay(
+    mut table: Table,
+    variables: impl IntoIterator<Item = (String, String)>,
+) -> (Table, Vec<Problem>) {
+    let options = options();
+    let mut problems = Vec::new();
+    for (name, text) in variables {
+        let Some(rest) = name.strip_prefix(PREFIX) else { continue };
+        if OTHERS.contains(&name.as_str()) || is_service_link(rest) {
+            continue;
+        }
+        match setting(&options, rest, &text) {
+            Ok((path, value)) => insert(&mut table, &path, value),
+            Err(text) => problems.push(Problem { path: name, text }),
+        }
+    }
+    (table, problems)
+}
+
+/// The path and the value that a variable stands for.
+fn setting(options: &Options, name: &str, text: &str) -> Result<(Vec<String>, Value), String> {
+    let path: Vec<String> = name.split("__").map(str::to_ascii_lowercase).collect();
+    let option =
+        path.iter().try_fold(options, |at, key| at.get(key)).ok_or_else(|| unknown(options, name))?;
+    let value = match option {
+        Options::Bool(_) => {
+            text.parse().map(Value::Boolean).map_err(|_| "either true or false".to_owned())?
+        }
+        Options::Number(_) => {
+            text.parse().map(Value::Integer).map_err(|_| "not a whole number".to_owned())?
+        }
+        Options::Array(_) => return Err("a list cannot be set here; write it into the file".to_owned()),
+        Options::Object(_) => return Err(unknown(options, name)),
+        Options::String(_) | Options::Null => Value::String(text.to_owned()),
+    };
+    let mut alone = Table::new();
+    insert(&mut alone, &path, value.clone());
+    alone.try_into::<File>().map_err(|error| error.message().trim_end().to_owned())?;
+    Ok((path, value))
+}
+
+fn unknown(options: &Options, name: &str) -> String {
+    let mut known = Vec::new();
+    scalars(options, "", &mut known);
+    match suggest(name, known.iter().map(String::as_str)) {
+        Some(meant) => format!("there is no such option; did you mean {PREFIX}{meant}?"),
+        None => "there is no such option; config/reference.toml has them all, and a dot in a name is \
+                 written as two underscores"
+            .to_owned(),
+    }
+}
+
+/// The names of all variables, without the prefix.
+fn scalars(options: &Options, prefix: &str, names: &mut Vec<String>) {
+    let Some(section) = options.as_object() else { return };
+    for (key, value) in section {
+        let name = format!("{prefix}{}", key.to_ascii_uppercase());
+        match value {
+            Options::Object(_) => scalars(value, &format!("{name}__"), names),
+            Options::Array(_) => {}
+            _ => names.push(name),
+        }
+    }
+}
+
+/// Kubernetes describes every service of a namespace in variables; a service that is called
+/// `rollcall` or `rollcall-redis` must not keep Rollcall from starting.
+fn is_service_link(name: &str) -> bool {
+    let name = format!("_{name}");
+    !name.contains("__")
+        && (name.ends_with("_SERVICE_HOST")
+            || name.contains("_SERVICE_PORT")
+            || name.ends_with("_PORT")
+            || name.contains("_PORT_") && (name.contains("_TCP") || name.contains("_UDP")))
+}
+
+fn insert(table: &mut Table, path: &[String], value: Value) {
+    match path {
+        [] => {}
+        [key] => {
+            table.insert(key.clone(), value);
+        }
+        [section, rest @ ..] => {
+            let inner = table.entry(section.clone()).or_insert_with(|| Value::Table(Table::new()));
+            if let Value::Table(inner) = inner {
+                insert(inner, rest, value);
+            }
+        }
+    }
+}

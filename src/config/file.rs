@@ -1,0 +1,270 @@
+//! The shape of the configuration file: every option with its default, nothing checked yet.
+//!
+//! The shape is the one list of options. The environment, the suggestions and the test of
+//! `config/reference.toml` all read it through [`options`], so an option that is added here is
+//! known, overridable and demanded of the reference at once.
+//!
+//! Text that is optional is empty when it is not given: an option can then be switched off from
+//! the environment, and the reference can show each at its default.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use super::span::Span;
+
+/// A configuration file.
+#[derive(Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+#[allow(missing_docs, reason = "options are explained in config/reference.toml, their one home")]
+pub struct File {
+    pub engine: Engine,
+    pub mqtt: Mqtt,
+    pub broker: Broker,
+    pub kind: Vec<Kind>,
+    pub receiver: Vec<Receiver>,
+    pub route: Route,
+    pub hearing: Hearing,
+    pub expiry: Expiry,
+    pub records: Records,
+    pub http: Http,
+    pub log: Log,
+}
+
+macro_rules! section {
+    ($(#[$doc:meta])* $name:ident { $($(#[$attr:meta])* $key:ident: $type:ty = $default:expr,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Deserialize, Serialize)]
+        #[serde(deny_unknown_fields, default)]
+        #[allow(missing_docs, reason = "options are explained in config/reference.toml, their one home")]
+        pub struct $name { $($(#[$attr])* pub $key: $type,)* }
+        impl Default for $name {
+            fn default() -> $name {
+                $name { $($key: $default,)* }
+            }
+        }
+    };
+}
+
+macro_rules! choice {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident),* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+        #[serde(rename_all = "lowercase")]
+        #[allow(missing_docs, reason = "options are explained in config/reference.toml, their one home")]
+        pub enum $name { $($variant),* }
+    };
+}
+
+section! {
+    /// Where the state of the fleet lives.
+    Engine {
+        #[serde(rename = "type")]
+        engine: EngineType = EngineType::Redis,
+        url: String = "redis://127.0.0.1:6379/0".into(),
+        password_file: String = String::new(),
+        prefix: String = "rollcall".into(),
+        partitions: u16 = 16,
+        path: String = String::new(),
+    }
+}
+
+choice! {
+    /// Which engine.
+    EngineType { Redis, Embedded }
+}
+
+section! {
+    /// The connection to the MQTT broker.
+    Mqtt {
+        url: String = "mqtt://127.0.0.1:1883".into(),
+        username: String = String::new(),
+        password_file: String = String::new(),
+        client_id: String = "rollcall".into(),
+        share: String = String::new(),
+        qos: u8 = 1,
+        keep_alive: Span = Span::from_secs(15),
+        session_expiry: Span = Span::from_hours(1),
+        receive_maximum: u16 = 1000,
+        max_payload: u32 = 262_144,
+        publish_state: bool = false,
+        fields: Fields = Fields::default(),
+    }
+}
+
+section! {
+    /// Names of the JSON fields that are read.
+    Fields {
+        ts: String = "ts".into(),
+        timeout: String = "timeout".into(),
+        labels: String = "labels".into(),
+        sleep: String = "sleep".into(),
+    }
+}
+
+section! {
+    /// The broker within the process.
+    Broker {
+        listen: String = String::new(),
+    }
+}
+
+section! {
+    /// A class of units.
+    Kind {
+        name: String = "detector".into(),
+        topics: Vec<String> = vec!["units/{unit}/heartbeat".into(), "units/{unit}/data".into()],
+        timeout: Span = Span(crate::presence::DEFAULT_TIMEOUT),
+        grace: Span = Span::from_secs(0),
+        accept_timeout: bool = true,
+        clock: ClockSource = ClockSource::Arrival,
+        registry: Registry = Registry::Open,
+        forget_after: Span = Span::from_days(30),
+    }
+}
+
+choice! {
+    /// Which moment a heartbeat counts for.
+    ClockSource { Arrival, Device }
+}
+
+choice! {
+    /// Who may join a kind.
+    Registry { Open, Closed }
+}
+
+section! {
+    /// A place to tell.
+    Receiver {
+        name: String = String::new(),
+        #[serde(rename = "type")]
+        channel: Option<Channel> = None,
+        url: String = String::new(),
+        secret: String = String::new(),
+        secret_file: String = String::new(),
+        smtp: String = String::new(),
+        from: String = String::new(),
+        to: Vec<String> = Vec::new(),
+        password_file: String = String::new(),
+        concurrency: usize = 4,
+        timeout: Span = Span::from_secs(30),
+        retry: Retry = Retry::default(),
+    }
+}
+
+choice! {
+    /// How a receiver is told.
+    Channel { Webhook, Email }
+}
+
+section! {
+    /// How failures are retried.
+    Retry {
+        first: Span = Span::from_secs(5),
+        longest: Span = Span::from_hours(1),
+        give_up_after: Span = Span::from_days(3),
+    }
+}
+
+section! {
+    /// Who is told of what.
+    Route {
+        receivers: Vec<String> = Vec::new(),
+        group_by: Vec<String> = vec!["kind".into()],
+        group_wait: Span = Span::from_secs(10),
+        group_interval: Span = Span::from_secs(300),
+        repeat_interval: Span = Span::from_secs(0),
+    }
+}
+
+section! {
+    /// How Rollcall proves that it hears the fleet.
+    Hearing {
+        canary_period: Span = Span::from_secs(1),
+        settle: Span = Span(crate::presence::DEFAULT_SETTLE),
+        tell_after: Span = Span::from_secs(300),
+    }
+}
+
+section! {
+    /// How silence is found.
+    Expiry {
+        sweep: bool = true,
+        hints: bool = true,
+    }
+}
+
+section! {
+    /// How long the past is kept.
+    Records {
+        keep: Span = Span::from_days(90),
+    }
+}
+
+section! {
+    /// What is shown.
+    Http {
+        listen: SocketAddr = (Ipv4Addr::LOCALHOST, 8080).into(),
+        unit_metrics: UnitMetrics = UnitMetrics::All,
+        token: Vec<Token> = Vec::new(),
+    }
+}
+
+choice! {
+    /// Which units have series of their own.
+    UnitMetrics { All, Offline, Off }
+}
+
+section! {
+    /// A bearer token.
+    Token {
+        name: String = String::new(),
+        sha256: String = String::new(),
+        token_file: String = String::new(),
+        role: Role = Role::Viewer,
+    }
+}
+
+choice! {
+    /// What the holder of a token may do.
+    Role { Viewer, Operator, Admin }
+}
+
+section! {
+    /// What is logged.
+    Log {
+        format: LogFormat = LogFormat::Human,
+        level: String = "info".into(),
+    }
+}
+
+choice! {
+    /// For whom the log is written.
+    LogFormat { Human, Json }
+}
+
+impl Default for File {
+    fn default() -> File {
+        File {
+            engine: Engine::default(),
+            mqtt: Mqtt::default(),
+            broker: Broker::default(),
+            kind: vec![Kind::default()],
+            receiver: Vec::new(),
+            route: Route::default(),
+            hearing: Hearing::default(),
+            expiry: Expiry::default(),
+            records: Records::default(),
+            http: Http::default(),
+            log: Log::default(),
+        }
+    }
+}
+
+/// Every option with its default: a tree of sections in which each array of tables holds one
+/// table, and `null` stands for a choice that has no default.
+pub fn options() -> serde_json::Value {
+    let http = Http { token: vec![Token::default()], ..Http::default() };
+    let file = File { receiver: vec![Receiver::default()], http, ..File::default() };
+    serde_json::to_value(file).expect("plain structs with text keys are JSON")
+}

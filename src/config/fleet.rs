@@ -1,0 +1,223 @@
+//! Checks the fleet: its kinds and their topics, the connection on which it is heard, and how the
+//! hearing is proved.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use url::Url;
+
+use super::file::{self, ClockSource, File, Mqtt};
+use super::problem::{Problems, suggest};
+use super::{Span, secrets};
+use crate::engine::roll::{HearingConfig, Rules};
+use crate::intake;
+use crate::presence::{
+    Kind, KindRules, LONGEST_TIMEOUT, Policy, Registry, SHORTEST_TIMEOUT, TimeSource, is_label_name,
+};
+
+/// The most heartbeats that are recorded in one go.
+const LARGEST_BATCH: usize = 2000;
+/// Two canaries further apart than this many periods enclose a blind interval.
+const GAP_PERIODS: u32 = 3;
+
+pub(super) fn fleet(file: &File, base: &Path, problems: &mut Problems) -> (intake::Config, Rules) {
+    if !file.broker.listen.is_empty() {
+        let text =
+            "the broker within the process is not built yet; run one beside Rollcall and name it in mqtt.url";
+        problems.error("broker.listen", text);
+    }
+    let rules = kinds(&file.kind, problems);
+    let topics = topics(&file.kind, problems);
+    (mqtt(&file.mqtt, file.hearing.canary_period, topics, base, problems), rules)
+}
+
+pub(super) fn hearing(hearing: &file::Hearing, problems: &mut Problems) -> HearingConfig {
+    let (zero, hour) = (Span::from_secs(0), Span::from_hours(1));
+    let period = problems.span(
+        "hearing.canary_period",
+        hearing.canary_period,
+        Span::from_millis(100),
+        Span::from_secs(60),
+    );
+    HearingConfig {
+        gap: period * GAP_PERIODS,
+        settle: problems.span("hearing.settle", hearing.settle, zero, hour),
+        tell: problems.span("hearing.tell_after", hearing.tell_after, Span::from_secs(1), Span::from_days(1)),
+    }
+}
+
+fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
+    let mut rules = Rules::new();
+    if kinds.is_empty() {
+        problems.error("kind", "a fleet has at least one kind; leave the key out for one named \"detector\"");
+    }
+    for (at, one) in kinds.iter().enumerate() {
+        let path = format!("kind[{at}]");
+        let (least, most) = (Span(SHORTEST_TIMEOUT), Span(LONGEST_TIMEOUT));
+        let timeout = problems.span(&format!("{path}.timeout"), one.timeout, least, most);
+        let grace = problems.span(&format!("{path}.grace"), one.grace, Span::from_secs(0), most);
+        let forget = (Span::from_secs(60), Span::from_days(3650));
+        let forget_after =
+            problems.span(&format!("{path}.forget_after"), one.forget_after, forget.0, forget.1);
+        let Some(kind) = problems.keep(&format!("{path}.name"), one.name.parse::<Kind>()) else { continue };
+        let rule = KindRules {
+            kind: kind.clone(),
+            policy: Policy { timeout, grace },
+            accept_timeout: one.accept_timeout,
+            clock: match one.clock {
+                ClockSource::Arrival => TimeSource::Arrival,
+                ClockSource::Device => TimeSource::Device,
+            },
+            registry: match one.registry {
+                file::Registry::Open => Registry::Open,
+                file::Registry::Closed => Registry::Closed,
+            },
+            forget_after,
+        };
+        if rules.insert(kind, rule).is_some() {
+            problems.error(format!("{path}.name"), format!("{:?} is there twice", one.name));
+        }
+    }
+    rules
+}
+
+/// The templates of all kinds. One that captures `{kind}` stands for every kind and is kept once;
+/// any other belongs to one kind, and two that hear the same topics would leave open to which.
+fn topics(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(String, Option<Kind>)> {
+    let mut topics: Vec<(String, Option<Kind>)> = Vec::new();
+    let mut heard: HashMap<String, (String, &str)> = HashMap::new();
+    for (at, one) in kinds.iter().enumerate() {
+        let path = format!("kind[{at}].topics");
+        if one.topics.is_empty() {
+            problems.error(&path, "is empty; leave the key out for the default topics");
+        }
+        for (nr, template) in one.topics.iter().enumerate() {
+            let path = format!("{path}[{nr}]");
+            let Some(filter) = problems.keep(&path, filter(template)) else { continue };
+            let shared = template.split('/').any(|level| level == "{kind}");
+            match heard.insert(filter, (template.clone(), &one.name)) {
+                Some((before, _)) if shared && before == *template => continue,
+                Some((before, kind)) => {
+                    let text = format!("hears the same topics as {before:?} of kind {kind:?}; leave one out");
+                    problems.error(path, text);
+                }
+                None => {}
+            }
+            if let Ok(kind) = one.name.parse() {
+                topics.push((template.clone(), (!shared).then_some(kind)));
+            }
+        }
+    }
+    topics
+}
+
+/// The topic filter that a template subscribes to.
+fn filter(template: &str) -> Result<String, String> {
+    let mut captured = Vec::new();
+    let mut levels = Vec::new();
+    for level in template.split('/') {
+        let name = level.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+        match name {
+            Some(name) if captured.contains(&name) => return Err(format!("{{{name}}} is there twice")),
+            Some(name) if matches!(name, "unit" | "kind") || is_label_name(name) => {
+                captured.push(name);
+                levels.push("+");
+            }
+            Some(name) => return Err(format!("{name:?} is no name of a label")),
+            None if level.contains(['{', '}']) => {
+                return Err(format!("{level:?}: a capture takes a whole level between slashes"));
+            }
+            None if level.contains(['+', '#']) => {
+                return Err("has a wildcard; capture the level instead, e.g. {site}".to_owned());
+            }
+            None => levels.push(level),
+        }
+    }
+    if !captured.contains(&"unit") {
+        return Err("has no {unit}".to_owned());
+    }
+    if template.starts_with('$') || template.starts_with("rollcall/") {
+        return Err("these topics belong to the broker or to Rollcall itself".to_owned());
+    }
+    Ok(levels.join("/"))
+}
+
+fn mqtt(
+    mqtt: &Mqtt,
+    canary_period: Span,
+    topics: Vec<(String, Option<Kind>)>,
+    base: &Path,
+    problems: &mut Problems,
+) -> intake::Config {
+    broker(&mqtt.url, problems);
+    let password = secrets::read("mqtt.password_file", &mqtt.password_file, base, problems);
+    if mqtt.username.is_empty() && !mqtt.password_file.is_empty() {
+        problems.error("mqtt.password_file", "is the password of nobody; set mqtt.username");
+    }
+    let plain = |text: &str| !text.contains(['/', '+', '#']) && !text.chars().any(char::is_control);
+    if mqtt.client_id.is_empty() || mqtt.client_id.len() > 64 || !plain(&mqtt.client_id) {
+        problems.error("mqtt.client_id", "is 1 to 64 bytes without /, + and #");
+    }
+    if !plain(&mqtt.share) {
+        problems.error("mqtt.share", "the name of a shared subscription has no /, + and #");
+    }
+    if mqtt.publish_state {
+        problems.error("mqtt.publish_state", "is not built yet; leave it at false");
+    }
+    if mqtt.fields.ts.is_empty() {
+        problems.error("mqtt.fields.ts", "is empty; leave the key out for \"ts\"");
+    }
+    intake::Config {
+        url: mqtt.url.clone(),
+        client_id: mqtt.client_id.clone(),
+        credentials: (!mqtt.username.is_empty())
+            .then(|| (mqtt.username.clone(), password.unwrap_or_default())),
+        share: mqtt.share.clone(),
+        qos: problems.number("mqtt.qos", mqtt.qos, 0, 1),
+        keep_alive: problems.span(
+            "mqtt.keep_alive",
+            mqtt.keep_alive,
+            Span::from_secs(1),
+            Span::from_hours(1),
+        ),
+        session_expiry: problems.span(
+            "mqtt.session_expiry",
+            mqtt.session_expiry,
+            Span::from_secs(0),
+            Span::from_days(30),
+        ),
+        receive_maximum: problems.number("mqtt.receive_maximum", mqtt.receive_maximum, 1, u16::MAX),
+        max_payload: problems.number("mqtt.max_payload", mqtt.max_payload, 1, 16 << 20) as usize,
+        max_batch: LARGEST_BATCH,
+        canary_period: canary_period.0,
+        topics,
+        fields: intake::Fields {
+            ts: mqtt.fields.ts.clone(),
+            timeout: mqtt.fields.timeout.clone(),
+            labels: mqtt.fields.labels.clone(),
+            sleep: mqtt.fields.sleep.clone(),
+        },
+    }
+}
+
+fn broker(address: &str, problems: &mut Problems) {
+    const OPTION: &str = "mqtt.url";
+    let Ok(url) = Url::parse(address) else {
+        return problems.error(OPTION, "is no address; write mqtt://host:1883");
+    };
+    match url.scheme() {
+        "mqtt" => {}
+        "mqtts" | "ws" | "wss" => {
+            return problems.error(OPTION, format!("{}:// is not built yet; use mqtt://", url.scheme()));
+        }
+        other => {
+            let meant = suggest(other, ["mqtt", "mqtts", "ws", "wss"].into_iter()).unwrap_or("mqtt");
+            return problems.error(OPTION, format!("{other}:// is unknown; did you mean {meant}://?"));
+        }
+    }
+    if !url.has_host() || !matches!(url.path(), "" | "/") || url.query().is_some() {
+        problems.error(OPTION, "is no address of a broker; write mqtt://host:1883");
+    } else if !url.username().is_empty() || url.password().is_some() {
+        problems.error(OPTION, "holds a name or a password; use mqtt.username and mqtt.password_file");
+    }
+}

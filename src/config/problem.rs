@@ -1,0 +1,134 @@
+//! What is wrong with a configuration, said so that it can be put right.
+//!
+//! What cannot be read is shown where it stands, with a caret under it. What can be read and makes
+//! no sense is collected and told all at once: nobody should have to start a service five times to
+//! learn of five mistakes.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::span::Span;
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{0}")]
+    Unreadable(String),
+    /// The file is no TOML, or a key or a type in it is wrong. The text shows where.
+    #[error("{0}")]
+    Shape(String),
+    /// Values, also those from the environment, that make no sense.
+    #[error("{}", list(.0))]
+    Meaning(Vec<Problem>),
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The option, e.g. `route.receivers[1]`, or the environment variable.
+    pub path: String,
+    /// What is wrong and what would be right.
+    pub text: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.text)
+    }
+}
+
+fn list(problems: &[Problem]) -> String {
+    problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Collects what is wrong, and what is merely odd.
+#[derive(Debug, Default)]
+pub(super) struct Problems {
+    pub(super) errors: Vec<Problem>,
+    pub(super) warnings: Vec<Problem>,
+}
+
+impl Problems {
+    /// Something that makes no sense.
+    pub(super) fn error(&mut self, path: impl Into<String>, text: impl Into<String>) {
+        self.errors.push(Problem { path: path.into(), text: text.into() });
+    }
+
+    /// Something that works and is probably not what was meant.
+    pub(super) fn warn(&mut self, path: impl Into<String>, text: impl Into<String>) {
+        self.warnings.push(Problem { path: path.into(), text: text.into() });
+    }
+
+    /// Keeps the value of a result and collects its error.
+    pub(super) fn keep<T, E: fmt::Display>(&mut self, path: &str, result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.error(path, error.to_string())).ok()
+    }
+
+    /// A span of time, which must lie within bounds.
+    pub(super) fn span(&mut self, path: &str, span: Span, least: Span, most: Span) -> Duration {
+        if span < least || span > most {
+            self.error(path, format!("{span} is out of bounds; {least} to {most} are allowed"));
+        }
+        span.0
+    }
+
+    /// A number, which must lie within bounds.
+    pub(super) fn number<N: PartialOrd + fmt::Display>(&mut self, path: &str, n: N, least: N, most: N) -> N {
+        if n < least || n > most {
+            self.error(path, format!("{n} is out of bounds; {least} to {most} are allowed"));
+        }
+        n
+    }
+}
+
+/// Renders an error of the TOML parser: where it is, what it is, the line and a caret.
+pub(super) fn show(name: &str, text: &str, error: &toml::de::Error) -> String {
+    let what = rephrase(error.message());
+    let Some(span) = error.span() else { return format!("{name}: {what}") };
+    let start = text.floor_char_boundary(span.start);
+    let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
+    let line = text[line_start..].lines().next().unwrap_or_default();
+    let shown = hide_secret(line);
+    let number = text[..line_start].matches('\n').count() + 1;
+    let column = text[line_start..start].chars().count() + 1;
+    let end = text.floor_char_boundary(span.end.min(line_start + line.len()).max(start));
+    let carets = "^".repeat(text[start..end].chars().count().max(1));
+    // Tabs stay tabs, so that the caret stands below what it means on every terminal.
+    let indent: String =
+        text[line_start..start].chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+    let gutter = " ".repeat(number.to_string().len());
+    format!("{name}:{number}:{column}: {what}\n{gutter} |\n{number} | {shown}\n{gutter} | {indent}{carets}")
+}
+
+/// The line without the value of a key that holds a secret: what is shown here lands in logs.
+fn hide_secret(line: &str) -> String {
+    match line.split_once('=') {
+        Some((key, _)) if key.trim() == "secret" => format!("{key}= ..."),
+        _ => line.to_owned(),
+    }
+}
+
+/// Says what serde says about unknown keys and values in the words of a configuration.
+fn rephrase(message: &str) -> String {
+    let message = message.trim_end();
+    for (lead, thing) in [("unknown field `", "unknown key"), ("unknown variant `", "unknown value")] {
+        if let Some((word, known)) = message.strip_prefix(lead).and_then(|rest| rest.split_once('`')) {
+            let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+            return match suggest(word, known.iter().copied()) {
+                Some(meant) => format!("{thing} `{word}`; did you mean `{meant}`?"),
+                None => format!("{thing} `{word}`; known here: {}", known.join(", ")),
+            };
+        }
+    }
+    message.to_owned()
+}
+
+/// The word that was probably meant.
+pub(super) fn suggest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))
+        .filter(|(distance, candidate)| *distance <= candidate.len().max(word.len()).div_ceil(3))
+        .min()
+        .map(|(_, candidate)| candidate)
+}

@@ -1,0 +1,78 @@
+//! Checks what Rollcall shows: the HTTP server with its tokens, and the log.
+
+use std::path::Path;
+
+use tracing_subscriber::EnvFilter;
+
+use super::file::{Http, Log, Role, Token};
+use super::problem::Problems;
+use super::{LogConfig, secrets};
+use crate::http;
+
+pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::Config {
+    if !http.listen.ip().is_loopback() && http.token.is_empty() {
+        let text = format!(
+            "{} can be reached from other machines and there is no [[http.token]]; add one, or listen on \
+             127.0.0.1",
+            http.listen
+        );
+        problems.error("http.listen", text);
+    }
+    let mut names = Vec::new();
+    for (at, one) in http.token.iter().enumerate() {
+        if one.name.is_empty() {
+            problems.error(format!("http.token[{at}].name"), "is missing; the log says it with each change");
+        } else if names.contains(&&one.name) {
+            problems.error(format!("http.token[{at}].name"), format!("{:?} is there twice", one.name));
+        }
+        names.push(&one.name);
+    }
+    let tokens = http.token.iter().enumerate();
+    let tokens =
+        tokens.filter_map(|(at, one)| token(&format!("http.token[{at}]"), one, base, problems)).collect();
+    http::Config { listen: http.listen, tokens }
+}
+
+fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Option<http::Token> {
+    let sha256 = match (token.sha256.is_empty(), token.token_file.is_empty()) {
+        (false, true) => {
+            let bytes = from_hex(&token.sha256);
+            if bytes.is_none() {
+                let text = "is no SHA-256; write 64 hex digits, as `printf %s TOKEN | sha256sum` prints them";
+                problems.error(format!("{path}.sha256"), text);
+            }
+            bytes
+        }
+        (true, false) => secrets::read(&format!("{path}.token_file"), &token.token_file, base, problems)
+            .map(|token| hmac_sha256::Hash::hash(token.as_bytes())),
+        (true, true) => {
+            problems.error(path, "needs either sha256 or token_file");
+            None
+        }
+        (false, false) => {
+            problems.error(path, "has both sha256 and token_file; keep one");
+            None
+        }
+    }?;
+    let role = match token.role {
+        Role::Viewer => http::Role::Viewer,
+        Role::Operator => http::Role::Operator,
+        Role::Admin => http::Role::Admin,
+    };
+    Some(http::Token { name: token.name.clone(), sha256, role })
+}
+
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let digits: Option<Vec<u32>> = text.chars().map(|c| c.to_digit(16)).collect();
+    let bytes: Vec<u8> =
+        digits?.chunks(2).map(|pair| pair.iter().fold(0, |sum, d| sum << 4 | *d as u8)).collect();
+    (text.len() == 64).then(|| bytes.try_into().ok()).flatten()
+}
+
+pub(super) fn log(log: &Log, problems: &mut Problems) -> LogConfig {
+    if let Err(error) = EnvFilter::builder().parse(&log.level) {
+        let text = format!("{:?} is no level ({error}); write error, warn, info, debug or trace", log.level);
+        problems.error("log.level", text);
+    }
+    LogConfig { format: log.format, level: log.level.clone() }
+}

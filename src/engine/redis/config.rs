@@ -1,0 +1,39 @@
+//! What the engine on Redis needs to know.
+
+use std::fmt;
+
+/// What the engine on Redis needs to know.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Config {
+    /// `redis://host:port/db`, `rediss://…` or `redis+unix:///path`.
+    pub url: String,
+    /// The password, if the address does not hold one.
+    pub password: Option<String>,
+    /// What every key begins with.
+    pub prefix: String,
+    /// Over how many partitions a new fleet is spread; a fleet that exists keeps its number.
+    pub partitions: u16,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            url: "redis://127.0.0.1:6379/0".into(),
+            password: None,
+            prefix: "rollcall".into(),
+            partitions: 16,
+        }
+    }
+}
+
+/// Shows the address without a password that may stand in it.
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = self.url.rsplit_once('@').map_or(self.url.as_str(), |(_, host)| host);
+        f.debug_struct("Config")
+            .field("address", &address)
+            .field("prefix", &self.prefix)
+            .field("partitions", &self.partitions)
+            .finish_non_exhaustive()
+    }
+}

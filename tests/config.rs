@@ -1,0 +1,391 @@
+//! What a configuration file may say, and what Rollcall answers to one that makes no sense.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rollcall::alerting::ChannelConfig;
+use rollcall::config::{self, Config, ConfigError};
+use rollcall::http::Role;
+use rollcall::presence::{Kind, Registry, TimeSource};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn load(text: &str) -> Result<Config, ConfigError> {
+    with_variables(text, &[])
+}
+
+fn with_variables(text: &str, variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    let variables = variables.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+    config::parse(text, None, variables)
+}
+
+fn refused(text: &str) -> String {
+    load(text).expect_err("it makes no sense").to_string()
+}
+
+fn kind(name: &str) -> Kind {
+    name.parse().unwrap()
+}
+
+#[test]
+fn without_a_file_a_fleet_of_detectors_on_this_machine_is_watched() {
+    let config = load("").unwrap();
+    assert_eq!(config.engine.url, "redis://127.0.0.1:6379/0");
+    assert_eq!(config.intake.url, "mqtt://127.0.0.1:1883");
+    let topics = ["units/{unit}/heartbeat", "units/{unit}/data"];
+    let expected: Vec<_> = topics.map(|topic| (topic.to_owned(), Some(kind("detector")))).into();
+    assert_eq!(config.intake.topics, expected);
+    assert_eq!(config.rules[&kind("detector")].policy.timeout, 48 * HOUR);
+    assert_eq!(config.alerting.route.pace.interval, Duration::from_secs(300));
+    assert_eq!(config.hearing.gap, Duration::from_secs(3));
+    assert_eq!(config.http.listen.to_string(), "127.0.0.1:8080");
+    assert!(config.alerting.receivers.is_empty() && config.warnings.is_empty());
+}
+
+#[test]
+fn every_option_of_a_kind_reaches_its_rules() {
+    let text = r#"
+        [[kind]]
+        name = "pump"
+        topics = ["pumps/{site}/{unit}"]
+        timeout = "1m 30s"
+        grace = "10s"
+        accept_timeout = false
+        clock = "device"
+        registry = "closed"
+        forget_after = "1d"
+    "#;
+    let config = load(text).unwrap();
+    let rules = &config.rules[&kind("pump")];
+    assert_eq!(config.rules.len(), 1);
+    assert_eq!(rules.policy.timeout, Duration::from_secs(90));
+    assert_eq!(rules.policy.grace, Duration::from_secs(10));
+    assert!(!rules.accept_timeout);
+    assert_eq!((rules.clock, rules.registry), (TimeSource::Device, Registry::Closed));
+    assert_eq!(rules.forget_after, 24 * HOUR);
+}
+
+#[test]
+fn a_template_with_kind_is_kept_once_and_belongs_to_no_kind() {
+    let text = r#"
+        kind = [
+            { name = "a", topics = ["{kind}/{unit}", "a-only/{unit}"] },
+            { name = "b", topics = ["{kind}/{unit}"] },
+        ]
+    "#;
+    let topics = load(text).unwrap().intake.topics;
+    let expected = [("{kind}/{unit}".to_owned(), None), ("a-only/{unit}".to_owned(), Some(kind("a")))];
+    assert_eq!(topics, expected);
+}
+
+#[test]
+fn what_cannot_be_read_is_shown_with_a_caret_under_it() {
+    let cases = [
+        (
+            "[mqtt]\nurl = \"mqtt://x\"\nkeep_alife = \"1s\"\n",
+            "rollcall.toml:3:1: unknown key `keep_alife`; did you mean `keep_alive`?\n  |\n\
+             3 | keep_alife = \"1s\"\n  | ^^^^^^^^^^",
+        ),
+        ("[mqt]\n", "rollcall.toml:1:2: unknown key `mqt`; did you mean `mqtt`?\n  |\n1 | [mqt]\n  |  ^^^"),
+        ("[log]\nformat = \"jason\"\n", "rollcall.toml:2:10: unknown value `jason`; did you mean `json`?"),
+        (
+            "[route]\n\tgroup_wait = 10\n",
+            "rollcall.toml:2:15: invalid type: integer `10`, expected a span of time in quotes, such as \"48h\" \
+             or \"1m 30s\"\n  |\n2 | \tgroup_wait = 10\n  | \t             ^^",
+        ),
+        ("[http]\nlisten = \"localhost\"\n", "rollcall.toml:2:10: invalid socket address syntax"),
+        ("[log]\nlevel = 'é' x\n", "rollcall.toml:2:13: "),
+        ("[[kind]]\nname = \"a\"\nname = \"b\"\n", "rollcall.toml:3:1: duplicate key"),
+        ("[engine", "rollcall.toml:1:8: "),
+    ];
+    for (text, expected) in cases {
+        let told = refused(text);
+        assert!(told.starts_with(expected), "{told}\n--- expected\n{expected}");
+    }
+    let told = refused("[engine]\nzzzzzzzzz = 1\n");
+    assert!(told.contains("unknown key `zzzzzzzzz`; known here: type, url, password_file"), "{told}");
+}
+
+#[test]
+fn a_secret_is_never_shown_not_even_in_an_error_or_a_debug_line() {
+    let told = refused("[[receiver]]\nsecret = whsec_dG9wc2VjcmV0\n");
+    assert!(told.contains("2 | secret = ...") && !told.contains("dG9wc2VjcmV0"), "{told}");
+    let text = "[engine]\nurl = \"redis://:hunter2@127.0.0.1/0\"\n";
+    let config = load(text).unwrap();
+    assert!(!format!("{config:?} {:?}", config.engine).contains("hunter2"));
+    assert!(format!("{:?}", config.engine).contains("127.0.0.1"));
+}
+
+#[test]
+fn everything_that_makes_no_sense_is_told_at_once_under_the_name_of_its_option() {
+    let text = r#"
+        [engine]
+        type = "embedded"
+        partitions = 0
+        prefix = "a{b}"
+        [mqtt]
+        url = "mqtts://broker"
+        password_file = "missing"
+        client_id = "a/b"
+        qos = 2
+        publish_state = true
+        [broker]
+        listen = "127.0.0.1:1883"
+        [[kind]]
+        name = "Detector"
+        timeout = "500ms"
+        topics = ["units/{unit}/+", "units/heartbeat", "units/x{unit}", "{a}/{a}/{unit}", "rollcall/{unit}"]
+        [[kind]]
+        name = "b"
+        timeout = "401d"
+        topics = []
+        [[receiver]]
+        name = "hook"
+        type = "webhook"
+        url = "ftp://example.org"
+        secret = "geheim"
+        from = "a@example.org"
+        concurrency = 0
+        [[receiver]]
+        name = "hook"
+        type = "email"
+        smtp = "smtp://u:p@127.0.0.1"
+        from = "nobody"
+        retry = { first = "2h", longest = "1h" }
+        [[receiver]]
+        name = "pager"
+        [route]
+        receivers = ["hok", "hook", "hook"]
+        group_by = ["a b"]
+        repeat_interval = "4h"
+        [hearing]
+        canary_period = "2m"
+        [expiry]
+        sweep = false
+        hints = false
+        [records]
+        keep = "1h"
+        [http]
+        listen = "0.0.0.0:8080"
+        [log]
+        level = "rollcall=loud"
+    "#;
+    let Err(ConfigError::Meaning(problems)) = load(text) else { panic!("it makes no sense") };
+    let mut paths: Vec<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
+    paths.sort();
+    let expected = [
+        "broker.listen",
+        "engine.partitions",
+        "engine.prefix",
+        "engine.type",
+        "expiry",
+        "hearing.canary_period",
+        "http.listen",
+        "kind[0].name",
+        "kind[0].timeout",
+        "kind[0].topics[0]",
+        "kind[0].topics[1]",
+        "kind[0].topics[2]",
+        "kind[0].topics[3]",
+        "kind[0].topics[4]",
+        "kind[1].timeout",
+        "kind[1].topics",
+        "log.level",
+        "mqtt.client_id",
+        "mqtt.password_file",
+        "mqtt.password_file",
+        "mqtt.publish_state",
+        "mqtt.qos",
+        "mqtt.url",
+        "receiver[0]",
+        "receiver[0].concurrency",
+        "receiver[0].from",
+        "receiver[0].url",
+        "receiver[1].from",
+        "receiver[1].name",
+        "receiver[1].retry.first",
+        "receiver[1].smtp",
+        "receiver[1].to",
+        "receiver[2].type",
+        "records.keep",
+        "route.group_by[0]",
+        "route.receivers[0]",
+        "route.receivers[2]",
+        "route.repeat_interval",
+    ];
+    assert_eq!(paths, expected);
+}
+
+#[test]
+fn what_is_planned_is_refused_with_not_yet_and_what_is_unknown_with_a_suggestion() {
+    let cases = [
+        ("[engine]\ntype = \"embedded\"", "engine.type: the embedded engine is not built yet; use \"redis\""),
+        ("[engine]\nurl = \"redis-sentinel://a\"", "engine.url: redis-sentinel:// is not built yet"),
+        ("[engine]\nurl = \"redis-cluster://a\"", "engine.url: redis-cluster:// is not built yet"),
+        ("[engine]\nurl = \"redi://a\"", "engine.url: redi:// is unknown; did you mean redis://?"),
+        ("[engine]\nurl = \"localhost\"", "engine.url: is no address"),
+        ("[mqtt]\nurl = \"mqtts://a\"", "mqtt.url: mqtts:// is not built yet; use mqtt://"),
+        ("[mqtt]\nurl = \"wss://a\"", "mqtt.url: wss:// is not built yet"),
+        ("[mqtt]\nurl = \"mqt://a\"", "mqtt.url: mqt:// is unknown; did you mean mqtt://?"),
+        ("[mqtt]\nurl = \"mqtt://u:p@a\"", "mqtt.url: holds a name or a password"),
+        ("[mqtt]\npublish_state = true", "mqtt.publish_state: is not built yet"),
+        (
+            "[broker]\nlisten = \"127.0.0.1:1\"",
+            "broker.listen: the broker within the process is not built yet",
+        ),
+    ];
+    for (text, expected) in cases {
+        let told = refused(text);
+        assert!(told.starts_with(expected), "{told}\n--- expected\n{expected}");
+    }
+    let told = refused("[[receiver]]\nname = \"mail\"\n[route]\nreceivers = [\"mial\"]");
+    assert!(told.contains("there is no receiver \"mial\"; did you mean \"mail\"?"), "{told}");
+}
+
+#[test]
+fn two_kinds_never_hear_the_same_topics() {
+    let told = refused("kind = [{ name = \"a\" }, { name = \"b\" }]");
+    assert!(told.contains("kind[1].topics[0]: hears the same topics as"), "{told}");
+    let told = refused("kind = [{ topics = [\"x/{a}/{unit}\", \"x/{unit}/{b}\"] }]");
+    assert!(told.contains("kind[0].topics[1]: hears the same topics as \"x/{a}/{unit}\""), "{told}");
+}
+
+#[test]
+fn the_environment_wins_over_the_file_and_keeps_digits_text() {
+    let file = "[mqtt]\nclient_id = \"file\"\nqos = 1\n";
+    let variables = [
+        ("ROLLCALL_ENGINE__URL", "redis://10.0.0.5:6379/1"),
+        ("ROLLCALL_MQTT__CLIENT_ID", "0123"),
+        ("ROLLCALL_MQTT__QOS", "0"),
+        ("ROLLCALL_MQTT__FIELDS__TS", "time"),
+        ("ROLLCALL_EXPIRY__HINTS", "false"),
+        ("ROLLCALL_ROUTE__GROUP_WAIT", "1m 30s"),
+        ("ROLLCALL_HTTP__LISTEN", "[::1]:9000"),
+        ("PATH", "/bin"),
+        ("ROLLCALL_CONFIG", "somewhere.toml"),
+    ];
+    let config = with_variables(file, &variables).unwrap();
+    assert_eq!(config.engine.url, "redis://10.0.0.5:6379/1");
+    assert_eq!(config.intake.client_id, "0123");
+    assert_eq!(config.intake.qos, 0);
+    assert_eq!(config.intake.fields.ts, "time");
+    assert!(!config.expiry.hints && config.expiry.sweep);
+    assert_eq!(config.alerting.route.pace.wait, Duration::from_secs(90));
+    assert_eq!(config.http.listen.to_string(), "[::1]:9000");
+}
+
+#[test]
+fn a_variable_that_sets_nothing_is_an_error_with_a_suggestion() {
+    let cases = [
+        ("ROLLCALL_ENGINE_URL", "x", "there is no such option; did you mean ROLLCALL_ENGINE__URL?"),
+        ("ROLLCALL_MQTT__QSO", "1", "there is no such option; did you mean ROLLCALL_MQTT__QOS?"),
+        ("ROLLCALL_NONSENSE_ALTOGETHER", "1", "there is no such option; config/reference.toml has them all"),
+        ("ROLLCALL_MQTT__QOS", "many", "not a whole number"),
+        ("ROLLCALL_MQTT__QOS", "-1", "invalid value: integer `-1`, expected u8"),
+        ("ROLLCALL_EXPIRY__SWEEP", "yes", "either true or false"),
+        ("ROLLCALL_ROUTE__RECEIVERS", "hook", "a list cannot be set here; write it into the file"),
+        ("ROLLCALL_ROUTE__GROUP_WAIT", "soon", "invalid value: string \"soon\", expected a span of time"),
+        ("ROLLCALL_LOG__FORMAT", "xml", "unknown variant `xml`"),
+    ];
+    for (name, value, expected) in cases {
+        let told = with_variables("", &[(name, value)]).expect_err(name).to_string();
+        assert!(told.starts_with(&format!("{name}: {expected}")), "{told}\n--- expected\n{expected}");
+    }
+}
+
+#[test]
+fn a_kubernetes_service_of_the_same_name_does_not_keep_rollcall_from_starting() {
+    let links = [
+        ("ROLLCALL_SERVICE_HOST", "10.0.0.1"),
+        ("ROLLCALL_SERVICE_PORT_HTTP", "8080"),
+        ("ROLLCALL_PORT", "tcp://10.0.0.1:8080"),
+        ("ROLLCALL_PORT_8080_TCP_ADDR", "10.0.0.1"),
+        ("ROLLCALL_REDIS_SERVICE_HOST", "10.0.0.2"),
+    ];
+    with_variables("", &links).unwrap();
+}
+
+#[test]
+fn secrets_are_read_beside_the_file_without_their_newline() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rollcall.toml");
+    std::fs::write(dir.path().join("redis"), "12345678\n").unwrap();
+    std::fs::write(dir.path().join("mqtt"), " pass word \n").unwrap();
+    std::fs::write(dir.path().join("hook"), "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n").unwrap();
+    std::fs::write(dir.path().join("token"), "abc\n").unwrap();
+    let text = r#"
+        engine.password_file = "redis"
+        mqtt.username = "rollcall"
+        mqtt.password_file = "mqtt"
+        receiver = [{ name = "hook", type = "webhook", url = "http://127.0.0.1:1/x", secret_file = "hook" }]
+        route.receivers = ["hook"]
+        http.listen = "0.0.0.0:80"
+        http.token = [
+            { name = "a", role = "admin", token_file = "token" },
+            { name = "b", sha256 = "BA7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" },
+        ]
+    "#;
+    std::fs::write(&file, text).unwrap();
+    let config = config::load(Some(&file)).unwrap();
+    assert_eq!(config.source.as_deref(), Some(file.as_path()));
+    assert_eq!(config.engine.password.as_deref(), Some("12345678"));
+    assert_eq!(config.intake.credentials, Some(("rollcall".into(), "pass word".into())));
+    let ChannelConfig::Webhook { secret, .. } = &config.alerting.receivers[0].channel else { panic!() };
+    assert_eq!(secret.as_deref(), Some("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"));
+    let [a, b] = config.http.tokens.as_slice() else { panic!() };
+    assert_eq!(a.sha256, b.sha256, "both are the SHA-256 of abc");
+    assert_eq!((a.role, b.role), (Role::Admin, Role::Viewer));
+}
+
+#[test]
+fn a_secret_that_is_missing_empty_or_given_twice_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("empty"), "\n").unwrap();
+    let hook = "name = \"hook\"\ntype = \"webhook\"\nurl = \"http://127.0.0.1:1\"\n";
+    let cases = [
+        ("[engine]\npassword_file = \"gone\"".to_owned(), "engine.password_file: ", "cannot be read"),
+        ("[engine]\npassword_file = \"empty\"".to_owned(), "engine.password_file: ", "is empty"),
+        (
+            "[engine]\nurl = \"redis://:a@b\"\npassword_file = \"empty\"".to_owned(),
+            "engine.url: ",
+            "holds a password",
+        ),
+        (
+            format!("[[receiver]]\n{hook}secret = \"whsec_YWJj\"\nsecret_file = \"empty\""),
+            "receiver[0]: ",
+            "has both secret and secret_file",
+        ),
+        ("[[http.token]]\nname = \"a\"".to_owned(), "http.token[0]: ", "needs either sha256 or token_file"),
+        (
+            "[[http.token]]\nname = \"a\"\nsha256 = \"abc\"".to_owned(),
+            "http.token[0].sha256: ",
+            "is no SHA-256; write 64 hex digits",
+        ),
+    ];
+    for (text, path, expected) in cases {
+        let told = config::parse(&text, Some(&dir.path().join("rollcall.toml")), []).unwrap_err().to_string();
+        let found = told.lines().any(|line| line.starts_with(path) && line.contains(expected));
+        assert!(found, "{told}\n--- expected\n{path}… {expected}");
+    }
+}
+
+#[test]
+fn what_works_and_is_probably_not_meant_is_a_warning() {
+    let text = r#"
+        [[receiver]]
+        name = "hook"
+        type = "webhook"
+        url = "http://127.0.0.1:1"
+        [expiry]
+        sweep = false
+    "#;
+    let config = load(text).unwrap();
+    let paths: Vec<&str> = config.warnings.iter().map(|problem| problem.path.as_str()).collect();
+    assert_eq!(paths, ["expiry.sweep", "receiver[0]", "receiver[0].name"]);
+}
+
+#[test]
+fn a_file_that_was_named_and_is_not_there_is_an_error() {
+    let told = config::load(Some(Path::new("/nowhere/rollcall.toml"))).unwrap_err().to_string();
+    assert!(told.starts_with("/nowhere/rollcall.toml cannot be read: "), "{told}");
+}

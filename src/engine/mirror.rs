@@ -121,6 +121,11 @@ impl Mirror {
         self.compared_at().is_some()
     }
 
+    /// Whether that partition was completely compared at least once.
+    pub fn is_partition_filled(&self, partition: u16) -> bool {
+        self.read(partition).compared_at.is_some()
+    }
+
     /// Since the oldest partition was compared with the engine; `None` before all were.
     pub fn age(&self, now: Timestamp) -> Option<Duration> {
         Some(now.since(self.compared_at()?))

@@ -43,9 +43,11 @@ pub mod encoding;
 pub mod mirror;
 pub mod redis;
 pub mod roll;
+pub mod walk;
 
 pub use mirror::Mirror;
 pub use roll::Roll;
+pub use walk::Walk;
 
 /// The most units of one partition that one step of an engine takes on.
 pub const LARGEST_STEP: usize = 500;

@@ -55,7 +55,7 @@ impl Text {
             cursor: Cursor::default(),
             chunk: Chunk::default(),
             plain: Vec::with_capacity(PIECE + PIECE / 2),
-            // The fastest level already makes a tenth of it.
+            // The fastest level already leaves less than a tenth of it.
             gzip: gzip.then(|| GzEncoder::new(Vec::new(), Compression::fast())),
         };
         text.begin(Some(Family::Up));

@@ -3,8 +3,11 @@
 //!
 //! Handed in, never global. Labels come from enums and from the configuration, never from devices,
 //! so the number of series is bounded.
+//!
+//! It also keeps what is wrong at the moment, so that readiness tells the same as metrics and log.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -106,10 +109,32 @@ words! {
     }
 }
 
+/// Something that is wrong at the moment.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Problem {
+    /// A short constant name.
+    pub name: &'static str,
+    /// What is wrong and what to do.
+    pub text: String,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Rollcall does not do its work.
+    Serious,
+    /// Rollcall works; somebody should have a look all the same.
+    Warning,
+}
+
 /// Counts and logs. Cheap to share.
 pub struct Telemetry {
     registry: Registry,
     samples: Sampler,
+    problems: Problems,
     heartbeats: IntCounterVec,
     oddities: IntCounterVec,
     heartbeat_lag: Histogram,
@@ -146,6 +171,7 @@ impl Telemetry {
         let make = Maker(&registry);
         let telemetry = Telemetry {
             samples: Sampler::new(clock.clone()),
+            problems: Problems::of_a_beginning(),
             heartbeats: make.counters(
                 "heartbeats_total",
                 "Messages from devices by what became of them.",
@@ -321,12 +347,17 @@ impl Telemetry {
     /// A connection to the broker stands and is subscribed.
     pub fn mqtt_connected(&self, connection: &str, broker: &str) {
         self.connected.with_label_values(&[connection]).set(1);
+        self.problems.clear(MQTT_DISCONNECTED, "");
+        self.problems.clear(MQTT_DISCONNECTED, connection);
         tracing::info!(connection, broker, "connected to the MQTT broker and subscribed");
     }
 
     /// A connection to the broker was lost or could not be made.
     pub fn mqtt_disconnected(&self, connection: &str, broker: &str, why: &str, retry_in: Duration) {
         self.connected.with_label_values(&[connection]).set(0);
+        self.problems.clear(MQTT_DISCONNECTED, "");
+        let text = format!("connection {connection} to the MQTT broker at {broker} does not stand: {why}");
+        self.problems.set(MQTT_DISCONNECTED, connection, text, Severity::Serious);
         tracing::warn!(
             connection,
             broker,
@@ -355,6 +386,11 @@ impl Telemetry {
     pub fn blind(&self, blind: bool, heard: Option<Timestamp>) {
         let before = self.blind.get();
         self.blind.set(blind.into());
+        if blind {
+            self.problems.set(NOT_HEARING, "", not_hearing(heard), Severity::Serious);
+        } else {
+            self.problems.clear(NOT_HEARING, "");
+        }
         match (before, blind) {
             (0, true) => tracing::warn!(
                 heard = heard.map(tracing::field::display),
@@ -415,6 +451,14 @@ impl Telemetry {
     pub fn engine_up(&self, error: Option<&dyn std::fmt::Display>) {
         let before = self.engine_up.get();
         self.engine_up.set(error.is_none().into());
+        match error {
+            Some(error) => {
+                let text = format!("the engine does not answer: {error}");
+                self.problems.set(ENGINE_DOWN, "", text, Severity::Serious);
+            }
+            None if before == 0 => self.problems.clear(ENGINE_DOWN, ""),
+            None => {}
+        }
         match (before, error) {
             (0, None) => tracing::info!("engine answers"),
             (1, Some(error)) => tracing::error!("engine does not answer: {error}"),
@@ -432,11 +476,20 @@ impl Telemetry {
         let gauge = self.engine_warnings.with_label_values(&[name]);
         let before = gauge.get();
         gauge.set(text.is_some().into());
+        match text {
+            Some(text) => self.problems.set(name, "", text.to_owned(), Severity::Warning),
+            None => self.problems.clear(name, ""),
+        }
         match (before, text) {
             (0, Some(text)) => tracing::warn!(name, "{text}"),
             (1, None) => tracing::info!(name, "problem is gone"),
             _ => {}
         }
+    }
+
+    /// What is wrong at the moment, the serious first.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.problems.list()
     }
 
     /// How many partitions this instance owns.
@@ -476,6 +529,54 @@ fn heard_as_str(heard: Heard) -> &'static str {
 
 fn shorten(topic: &str) -> String {
     topic.chars().take(200).collect()
+}
+
+const ENGINE_DOWN: &str = "engine_down";
+const MQTT_DISCONNECTED: &str = "mqtt_disconnected";
+const NOT_HEARING: &str = "not_hearing";
+
+fn not_hearing(heard: Option<Timestamp>) -> String {
+    match heard {
+        None => "no canary has come back yet; no unit is declared offline until one does".to_owned(),
+        Some(heard) => format!(
+            "blind: no canary that was sent after {heard} has come back; no unit is declared offline until one does"
+        ),
+    }
+}
+
+/// What is wrong at the moment, by name and, where there are several of a sort, by which of them.
+/// Both come from constants and from the configuration, so there are few.
+struct Problems(Mutex<BTreeMap<(&'static str, String), Problem>>);
+
+impl Problems {
+    /// Nothing is known to work before it was seen to.
+    fn of_a_beginning() -> Problems {
+        let problems = Problems(Mutex::default());
+        let yet = |what: &str| format!("{what} since the start");
+        problems.set(ENGINE_DOWN, "", yet("the engine has not answered"), Severity::Serious);
+        problems.set(MQTT_DISCONNECTED, "", yet("the MQTT broker was not reached"), Severity::Serious);
+        problems.set(NOT_HEARING, "", not_hearing(None), Severity::Serious);
+        problems
+    }
+
+    fn set(&self, name: &'static str, which: &str, text: String, severity: Severity) {
+        self.lock().insert((name, which.to_owned()), Problem { name, text, severity });
+    }
+
+    fn clear(&self, name: &'static str, which: &str) {
+        self.lock().remove(&(name, which.to_owned()));
+    }
+
+    fn list(&self) -> Vec<Problem> {
+        let (mut all, warnings): (Vec<_>, Vec<_>) =
+            self.lock().values().cloned().partition(|problem| problem.severity == Severity::Serious);
+        all.extend(warnings);
+        all
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<(&'static str, String), Problem>> {
+        self.0.lock().expect("nothing panics under this lock")
+    }
 }
 
 /// Makes metrics and registers them.
@@ -543,5 +644,49 @@ impl Sampler {
             held.fetch_add(1, Ordering::Relaxed);
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(telemetry: &Telemetry) -> Vec<&'static str> {
+        telemetry.problems().iter().map(|problem| problem.name).collect()
+    }
+
+    #[test]
+    fn nothing_is_known_to_work_before_it_was_seen_to() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        assert_eq!(names(&telemetry), [ENGINE_DOWN, MQTT_DISCONNECTED, NOT_HEARING]);
+        telemetry.engine_up(None);
+        telemetry.mqtt_connected("fleet", "mqtt://127.0.0.1");
+        telemetry.blind(false, Some(Timestamp::ZERO));
+        assert_eq!(telemetry.problems(), []);
+    }
+
+    #[test]
+    fn each_connection_that_does_not_stand_is_named_until_it_stands() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        telemetry.engine_up(None);
+        telemetry.blind(false, None);
+        telemetry.mqtt_connected("one", "broker");
+        telemetry.mqtt_disconnected("two", "broker", "refused", Duration::ZERO);
+        let [problem] = &telemetry.problems()[..] else { panic!("{:?}", telemetry.problems()) };
+        assert!(problem.text.contains("two") && problem.text.contains("refused"), "{}", problem.text);
+        telemetry.mqtt_connected("two", "broker");
+        assert_eq!(telemetry.problems(), []);
+    }
+
+    #[test]
+    fn a_warning_of_the_engine_is_no_serious_problem_and_goes_when_it_is_over() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        telemetry.engine_warning("no_persistence", Some("switch it on"));
+        assert_eq!(telemetry.problems().last().unwrap().severity, Severity::Warning);
+        telemetry.engine_up(None);
+        telemetry.engine_up(Some(&"gone"));
+        assert!(names(&telemetry).contains(&ENGINE_DOWN));
+        telemetry.engine_warning("no_persistence", None);
+        assert!(!names(&telemetry).contains(&"no_persistence"));
     }
 }

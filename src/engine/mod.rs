@@ -43,12 +43,37 @@ pub mod encoding;
 pub mod mirror;
 pub mod redis;
 pub mod roll;
+pub mod walk;
 
 pub use mirror::Mirror;
 pub use roll::Roll;
+pub use walk::Walk;
 
 /// The most units of one partition that one step of an engine takes on.
 pub const LARGEST_STEP: usize = 500;
+
+/// The partition that holds a unit: CRC-16/XMODEM of `<kind>:<unit>`, modulo their number.
+pub fn partition_of(unit: &Unit, partitions: u16) -> u16 {
+    let bytes = unit.kind.as_str().bytes().chain([b':']).chain(unit.id.as_str().bytes());
+    let crc = bytes.fold(0u16, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)]);
+    crc % partitions.max(1)
+}
+
+const CRC16: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
 
 /// Why the engine could not do what was asked.
 #[derive(Debug, thiserror::Error)]

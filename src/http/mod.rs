@@ -1,6 +1,36 @@
 //! What Rollcall shows: metrics, health, records and units.
+//!
+//! One file a page. A page lists what it reads and gets no more; lists and counts come from the
+//! mirror, single units and records from the engine, and nothing walks over the engine for a
+//! request. Whatever goes wrong is answered as `application/problem+json`.
+//!
+//! Every page is read-only so far. With tokens configured, every page but the two for health needs
+//! one.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::ensure;
+use axum::Router;
+use axum::middleware::{from_fn, from_fn_with_state};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::engine::{Engine, Mirror, Roll};
+use crate::telemetry::Telemetry;
+
+mod connections;
+mod guard;
+mod health;
+mod home;
+mod metrics;
+mod problem;
+mod records;
+mod unit_metrics;
+mod units;
+
+use problem::Problem;
 
 /// What the server needs to know.
 #[derive(Clone, Debug)]
@@ -9,6 +39,21 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Who may ask; empty: everybody who can reach the address.
     pub tokens: Vec<Token>,
+    /// Which units `/metrics/units` shows when the request does not say.
+    pub unit_metrics: UnitMetrics,
+}
+
+/// Which units `/metrics/units` shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnitMetrics {
+    /// Every unit.
+    #[default]
+    All,
+    /// Those with an open record.
+    Offline,
+    /// None.
+    Off,
 }
 
 /// A bearer token.
@@ -31,4 +76,52 @@ pub enum Role {
     Operator,
     /// Register and remove units.
     Admin,
+}
+
+/// What the server shows.
+#[derive(Clone)]
+pub struct Shown {
+    /// Single units and records.
+    pub engine: Arc<dyn Engine>,
+    /// The rules, and how far Rollcall has heard.
+    pub roll: Arc<Roll>,
+    /// All units.
+    pub mirror: Arc<Mirror>,
+    /// Metrics and what is wrong.
+    pub telemetry: Arc<Telemetry>,
+    /// The time of asking.
+    pub clock: Clock,
+}
+
+/// Answers requests until `stop`; answers that are on their way get a few seconds more, streams
+/// are cut off. The listener is bound by the caller, so that a port in use is found at the start.
+pub async fn serve(
+    config: Config,
+    listener: TcpListener,
+    shown: Shown,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let address = listener.local_addr()?;
+    ensure!(
+        address.ip().is_loopback() || !config.tokens.is_empty(),
+        "{address} can be reached from elsewhere; configure a token or listen on 127.0.0.1 (http.listen)"
+    );
+    connections::accept(listener, pages(&config, shown, &stop), stop).await;
+    Ok(())
+}
+
+fn pages(config: &Config, shown: Shown, stop: &CancellationToken) -> Router {
+    let Shown { engine, roll, mirror, telemetry, clock } = shown;
+    Router::new()
+        .merge(home::page(mirror.clone(), roll.clone(), clock.clone()))
+        .merge(health::pages(mirror.clone(), telemetry.clone()))
+        .merge(metrics::page(mirror.clone(), roll.clone(), telemetry, clock.clone()))
+        .merge(unit_metrics::page(mirror, roll.clone(), clock.clone(), config.unit_metrics, stop.clone()))
+        .merge(records::pages(engine.clone()))
+        .merge(units::page(engine, roll, clock))
+        .fallback(|| async { Problem::not_found("there is no such page") })
+        .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
+        .layer(from_fn(guard::limit_time))
+        .layer(from_fn_with_state(Arc::from(config.tokens.as_slice()), guard::ask_for_a_token))
+        .layer(from_fn(guard::set_headers))
 }

@@ -1,0 +1,113 @@
+//! What the mirror keeps of a unit, and which of two things it is told is the newer one.
+
+use crate::clock::Timestamp;
+use crate::presence::{Cause, Facts, Interval, KindRules, Policy, Standing};
+
+/// How a unit stands, without the details of an open record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Footing {
+    /// No unit: the place is free for the next one.
+    Free,
+    /// Heard, and not known otherwise: a heartbeat was recorded before any facts were read.
+    Assumed,
+    /// Heard, and not known to be offline.
+    Present,
+    /// Registered and not yet heard.
+    NeverSeen,
+    /// Offline.
+    Offline,
+    /// Offline without ever having been heard.
+    OfflineUnheard,
+}
+
+impl Footing {
+    /// Whether its last seen time is that of a heartbeat.
+    pub fn is_heard(self) -> bool {
+        matches!(self, Footing::Assumed | Footing::Present | Footing::Offline)
+    }
+
+    /// Whether it has an open record.
+    pub fn is_offline(self) -> bool {
+        matches!(self, Footing::Offline | Footing::OfflineUnheard)
+    }
+}
+
+/// One unit in 24 bytes.
+pub(super) struct Row {
+    /// The newest heartbeat or, never heard, the registration.
+    pub last_seen: Timestamp,
+    /// Where its id starts in the names.
+    pub name: u32,
+    /// The shard's count of marks when its facts were last told; see [`super::Mark`].
+    pub told: u32,
+    /// The number of its policy.
+    pub policy: u32,
+    /// The number of its kind.
+    pub kind: u16,
+    /// The length of its id.
+    pub length: u8,
+    /// How it stands.
+    pub footing: Footing,
+}
+
+/// When a unit need not be heard; few units have any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Absence {
+    /// Planned by an operator.
+    pub pause: Option<Interval>,
+    /// Announced by the unit; void after a newer heartbeat.
+    pub sleep: Option<Interval>,
+}
+
+/// What facts and expiry key say of a unit.
+pub(super) struct Known {
+    pub footing: Footing,
+    pub last_seen: Timestamp,
+    pub policy: Policy,
+    pub absence: Option<Absence>,
+}
+
+impl Known {
+    /// `None`: the unit was removed.
+    pub fn of(facts: &Facts, alive: Option<Timestamp>, rules: &KindRules) -> Option<Known> {
+        let footing = match &facts.standing {
+            Standing::Retired(_) => return None,
+            Standing::NeverSeen => Footing::NeverSeen,
+            Standing::Present => Footing::Present,
+            Standing::Offline(silence) => match silence.cause {
+                Cause::Silence => Footing::Offline,
+                Cause::NeverSeen => Footing::OfflineUnheard,
+            },
+        };
+        let absent = facts.pause.is_some() || facts.sleep.is_some();
+        Some(Known {
+            footing,
+            last_seen: alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen)),
+            policy: facts.policy(rules),
+            absence: absent.then_some(Absence { pause: facts.pause, sleep: facts.sleep }),
+        })
+    }
+
+    /// What a heartbeat alone says.
+    pub fn heard(at: Timestamp, policy: Policy) -> Known {
+        Known { footing: Footing::Assumed, last_seen: at, policy, absence: None }
+    }
+
+    /// Whether this tells of an earlier time than the row. Two tasks apply their changes in one
+    /// order and may come here in the other: a silence that ended meanwhile must not come back.
+    pub fn is_older_than(&self, row: &Row) -> bool {
+        let present = matches!(row.footing, Footing::Assumed | Footing::Present);
+        let unheard = !self.footing.is_heard();
+        present && (unheard || self.footing.is_offline() && self.last_seen < row.last_seen)
+    }
+
+    /// The last seen time of the row from now on: a heartbeat that came here before is not lost.
+    pub fn newest(&self, row: &Row) -> Timestamp {
+        if self.footing == Footing::Present && row.footing.is_heard() {
+            self.last_seen.max(row.last_seen)
+        } else {
+            self.last_seen
+        }
+    }
+}

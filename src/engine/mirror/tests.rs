@@ -1,0 +1,422 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::presence::{
+    self, Declared, Facts, Hearing, Heartbeat, IndexChange, Interval, Labels, Ledger, Override, Policy,
+    Registration, State, Verdict,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_millis(1_700_000_000_000) + Duration::from_secs(seconds)
+}
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+fn rules() -> Arc<Rules> {
+    let kind: Kind = "detector".parse().unwrap();
+    let policy = Policy { timeout: 100 * SECOND, grace: 20 * SECOND };
+    Arc::new(Rules::from([(kind.clone(), KindRules { policy, ..KindRules::new(kind) })]))
+}
+
+fn unit(number: usize) -> Unit {
+    format!("detector:unit {number}").parse().unwrap()
+}
+
+fn stranger(unit: Unit) -> Snapshot {
+    Snapshot { unit, alive: None, facts: None, stored: None }
+}
+
+fn beat(unit: Unit, at: Timestamp) -> Heartbeat {
+    Heartbeat { unit, at, declared: Declared::default() }
+}
+
+/// What an engine does, in a map.
+struct Model {
+    rules: Arc<Rules>,
+    units: BTreeMap<Unit, Snapshot>,
+    mirror: Mirror,
+}
+
+impl Model {
+    fn new() -> Model {
+        let rules = rules();
+        Model { rules: rules.clone(), units: BTreeMap::new(), mirror: Mirror::new(rules, 3) }
+    }
+
+    fn rules(&self) -> &KindRules {
+        self.rules.values().next().unwrap()
+    }
+
+    fn read(&self, unit: &Unit) -> Snapshot {
+        self.units.get(unit).cloned().unwrap_or_else(|| stranger(unit.clone()))
+    }
+
+    /// Applies a change and leaves it to the caller to tell the mirror.
+    fn apply(&mut self, seen: &Snapshot, change: &Change) {
+        let after = self.units.entry(seen.unit.clone()).or_insert_with(|| seen.clone());
+        after.facts = change.facts.clone();
+        after.alive = match change.key {
+            KeyChange::Keep => seen.alive,
+            KeyChange::Set { last_seen, .. } => Some(last_seen),
+            KeyChange::Delete => None,
+        };
+    }
+
+    fn changed(&mut self, seen: Snapshot, change: Change) {
+        self.apply(&seen, &change);
+        self.mirror.changed(&seen, &change);
+    }
+
+    fn hear(&mut self, beat: &Heartbeat, hearing: &Hearing, now: Timestamp) {
+        let seen = self.read(&beat.unit);
+        if seen.alive.is_some_and(|alive| alive <= beat.at) && beat.declared.is_empty() {
+            self.units.get_mut(&beat.unit).unwrap().alive = Some(beat.at);
+            self.mirror.seen(&beat.unit, beat.at);
+        } else if let (_, Some(change)) = presence::hear(&seen, beat, self.rules(), hearing, now) {
+            self.changed(seen, change);
+        }
+    }
+
+    fn look(&mut self, unit: &Unit, hearing: &Hearing, now: Timestamp) {
+        let seen = self.read(unit);
+        match presence::look(&seen, self.rules(), hearing, now) {
+            Verdict::Alive(change) | Verdict::Offline(change) | Verdict::Back(change) => {
+                self.changed(seen, change);
+            }
+            _ => {}
+        }
+    }
+
+    fn register(&mut self, unit: &Unit, wanted: &Registration, hearing: &Hearing, now: Timestamp) {
+        let seen = self.read(unit);
+        let change = presence::register(&seen, wanted, self.rules(), hearing, now);
+        self.changed(seen, change);
+    }
+
+    fn retire(&mut self, unit: &Unit, now: Timestamp) {
+        let seen = self.read(unit);
+        if let Some(change) = presence::retire(&seen, now) {
+            self.changed(seen, change);
+        }
+    }
+
+    fn page(&self, partition: u16) -> Vec<Snapshot> {
+        self.units.values().filter(|seen| partition_of(&seen.unit, 3) == partition).cloned().collect()
+    }
+
+    /// What a reader of the mirror has to see.
+    fn truth(&self, hearing: &Hearing, now: Timestamp) -> Vec<(String, State, Option<Timestamp>)> {
+        let judged = self.units.values().filter_map(|seen| {
+            let state = presence::state(seen, self.rules(), hearing, now)?;
+            let known = Known::of(seen.facts.as_ref()?, seen.alive, self.rules())?;
+            let last_seen = known.footing.is_heard().then_some(known.last_seen);
+            Some((seen.unit.id.as_str().to_owned(), state, last_seen))
+        });
+        judged.collect()
+    }
+}
+
+fn listed(mirror: &Mirror, hearing: &Hearing, now: Timestamp) -> Vec<(String, State, Option<Timestamp>)> {
+    let (mut cursor, mut chunk, mut all) = (Cursor::default(), Chunk::default(), Vec::new());
+    while mirror.read_next(&mut cursor, &mut chunk, hearing, now) {
+        all.extend(mirror.units(&chunk).map(|seen| (seen.id.to_owned(), seen.state, seen.last_seen)));
+    }
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all
+}
+
+fn ids(mirror: &Mirror) -> Vec<String> {
+    listed(mirror, &Hearing::default(), at(0)).into_iter().map(|(id, ..)| id).collect()
+}
+
+fn walk(mirror: &Mirror, partition: u16, read: impl FnOnce() -> Vec<Snapshot>) {
+    let mark = mirror.mark(partition);
+    mirror.compare(mark, &read());
+    mirror.finish(mark, at(0));
+}
+
+fn present(unit: Unit, last_seen: Timestamp) -> Snapshot {
+    let facts = Some(Facts::new(Standing::Present, last_seen));
+    Snapshot { alive: Some(last_seen), facts, ..stranger(unit) }
+}
+
+#[test]
+fn a_partition_is_the_crc_16_of_kind_and_id() {
+    // The checksums are those of Python's `binascii.crc_hqx`.
+    let cases = [("a:1", 24695), ("detector:unit 7", 60116), ("x:ü", 57474)];
+    for (text, crc) in cases {
+        let unit: Unit = text.parse().unwrap();
+        assert_eq!(partition_of(&unit, u16::MAX), crc);
+        assert_eq!(partition_of(&unit, 16), crc % 16);
+    }
+}
+
+#[test]
+fn states_are_numbered_in_the_order_in_which_they_are_shown() {
+    for (number, state) in State::ALL.into_iter().enumerate() {
+        assert_eq!(state as usize, number);
+    }
+}
+
+#[test]
+fn a_row_takes_24_bytes() {
+    assert_eq!(size_of::<row::Row>(), 24);
+}
+
+#[test]
+fn a_heartbeat_that_was_on_its_way_does_not_bring_a_removed_unit_back() {
+    let mut model = Model::new();
+    model.hear(&beat(unit(1), at(0)), &Hearing::default(), at(0));
+    model.retire(&unit(1), at(1));
+    model.mirror.seen(&unit(1), at(1));
+    assert!(ids(&model.mirror).is_empty());
+}
+
+#[test]
+fn a_page_that_was_read_before_a_removal_does_not_bring_the_unit_back() {
+    let mut model = Model::new();
+    model.hear(&beat(unit(1), at(0)), &Hearing::default(), at(0));
+    let partition = partition_of(&unit(1), 3);
+    let mark = model.mirror.mark(partition);
+    let page = model.page(partition);
+    model.retire(&unit(1), at(1));
+    model.mirror.compare(mark, &page);
+    assert!(ids(&model.mirror).is_empty());
+}
+
+#[test]
+fn a_page_that_was_read_before_a_change_does_not_undo_it() {
+    let mut model = Model::new();
+    let hearing = Hearing { heard: Some(at(500)), ..Hearing::default() };
+    model.hear(&beat(unit(1), at(0)), &hearing, at(0));
+    let partition = partition_of(&unit(1), 3);
+    let mark = model.mirror.mark(partition);
+    let page = model.page(partition);
+    model.look(&unit(1), &hearing, at(500));
+    model.mirror.compare(mark, &page);
+    assert_eq!(listed(&model.mirror, &hearing, at(500))[0].1, State::Offline);
+}
+
+#[test]
+fn a_page_brings_what_others_applied() {
+    let mirror = Mirror::new(rules(), 3);
+    let mine = partition_of(&unit(1), 3);
+    mirror.seen(&unit(1), at(9));
+    let mark = mirror.mark(mine);
+    mirror.compare(mark, &[present(unit(1), at(5))]);
+    assert_eq!(listed(&mirror, &Hearing::default(), at(10)), [("unit 1".into(), State::Online, Some(at(9)))]);
+    let mut gone = present(unit(1), at(9));
+    gone.facts = Some(Facts::new(Standing::Retired(at(20)), at(9)));
+    walk(&mirror, mine, || vec![gone]);
+    assert!(ids(&mirror).is_empty());
+}
+
+#[test]
+fn a_unit_that_the_engine_has_lost_leaves_with_the_next_round() {
+    let mirror = Mirror::new(rules(), 1);
+    for number in 0..5 {
+        mirror.seen(&unit(number), at(0));
+    }
+    walk(&mirror, 0, || vec![present(unit(3), at(0))]);
+    assert_eq!(ids(&mirror), ["unit 3"]);
+}
+
+#[test]
+fn a_unit_that_appears_during_a_round_stays() {
+    let mirror = Mirror::new(rules(), 1);
+    walk(&mirror, 0, || {
+        mirror.seen(&unit(1), at(0));
+        Vec::new()
+    });
+    assert_eq!(ids(&mirror), ["unit 1"]);
+}
+
+#[test]
+fn facts_that_are_read_during_a_round_correct_what_a_heartbeat_let_assume() {
+    let mirror = Mirror::new(rules(), 1);
+    let mut short = present(unit(1), at(0));
+    short.facts.as_mut().unwrap().set = Override { timeout: Some(SECOND), grace: Some(Duration::ZERO) };
+    walk(&mirror, 0, || {
+        mirror.seen(&unit(1), at(0));
+        vec![short]
+    });
+    assert_eq!(listed(&mirror, &Hearing::default(), at(10))[0].1, State::Unknown);
+}
+
+#[test]
+fn a_take_that_is_told_after_the_return_that_followed_it_does_not_hide_the_unit() {
+    let mut model = Model::new();
+    let hearing = Hearing { heard: Some(at(500)), ..Hearing::default() };
+    model.hear(&beat(unit(1), at(0)), &hearing, at(0));
+    let seen = model.read(&unit(1));
+    let Verdict::Offline(take) = presence::look(&seen, model.rules(), &hearing, at(500)) else { panic!() };
+    model.apply(&seen, &take);
+    model.hear(&beat(unit(1), at(501)), &hearing, at(501));
+    model.mirror.changed(&seen, &take);
+    assert_eq!(listed(&model.mirror, &hearing, at(501))[0].1, State::Online);
+}
+
+#[test]
+fn a_change_that_is_told_after_the_removal_that_followed_it_does_not_bring_the_unit_back() {
+    let mut model = Model::new();
+    let hearing = Hearing::default();
+    model.hear(&beat(unit(1), at(0)), &hearing, at(0));
+    let seen = model.read(&unit(1));
+    let Verdict::Alive(look) = presence::look(&seen, model.rules(), &hearing, at(5)) else { panic!() };
+    model.apply(&seen, &look);
+    model.retire(&unit(1), at(6));
+    model.mirror.changed(&seen, &look);
+    assert!(ids(&model.mirror).is_empty());
+}
+
+#[test]
+fn a_removed_unit_that_is_registered_again_is_there_at_once() {
+    let mut model = Model::new();
+    let hearing = Hearing::default();
+    model.hear(&beat(unit(1), at(0)), &hearing, at(0));
+    model.retire(&unit(1), at(6));
+    model.register(&unit(1), &Registration::default(), &hearing, at(7));
+    assert_eq!(listed(&model.mirror, &hearing, at(8)), [("unit 1".into(), State::NeverSeen, None)]);
+}
+
+#[test]
+fn removals_are_forgotten_after_two_rounds_and_places_are_used_again() {
+    let mirror = Mirror::new(rules(), 1);
+    let gone = Change { key: KeyChange::Delete, index: IndexChange::Take, facts: None, record: None };
+    for round in 0..20 {
+        for number in 0..500 {
+            mirror.seen(&unit(round * 500 + number), at(0));
+        }
+        for number in 0..500 {
+            let number = round * 500 + number;
+            mirror.changed(&present(unit(number), at(0)), &gone);
+        }
+    }
+    for _ in 0..2 {
+        walk(&mirror, 0, Vec::new);
+    }
+    mirror.seen(&unit(0), at(1));
+    assert_eq!(ids(&mirror), ["unit 0"], "the removal is long ago");
+    assert!(mirror.bytes() < 250_000, "{} bytes", mirror.bytes());
+}
+
+#[test]
+fn it_is_filled_when_the_last_partition_was_compared_and_as_old_as_the_oldest() {
+    let mirror = Mirror::new(rules(), 2);
+    let first = mirror.mark(0);
+    mirror.finish(first, at(5));
+    assert!(!mirror.is_filled() && mirror.age(at(10)).is_none());
+    let second = mirror.mark(1);
+    mirror.finish(second, at(7));
+    assert_eq!(mirror.age(at(10)), Some(5 * SECOND));
+}
+
+#[test]
+fn units_are_counted_by_state_and_by_the_window_they_were_seen_in() {
+    let mut model = Model::new();
+    let hearing = Hearing { heard: Some(at(10_000)), ..Hearing::default() };
+    let now = at(10_000);
+    for (number, ago) in [(1, 0), (2, 60), (3, 110), (4, 500), (5, 3600)] {
+        model.hear(&beat(unit(number), at(10_000 - ago)), &hearing, at(10_000 - ago));
+        model.look(&unit(number), &hearing, now);
+    }
+    model.register(&unit(6), &Registration::default(), &hearing, now);
+    let pause = Some(Interval { from: at(9_999), to: at(20_000) });
+    let absent = Registration { pause, ..Registration::default() };
+    model.register(&unit(1), &absent, &hearing, now);
+    let summary = model.mirror.summary(&hearing, now);
+    // online, late, offline, never seen, paused, unknown
+    assert_eq!(summary.kinds, [("detector".parse().unwrap(), [1, 1, 2, 1, 1, 0])]);
+    // 1m 5m 15m 1h 6h 24h 48h 7d
+    assert_eq!(summary.seen_within, [2, 3, 4, 5, 5, 5, 5, 5]);
+}
+
+#[test]
+fn units_of_kinds_without_rules_are_not_kept() {
+    let mirror = Mirror::new(rules(), 2);
+    mirror.seen(&"other:1".parse().unwrap(), at(0));
+    assert!(ids(&mirror).is_empty());
+}
+
+/// Something that happens to one of a few units.
+#[derive(Clone, Debug)]
+enum Event {
+    Heartbeat { late: u64, declares: Option<u64>, sleeps: Option<u64> },
+    Look,
+    Register { timeout: Option<u64>, pause: Option<(u64, u64)> },
+    Retire,
+    ReadPage,
+    ComparePage,
+}
+
+fn events() -> impl Strategy<Value = Vec<(usize, u64, Event)>> {
+    let event = prop_oneof![
+        6 => (0u64..60, prop::option::weighted(0.2, 1u64..300), prop::option::weighted(0.1, 1u64..300))
+            .prop_map(|(late, declares, sleeps)| Event::Heartbeat { late, declares, sleeps }),
+        4 => Just(Event::Look),
+        1 => (prop::option::of(1u64..300), prop::option::of((0u64..100, 1u64..300)))
+            .prop_map(|(timeout, pause)| Event::Register { timeout, pause }),
+        1 => Just(Event::Retire),
+        2 => Just(Event::ReadPage),
+        2 => Just(Event::ComparePage),
+    ];
+    prop::collection::vec((0usize..6, 0u64..90, event), 1..80)
+}
+
+proptest! {
+    #[test]
+    fn the_mirror_says_of_every_unit_what_presence_says(
+        events in events(), blind in 0u64..2_000, length in 1u64..200,
+    ) {
+        let mut model = Model::new();
+        let mut now = at(100);
+        let mut pages: Vec<(Mark, Timestamp, Vec<Snapshot>)> = Vec::new();
+        for (number, passes, event) in events {
+            now = now + seconds(passes);
+            let ledger = Ledger::new([Interval { from: at(blind), to: at(blind + length) }]);
+            let hearing = Hearing { heard: Some(now), ledger, settle: 30 * SECOND };
+            let whose = unit(number);
+            match event {
+                Event::Heartbeat { late, declares, sleeps } => {
+                    let declared = Declared {
+                        timeout: declares.map(Duration::from_secs),
+                        labels: Labels::new(),
+                        sleep: sleeps.map(Duration::from_secs),
+                    };
+                    model.hear(&Heartbeat { unit: whose, at: now - seconds(late), declared }, &hearing, now);
+                }
+                Event::Look => model.look(&whose, &hearing, now),
+                Event::Register { timeout, pause } => {
+                    let wanted = Registration {
+                        set: Override { timeout: timeout.map(Duration::from_secs), grace: None },
+                        labels: Labels::new(),
+                        pause: pause.map(|(wait, length)| {
+                            let from = now + seconds(wait);
+                            Interval { from, to: from + seconds(length) }
+                        }),
+                    };
+                    model.register(&whose, &wanted, &hearing, now);
+                }
+                Event::Retire => model.retire(&whose, now),
+                Event::ReadPage => {
+                    let partition = number as u16 % 3;
+                    let mark = model.mirror.mark(partition);
+                    pages.push((mark, now, model.page(partition)));
+                }
+                Event::ComparePage if !pages.is_empty() => {
+                    let (mark, began, page) = pages.remove(0);
+                    model.mirror.compare(mark, &page);
+                    model.mirror.finish(mark, began);
+                }
+                Event::ComparePage => {}
+            }
+            prop_assert_eq!(listed(&model.mirror, &hearing, now), model.truth(&hearing, now));
+        }
+    }
+}

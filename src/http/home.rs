@@ -1,0 +1,73 @@
+//! `/`: a plain page that says how the fleet is and where to look further.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::CONTENT_SECURITY_POLICY;
+use axum::response::{Html, IntoResponse};
+use axum::routing::get;
+
+use super::problem::Problem;
+use crate::clock::{Clock, Timestamp};
+use crate::engine::mirror::Summary;
+use crate::engine::{Mirror, Roll};
+use crate::presence;
+
+/// Nothing is loaded, run, framed or sent.
+const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Pages and what they are.
+const LINKS: [(&str, &str); 6] = [
+    ("/api/v1/records?open=true", "open offline records"),
+    ("/api/v1/records", "all offline records, newest first"),
+    ("/metrics", "metrics of the fleet and of Rollcall itself"),
+    ("/metrics/units", "metrics of each unit"),
+    ("/readyz", "whether Rollcall does its work, and why not"),
+    ("/healthz", "whether Rollcall lives"),
+];
+
+#[derive(Clone)]
+struct Greeted {
+    mirror: Arc<Mirror>,
+    roll: Arc<Roll>,
+    clock: Clock,
+}
+
+/// The page.
+pub(super) fn page(mirror: Arc<Mirror>, roll: Arc<Roll>, clock: Clock) -> Router {
+    Router::new().route("/", get(home)).with_state(Greeted { mirror, roll, clock })
+}
+
+async fn home(State(greeted): State<Greeted>) -> Result<impl IntoResponse, Problem> {
+    let now = greeted.clock.now();
+    let counting = tokio::task::spawn_blocking(move || greeted.mirror.summary(&greeted.roll.hearing(), now));
+    let summary = counting.await.map_err(|error| Problem::internal(format!("counting failed: {error}")))?;
+    Ok(([(CONTENT_SECURITY_POLICY, POLICY)], Html(html(&summary, now))))
+}
+
+/// Kinds, states and links are plain words, so nothing has to be escaped.
+fn html(summary: &Summary, now: Timestamp) -> String {
+    let mut page = String::from(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Rollcall</title>\n<h1>Rollcall</h1>\n",
+    );
+    let _ = write!(page, "<p>Units at {now}</p>\n<table>\n<tr><th scope=\"col\">kind");
+    for state in presence::State::ALL {
+        let _ = write!(page, "<th scope=\"col\">{}", state.as_str());
+    }
+    page.push('\n');
+    for (kind, states) in &summary.kinds {
+        let _ = write!(page, "<tr><th scope=\"row\">{kind}");
+        for count in states {
+            let _ = write!(page, "<td>{count}");
+        }
+        page.push('\n');
+    }
+    page.push_str("</table>\n<ul>\n");
+    for (link, what) in LINKS {
+        let _ = writeln!(page, "<li><a href=\"{link}\">{link}</a>: {what}");
+    }
+    page.push_str("</ul>\n");
+    page
+}

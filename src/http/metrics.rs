@@ -1,0 +1,62 @@
+//! `/metrics`: what Rollcall counts, with the units of the mirror counted at the moment of asking.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use prometheus::TextEncoder;
+
+use super::problem::Problem;
+use crate::clock::Clock;
+use crate::engine::mirror::WINDOWS;
+use crate::engine::{Mirror, Roll};
+use crate::presence;
+use crate::telemetry::Telemetry;
+
+/// The one format that every Prometheus reads.
+pub(super) const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+#[derive(Clone)]
+struct Counted {
+    mirror: Arc<Mirror>,
+    roll: Arc<Roll>,
+    telemetry: Arc<Telemetry>,
+    clock: Clock,
+}
+
+/// The page.
+pub(super) fn page(mirror: Arc<Mirror>, roll: Arc<Roll>, telemetry: Arc<Telemetry>, clock: Clock) -> Router {
+    Router::new().route("/metrics", get(metrics)).with_state(Counted { mirror, roll, telemetry, clock })
+}
+
+async fn metrics(State(counted): State<Counted>) -> Result<impl IntoResponse, Problem> {
+    // Counting a million units takes long enough to be kept away from those who answer others.
+    let text = tokio::task::spawn_blocking(move || counted.text())
+        .await
+        .map_err(|error| Problem::internal(format!("counting failed: {error}")))??;
+    Ok(([(CONTENT_TYPE, TEXT_FORMAT)], text))
+}
+
+impl Counted {
+    fn text(&self) -> Result<String, Problem> {
+        let now = self.clock.now();
+        let summary = self.mirror.summary(&self.roll.hearing(), now);
+        for (kind, states) in summary.kinds {
+            for (state, count) in presence::State::ALL.into_iter().zip(states) {
+                self.telemetry.units(kind.as_str(), state.as_str(), count);
+            }
+        }
+        for ((window, _), count) in WINDOWS.into_iter().zip(summary.seen_within) {
+            self.telemetry.seen_within(window, count);
+        }
+        if let Some(age) = self.mirror.age(now) {
+            self.telemetry.mirror_age(age);
+        }
+        TextEncoder::new()
+            .encode_to_string(&self.telemetry.gather())
+            .map_err(|error| Problem::internal(format!("metrics cannot be written: {error}")))
+    }
+}

@@ -1,0 +1,111 @@
+//! What went wrong with a request, as RFC 9457 problem details.
+
+use axum::Json;
+use axum::extract::Query;
+use axum::extract::rejection::PathRejection;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderName, HeaderValue, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::engine::EngineError;
+
+/// An answer that is not the one asked for.
+#[derive(Debug)]
+pub(super) struct Problem {
+    status: StatusCode,
+    detail: String,
+    header: Option<(HeaderName, &'static str)>,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    r#type: &'static str,
+    title: &'static str,
+    status: u16,
+    detail: &'a str,
+}
+
+impl Problem {
+    fn new(status: StatusCode, detail: impl Into<String>) -> Problem {
+        Problem { status, detail: detail.into(), header: None }
+    }
+
+    /// The request makes no sense.
+    pub fn bad_request(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// A token is missing or unknown.
+    pub fn unauthorized() -> Problem {
+        let detail = "send a known token as `Authorization: Bearer …`";
+        Problem {
+            header: Some((WWW_AUTHENTICATE, "Bearer")),
+            ..Problem::new(StatusCode::UNAUTHORIZED, detail)
+        }
+    }
+
+    /// What was asked for is not there.
+    pub fn not_found(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    /// The page is only to be read.
+    pub fn method_not_allowed() -> Problem {
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this page answers GET and HEAD")
+    }
+
+    /// It cannot be answered now.
+    pub fn unavailable(detail: impl Into<String>) -> Problem {
+        Problem { header: Some((RETRY_AFTER, "5")), ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
+    }
+
+    /// Rollcall itself failed.
+    pub fn internal(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
+    }
+}
+
+impl From<EngineError> for Problem {
+    fn from(error: EngineError) -> Problem {
+        match error {
+            EngineError::Unavailable(_) | EngineError::Refused(_) => {
+                Problem::unavailable(format!("the engine did not answer: {error}"))
+            }
+            EngineError::Damaged(_) => Problem::internal(error.to_string()),
+        }
+    }
+}
+
+impl From<PathRejection> for Problem {
+    fn from(rejection: PathRejection) -> Problem {
+        Problem::bad_request(rejection.body_text())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = Body {
+            r#type: "about:blank",
+            title: self.status.canonical_reason().unwrap_or_default(),
+            status: self.status.as_u16(),
+            detail: &self.detail,
+        };
+        let mut response = (self.status, Json(body)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some((name, value)) = self.header {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}
+
+/// What the query of a request says.
+pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
+    match Query::try_from_uri(uri) {
+        Ok(Query(wanted)) => Ok(wanted),
+        Err(rejection) => Err(Problem::bad_request(rejection.body_text())),
+    }
+}

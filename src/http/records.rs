@@ -1,0 +1,103 @@
+//! `/api/v1/records`: offline records, newest first, page by page; and a single one.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::Uri;
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+
+use super::problem::{Problem, query};
+use crate::clock::Timestamp;
+use crate::engine::Engine;
+use crate::presence::{OfflineRecord, RecordId};
+
+const USUAL_LIMIT: usize = 100;
+const LARGEST_LIMIT: usize = 1000;
+
+/// Both pages.
+pub(super) fn pages(engine: Arc<dyn Engine>) -> Router {
+    Router::new()
+        .route("/api/v1/records", get(records))
+        .route("/api/v1/records/{id}", get(record))
+        .with_state(engine)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    #[serde(default)]
+    open: bool,
+    limit: Option<usize>,
+    cursor: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Page {
+    records: Vec<OfflineRecord>,
+    /// The `cursor` of the next page; `null` on the last.
+    next: Option<String>,
+}
+
+async fn records(State(engine): State<Arc<dyn Engine>>, uri: Uri) -> Result<Json<Page>, Problem> {
+    let wanted: Wanted = query(&uri)?;
+    let limit = wanted.limit.unwrap_or(USUAL_LIMIT);
+    if !(1..=LARGEST_LIMIT).contains(&limit) {
+        return Err(Problem::bad_request(format!("limit is a number from 1 to {LARGEST_LIMIT}")));
+    }
+    let before = match &wanted.cursor {
+        None => None,
+        Some(cursor) => Some(read_cursor(cursor).ok_or_else(|| {
+            Problem::bad_request("cursor is not one that a page before this gave as `next`")
+        })?),
+    };
+    let records = engine.records(wanted.open, before, limit).await?;
+    let next = records.last().filter(|_| records.len() == limit).map(write_cursor);
+    Ok(Json(Page { records, next }))
+}
+
+async fn record(
+    State(engine): State<Arc<dyn Engine>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Json<OfflineRecord>, Problem> {
+    let Path(id) = id?;
+    let id: RecordId = id.parse().map_err(|error| Problem::bad_request(format!("{id:?}: {error}")))?;
+    match engine.record(&id).await? {
+        Some(record) => Ok(Json(record)),
+        None => Err(Problem::not_found(format!("there is no record {id}"))),
+    }
+}
+
+/// The place of a record in the list: the time of detection and its id, in digits that no URL
+/// minds.
+fn write_cursor(record: &OfflineRecord) -> String {
+    let text = format!("{}|{}", record.detected_at.as_millis(), record.id);
+    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read_cursor(cursor: &str) -> Option<(Timestamp, RecordId)> {
+    let digit = |digit: &u8| char::from(*digit).to_digit(16);
+    let (pairs, rest) = cursor.as_bytes().as_chunks::<2>();
+    let bytes: Option<Vec<u8>> =
+        pairs.iter().map(|[high, low]| Some((digit(high)? * 16 + digit(low)?) as u8)).collect();
+    let text = String::from_utf8(bytes.filter(|_| rest.is_empty())?).ok()?;
+    let (detected_at, id) = text.split_once('|')?;
+    Some((Timestamp::from_millis(detected_at.parse().ok()?), id.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_that_was_not_given_is_refused() {
+        for cursor in ["", "0", "zz", "é", "ff", "313233", "7c", "317c61"] {
+            assert!(read_cursor(cursor).is_none(), "{cursor}");
+        }
+        let text: String = "17|detector:ü|x:5".bytes().map(|byte| format!("{byte:02x}")).collect();
+        let (detected_at, id) = read_cursor(&text).unwrap();
+        assert_eq!((detected_at, id.to_string()), (Timestamp::from_millis(17), "detector:ü|x:5".to_owned()));
+    }
+}

@@ -1,0 +1,119 @@
+//! `/api/v1/units/{kind}/{unit}`: one unit, as the engine holds it now.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Serialize;
+
+use super::problem::Problem;
+use crate::clock::{Clock, Timestamp};
+use crate::engine::{Engine, Roll};
+use crate::presence::{
+    self, Facts, Hearing, Interval, Kind, KindRules, Labels, NameError, OfflineRecord, RecordId, Snapshot,
+    Standing, Unit, UnitId,
+};
+
+#[derive(Clone)]
+struct Asked {
+    engine: Arc<dyn Engine>,
+    roll: Arc<Roll>,
+    clock: Clock,
+}
+
+/// The page.
+pub(super) fn page(engine: Arc<dyn Engine>, roll: Arc<Roll>, clock: Clock) -> Router {
+    Router::new().route("/api/v1/units/{kind}/{unit}", get(unit)).with_state(Asked { engine, roll, clock })
+}
+
+/// A unit, for people and programs.
+#[derive(Serialize)]
+struct View {
+    kind: Kind,
+    unit: UnitId,
+    state: presence::State,
+    /// `null` if it was never heard.
+    last_seen: Option<Timestamp>,
+    /// When it is offline, or since when.
+    deadline: Option<Timestamp>,
+    timeout_seconds: f64,
+    grace_seconds: f64,
+    labels: Labels,
+    paused_from: Option<Timestamp>,
+    paused_until: Option<Timestamp>,
+    sleeps_until: Option<Timestamp>,
+    /// The open record; `null` if it is not offline.
+    record: Option<OfflineRecord>,
+}
+
+async fn unit(
+    State(asked): State<Asked>,
+    path: Result<Path<(String, String)>, PathRejection>,
+) -> Result<Json<View>, Problem> {
+    let Path((kind, id)) = path?;
+    let unit = parse(&kind, &id).map_err(|error| Problem::bad_request(error.to_string()))?;
+    let Some(rules) = asked.roll.rules().get(&unit.kind) else {
+        return Err(Problem::not_found(format!("there is no kind {kind} in the configuration")));
+    };
+    let seen = asked.engine.read(std::slice::from_ref(&unit)).await?.into_iter().next();
+    let view = seen.and_then(|seen| View::of(seen, rules, &asked.roll.hearing(), asked.clock.now()));
+    let Some((mut view, open)) = view else {
+        return Err(Problem::not_found(format!("there is no unit {id:?} of kind {kind}")));
+    };
+    if let Some(open) = open {
+        view.record = asked.engine.record(&open).await?;
+    }
+    Ok(Json(view))
+}
+
+fn parse(kind: &str, id: &str) -> Result<Unit, NameError> {
+    Ok(Unit::new(kind.parse()?, id.parse()?))
+}
+
+impl View {
+    /// The unit without its record, and the id of the one that is open; `None` for a stranger and a
+    /// unit that was removed.
+    fn of(
+        seen: Snapshot,
+        rules: &KindRules,
+        hearing: &Hearing,
+        now: Timestamp,
+    ) -> Option<(View, Option<RecordId>)> {
+        let state = presence::state(&seen, rules, hearing, now)?;
+        let deadline = presence::deadline(&seen, rules, hearing);
+        let Snapshot { unit, alive, facts, .. } = seen;
+        let facts = facts?;
+        let newest = alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen));
+        let open = matches!(facts.standing, Standing::Offline(_))
+            .then(|| RecordId { unit: unit.clone(), last_seen: facts.last_seen });
+        let policy = facts.policy(rules);
+        let ahead = |absence: &Interval| absence.to > now;
+        let pause = facts.pause.filter(ahead);
+        let sleep = facts.sleep.filter(ahead).filter(|sleep| newest <= sleep.from);
+        let view = View {
+            kind: unit.kind,
+            unit: unit.id,
+            state,
+            last_seen: was_heard(&facts).then_some(newest),
+            deadline,
+            timeout_seconds: policy.timeout.as_secs_f64(),
+            grace_seconds: policy.grace.as_secs_f64(),
+            labels: facts.labels,
+            paused_from: pause.map(|pause| pause.from),
+            paused_until: pause.map(|pause| pause.to),
+            sleeps_until: sleep.map(|sleep| sleep.to),
+            record: None,
+        };
+        Some((view, open))
+    }
+}
+
+fn was_heard(facts: &Facts) -> bool {
+    match &facts.standing {
+        Standing::NeverSeen => false,
+        Standing::Offline(silence) => silence.cause != presence::Cause::NeverSeen,
+        _ => true,
+    }
+}

@@ -54,9 +54,15 @@ pub const LARGEST_STEP: usize = 500;
 
 /// The partition that holds a unit: CRC-16/XMODEM of `<kind>:<unit>`, modulo their number.
 pub fn partition_of(unit: &Unit, partitions: u16) -> u16 {
-    let bytes = unit.kind.as_str().bytes().chain([b':']).chain(unit.id.as_str().bytes());
-    let crc = bytes.fold(0u16, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)]);
-    crc % partitions.max(1)
+    crc16(name_bytes(unit)) % partitions.max(1)
+}
+
+fn name_bytes(unit: &Unit) -> impl Iterator<Item = u8> + '_ {
+    unit.kind.as_str().bytes().chain([b':']).chain(unit.id.as_str().bytes())
+}
+
+fn crc16(bytes: impl Iterator<Item = u8>) -> u16 {
+    bytes.fold(0u16, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
 }
 
 const CRC16: [u16; 256] = {
@@ -331,9 +337,22 @@ pub struct Warning {
     pub text: String,
 }
 
+/// A reason to look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// The unit's expiry key has expired.
+    Expired(Unit),
+    /// Hints may have been lost: look at whatever is due.
+    Doubt,
+}
+
 /// An engine: all of the above, and a word on its health.
 #[async_trait]
 pub trait Engine: UnitStore + HearingStore + AlertStore + Queries {
     /// Looks at the engine's settings and condition. An error means that it cannot work at all.
     async fn examine(&self) -> Result<Vec<Warning>>;
+
+    /// Sends hints that units may be due, until nobody receives them any more. Hints may be lost,
+    /// late or wrong. An error ends it; what it would have told meanwhile is lost.
+    async fn listen(&self, hints: tokio::sync::mpsc::Sender<Hint>) -> Result<()>;
 }

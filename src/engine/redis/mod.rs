@@ -1,5 +1,100 @@
-//! The engine on Redis.
+//! The engine on Redis (6.2 or newer, or Valkey), where a fleet of millions lives.
+//!
+//! Redis holds everything; an instance that dies leaves nothing behind but a lease. The expiry of a
+//! key is a hint and never a verdict: what decides is the value of the key, the facts beside it and
+//! the time that the caller brings. Keys are listed in `keys.rs`; what must happen in one step is a
+//! script in `scripts/`, whose head says what it does.
+//!
+//! # Why the scripts hold no rules
+//! A decision is made in `presence` from a snapshot and applied by one script that first compares
+//! the unit with the snapshot. That costs one more round trip than deciding in Lua would, and buys
+//! rules that exist once, for every engine, with property tests.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use redis::pipe;
+
+use super::{Engine, EngineError, Result, Warning};
+use crate::presence::Hearing;
+use crate::telemetry::Telemetry;
 
 mod config;
+mod deliveries;
+mod examine;
+mod groups;
+mod hearing;
+mod hints;
+mod keys;
+mod outbox;
+mod queries;
+mod scripts;
+mod topology;
+mod units;
 
 pub use config::Config;
+use keys::Keys;
+use scripts::Scripts;
+use topology::Topology;
+
+/// The engine on Redis.
+pub struct RedisEngine {
+    topology: Topology,
+    keys: Keys,
+    scripts: Scripts,
+    ledger: tokio::sync::Mutex<(i64, Hearing)>,
+    fleet: String,
+    telemetry: Arc<Telemetry>,
+}
+
+impl RedisEngine {
+    /// Connects, and creates the fleet if there is none.
+    ///
+    /// # Errors
+    /// `Unavailable` while the server cannot be reached; `Refused` if it does not let us in, or if
+    /// the fleet there was created with another number of partitions.
+    pub async fn connect(config: &Config, telemetry: Arc<Telemetry>) -> Result<RedisEngine> {
+        let topology = Topology::new(config, telemetry.clone())?;
+        let keys = Keys::new(&config.prefix, config.partitions);
+        let fleet = found_fleet(&topology, &keys).await?;
+        Ok(RedisEngine {
+            topology,
+            keys,
+            scripts: Scripts::new(),
+            ledger: Default::default(),
+            fleet,
+            telemetry,
+        })
+    }
+}
+
+/// Finds the fleet or creates it, and answers with its id.
+async fn found_fleet(topology: &Topology, keys: &Keys) -> Result<String> {
+    let meta = keys.meta();
+    let id = format!("{:016x}", rand::random::<u64>());
+    let mut pipe = pipe();
+    pipe.atomic().hset_nx(&meta, "fleet", id).ignore();
+    pipe.hset_nx(&meta, "partitions", keys.partitions()).ignore();
+    pipe.hmget(&meta, &["fleet", "partitions"]);
+    let ((fleet, partitions),): ((String, u16),) = topology.send("meta", &pipe).await?;
+    if partitions != keys.partitions() {
+        return Err(EngineError::Refused(format!(
+            "the fleet at {} was created with {partitions} partitions, engine.partitions says {}; \
+             write {partitions} there, or choose another engine.prefix for a new fleet",
+            topology.address(),
+            keys.partitions()
+        )));
+    }
+    Ok(fleet)
+}
+
+#[async_trait]
+impl Engine for RedisEngine {
+    async fn examine(&self) -> Result<Vec<Warning>> {
+        examine::examine(self).await
+    }
+
+    async fn listen(&self, hints: tokio::sync::mpsc::Sender<super::Hint>) -> Result<()> {
+        hints::listen(self, hints).await
+    }
+}

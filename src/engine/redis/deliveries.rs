@@ -1,0 +1,259 @@
+//! Deliveries: notifications on their way to receivers, and those that were given up.
+//!
+//! A group has a lane of its own for each receiver; only the first notification of a lane is handed
+//! out, so that news of one group arrives in order. Also the implementation of [`AlertStore`].
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use redis::pipe;
+use serde::Deserialize;
+
+use super::units::{first_score, from_json, to_json};
+use super::{RedisEngine, groups, outbox};
+use crate::clock::Timestamp;
+use crate::engine::{
+    AlertStore, Backlog, DeadLetter, Delivery, Entry, Group, Join, LARGEST_STEP, Pace, Position, Result,
+};
+use crate::presence::{Interval, OfflineRecord};
+
+#[async_trait]
+impl AlertStore for RedisEngine {
+    async fn outbox(&self, limit: usize) -> Result<Vec<Entry>> {
+        outbox::oldest(self, limit).await
+    }
+
+    async fn join(&self, joins: &[Join], pace: Pace, now: Timestamp) -> Result<()> {
+        groups::join(self, joins, pace, now).await
+    }
+
+    async fn settle(&self, entries: &[Position]) -> Result<()> {
+        outbox::settle(self, entries).await
+    }
+
+    async fn seal(&self, receivers: &[String], _pace: Pace, now: Timestamp) -> Result<usize> {
+        groups::seal(self, receivers, now).await
+    }
+
+    async fn first_seal(&self) -> Result<Option<Timestamp>> {
+        groups::first_seal(self).await
+    }
+
+    async fn lease(
+        &self,
+        receiver: &str,
+        now: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Delivery>> {
+        let limit = limit.min(LARGEST_STEP);
+        let mut pipe = pipe();
+        for partition in 0..self.keys.partitions() {
+            let queue = self.keys.of(partition, "queue", receiver);
+            pipe.zrangebyscore_limit_withscores(queue, "-inf", now.as_millis(), 0, limit as isize);
+        }
+        let due: Vec<Vec<(String, f64)>> = self.topology.send("queue", &pipe).await?;
+        let mut due: Vec<(f64, u16, String)> = (0..)
+            .zip(due)
+            .flat_map(|(partition, groups)| groups.into_iter().map(move |(group, at)| (at, partition, group)))
+            .collect();
+        due.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut partitions: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+        for (_, partition, group) in due.into_iter().take(limit) {
+            partitions.entry(partition).or_default().push(group);
+        }
+        let mut leased = Vec::new();
+        for (partition, groups) in partitions {
+            leased.extend(self.lease_step(partition, receiver, &groups, now, until).await?);
+        }
+        self.leave_out_untold(receiver, leased, now).await
+    }
+
+    async fn first_lease(&self, receiver: &str) -> Result<Option<Timestamp>> {
+        let keys = (0..self.keys.partitions()).map(|p| self.keys.of(p, "queue", receiver));
+        first_score(self, "first_lease", keys).await
+    }
+
+    async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()> {
+        let endings: Vec<Ending> = deliveries.iter().map(|delivery| Ending { delivery, letter: None }).collect();
+        self.finish(&endings, now).await
+    }
+
+    async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
+        let partition = self.keys.partition_of_group(&delivery.group.key);
+        let mut pipe = pipe();
+        pipe.cmd("ZADD").arg(self.keys.of(partition, "queue", &delivery.receiver));
+        pipe.arg("XX").arg(at.as_millis()).arg(&delivery.group.key).ignore();
+        self.topology.send("postpone", &pipe).await
+    }
+
+    async fn bury(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
+        let letter = DeadLetter { delivery: delivery.clone(), at: now, reason: reason.to_owned() };
+        self.finish(&[Ending { delivery, letter: Some(letter) }], now).await
+    }
+
+    async fn backlog(&self, receiver: &str) -> Result<Backlog> {
+        let mut pipe = pipe();
+        for partition in 0..self.keys.partitions() {
+            pipe.zcard(self.keys.of(partition, "queue", receiver));
+            pipe.zcard(self.keys.of(partition, "dead", receiver));
+        }
+        let counts: Vec<u64> = self.topology.send("backlog", &pipe).await?;
+        let every_other = |from: usize| counts.iter().skip(from).step_by(2).sum();
+        Ok(Backlog { waiting: every_other(0), dead: every_other(1) })
+    }
+
+    async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {
+        let mut letters: Vec<DeadLetter> = Vec::new();
+        for partition in 0..self.keys.partitions() {
+            let mut ids = pipe();
+            ids.zrevrange(self.keys.of(partition, "dead", receiver), 0, limit as isize - 1);
+            let (ids,): (Vec<String>,) = self.topology.send("dead", &ids).await?;
+            let mut bodies = pipe();
+            for id in &ids {
+                bodies.hget(self.keys.of(partition, "letters", receiver), id);
+            }
+            if !ids.is_empty() {
+                let bodies: Vec<Option<String>> = self.topology.send("letters", &bodies).await?;
+                for body in bodies.into_iter().flatten() {
+                    letters.push(from_json("a dead letter", &body)?);
+                }
+            }
+        }
+        letters.sort_by_key(|letter| std::cmp::Reverse(letter.at));
+        letters.truncate(limit);
+        Ok(letters)
+    }
+}
+
+/// A notification as `seal.lua` writes it.
+#[derive(Deserialize)]
+struct Notification {
+    group: Group,
+    sealed_at: Timestamp,
+    offline: Vec<OfflineRecord>,
+    online: Vec<OfflineRecord>,
+    blind: Vec<Interval>,
+}
+
+/// How a delivery ended.
+struct Ending<'a> {
+    delivery: &'a Delivery,
+    letter: Option<DeadLetter>,
+}
+
+impl RedisEngine {
+    async fn lease_step(
+        &self,
+        partition: u16,
+        receiver: &str,
+        groups: &[String],
+        now: Timestamp,
+        until: Timestamp,
+    ) -> Result<Vec<Delivery>> {
+        let mut script = self.scripts.lease.prepare_invoke();
+        script.key(self.keys.of(partition, "queue", receiver));
+        script.key(self.keys.in_partition(partition, "notifications"));
+        script.key(self.keys.in_partition(partition, "attempts"));
+        script.arg(now.as_millis()).arg(until.as_millis()).arg(receiver);
+        for group in groups {
+            script.key(self.keys.lane(partition, receiver, group)).arg(group);
+        }
+        let flat: Vec<String> = self.topology.run("lease", &script).await?;
+        flat.chunks_exact(3)
+            .map(|leased| {
+                let told: Notification = from_json("a notification", &leased[2])?;
+                Ok(Delivery {
+                    id: format!("{}.{receiver}", leased[0]),
+                    receiver: receiver.to_owned(),
+                    group: told.group,
+                    sealed_at: told.sealed_at,
+                    offline: told.offline,
+                    online: told.online,
+                    blind: told.blind,
+                    attempt: leased[1].parse().unwrap_or(u32::MAX),
+                })
+            })
+            .collect()
+    }
+
+    /// Leaves out the returns of units whose silence this receiver was never told, because it died
+    /// as a dead letter. A delivery with nothing left to say counts as delivered.
+    async fn leave_out_untold(
+        &self,
+        receiver: &str,
+        leased: Vec<Delivery>,
+        now: Timestamp,
+    ) -> Result<Vec<Delivery>> {
+        let mut pipe = pipe();
+        for delivery in &leased {
+            let partition = self.keys.partition_of_group(&delivery.group.key);
+            for record in &delivery.online {
+                pipe.hexists(self.keys.of(partition, "untold", receiver), record.id.to_string());
+            }
+        }
+        if pipe.is_empty() {
+            return Ok(leased);
+        }
+        let untold: Vec<bool> = self.topology.send("untold", &pipe).await?;
+        let mut untold = untold.into_iter();
+        let mut empty = Vec::new();
+        let mut full = Vec::new();
+        for mut delivery in leased {
+            delivery.online.retain(|_| !untold.next().unwrap_or(false));
+            let silent = delivery.offline.is_empty() && delivery.online.is_empty() && delivery.blind.is_empty();
+            if silent { empty.push(delivery) } else { full.push(delivery) }
+        }
+        if !empty.is_empty() {
+            self.delivered(&empty, now).await?;
+        }
+        Ok(full)
+    }
+
+    async fn finish(&self, endings: &[Ending<'_>], now: Timestamp) -> Result<()> {
+        let mut steps: BTreeMap<(u16, &str), Vec<&Ending>> = BTreeMap::new();
+        for ending in endings {
+            let partition = self.keys.partition_of_group(&ending.delivery.group.key);
+            steps.entry((partition, &ending.delivery.receiver)).or_default().push(ending);
+        }
+        let steps = steps.iter().flat_map(|((partition, receiver), endings)| {
+            endings.chunks(LARGEST_STEP).map(|step| self.finish_step(*partition, receiver, step, now))
+        });
+        futures_util::future::try_join_all(steps).await?;
+        Ok(())
+    }
+
+    async fn finish_step(
+        &self,
+        partition: u16,
+        receiver: &str,
+        endings: &[&Ending<'_>],
+        now: Timestamp,
+    ) -> Result<()> {
+        let mut script = self.scripts.finish.prepare_invoke();
+        script.key(self.keys.of(partition, "queue", receiver));
+        for name in ["notifications", "owed", "attempts"] {
+            script.key(self.keys.in_partition(partition, name));
+        }
+        for name in ["dead", "letters", "untold"] {
+            script.key(self.keys.of(partition, name, receiver));
+        }
+        script.arg(now.as_millis()).arg(receiver);
+        for Ending { delivery, letter } in endings {
+            script.key(self.keys.lane(partition, receiver, &delivery.group.key));
+            let id = delivery.id.strip_suffix(receiver).and_then(|id| id.strip_suffix('.'));
+            script.arg(&delivery.group.key).arg(id.unwrap_or(&delivery.id));
+            match letter {
+                None => script.arg("").arg(0),
+                Some(letter) => script.arg(to_json(letter)?).arg(delivery.offline.len()),
+            };
+            if letter.is_some() {
+                for record in &delivery.offline {
+                    script.arg(record.id.to_string());
+                }
+            }
+        }
+        self.topology.run::<u64>("finish", &script).await?;
+        Ok(())
+    }
+}

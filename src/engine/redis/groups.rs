@@ -1,0 +1,152 @@
+//! Groups: transitions that are told together wait here until their group is sealed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use redis::pipe;
+
+use super::RedisEngine;
+use super::units::to_json;
+use crate::clock::Timestamp;
+use crate::engine::{Join, LARGEST_STEP, News, Pace, Result};
+use crate::presence::{Closing, Transition};
+
+/// The most members of one notification.
+const MOST_MEMBERS: usize = 1000;
+
+/// How long members that are over are kept against transitions that join again.
+const OVER: Duration = Duration::from_secs(86_400);
+
+/// What `join.lua` wants to know of one transition.
+struct Member {
+    id: String,
+    form: &'static str,
+    json: String,
+}
+
+impl Member {
+    /// A silence is one member, known by its record and its deadline: a record that is opened a
+    /// second time, after its unit was allowed more and then less again, has another deadline and
+    /// is news.
+    fn new(news: &News) -> Result<Member> {
+        Ok(match news {
+            News::Record(record) => {
+                let form = match (record.transition(), record.closed_by) {
+                    (_, Some(Closing::Removed)) => "removed",
+                    (Transition::Offline, _) => "offline",
+                    (Transition::Online, _) => "online",
+                };
+                let id = format!("{} {}", record.deadline.as_millis(), record.id);
+                Member { id, form, json: to_json(record)? }
+            }
+            News::Blind(interval) => {
+                let id = format!("blind {} {}", interval.from.as_millis(), interval.to.as_millis());
+                Member { id, form: "blind", json: to_json(interval)? }
+            }
+        })
+    }
+}
+
+pub(super) async fn join(engine: &RedisEngine, joins: &[Join], pace: Pace, now: Timestamp) -> Result<()> {
+    let mut partitions: BTreeMap<u16, Vec<&Join>> = BTreeMap::new();
+    for join in joins {
+        partitions.entry(engine.keys.partition_of_group(&join.group.key)).or_default().push(join);
+    }
+    let steps = partitions.iter().flat_map(|(partition, joins)| {
+        joins.chunks(LARGEST_STEP).map(|step| join_step(engine, *partition, step, pace, now))
+    });
+    // Steps of one partition run in the order in which they were sent: one connection, one server.
+    try_join_all(steps).await?;
+    Ok(())
+}
+
+async fn join_step(
+    engine: &RedisEngine,
+    partition: u16,
+    joins: &[&Join],
+    pace: Pace,
+    now: Timestamp,
+) -> Result<()> {
+    let mut script = engine.scripts.join.prepare_invoke();
+    script.key(engine.keys.in_partition(partition, "groups"));
+    script.key(engine.keys.in_partition(partition, "over"));
+    script.arg(now.as_millis()).arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64);
+    for join in joins {
+        let key = &join.group.key;
+        script.key(engine.keys.of(partition, "group", key)).key(engine.keys.of(partition, "waiting", key));
+        let member = Member::new(&join.news)?;
+        script.arg(key).arg(to_json(&join.group)?).arg(member.id).arg(member.form).arg(member.json);
+    }
+    engine.topology.run("join", &script).await
+}
+
+/// Seals what is due in every partition, up to a step of groups in each.
+pub(super) async fn seal(engine: &RedisEngine, receivers: &[String], now: Timestamp) -> Result<usize> {
+    let mut pipe = pipe();
+    for partition in 0..engine.keys.partitions() {
+        let groups = engine.keys.in_partition(partition, "groups");
+        pipe.zrangebyscore_limit(groups, "-inf", now.as_millis(), 0, LARGEST_STEP as isize);
+    }
+    let due: Vec<Vec<String>> = engine.topology.send("groups_due", &pipe).await?;
+    let steps = (0..).zip(&due).filter(|(_, groups)| !groups.is_empty());
+    let sealed = try_join_all(steps.map(|(p, groups)| seal_step(engine, p, groups, receivers, now))).await?;
+    tidy(engine, now).await?;
+    Ok(sealed.into_iter().sum())
+}
+
+async fn seal_step(
+    engine: &RedisEngine,
+    partition: u16,
+    groups: &[String],
+    receivers: &[String],
+    now: Timestamp,
+) -> Result<usize> {
+    let mut script = engine.scripts.seal.prepare_invoke();
+    for name in ["groups", "over", "notifications", "owed"] {
+        script.key(engine.keys.in_partition(partition, name));
+    }
+    for receiver in receivers {
+        script.key(engine.keys.of(partition, "queue", receiver));
+    }
+    script.arg(now.as_millis()).arg(now.to_string()).arg(receivers.len()).arg(MOST_MEMBERS);
+    for group in groups {
+        script.key(engine.keys.of(partition, "group", group));
+        script.key(engine.keys.of(partition, "waiting", group));
+        for receiver in receivers {
+            script.key(engine.keys.lane(partition, receiver, group));
+        }
+        script.arg(group);
+    }
+    engine.topology.run("seal", &script).await
+}
+
+/// Forgets a bounded number of members that have been over for long.
+async fn tidy(engine: &RedisEngine, now: Timestamp) -> Result<()> {
+    let before = (now - OVER).as_millis();
+    let mut pipe = pipe();
+    for partition in 0..engine.keys.partitions() {
+        pipe.zrangebyscore_limit(engine.keys.in_partition(partition, "over"), "-inf", before, 0, 100);
+    }
+    let over: Vec<Vec<String>> = engine.topology.send("over", &pipe).await?;
+    for (partition, entries) in (0..).zip(over).filter(|(_, entries)| !entries.is_empty()) {
+        let mut script = engine.scripts.tidy.prepare_invoke();
+        script.key(engine.keys.in_partition(partition, "over"));
+        for entry in &entries {
+            let (group, member) = split_entry(entry);
+            script.key(engine.keys.of(partition, "group", group)).arg(entry).arg(member);
+        }
+        engine.topology.run::<()>("tidy", &script).await?;
+    }
+    Ok(())
+}
+
+/// `<group>\n<member>`: neither holds a line break.
+fn split_entry(entry: &str) -> (&str, &str) {
+    entry.split_once('\n').unwrap_or((entry, ""))
+}
+
+pub(super) async fn first_seal(engine: &RedisEngine) -> Result<Option<Timestamp>> {
+    let keys = (0..engine.keys.partitions()).map(|p| engine.keys.in_partition(p, "groups"));
+    super::units::first_score(engine, "first_seal", keys).await
+}

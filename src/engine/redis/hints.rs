@@ -1,0 +1,49 @@
+//! Expiry notifications, as hints. They may be late, lost or about something else; whoever gets
+//! one looks at the unit.
+//!
+//! Heard on a connection of its own, which subscribes again by itself. Whenever that happened, or
+//! the connection went away, notifications may have been lost: that is a hint too.
+
+use redis::aio::ConnectionManager;
+use redis::{PushInfo, PushKind, Value};
+use tokio::sync::mpsc;
+
+use super::RedisEngine;
+use super::keys::Keys;
+use super::topology::{classify, manager};
+use crate::engine::{Hint, Result};
+
+/// Sends hints until nobody receives them any more. When they come faster than they are taken,
+/// they are dropped: the deadline index finds their units.
+pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> Result<()> {
+    let client = engine.topology.client();
+    let database = client.get_connection_info().redis_settings().db();
+    let keys = engine.keys.clone();
+    let telemetry = engine.telemetry.clone();
+    let sender = hints.clone();
+    let forward = move |push: PushInfo| -> std::result::Result<(), ()> {
+        if let Some(hint) = hint(&keys, &push) {
+            if sender.try_send(hint).is_err() {
+                telemetry.hint_dropped();
+            }
+        }
+        Ok(())
+    };
+    let config = manager().set_push_sender(forward).set_automatic_resubscription();
+    let problem = |error| classify(engine.topology.address(), &error);
+    let mut connection = ConnectionManager::new_with_config(client, config).await.map_err(problem)?;
+    connection.subscribe(format!("__keyevent@{database}__:expired")).await.map_err(problem)?;
+    hints.closed().await;
+    Ok(())
+}
+
+fn hint(keys: &Keys, push: &PushInfo) -> Option<Hint> {
+    match push.kind {
+        PushKind::Message => {
+            let Some(Value::BulkString(key)) = push.data.get(1) else { return None };
+            keys.unit_of_alive(std::str::from_utf8(key).ok()?).map(Hint::Expired)
+        }
+        PushKind::Subscribe | PushKind::Disconnection => Some(Hint::Doubt),
+        _ => None,
+    }
+}

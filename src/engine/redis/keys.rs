@@ -1,0 +1,166 @@
+//! Every key that Rollcall has in Redis. Other programs may read them; only Rollcall writes.
+//!
+//! The partition tag stands first and in braces, so that everything of one unit, and everything of
+//! one group, is in one slot of a cluster: no script ever crosses slots.
+//!
+//! | key | type | what it holds |
+//! |---|---|---|
+//! | `rollcall:meta` | hash | `fleet` id, `partitions`, both fixed when the fleet is created |
+//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version |
+//! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms) |
+//! | `rollcall:{hearing}:outbox` | stream | long blind intervals that nobody was told of yet |
+//! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
+//! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next look (ms) |
+//! | `rollcall:{pN}:facts:<page>` | hash | `<kind>:<unit>` → facts, see `engine/encoding.rs` |
+//! | `rollcall:{pN}:records` | zset | record ids by time of detection (ms) |
+//! | `rollcall:{pN}:open` | zset | the same, of open records only |
+//! | `rollcall:{pN}:closed` | zset | ids of closed records by time of closing (ms) |
+//! | `rollcall:{pN}:archive` | hash | record id → record (JSON) |
+//! | `rollcall:{pN}:outbox` | stream | records opened and closed that joined no group yet |
+//! | `rollcall:{pN}:groups` | zset | groups that wait, by when they are due (ms) |
+//! | `rollcall:{pN}:group:<group>` | hash | members of a group, see `join.lua` |
+//! | `rollcall:{pN}:waiting:<group>` | zset | its members that wait to be told, by when they joined (ms) |
+//! | `rollcall:{pN}:over` | zset | members that are over, kept a day against late repetitions |
+//! | `rollcall:{pN}:notifications` | hash | id → notification (JSON) |
+//! | `rollcall:{pN}:owed` | hash | id → number of receivers that do not have it yet |
+//! | `rollcall:{pN}:attempts` | hash | `<id>.<receiver>` → attempts begun |
+//! | `rollcall:{pN}:queue:<receiver>` | zset | groups by their next attempt (ms) |
+//! | `rollcall:{pN}:lane:<receiver>:<group>` | list | ids of notifications, told one after the other |
+//! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
+//! | `rollcall:{pN}:letters:<receiver>` | hash | id → dead letter (JSON) |
+//! | `rollcall:{pN}:untold:<receiver>` | hash | record id → dead letter that would have told it |
+//!
+//! # Why facts lie on pages
+//! A hash of its own for each unit costs over 100 bytes before it holds anything; a field of a large
+//! hash costs 60 more than in a small one, which Redis stores as one packed string. With 1024 pages
+//! a partition, pages stay small up to about two million units and grow gracefully beyond.
+
+use crate::engine::partition_of;
+use crate::presence::Unit;
+
+/// The most pages that a partition's facts lie on.
+const MOST_PAGES: u32 = 1024;
+
+/// The names of all keys of one fleet.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    prefix: String,
+    partitions: u16,
+}
+
+impl Keys {
+    pub fn new(prefix: &str, partitions: u16) -> Keys {
+        Keys { prefix: prefix.to_owned(), partitions: partitions.max(1) }
+    }
+
+    pub fn partitions(&self) -> u16 {
+        self.partitions
+    }
+
+    pub fn pages(&self) -> u32 {
+        (65_536 / u32::from(self.partitions)).clamp(1, MOST_PAGES)
+    }
+
+    pub fn partition(&self, unit: &Unit) -> u16 {
+        partition_of(unit, self.partitions)
+    }
+
+    /// The partition of a group: as if its key were a unit's.
+    pub fn partition_of_group(&self, group: &str) -> u16 {
+        crate::engine::crc16(group.bytes()) % self.partitions
+    }
+
+    pub fn meta(&self) -> String {
+        format!("{}:meta", self.prefix)
+    }
+
+    pub fn heard(&self) -> String {
+        format!("{}:{{hearing}}:heard", self.prefix)
+    }
+
+    pub fn blind(&self) -> String {
+        format!("{}:{{hearing}}:blind", self.prefix)
+    }
+
+    /// The outbox of a partition; the one after the last partition's is that of hearing.
+    pub fn outbox(&self, number: u16) -> String {
+        if number < self.partitions {
+            self.in_partition(number, "outbox")
+        } else {
+            format!("{}:{{hearing}}:outbox", self.prefix)
+        }
+    }
+
+    /// How many outboxes there are.
+    pub fn outboxes(&self) -> u16 {
+        self.partitions + 1
+    }
+
+    pub fn alive(&self, unit: &Unit) -> String {
+        format!("{}:{{p{}}}:alive:{unit}", self.prefix, self.partition(unit))
+    }
+
+    /// The page of facts that holds a unit. The high part of the checksum, whose low part made the
+    /// partition.
+    pub fn facts(&self, unit: &Unit) -> String {
+        let crc = crate::engine::crc16(crate::engine::name_bytes(unit));
+        let page = u32::from(crc / self.partitions) % self.pages();
+        self.facts_page(self.partition(unit), page)
+    }
+
+    pub fn facts_page(&self, partition: u16, page: u32) -> String {
+        format!("{}:{{p{partition}}}:facts:{page}", self.prefix)
+    }
+
+    /// A key that a partition has once: `deadlines`, `records`, `open`, `closed`, `archive`,
+    /// `groups`, `over`, `notifications`, `owed`, `attempts`.
+    pub fn in_partition(&self, partition: u16, name: &str) -> String {
+        format!("{}:{{p{partition}}}:{name}", self.prefix)
+    }
+
+    /// A key that a partition has once for each receiver or group: `queue`, `dead`, `letters`,
+    /// `untold`; `group`, `waiting`.
+    pub fn of(&self, partition: u16, name: &str, whose: &str) -> String {
+        format!("{}:{{p{partition}}}:{name}:{whose}", self.prefix)
+    }
+
+    pub fn lane(&self, partition: u16, receiver: &str, group: &str) -> String {
+        format!("{}:{{p{partition}}}:lane:{receiver}:{group}", self.prefix)
+    }
+
+    /// The unit whose expiry key this is, if it is one of this fleet.
+    pub fn unit_of_alive(&self, key: &str) -> Option<Unit> {
+        let rest = key.strip_prefix(&self.prefix)?.strip_prefix(":{p")?;
+        let (_, unit) = rest.split_once("}:alive:")?;
+        let unit: Unit = unit.parse().ok()?;
+        (self.alive(&unit) == key).then_some(unit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_found_again_from_its_expiry_key_and_from_no_other() {
+        let keys = Keys::new("rollcall", 16);
+        let unit: Unit = "detector:a}:alive:b".parse().unwrap();
+        let key = keys.alive(&unit);
+        assert_eq!(keys.unit_of_alive(&key), Some(unit));
+        for other in [key.replacen("rollcall", "other", 1), key.replacen("{p", "{p9", 1), "x".into()] {
+            assert_eq!(keys.unit_of_alive(&other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn units_spread_evenly_over_partitions_and_pages() {
+        let keys = Keys::new("rollcall", 16);
+        let mut pages = std::collections::HashMap::<String, u32>::new();
+        for n in 0..160_000 {
+            let unit: Unit = format!("detector:unit-{n:06}").parse().unwrap();
+            *pages.entry(keys.facts(&unit)).or_default() += 1;
+        }
+        assert_eq!(pages.len(), 16 * 1024);
+        assert!(pages.values().all(|units| *units <= 60), "a page is crowded");
+    }
+}

@@ -1,0 +1,52 @@
+//! The outbox: what happened and has joined no group yet, in one stream for each partition and one
+//! for hearing.
+
+use redis::streams::{StreamId, StreamRangeReply};
+use redis::{from_redis_value_ref, pipe};
+
+use super::hearing::parse_interval;
+use super::units::from_json;
+use super::RedisEngine;
+use crate::engine::{EngineError, Entry, News, Position, Result};
+
+/// The oldest entries of every outbox.
+pub(super) async fn oldest(engine: &RedisEngine, limit: usize) -> Result<Vec<Entry>> {
+    let outboxes = engine.keys.outboxes();
+    let each = limit.div_ceil(outboxes.into()).max(1);
+    let mut pipe = pipe();
+    for outbox in 0..outboxes {
+        pipe.xrange_count(engine.keys.outbox(outbox), "-", "+", each);
+    }
+    let replies: Vec<StreamRangeReply> = engine.topology.send("outbox", &pipe).await?;
+    let mut entries = Vec::new();
+    for (outbox, reply) in (0..outboxes).zip(replies) {
+        for stream_id in reply.ids {
+            let news = news(&stream_id)?;
+            entries.push(Entry { position: Position { outbox, id: stream_id.id }, news });
+        }
+    }
+    Ok(entries)
+}
+
+fn news(entry: &StreamId) -> Result<News> {
+    let field = |name: &str| entry.map.get(name).and_then(|value| from_redis_value_ref::<String>(value).ok());
+    if let Some(json) = field("record") {
+        return from_json("a record in the outbox", &json).map(News::Record);
+    }
+    match field("blind") {
+        Some(interval) => parse_interval(&interval).map(News::Blind),
+        None => Err(EngineError::Damaged(format!("entry {} of the outbox says nothing known", entry.id))),
+    }
+}
+
+/// Removes entries that were dealt with.
+pub(super) async fn settle(engine: &RedisEngine, entries: &[Position]) -> Result<()> {
+    let mut pipe = pipe();
+    for outbox in 0..engine.keys.outboxes() {
+        let ids: Vec<&str> = entries.iter().filter(|e| e.outbox == outbox).map(|e| e.id.as_str()).collect();
+        if !ids.is_empty() {
+            pipe.xdel(engine.keys.outbox(outbox), &ids).ignore();
+        }
+    }
+    if pipe.is_empty() { Ok(()) } else { engine.topology.send("settle", &pipe).await }
+}

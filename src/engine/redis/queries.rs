@@ -1,0 +1,116 @@
+//! Facts and records, to look at. Nothing here scans the keyspace: records have their index, facts
+//! lie on numbered pages.
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use redis::pipe;
+
+use super::RedisEngine;
+use super::units::{from_json, parse_unit, snapshot};
+use crate::clock::Timestamp;
+use crate::engine::{Queries, Result};
+use crate::presence::{OfflineRecord, RecordId, Snapshot};
+
+/// The most records of a partition that are removed in one step.
+const MOST_REMOVED: usize = 500;
+
+#[async_trait]
+impl Queries for RedisEngine {
+    async fn record(&self, id: &RecordId) -> Result<Option<OfflineRecord>> {
+        let archive = self.keys.in_partition(self.keys.partition(&id.unit), "archive");
+        let mut pipe = pipe();
+        pipe.hget(archive, id.to_string());
+        let (json,): (Option<String>,) = self.topology.send("record", &pipe).await?;
+        json.map(|json| from_json("a record", &json)).transpose()
+    }
+
+    async fn records(
+        &self,
+        open: bool,
+        before: Option<(Timestamp, RecordId)>,
+        limit: usize,
+    ) -> Result<Vec<OfflineRecord>> {
+        let index = if open { "open" } else { "records" };
+        let partitions = 0..self.keys.partitions();
+        let lists = try_join_all(partitions.map(|p| self.newest(p, index, before.as_ref(), limit))).await?;
+        let mut newest: Vec<(i64, u16, String)> = lists.into_iter().flatten().collect();
+        newest.sort_by(|a, b| (b.0, &b.2).cmp(&(a.0, &a.2)));
+        newest.truncate(limit);
+        if newest.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipe = pipe();
+        for (_, partition, id) in &newest {
+            pipe.hget(self.keys.in_partition(*partition, "archive"), id);
+        }
+        let records: Vec<Option<String>> = self.topology.send("archive", &pipe).await?;
+        records.into_iter().flatten().map(|json| from_json("a record", &json)).collect()
+    }
+
+    fn pages(&self) -> u32 {
+        self.keys.pages()
+    }
+
+    async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>> {
+        let mut facts = pipe();
+        facts.hgetall(self.keys.facts_page(partition, page));
+        let (facts,): (Vec<(String, String)>,) = self.topology.send("page", &facts).await?;
+        if facts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let units = facts.iter().map(|(name, _)| parse_unit(name)).collect::<Result<Vec<_>>>()?;
+        let mut alive = redis::cmd("MGET");
+        for unit in &units {
+            alive.arg(self.keys.alive(unit));
+        }
+        let mut pipe = pipe();
+        pipe.add_command(alive);
+        let (alive,): (Vec<Option<String>>,) = self.topology.send("alive", &pipe).await?;
+        let whole = units.iter().zip(alive).zip(&facts);
+        whole.map(|((unit, alive), (_, stored))| snapshot(unit, alive.as_deref(), Some(stored))).collect()
+    }
+
+    async fn forget_records(&self, before: Timestamp) -> Result<usize> {
+        let steps = (0..self.keys.partitions()).map(|partition| async move {
+            let mut script = self.scripts.forget_records.prepare_invoke();
+            for name in ["records", "archive", "closed"] {
+                script.key(self.keys.in_partition(partition, name));
+            }
+            script.arg(before.as_millis()).arg(MOST_REMOVED);
+            self.topology.run::<usize>("forget_records", &script).await
+        });
+        Ok(try_join_all(steps).await?.into_iter().sum())
+    }
+}
+
+impl RedisEngine {
+    /// The newest record ids of a partition, strictly before a place in the order (time, id).
+    async fn newest(
+        &self,
+        partition: u16,
+        index: &str,
+        before: Option<&(Timestamp, RecordId)>,
+        limit: usize,
+    ) -> Result<Vec<(i64, u16, String)>> {
+        let key = self.keys.in_partition(partition, index);
+        let mut found: Vec<(i64, u16, String)> = Vec::new();
+        let mut skip = 0;
+        loop {
+            let from = before.map_or("+inf".to_owned(), |(at, _)| at.as_millis().to_string());
+            let mut pipe = pipe();
+            pipe.zrevrangebyscore_limit_withscores(&key, from, "-inf", skip, limit as isize);
+            let (page,): (Vec<(String, f64)>,) = self.topology.send("records", &pipe).await?;
+            let read = page.len();
+            let wanted = page.into_iter().map(|(id, at)| (at as i64, partition, id)).filter(|(at, _, id)| {
+                before.is_none_or(|(time, last)| (*at, id.as_str()) < (time.as_millis(), &last.to_string()))
+            });
+            found.extend(wanted);
+            // Records of one and the same millisecond are sifted by id, which may take more pages.
+            if found.len() >= limit || read < limit {
+                found.truncate(limit);
+                return Ok(found);
+            }
+            skip += limit as isize;
+        }
+    }
+}

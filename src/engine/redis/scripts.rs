@@ -1,0 +1,30 @@
+//! The scripts: each is one step that happens in full or not at all.
+
+use redis::Script;
+
+/// All scripts, hashed once. A server that does not know one is taught it and asked again.
+pub struct Scripts {
+    pub apply: Script,
+    pub advance: Script,
+    pub join: Script,
+    pub seal: Script,
+    pub lease: Script,
+    pub finish: Script,
+    pub tidy: Script,
+    pub forget_records: Script,
+}
+
+impl Scripts {
+    pub fn new() -> Scripts {
+        Scripts {
+            apply: Script::new(include_str!("scripts/apply.lua")),
+            advance: Script::new(include_str!("scripts/advance.lua")),
+            join: Script::new(include_str!("scripts/join.lua")),
+            seal: Script::new(include_str!("scripts/seal.lua")),
+            lease: Script::new(include_str!("scripts/lease.lua")),
+            finish: Script::new(include_str!("scripts/finish.lua")),
+            tidy: Script::new(include_str!("scripts/tidy.lua")),
+            forget_records: Script::new(include_str!("scripts/forget_records.lua")),
+        }
+    }
+}

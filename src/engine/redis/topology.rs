@@ -1,0 +1,139 @@
+//! Where keys live: one server now. Everything that speaks to Redis goes through here, so that
+//! several servers later are a matter of this file.
+//!
+//! One multiplexed connection that mends itself. A call made while it is down waits for one attempt
+//! to connect and then fails; whether to repeat it is for the caller to say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::io::tcp::TcpSettings;
+use redis::{
+    Client, ErrorKind, FromRedisValue, IntoConnectionInfo, Pipeline, ProtocolVersion, RedisError,
+    ScriptInvocation, ServerErrorKind,
+};
+use tokio::time::Instant;
+
+use super::Config;
+use crate::engine::{EngineError, Result};
+use crate::telemetry::Telemetry;
+
+/// A batch of 500 units takes a busy server some ten milliseconds; one that does not answer in
+/// this time is not there.
+const RESPONSE: Duration = Duration::from_secs(5);
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// The servers that hold the fleet.
+pub struct Topology {
+    client: Client,
+    connection: ConnectionManager,
+    address: String,
+    telemetry: Arc<Telemetry>,
+}
+
+impl Topology {
+    /// Prepares to speak to the server of `config`; connects when first asked for something.
+    pub fn new(config: &Config, telemetry: Arc<Telemetry>) -> Result<Topology> {
+        let address = config.to_string();
+        let client = client(config).map_err(|error| classify(&address, &error))?;
+        let connection = ConnectionManager::new_lazy_with_config(client.clone(), manager())
+            .map_err(|error| classify(&address, &error))?;
+        Ok(Topology { client, connection, address, telemetry })
+    }
+
+    /// The server, for people: without user and password.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// A client for connections of their own.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Sends commands as one batch. `name` is what the batch does, for metrics and errors.
+    pub async fn send<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
+        let began = Instant::now();
+        let answer = pipe.query_async(&mut self.connection.clone()).await;
+        self.judge(name, began, answer)
+    }
+
+    /// Runs a script; one that the server does not know is loaded first.
+    pub async fn run<T: FromRedisValue>(&self, name: &'static str, script: &ScriptInvocation<'_>) -> Result<T> {
+        let began = Instant::now();
+        let answer = script.invoke_async(&mut self.connection.clone()).await;
+        self.judge(name, began, answer)
+    }
+
+    fn judge<T>(&self, name: &'static str, began: Instant, answer: redis::RedisResult<T>) -> Result<T> {
+        self.telemetry.engine_command(name, began.elapsed());
+        match answer {
+            Ok(answer) => {
+                self.telemetry.engine_up(None);
+                Ok(answer)
+            }
+            Err(error) => {
+                let error = classify(&self.address, &error);
+                self.telemetry.engine_up(Some(&error));
+                Err(error)
+            }
+        }
+    }
+}
+
+/// How connections are kept up.
+pub fn manager() -> ConnectionManagerConfig {
+    ConnectionManagerConfig::new()
+        .set_connection_timeout(Some(CONNECT))
+        .set_response_timeout(Some(RESPONSE))
+        .set_number_of_retries(1)
+        .set_min_delay(Duration::from_millis(50))
+        .set_max_delay(Duration::from_millis(500))
+}
+
+fn client(config: &Config) -> redis::RedisResult<Client> {
+    let info = config.url.as_str().into_connection_info()?;
+    let mut login = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    if let Some(password) = &config.password {
+        login = login.set_password(password);
+    }
+    let tcp = TcpSettings::default().set_nodelay(true);
+    Client::open(info.set_redis_settings(login).set_tcp_settings(tcp))
+}
+
+/// What a failure means, and what to do about it.
+pub fn classify(address: &str, error: &RedisError) -> EngineError {
+    let refused = |why: &str| EngineError::Refused(format!("redis at {address} {why}: {error}"));
+    let unavailable = |why: &str| EngineError::Unavailable(format!("redis at {address} {why}: {error}"));
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => {
+            refused("refused the login; check engine.url and engine.password_file")
+        }
+        ErrorKind::InvalidClientConfig => refused("cannot be addressed like that; check engine.url"),
+        ErrorKind::RESP3NotSupported => refused("is too old; 6.2 or newer is needed"),
+        ErrorKind::Server(ServerErrorKind::NoPerm) => {
+            refused("does not permit a command; check the rights of its user")
+        }
+        ErrorKind::Server(ServerErrorKind::ReadOnly) => {
+            unavailable("is a replica; engine.url has to name the primary")
+        }
+        ErrorKind::Server(ServerErrorKind::BusyLoading) => unavailable("is still loading its data"),
+        _ => match error.code() {
+            Some("NOAUTH" | "WRONGPASS") => {
+                refused("refused the login; check engine.url and engine.password_file")
+            }
+            Some("OOM") => unavailable("is full; raise its maxmemory"),
+            Some("MISCONF") => unavailable("cannot write its data to disk"),
+            _ => unavailable("did not do what was asked"),
+        },
+    }
+}
+
+/// Whether an address asks for TLS without checking the certificate, which is never right here.
+pub fn is_insecure(config: &Config) -> bool {
+    config.url.as_str().into_connection_info().is_ok_and(|info| {
+        matches!(info.addr(), redis::ConnectionAddr::TcpTls { insecure: true, .. })
+    })
+}
+

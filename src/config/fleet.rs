@@ -27,7 +27,10 @@ pub(super) fn fleet(file: &File, base: &Path, problems: &mut Problems) -> (intak
     let intake = mqtt(&file.mqtt, file.hearing.canary_period, topics, base, problems);
     // Intake has the last word: what it will refuse at the start is refused here.
     if problems.errors.is_empty() {
-        intake.problems().into_iter().for_each(|text| problems.error("mqtt", text));
+        for text in intake.problems() {
+            let (path, text) = text.split_once(": ").unwrap_or(("mqtt", &text));
+            problems.error(path, text);
+        }
     }
     (intake, rules)
 }

@@ -44,6 +44,7 @@ mod reader;
 mod record;
 mod topic;
 
+pub use mqtt::probe;
 pub use topic::{Template, TemplateError};
 
 /// The name of the one connection, in metrics and in its client id.

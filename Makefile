@@ -24,7 +24,7 @@ test: ## Run every test against real servers (installs what is missing)
 lint: ## Check format, lints, documentation, and what is built in (installs cargo-deny if missing)
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
-	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps
+	RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' cargo doc --locked --no-deps --document-private-items
 	@cargo deny --version >/dev/null 2>&1 || { \
 	    echo 'cargo-deny is missing; building it, which takes a few minutes'; \
 	    cargo install --locked cargo-deny; }

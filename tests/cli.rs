@@ -1,20 +1,31 @@
 //! The program as people and scripts meet it: its exit codes and what it prints.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use rollcall::simulate::servers::{Server, free_port};
 use serde_json::Value;
 
+/// How long the program may take to say the next thing.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Runs the program in `dir`, with no variables of Rollcall but those given.
 fn rollcall(dir: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    command(dir, arguments, variables).output().unwrap()
+}
+
+fn command(dir: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("ROLLCALL_") || name == "RUST_LOG" {
             command.env_remove(name);
         }
     }
-    command.current_dir(dir).args(arguments).envs(variables.iter().copied()).output().unwrap()
+    command.current_dir(dir).args(arguments).envs(variables.iter().copied());
+    command
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -124,6 +135,46 @@ fn a_broker_that_wants_another_name_is_found() {
     let output = rollcall(dir.path(), &["check"], &[("ROLLCALL_MQTT__URL", &url)]);
     let told = text(&output.stdout);
     assert!(told.contains("FAIL  mqtt: ") && told.contains("check mqtt.username and its password"), "{told}");
+}
+
+#[test]
+fn a_service_that_is_asked_to_stop_ends_with_0() {
+    let dir = tempfile::tempdir().unwrap();
+    let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
+    let broker = Server::mosquitto(&dir.path().join("mqtt"), free_port().unwrap(), "").unwrap();
+    let variables = [
+        ("ROLLCALL_ENGINE__URL", format!("redis://127.0.0.1:{}/0", redis.port())),
+        ("ROLLCALL_MQTT__URL", format!("mqtt://127.0.0.1:{}", broker.port())),
+        ("ROLLCALL_HTTP__LISTEN", format!("127.0.0.1:{}", free_port().unwrap())),
+        ("ROLLCALL_LOG__FORMAT", "json".to_owned()),
+    ];
+    let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let mut service = command(dir.path(), &["serve"], &variables).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = follow(service.stderr.take().unwrap());
+    let first: Value = serde_json::from_str(&lines.recv_timeout(PATIENCE).unwrap()).unwrap();
+    assert_eq!(first["message"], "no rollcall.toml here: every option has its default");
+    let asked = Command::new("kill").args(["-TERM", &service.id().to_string()]).status().unwrap();
+    assert!(asked.success());
+    let mut stopped = false;
+    loop {
+        match lines.recv_timeout(PATIENCE) {
+            Ok(line) => stopped |= line.contains("\"stopped\""),
+            // Its pipe is closed: it has ended.
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => service.kill().unwrap(),
+        }
+    }
+    assert_eq!(service.wait().unwrap().code(), Some(0));
+    assert!(stopped);
+}
+
+/// The lines that are written to a pipe, as they come.
+fn follow(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (lines, seen) = mpsc::channel();
+    std::thread::spawn(move || {
+        BufReader::new(pipe).lines().map_while(Result::ok).try_for_each(|line| lines.send(line))
+    });
+    seen
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crate::service;
 pub(super) async fn run(file: ConfigFile) -> anyhow::Result<ExitCode> {
     let config = file.load()?;
     logging::start(&config.log);
+    let stop = signals::stop()?;
     match &config.source {
         Some(path) => tracing::info!(file = %path.display(), "configuration loaded"),
         None => tracing::info!("no rollcall.toml here: every option has its default"),
@@ -15,7 +16,6 @@ pub(super) async fn run(file: ConfigFile) -> anyhow::Result<ExitCode> {
     for warning in &config.warnings {
         tracing::warn!(option = warning.path, "{}", warning.text);
     }
-    let stop = signals::stop()?;
     service::run(config, stop).await?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)

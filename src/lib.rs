@@ -3,11 +3,13 @@
 pub mod address;
 pub mod alerting;
 pub mod backoff;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod engine;
 pub mod http;
 pub mod intake;
 pub mod presence;
+pub mod service;
 pub mod simulate;
 pub mod telemetry;

@@ -29,7 +29,7 @@ const WORK: u8 = 2;
 
 /// Crates that are used in few places so that they can be replaced, and those places.
 const KEPT_INSIDE: [(&str, &[&str]); 3] = [
-    ("rumqttc", &["src/intake/mqtt.rs", "src/simulate/"]),
+    ("rumqttc", &["src/intake/mqtt", "src/simulate/"]),
     ("lettre", &["src/alerting/", "src/config/receivers.rs"]),
     ("axum", &["src/http/", "src/simulate/"]),
 ];

@@ -50,7 +50,7 @@ fn all_leaves(value: &Value) -> BTreeMap<String, Vec<Value>> {
 
 /// Whether an option has a value that works for everybody; the others are shown by an example.
 fn has_default(value: &Value) -> bool {
-    !(value.is_null() || *value == Value::from("") || *value == Value::Array(Vec::new()))
+    !(value.is_null() || value.as_str() == Some("") || *value == Value::Array(Vec::new()))
 }
 
 #[test]

@@ -16,9 +16,9 @@ const SCHEMES: [&str; 5] = ["redis", "rediss", "redis+unix", "redis-sentinel", "
 
 pub(super) fn engine(engine: &Engine, base: &Path, problems: &mut Problems) -> redis::Config {
     if engine.engine == EngineType::Embedded {
-        problems.error("engine.type", "the embedded engine is not built yet; use \"redis\"");
+        problems.error("engine.type", "the embedded engine is not supported yet; use \"redis\"");
     } else if !engine.path.is_empty() {
-        problems.error("engine.path", "belongs to the embedded engine, which is not built yet");
+        problems.error("engine.path", "belongs to the embedded engine, which is not supported yet");
     } else {
         address(engine, problems);
     }
@@ -39,7 +39,7 @@ fn address(engine: &Engine, problems: &mut Problems) {
     match scheme {
         "redis-sentinel" | "redis-cluster" => {
             return problems
-                .error(OPTION, format!("{scheme}:// is not built yet; use redis:// or rediss://"));
+                .error(OPTION, format!("{scheme}:// is not supported yet; use redis:// or rediss://"));
         }
         "redis" | "rediss" | "redis+unix" | "unix" => {}
         other => {

@@ -4,16 +4,13 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use url::Url;
-
 use super::file::{self, ClockSource, File, Mqtt};
-use super::problem::{Problems, suggest};
+use super::problem::Problems;
 use super::{Span, secrets};
+use crate::address::BrokerAddress;
 use crate::engine::roll::{HearingConfig, Rules};
-use crate::intake;
-use crate::presence::{
-    Kind, KindRules, LONGEST_TIMEOUT, Policy, Registry, SHORTEST_TIMEOUT, TimeSource, is_label_name,
-};
+use crate::intake::{self, Template};
+use crate::presence::{Kind, KindRules, LONGEST_TIMEOUT, Policy, Registry, SHORTEST_TIMEOUT, TimeSource};
 
 /// The most heartbeats that are recorded in one go.
 const LARGEST_BATCH: usize = 2000;
@@ -22,13 +19,20 @@ const GAP_PERIODS: u32 = 3;
 
 pub(super) fn fleet(file: &File, base: &Path, problems: &mut Problems) -> (intake::Config, Rules) {
     if !file.broker.listen.is_empty() {
-        let text =
-            "the broker within the process is not built yet; run one beside Rollcall and name it in mqtt.url";
+        let text = "the broker within the process is not supported yet; run one beside Rollcall and name it in mqtt.url";
         problems.error("broker.listen", text);
     }
     let rules = kinds(&file.kind, problems);
     let topics = topics(&file.kind, problems);
-    (mqtt(&file.mqtt, file.hearing.canary_period, topics, base, problems), rules)
+    let intake = mqtt(&file.mqtt, file.hearing.canary_period, topics, base, problems);
+    // Intake has the last word: what it will refuse at the start is refused here.
+    if problems.errors.is_empty() {
+        for text in intake.problems() {
+            let (path, text) = text.split_once(": ").unwrap_or(("mqtt", &text));
+            problems.error(path, text);
+        }
+    }
+    (intake, rules)
 }
 
 pub(super) fn hearing(hearing: &file::Hearing, problems: &mut Problems) -> HearingConfig {
@@ -93,9 +97,13 @@ fn topics(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(String, Option<
         }
         for (nr, template) in one.topics.iter().enumerate() {
             let path = format!("{path}[{nr}]");
-            let Some(filter) = problems.keep(&path, filter(template)) else { continue };
+            // A bad name has been told already; the templates below it are still worth a look.
+            let kind: Kind = one.name.parse().unwrap_or_else(|_| "unnamed".parse().expect("a kind"));
             let shared = template.split('/').any(|level| level == "{kind}");
-            match heard.insert(filter, (template.clone(), &one.name)) {
+            let kind = (!shared).then_some(kind);
+            let parsed = Template::parse(template, kind.clone());
+            let Some(parsed) = problems.keep(&path, parsed) else { continue };
+            match heard.insert(parsed.filter(), (template.clone(), &one.name)) {
                 Some((before, _)) if shared && before == *template => continue,
                 Some((before, kind)) => {
                     let text = format!("hears the same topics as {before:?} of kind {kind:?}; leave one out");
@@ -103,43 +111,10 @@ fn topics(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(String, Option<
                 }
                 None => {}
             }
-            if let Ok(kind) = one.name.parse() {
-                topics.push((template.clone(), (!shared).then_some(kind)));
-            }
+            topics.push((template.clone(), kind));
         }
     }
     topics
-}
-
-/// The topic filter that a template subscribes to.
-fn filter(template: &str) -> Result<String, String> {
-    let mut captured = Vec::new();
-    let mut levels = Vec::new();
-    for level in template.split('/') {
-        let name = level.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
-        match name {
-            Some(name) if captured.contains(&name) => return Err(format!("{{{name}}} is there twice")),
-            Some(name) if matches!(name, "unit" | "kind") || is_label_name(name) => {
-                captured.push(name);
-                levels.push("+");
-            }
-            Some(name) => return Err(format!("{name:?} is no name of a label")),
-            None if level.contains(['{', '}']) => {
-                return Err(format!("{level:?}: a capture takes a whole level between slashes"));
-            }
-            None if level.contains(['+', '#']) => {
-                return Err("has a wildcard; capture the level instead, e.g. {site}".to_owned());
-            }
-            None => levels.push(level),
-        }
-    }
-    if !captured.contains(&"unit") {
-        return Err("has no {unit}".to_owned());
-    }
-    if template.starts_with('$') || template.starts_with("rollcall/") {
-        return Err("these topics belong to the broker or to Rollcall itself".to_owned());
-    }
-    Ok(levels.join("/"))
 }
 
 fn mqtt(
@@ -149,7 +124,7 @@ fn mqtt(
     base: &Path,
     problems: &mut Problems,
 ) -> intake::Config {
-    broker(&mqtt.url, problems);
+    problems.keep("mqtt.url", mqtt.url.parse::<BrokerAddress>());
     let password = secrets::read("mqtt.password_file", &mqtt.password_file, base, problems);
     if mqtt.username.is_empty() && !mqtt.password_file.is_empty() {
         problems.error("mqtt.password_file", "is the password of nobody; set mqtt.username");
@@ -162,7 +137,7 @@ fn mqtt(
         problems.error("mqtt.share", "the name of a shared subscription has no /, + and #");
     }
     if mqtt.publish_state {
-        problems.error("mqtt.publish_state", "is not built yet; leave it at false");
+        problems.error("mqtt.publish_state", "is not supported yet; leave it at false");
     }
     if mqtt.fields.ts.is_empty() {
         problems.error("mqtt.fields.ts", "is empty; leave the key out for \"ts\"");
@@ -197,27 +172,5 @@ fn mqtt(
             labels: mqtt.fields.labels.clone(),
             sleep: mqtt.fields.sleep.clone(),
         },
-    }
-}
-
-fn broker(address: &str, problems: &mut Problems) {
-    const OPTION: &str = "mqtt.url";
-    let Ok(url) = Url::parse(address) else {
-        return problems.error(OPTION, "is no address; write mqtt://host:1883");
-    };
-    match url.scheme() {
-        "mqtt" => {}
-        "mqtts" | "ws" | "wss" => {
-            return problems.error(OPTION, format!("{}:// is not built yet; use mqtt://", url.scheme()));
-        }
-        other => {
-            let meant = suggest(other, ["mqtt", "mqtts", "ws", "wss"].into_iter()).unwrap_or("mqtt");
-            return problems.error(OPTION, format!("{other}:// is unknown; did you mean {meant}://?"));
-        }
-    }
-    if !url.has_host() || !matches!(url.path(), "" | "/") || url.query().is_some() {
-        problems.error(OPTION, "is no address of a broker; write mqtt://host:1883");
-    } else if !url.username().is_empty() || url.password().is_some() {
-        problems.error(OPTION, "holds a name or a password; use mqtt.username and mqtt.password_file");
     }
 }

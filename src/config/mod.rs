@@ -28,7 +28,7 @@ mod secrets;
 mod shown;
 mod span;
 
-pub use file::{LogFormat, UnitMetrics};
+pub use file::LogFormat;
 pub use problem::{ConfigError, Problem};
 pub use span::Span;
 
@@ -58,8 +58,6 @@ pub struct Config {
     pub alerting: alerting::Config,
     /// What is shown.
     pub http: http::Config,
-    /// Which units have series of their own.
-    pub unit_metrics: UnitMetrics,
     /// How long closed records are kept.
     pub keep_records: Duration,
     /// What is logged.
@@ -153,7 +151,6 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
         expiry,
         alerting,
         http,
-        unit_metrics: file.http.unit_metrics,
         keep_records,
         log,
         warnings: problems.warnings,

@@ -60,7 +60,7 @@ fn route(route: &Route, problems: &mut Problems) -> alerting::Route {
         }
     }
     if route.repeat_interval > Span::from_secs(0) {
-        problems.error("route.repeat_interval", "reminders are not built yet; leave it at \"0s\"");
+        problems.error("route.repeat_interval", "reminders are not supported yet; leave it at \"0s\"");
     }
     let wait = problems.span("route.group_wait", route.group_wait, Span::from_secs(0), Span::from_hours(24));
     let interval =
@@ -73,6 +73,7 @@ fn route(route: &Route, problems: &mut Problems) -> alerting::Route {
 }
 
 fn receiver(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Option<ReceiverConfig> {
+    let before = problems.errors.len();
     let channel = match one.channel {
         None => {
             problems.error(format!("{path}.type"), "is missing; write \"webhook\" or \"email\"");
@@ -98,7 +99,14 @@ fn receiver(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) ->
     if retry.first > retry.longest {
         problems.error(at("retry.first"), "is longer than retry.longest");
     }
-    Some(ReceiverConfig { name: one.name.clone(), channel: channel?, concurrency, timeout, retry })
+    let receiver = ReceiverConfig { name: one.name.clone(), channel: channel?, concurrency, timeout, retry };
+    // The channel has the last word: what it will refuse at the start is refused here.
+    if problems.errors.len() == before
+        && let Err(error) = alerting::open(&receiver)
+    {
+        problems.error(path, error);
+    }
+    Some(receiver)
 }
 
 /// Options that say nothing about this type of receiver are mistakes: somebody expects them to.

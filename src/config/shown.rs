@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tracing_subscriber::EnvFilter;
 
-use super::file::{Http, Log, Role, Token};
+use super::file::{Http, Log, Role, Token, UnitMetrics};
 use super::problem::Problems;
 use super::{LogConfig, secrets};
 use crate::http;
@@ -30,7 +30,12 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
     let tokens = http.token.iter().enumerate();
     let tokens =
         tokens.filter_map(|(at, one)| token(&format!("http.token[{at}]"), one, base, problems)).collect();
-    http::Config { listen: http.listen, tokens }
+    let unit_metrics = match http.unit_metrics {
+        UnitMetrics::All => http::UnitMetrics::All,
+        UnitMetrics::Offline => http::UnitMetrics::Offline,
+        UnitMetrics::Off => http::UnitMetrics::Off,
+    };
+    http::Config { listen: http.listen, tokens, unit_metrics }
 }
 
 fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Option<http::Token> {

@@ -44,6 +44,7 @@ mod reader;
 mod record;
 mod topic;
 
+pub use mqtt::probe;
 pub use topic::{Template, TemplateError};
 
 /// The name of the one connection, in metrics and in its client id.
@@ -53,7 +54,7 @@ const CONNECTION: &str = "main";
 const LEAST_QUEUE: usize = 65_536;
 
 /// What intake needs to know.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Config {
     /// `mqtt://host:port` (TLS and websockets come later).
     pub url: String,
@@ -102,6 +103,17 @@ impl Default for Fields {
     fn default() -> Fields {
         let [ts, timeout, labels, sleep] = ["ts", "timeout", "labels", "sleep"].map(str::to_owned);
         Fields { ts, timeout, labels, sleep }
+    }
+}
+
+/// Without the password.
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("url", &self.url)
+            .field("client_id", &self.client_id)
+            .field("topics", &self.topics)
+            .finish_non_exhaustive()
     }
 }
 

@@ -34,8 +34,10 @@ use crate::backoff::Backoff;
 use crate::clock::{Clock, Timestamp};
 use crate::telemetry::Rejection;
 
+mod probe;
 mod session;
 
+pub use probe::probe;
 pub(super) use session::Session;
 
 /// The largest packet that is received, and then rejected and counted. The broker is told and

@@ -26,12 +26,21 @@ impl Default for Config {
     }
 }
 
-/// Shows the address without a password that may stand in it.
+/// The address, without a password that may stand in it.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, rest) = self.url.split_once("://").unwrap_or(("redis", &self.url));
+        let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+        // A socket takes its password as a parameter.
+        let host = host.split('?').next().unwrap_or(host);
+        write!(f, "{scheme}://{host}")
+    }
+}
+
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = self.url.rsplit_once('@').map_or(self.url.as_str(), |(_, host)| host);
         f.debug_struct("Config")
-            .field("address", &address)
+            .field("address", &self.to_string())
             .field("prefix", &self.prefix)
             .field("partitions", &self.partitions)
             .finish_non_exhaustive()

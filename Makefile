@@ -1,0 +1,39 @@
+# What people do with this repository. `make` alone lists it.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint fmt
+MAKEFLAGS += --no-print-directory
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## Watch a simulated fleet on private servers (installs redis-server and mosquitto if missing)
+	@.ci/need redis-server:redis-server mosquitto:mosquitto
+	cargo run --release --locked -- demo
+
+# The documentation's examples come first, so that the summary of the tests is what is read last.
+test: ## Run every test against real servers (installs what is missing)
+	@.ci/need redis-server:redis-server mosquitto:mosquitto promtool:prometheus
+	cargo test --locked --doc
+	@if cargo nextest --version >/dev/null 2>&1; then \
+	    echo 'cargo nextest run --locked'; cargo nextest run --locked; \
+	else \
+	    echo 'cargo test --locked --lib --bins --tests'; cargo test --locked --lib --bins --tests; \
+	fi
+
+lint: ## Check format, lints, documentation, and what is built in (installs cargo-deny if missing)
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' cargo doc --locked --no-deps --document-private-items
+	@cargo deny --version >/dev/null 2>&1 || { \
+	    echo 'cargo-deny is missing; building it, which takes a few minutes'; \
+	    cargo install --locked cargo-deny; }
+	cargo deny --locked check bans licenses sources
+	@if timeout 60 cargo deny --locked fetch db >/dev/null 2>&1; then \
+	    echo 'cargo deny --locked check advisories'; cargo deny --locked check advisories; \
+	else \
+	    echo 'the advisory database cannot be fetched from here; advisories are not checked'; \
+	fi
+
+fmt: ## Format the code
+	cargo fmt

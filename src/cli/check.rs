@@ -1,0 +1,147 @@
+//! `rollcall check`: the configuration and every dependency, each with what to do.
+//!
+//! It changes nothing and tells nobody: receivers are connected to and not told, the broker is
+//! subscribed to by a client that leaves again. All are asked at once, and each within a bound, so
+//! one that does not answer hides nothing about the others.
+
+use std::fmt;
+use std::future::Future;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use futures_util::future::join_all;
+use serde::Serialize;
+
+use super::{BAD_CONFIGURATION, ConfigFile, FAILED, logging};
+use crate::config::{Config, ConfigError};
+use crate::{alerting, intake};
+
+mod engine;
+
+/// How long one dependency may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Print one JSON array.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Outcome {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// What was found about one thing.
+#[derive(Debug, Serialize)]
+struct Finding {
+    outcome: Outcome,
+    name: String,
+    text: String,
+}
+
+impl Finding {
+    fn ok(name: &str, text: impl Into<String>) -> Finding {
+        Finding { outcome: Outcome::Ok, name: name.to_owned(), text: text.into() }
+    }
+
+    fn warn(name: &str, text: impl Into<String>) -> Finding {
+        Finding { outcome: Outcome::Warn, name: name.to_owned(), text: text.into() }
+    }
+
+    fn fail(name: &str, text: impl Into<String>) -> Finding {
+        Finding { outcome: Outcome::Fail, name: name.to_owned(), text: text.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = match self.outcome {
+            Outcome::Ok => "ok  ",
+            Outcome::Warn => "warn",
+            Outcome::Fail => "FAIL",
+        };
+        write!(f, "{word}  {}: {}", self.name, self.text)
+    }
+}
+
+pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    logging::start_quietly();
+    let (findings, code) = match arguments.file.load() {
+        Ok(config) => {
+            let findings = examine(&config).await;
+            let failed = findings.iter().any(|finding| finding.outcome == Outcome::Fail);
+            (findings, if failed { FAILED } else { 0 })
+        }
+        Err(error) => (misconfigured(error), BAD_CONFIGURATION),
+    };
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&findings)?);
+    } else {
+        findings.iter().for_each(|finding| println!("{finding}"));
+    }
+    Ok(ExitCode::from(code))
+}
+
+fn misconfigured(error: ConfigError) -> Vec<Finding> {
+    match error {
+        ConfigError::Meaning(problems) => {
+            problems.iter().map(|problem| Finding::fail("configuration", problem.to_string())).collect()
+        }
+        error => vec![Finding::fail("configuration", error.to_string())],
+    }
+}
+
+async fn examine(config: &Config) -> Vec<Finding> {
+    let source = config.source.as_ref();
+    let source = source
+        .map_or("every option has its default".to_owned(), |path| format!("{} makes sense", path.display()));
+    let mut findings = vec![Finding::ok("configuration", source)];
+    let odd = config.warnings.iter();
+    findings.extend(odd.map(|problem| Finding::warn("configuration", problem.to_string())));
+    let (engine, broker, receivers) =
+        tokio::join!(engine::examine(&config.engine), broker(&config.intake), receivers(&config.alerting));
+    findings.extend(engine);
+    findings.push(broker);
+    findings.extend(receivers);
+    findings
+}
+
+async fn broker(config: &intake::Config) -> Finding {
+    match patiently(intake::probe(config)).await {
+        Ok(()) => Finding::ok("mqtt", format!("{} takes the connection and the subscriptions", config.url)),
+        Err(why) => Finding::fail("mqtt", format!("{why}; check mqtt.url and that the broker runs")),
+    }
+}
+
+async fn receivers(config: &alerting::Config) -> Vec<Finding> {
+    let probes = config.receivers.iter().map(|receiver| async move {
+        let name = format!("receiver {}", receiver.name);
+        match patiently(alerting::probe(receiver)).await {
+            Ok(()) => Finding::ok(
+                &name,
+                format!(
+                    "can be reached; `rollcall send-test --receiver {}` tells it something",
+                    receiver.name
+                ),
+            ),
+            Err(why) => Finding::fail(&name, format!("{why}; check its address and that it runs")),
+        }
+    });
+    join_all(probes).await
+}
+
+async fn patiently<T, E: fmt::Display>(probe: impl Future<Output = Result<T, E>>) -> Result<T, String> {
+    match tokio::time::timeout(PATIENCE, probe).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(format!("{error:#}")),
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    }
+}

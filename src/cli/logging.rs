@@ -1,0 +1,20 @@
+//! Where log lines go: to standard error, for people or for machines.
+
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{LogConfig, LogFormat};
+
+/// Starts the log of a service. `RUST_LOG`, where it is set, wins over the configured level.
+pub(super) fn start(log: &LogConfig) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(&log.level));
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match log.format {
+        LogFormat::Human => subscriber.init(),
+        LogFormat::Json => subscriber.json().flatten_event(true).init(),
+    }
+}
+
+/// Starts the log of a command that prints its result itself: errors only.
+pub(super) fn start_quietly() {
+    start(&LogConfig { format: LogFormat::Human, level: "error".into() });
+}

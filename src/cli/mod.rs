@@ -1,0 +1,93 @@
+//! The command line: one file a command.
+//!
+//! A command reads its configuration, does its work and says how it went. What it prints on
+//! standard output is its result, in a form that scripts can read where `--json` is given;
+//! everything else goes to standard error.
+//!
+//! | exit code | meaning |
+//! |---|---|
+//! | 0 | fine |
+//! | 1 | it failed |
+//! | 2 | the command line makes no sense |
+//! | 78 | the configuration makes no sense |
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{self, Config, ConfigError};
+
+mod check;
+mod demo;
+mod logging;
+mod send_test;
+mod serve;
+mod signals;
+mod simulate;
+
+/// It failed.
+const FAILED: u8 = 1;
+/// The configuration makes no sense: `EX_CONFIG` of sysexits.h.
+const BAD_CONFIGURATION: u8 = 78;
+
+/// Notices when a device of a fleet goes silent, and tells exactly once.
+#[derive(Debug, Parser)]
+#[command(name = "rollcall", version)]
+pub struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Watch the fleet until told to stop.
+    Serve(ConfigFile),
+    /// See Rollcall at work: a simulated fleet on private servers.
+    Demo(demo::Arguments),
+    /// Check the configuration and everything that Rollcall depends on.
+    Check(check::Arguments),
+    /// Be a fleet: speak over MQTT for many units that fall silent and come back.
+    Simulate(simulate::Arguments),
+    /// Send a receiver a notification that is marked as a test.
+    SendTest(send_test::Arguments),
+}
+
+#[derive(Debug, Args)]
+struct ConfigFile {
+    /// The configuration; without it rollcall.toml where there is one, else every option's default.
+    #[arg(long, value_name = "FILE", env = "ROLLCALL_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+impl ConfigFile {
+    fn load(&self) -> Result<Config, ConfigError> {
+        config::load(self.config.as_deref())
+    }
+}
+
+/// Runs the command and answers with the exit code of the process.
+pub fn run(line: CommandLine) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&anyhow::Error::new(error).context("no threads to work with")),
+    };
+    let ended = runtime.block_on(async {
+        match line.command {
+            Command::Serve(file) => serve::run(file).await,
+            Command::Demo(arguments) => demo::run(arguments).await,
+            Command::Check(arguments) => check::run(arguments).await,
+            Command::Simulate(arguments) => simulate::run(arguments).await,
+            Command::SendTest(arguments) => send_test::run(arguments).await,
+        }
+    });
+    // Whoever still waits for a name to be looked up does so on a thread that cannot be ended.
+    runtime.shutdown_background();
+    ended.unwrap_or_else(|error| failed(&error))
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("rollcall: {error:#}");
+    let configuration = error.downcast_ref::<ConfigError>().is_some();
+    ExitCode::from(if configuration { BAD_CONFIGURATION } else { FAILED })
+}

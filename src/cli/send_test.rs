@@ -1,0 +1,38 @@
+//! `rollcall send-test`: whether a receiver really gets what it is sent.
+
+use std::process::ExitCode;
+
+use anyhow::{anyhow, bail};
+use clap::Args;
+
+use super::{ConfigFile, logging};
+use crate::alerting;
+use crate::clock::Clock;
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The receiver's name in the configuration.
+    #[arg(long, value_name = "NAME")]
+    receiver: String,
+}
+
+pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    logging::start_quietly();
+    let config = arguments.file.load()?;
+    let name = &arguments.receiver;
+    let known = &config.alerting.receivers;
+    let Some(receiver) = known.iter().find(|one| one.name == *name) else {
+        let names: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
+        match names.is_empty() {
+            true => bail!("there is no receiver {name:?}: the configuration has none; add a [[receiver]]"),
+            false => bail!("there is no receiver {name:?}; there are {}", names.join(", ")),
+        }
+    };
+    alerting::send_test(receiver, Clock::system().now())
+        .await
+        .map_err(|failure| anyhow!("receiver {name} was not told: {failure}"))?;
+    println!("receiver {name} has taken the test");
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,22 @@
+//! `rollcall serve`: watch the fleet until told to stop.
+
+use std::process::ExitCode;
+
+use super::{ConfigFile, logging, signals};
+use crate::service;
+
+pub(super) async fn run(file: ConfigFile) -> anyhow::Result<ExitCode> {
+    let config = file.load()?;
+    logging::start(&config.log);
+    let stop = signals::stop()?;
+    match &config.source {
+        Some(path) => tracing::info!(file = %path.display(), "configuration loaded"),
+        None => tracing::info!("no rollcall.toml here: every option has its default"),
+    }
+    for warning in &config.warnings {
+        tracing::warn!(option = warning.path, "{}", warning.text);
+    }
+    service::run(config, stop).await?;
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}

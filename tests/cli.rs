@@ -1,0 +1,208 @@
+//! The program as people and scripts meet it: its exit codes and what it prints.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use rollcall::simulate::servers::{Server, free_port};
+use serde_json::Value;
+
+/// How long the program may take to say the next thing.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs the program in `dir`, with no variables of Rollcall but those given.
+fn rollcall(dir: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    command(dir, arguments, variables).output().unwrap()
+}
+
+fn command(dir: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ROLLCALL_") || name == "RUST_LOG" {
+            command.env_remove(name);
+        }
+    }
+    command.current_dir(dir).args(arguments).envs(variables.iter().copied());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The outcomes of `check --json` by name.
+fn outcomes(output: &Output) -> Vec<(String, String)> {
+    let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let word = |finding: &Value, key: &str| finding[key].as_str().unwrap().to_owned();
+    findings.iter().map(|finding| (word(finding, "name"), word(finding, "outcome"))).collect()
+}
+
+#[test]
+fn a_bad_configuration_ends_with_78_and_a_bad_command_line_with_2() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("rollcall.toml"), "[mqtt]\nqso = 1\n").unwrap();
+    for command in [&["serve"][..], &["check"], &["send-test", "--receiver", "hook"]] {
+        let output = rollcall(dir.path(), command, &[]);
+        let told = text(&output.stderr) + &text(&output.stdout);
+        assert_eq!(output.status.code(), Some(78), "{command:?}: {told}");
+        assert!(told.contains("rollcall.toml:2:1: unknown key `qso`; did you mean `qos`?"), "{told}");
+    }
+    let output = rollcall(dir.path(), &["serv"], &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let output = rollcall(dir.path(), &["check", "--config", "gone.toml"], &[]);
+    assert_eq!(output.status.code(), Some(78));
+    let output = rollcall(dir.path(), &["check"], &[("ROLLCALL_CONFIG", "gone.toml")]);
+    assert!(text(&output.stdout).contains("gone.toml cannot be read"));
+}
+
+#[test]
+fn check_finds_everything_in_order_when_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &["--save", "60 1"]).unwrap();
+    let broker = Server::mosquitto(&dir.path().join("mqtt"), free_port().unwrap(), "").unwrap();
+    let redis_url = format!("redis://127.0.0.1:{}/0", redis.port());
+    let broker_url = format!("mqtt://127.0.0.1:{}", broker.port());
+    let variables =
+        [("ROLLCALL_ENGINE__URL", redis_url.as_str()), ("ROLLCALL_MQTT__URL", broker_url.as_str())];
+    let output = rollcall(dir.path(), &["check", "--json"], &variables);
+    let found = outcomes(&output);
+    assert_eq!(output.status.code(), Some(0), "{found:?}");
+    assert!(found.iter().all(|(_, outcome)| outcome == "ok"), "{}", text(&output.stdout));
+    for name in ["configuration", "redis", "redis clock", "redis events", "redis persistence", "mqtt"] {
+        assert!(found.iter().any(|(found, _)| found == name), "{name} is not among {found:?}");
+    }
+    let output = rollcall(dir.path(), &["check"], &variables);
+    assert!(text(&output.stdout).starts_with("ok    configuration: every option has its default\n"));
+}
+
+#[test]
+fn check_names_each_dependency_that_fails_and_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let weak =
+        ["--requirepass", "12345678", "--notify-keyspace-events", "", "--maxmemory-policy", "allkeys-lru"];
+    let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &weak).unwrap();
+    let broker = Server::mosquitto(&dir.path().join("mqtt"), free_port().unwrap(), "").unwrap();
+    std::fs::write(dir.path().join("password"), "12345678\n").unwrap();
+    let dead = free_port().unwrap();
+    let config = format!(
+        r#"
+        engine = {{ url = "redis://127.0.0.1:{}", password_file = "password" }}
+        mqtt.url = "mqtt://127.0.0.1:{}"
+        receiver = [
+            {{ name = "hook", type = "webhook", url = "http://127.0.0.1:{dead}", secret = "whsec_MfKQ9r8GKYqrTwjU" }},
+            {{ name = "mail", type = "email", smtp = "smtp://127.0.0.1:{dead}", from = "a@b.c", to = ["d@e.f"] }},
+        ]
+        route.receivers = ["hook", "mail"]
+        "#,
+        redis.port(),
+        broker.port()
+    );
+    std::fs::write(dir.path().join("rollcall.toml"), &config).unwrap();
+    let output = rollcall(dir.path(), &["check", "--json"], &[]);
+    let expected = [
+        ("configuration", "ok"),
+        ("redis", "ok"),
+        ("redis clock", "ok"),
+        ("redis events", "warn"),
+        ("redis eviction", "warn"),
+        ("redis persistence", "warn"),
+        ("mqtt", "ok"),
+        ("receiver hook", "fail"),
+        ("receiver mail", "fail"),
+    ];
+    let expected = expected.map(|(name, outcome)| (name.to_owned(), outcome.to_owned()));
+    assert_eq!(outcomes(&output), expected, "{}", text(&output.stdout));
+    assert_eq!(output.status.code(), Some(1));
+
+    std::fs::write(dir.path().join("password"), "wrong\n").unwrap();
+    let dead = format!("mqtt://127.0.0.1:{dead}");
+    let output = rollcall(dir.path(), &["check"], &[("ROLLCALL_MQTT__URL", &dead)]);
+    let told = text(&output.stdout);
+    assert!(told.contains("FAIL  redis: redis://127.0.0.1:"), "{told}");
+    assert!(told.contains("check the user in engine.url and engine.password_file"), "{told}");
+    assert!(told.contains("FAIL  mqtt: "), "{told}");
+    assert!(!told.contains("wrong"), "{told}");
+}
+
+#[test]
+fn a_broker_that_wants_another_name_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let more = "allow_anonymous false";
+    let broker = Server::mosquitto(&dir.path().join("mqtt"), free_port().unwrap(), more).unwrap();
+    let url = format!("mqtt://127.0.0.1:{}", broker.port());
+    let output = rollcall(dir.path(), &["check"], &[("ROLLCALL_MQTT__URL", &url)]);
+    let told = text(&output.stdout);
+    assert!(told.contains("FAIL  mqtt: ") && told.contains("check mqtt.username and its password"), "{told}");
+}
+
+#[test]
+fn a_service_that_is_asked_to_stop_ends_with_0() {
+    let dir = tempfile::tempdir().unwrap();
+    let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
+    let broker = Server::mosquitto(&dir.path().join("mqtt"), free_port().unwrap(), "").unwrap();
+    let variables = [
+        ("ROLLCALL_ENGINE__URL", format!("redis://127.0.0.1:{}/0", redis.port())),
+        ("ROLLCALL_MQTT__URL", format!("mqtt://127.0.0.1:{}", broker.port())),
+        ("ROLLCALL_HTTP__LISTEN", format!("127.0.0.1:{}", free_port().unwrap())),
+        ("ROLLCALL_LOG__FORMAT", "json".to_owned()),
+    ];
+    let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let mut service = command(dir.path(), &["serve"], &variables).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = follow(service.stderr.take().unwrap());
+    let first: Value = serde_json::from_str(&lines.recv_timeout(PATIENCE).unwrap()).unwrap();
+    assert_eq!(first["message"], "no rollcall.toml here: every option has its default");
+    let asked = Command::new("kill").args(["-TERM", &service.id().to_string()]).status().unwrap();
+    assert!(asked.success());
+    let mut stopped = false;
+    loop {
+        match lines.recv_timeout(PATIENCE) {
+            Ok(line) => stopped |= line.contains("\"stopped\""),
+            // Its pipe is closed: it has ended.
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => service.kill().unwrap(),
+        }
+    }
+    assert_eq!(service.wait().unwrap().code(), Some(0));
+    assert!(stopped);
+}
+
+/// The lines that are written to a pipe, as they come.
+fn follow(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (lines, seen) = mpsc::channel();
+    std::thread::spawn(move || {
+        BufReader::new(pipe).lines().map_while(Result::ok).try_for_each(|line| lines.send(line))
+    });
+    seen
+}
+
+#[test]
+fn a_fleet_is_simulated_for_as_long_as_was_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Server::mosquitto(&dir.path().join("mqtt"), free_port().unwrap(), "").unwrap();
+    let url = format!("mqtt://127.0.0.1:{}", broker.port());
+    let fleet = ["simulate", "--url", &url, "--units", "20", "--interval", "100ms", "--duration", "1s"];
+    let output = rollcall(dir.path(), &fleet, &[]);
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(told.contains(" heartbeats sent and 0 missed in ") && !told.starts_with("0 "), "{told}");
+    let output = rollcall(dir.path(), &["simulate", "--interval", "soon"], &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let dead = format!("mqtt://127.0.0.1:{}", free_port().unwrap());
+    let output = rollcall(dir.path(), &["simulate", "--url", &dead], &[]);
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_test_for_a_receiver_that_is_not_there_names_those_that_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let hook = "receiver = [{ name = \"hook\", type = \"webhook\", url = \"http://127.0.0.1:1\" }]";
+    std::fs::write(dir.path().join("rollcall.toml"), hook).unwrap();
+    let output = rollcall(dir.path(), &["send-test", "--receiver", "hok"], &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("there is no receiver \"hok\"; there are hook"));
+    let output = rollcall(dir.path(), &["send-test", "--receiver", "hook"], &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("receiver hook was not told: "), "{}", text(&output.stderr));
+}

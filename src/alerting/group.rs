@@ -76,6 +76,8 @@ fn escape(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Timestamp;
+    use crate::presence::Interval;
 
     fn labels(pairs: &[(&str, &str)]) -> Labels {
         pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -105,5 +107,13 @@ mod tests {
         assert!(one.len() <= LONGEST_KEY && other.len() <= LONGEST_KEY);
         assert_ne!(one, other);
         assert_eq!(one, long("1"));
+    }
+
+    #[test]
+    fn blindness_is_never_in_a_group_with_units() {
+        let interval = Interval { from: Timestamp::ZERO, to: Timestamp::NEVER };
+        assert_eq!(group_of(&News::Blind(interval), &["kind".to_owned()]).key, "blind");
+        assert_ne!(key(&labels(&[])), "blind");
+        assert_ne!(key(&labels(&[("blind", "blind")])), "blind");
     }
 }

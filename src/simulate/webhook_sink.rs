@@ -48,7 +48,7 @@ pub enum Answer {
     RetryAfter(u16, String),
     /// With 308 and this place.
     Redirect(String),
-    /// Not at all.
+    /// Not before [`WebhookSink::release`].
     Hang,
 }
 
@@ -117,6 +117,8 @@ struct Shared {
     answers: Mutex<VecDeque<Answer>>,
     received: Mutex<VecDeque<Received>>,
     count: watch::Sender<usize>,
+    /// Those that came before this changed get their answer.
+    released: watch::Sender<()>,
     stop: CancellationToken,
 }
 
@@ -134,6 +136,7 @@ impl WebhookSink {
             answers: Mutex::default(),
             received: Mutex::default(),
             count: watch::Sender::new(0),
+            released: watch::Sender::new(()),
             stop: stop.clone(),
         });
         let app = Router::new()
@@ -158,6 +161,11 @@ impl WebhookSink {
     /// Answers the next requests like this, one each, and then with 200 again.
     pub fn answer_with(&self, answers: impl IntoIterator<Item = Answer>) {
         *lock(&self.shared.answers) = answers.into_iter().collect();
+    }
+
+    /// Answers those that hang with 200.
+    pub fn release(&self) {
+        self.shared.released.send_replace(());
     }
 
     /// What came, in order.
@@ -188,16 +196,17 @@ impl Drop for WebhookSink {
 async fn receive(State(sink): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
     let verified = sink.verifier.as_ref().is_none_or(|verifier| verifier.verify(&body, &headers).is_ok());
     let answer = lock(&sink.answers).pop_front().unwrap_or(Answer::Status(200));
+    let mut released = sink.released.subscribe();
     sink.keep(Received { path: uri.path().to_owned(), headers, body });
     match answer {
         _ if !verified => (StatusCode::UNAUTHORIZED, "the signature is not right").into_response(),
         Answer::Status(status) => with(status, None),
         Answer::RetryAfter(status, wait) => with(status, Some((header::RETRY_AFTER, wait))),
         Answer::Redirect(to) => with(308, Some((header::LOCATION, to))),
-        Answer::Hang => {
-            sink.stop.cancelled().await;
-            with(503, None)
-        }
+        Answer::Hang => tokio::select! {
+            _ = released.changed() => with(200, None),
+            () = sink.stop.cancelled() => with(503, None),
+        },
     }
 }
 

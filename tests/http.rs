@@ -247,9 +247,9 @@ async fn a_removed_unit_leaves_the_metrics_at_once() {
 #[tokio::test]
 async fn the_mode_chooses_all_units_those_that_are_offline_or_none() {
     let fleet = Fleet::start_with(Vec::new(), UnitMetrics::Off).await;
-    fleet.hear(&["detector:1", "meter:1"]).await;
+    fleet.hear(&["detector:1", "meter:1", "meter:2"]).await;
     fleet.pass(121 * SECOND, &["detector:1"]).await;
-    for (query, expected) in [("", 0), ("?mode=off", 0), ("?mode=offline", 1), ("?mode=all", 2)] {
+    for (query, expected) in [("", 0), ("?mode=off", 0), ("?mode=offline", 1), ("?mode=all", 3)] {
         let text = fleet.text(&format!("/metrics/units{query}")).await;
         for family in ["rollcall_unit_up{", "rollcall_unit_last_seen_timestamp_seconds{"] {
             assert_eq!(samples(&text, family).len(), expected, "{query} {family}");
@@ -397,7 +397,8 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         telemetry: fleet.telemetry.clone(),
         clock: fleet.clock.clone(),
     };
-    let refused = http::serve(config, listener, shown, CancellationToken::new()).await;
+    let served = http::serve(config, listener, shown, CancellationToken::new());
+    let refused = tokio::time::timeout(PATIENCE, served).await.expect("it is refused");
     assert!(refused.unwrap_err().to_string().contains("token"));
 }
 

@@ -28,6 +28,9 @@ use map::Map;
 const SECOND: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// 2026-03-01T12:00:00Z
+const NOON: Timestamp = Timestamp::from_millis(1_772_366_400_000);
+
 /// A served fleet of kinds `detector` (100 s, 20 s grace) and `meter` (48 h), at noon.
 struct Fleet {
     url: String,
@@ -48,7 +51,7 @@ impl Fleet {
 
     async fn start_with(tokens: Vec<Token>, unit_metrics: UnitMetrics) -> Fleet {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let clock = Clock::by_hand("2026-03-01T12:00:00Z".parse::<jiff::Timestamp>().unwrap().as_ms());
+        let clock = Clock::by_hand(NOON);
         let engine = Arc::new(Map::default());
         let rules = rules();
         let mirror = Arc::new(Mirror::new(rules.clone(), map::PARTITIONS));
@@ -108,16 +111,6 @@ impl Fleet {
             let mark = self.mirror.mark(partition);
             self.mirror.finish(mark, self.clock.now());
         }
-    }
-}
-
-trait Milliseconds {
-    fn as_ms(self) -> Timestamp;
-}
-
-impl Milliseconds for jiff::Timestamp {
-    fn as_ms(self) -> Timestamp {
-        Timestamp::from_millis(self.as_millisecond())
     }
 }
 

@@ -28,6 +28,9 @@ use map::Map;
 const SECOND: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// 2026-03-01T12:00:00Z
+const NOON: Timestamp = Timestamp::from_millis(1_772_366_400_000);
+
 /// A served fleet of kinds `detector` (100 s, 20 s grace) and `meter` (48 h), at noon.
 struct Fleet {
     url: String,
@@ -48,7 +51,7 @@ impl Fleet {
 
     async fn start_with(tokens: Vec<Token>, unit_metrics: UnitMetrics) -> Fleet {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let clock = Clock::by_hand("2026-03-01T12:00:00Z".parse::<jiff::Timestamp>().unwrap().as_ms());
+        let clock = Clock::by_hand(NOON);
         let engine = Arc::new(Map::default());
         let rules = rules();
         let mirror = Arc::new(Mirror::new(rules.clone(), map::PARTITIONS));
@@ -108,16 +111,6 @@ impl Fleet {
             let mark = self.mirror.mark(partition);
             self.mirror.finish(mark, self.clock.now());
         }
-    }
-}
-
-trait Milliseconds {
-    fn as_ms(self) -> Timestamp;
-}
-
-impl Milliseconds for jiff::Timestamp {
-    fn as_ms(self) -> Timestamp {
-        Timestamp::from_millis(self.as_millisecond())
     }
 }
 
@@ -247,9 +240,9 @@ async fn a_removed_unit_leaves_the_metrics_at_once() {
 #[tokio::test]
 async fn the_mode_chooses_all_units_those_that_are_offline_or_none() {
     let fleet = Fleet::start_with(Vec::new(), UnitMetrics::Off).await;
-    fleet.hear(&["detector:1", "meter:1"]).await;
+    fleet.hear(&["detector:1", "meter:1", "meter:2"]).await;
     fleet.pass(121 * SECOND, &["detector:1"]).await;
-    for (query, expected) in [("", 0), ("?mode=off", 0), ("?mode=offline", 1), ("?mode=all", 2)] {
+    for (query, expected) in [("", 0), ("?mode=off", 0), ("?mode=offline", 1), ("?mode=all", 3)] {
         let text = fleet.text(&format!("/metrics/units{query}")).await;
         for family in ["rollcall_unit_up{", "rollcall_unit_last_seen_timestamp_seconds{"] {
             assert_eq!(samples(&text, family).len(), expected, "{query} {family}");
@@ -361,7 +354,7 @@ async fn readiness_names_every_reason_and_health_needs_none() {
 
 #[tokio::test]
 async fn pages_need_a_known_token_where_tokens_are_configured_but_probes_do_not() {
-    let sha256 = ring::digest::digest(&ring::digest::SHA256, b"s3cret").as_ref().try_into().unwrap();
+    let sha256 = hmac_sha256::Hash::hash(b"s3cret");
     let token = Token { name: "grafana".to_owned(), sha256, role: Role::Viewer };
     let other = Token { name: "other".to_owned(), sha256: [7; 32], role: Role::Admin };
     let fleet = Fleet::start_with(vec![other, token], UnitMetrics::All).await;
@@ -397,7 +390,8 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         telemetry: fleet.telemetry.clone(),
         clock: fleet.clock.clone(),
     };
-    let refused = http::serve(config, listener, shown, CancellationToken::new()).await;
+    let served = http::serve(config, listener, shown, CancellationToken::new());
+    let refused = tokio::time::timeout(PATIENCE, served).await.expect("it is refused");
     assert!(refused.unwrap_err().to_string().contains("token"));
 }
 

@@ -7,7 +7,9 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::mirror::{Chunk, Cursor};
 use rollcall::engine::roll::{HearingConfig, Rules};
 use rollcall::engine::{Mirror, Queries, Roll, UnitStore, Walk};
-use rollcall::presence::{Declared, Hearing, Heartbeat, Kind, KindRules, Override, Policy, Standing, Unit};
+use rollcall::presence::{
+    Declared, Hearing, Heartbeat, Kind, KindRules, Override, Policy, Snapshot, Standing, Unit,
+};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;

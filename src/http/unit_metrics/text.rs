@@ -81,9 +81,8 @@ impl Text {
             if !piece.is_empty() {
                 return Some(piece.into());
             }
-            if self.family.is_none() {
-                return None;
-            }
+            // Nothing came of it: the compressor still holds it, or it was the last.
+            self.family?;
         }
     }
 

@@ -7,6 +7,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod engine;
+pub mod expiry;
 pub mod http;
 pub mod intake;
 pub mod presence;

@@ -7,8 +7,9 @@ use ::redis::IntoConnectionInfo;
 
 use super::file::{Engine, EngineType, Expiry, Records};
 use super::problem::{Problems, suggest};
-use super::{ExpiryConfig, Span, secrets};
+use super::{Span, secrets};
 use crate::engine::redis;
+use crate::expiry;
 
 /// The longest time between two looks at the deadline index.
 const TICK: Duration = Duration::from_secs(1);
@@ -63,14 +64,14 @@ fn prefix(prefix: &str, problems: &mut Problems) {
     }
 }
 
-pub(super) fn expiry(expiry: &Expiry, problems: &mut Problems) -> ExpiryConfig {
+pub(super) fn expiry(expiry: &Expiry, problems: &mut Problems) -> expiry::Config {
     if !expiry.sweep && !expiry.hints {
         problems.error("expiry", "without sweep and without hints no silence is ever found; leave one on");
     } else if !expiry.sweep {
         problems
             .warn("expiry.sweep", "is off: a notification that Redis loses is a silence that nobody finds");
     }
-    ExpiryConfig { tick: TICK, sweep: expiry.sweep, hints: expiry.hints }
+    expiry::Config { tick: TICK, sweep: expiry.sweep, hints: expiry.hints }
 }
 
 pub(super) fn records(records: &Records, problems: &mut Problems) -> Duration {

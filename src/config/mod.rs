@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::engine::redis;
 use crate::engine::roll::{HearingConfig, Rules};
-use crate::{alerting, http, intake};
+use crate::{alerting, expiry, http, intake};
 
 mod engine;
 mod environment;
@@ -53,7 +53,7 @@ pub struct Config {
     /// How blindness is measured and owed.
     pub hearing: HearingConfig,
     /// How silence is found.
-    pub expiry: ExpiryConfig,
+    pub expiry: expiry::Config,
     /// Who is told.
     pub alerting: alerting::Config,
     /// What is shown.
@@ -64,17 +64,6 @@ pub struct Config {
     pub log: LogConfig,
     /// What works and is probably not what was meant.
     pub warnings: Vec<Problem>,
-}
-
-/// How silence is found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpiryConfig {
-    /// The longest time between two looks at the deadline index.
-    pub tick: Duration,
-    /// Whether the deadline index is swept.
-    pub sweep: bool,
-    /// Whether expiry notifications are followed.
-    pub hints: bool,
 }
 
 /// What is logged.

@@ -150,9 +150,10 @@ mod tests {
 
     fn standing() -> impl Strategy<Value = Standing> {
         let cause = prop_oneof![Just(Cause::Silence), Just(Cause::NeverSeen)];
-        let silence = (moment(), moment(), cause, span()).prop_map(|(deadline, detected_at, cause, allowed)| {
-            Standing::Offline(Silence { deadline, detected_at, cause, allowed })
-        });
+        let silence =
+            (moment(), moment(), cause, span()).prop_map(|(deadline, detected_at, cause, allowed)| {
+                Standing::Offline(Silence { deadline, detected_at, cause, allowed })
+            });
         let plain = prop_oneof![Just(Standing::Present), Just(Standing::NeverSeen)];
         prop_oneof![plain, silence, moment().prop_map(Standing::Retired)]
     }

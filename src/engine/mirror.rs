@@ -94,6 +94,12 @@ impl Mirror {
         self.shard_of(&before.unit).changed(name, known, was_there, &hash);
     }
 
+    /// Whether a unit is known to be offline.
+    pub fn is_offline(&self, unit: &Unit) -> bool {
+        let Some((name, _)) = self.name(unit) else { return false };
+        self.read(partition_of(unit, self.shards.len() as u16)).is_offline(name)
+    }
+
     /// Sets a mark in a partition, to be set before the engine is read.
     pub fn mark(&self, partition: u16) -> Mark {
         Mark { partition, number: self.write(partition).mark() }

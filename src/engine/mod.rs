@@ -40,6 +40,7 @@ use crate::presence::{Change, Hearing, Interval, Labels, OfflineRecord, RecordId
 
 pub mod declared;
 pub mod encoding;
+pub mod examination;
 pub mod mirror;
 pub mod redis;
 pub mod roll;

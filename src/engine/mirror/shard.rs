@@ -56,6 +56,11 @@ impl Shard {
         }
     }
 
+    /// Whether that unit is known to be offline.
+    pub fn is_offline(&self, name: Name) -> bool {
+        self.find(name).is_some_and(|place| self.rows[place as usize].footing.is_offline())
+    }
+
     /// A change was applied that leaves the unit as it is `known`. `was_there`: it was decided
     /// from facts of the unit.
     pub fn changed(&mut self, name: Name, known: Option<Known>, was_there: bool, hash: Hash) {

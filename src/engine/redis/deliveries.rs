@@ -75,7 +75,8 @@ impl AlertStore for RedisEngine {
     }
 
     async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()> {
-        let endings: Vec<Ending> = deliveries.iter().map(|delivery| Ending { delivery, letter: None }).collect();
+        let endings: Vec<Ending> =
+            deliveries.iter().map(|delivery| Ending { delivery, letter: None }).collect();
         self.finish(&endings, now).await
     }
 
@@ -201,7 +202,8 @@ impl RedisEngine {
         let mut full = Vec::new();
         for mut delivery in leased {
             delivery.online.retain(|_| !untold.next().unwrap_or(false));
-            let silent = delivery.offline.is_empty() && delivery.online.is_empty() && delivery.blind.is_empty();
+            let silent =
+                delivery.offline.is_empty() && delivery.online.is_empty() && delivery.blind.is_empty();
             if silent { empty.push(delivery) } else { full.push(delivery) }
         }
         if !empty.is_empty() {

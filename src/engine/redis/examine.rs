@@ -109,9 +109,15 @@ mod tests {
 
     #[test]
     fn expiry_is_notified_if_key_events_and_expired_or_all_are_on() {
-        for (flags, expected) in
-            [("", false), ("Ex", true), ("xE", true), ("AE", true), ("Kx", false), ("E", false), ("AKE", true)]
-        {
+        for (flags, expected) in [
+            ("", false),
+            ("Ex", true),
+            ("xE", true),
+            ("AE", true),
+            ("Kx", false),
+            ("E", false),
+            ("AKE", true),
+        ] {
             assert_eq!(notifies(flags), expected, "{flags}");
         }
     }

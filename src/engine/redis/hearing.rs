@@ -20,7 +20,8 @@ impl HearingStore for RedisEngine {
         let mut known = self.ledger.lock().await;
         let mut short = pipe();
         short.hmget(self.keys.heard(), &["at", "ledger"]);
-        let ((heard, version),): ((Option<i64>, Option<i64>),) = self.topology.send("hearing", &short).await?;
+        let ((heard, version),): ((Option<i64>, Option<i64>),) =
+            self.topology.send("hearing", &short).await?;
         if version.unwrap_or(0) != known.0 {
             *known = self.read_ledger().await?;
         } else {
@@ -50,7 +51,8 @@ impl RedisEngine {
         pipe.atomic().hmget(self.keys.heard(), &["at", "ledger"]).zrange(self.keys.blind(), 0, -1);
         type Answer = ((Option<i64>, Option<i64>), Vec<String>);
         let ((heard, version), intervals): Answer = self.topology.send("ledger", &pipe).await?;
-        let intervals: Vec<Interval> = intervals.iter().map(|text| parse_interval(text)).collect::<Result<_>>()?;
+        let intervals: Vec<Interval> =
+            intervals.iter().map(|text| parse_interval(text)).collect::<Result<_>>()?;
         let hearing = Hearing {
             heard: heard.map(Timestamp::from_millis),
             ledger: Ledger::new(intervals),

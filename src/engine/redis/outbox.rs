@@ -4,9 +4,9 @@
 use redis::streams::{StreamId, StreamRangeReply};
 use redis::{from_redis_value_ref, pipe};
 
+use super::RedisEngine;
 use super::hearing::parse_interval;
 use super::units::from_json;
-use super::RedisEngine;
 use crate::engine::{EngineError, Entry, News, Position, Result};
 
 /// The oldest entries of every outbox.

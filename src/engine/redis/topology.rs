@@ -60,7 +60,11 @@ impl Topology {
     }
 
     /// Runs a script; one that the server does not know is loaded first.
-    pub async fn run<T: FromRedisValue>(&self, name: &'static str, script: &ScriptInvocation<'_>) -> Result<T> {
+    pub async fn run<T: FromRedisValue>(
+        &self,
+        name: &'static str,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T> {
         let began = Instant::now();
         let answer = script.invoke_async(&mut self.connection.clone()).await;
         self.judge(name, began, answer)
@@ -129,11 +133,3 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
         },
     }
 }
-
-/// Whether an address asks for TLS without checking the certificate, which is never right here.
-pub fn is_insecure(config: &Config) -> bool {
-    config.url.as_str().into_connection_info().is_ok_and(|info| {
-        matches!(info.addr(), redis::ConnectionAddr::TcpTls { insecure: true, .. })
-    })
-}
-

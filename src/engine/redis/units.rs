@@ -116,7 +116,11 @@ impl RedisEngine {
         }
         let values: Vec<Option<String>> = self.topology.send("read", &pipe).await?;
         let pairs = values.chunks_exact(2);
-        units.iter().zip(pairs).map(|(unit, pair)| snapshot(unit, pair[0].as_deref(), pair[1].as_deref())).collect()
+        units
+            .iter()
+            .zip(pairs)
+            .map(|(unit, pair)| snapshot(unit, pair[0].as_deref(), pair[1].as_deref()))
+            .collect()
     }
 
     async fn apply_step(

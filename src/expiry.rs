@@ -1,0 +1,187 @@
+//! From a silence to its record: finds the units that may be due and has the roll look at them.
+//!
+//! Two sources, one look. The deadline index is swept as soon as its first entry is due, at the
+//! latest every tick. Expiry notifications of the engine are hints that come in between. Either
+//! alone finds every silence; neither decides anything.
+//!
+//! # Why nothing is due further than Rollcall has heard
+//! While no canary comes back, no unit can be called silent. Looking at those that come due would
+//! cost a million looks in vain, so the sweep stays within what was heard and the longest slack.
+//! Units that are due a little beyond that, with shorter slack, are passed over within a pass and
+//! looked at again when Rollcall has heard more.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::{Clock, Timestamp};
+use crate::engine::{Engine, Hint, LARGEST_STEP, Mirror, Result, Roll};
+use crate::presence::Unit;
+use crate::telemetry::{Source, Telemetry};
+
+/// Hints that wait to be acted upon; more are dropped, for the sweep finds their units.
+const MOST_HINTS: usize = 16_384;
+
+/// Units that a hint named and that could not be decided upon; the same holds for more of them.
+const MOST_WAITING: usize = 100_000;
+
+/// The longest slack of any policy: see `Policy::slack`.
+const LONGEST_SLACK: Duration = Duration::from_secs(10);
+
+/// Partitions that are swept at the same time.
+const AT_ONCE: usize = 4;
+
+/// How silence is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The longest time between two looks at the deadline index.
+    pub tick: Duration,
+    /// Whether the deadline index is swept.
+    pub sweep: bool,
+    /// Whether expiry notifications are followed.
+    pub hints: bool,
+}
+
+/// What expiry needs.
+pub struct Expiry {
+    /// How silence is found.
+    pub config: Config,
+    /// Where deadlines and hints come from.
+    pub engine: Arc<dyn Engine>,
+    /// Looks at suspects.
+    pub roll: Arc<Roll>,
+    /// Knows which units are offline already.
+    pub mirror: Arc<Mirror>,
+    /// Tells the time.
+    pub clock: Clock,
+    /// Counts.
+    pub telemetry: Arc<Telemetry>,
+}
+
+impl Expiry {
+    /// Finds silences until `stop`.
+    pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let (sender, mut hints) = mpsc::channel(MOST_HINTS);
+        let work = async { tokio::join!(self.listen(sender), self.look(&mut hints)) };
+        stop.run_until_cancelled(work).await;
+        Ok(())
+    }
+
+    /// Listens for hints, again and again.
+    async fn listen(&self, hints: mpsc::Sender<Hint>) {
+        if !self.config.hints {
+            return;
+        }
+        while !hints.is_closed() {
+            if let Err(error) = self.engine.listen(hints.clone()).await {
+                tracing::warn!("expiry notifications are not heard, the deadline index is: {error}");
+            }
+            tokio::time::sleep(self.config.tick).await;
+        }
+    }
+
+    async fn look(&self, hints: &mut mpsc::Receiver<Hint>) {
+        let mut waiting = HashSet::new();
+        let mut hinted = Vec::new();
+        loop {
+            let now = self.clock.now();
+            let passed = self.pass(&mut hinted, &mut waiting, now).await;
+            let rest = match passed {
+                Ok(Some(next)) => next.since(self.clock.now()).min(self.config.tick),
+                // Something is due and cannot be decided, or the engine failed, and said so.
+                Ok(None) | Err(_) => self.config.tick,
+            };
+            tokio::select! {
+                // Cancel-safe: what was received is in `hinted`.
+                _ = hints.recv_many(&mut hinted, LARGEST_STEP), if self.config.hints => {}
+                () = self.roll.heard_more(), if !matches!(passed, Ok(Some(_))) || !waiting.is_empty() => {}
+                () = tokio::time::sleep_until(Instant::now() + rest) => {}
+            }
+        }
+    }
+
+    /// Looks at what was hinted at and at what is due. Answers when to look again; `None` if
+    /// something is due that can only be decided when Rollcall has heard more.
+    async fn pass(
+        &self,
+        hinted: &mut Vec<Hint>,
+        waiting: &mut HashSet<Unit>,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>> {
+        let hearing = self.roll.refresh_hearing().await?;
+        let blind = hearing.heard.is_none_or(|heard| now.since(heard) > self.roll.gap());
+        self.telemetry.blind(blind, hearing.heard);
+        self.follow(hinted, waiting, now).await?;
+        if !self.config.sweep {
+            return Ok(Some(now + self.config.tick));
+        }
+        // A deadline at exactly now is not yet passed.
+        let latest = now - Duration::from_millis(1);
+        let Some(heard) = hearing.heard else { return Ok(None) };
+        let until = latest.min(heard + LONGEST_SLACK);
+        let Some(first) = self.engine.first_look().await? else { return Ok(Some(Timestamp::NEVER)) };
+        if first > until {
+            let next = first + Duration::from_millis(1);
+            return Ok(if first > latest { Some(next) } else { None });
+        }
+        let undecided = self.sweep(until, now).await?;
+        if undecided > 0 {
+            return Ok(None);
+        }
+        let next = self.engine.first_look().await?;
+        Ok(Some(next.map_or(Timestamp::NEVER, |next| next + Duration::from_millis(1))))
+    }
+
+    /// Looks at the units of hints, and at those that waited, if their silence is not known yet.
+    async fn follow(
+        &self,
+        hinted: &mut Vec<Hint>,
+        waiting: &mut HashSet<Unit>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let named = hinted.iter().filter_map(|hint| match hint {
+            Hint::Expired(unit) => Some(unit.clone()),
+            Hint::Doubt => None,
+        });
+        let mut suspects: HashSet<Unit> = waiting.iter().cloned().collect();
+        suspects.extend(named.filter(|unit| !self.mirror.is_offline(unit)));
+        let suspects: Vec<Unit> = suspects.into_iter().collect();
+        if !suspects.is_empty() {
+            self.telemetry.suspects(Source::Notification, suspects.len() as u64);
+            let undecided = self.roll.look(&suspects, now).await?;
+            *waiting = undecided.into_iter().take(MOST_WAITING).collect();
+        }
+        hinted.clear();
+        Ok(())
+    }
+
+    /// Looks at every unit whose next look is at or before `until`. Answers how many could not be
+    /// decided.
+    async fn sweep(&self, until: Timestamp, now: Timestamp) -> Result<usize> {
+        stream::iter(0..self.engine.partitions())
+            .map(|partition| self.sweep_partition(partition, until, now))
+            .buffer_unordered(AT_ONCE)
+            .try_fold(0, |sum, undecided| async move { Ok(sum + undecided) })
+            .await
+    }
+
+    async fn sweep_partition(&self, partition: u16, until: Timestamp, now: Timestamp) -> Result<usize> {
+        let mut undecided = 0;
+        loop {
+            let due = self.engine.due(partition, until, undecided, LARGEST_STEP).await?;
+            if due.is_empty() {
+                return Ok(undecided);
+            }
+            self.telemetry.suspects(Source::Sweep, due.len() as u64);
+            undecided += self.roll.look(&due, now).await?.len();
+            if due.len() < LARGEST_STEP {
+                return Ok(undecided);
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The service: builds the loops, runs them and stops them. The only place that starts long-lived
+//! tasks.
+//!
+//! Every loop runs until the stop token; one that returns earlier is a bug, stops everything and
+//! makes the process end with an error, so that whoever supervises it can start it anew. Nothing
+//! depends on a tidy stop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::engine::redis::RedisEngine;
+use crate::engine::{Engine, EngineError, Mirror, Roll, Walk, examination};
+use crate::expiry::Expiry;
+use crate::telemetry::Telemetry;
+use crate::{alerting, http, intake};
+
+/// How long a round over all units takes.
+const WALK: Duration = Duration::from_secs(30);
+
+/// How long loops may take to end after they were told to.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+const RECONNECT: Backoff = Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(5) };
+
+/// Serves until `stop`.
+///
+/// # Errors
+/// What makes a start impossible: the address is taken, the engine refuses us. An engine that cannot be
+/// reached is waited for. Later: a loop that ended by itself.
+pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+    let clock = Clock::system();
+    let telemetry = Arc::new(Telemetry::new(&clock));
+    let listener = TcpListener::bind(config.http.listen)
+        .await
+        .with_context(|| format!("cannot listen on {}; choose another http.listen", config.http.listen))?;
+    tracing::info!(address = %listener.local_addr()?, "listening for http");
+    let Some(engine) = stop.run_until_cancelled(connect(&config, &telemetry)).await else { return Ok(()) };
+    let mut loops = Loops { running: JoinSet::new(), stop: stop.child_token() };
+    start(config, engine?, clock, telemetry, listener, &mut loops);
+    loops.run(&stop).await
+}
+
+async fn connect(config: &Config, telemetry: &Arc<Telemetry>) -> anyhow::Result<Arc<dyn Engine>> {
+    let mut failures = 0;
+    loop {
+        match RedisEngine::connect(&config.engine, telemetry.clone()).await {
+            Ok(engine) => return Ok(Arc::new(engine)),
+            Err(EngineError::Unavailable(why)) => {
+                failures += 1;
+                let wait = RECONNECT.wait(failures, rand::random());
+                tracing::warn!(retry_in_ms = wait.as_millis() as u64, "waiting for the engine: {why}");
+                tokio::time::sleep(wait).await;
+            }
+            Err(refused) => return Err(refused.into()),
+        }
+    }
+}
+
+fn start(
+    config: Config,
+    engine: Arc<dyn Engine>,
+    clock: Clock,
+    telemetry: Arc<Telemetry>,
+    listener: TcpListener,
+    loops: &mut Loops,
+) {
+    let stop = loops.stop.clone();
+    let rules = Arc::new(config.rules);
+    let news = Arc::new(Notify::new());
+    let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+    let roll = Arc::new(Roll::new(
+        engine.clone(),
+        rules,
+        mirror.clone(),
+        telemetry.clone(),
+        config.hearing,
+        news.clone(),
+    ));
+    telemetry.partitions_owned(engine.partitions());
+
+    loops.add("examination", examination::run(engine.clone(), telemetry.clone(), stop.clone()));
+    let walk = Walk {
+        engine: engine.clone(),
+        roll: roll.clone(),
+        mirror: mirror.clone(),
+        clock: clock.clone(),
+        telemetry: telemetry.clone(),
+        period: WALK,
+        keep_records: config.keep_records,
+    };
+    loops.add("walk", walk.run(stop.clone()));
+    let expiry = Expiry {
+        config: config.expiry,
+        engine: engine.clone(),
+        roll: roll.clone(),
+        mirror: mirror.clone(),
+        clock: clock.clone(),
+        telemetry: telemetry.clone(),
+    };
+    loops.add("expiry", expiry.run(stop.clone()));
+    let (tell, clock_of_alerting) = (telemetry.clone(), clock.clone());
+    loops.add(
+        "alerting",
+        alerting::run(config.alerting, engine.clone(), clock_of_alerting, tell, news, stop.clone()),
+    );
+    let shown = http::Shown {
+        engine,
+        roll: roll.clone(),
+        mirror,
+        telemetry: telemetry.clone(),
+        clock: clock.clone(),
+    };
+    loops.add("http", http::serve(config.http, listener, shown, stop.clone()));
+    loops.add("intake", intake::run(config.intake, roll, clock, telemetry, stop));
+}
+
+/// The long-lived tasks, by name.
+struct Loops {
+    running: JoinSet<(&'static str, anyhow::Result<()>)>,
+    stop: CancellationToken,
+}
+
+impl Loops {
+    fn add(&mut self, name: &'static str, run: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
+        self.running.spawn(async move { (name, run.await) });
+    }
+
+    /// Waits for the order to stop or for a loop that ends without one, then ends all.
+    async fn run(mut self, stop: &CancellationToken) -> anyhow::Result<()> {
+        let outcome = match stop.run_until_cancelled(self.running.join_next()).await {
+            None => Ok(()),
+            Some(Some(Ok((name, Err(error))))) => Err(error.context(format!("{name} failed"))),
+            Some(Some(Ok((name, Ok(()))))) => Err(anyhow!("{name} ended by itself")),
+            Some(Some(Err(panic))) => Err(anyhow!("a loop panicked: {panic}")),
+            Some(None) => Err(anyhow!("nothing runs")),
+        };
+        self.stop.cancel();
+        let farewell = async { while self.running.join_next().await.is_some() {} };
+        if tokio::time::timeout(FAREWELL, farewell).await.is_err() {
+            let seconds = FAREWELL.as_secs();
+            tracing::warn!("not everything ended within {seconds} s; what was not written is written again");
+        }
+        outcome
+    }
+}

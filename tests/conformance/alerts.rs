@@ -1,0 +1,244 @@
+//! Promises about groups and deliveries.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use rollcall::clock::Timestamp;
+use rollcall::engine::{Delivery, Group, Join, News, Pace};
+use rollcall::presence::{Cause, Closing, Interval, OfflineRecord, RecordId, Unit};
+
+use crate::ground::Ground;
+use crate::world::World;
+
+const AT_ONCE: Pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn group(key: &str) -> Group {
+    Group { key: key.into(), labels: [("kind".into(), "detector".into())].into() }
+}
+
+fn offline(unit: &Unit, at: Timestamp) -> OfflineRecord {
+    OfflineRecord {
+        id: RecordId { unit: unit.clone(), last_seen: at },
+        kind: unit.kind.clone(),
+        unit: unit.id.clone(),
+        labels: [("site".into(), "\"north\"\n".into())].into(),
+        last_seen: at,
+        deadline: at + MINUTE,
+        detected_at: at + MINUTE,
+        back_at: None,
+        cause: Cause::Silence,
+        closed_by: None,
+    }
+}
+
+fn back(record: &OfflineRecord, why: Closing) -> OfflineRecord {
+    OfflineRecord { back_at: Some(record.detected_at + MINUTE), closed_by: Some(why), ..record.clone() }
+}
+
+impl<G: Ground> World<G> {
+    async fn join(&self, records: &[&OfflineRecord], now: Timestamp) {
+        self.join_at(records, AT_ONCE, now).await;
+    }
+
+    async fn join_at(&self, records: &[&OfflineRecord], pace: Pace, now: Timestamp) {
+        let join = |record: &OfflineRecord| Join { group: group("g"), news: News::Record(record.clone()) };
+        let joins: Vec<Join> = records.iter().map(|record| join(record)).collect();
+        self.engine.join(&joins, pace, now).await.unwrap();
+    }
+
+    async fn seal(&self, now: Timestamp) -> usize {
+        self.engine.seal(&["hook".to_owned()], AT_ONCE, now).await.unwrap()
+    }
+
+    async fn lease(&self, now: Timestamp) -> Vec<Delivery> {
+        self.engine.lease("hook", now, now + MINUTE, 100).await.unwrap()
+    }
+
+    async fn sealed(&self, records: &[&OfflineRecord], now: Timestamp) -> Vec<Delivery> {
+        self.join(records, now).await;
+        self.seal(now).await;
+        self.lease(now).await
+    }
+}
+
+pub async fn promise_06_a_dead_holders_lease_comes_back<G: Ground>(world: World<G>) {
+    let record = offline(&world.unit("a"), world.at(0));
+    let now = world.at(1000);
+    let first = world.sealed(&[&record], now).await.remove(0);
+    assert_eq!((first.attempt, first.offline.as_slice()), (1, [record].as_slice()));
+    assert_eq!(world.lease(now).await, []);
+    let (other, _) = world.another().await;
+    let later = now + MINUTE;
+    assert_eq!(world.engine.first_lease("hook").await.unwrap(), Some(later));
+    let again = other.lease("hook", later, later + MINUTE, 100).await.unwrap();
+    assert_eq!(again, [Delivery { attempt: 2, ..first }]);
+}
+
+pub async fn promise_07_joining_is_idempotent_also_after_it_was_sent<G: Ground>(world: World<G>) {
+    let off = offline(&world.unit("a"), world.at(0));
+    let on = back(&off, Closing::Return);
+    world.join(&[&off, &off], world.at(0)).await;
+    let told = world.sealed(&[&off], world.at(1)).await;
+    assert_eq!(told.len(), 1);
+    assert_eq!(world.sealed(&[&off], world.at(2)).await, []);
+    world.engine.delivered(&told, world.at(2)).await.unwrap();
+    assert_eq!(world.sealed(&[&off], world.at(3)).await, []);
+    let told = world.sealed(&[&on, &off, &on], world.at(4)).await;
+    assert_eq!((told.len(), told[0].online.as_slice()), (1, [on.clone()].as_slice()));
+    world.engine.delivered(&told, world.at(5)).await.unwrap();
+    assert_eq!(world.sealed(&[&off, &on], world.at(6)).await, []);
+}
+
+pub async fn promise_07_a_return_that_comes_first_swallows_its_silence<G: Ground>(world: World<G>) {
+    let off = offline(&world.unit("a"), world.at(0));
+    world.join(&[&back(&off, Closing::Return)], world.at(0)).await;
+    assert_eq!(world.sealed(&[&off], world.at(1)).await, []);
+}
+
+pub async fn promise_07_a_unit_that_returns_before_its_group_is_sealed_is_never_told<G: Ground>(
+    world: World<G>,
+) {
+    let off = offline(&world.unit("a"), world.at(0));
+    let stays = offline(&world.unit("b"), world.at(0));
+    let pace = Pace { wait: MINUTE, interval: MINUTE };
+    world.join_at(&[&off, &stays], pace, world.at(0)).await;
+    world.join_at(&[&back(&off, Closing::Return)], pace, world.at(1)).await;
+    world.seal(world.at(0) + MINUTE).await;
+    let told = world.lease(world.at(0) + MINUTE).await;
+    assert_eq!((told.len(), told[0].offline.as_slice()), (1, [stays.clone()].as_slice()));
+    // With nobody left there is no notification at all.
+    world.join_at(&[&back(&stays, Closing::Return)], pace, world.hours(1)).await;
+    let other = offline(&world.unit("c"), world.at(0));
+    world.join_at(&[&other, &back(&other, Closing::Return)], pace, world.hours(1)).await;
+    world.engine.delivered(&told, world.hours(1)).await.unwrap();
+    world.seal(world.hours(2)).await;
+    let told = world.lease(world.hours(2)).await;
+    assert_eq!((told.len(), told[0].online.len(), told[0].offline.len()), (1, 1, 0));
+}
+
+pub async fn promise_08_delivered_is_never_leased_again<G: Ground>(world: World<G>) {
+    let told = world.sealed(&[&offline(&world.unit("a"), world.at(0))], world.at(0)).await;
+    assert_eq!(told.len(), 1);
+    for _ in 0..2 {
+        world.engine.delivered(&told, world.at(1)).await.unwrap();
+        assert_eq!(world.lease(world.hours(1000)).await, []);
+    }
+    assert_eq!(world.engine.first_lease("hook").await.unwrap(), None);
+    assert_eq!(world.engine.backlog("hook").await.unwrap(), Default::default());
+    // A late word about a lease that is over changes nothing either.
+    world.engine.postpone(&told[0], world.at(2)).await.unwrap();
+    world.engine.bury(&told[0], "late", world.at(2)).await.unwrap();
+    assert_eq!(world.lease(world.hours(1000)).await, []);
+    assert_eq!(world.engine.backlog("hook").await.unwrap().dead, 0);
+}
+
+pub async fn promise_12_the_silence_of_a_removed_unit_is_not_told_any_more<G: Ground>(world: World<G>) {
+    let off = offline(&world.unit("a"), world.at(0));
+    world.join(&[&off], world.at(0)).await;
+    assert_eq!(world.sealed(&[&back(&off, Closing::Removed)], world.at(1)).await, []);
+    let off = offline(&world.unit("b"), world.at(0));
+    assert_eq!(world.sealed(&[&off], world.at(2)).await.len(), 1);
+    assert_eq!(world.sealed(&[&back(&off, Closing::Removed)], world.hours(1)).await.len(), 1);
+    assert_eq!(world.seal(world.hours(2)).await, 0);
+}
+
+pub async fn a_group_waits_and_keeps_its_distance<G: Ground>(world: World<G>) {
+    let pace = Pace { wait: Duration::from_secs(10), interval: Duration::from_secs(300) };
+    let seconds = |s: u64| world.at(s * 1000);
+    world.join_at(&[&offline(&world.unit("a"), seconds(0))], pace, seconds(0)).await;
+    world.join_at(&[&offline(&world.unit("b"), seconds(0))], pace, seconds(5)).await;
+    assert_eq!(world.engine.first_seal().await.unwrap(), Some(seconds(10)));
+    assert_eq!(world.seal(seconds(9)).await, 0);
+    assert_eq!(world.seal(seconds(10)).await, 2);
+    world.join_at(&[&offline(&world.unit("c"), seconds(0))], pace, seconds(20)).await;
+    assert_eq!(world.engine.first_seal().await.unwrap(), Some(seconds(310)));
+    assert_eq!(world.seal(seconds(309)).await, 0);
+    assert_eq!(world.seal(seconds(310)).await, 1);
+    assert_eq!(world.engine.first_seal().await.unwrap(), None);
+}
+
+pub async fn news_of_one_group_is_told_in_order<G: Ground>(world: World<G>) {
+    let off = offline(&world.unit("a"), world.at(0));
+    let on = back(&off, Closing::Return);
+    let first = world.sealed(&[&off], world.at(0)).await;
+    // The first attempt fails; the return waits behind it.
+    assert_eq!(world.sealed(&[&on], world.at(1)).await, []);
+    world.engine.postpone(&first[0], world.hours(1)).await.unwrap();
+    assert_eq!(world.lease(world.at(2)).await, []);
+    let again = world.lease(world.hours(1)).await;
+    assert_eq!((again.len(), again[0].id.as_str()), (1, first[0].id.as_str()));
+    world.engine.delivered(&again, world.hours(1)).await.unwrap();
+    let next = world.lease(world.hours(1)).await;
+    assert_eq!((next.len(), next[0].online.as_slice()), (1, [on].as_slice()));
+}
+
+pub async fn a_return_is_not_told_where_its_silence_died<G: Ground>(world: World<G>) {
+    let (off, fine) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("b"), world.at(0)));
+    let first = world.sealed(&[&off], world.at(0)).await;
+    world.engine.bury(&first[0], "410 gone", world.at(1)).await.unwrap();
+    let backlog = world.engine.backlog("hook").await.unwrap();
+    assert_eq!((backlog.waiting, backlog.dead), (0, 1));
+    let letters = world.engine.dead_letters("hook", 10).await.unwrap();
+    assert_eq!((letters[0].reason.as_str(), &letters[0].delivery), ("410 gone", &first[0]));
+    assert_eq!(world.sealed(&[&back(&off, Closing::Return)], world.at(2)).await, []);
+    let told = world.sealed(&[&fine], world.at(3)).await;
+    world.engine.delivered(&told, world.at(3)).await.unwrap();
+    let told = world.sealed(&[&back(&fine, Closing::Return)], world.at(4)).await;
+    assert_eq!(told[0].online, [back(&fine, Closing::Return)]);
+}
+
+pub async fn a_large_group_is_told_whole_in_several_notifications<G: Ground>(world: World<G>) {
+    let records: Vec<OfflineRecord> =
+        world.units(2500).iter().map(|unit| offline(unit, world.at(0))).collect();
+    world.join(&records.iter().collect::<Vec<_>>(), world.at(0)).await;
+    let mut told = Vec::new();
+    let mut notifications = HashSet::new();
+    while world.seal(world.at(1)).await > 0 {}
+    loop {
+        let leased = world.lease(world.at(1)).await;
+        if leased.is_empty() {
+            break;
+        }
+        for delivery in &leased {
+            assert!(delivery.offline.len() <= 1000);
+            assert!(notifications.insert(delivery.id.clone()));
+            told.extend(delivery.offline.iter().map(|record| record.id.to_string()));
+        }
+        world.engine.delivered(&leased, world.at(2)).await.unwrap();
+    }
+    assert_eq!((told.len(), notifications.len()), (2500, 3));
+    assert_eq!(told.into_iter().collect::<HashSet<_>>().len(), 2500);
+}
+
+pub async fn a_long_blindness_is_told_at_once_and_by_itself<G: Ground>(world: World<G>) {
+    let (gap, tell) = (Duration::from_secs(3), Duration::from_secs(300));
+    world.heard_until(world.hours(1)).await;
+    world.engine.advance(world.hours(1) + tell, gap, tell).await.unwrap().unwrap();
+    assert_eq!(world.outbox().await, [], "300 s are not longer than 300 s");
+    let interval = world.engine.advance(world.hours(2), gap, tell).await.unwrap().unwrap();
+    let outbox = world.outbox().await;
+    assert_eq!(outbox[0].news, News::Blind(interval));
+    let pace = Pace { wait: MINUTE, interval: MINUTE };
+    let join = Join { group: group("blind"), news: outbox[0].news.clone() };
+    for _ in 0..2 {
+        world.engine.join(std::slice::from_ref(&join), pace, world.hours(2)).await.unwrap();
+        world.seal(world.hours(2)).await;
+    }
+    let told = world.lease(world.hours(2)).await;
+    assert_eq!(told.len(), 1);
+    let Interval { from, .. } = told[0].blind[0];
+    assert_eq!((from, told[0].offline.len(), told[0].online.len()), (interval.from, 0, 0));
+}
+
+pub async fn the_same_news_has_the_same_id<G: Ground>(world: World<G>) {
+    let off = offline(&world.unit("a"), world.at(0));
+    let twin = World::<G>::new().await;
+    let one = world.sealed(&[&off], world.at(5)).await;
+    let two = twin.sealed(&[&off], twin.at(9)).await;
+    assert_eq!(one[0].id, two[0].id);
+    let on = twin.sealed(&[&offline(&twin.unit("b"), twin.at(0))], twin.at(10)).await;
+    assert_eq!(on, [], "its lane is busy");
+    twin.engine.delivered(&two, twin.at(11)).await.unwrap();
+    assert_ne!(twin.lease(twin.at(12)).await[0].id, one[0].id);
+}

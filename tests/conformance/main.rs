@@ -1,0 +1,71 @@
+//! The promises of an engine, as cases that every engine passes. A new engine is one line at the
+//! end of this file and a [`Ground`] to stand on.
+//!
+//! Time is simulated: no case waits for a deadline.
+
+mod alerts;
+mod ground;
+mod redis;
+mod units;
+mod world;
+
+/// Stamps the suite in for one kind of ground.
+macro_rules! conformance {
+    ($name:ident, $ground:ty: $($file:ident { $($case:ident)* })*) => {
+        mod $name {
+            $($(
+                #[tokio::test]
+                async fn $case() {
+                    crate::$file::$case(crate::world::World::<$ground>::new().await).await;
+                }
+            )*)*
+        }
+    };
+}
+
+/// Every case there is; each engine gets them all.
+macro_rules! every_case {
+    ($name:ident, $ground:ty) => {
+        conformance! { $name, $ground:
+            units {
+                promise_01_recorded_means_applied
+                promise_01_what_a_crash_loses_is_no_transition
+                promise_02_each_silence_is_taken_by_exactly_one_caller
+                promise_03_taking_writes_record_and_outbox_in_one_step
+                promise_04_an_older_or_repeated_heartbeat_never_moves_a_deadline_back
+                promise_05_a_return_closes_the_record_and_is_told_once
+                promise_10_time_is_always_an_argument
+                promise_11_blind_time_is_not_silence
+                promise_11_nobody_is_offline_while_nothing_is_heard
+                promise_12_a_removed_unit_is_never_reported
+                promise_13_a_changed_timeout_moves_the_deadline_at_once
+                promise_14_a_deadline_at_exactly_now_is_not_yet_passed
+                promise_15_a_lost_reply_leaves_nothing_that_is_not_repaired
+                promise_15_a_key_beside_an_open_record_is_a_return
+                a_unit_that_was_never_seen_is_reported_from_its_registration
+                a_key_that_lapsed_while_nobody_looked_is_no_proof_of_silence
+                what_a_unit_declares_is_kept_and_obeyed
+                records_are_listed_newest_first_page_by_page
+                every_unit_is_on_exactly_one_page
+                old_closed_records_are_forgotten_and_open_ones_never
+            }
+            alerts {
+                promise_06_a_dead_holders_lease_comes_back
+                promise_07_joining_is_idempotent_also_after_it_was_sent
+                promise_07_a_return_that_comes_first_swallows_its_silence
+                promise_07_a_unit_that_returns_before_its_group_is_sealed_is_never_told
+                promise_08_delivered_is_never_leased_again
+                promise_12_the_silence_of_a_removed_unit_is_not_told_any_more
+                a_group_waits_and_keeps_its_distance
+                news_of_one_group_is_told_in_order
+                a_return_is_not_told_where_its_silence_died
+                a_large_group_is_told_whole_in_several_notifications
+                a_long_blindness_is_told_at_once_and_by_itself
+                the_same_news_has_the_same_id
+            }
+        }
+    };
+}
+
+every_case!(on_redis, crate::redis::Single);
+every_case!(on_a_cluster_node, crate::redis::ClusterNode);

@@ -1,0 +1,187 @@
+//! Real Redis servers to stand on: an ordinary one, and a node of a cluster, which refuses whatever
+//! crosses slots.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use redis::{Client, cmd};
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::engine::redis::{Config, RedisEngine};
+use rollcall::engine::{Engine, partition_of};
+use rollcall::presence::Unit;
+use rollcall::simulate::servers::{Server, free_port};
+use rollcall::telemetry::Telemetry;
+use tempfile::TempDir;
+
+use crate::ground::Ground;
+
+/// An ordinary server.
+pub struct Single(Running);
+
+/// A server that is all of a cluster.
+pub struct ClusterNode(Running);
+
+pub struct Running {
+    server: Server,
+    dir: TempDir,
+    args: &'static [&'static str],
+}
+
+const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
+const CLUSTERED: &[&str] = &["--appendonly", "yes", "--appendfsync", "always", "--cluster-enabled", "yes"];
+
+impl Running {
+    fn start(args: &'static [&'static str]) -> Running {
+        let dir = TempDir::new().unwrap();
+        let server = start(dir.path(), free_port().unwrap(), args);
+        Running { server, dir, args }
+    }
+
+    pub fn config(&self) -> Config {
+        Config { url: format!("redis://127.0.0.1:{}", self.server.port()), ..Config::default() }
+    }
+
+    pub async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
+        let client = Client::open(self.config().url).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        command.query_async(&mut connection).await.unwrap()
+    }
+
+    async fn engine(&self) -> Arc<dyn Engine> {
+        let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
+        Arc::new(RedisEngine::connect(&self.config(), telemetry).await.unwrap())
+    }
+
+    fn crash(&mut self) {
+        self.server.kill();
+        self.server = start(self.dir.path(), self.server.port(), self.args);
+    }
+
+    async fn lapse(&self, unit: &Unit) {
+        let gone: u8 = self.ask(cmd("DEL").arg(alive(unit))).await;
+        assert_eq!(gone, 1, "there was no key of {unit}");
+    }
+
+    async fn leave_key(&self, unit: &Unit, ms: i64) {
+        self.ask::<()>(cmd("SET").arg(alive(unit)).arg(ms)).await;
+    }
+}
+
+fn start(dir: &Path, port: u16, args: &[&str]) -> Server {
+    Server::redis(dir, port, args).unwrap()
+}
+
+/// The public name of an expiry key.
+pub fn alive(unit: &Unit) -> String {
+    format!("rollcall:{{p{}}}:alive:{unit}", partition_of(unit, 16))
+}
+
+impl Ground for Single {
+    async fn new() -> Single {
+        Single(Running::start(DURABLE))
+    }
+    async fn engine(&self) -> Arc<dyn Engine> {
+        self.0.engine().await
+    }
+    async fn crash(&mut self) {
+        self.0.crash();
+    }
+    async fn lapse(&self, unit: &Unit) {
+        self.0.lapse(unit).await;
+    }
+    async fn leave_key(&self, unit: &Unit, ms: i64) {
+        self.0.leave_key(unit, ms).await;
+    }
+}
+
+impl Ground for ClusterNode {
+    async fn new() -> ClusterNode {
+        let node = Running::start(CLUSTERED);
+        node.ask::<()>(cmd("CLUSTER").arg("ADDSLOTS").arg((0..16384).collect::<Vec<u16>>())).await;
+        node.until_whole().await;
+        ClusterNode(node)
+    }
+    async fn engine(&self) -> Arc<dyn Engine> {
+        self.0.engine().await
+    }
+    async fn crash(&mut self) {
+        self.0.crash();
+        self.0.until_whole().await;
+    }
+    async fn lapse(&self, unit: &Unit) {
+        self.0.lapse(unit).await;
+    }
+    async fn leave_key(&self, unit: &Unit, ms: i64) {
+        self.0.leave_key(unit, ms).await;
+    }
+}
+
+impl Running {
+    /// Waits until the cluster says that all its slots are served.
+    async fn until_whole(&self) {
+        let mut every = tokio::time::interval(std::time::Duration::from_millis(20));
+        for _ in 0..1000 {
+            let info: String = self.ask(cmd("CLUSTER").arg("INFO")).await;
+            if info.contains("cluster_state:ok") {
+                return;
+            }
+            every.tick().await;
+        }
+        panic!("the cluster of one node did not become whole");
+    }
+}
+
+mod only_redis {
+    use super::*;
+    use crate::world::World;
+    use rollcall::engine::EngineError;
+
+    #[tokio::test]
+    async fn a_script_that_the_server_forgot_is_taught_again() {
+        let world = World::<Single>::new().await;
+        let unit = world.unit("a");
+        world.hear(&unit, world.at(0)).await;
+        world.ground.0.ask::<()>(cmd("SCRIPT").arg("FLUSH")).await;
+        world.heard_until(world.hours(49)).await;
+        world.look(&unit, world.hours(49)).await;
+        assert_eq!(world.open_records().await.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn the_expiry_key_is_as_the_contract_says() {
+        let world = World::<Single>::new().await;
+        let unit = world.unit("a");
+        world.hear(&unit, world.at(5)).await;
+        let value: i64 = world.ground.0.ask(cmd("GET").arg(alive(&unit))).await;
+        assert_eq!(value, world.at(5).as_millis());
+        let ttl: i64 = world.ground.0.ask(cmd("PTTL").arg(alive(&unit))).await;
+        let allowed = 48 * 3600 * 1000;
+        assert!((allowed - 60_000..=allowed).contains(&ttl), "{ttl} ms");
+        let index = format!("rollcall:{{p{}}}:deadlines", partition_of(&unit, 16));
+        let look: f64 = world.ground.0.ask(cmd("ZSCORE").arg(index).arg(unit.to_string())).await;
+        assert_eq!(look as i64, world.at(5).as_millis() + allowed);
+    }
+
+    #[tokio::test]
+    async fn a_fleet_of_another_number_of_partitions_is_refused_and_the_error_says_which() {
+        let world = World::<Single>::new().await;
+        let config = Config { partitions: 32, ..world.ground.0.config() };
+        let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+        match RedisEngine::connect(&config, telemetry).await.map(|_| ()) {
+            Err(EngineError::Refused(why)) => assert!(why.contains("16 partitions"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn facts_that_cannot_be_read_are_named_and_not_guessed_at() {
+        let world = World::<Single>::new().await;
+        let unit = world.unit("a");
+        world.hear(&unit, world.at(0)).await;
+        world.ground.0.ask::<()>(cmd("SET").arg(alive(&unit)).arg("yesterday")).await;
+        match world.engine.read(std::slice::from_ref(&unit)).await {
+            Err(EngineError::Damaged(why)) => assert!(why.contains("detector:a"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! Promises about units: heartbeats, silences, returns, blindness, removal.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use rollcall::presence::{
+    Cause, Closing, Declared, Heartbeat, Override, Registration, Snapshot, Standing, Unit,
+};
+
+use crate::ground::Ground;
+use crate::world::{HOUR, World};
+
+const MS: Duration = Duration::from_millis(1);
+
+pub async fn promise_01_recorded_means_applied<G: Ground>(mut world: World<G>) {
+    let units = world.units(1000);
+    world.hear_all(&units, world.at(0)).await;
+    world.hear_all(&units, world.at(7)).await;
+    world.ground.crash().await;
+    world.engine = world.ground.engine().await;
+    for seen in world.engine.read(&units).await.unwrap() {
+        assert_eq!(seen.alive, Some(world.at(7)), "{}", seen.unit);
+        assert_eq!(seen.facts.map(|facts| facts.standing), Some(Standing::Present));
+    }
+    assert_eq!(world.due(world.at(0) + 48 * HOUR).await.len(), 1000);
+}
+
+pub async fn promise_01_what_a_crash_loses_is_no_transition<G: Ground>(mut world: World<G>) {
+    let (gone, back) = (world.unit("gone"), world.unit("back"));
+    world.hear_all(&[gone.clone(), back.clone()], world.at(0)).await;
+    world.heard_until(world.hours(50)).await;
+    world.look(&gone, world.hours(49)).await;
+    world.look(&back, world.hours(49)).await;
+    world.hear(&back, world.hours(50)).await;
+    world.ground.crash().await;
+    world.engine = world.ground.engine().await;
+    let told: Vec<_> = world.told().await.into_iter().map(|r| (r.unit.to_string(), r.closed_by)).collect();
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told.contains(&("back".into(), Some(Closing::Return))));
+    assert_eq!(world.open_records().await.len(), 1);
+}
+
+pub async fn promise_02_each_silence_is_taken_by_exactly_one_caller<G: Ground>(world: World<G>) {
+    let units = world.units(300);
+    world.hear_all(&units, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    let mut rivals = Vec::new();
+    for _ in 0..4 {
+        rivals.push(world.another().await.1);
+    }
+    let looks = rivals.iter().map(|rival| rival.look(&units, world.hours(49)));
+    for looked in futures_util::future::join_all(looks).await {
+        assert_eq!(looked.unwrap(), []);
+    }
+    let told = world.told().await;
+    let ids: HashSet<String> = told.iter().map(|record| record.id.to_string()).collect();
+    assert_eq!((told.len(), ids.len()), (300, 300));
+    assert_eq!(world.open_records().await.len(), 300);
+}
+
+pub async fn promise_03_taking_writes_record_and_outbox_in_one_step<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(3)).await;
+    world.heard_until(world.hours(49)).await;
+    world.look(&unit, world.hours(49)).await;
+    let record = world.open_records().await.remove(0);
+    assert_eq!(record.id.to_string(), format!("detector:a:{}", world.at(3).as_millis()));
+    assert_eq!(record.deadline, world.at(3) + 48 * HOUR);
+    assert_eq!((record.detected_at, record.last_seen), (world.hours(49), world.at(3)));
+    assert_eq!((record.cause, record.back_at, record.closed_by), (Cause::Silence, None, None));
+    assert_eq!(world.engine.record(&record.id).await.unwrap().as_ref(), Some(&record));
+    assert_eq!(world.told().await, [record]);
+    assert_eq!(world.due(world.hours(1000)).await, []);
+    assert_eq!(world.read(&unit).await.alive, None);
+}
+
+pub async fn promise_04_an_older_or_repeated_heartbeat_never_moves_a_deadline_back<G: Ground>(
+    world: World<G>,
+) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(1000)).await;
+    for at in [1000, 400, 1000] {
+        world.hear(&unit, world.at(at)).await;
+        assert_eq!(world.read(&unit).await.alive, Some(world.at(1000)));
+    }
+    // Also within one batch, and on the slow road, where something is declared.
+    let says = |at, sleep| Heartbeat {
+        declared: Declared { sleep, labels: [("site".into(), "x".into())].into(), ..Declared::default() },
+        ..world.beat(&unit, world.at(at))
+    };
+    let batch = [world.beat(&unit, world.at(3000)), world.beat(&unit, world.at(2000)), says(1500, None)];
+    world.roll.hear(&batch, world.at(3000)).await.unwrap();
+    assert_eq!(world.read(&unit).await.alive, Some(world.at(3000)));
+    world.roll.hear(&[says(100, Some(HOUR))], world.at(3000)).await.unwrap();
+    let seen = world.read(&unit).await;
+    assert_eq!(seen.alive, Some(world.at(3000)));
+    assert_eq!(seen.facts.unwrap().sleep, None, "an old announcement of sleep is void");
+    // Nor does it end a silence.
+    world.heard_until(world.hours(49)).await;
+    world.look(&unit, world.hours(49)).await;
+    for at in [3000, 2999] {
+        world.roll.hear(&[world.beat(&unit, world.at(at))], world.hours(49)).await.unwrap();
+    }
+    assert_eq!(world.open_records().await.len(), 1);
+}
+
+pub async fn promise_05_a_return_closes_the_record_and_is_told_once<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    world.look(&unit, world.hours(49)).await;
+    let back = world.hours(50);
+    let (_, other) = world.another().await;
+    let beat = [world.beat(&unit, back)];
+    let (one, two) = tokio::join!(world.roll.hear(&beat, back), other.hear(&beat, back));
+    one.unwrap();
+    two.unwrap();
+    world.hear(&unit, back + MS).await;
+    let told = world.told().await;
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(told[0].id, told[1].id);
+    assert_eq!((told[1].closed_by, told[1].back_at), (Some(Closing::Return), Some(back)));
+    assert_eq!(world.open_records().await, []);
+    assert_eq!(world.engine.record(&told[0].id).await.unwrap().as_ref(), Some(&told[1]));
+    // And the next silence is another one.
+    world.heard_until(world.hours(100)).await;
+    world.look(&unit, world.hours(100)).await;
+    assert_ne!(world.open_records().await[0].id, told[0].id);
+}
+
+pub async fn promise_10_time_is_always_an_argument<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    // Centuries pass between two lines, and back.
+    let later = world.at(0) + 365 * 200 * 24 * HOUR;
+    world.heard_until(later).await;
+    world.look(&unit, world.hours(47)).await;
+    assert_eq!(world.open_records().await, []);
+    world.look(&unit, later).await;
+    assert_eq!(world.open_records().await[0].detected_at, later);
+    world.hear(&unit, later + MS).await;
+    assert_eq!(world.read(&unit).await.alive, Some(later + MS));
+}
+
+pub async fn promise_11_blind_time_is_not_silence<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    // Blind from hour 10 to hour 20; nobody declares it: the next canary is late, that is all.
+    world.heard_until(world.hours(10)).await;
+    let blind = world.engine.advance(world.hours(20), Duration::from_secs(3), HOUR).await.unwrap().unwrap();
+    assert_eq!((blind.from, blind.to), (world.hours(10), world.hours(20)));
+    world.heard_until(world.hours(60)).await;
+    world.look(&unit, world.hours(58)).await;
+    assert_eq!(world.open_records().await, []);
+    world.look(&unit, world.hours(58) + MS).await;
+    assert_eq!(world.open_records().await[0].deadline, world.hours(58));
+    // Another instance knows of it too.
+    let (_, other) = world.another().await;
+    assert_eq!(other.hearing().ledger.intervals(), [blind]);
+}
+
+pub async fn promise_11_nobody_is_offline_while_nothing_is_heard<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    world.heard_until(world.hours(48) - Duration::from_secs(11)).await;
+    let undecided = world.roll.look(std::slice::from_ref(&unit), world.hours(90)).await.unwrap();
+    assert_eq!(undecided, [unit.clone()]);
+    assert_eq!(world.open_records().await, []);
+    assert_eq!(world.due(world.hours(90)).await, [unit.clone()]);
+    world.heard_until(world.hours(48) - Duration::from_secs(10)).await;
+    world.look(&unit, world.hours(48) + MS).await;
+    assert_eq!(world.open_records().await.len(), 1);
+}
+
+pub async fn promise_12_a_removed_unit_is_never_reported<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    assert!(world.roll.retire(&unit, world.at(1)).await.unwrap());
+    assert!(!world.roll.retire(&unit, world.at(2)).await.unwrap());
+    world.heard_until(world.hours(200)).await;
+    world.hear(&unit, world.at(5)).await;
+    world.look(&unit, world.hours(49)).await;
+    assert_eq!(world.due(world.hours(1000)).await, []);
+    assert_eq!(world.told().await, []);
+    assert_eq!(world.read(&unit).await.alive, None);
+    // Registered again, it is a new unit.
+    let again = world.hours(100);
+    assert!(world.roll.register(&unit, &Registration::default(), again).await.unwrap());
+    world.hear(&unit, again + MS).await;
+    assert_eq!(world.read(&unit).await.facts.unwrap().standing, Standing::Present);
+}
+
+pub async fn promise_13_a_changed_timeout_moves_the_deadline_at_once<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    let allow = |timeout| Registration {
+        set: Override { timeout: Some(timeout), grace: None },
+        ..Registration::default()
+    };
+    world.hear(&unit, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    world.roll.register(&unit, &allow(HOUR), world.at(10)).await.unwrap();
+    assert_eq!(world.due(world.hours(1)).await, [unit.clone()]);
+    world.look(&unit, world.hours(1) + MS).await;
+    assert_eq!(world.open_records().await[0].deadline, world.hours(1));
+    // Allowed more, it is not offline any more.
+    world.roll.register(&unit, &allow(24 * HOUR), world.hours(2)).await.unwrap();
+    assert_eq!(world.told().await[1].closed_by, Some(Closing::Policy));
+    assert_eq!(world.due(world.hours(24)).await, [unit.clone()]);
+    // A look does the same for a unit whose kind is allowed something else than when it was taken.
+    world.look(&unit, world.hours(24) + MS).await;
+    let last = world.told().await.pop().unwrap();
+    assert_eq!((last.closed_by, last.deadline), (None, world.hours(24)));
+}
+
+pub async fn promise_14_a_deadline_at_exactly_now_is_not_yet_passed<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    let deadline = world.at(7) + 48 * HOUR;
+    world.hear(&unit, world.at(7)).await;
+    world.heard_until(world.hours(100)).await;
+    for now in [deadline - MS, deadline] {
+        world.look(&unit, now).await;
+        assert_eq!(world.open_records().await, [], "{now}");
+    }
+    world.look(&unit, deadline + MS).await;
+    assert_eq!(world.open_records().await[0].deadline, deadline);
+}
+
+pub async fn promise_15_a_lost_reply_leaves_nothing_that_is_not_repaired<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    // The change of a take is sent again, because the first answer was lost.
+    world.heard_until(world.hours(49)).await;
+    let before = world.read(&unit).await;
+    let hearing = world.roll.hearing();
+    let rules = &world.roll.rules()[&unit.kind];
+    let rollcall::presence::Verdict::Offline(change) =
+        rollcall::presence::look(&before, rules, &hearing, world.hours(49))
+    else {
+        panic!("it is due");
+    };
+    let take = [(before, change)];
+    assert_eq!(world.engine.apply(&take).await.unwrap(), [true]);
+    assert_eq!(world.engine.apply(&take).await.unwrap(), [false]);
+    assert_eq!(world.told().await.len(), 1);
+    // So is a heartbeat, and a canary.
+    for _ in 0..2 {
+        world.hear(&unit, world.hours(50)).await;
+        world.heard_until(world.hours(50)).await;
+    }
+    assert_eq!(world.told().await.len(), 2);
+    assert_eq!(world.roll.hearing().ledger.intervals(), []);
+    // And the word that news was dealt with.
+    let positions: Vec<_> = world.outbox().await.into_iter().map(|entry| entry.position).collect();
+    for _ in 0..2 {
+        world.engine.settle(&positions).await.unwrap();
+    }
+    assert_eq!(world.outbox().await, []);
+}
+
+pub async fn promise_15_a_key_beside_an_open_record_is_a_return<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    world.look(&unit, world.hours(49)).await;
+    world.ground.leave_key(&unit, world.hours(50).as_millis()).await;
+    world.look(&unit, world.hours(51)).await;
+    let last = world.told().await.pop().unwrap();
+    assert_eq!((last.closed_by, last.back_at), (Some(Closing::Return), Some(world.hours(50))));
+    assert_eq!(world.due(world.hours(98)).await, [unit]);
+}
+
+pub async fn a_unit_that_was_never_seen_is_reported_from_its_registration<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.roll.register(&unit, &Registration::default(), world.at(9)).await.unwrap();
+    assert_eq!(world.read(&unit).await.alive, None);
+    world.heard_until(world.hours(49)).await;
+    world.look(&unit, world.hours(49)).await;
+    let record = world.open_records().await.remove(0);
+    assert_eq!((record.cause, record.last_seen), (Cause::NeverSeen, world.at(9)));
+    assert_eq!(record.deadline, world.at(9) + 48 * HOUR);
+}
+
+/// Everything was down for longer than the key stood: it may have held a newer heartbeat.
+pub async fn a_key_that_lapsed_while_nobody_looked_is_no_proof_of_silence<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    world.heard_until(world.hours(47)).await;
+    world.hear(&unit, world.hours(47)).await;
+    world.ground.lapse(&unit).await;
+    world.engine.advance(world.hours(100), Duration::from_secs(3), HOUR).await.unwrap();
+    world.heard_until(world.hours(200)).await;
+    // The last heartbeat that anything tells of is that at 0, and 48 hours were heard since then.
+    world.look(&unit, world.hours(102)).await;
+    assert_eq!(world.open_records().await, []);
+    let due: Vec<Unit> = world.due(world.hours(148)).await;
+    assert_eq!(due, [unit.clone()]);
+    world.look(&unit, world.hours(148) + MS).await;
+    assert_eq!(world.open_records().await[0].deadline, world.hours(148));
+}
+
+pub async fn what_a_unit_declares_is_kept_and_obeyed<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    let says = |declared| Heartbeat { declared, ..world.beat(&unit, world.at(0)) };
+    let first =
+        says(Declared { timeout: Some(HOUR), labels: [("site".into(), "north".into())].into(), sleep: None });
+    world.roll.hear(&[first], world.at(0)).await.unwrap();
+    let more = says(Declared { labels: [("row".into(), "7".into())].into(), ..Declared::default() });
+    world.roll.hear(&[more], world.at(0)).await.unwrap();
+    world.heard_until(world.hours(30)).await;
+    // It goes to sleep for ten hours, with half an hour gone.
+    let tired = Heartbeat {
+        declared: Declared { sleep: Some(10 * HOUR), ..Declared::default() },
+        ..world.beat(&unit, world.at(0) + HOUR / 2)
+    };
+    world.roll.hear(&[tired], world.at(0) + HOUR / 2).await.unwrap();
+    world.look(&unit, world.hours(11)).await;
+    assert_eq!(world.open_records().await, []);
+    world.look(&unit, world.hours(12)).await;
+    let record = world.open_records().await.remove(0);
+    assert_eq!(record.deadline, world.at(0) + HOUR / 2 + 11 * HOUR);
+    assert_eq!(record.labels.len(), 2);
+    // A plain heartbeat on the fast road wakes it up.
+    let awake = world.unit("b");
+    let tired = Heartbeat {
+        declared: Declared { timeout: Some(HOUR), sleep: Some(10 * HOUR), ..Declared::default() },
+        ..world.beat(&awake, world.at(0))
+    };
+    world.roll.hear(&[tired], world.at(0)).await.unwrap();
+    world.hear(&awake, world.at(1)).await;
+    world.look(&awake, world.hours(2)).await;
+    assert_eq!(world.open_records().await.len(), 2);
+}
+
+pub async fn records_are_listed_newest_first_page_by_page<G: Ground>(world: World<G>) {
+    let units = world.units(50);
+    world.hear_all(&units, world.at(0)).await;
+    world.heard_until(world.hours(60)).await;
+    // Half of them in one and the same millisecond.
+    world.roll.look(&units[..25], world.hours(49)).await.unwrap();
+    for (n, unit) in units[25..].iter().enumerate() {
+        world.look(unit, world.hours(50) + MS * n as u32).await;
+    }
+    let all = world.engine.records(false, None, 1000).await.unwrap();
+    let mut paged = Vec::new();
+    let mut before = None;
+    loop {
+        let page = world.engine.records(false, before, 7).await.unwrap();
+        let Some(last) = page.last() else { break };
+        before = Some((last.detected_at, last.id.clone()));
+        paged.extend(page);
+    }
+    assert_eq!(paged, all);
+    assert_eq!(all.len(), 50);
+    assert!(all.is_sorted_by(|a, b| (a.detected_at, a.id.to_string()) > (b.detected_at, b.id.to_string())));
+}
+
+pub async fn every_unit_is_on_exactly_one_page<G: Ground>(world: World<G>) {
+    let units = world.units(400);
+    world.hear_all(&units, world.at(0)).await;
+    let mut found: Vec<Snapshot> = Vec::new();
+    for partition in 0..world.engine.partitions() {
+        for page in 0..world.engine.pages() {
+            found.extend(world.engine.walk(partition, page).await.unwrap());
+        }
+    }
+    found.sort_by(|a, b| a.unit.cmp(&b.unit));
+    assert_eq!(found, world.engine.read(&units).await.unwrap());
+}
+
+pub async fn old_closed_records_are_forgotten_and_open_ones_never<G: Ground>(world: World<G>) {
+    let (open, closed) = (world.unit("open"), world.unit("closed"));
+    world.hear_all(&[open.clone(), closed.clone()], world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    world.roll.look(&[open.clone(), closed.clone()], world.hours(49)).await.unwrap();
+    world.hear(&closed, world.hours(50)).await;
+    assert_eq!(world.engine.forget_records(world.hours(50)).await.unwrap(), 0);
+    assert_eq!(world.engine.forget_records(world.hours(50) + MS).await.unwrap(), 1);
+    let left = world.engine.records(false, None, 10).await.unwrap();
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].unit, open.id);
+}

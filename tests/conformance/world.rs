@@ -1,0 +1,134 @@
+//! A fleet, its rules and simulated time for one case.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::engine::roll::{HearingConfig, Rules};
+use rollcall::engine::{Engine, Entry, Mirror, News, Roll};
+use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, OfflineRecord, Snapshot, Unit};
+use rollcall::telemetry::Telemetry;
+use tokio::sync::Notify;
+
+use crate::ground::Ground;
+
+pub const HOUR: Duration = Duration::from_secs(3600);
+
+/// The beginning of time in every case; late enough for any subtraction.
+const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+pub struct World<G> {
+    pub ground: G,
+    pub engine: Arc<dyn Engine>,
+    pub roll: Roll,
+}
+
+impl<G: Ground> World<G> {
+    /// A fleet without units that has heard up to the beginning of time.
+    pub async fn new() -> World<G> {
+        let ground = G::new().await;
+        let engine = ground.engine().await;
+        let roll = roll(engine.clone());
+        roll.canary_returned(BEGIN).await.unwrap();
+        World { ground, engine, roll }
+    }
+
+    /// Another instance.
+    pub async fn another(&self) -> (Arc<dyn Engine>, Roll) {
+        let engine = self.ground.engine().await;
+        let roll = roll(engine.clone());
+        roll.refresh_hearing().await.unwrap();
+        (engine, roll)
+    }
+
+    /// That many milliseconds after the beginning.
+    pub fn at(&self, ms: u64) -> Timestamp {
+        BEGIN + Duration::from_millis(ms)
+    }
+
+    /// That many hours after the beginning.
+    pub fn hours(&self, hours: u32) -> Timestamp {
+        BEGIN + hours * HOUR
+    }
+
+    pub fn unit(&self, id: &str) -> Unit {
+        format!("detector:{id}").parse().unwrap()
+    }
+
+    pub fn units(&self, count: usize) -> Vec<Unit> {
+        (0..count).map(|n| self.unit(&format!("unit-{n:05}"))).collect()
+    }
+
+    pub fn beat(&self, unit: &Unit, at: Timestamp) -> Heartbeat {
+        Heartbeat { unit: unit.clone(), at, declared: Declared::default() }
+    }
+
+    /// A heartbeat arrives at the moment that it is for.
+    pub async fn hear(&self, unit: &Unit, at: Timestamp) {
+        self.roll.hear(&[self.beat(unit, at)], at).await.unwrap();
+    }
+
+    pub async fn hear_all(&self, units: &[Unit], at: Timestamp) {
+        let beats: Vec<Heartbeat> = units.iter().map(|unit| self.beat(unit, at)).collect();
+        self.roll.hear(&beats, at).await.unwrap();
+    }
+
+    /// Rollcall has heard everything up to that moment, without a gap.
+    pub async fn heard_until(&self, moment: Timestamp) {
+        let whole = 100_000 * 365 * 24 * HOUR;
+        self.engine.advance(moment, whole, whole).await.unwrap();
+        self.roll.refresh_hearing().await.unwrap();
+    }
+
+    pub async fn look(&self, unit: &Unit, now: Timestamp) {
+        self.roll.look(std::slice::from_ref(unit), now).await.unwrap();
+    }
+
+    pub async fn read(&self, unit: &Unit) -> Snapshot {
+        self.engine.read(std::slice::from_ref(unit)).await.unwrap().remove(0)
+    }
+
+    pub async fn open_records(&self) -> Vec<OfflineRecord> {
+        self.engine.records(true, None, 1000).await.unwrap()
+    }
+
+    pub async fn outbox(&self) -> Vec<Entry> {
+        self.engine.outbox(100_000).await.unwrap()
+    }
+
+    /// The records in the outbox.
+    pub async fn told(&self) -> Vec<OfflineRecord> {
+        let news = self.outbox().await.into_iter().map(|entry| entry.news);
+        news.filter_map(|news| match news {
+            News::Record(record) => Some(record),
+            News::Blind(_) => None,
+        })
+        .collect()
+    }
+
+    /// Units whose look is due.
+    pub async fn due(&self, until: Timestamp) -> Vec<Unit> {
+        let mut due = Vec::new();
+        for partition in 0..self.engine.partitions() {
+            due.extend(self.engine.due(partition, until, 0, 1000).await.unwrap());
+        }
+        due
+    }
+}
+
+pub fn rules() -> Rules {
+    let kind: Kind = "detector".parse().unwrap();
+    Rules::from([(kind.clone(), KindRules::new(kind))])
+}
+
+fn roll(engine: Arc<dyn Engine>) -> Roll {
+    let rules = Arc::new(rules());
+    let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+    let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)));
+    let config = HearingConfig {
+        gap: Duration::from_secs(3),
+        settle: Duration::from_secs(300),
+        tell: Duration::from_secs(300),
+    };
+    Roll::new(engine, rules, mirror, telemetry, config, Arc::new(Notify::new()))
+}

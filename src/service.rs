@@ -44,7 +44,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
         .with_context(|| format!("cannot listen on {}; choose another http.listen", config.http.listen))?;
     tracing::info!(address = %listener.local_addr()?, "listening for http");
     let Some(engine) = stop.run_until_cancelled(connect(&config, &telemetry)).await else { return Ok(()) };
-    let mut loops = Loops { running: JoinSet::new(), stop: stop.child_token() };
+    let mut loops = Loops { running: JoinSet::new(), stop: CancellationToken::new() };
     start(config, engine?, clock, telemetry, listener, &mut loops);
     loops.run(&stop).await
 }
@@ -126,6 +126,7 @@ fn start(
 /// The long-lived tasks, by name.
 struct Loops {
     running: JoinSet<(&'static str, anyhow::Result<()>)>,
+    /// Theirs alone, so that none ends before [`Loops::run`] has seen the order to stop.
     stop: CancellationToken,
 }
 

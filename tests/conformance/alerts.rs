@@ -196,7 +196,7 @@ pub async fn a_large_group_is_told_whole_in_several_notifications<G: Ground>(wor
     let mut notifications = HashSet::new();
     while world.seal(world.at(1)).await > 0 {}
     loop {
-        let leased = world.lease(world.at(1)).await;
+        let leased = world.lease(world.at(2)).await;
         if leased.is_empty() {
             break;
         }

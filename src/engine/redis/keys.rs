@@ -160,7 +160,9 @@ mod tests {
             let unit: Unit = format!("detector:unit-{n:06}").parse().unwrap();
             *pages.entry(keys.facts(&unit)).or_default() += 1;
         }
-        assert_eq!(pages.len(), 16 * 1024);
-        assert!(pages.values().all(|units| *units <= 60), "a page is crowded");
+        // Ten to a page on average. Redis packs up to 128 fields of a hash.
+        assert!(pages.len() > 16_000, "only {} pages are used", pages.len());
+        let fullest = pages.values().max();
+        assert!(fullest <= Some(&30), "{fullest:?} units on one page");
     }
 }

@@ -1,1 +1,234 @@
 use super::*;
+use crate::presence::{Declared, IndexChange, Unit};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const MS: Duration = Duration::from_millis(1);
+const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+fn unit() -> Unit {
+    "detector:a".parse().unwrap()
+}
+
+fn rules() -> KindRules {
+    KindRules::new("detector".parse().unwrap())
+}
+
+fn heard_until(moment: Timestamp) -> Hearing {
+    Hearing { heard: Some(moment), ledger: Ledger::default(), settle: Duration::from_secs(300) }
+}
+
+fn beat(at: Timestamp) -> Heartbeat {
+    Heartbeat { unit: unit(), at, declared: Declared::default() }
+}
+
+/// The unit after a change, with its key as the change left it.
+fn after(before: &Snapshot, change: &Change) -> Snapshot {
+    let alive = match change.key {
+        KeyChange::Keep => before.alive,
+        KeyChange::Delete => None,
+        KeyChange::Set { last_seen, .. } => Some(last_seen),
+    };
+    Snapshot { alive, facts: change.facts.clone(), ..before.clone() }
+}
+
+fn stranger() -> Snapshot {
+    Snapshot { unit: unit(), alive: None, facts: None, stored: None }
+}
+
+/// A unit that was first heard at the beginning.
+fn present() -> Snapshot {
+    let (heard, change) = hear(&stranger(), &beat(BEGIN), &rules(), &heard_until(BEGIN), BEGIN);
+    assert_eq!(heard, Heard::New);
+    after(&stranger(), &change.unwrap())
+}
+
+/// The same unit with an open record, written an hour after its deadline.
+fn offline() -> Snapshot {
+    let now = BEGIN + 49 * HOUR;
+    match look(&present(), &rules(), &heard_until(now), now) {
+        Verdict::Offline(change) => after(&present(), &change),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn look_at(change: &Change) -> Timestamp {
+    match change.index {
+        IndexChange::LookAt(at) => at,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_deadline_passes_one_millisecond_after_itself() {
+    let deadline = BEGIN + 48 * HOUR;
+    for (now, is_offline) in [(deadline - MS, false), (deadline, false), (deadline + MS, true)] {
+        let verdict = look(&present(), &rules(), &heard_until(now), now);
+        assert_eq!(matches!(verdict, Verdict::Offline(_)), is_offline, "{now}");
+    }
+}
+
+#[test]
+fn hearing_may_lag_behind_a_deadline_by_the_slack_and_not_more() {
+    let deadline = BEGIN + 48 * HOUR;
+    let slack = Duration::from_secs(10);
+    for (heard, is_decided) in [(deadline - slack, true), (deadline - slack - MS, false)] {
+        let verdict = look(&present(), &rules(), &heard_until(heard), deadline + HOUR);
+        assert_eq!(matches!(verdict, Verdict::Offline(_)), is_decided, "{heard}");
+        assert_eq!(verdict == Verdict::Undecided, !is_decided, "{heard}");
+    }
+    let deaf = Hearing::default();
+    assert_eq!(look(&present(), &rules(), &deaf, deadline + HOUR), Verdict::Undecided);
+}
+
+#[test]
+fn with_grace_a_unit_is_late_first() {
+    let mut rules = rules();
+    rules.policy.grace = HOUR;
+    let hearing = heard_until(BEGIN + 100 * HOUR);
+    let (_, change) = hear(&stranger(), &beat(BEGIN), &rules, &hearing, BEGIN);
+    let change = change.unwrap();
+    assert_eq!(look_at(&change), BEGIN + 48 * HOUR);
+    let seen = after(&stranger(), &change);
+    let cases = [
+        (48 * HOUR, State::Online),
+        (48 * HOUR + MS, State::Late),
+        (49 * HOUR, State::Late),
+        (49 * HOUR + MS, State::Unknown),
+    ];
+    for (after, expected) in cases {
+        assert_eq!(state(&seen, &rules, &hearing, BEGIN + after), Some(expected), "{after:?}");
+    }
+    let Verdict::Alive(next) = look(&seen, &rules, &hearing, BEGIN + 48 * HOUR) else { panic!() };
+    assert_eq!(look_at(&next), BEGIN + 49 * HOUR);
+}
+
+#[test]
+fn a_look_reads_the_key_and_is_never_further_away_than_the_key_stands() {
+    let mut seen = present();
+    seen.alive = Some(BEGIN + 40 * HOUR);
+    let now = BEGIN + 48 * HOUR + MS;
+    let Verdict::Alive(change) = look(&seen, &rules(), &heard_until(now), now) else { panic!() };
+    assert_eq!(look_at(&change), BEGIN + 88 * HOUR);
+    // A unit that may be silent for a year is looked at every 48 hours as long as its key stands.
+    let set = Override { timeout: Some(365 * 24 * HOUR), grace: None };
+    let wanted = Registration { set, ..Registration::default() };
+    let change = register(&seen, &wanted, &rules(), &heard_until(now), now);
+    assert_eq!(look_at(&change), now + 48 * HOUR);
+    let KeyChange::Set { ttl, .. } = change.key else { panic!() };
+    assert_eq!(ttl, 365 * 24 * HOUR);
+    // When the key is gone there is nothing more to read before the deadline.
+    let gone = Snapshot { alive: None, ..after(&seen, &change) };
+    let later = now + 48 * HOUR;
+    let Verdict::Alive(change) = look(&gone, &rules(), &heard_until(later), later) else { panic!() };
+    assert_eq!(look_at(&change), BEGIN + (40 + 365 * 24) * HOUR);
+}
+
+#[test]
+fn a_look_that_is_a_little_late_presumes_nothing() {
+    // Between the last look and this one a heartbeat could have come and its key gone; but the time
+    // is up either way, and the record tells of the heartbeat that is known.
+    let gone = Snapshot { alive: None, ..present() };
+    let now = BEGIN + 48 * HOUR + Duration::from_secs(60);
+    let Verdict::Offline(change) = look(&gone, &rules(), &heard_until(now), now) else { panic!() };
+    assert_eq!(change.record.unwrap().last_seen, BEGIN);
+}
+
+#[test]
+fn a_presumed_heartbeat_is_kept_and_does_not_move_again() {
+    let gone = Snapshot { alive: None, ..present() };
+    let blind = Interval { from: BEGIN + 40 * HOUR, to: BEGIN + 100 * HOUR };
+    let mut hearing = heard_until(BEGIN + 500 * HOUR);
+    hearing.ledger = Ledger::new([blind]);
+    let Verdict::Alive(change) = look(&gone, &rules(), &hearing, BEGIN + 109 * HOUR) else { panic!() };
+    let facts = change.facts.clone().unwrap();
+    assert_eq!((facts.last_seen, facts.looked_at), (blind.from, None));
+    assert_eq!(look_at(&change), BEGIN + 148 * HOUR);
+    let again = after(&gone, &change);
+    let verdict = look(&again, &rules(), &hearing, BEGIN + 148 * HOUR + MS);
+    assert!(matches!(verdict, Verdict::Offline(_)), "{verdict:?}");
+}
+
+#[test]
+fn a_heartbeat_that_is_itself_too_old_does_not_bring_a_unit_back() {
+    let now = BEGIN + 60 * HOUR;
+    let cases = [
+        (BEGIN, Heard::Stale),             // the last one again
+        (BEGIN + 11 * HOUR, Heard::Stale), // newer, but silent for 49 hours since
+        (BEGIN + 12 * HOUR, Heard::Back),  // its deadline is now
+        (now, Heard::Back),
+    ];
+    for (at, expected) in cases {
+        let (heard, change) = hear(&offline(), &beat(at), &rules(), &heard_until(now), now);
+        assert_eq!((heard, change.is_some()), (expected, expected == Heard::Back), "{at}");
+    }
+}
+
+#[test]
+fn a_return_closes_the_record_that_was_opened() {
+    let now = BEGIN + 60 * HOUR;
+    let (_, change) = hear(&offline(), &beat(now), &rules(), &heard_until(now), now);
+    let record = change.unwrap().record.unwrap();
+    assert_eq!(record.id.to_string(), format!("detector:a:{}", BEGIN.as_millis()));
+    assert_eq!((record.deadline, record.detected_at), (BEGIN + 48 * HOUR, BEGIN + 49 * HOUR));
+    assert_eq!((record.back_at, record.closed_by), (Some(now), Some(Closing::Return)));
+}
+
+#[test]
+fn a_closed_kind_admits_only_registered_units() {
+    let rules = KindRules { registry: Registry::Closed, ..rules() };
+    let hearing = heard_until(BEGIN);
+    assert_eq!(hear(&stranger(), &beat(BEGIN), &rules, &hearing, BEGIN), (Heard::Stranger, None));
+    let change = register(&stranger(), &Registration::default(), &rules, &hearing, BEGIN);
+    let known = after(&stranger(), &change);
+    assert_eq!(state(&known, &rules, &hearing, BEGIN), Some(State::NeverSeen));
+    assert_eq!(hear(&known, &beat(BEGIN), &rules, &hearing, BEGIN).0, Heard::New);
+}
+
+#[test]
+fn a_removed_unit_stays_out_until_it_is_forgotten() {
+    let removed = after(&present(), &retire(&present(), BEGIN).unwrap());
+    let forget_after = rules().forget_after;
+    let hearing = heard_until(BEGIN);
+    for (later, expected) in [(forget_after - MS, Heard::Retired), (forget_after, Heard::New)] {
+        let now = BEGIN + later;
+        assert_eq!(hear(&removed, &beat(now), &rules(), &hearing, now).0, expected, "{later:?}");
+    }
+    assert_eq!(state(&removed, &rules(), &hearing, BEGIN), None);
+    assert_eq!(look(&removed, &rules(), &hearing, BEGIN + 100 * HOUR), Verdict::Nothing);
+}
+
+#[test]
+fn a_pause_is_a_blind_interval_of_one_unit() {
+    let now = BEGIN + HOUR;
+    let pause = Interval { from: now, to: now + 100 * HOUR };
+    let wanted = Registration { pause: Some(pause), ..Registration::default() };
+    let hearing = heard_until(BEGIN + 1000 * HOUR);
+    let paused = after(&present(), &register(&present(), &wanted, &rules(), &hearing, now));
+    let expected = [
+        (now, Some(State::Paused)),
+        (pause.to, Some(State::Online)),
+        (BEGIN + 148 * HOUR + MS, Some(State::Unknown)),
+    ];
+    for (moment, state_then) in expected {
+        assert_eq!(state(&paused, &rules(), &hearing, moment), state_then, "{moment}");
+    }
+    assert_eq!(deadline(&paused, &rules(), &hearing), Some(BEGIN + 148 * HOUR));
+}
+
+#[test]
+fn an_index_entry_of_nobody_is_taken_out() {
+    let Verdict::Gone(change) = look(&stranger(), &rules(), &heard_until(BEGIN), BEGIN) else { panic!() };
+    assert_eq!((change.index, change.facts, change.record), (IndexChange::Take, None, None));
+}
+
+#[test]
+fn a_shorter_timeout_does_not_close_a_record_and_a_longer_one_does() {
+    let now = BEGIN + 50 * HOUR;
+    let hearing = heard_until(now);
+    for (hours, closes) in [(1, false), (48, false), (49, false), (50, true), (51, true)] {
+        let mut rules = rules();
+        rules.policy.timeout = hours * HOUR;
+        let verdict = look(&offline(), &rules, &hearing, now);
+        assert_eq!(matches!(verdict, Verdict::Back(_)), closes, "{hours} h");
+    }
+}

@@ -1,0 +1,120 @@
+//! The whole service over real servers. Times are short and real: every wait is for a fact.
+
+mod world;
+
+use redis::cmd;
+use world::{PATIENCE, World, units};
+
+const ONE_SECOND: &str = "kind = [{ name = \"detector\", timeout = \"1s\" }]";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silence_is_one_record_and_one_word_to_everybody_and_so_is_the_return() {
+    let mut world = World::new(ONE_SECOND, &[]).await;
+    let unit = units(1);
+    world.beat(&unit).await;
+    world.eventually("the unit is online", async || world.state("unit-000").await == "online").await;
+    let key: String = world.ask::<Vec<String>>(cmd("KEYS").arg("*:alive:*")).await.remove(0);
+    assert!(key.ends_with(":alive:detector:unit-000"), "{key}");
+
+    let told = world.hook.wait_for(1, PATIENCE).await.unwrap().remove(0).json();
+    assert_eq!(told["type"], "rollcall.notification");
+    let record = &told["data"]["offline"][0];
+    assert_eq!((&record["unit"], &record["cause"]), (&"unit-000".into(), &"silence".into()));
+    assert_eq!(world.state("unit-000").await, "offline");
+    assert_eq!(world.ask::<u8>(cmd("EXISTS").arg(&key)).await, 0);
+    let page = world.text_of("/metrics/units").await;
+    assert!(page.contains("rollcall_unit_up{kind=\"detector\",unit=\"unit-000\"} 0\n"), "{page}");
+
+    // Somebody hears it before it is silent again: its return is told once, with the same id.
+    world.beat(&unit).await;
+    let told = world.hook.wait_for(2, PATIENCE).await.unwrap().remove(1).json();
+    assert_eq!(told["data"]["online"][0]["id"], record["id"]);
+    assert_eq!(told["data"]["online"][0]["closed_by"], "return");
+
+    // Then it is silent for good, and that is another record.
+    let told = world.hook.wait_for(3, PATIENCE).await.unwrap().remove(2).json();
+    assert_ne!(told["data"]["offline"][0]["id"], record["id"]);
+    let mails = world.mail.wait_for(3, PATIENCE).await.unwrap();
+    assert!(mails[0].header("Subject").unwrap().starts_with("OFFLINE"));
+    assert!(mails[1].header("Subject").unwrap().starts_with("BACK"));
+    assert_eq!(world.records().await.len(), 2);
+    world.stop().await;
+    assert_eq!((world.hook.received().len(), world.mail.mails().len()), (3, 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_every_notification_lost_ticks_alone_find_every_silence() {
+    // Nobody may change the settings of this server, and it notifies nothing.
+    let redis = ["--notify-keyspace-events", "", "--rename-command", "CONFIG", ""];
+    let options = format!("{ONE_SECOND}\nexpiry.hints = false");
+    let world = World::new(&options, &redis).await;
+    let all = units(100);
+    world.beat(&all).await;
+    world.eventually("every silence is recorded", async || world.records().await.len() == 100).await;
+    let page = world.text_of("/metrics").await;
+    assert!(page.contains("rollcall_suspects_total{source=\"notification\"} 0\n"), "{page}");
+    let ready = world.text_of("/readyz").await;
+    assert!(ready.contains("notifications_off"), "{ready}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_the_sweep_held_off_notifications_alone_find_every_silence() {
+    let options = format!("{ONE_SECOND}\nexpiry.sweep = false");
+    let world = World::new(&options, &[]).await;
+    world.beat(&units(100)).await;
+    world.eventually("every silence is recorded", async || world.records().await.len() == 100).await;
+    let page = world.text_of("/metrics").await;
+    assert!(page.contains("rollcall_suspects_total{source=\"sweep\"} 0\n"), "{page}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn notifications_that_were_switched_off_are_switched_on_again() {
+    let world = World::new(ONE_SECOND, &["--notify-keyspace-events", "Kg"]).await;
+    let flags: Vec<String> = world.ask(cmd("CONFIG").arg("GET").arg("notify-keyspace-events")).await;
+    assert!(flags[1].contains('E') && flags[1].contains('x'), "{flags:?}");
+    assert!(flags[1].contains('K') && flags[1].contains('g'), "what others wanted stays: {flags:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_time_in_which_rollcall_was_stopped_is_blind_and_told() {
+    let mut world = World::new("", &[]).await;
+    world.beat(&units(1)).await;
+    world.eventually("the unit is online", async || world.state("unit-000").await == "online").await;
+    let before = world.json("/api/v1/units/detector/unit-000").await;
+    world.stop().await;
+    // As if it had been stopped an hour ago: the only trace of that is how far it had heard.
+    let heard = "rollcall:{hearing}:heard";
+    let at: i64 = world.ask(cmd("HGET").arg(heard).arg("at")).await;
+    world.ask::<u8>(cmd("HSET").arg(heard).arg("at").arg(at - 3_600_000)).await;
+    world.start().await;
+    let told = world.hook.wait_for(1, PATIENCE).await.unwrap().remove(0).json();
+    assert_eq!(told["type"], "rollcall.blind");
+    let seconds = told["data"]["intervals"][0]["seconds"].as_f64().unwrap();
+    assert!((3600.0..3700.0).contains(&seconds), "{told}");
+    let after = world.json("/api/v1/units/detector/unit-000").await;
+    assert_eq!(before["last_seen"], after["last_seen"]);
+    assert!(before["deadline"].as_str() < after["deadline"].as_str(), "{before} {after}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_of_the_broker_makes_nobody_offline() {
+    let options = "kind = [{ name = \"detector\", timeout = \"3s\" }]";
+    let mut world = World::new(options, &[]).await;
+    let unit = units(1);
+    world.beat(&unit).await;
+    world.broker.kill();
+    // Its time is up, and nobody can know.
+    world.eventually("the state is unknown", async || world.state("unit-000").await == "unknown").await;
+    let ready = world.text_of("/readyz").await;
+    assert!(ready.contains("mqtt_disconnected") && ready.contains("not_hearing"), "{ready}");
+    world.restart_broker();
+    world
+        .eventually("it hears again", async || !world.text_of("/readyz").await.contains("not_hearing"))
+        .await;
+    world.beat(&unit).await;
+    world.eventually("the unit is online", async || world.state("unit-000").await == "online").await;
+    assert_eq!(world.records().await, Vec::<serde_json::Value>::new());
+    // And when it is silent in earnest, that is noticed.
+    world.hook.wait_for(1, PATIENCE).await.unwrap();
+    assert_eq!(world.records().await.len(), 1);
+}

@@ -1,0 +1,175 @@
+//! Real servers around one service: Redis, Mosquitto, a webhook sink, a mail sink; and a device.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rollcall::config;
+use rollcall::simulate::mail_sink::{self, MailSink};
+use rollcall::simulate::servers::{Server, free_port};
+use rollcall::simulate::webhook_sink::{self, WebhookSink};
+use rumqttc::{AsyncClient, MqttOptions, PublishOptions, QoS};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// The longest that any fact is awaited.
+pub const PATIENCE: Duration = Duration::from_secs(40);
+
+pub struct World {
+    pub redis: Server,
+    pub broker: Server,
+    pub hook: WebhookSink,
+    pub mail: MailSink,
+    pub dir: TempDir,
+    http: u16,
+    /// Options beside the addresses, as TOML.
+    options: String,
+    running: Option<(CancellationToken, JoinHandle<anyhow::Result<()>>)>,
+}
+
+impl World {
+    /// The servers, and a service with these options on top of short times. `redis` are arguments
+    /// of the Redis server.
+    pub async fn new(options: &str, redis: &[&str]) -> World {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let dir = TempDir::new().unwrap();
+        let mut world = World {
+            redis: Server::redis(&dir.path().join("redis"), free_port().unwrap(), redis).unwrap(),
+            broker: Server::mosquitto(&dir.path().join("broker"), free_port().unwrap(), "").unwrap(),
+            hook: WebhookSink::start(webhook_sink::Options::default()).await.unwrap(),
+            mail: MailSink::start(mail_sink::Options::default()).await.unwrap(),
+            dir,
+            http: free_port().unwrap(),
+            options: options.to_owned(),
+            running: None,
+        };
+        world.start().await;
+        world
+    }
+
+    /// Starts the service and waits until it is ready.
+    pub async fn start(&mut self) {
+        let config = config::parse(&self.text(), None, []).unwrap();
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(rollcall::service::run(config, stop.clone()));
+        self.running = Some((stop, running));
+        self.eventually("the service is ready", async || self.status("/readyz").await == 200).await;
+    }
+
+    /// Stops the service.
+    pub async fn stop(&mut self) {
+        let (stop, running) = self.running.take().expect("it runs");
+        stop.cancel();
+        running.await.unwrap().unwrap();
+    }
+
+    pub fn restart_broker(&mut self) {
+        let port = self.broker.port();
+        self.broker = Server::mosquitto(&self.dir.path().join("broker"), port, "").unwrap();
+    }
+
+    fn text(&self) -> String {
+        format!(
+            r#"
+            engine.url = "redis://127.0.0.1:{redis}/0"
+            mqtt.url = "mqtt://127.0.0.1:{broker}"
+            http.listen = "127.0.0.1:{http}"
+            hearing.canary_period = "200ms"
+            route = {{ receivers = ["hook", "mail"], group_wait = "0s", group_interval = "0s" }}
+            {options}
+            [[receiver]]
+            name = "hook"
+            type = "webhook"
+            url = "{hook}"
+            [[receiver]]
+            name = "mail"
+            type = "email"
+            smtp = "{mail}"
+            from = "rollcall@example.org"
+            to = ["ops@example.org"]
+            "#,
+            redis = self.redis.port(),
+            broker = self.broker.port(),
+            http = self.http,
+            options = self.options,
+            hook = self.hook.url(),
+            mail = self.mail.url(),
+        )
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.http)
+    }
+
+    async fn status(&self, path: &str) -> u16 {
+        reqwest::get(self.url(path)).await.map_or(0, |answer| answer.status().as_u16())
+    }
+
+    pub async fn text_of(&self, path: &str) -> String {
+        reqwest::get(self.url(path)).await.unwrap().text().await.unwrap()
+    }
+
+    pub async fn json(&self, path: &str) -> Value {
+        serde_json::from_str(&self.text_of(path).await).unwrap()
+    }
+
+    /// The records there are, newest first.
+    pub async fn records(&self) -> Vec<Value> {
+        let page = self.json("/api/v1/records?limit=1000").await;
+        page["records"].as_array().expect("a list of records").clone()
+    }
+
+    /// The state of a unit, or what else the page says.
+    pub async fn state(&self, unit: &str) -> String {
+        let page = self.json(&format!("/api/v1/units/detector/{unit}")).await;
+        page["state"].as_str().unwrap_or("none").to_owned()
+    }
+
+    /// Asks Redis something, as another program would.
+    pub async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.redis.port())).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        command.query_async(&mut connection).await.unwrap()
+    }
+
+    /// A device that publishes one heartbeat for each unit, and waits until the broker has them.
+    pub async fn beat(&self, units: &[String]) {
+        let mut options = MqttOptions::new(
+            format!("device-{:x}", rand::random::<u32>()),
+            ("127.0.0.1", self.broker.port()),
+        );
+        options.set_clean_start(true);
+        let (client, mut events) = AsyncClient::builder(options).capacity(64).build();
+        let follow = tokio::spawn(async move { while events.poll().await.is_ok() {} });
+        for unit in units {
+            let topic = format!("units/{unit}/heartbeat");
+            let notice =
+                client.publish_tracked(topic, "{}", PublishOptions::new(QoS::AtLeastOnce)).await.unwrap();
+            notice.wait_async().await.unwrap();
+        }
+        client.disconnect().await.unwrap();
+        follow.await.unwrap();
+    }
+
+    /// Awaits a fact.
+    pub async fn eventually(&self, what: &str, mut fact: impl AsyncFnMut() -> bool) {
+        let mut every = tokio::time::interval(Duration::from_millis(20));
+        let awaited = async {
+            while !fact().await {
+                every.tick().await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, awaited).await.is_err() {
+            panic!("never came true: {what}; logs are in {}", self.logs().display());
+        }
+    }
+
+    fn logs(&self) -> PathBuf {
+        self.dir.path().to_owned()
+    }
+}
+
+pub fn units(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("unit-{n:03}")).collect()
+}

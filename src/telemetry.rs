@@ -183,6 +183,10 @@ pub struct Telemetry {
 const LATENCIES: [f64; 15] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
+/// A command's buckets: few, because there are dozens of commands and every bucket of each is a
+/// series.
+const COMMANDS: [f64; 5] = [0.001, 0.005, 0.025, 0.1, 1.0];
+
 impl Telemetry {
     /// A registry with every metric at zero.
     pub fn new(clock: &Clock) -> Telemetry {
@@ -240,6 +244,7 @@ impl Telemetry {
                 "notification_duration_seconds",
                 "How long an attempt to deliver took.",
                 &["receiver"],
+                &LATENCIES,
             ),
             queue_length: make.gauges(
                 "notification_queue_length",
@@ -256,6 +261,7 @@ impl Telemetry {
                 "engine_command_duration_seconds",
                 "How long a call of the engine took, whole batches as one.",
                 &["command"],
+                &COMMANDS,
             ),
             engine_warnings: make.gauges(
                 "engine_warning",
@@ -639,8 +645,8 @@ impl Maker<'_> {
         let opts = HistogramOpts::from(Self::opts(name, help)).buckets(LATENCIES.to_vec());
         self.keep(Histogram::with_opts(opts).expect("a constant name"))
     }
-    fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
-        let opts = HistogramOpts::from(Self::opts(name, help)).buckets(LATENCIES.to_vec());
+    fn histograms(&self, name: &str, help: &str, labels: &[&str], buckets: &[f64]) -> HistogramVec {
+        let opts = HistogramOpts::from(Self::opts(name, help)).buckets(buckets.to_vec());
         self.keep(HistogramVec::new(opts, labels).expect("a constant name"))
     }
 }
@@ -693,6 +699,25 @@ mod tests {
         telemetry.mqtt_connected("fleet", "mqtt://127.0.0.1");
         telemetry.blind(false, Some(Timestamp::ZERO));
         assert_eq!(telemetry.problems(), []);
+    }
+
+    #[test]
+    fn a_service_of_several_kinds_and_receivers_has_fewer_than_500_series() {
+        const COMMANDS: [&str; 40] = [
+            "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "b8",
+            "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8", "d1", "d2", "d3", "d4", "d5", "d6", "d7", "d8",
+            "e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8",
+        ];
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        COMMANDS.map(|command| telemetry.engine_command(command, Duration::ZERO));
+        ["mail", "hook"].map(|receiver| telemetry.receiver_configured(receiver));
+        for kind in ["detector", "meter", "camera"] {
+            ["online", "late", "offline", "never_seen", "paused", "unknown"]
+                .map(|state| telemetry.units(kind, state, 1));
+        }
+        let text = prometheus::TextEncoder::new().encode_to_string(&telemetry.gather()).unwrap();
+        let series = text.lines().filter(|line| !line.starts_with('#')).count();
+        assert!(series < 500, "{series} series");
     }
 
     #[test]

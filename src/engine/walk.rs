@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Engine, Mirror, Result, Roll};
 use crate::clock::{Clock, Timestamp};
-use crate::presence::{self, Snapshot, Standing, Unit, Verdict};
+use crate::presence::{self, Hearing, Snapshot, Standing, Unit, Verdict};
 use crate::telemetry::{Source, Telemetry};
 
 /// How many pages are read before the next rest. Each rest costs a wake-up of several threads,
@@ -110,8 +110,12 @@ impl Walk {
         self.telemetry.engine_up(None);
         self.mirror.compare(mark, &snapshots);
         let now = self.clock.now();
-        let suspects: Vec<Unit> =
-            snapshots.into_iter().filter(|seen| self.is_suspect(seen, now)).map(|seen| seen.unit).collect();
+        let hearing = self.roll.hearing();
+        let suspects: Vec<Unit> = snapshots
+            .into_iter()
+            .filter(|seen| self.is_suspect(seen, &hearing, now))
+            .map(|seen| seen.unit)
+            .collect();
         if !suspects.is_empty() {
             self.telemetry.suspects(Source::Walk, suspects.len() as u64);
             self.roll.look(&suspects, now).await?;
@@ -119,22 +123,21 @@ impl Walk {
         Ok(())
     }
 
-    fn is_suspect(&self, seen: &Snapshot, now: Timestamp) -> bool {
+    fn is_suspect(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {
         let Some((facts, rules)) = seen.facts.as_ref().zip(self.roll.rules().get(&seen.unit.kind)) else {
             return false;
         };
-        let hearing = self.roll.hearing();
         let odd = match &facts.standing {
             Standing::Retired(_) => false,
             Standing::Offline(silence) => {
                 seen.alive.is_some() || silence.allowed != facts.policy(rules).allowed()
             }
-            _ => presence::deadline(seen, rules, &hearing).is_some_and(|deadline| deadline < now),
+            _ => presence::deadline(seen, rules, hearing).is_some_and(|deadline| deadline < now),
         };
         // Most of what is odd cannot be helped now, such as a fleet that is due while Rollcall is
         // blind; reading all of it again would be for nothing.
         odd && matches!(
-            presence::look(seen, rules, &hearing, now),
+            presence::look(seen, rules, hearing, now),
             Verdict::Offline(_) | Verdict::Back(_) | Verdict::Gone(_)
         )
     }

@@ -7,21 +7,28 @@
 //! - a unit with an open record that is allowed another silence than when it was written;
 //! - a unit that is overdue although its next look is far away: its kind's timeout was shortened.
 //!
-//! Holds one page at a time. It decides nothing: [`Roll::look`] does. When the engine fails it
+//! Holds a few pages at a time. It decides nothing: [`Roll::look`] does. When the engine fails it
 //! says so, waits a little and goes on with the next partition; a partition that was not walked
 //! completely counts as not compared.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::mirror::Mark;
 use super::{Engine, Mirror, Result, Roll};
 use crate::clock::{Clock, Timestamp};
-use crate::presence::{self, Snapshot, Standing, Unit, Verdict};
+use crate::presence::{self, Hearing, Snapshot, Standing, Unit, Verdict};
 use crate::telemetry::{Source, Telemetry};
+
+/// How many pages are read before the next rest. Each rest costs a wake-up of several threads,
+/// which for a single page of some sixty units is more than the page itself.
+const PAGES_A_STEP: u32 = 16;
+
+/// How many pages are under way at once, so that the engine works on one while another is compared.
+const PAGES_AT_ONCE: usize = 8;
 
 /// The wait after the engine failed.
 const REST: Duration = Duration::from_secs(1);
@@ -83,24 +90,32 @@ impl Walk {
         let began = self.clock.now();
         let whole = self.mirror.mark(partition);
         let first = !self.mirror.is_partition_filled(partition);
-        for page in 0..self.engine.pages() {
-            let mark = self.mirror.mark(partition);
-            self.page(partition, page, mark).await?;
+        let pages = self.engine.pages();
+        for from in (0..pages).step_by(PAGES_A_STEP as usize) {
+            let step = from..pages.min(from + PAGES_A_STEP);
+            pace.take(step.len());
+            let read = stream::iter(step).map(|page| self.page(partition, page));
+            read.buffer_unordered(PAGES_AT_ONCE).try_collect::<()>().await?;
             if !first {
-                pace.step().await;
+                pace.rest().await;
             }
         }
         self.mirror.finish(whole, began);
         Ok(())
     }
 
-    async fn page(&self, partition: u16, page: u32, mark: Mark) -> Result<()> {
+    async fn page(&self, partition: u16, page: u32) -> Result<()> {
+        let mark = self.mirror.mark(partition);
         let snapshots = self.engine.walk(partition, page).await?;
         self.telemetry.engine_up(None);
         self.mirror.compare(mark, &snapshots);
         let now = self.clock.now();
-        let suspects: Vec<Unit> =
-            snapshots.into_iter().filter(|seen| self.is_suspect(seen, now)).map(|seen| seen.unit).collect();
+        let hearing = self.roll.hearing();
+        let suspects: Vec<Unit> = snapshots
+            .into_iter()
+            .filter(|seen| self.is_suspect(seen, &hearing, now))
+            .map(|seen| seen.unit)
+            .collect();
         if !suspects.is_empty() {
             self.telemetry.suspects(Source::Walk, suspects.len() as u64);
             self.roll.look(&suspects, now).await?;
@@ -108,22 +123,21 @@ impl Walk {
         Ok(())
     }
 
-    fn is_suspect(&self, seen: &Snapshot, now: Timestamp) -> bool {
+    fn is_suspect(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {
         let Some((facts, rules)) = seen.facts.as_ref().zip(self.roll.rules().get(&seen.unit.kind)) else {
             return false;
         };
-        let hearing = self.roll.hearing();
         let odd = match &facts.standing {
             Standing::Retired(_) => false,
             Standing::Offline(silence) => {
                 seen.alive.is_some() || silence.allowed != facts.policy(rules).allowed()
             }
-            _ => presence::deadline(seen, rules, &hearing).is_some_and(|deadline| deadline < now),
+            _ => presence::deadline(seen, rules, hearing).is_some_and(|deadline| deadline < now),
         };
         // Most of what is odd cannot be helped now, such as a fleet that is due while Rollcall is
         // blind; reading all of it again would be for nothing.
         odd && matches!(
-            presence::look(seen, rules, &hearing, now),
+            presence::look(seen, rules, hearing, now),
             Verdict::Offline(_) | Verdict::Back(_) | Verdict::Gone(_)
         )
     }
@@ -152,8 +166,11 @@ impl Pace {
         Pace { began: Instant::now(), period, steps: steps.max(1), taken: 0 }
     }
 
-    async fn step(&mut self) {
-        self.taken += 1;
+    fn take(&mut self, steps: usize) {
+        self.taken += steps as u64;
+    }
+
+    async fn rest(&self) {
         sleep_until(self.began + self.period.mul_f64(self.taken as f64 / self.steps as f64)).await;
     }
 

@@ -58,16 +58,19 @@ impl Queries for RedisEngine {
         if facts.is_empty() {
             return Ok(Vec::new());
         }
-        let units = facts.iter().map(|(name, _)| parse_unit(name)).collect::<Result<Vec<_>>>()?;
         let mut alive = redis::cmd("MGET");
-        for unit in &units {
-            alive.arg(self.keys.alive(unit));
+        let mut key = self.keys.in_partition(partition, "alive:");
+        let prefix = key.len();
+        for (name, _) in &facts {
+            key.truncate(prefix);
+            key.push_str(name);
+            alive.arg(&key);
         }
         let mut pipe = pipe();
         pipe.add_command(alive);
         let (alive,): (Vec<Option<String>>,) = self.topology.send("alive", &pipe).await?;
-        let whole = units.iter().zip(alive).zip(&facts);
-        whole.map(|((unit, alive), (_, stored))| snapshot(unit, alive.as_deref(), Some(stored))).collect()
+        let whole = facts.into_iter().zip(alive);
+        whole.map(|((name, stored), alive)| snapshot(parse_unit(&name)?, alive, Some(stored))).collect()
     }
 
     async fn forget_records(&self, before: Timestamp) -> Result<usize> {

@@ -115,12 +115,9 @@ impl RedisEngine {
             pipe.hget(self.keys.facts(unit), unit.to_string());
         }
         let values: Vec<Option<String>> = self.topology.send("read", &pipe).await?;
-        let pairs = values.chunks_exact(2);
-        units
-            .iter()
-            .zip(pairs)
-            .map(|(unit, pair)| snapshot(unit, pair[0].as_deref(), pair[1].as_deref()))
-            .collect()
+        let mut values = values.into_iter();
+        let mut next = || values.next().flatten();
+        units.iter().map(|unit| snapshot(unit.clone(), next(), next())).collect()
     }
 
     async fn apply_step(
@@ -190,19 +187,19 @@ fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; 11]> {
 }
 
 /// A unit as its key and its facts say.
-pub(super) fn snapshot(unit: &Unit, alive: Option<&str>, stored: Option<&str>) -> Result<Snapshot> {
+pub(super) fn snapshot(unit: Unit, alive: Option<String>, stored: Option<String>) -> Result<Snapshot> {
     let alive = match alive {
         None => None,
         Some(text) => match text.parse() {
             Ok(ms) => Some(Timestamp::from_millis(ms)),
-            Err(_) => return Err(damaged("the expiry key", unit, text)),
+            Err(_) => return Err(damaged("the expiry key", &unit, &text)),
         },
     };
-    let facts = match stored {
+    let facts = match &stored {
         None => None,
-        Some(text) => Some(encoding::decode(text).ok_or_else(|| damaged("the facts", unit, text))?),
+        Some(text) => Some(encoding::decode(text).ok_or_else(|| damaged("the facts", &unit, text))?),
     };
-    Ok(Snapshot { unit: unit.clone(), alive, facts, stored: stored.map(Into::into) })
+    Ok(Snapshot { unit, alive, facts, stored: stored.map(Into::into) })
 }
 
 fn damaged(what: &str, unit: &Unit, text: &str) -> EngineError {

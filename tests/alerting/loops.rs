@@ -10,13 +10,13 @@ use rollcall::engine::roll::{HearingConfig, Rules};
 use rollcall::engine::{Engine, Mirror, Pace, Roll};
 use rollcall::presence::{Declared, Heartbeat, KindRules};
 use rollcall::simulate::mail_sink::{self, MailSink};
-use rollcall::simulate::servers::{Server, free_port};
 use rollcall::simulate::webhook_sink::{Answer, Options, Received, WebhookSink};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::redis::Redis;
 use super::*;
 
 const WAIT: Duration = Duration::from_secs(10);
@@ -31,18 +31,16 @@ struct World {
     news: Arc<Notify>,
     config: Config,
     loops: Option<(CancellationToken, JoinHandle<anyhow::Result<()>>)>,
-    _redis: Server,
-    _dir: tempfile::TempDir,
+    redis: Redis,
 }
 
 impl World {
     /// Loops that group by `group_by` and tell these receivers.
     async fn new(group_by: &str, receivers: Vec<ReceiverConfig>) -> World {
-        let dir = tempfile::tempdir().unwrap();
-        let redis = Server::redis(dir.path(), free_port().unwrap(), &[]).unwrap();
+        let redis = Redis::start();
         let clock = Clock::by_hand(now());
         let telemetry = Arc::new(Telemetry::new(&clock));
-        let engine = connect(&redis, &telemetry).await;
+        let engine: Arc<dyn Engine> = redis.engine(&telemetry).await;
         let news = Arc::new(Notify::new());
         let mut rules = KindRules::new("detector".parse().unwrap());
         rules.policy.timeout = TIMEOUT;
@@ -58,8 +56,7 @@ impl World {
         };
         let config = Config { route, receivers };
         assert_eq!(alerting::check(&config), Vec::<String>::new());
-        let mut world =
-            World { engine, clock, telemetry, roll, news, config, loops: None, _redis: redis, _dir: dir };
+        let mut world = World { engine, clock, telemetry, roll, news, config, loops: None, redis };
         world.start();
         world
     }
@@ -126,10 +123,6 @@ impl World {
         let metric = family.get_metric().iter().find(is_it).expect("a series of these labels");
         metric.get_counter().get_value() + metric.get_gauge().get_value()
     }
-}
-
-async fn connect(_redis: &Server, _telemetry: &Arc<Telemetry>) -> Arc<dyn Engine> {
-    todo!()
 }
 
 fn unit(id: &str) -> Unit {

@@ -2,6 +2,9 @@
 //! real engine.
 
 mod email;
+mod loops;
+#[path = "../support/redis.rs"]
+mod redis;
 mod webhook;
 
 use std::time::Duration;

@@ -3,9 +3,11 @@
 
 mod email;
 mod loops;
+mod outages;
 #[path = "../support/redis.rs"]
 mod redis;
 mod webhook;
+mod world;
 
 use std::time::Duration;
 

@@ -143,6 +143,11 @@ struct Ending<'a> {
     letter: Option<DeadLetter>,
 }
 
+/// One opening of a record, the same when it is closed. A record may be opened twice.
+fn silence(record: &OfflineRecord) -> String {
+    format!("{} {}", record.detected_at.as_millis(), record.id)
+}
+
 impl RedisEngine {
     async fn lease_step(
         &self,
@@ -190,7 +195,7 @@ impl RedisEngine {
         for delivery in &leased {
             let partition = self.keys.partition_of_group(&delivery.group.key);
             for record in &delivery.online {
-                pipe.hexists(self.keys.of(partition, "untold", receiver), record.id.to_string());
+                pipe.hexists(self.keys.of(partition, "untold", receiver), silence(record));
             }
         }
         if pipe.is_empty() {
@@ -251,7 +256,7 @@ impl RedisEngine {
             };
             if letter.is_some() {
                 for record in &delivery.offline {
-                    script.arg(record.id.to_string());
+                    script.arg(silence(record));
                 }
             }
         }

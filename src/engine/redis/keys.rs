@@ -28,7 +28,7 @@
 //! | `rollcall:{pN}:lane:<receiver>:<group>` | list | ids of notifications, told one after the other |
 //! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
 //! | `rollcall:{pN}:letters:<receiver>` | hash | id → dead letter (JSON) |
-//! | `rollcall:{pN}:untold:<receiver>` | hash | record id → dead letter that would have told it |
+//! | `rollcall:{pN}:untold:<receiver>` | hash | `<detected at> <record id>` → its dead letter |
 //!
 //! # Why facts lie on pages
 //! A hash of its own for each unit costs over 100 bytes before it holds anything; a field of a large

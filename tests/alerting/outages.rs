@@ -239,3 +239,39 @@ async fn a_silence_that_was_taken_back_and_holds_after_all_is_told_again() {
     assert_ne!(received[0].header("webhook-id"), received[2].header("webhook-id"), "it is news");
     world.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_can_read_in_the_outbox_is_set_aside_and_holds_up_nobody() {
+    let (sink, mut world) = one_hook().await;
+    let mut client = world.redis.client();
+    let (outbox, aside) = ("rollcall:{p3}:outbox", "rollcall:{p3}:outbox:unreadable");
+    redis::cmd("XADD").arg(outbox).arg(&["*", "record", "{"]).exec(&mut client).unwrap();
+    redis::cmd("XADD").arg(outbox).arg(&["*", "strange", "\u{1}", "more", ""]).exec(&mut client).unwrap();
+    world.tell_loss(&["a", "b", "c"]).await;
+    assert_eq!(listed(&sink.wait_for(1, PATIENCE).await.unwrap()[0], "offline"), ["a", "b", "c"]);
+    let kept: usize = redis::cmd("XLEN").arg(aside).query(&mut client).unwrap();
+    assert_eq!(kept, 2);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notification_that_nobody_can_read_holds_up_its_own_group_and_no_other() {
+    let sink = hook().await;
+    sink.answer_with(vec![Answer::Status(500); 2]);
+    let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
+    world.tell_loss(&["a", "b"]).await;
+    let retried = async || world.metric("rollcall_notifications_total", &["hook", "retry"]) == 2.0;
+    until("both attempts are over", retried).await;
+    let mut client = world.redis.client();
+    let damaged = sink.received()[0].header("webhook-id").trim_end_matches(".hook").to_owned();
+    let stays = listed(&sink.received()[1], "offline");
+    let keys: Vec<String> = redis::cmd("KEYS").arg("rollcall:*:notifications").query(&mut client).unwrap();
+    for key in keys {
+        if redis::cmd("HEXISTS").arg(&key).arg(&damaged).query(&mut client).unwrap() {
+            redis::cmd("HSET").arg(&key).arg(&damaged).arg("garbage").exec(&mut client).unwrap();
+        }
+    }
+    world.advance(HOUR);
+    assert_eq!(listed(&sink.wait_for(3, PATIENCE).await.unwrap()[2], "offline"), stays);
+    world.stop().await;
+}

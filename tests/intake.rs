@@ -1,7 +1,7 @@
-//! Intake against a real broker.
+//! Intake between a real broker and a real engine.
 
-#[path = "intake/stand_in.rs"]
-mod stand_in;
+#[path = "support/redis.rs"]
+mod redis;
 #[path = "intake/world.rs"]
 mod world;
 
@@ -10,271 +10,307 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use redis::signal;
 use rollcall::clock::Clock;
 use rollcall::presence::Standing;
 use rollcall::simulate::fleet::{self, FleetConfig, Progress};
-use world::{World, eventually, signal};
+use world::{World, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_heartbeat_becomes_a_unit_with_its_labels_and_its_timeout() {
-    let world = World::new("");
+    let world = World::new("").await;
     let running = world.start().await;
     let device = world.device();
     device.says("units/7/heartbeat", "").await;
     device.says("fleet/pump/hall 3/9", "{\"timeout\":\"36h\",\"labels\":{\"floor\":2}}").await;
-    eventually("both were admitted", || world.engine.units() == 2).await;
-    let facts = world.engine.facts("pump:9").unwrap();
+    eventually("both were admitted", async || world.units().await == 2).await;
+    let facts = world.facts("pump:9").await.unwrap();
     assert_eq!(facts.standing, Standing::Present);
     assert_eq!(facts.declared_timeout, Some(Duration::from_secs(36 * 3600)));
     assert_eq!(format!("{:?}", facts.labels), "{\"floor\": \"2\", \"site\": \"hall 3\"}");
-    assert!(world.engine.last_seen("detector:7").is_some());
-    eventually("the lag is observed", || running.metric("heartbeat_lag_seconds", "") >= 1.0).await;
+    assert!(world.is_known("detector:7").await);
+    eventually("the lag is observed", async || running.metric("heartbeat_lag_seconds", "") >= 1.0).await;
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_heartbeat_is_counted_by_reason_and_holds_up_nobody() {
-    let world = World::new("");
+    let world = World::new("").await;
     let running = world.start().await;
     let device = world.device();
     device.says("fleet/lamp/hall/9", "").await;
     device.says("units//heartbeat", "").await;
     device.says(&format!("units/{}/heartbeat", "x".repeat(129)), "").await;
     device.says("units/7/heartbeat", "{\"timeout\":-1,\"labels\":{\"a b\":1}").await;
-    eventually("the last came", || world.engine.last_seen("detector:7").is_some()).await;
+    eventually("the last came", async || world.is_known("detector:7").await).await;
     assert_eq!(running.heartbeats("unknown_kind"), 1.0);
     assert_eq!(running.heartbeats("bad_unit"), 2.0);
     assert_eq!(running.metric("payload_oddities_total", "broken_json"), 1.0);
-    assert_eq!(world.engine.units(), 1);
+    assert_eq!(world.units().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_implausible_time_or_timeout_is_passed_over_and_the_unit_still_lives() {
+    let world = World::new("").await;
+    let running = world.start().await;
+    let device = world.device();
+    let began = Clock::system().now();
+    let times = ["1", "\"yesterday\"", "-5", "9999999999", "1e400", "[]"];
+    let timeouts = ["-1", "0", "1e300", "\"500d\"", "\"-36h\"", "null"];
+    for (n, (ts, timeout)) in times.iter().zip(timeouts).enumerate() {
+        let payload = format!("{{\"ts\":{ts},\"timeout\":{timeout}}}");
+        device.says(&format!("fleet/meter/hall/{n}"), payload).await;
+    }
+    eventually("all live", async || world.units().await == times.len()).await;
+    for n in 0..times.len() {
+        let facts = world.facts(&format!("meter:{n}")).await.unwrap();
+        assert_eq!(facts.declared_timeout, None, "{}", timeouts[n]);
+        assert!((began..=Clock::system().now()).contains(&facts.last_seen), "{}: {facts:?}", times[n]);
+    }
+    let odd = |why| running.metric("payload_oddities_total", why);
+    assert!(
+        odd("bad_timestamp") >= 4.0 && odd("bad_timeout") >= 4.0,
+        "{} {}",
+        odd("bad_timestamp"),
+        odd("bad_timeout")
+    );
+    running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_are_acknowledged_only_after_they_were_recorded() {
-    let mut world = World::new("");
+    let mut world = World::new("").await;
     // Far fewer than there are messages: the broker has to hold the rest as well.
     world.config.receive_maximum = 10;
     let running = world.start().await;
-    world.engine.set_down(true);
+    world.redis.kill();
     world.device().heartbeats("u", 50).await;
-    let refusals = world.engine.refusals();
-    eventually("the engine was tried again", || world.engine.refusals() > refusals + 1).await;
+    let tried = running.asked("refresh");
+    eventually("the engine was tried again", async || running.asked("refresh") > tried + 1.0).await;
     running.crash().await;
 
-    world.engine.set_down(false);
+    world.redis.restart();
     let _running = world.start().await;
-    eventually("all fifty were recorded", || world.engine.units() == 50).await;
+    eventually("all fifty were recorded", async || world.units().await == 50).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeats_wait_for_the_engine_and_none_is_lost() {
-    let mut world = World::new("");
+    let mut world = World::new("").await;
     world.config.receive_maximum = 10;
     let running = world.start().await;
     let device = world.device();
     device.says("units/first/heartbeat", "").await;
-    eventually("it works", || world.engine.units() == 1).await;
-    world.engine.set_down(true);
+    eventually("it works", async || world.units().await == 1).await;
+    let before = world.heard().await;
+    world.redis.kill();
     device.heartbeats("u", 200).await;
-    let before = world.engine.heard();
-    world.engine.set_down(false);
-    eventually("all were recorded", || world.engine.units() == 201).await;
-    eventually("it hears on", || world.engine.heard() > before).await;
+    world.redis.restart();
+    eventually("all were recorded", async || world.units().await == 201).await;
+    eventually("it hears on", async || world.has_heard_more_than(before).await).await;
     assert_eq!(world.connections("test-main"), 1, "one connection was enough");
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_acknowledged_does_not_come_again() {
-    let world = World::new("");
+    let world = World::new("").await;
     let running = world.start().await;
     world.device().heartbeats("u", 30).await;
-    eventually("all were recorded", || world.engine.units() == 30).await;
+    eventually("all were recorded", async || world.units().await == 30).await;
     running.stop().await;
 
     let running = world.start().await;
-    let before = world.engine.heard();
-    eventually("it hears on", || world.engine.heard() > before).await;
+    let before = world.heard().await;
+    eventually("it hears on", async || world.has_heard_more_than(before).await).await;
     assert_eq!(running.heartbeats("refreshed") + running.heartbeats("new"), 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_broker_keeps_what_comes_while_rollcall_is_away() {
-    let world = World::new("");
+    let world = World::new("").await;
     world.start().await.stop().await;
     world.device().heartbeats("u", 100).await;
     let running = world.start().await;
-    eventually("the backlog was recorded", || world.engine.units() == 100).await;
-    eventually("its own canary comes too", || running.metric("canary_round_trip_seconds", "") >= 2.0).await;
+    eventually("the backlog was recorded", async || world.units().await == 100).await;
+    eventually("its own canary comes too", async || running.metric("canary_round_trip_seconds", "") >= 2.0)
+        .await;
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_forgot_everything_is_subscribed_again() {
-    let mut world = World::new("");
+    let mut world = World::new("").await;
     let running = world.start().await;
     world.restart_broker("");
-    eventually("the new one was found", || world.connections("test-main") == 2 && running.is_connected())
-        .await;
+    eventually("the new one was found", async || {
+        world.connections("test-main") == 2 && running.is_connected()
+    })
+    .await;
     world.device().says("units/7/heartbeat", "").await;
-    eventually("it was heard", || world.engine.units() == 1).await;
+    eventually("it was heard", async || world.units().await == 1).await;
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_freezes_is_left_and_found_again() {
-    let mut world = World::new("");
+    let mut world = World::new("").await;
     world.config.keep_alive = Duration::from_secs(1);
     // Canaries of QoS 0 are sent into the void for ever, so no ping would ever be due.
     world.config.qos = 0;
     let running = world.start().await;
     signal(&world.broker, "-STOP");
-    eventually("it was noticed", || !running.is_connected()).await;
+    eventually("it was noticed", async || !running.is_connected()).await;
     signal(&world.broker, "-CONT");
-    eventually("it was found again", || running.is_connected()).await;
+    eventually("it was found again", async || running.is_connected()).await;
     world.device().says("units/7/heartbeat", "").await;
-    eventually("it was heard", || world.engine.units() == 1).await;
+    eventually("it was heard", async || world.units().await == 1).await;
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_payload_of_ten_megabytes_is_counted_and_a_larger_one_stays_with_the_broker() {
-    let world = World::new("");
+    let world = World::new("").await;
     let running = world.start().await;
     let device = world.device();
     device.says("units/7/heartbeat", vec![b'x'; 10 << 20]).await;
     device.says("units/7/heartbeat", vec![b'x'; 20 << 20]).await;
     device.says("units/7/heartbeat", vec![b'x'; 257 << 10]).await;
     device.says("units/8/heartbeat", vec![b'x'; 256 << 10]).await;
-    eventually("others are heard", || world.engine.last_seen("detector:8").is_some()).await;
+    eventually("others are heard", async || world.is_known("detector:8").await).await;
     assert_eq!(running.heartbeats("too_large"), 2.0);
-    assert!(world.engine.last_seen("detector:7").is_none());
+    assert!(!world.is_known("detector:7").await);
     assert_eq!(world.connections("test-main"), 1, "the connection survived");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_retained_message_of_the_past_is_no_heartbeat_and_a_live_one_is() {
-    let world = World::new("");
+    let world = World::new("").await;
     let device = world.device();
     device.retains("units/old/heartbeat", "alive").await;
     let running = world.start().await;
     device.retains("units/live/heartbeat", "alive").await;
-    eventually("the live one came", || world.engine.last_seen("detector:live").is_some()).await;
-    assert_eq!((world.engine.units(), running.heartbeats("retained")), (1, 0.0));
+    eventually("the live one came", async || world.is_known("detector:live").await).await;
+    assert_eq!((world.units().await, running.heartbeats("retained")), (1, 0.0));
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn repeated_messages_are_one_unit() {
-    let world = World::new("");
+    let world = World::new("").await;
     let running = world.start().await;
     let device = world.device();
     for _ in 0..10 {
         device.says("units/7/heartbeat", "").await;
     }
     let came = || running.heartbeats("new") + running.heartbeats("refreshed");
-    eventually("all came", || came() >= 10.0).await;
-    let heard = world.engine.heard();
-    eventually("what follows them came too", || world.engine.heard() > heard).await;
+    eventually("all came", async || came() >= 10.0).await;
+    let heard = world.heard().await;
+    eventually("what follows them came too", async || world.has_heard_more_than(heard).await).await;
     assert_eq!((running.heartbeats("new"), came()), (1.0, 10.0), "each came once");
-    assert_eq!(world.engine.units(), 1);
+    assert_eq!(world.units().await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_canary_is_told_only_after_everything_before_it_was_recorded() {
-    let world = World::new("");
+    let world = World::new("").await;
     let running = world.start().await;
-    eventually("canaries come", || world.engine.heard().is_some()).await;
+    eventually("canaries come", async || world.heard().await.is_some()).await;
     // A canary is held up by the engine; the fleet queues up behind it, and more canaries behind that.
-    world.engine.set_down(true);
-    let refused = || world.engine.refusals();
-    eventually("it was tried", || refused() > 0).await;
+    world.redis.permit(&["-evalsha", "-set"]);
+    eventually("a canary was refused", async || running.is_refused()).await;
     world.device().heartbeats("u", 20).await;
     let before = Clock::system().now();
-    let tried = refused();
-    eventually("it was tried again and again", || refused() > tried + 2).await;
+    let tried = running.asked("advance");
+    eventually("it was tried again and again", async || running.asked("advance") > tried + 2.0).await;
     // Now the engine would take the canaries, but not the fleet.
-    world.engine.set_deaf(true);
-    let tried = refused();
-    world.engine.set_down(false);
-    eventually("the fleet was refused", || refused() > tried + 2).await;
-    assert!(world.engine.heard().unwrap() <= before, "no canary overtook the fleet");
-    world.engine.set_deaf(false);
-    eventually("it hears on", || world.engine.heard().unwrap() > before).await;
-    eventually("the fleet was recorded", || world.engine.units() == 20).await;
+    let tried = running.asked("refresh");
+    world.redis.permit(&["+evalsha"]);
+    eventually("the fleet was refused", async || running.asked("refresh") > tried + 2.0).await;
+    assert!(world.heard().await.unwrap() <= before, "no canary overtook the fleet");
+    world.redis.permit(&["+set"]);
+    eventually("it hears on", async || world.heard().await.unwrap() > before).await;
+    eventually("the fleet was recorded", async || world.units().await == 20).await;
     // Every canary came, late: nothing was missed, so nothing was blind.
-    let later = world.engine.heard();
-    eventually("it goes on", || world.engine.heard() > later).await;
-    assert_eq!(world.engine.blind(), []);
+    let later = world.heard().await;
+    eventually("it goes on", async || world.has_heard_more_than(later).await).await;
+    assert_eq!(world.blind().await, []);
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unacknowledged_messages_that_find_no_room_are_counted_and_that_time_is_blind() {
-    let mut world = World::new("max_queued_messages 0");
+    let mut world = World::new("max_queued_messages 0").await;
     world.config.qos = 0;
     world.config.canary_period = Duration::from_millis(50);
     let running = world.start().await;
-    eventually("canaries come", || world.engine.heard().is_some()).await;
-    world.engine.set_down(true);
+    eventually("canaries come", async || world.heard().await.is_some()).await;
+    world.redis.kill();
     let device = world.device();
     while running.heartbeats("overflow") == 0.0 {
         device.floods(10_000).await;
     }
-    world.engine.set_down(false);
-    eventually("it hears on, after blindness", || !world.engine.blind().is_empty()).await;
+    world.redis.restart();
+    eventually("it hears on, after blindness", async || !world.blind().await.is_empty()).await;
     device.says("units/after/heartbeat", "").await;
-    eventually("it works again", || world.engine.last_seen("detector:after").is_some()).await;
+    eventually("it works again", async || world.is_known("detector:after").await).await;
     assert_eq!(world.connections("test-main"), 1, "the connection survived");
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_unit_whose_state_cannot_be_read_is_left_out_alone() {
-    let world = World::new("");
-    world.engine.damage("detector:u13");
+    let world = World::new("").await;
     let running = world.start().await;
-    world.device().heartbeats("u", 40).await;
-    eventually("the others were recorded", || world.engine.units() == 39).await;
+    let device = world.device();
+    device.says("units/u13/heartbeat", "").await;
+    eventually("it is known", async || world.is_known("detector:u13").await).await;
+    world.redis.damage(&"detector:u13".parse().unwrap());
+    device.heartbeats("u", 40).await;
+    device.says("units/last/heartbeat", "").await;
+    eventually("the others were recorded", async || world.is_known("detector:last").await).await;
+    assert_eq!(running.heartbeats("new"), 41.0, "u13 before, the other 39 and the last after");
+    assert_eq!(world.connections("test-main"), 1);
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn members_of_a_shared_subscription_share_the_fleet_and_leave_no_session() {
-    let mut world = World::new("");
+    let mut world = World::new("").await;
     world.config.share = "rollcall".to_owned();
     let one = world.start().await;
     let two = world.start().await;
     world.device().heartbeats("u", 40).await;
-    eventually("all were recorded", || world.engine.units() == 40).await;
+    eventually("all were recorded", async || world.units().await == 40).await;
     assert_eq!(one.heartbeats("new") + two.heartbeats("new"), 40.0, "each by one of them");
     one.stop().await;
     world.device().heartbeats("v", 40).await;
-    eventually("the other has it all", || world.engine.units() == 80).await;
+    eventually("the other has it all", async || world.units().await == 80).await;
     two.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_subscription_is_asked_for_again_until_it_is_granted() {
-    let mut world = World::new("");
+    let mut world = World::new("").await;
     world.guard_broker(false);
-    let running = world.launch();
-    eventually("it asked twice", || world.connections("test-main") >= 2).await;
+    let running = world.launch().await;
+    eventually("it asked twice", async || world.connections("test-main") >= 2).await;
     assert!(!running.is_connected());
     world.guard_broker(true);
-    eventually("it was granted", || running.is_connected()).await;
+    eventually("it was granted", async || running.is_connected()).await;
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_configuration_that_cannot_work_ends_with_what_to_do() {
-    let mut world = World::new("");
+    let mut world = World::new("").await;
     world.config.url = "mqtts://127.0.0.1".to_owned();
-    assert!(world.launch().failure().await.contains("mqtts:// is not supported yet"));
+    assert!(world.launch().await.failure().await.contains("mqtts:// is not supported yet"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_unit_of_a_simulated_fleet_is_heard_within_its_interval() {
-    let world = World::new("");
+    let world = World::new("").await;
     let running = world.start().await;
     let interval = Duration::from_secs(2);
     let config = FleetConfig {
@@ -290,15 +326,15 @@ async fn every_unit_of_a_simulated_fleet_is_heard_within_its_interval() {
     let done = fleet::run(config, progress, CancellationToken::new()).await.unwrap();
     assert!(done.sent >= 2000 && done.missed == 0, "{done:?}");
     assert_eq!((seen.borrow().sent, seen.borrow().total), (done.sent, 2000));
-    eventually("each is known", || world.engine.units() == 2000).await;
-    let facts = world.engine.facts("pump:sim-002000").unwrap();
+    eventually("each is known", async || world.units().await == 2000).await;
+    let facts = world.facts("pump:sim-002000").await.unwrap();
     assert_eq!(facts.labels["site"], "site-04");
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_without_a_broker_says_so_at_once() {
-    let mut world = World::new("");
+    let mut world = World::new("").await;
     world.broker.kill();
     let (progress, _) = watch::channel(Progress::default());
     let failed = fleet::run(FleetConfig::new(&world.config.url), progress, CancellationToken::new()).await;

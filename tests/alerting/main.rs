@@ -2,7 +2,12 @@
 //! real engine.
 
 mod email;
+mod loops;
+mod outages;
+#[path = "../support/redis.rs"]
+mod redis;
 mod webhook;
+mod world;
 
 use std::time::Duration;
 

@@ -3,42 +3,58 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollcall::clock::Clock;
-use rollcall::engine::Roll;
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::roll::{HearingConfig, Rules};
+use rollcall::engine::{self, HearingStore, Mirror, Roll, UnitStore};
 use rollcall::intake::{self, Config, Fields};
-use rollcall::presence::{Kind, KindRules};
+use rollcall::presence::{Facts, Interval, Kind, KindRules, Snapshot, TimeSource, Unit};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::telemetry::Telemetry;
 use rumqttc::{AsyncClient, MqttOptions, PublishNotice, PublishOptions, QoS};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::stand_in::StandIn;
+use crate::redis::Redis;
 
 /// The longest that any fact is awaited.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Awaits a fact.
-pub async fn eventually(what: &str, mut fact: impl FnMut() -> bool) {
+pub async fn eventually(what: &str, fact: impl AsyncFn() -> bool) {
     let awaited = async {
-        while !fact() {
+        while !fact().await {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
 }
 
+/// Asks an engine that may have been killed in between.
+async fn sure<T, F: Future<Output = engine::Result<T>>>(ask: impl Fn() -> F) -> T {
+    let answered = async {
+        loop {
+            match ask().await {
+                Ok(answer) => return answer,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, answered).await.expect("the engine answers")
+}
+
 pub struct World {
-    pub engine: Arc<StandIn>,
+    pub redis: Redis,
     pub broker: Server,
     pub config: Config,
+    /// To look at what was recorded.
+    engine: Arc<RedisEngine>,
     dir: tempfile::TempDir,
 }
 
 impl World {
     /// A broker with `more` in its configuration, and a Rollcall to be started.
-    pub fn new(more: &str) -> World {
+    pub async fn new(more: &str) -> World {
         let dir = tempfile::tempdir().unwrap();
         let port = free_port().unwrap();
         let broker = Server::mosquitto(&dir.path().join("broker"), port, more).unwrap();
@@ -60,7 +76,47 @@ impl World {
             ],
             fields: Fields::default(),
         };
-        World { engine: Arc::default(), broker, config, dir }
+        let redis = Redis::start();
+        let engine = redis.engine(&Arc::new(Telemetry::new(&Clock::system()))).await;
+        World { redis, broker, config, engine, dir }
+    }
+
+    /// How many units are watched.
+    pub async fn units(&self) -> usize {
+        let partitions = 0..self.engine.partitions();
+        let due = partitions.map(|p| sure(move || self.engine.due(p, Timestamp::NEVER, 0, 100_000)));
+        futures_util::future::join_all(due).await.iter().map(Vec::len).sum()
+    }
+
+    pub async fn facts(&self, unit: &str) -> Option<Facts> {
+        self.read(unit).await.facts
+    }
+
+    /// What the expiry key of a unit says.
+    pub async fn last_seen(&self, unit: &str) -> Option<Timestamp> {
+        self.read(unit).await.alive
+    }
+
+    pub async fn is_known(&self, unit: &str) -> bool {
+        self.last_seen(unit).await.is_some()
+    }
+
+    async fn read(&self, unit: &str) -> Snapshot {
+        let unit: [Unit; 1] = [unit.parse().unwrap()];
+        sure(|| self.engine.read(&unit)).await.remove(0)
+    }
+
+    pub async fn heard(&self) -> Option<Timestamp> {
+        sure(|| self.engine.hearing()).await.heard
+    }
+
+    pub async fn blind(&self) -> Vec<Interval> {
+        sure(|| self.engine.hearing()).await.ledger.intervals().to_vec()
+    }
+
+    /// Something was heard that is newer than this.
+    pub async fn has_heard_more_than(&self, before: Option<Timestamp>) -> bool {
+        self.heard().await > before
     }
 
     /// Kills the broker and starts one that knows nothing on the same port, with `more` in its
@@ -92,30 +148,28 @@ impl World {
 
     /// Starts a Rollcall and awaits that it listens.
     pub async fn start(&self) -> Running {
-        let running = self.launch();
-        eventually("subscribed", || running.is_connected()).await;
+        let running = self.launch().await;
+        eventually("subscribed", async || running.is_connected()).await;
         running
     }
 
     /// Starts a Rollcall.
-    pub fn launch(&self) -> Running {
+    pub async fn launch(&self) -> Running {
         let clock = Clock::system();
         let telemetry = Arc::new(Telemetry::new(&clock));
-        let rules: Rules =
+        let mut rules: Rules =
             ["detector", "pump"].map(|name| (kind(name), KindRules::new(kind(name)))).into_iter().collect();
+        let meter = KindRules { clock: TimeSource::Device, ..KindRules::new(kind("meter")) };
+        rules.insert(kind("meter"), meter);
+        let rules = Arc::new(rules);
+        let engine = self.redis.engine(&telemetry).await;
+        let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
         let hearing = HearingConfig {
             gap: 3 * self.config.canary_period,
             settle: Duration::ZERO,
             tell: Duration::from_secs(300),
         };
-        let roll = Arc::new(Roll::new(
-            self.engine.clone(),
-            Arc::new(rules),
-            Arc::default(),
-            telemetry.clone(),
-            hearing,
-            Arc::default(),
-        ));
+        let roll = Arc::new(Roll::new(engine, rules, mirror, telemetry.clone(), hearing, Arc::default()));
         let stop = CancellationToken::new();
         let run = intake::run(self.config.clone(), roll, clock, telemetry.clone(), stop.clone());
         Running { telemetry, stop, task: tokio::spawn(run) }
@@ -155,6 +209,16 @@ impl Running {
 
     pub fn heartbeats(&self, result: &str) -> f64 {
         self.metric("heartbeats_total", result)
+    }
+
+    /// How often the engine was asked for this, in vain or not.
+    pub fn asked(&self, command: &str) -> f64 {
+        self.metric("engine_command_duration_seconds", command)
+    }
+
+    /// The engine does not do what it is asked.
+    pub fn is_refused(&self) -> bool {
+        self.metric("engine_up", "") == 0.0
     }
 
     pub fn is_connected(&self) -> bool {
@@ -230,12 +294,6 @@ impl Drop for Device {
 
 pub fn kind(name: &str) -> Kind {
     name.parse().unwrap()
-}
-
-/// Sends a signal to a server, by its process id.
-pub fn signal(server: &Server, name: &str) {
-    let sent = std::process::Command::new("kill").args([name, &server.pid().to_string()]).status();
-    assert!(sent.unwrap().success());
 }
 
 /// The broker's own plugin for access control.

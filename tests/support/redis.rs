@@ -1,14 +1,94 @@
-//! The engine on a Redis server of its own.
+//! A Redis of the test's own, which may be frozen, killed, started again, forbidden to do things,
+//! and written to by somebody else.
+
+#![allow(dead_code, reason = "no test needs all of it")]
 
 use std::path::Path;
 use std::sync::Arc;
 
 use rollcall::clock::Clock;
 use rollcall::engine::redis::{Config, RedisEngine};
+use rollcall::presence::Unit;
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::telemetry::Telemetry;
 
-/// A new server in `dir` and the engine on it, with few partitions so that a walk is short.
+/// What is answered is on disk.
+const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+/// A server that keeps what it has answered over a power cut.
+pub struct Redis {
+    server: Server,
+    // Last, so that the server has ended when it is removed.
+    dir: tempfile::TempDir,
+}
+
+impl Redis {
+    pub fn start() -> Redis {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::redis(dir.path(), free_port().unwrap(), &DURABLE).unwrap();
+        Redis { server, dir }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/0", self.server.port())
+    }
+
+    /// An engine on it.
+    pub async fn engine(&self, telemetry: &Arc<Telemetry>) -> Arc<RedisEngine> {
+        let config = Config { url: self.url(), ..Config::default() };
+        Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap())
+    }
+
+    /// Ends it as a power cut would.
+    pub fn kill(&mut self) {
+        self.server.kill();
+    }
+
+    /// Starts it again where it was, with what it had.
+    pub fn restart(&mut self) {
+        self.server.kill();
+        self.server = Server::redis(self.dir.path(), self.server.port(), &DURABLE).unwrap();
+    }
+
+    /// Sends it a signal: `-STOP`, `-CONT`.
+    pub fn signal(&self, name: &str) {
+        signal(&self.server, name);
+    }
+
+    /// Forbids commands to everybody (`-set`) or permits them again (`+set`).
+    pub fn permit(&self, rules: &[&str]) {
+        redis::cmd("ACL").arg("SETUSER").arg("default").arg(rules).exec(&mut self.client()).unwrap();
+    }
+
+    /// Another program's connection.
+    pub fn client(&self) -> redis::Connection {
+        redis::Client::open(self.url()).unwrap().get_connection().unwrap()
+    }
+
+    /// Another program writes garbage over what is known of a unit, and its expiry key is gone.
+    pub fn damage(&self, unit: &Unit) {
+        let (mut client, name) = (self.client(), unit.to_string());
+        let partition = rollcall::engine::partition_of(unit, Config::default().partitions);
+        let pages = format!("rollcall:{{p{partition}}}:facts:*");
+        let pages: Vec<String> = redis::cmd("KEYS").arg(pages).query(&mut client).unwrap();
+        for page in pages {
+            if redis::cmd("HEXISTS").arg(&page).arg(&name).query(&mut client).unwrap() {
+                redis::cmd("HSET").arg(&page).arg(&name).arg("garbage").exec(&mut client).unwrap();
+            }
+        }
+        let alive = format!("rollcall:{{p{partition}}}:alive:{name}");
+        redis::cmd("DEL").arg(alive).exec(&mut client).unwrap();
+    }
+}
+
+/// Sends a signal to a server, by its process id.
+pub fn signal(server: &Server, name: &str) {
+    let sent = std::process::Command::new("kill").args([name, &server.pid().to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
+/// A server in `dir` that forgets everything, and the engine on it, with few partitions so that a
+/// walk is short.
 pub async fn engine(dir: &Path) -> (Server, Arc<RedisEngine>) {
     let server = Server::redis(dir, free_port().unwrap(), &[]).unwrap();
     let url = format!("redis://127.0.0.1:{}/0", server.port());

@@ -143,6 +143,24 @@ struct Ending<'a> {
     letter: Option<DeadLetter>,
 }
 
+fn delivery(id: String, receiver: &str, told: Notification, attempt: &str) -> Delivery {
+    Delivery {
+        id,
+        receiver: receiver.to_owned(),
+        group: told.group,
+        sealed_at: told.sealed_at,
+        offline: told.offline,
+        online: told.online,
+        blind: told.blind,
+        attempt: attempt.parse().unwrap_or(u32::MAX),
+    }
+}
+
+/// One opening of a record, the same when it is closed. A record may be opened twice.
+fn silence(record: &OfflineRecord) -> String {
+    format!("{} {}", record.detected_at.as_millis(), record.id)
+}
+
 impl RedisEngine {
     async fn lease_step(
         &self,
@@ -161,21 +179,16 @@ impl RedisEngine {
             script.key(self.keys.lane(partition, receiver, group)).arg(group);
         }
         let flat: Vec<String> = self.topology.run("lease", &script).await?;
-        flat.chunks_exact(3)
-            .map(|leased| {
-                let told: Notification = from_json("a notification", &leased[2])?;
-                Ok(Delivery {
-                    id: format!("{}.{receiver}", leased[0]),
-                    receiver: receiver.to_owned(),
-                    group: told.group,
-                    sealed_at: told.sealed_at,
-                    offline: told.offline,
-                    online: told.online,
-                    blind: told.blind,
-                    attempt: leased[1].parse().unwrap_or(u32::MAX),
-                })
-            })
-            .collect()
+        let mut deliveries = Vec::new();
+        for leased in flat.chunks_exact(3) {
+            let id = format!("{}.{receiver}", leased[0]);
+            // One that cannot be read holds up its own group, and nobody else.
+            match from_json("a notification", &leased[2]) {
+                Ok(told) => deliveries.push(delivery(id, receiver, told, &leased[1])),
+                Err(why) => tracing::error!(receiver, delivery = id, "nobody can be told: {why}"),
+            }
+        }
+        Ok(deliveries)
     }
 
     /// Leaves out the returns of units whose silence this receiver was never told, because it died
@@ -190,7 +203,7 @@ impl RedisEngine {
         for delivery in &leased {
             let partition = self.keys.partition_of_group(&delivery.group.key);
             for record in &delivery.online {
-                pipe.hexists(self.keys.of(partition, "untold", receiver), record.id.to_string());
+                pipe.hexists(self.keys.of(partition, "untold", receiver), silence(record));
             }
         }
         if pipe.is_empty() {
@@ -251,7 +264,7 @@ impl RedisEngine {
             };
             if letter.is_some() {
                 for record in &delivery.offline {
-                    script.arg(record.id.to_string());
+                    script.arg(silence(record));
                 }
             }
         }

@@ -22,13 +22,16 @@ const OVER: Duration = Duration::from_secs(86_400);
 struct Member {
     id: String,
     form: &'static str,
+    detected_at: Timestamp,
     json: String,
 }
 
 impl Member {
-    /// A silence is one member, known by its record and its deadline: a record that is opened a
-    /// second time, after its unit was allowed more and then less again, has another deadline and
-    /// is news.
+    /// A silence is one member, known by its record and its deadline. A record that is opened a
+    /// second time, after its unit was allowed more and then less again, is news: it has another
+    /// deadline or, where that is the same, `join.lua` tells it by when it was detected. Why that is
+    /// not simply part of the name: a silence that is detected again, because an engine lost the
+    /// first time, keeps its place and the id of its notification.
     fn new(news: &News) -> Result<Member> {
         Ok(match news {
             News::Record(record) => {
@@ -38,11 +41,11 @@ impl Member {
                     (Transition::Online, _) => "online",
                 };
                 let id = format!("{} {}", record.deadline.as_millis(), record.id);
-                Member { id, form, json: to_json(record)? }
+                Member { id, form, detected_at: record.detected_at, json: to_json(record)? }
             }
             News::Blind(interval) => {
                 let id = format!("blind {} {}", interval.from.as_millis(), interval.to.as_millis());
-                Member { id, form: "blind", json: to_json(interval)? }
+                Member { id, form: "blind", detected_at: Timestamp::ZERO, json: to_json(interval)? }
             }
         })
     }
@@ -76,7 +79,8 @@ async fn join_step(
         let key = &join.group.key;
         script.key(engine.keys.of(partition, "group", key)).key(engine.keys.of(partition, "waiting", key));
         let member = Member::new(&join.news)?;
-        script.arg(key).arg(to_json(&join.group)?).arg(member.id).arg(member.form).arg(member.json);
+        script.arg(key).arg(to_json(&join.group)?).arg(member.id).arg(member.form);
+        script.arg(member.detected_at.as_millis()).arg(member.json);
     }
     engine.topology.run("join", &script).await
 }

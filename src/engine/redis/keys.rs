@@ -17,6 +17,7 @@
 //! | `rollcall:{pN}:closed` | zset | ids of closed records by time of closing (ms) |
 //! | `rollcall:{pN}:archive` | hash | record id → record (JSON) |
 //! | `rollcall:{pN}:outbox` | stream | records opened and closed that joined no group yet |
+//! | `rollcall:{pN}:outbox:unreadable` | stream | entries of the outbox that nobody could read |
 //! | `rollcall:{pN}:groups` | zset | groups that wait, by when they are due (ms) |
 //! | `rollcall:{pN}:group:<group>` | hash | members of a group, see `join.lua` |
 //! | `rollcall:{pN}:waiting:<group>` | zset | its members that wait to be told, by when they joined (ms) |
@@ -28,7 +29,7 @@
 //! | `rollcall:{pN}:lane:<receiver>:<group>` | list | ids of notifications, told one after the other |
 //! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
 //! | `rollcall:{pN}:letters:<receiver>` | hash | id → dead letter (JSON) |
-//! | `rollcall:{pN}:untold:<receiver>` | hash | record id → dead letter that would have told it |
+//! | `rollcall:{pN}:untold:<receiver>` | hash | `<detected at> <record id>` → its dead letter |
 //!
 //! # Why facts lie on pages
 //! A hash of its own for each unit costs over 100 bytes before it holds anything; a field of a large
@@ -89,6 +90,11 @@ impl Keys {
         } else {
             format!("{}:{{hearing}}:outbox", self.prefix)
         }
+    }
+
+    /// Where entries of an outbox are kept that nobody can read.
+    pub fn unreadable(&self, number: u16) -> String {
+        format!("{}:unreadable", self.outbox(number))
     }
 
     /// How many outboxes there are.

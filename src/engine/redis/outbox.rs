@@ -1,5 +1,8 @@
 //! The outbox: what happened and has joined no group yet, in one stream for each partition and one
 //! for hearing.
+//!
+//! An entry that cannot be read would hold up all others for good. It is set aside, loudly: somebody
+//! else wrote it, or a version of Rollcall that knew more.
 
 use redis::streams::{StreamId, StreamRangeReply};
 use redis::{from_redis_value_ref, pipe};
@@ -21,11 +24,26 @@ pub(super) async fn oldest(engine: &RedisEngine, limit: usize) -> Result<Vec<Ent
     let mut entries = Vec::new();
     for (outbox, reply) in (0..outboxes).zip(replies) {
         for stream_id in reply.ids {
-            let news = news(&stream_id)?;
-            entries.push(Entry { position: Position { outbox, id: stream_id.id }, news });
+            match news(&stream_id) {
+                Ok(news) => entries.push(Entry { position: Position { outbox, id: stream_id.id }, news }),
+                Err(why) => set_aside(engine, outbox, &stream_id, &why).await?,
+            }
         }
     }
     Ok(entries)
+}
+
+/// Moves an entry out of the way, as it is.
+async fn set_aside(engine: &RedisEngine, outbox: u16, entry: &StreamId, why: &EngineError) -> Result<()> {
+    let (from, to) = (engine.keys.outbox(outbox), engine.keys.unreadable(outbox));
+    tracing::error!("nobody can be told what is in {from}, it is kept in {to}: {why}");
+    let mut pipe = pipe();
+    pipe.atomic().cmd("XADD").arg(to).arg("*");
+    for (name, value) in &entry.map {
+        pipe.arg(name).arg(from_redis_value_ref::<Vec<u8>>(value).unwrap_or_default());
+    }
+    pipe.ignore().xdel(from, &[&entry.id]).ignore();
+    engine.topology.send("set_aside", &pipe).await
 }
 
 fn news(entry: &StreamId) -> Result<News> {

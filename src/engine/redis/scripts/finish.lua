@@ -6,14 +6,14 @@
 -- KEYS[4] attempts       hash  "<id>.<receiver>" -> attempts begun
 -- KEYS[5] dead           zset  id -> given up at (ms)
 -- KEYS[6] letters        hash  id -> dead letter (JSON)
--- KEYS[7] untold         hash  record id -> id of the dead letter that would have told it
+-- KEYS[7] untold         hash  "<detected at> <record id>" -> id of its dead letter
 -- then the lane of each delivery, a list of ids
 --
 -- ARGV[1] now (ms), ARGV[2] receiver, then for each delivery:
 --  1 group key
 --  2 id
 --  3 dead letter (JSON), "" if it was delivered
---  4 number N of records whose silence dies with it, then N record ids
+--  4 number N of silences that die with it, then N times "<detected at> <record id>"
 --
 -- Returns the number of deliveries that were ended here.
 local ended, a = 0, 2

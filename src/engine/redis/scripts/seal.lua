@@ -28,7 +28,7 @@ for i = 1, #ARGV - 4 do
     local offline, online, blind, digest = {}, {}, {}, { group }
     for _, member in ipairs(members) do
       local value = redis.call('HGET', hash, member) or ''
-      local letter, body = string.sub(value, 1, 1), string.sub(value, 2)
+      local letter, detected, body = string.match(value, '^(%a)(%d*) (.*)$')
       if string.sub(member, 1, 6) == 'blind ' then
         blind[#blind + 1] = body
         letter = 'b'
@@ -38,12 +38,12 @@ for i = 1, #ARGV - 4 do
         online[#online + 1] = body
       end
       if letter == 'o' then
-        redis.call('HSET', hash, member, 't')
+        redis.call('HSET', hash, member, 't' .. detected)
       elseif letter == 'b' then
-        redis.call('HSET', hash, member, 'x')
+        redis.call('HSET', hash, member, 'x' .. detected)
         redis.call('ZADD', KEYS[2], now, group .. '\n' .. member)
       end
-      digest[#digest + 1] = letter .. member
+      digest[#digest + 1] = (letter or '') .. member
       redis.call('ZREM', waiting, member)
     end
     if #members > 0 then

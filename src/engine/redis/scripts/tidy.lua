@@ -8,7 +8,7 @@
 -- Returns nothing.
 for i = 1, #ARGV / 2 do
   local hash, entry, member = KEYS[1 + i], ARGV[2 * i - 1], ARGV[2 * i]
-  if redis.call('HGET', hash, member) == 'x' then
+  if string.sub(redis.call('HGET', hash, member) or '', 1, 1) == 'x' then
     redis.call('HDEL', hash, member)
   end
   redis.call('ZREM', KEYS[1], entry)

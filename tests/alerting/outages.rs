@@ -1,0 +1,277 @@
+//! Claims about the loops when something dies on the way: the engine, Rollcall, a receiver. And
+//! about what is told of a silence and its return, whatever happens to either.
+
+use std::collections::BTreeMap;
+
+use rollcall::engine::{Entry, News};
+use rollcall::simulate::webhook_sink::{Answer, WebhookSink};
+
+use super::world::{WAIT, World, hook, listed, named, unit, until};
+use super::*;
+use ::redis;
+
+/// Loops that tell one hook.
+async fn one_hook() -> (WebhookSink, World) {
+    let sink = hook().await;
+    let world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
+    (sink, world)
+}
+
+/// Puts entries into the outbox again, as if the engine had died before they were settled.
+fn unsettle(world: &World, entries: &[Entry]) {
+    let mut client = world.redis.client();
+    for Entry { position, news } in entries {
+        let News::Record(record) = news else { panic!("{news:?}") };
+        let key = format!("rollcall:{{p{}}}:outbox", position.outbox);
+        let json = serde_json::to_string(record).unwrap();
+        redis::cmd("XADD").arg(key).arg(&["*", "record", &json]).exec(&mut client).unwrap();
+    }
+    world.news.notify_one();
+}
+
+/// How often each unit is told, as `offline` or `online`.
+fn told(sink: &WebhookSink, which: &str) -> BTreeMap<String, usize> {
+    let mut ids: BTreeMap<String, String> = BTreeMap::new();
+    let mut count = BTreeMap::new();
+    for received in sink.received() {
+        let (id, body) =
+            (received.header("webhook-id").to_owned(), String::from_utf8_lossy(&received.body).into_owned());
+        match ids.insert(id.clone(), body.clone()) {
+            // A receiver knows by the id that it has it already.
+            Some(before) => assert_eq!(before, body, "two notifications have the id {id}"),
+            None => {
+                for unit in listed(&received, which) {
+                    *count.entry(unit).or_default() += 1;
+                }
+            }
+        }
+    }
+    count
+}
+
+fn once_each(names: &[String]) -> BTreeMap<String, usize> {
+    names.iter().map(|name| (name.clone(), 1)).collect()
+}
+
+async fn delivered(world: &World, receiver: &str) {
+    let settled = async || world.engine.backlog(receiver).await.is_ok_and(|backlog| backlog.waiting == 0);
+    until("it was delivered", settled).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_joins_again_because_settling_it_was_lost_is_told_once() {
+    let (sink, mut world) = one_hook().await;
+    world.stop().await;
+    world.lose(&["a"]).await;
+    let silence = world.engine.outbox(10).await.unwrap();
+    world.start();
+    world.joined().await;
+    unsettle(&world, &silence);
+    world.joined().await;
+    world.advance(WAIT);
+    sink.wait_for(1, PATIENCE).await.unwrap();
+    delivered(&world, "hook").await;
+    unsettle(&world, &silence);
+    world.joined().await;
+
+    world.stop().await;
+    world.hear(&["a"]).await;
+    let back = world.engine.outbox(10).await.unwrap();
+    world.start();
+    world.joined().await;
+    unsettle(&world, &[silence, back.clone()].concat());
+    world.joined().await;
+    world.advance(5 * WAIT);
+    sink.wait_for(2, PATIENCE).await.unwrap();
+    delivered(&world, "hook").await;
+    unsettle(&world, &back);
+    world.joined().await;
+
+    world.lose(&["b"]).await;
+    world.joined().await;
+    world.advance(5 * WAIT);
+    let received = sink.wait_for(3, PATIENCE).await.unwrap();
+    assert_eq!((listed(&received[2], "offline"), listed(&received[2], "online")), (vec!["b".into()], vec![]));
+    assert_eq!(told(&sink, "offline"), once_each(&["a".into(), "b".into()]));
+    assert_eq!(told(&sink, "online"), once_each(&["a".into()]));
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_dies_while_a_delivery_is_on_the_way_costs_no_second_telling() {
+    let (sink, mut world) = one_hook().await;
+    sink.answer_with([Answer::Hang]);
+    world.tell_loss(&["a"]).await;
+    sink.wait_for(1, PATIENCE).await.unwrap();
+    world.redis.kill();
+    sink.release();
+    let down = async || world.metric("rollcall_engine_up", &[]) == 0.0;
+    until("it is noticed that the engine is away", down).await;
+    world.redis.restart();
+    delivered(&world, "hook").await;
+    world.advance(HOUR);
+    world.tell_loss(&["b"]).await;
+    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    assert_eq!(listed(&received[1], "offline"), ["b"]);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_everything_dies_with_a_delivery_on_the_way_it_is_told_again_with_the_same_id() {
+    let (sink, mut world) = one_hook().await;
+    sink.answer_with([Answer::Hang]);
+    world.tell_loss(&["a"]).await;
+    sink.wait_for(1, PATIENCE).await.unwrap();
+    world.crash().await;
+    world.redis.restart();
+    sink.release();
+    world.start();
+    // Nobody else gets it before the lease of the dead has run out.
+    world.advance(HOUR);
+    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    assert_eq!(received[0].header("webhook-id"), received[1].header("webhook-id"));
+    assert_eq!(received[0].body, received[1].body);
+    delivered(&world, "hook").await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_killed_again_and_again_loses_no_silence_and_tells_none_twice() {
+    let sink = hook().await;
+    let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
+    let names: Vec<String> = (0..300).map(|n| format!("u{n:03}")).collect();
+    world.stop().await;
+    world.lose(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    world.start();
+    // Each kill hits the loops wherever they are by then: joining, sealing, leasing, delivering.
+    for part in 1..=6 {
+        world.redis.restart();
+        let more = async || {
+            world.advance(Duration::from_millis(100));
+            told(&sink, "offline").len() >= names.len() * part / 6
+        };
+        until("more are told", more).await;
+    }
+    assert_eq!(told(&sink, "offline"), once_each(&names));
+    delivered(&world, "hook").await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_return_is_never_told_before_its_silence() {
+    let (sink, mut world) = one_hook().await;
+    sink.answer_with(vec![Answer::Status(500); 3]);
+    world.tell_loss(&["a"]).await;
+    sink.wait_for(1, PATIENCE).await.unwrap();
+    world.hear(&["a"]).await;
+    world.joined().await;
+    for attempts in 2..=4 {
+        let retried = async || {
+            world.metric("rollcall_notifications_total", &["hook", "retry"]) == (attempts - 1) as f64
+        };
+        until("the attempt is over", retried).await;
+        world.advance(HOUR);
+        sink.wait_for(attempts, PATIENCE).await.unwrap();
+    }
+    let received = sink.wait_for(5, PATIENCE).await.unwrap();
+    for silence in &received[..4] {
+        assert_eq!((listed(silence, "offline").len(), listed(silence, "online").len()), (1, 0));
+    }
+    assert_eq!((listed(&received[4], "offline").len(), listed(&received[4], "online").len()), (0, 1));
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_return_of_a_silence_that_died_as_a_dead_letter_is_not_told_to_that_receiver() {
+    let (picky, other) = (hook().await, hook().await);
+    picky.answer_with([Answer::Status(404)]);
+    let receivers =
+        vec![named("picky", webhook_to(picky.url(), None)), named("other", webhook_to(other.url(), None))];
+    let mut world = World::new("kind", receivers).await;
+    world.tell_loss(&["a"]).await;
+    world.dead("picky", 1).await;
+    world.hear(&["a"]).await;
+    world.joined().await;
+    world.advance(5 * WAIT);
+    assert_eq!(listed(&other.wait_for(2, PATIENCE).await.unwrap()[1], "online"), ["a"]);
+    delivered(&world, "picky").await;
+    // The next silence of the same unit, and its return, are told to both.
+    world.tell_loss(&["a"]).await;
+    world.advance(5 * WAIT);
+    assert_eq!(listed(&picky.wait_for(2, PATIENCE).await.unwrap()[1], "offline"), ["a"]);
+    world.hear(&["a"]).await;
+    world.joined().await;
+    world.advance(5 * WAIT);
+    assert_eq!(listed(&picky.wait_for(3, PATIENCE).await.unwrap()[2], "online"), ["a"]);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_in_one_group_is_told_in_notifications_of_at_most_a_thousand() {
+    let (sink, mut world) = one_hook().await;
+    let names: Vec<String> = (0..6000).map(|n| format!("u{n:04}")).collect();
+    world.tell_loss(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    until("all are told", async || told(&sink, "offline").len() == names.len()).await;
+    assert_eq!(told(&sink, "offline"), once_each(&names));
+    let sizes: Vec<usize> = sink.received().iter().map(|one| listed(one, "offline").len()).collect();
+    assert!(sizes.len() >= 6 && sizes.iter().all(|size| *size <= 1000), "{sizes:?}");
+    delivered(&world, "hook").await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silence_that_was_taken_back_and_holds_after_all_is_told_again() {
+    let (sink, mut world) = one_hook().await;
+    world.tell_loss(&["a"]).await;
+    sink.wait_for(1, PATIENCE).await.unwrap();
+    // Allowed more for a while, and then what it was allowed before: the deadline is the same.
+    for (timeout, which, count) in [(Some(HOUR), "online", 2), (None, "offline", 3)] {
+        let set = rollcall::presence::Override { timeout, grace: None };
+        let wanted = rollcall::presence::Registration { set, ..Default::default() };
+        assert!(world.roll.register(&unit("a"), &wanted, world.clock.now()).await.unwrap());
+        world.roll.look(&[unit("a")], world.clock.now()).await.unwrap();
+        world.joined().await;
+        world.advance(5 * WAIT);
+        world.roll.canary_returned(world.clock.now()).await.unwrap();
+        assert_eq!(listed(&sink.wait_for(count, PATIENCE).await.unwrap()[count - 1], which), ["a"]);
+    }
+    let received = sink.received();
+    assert_ne!(received[0].header("webhook-id"), received[2].header("webhook-id"), "it is news");
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_can_read_in_the_outbox_is_set_aside_and_holds_up_nobody() {
+    let (sink, mut world) = one_hook().await;
+    let mut client = world.redis.client();
+    let (outbox, aside) = ("rollcall:{p3}:outbox", "rollcall:{p3}:outbox:unreadable");
+    redis::cmd("XADD").arg(outbox).arg(&["*", "record", "{"]).exec(&mut client).unwrap();
+    redis::cmd("XADD").arg(outbox).arg(&["*", "strange", "\u{1}", "more", ""]).exec(&mut client).unwrap();
+    world.tell_loss(&["a", "b", "c"]).await;
+    assert_eq!(listed(&sink.wait_for(1, PATIENCE).await.unwrap()[0], "offline"), ["a", "b", "c"]);
+    let kept: usize = redis::cmd("XLEN").arg(aside).query(&mut client).unwrap();
+    assert_eq!(kept, 2);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_notification_that_nobody_can_read_holds_up_its_own_group_and_no_other() {
+    let sink = hook().await;
+    sink.answer_with(vec![Answer::Status(500); 2]);
+    let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
+    world.tell_loss(&["a", "b"]).await;
+    let retried = async || world.metric("rollcall_notifications_total", &["hook", "retry"]) == 2.0;
+    until("both attempts are over", retried).await;
+    let mut client = world.redis.client();
+    let damaged = sink.received()[0].header("webhook-id").trim_end_matches(".hook").to_owned();
+    let stays = listed(&sink.received()[1], "offline");
+    let keys: Vec<String> = redis::cmd("KEYS").arg("rollcall:*:notifications").query(&mut client).unwrap();
+    for key in keys {
+        if redis::cmd("HEXISTS").arg(&key).arg(&damaged).query(&mut client).unwrap() {
+            redis::cmd("HSET").arg(&key).arg(&damaged).arg("garbage").exec(&mut client).unwrap();
+        }
+    }
+    world.advance(HOUR);
+    assert_eq!(listed(&sink.wait_for(3, PATIENCE).await.unwrap()[2], "offline"), stays);
+    world.stop().await;
+}

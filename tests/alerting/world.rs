@@ -1,0 +1,169 @@
+//! A fleet on a private Redis, the loops that tell of it, and a clock that is moved by hand.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollcall::alerting::{self, Config, Route};
+use rollcall::engine::roll::{HearingConfig, Rules};
+use rollcall::engine::{Engine, Mirror, Pace, Roll};
+use rollcall::presence::{Declared, Heartbeat, KindRules};
+use rollcall::simulate::webhook_sink::{Options, Received, WebhookSink};
+use rollcall::telemetry::Telemetry;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::redis::Redis;
+use super::*;
+
+pub const WAIT: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A fleet of detectors and the loops that tell of it.
+pub struct World {
+    pub engine: Arc<dyn Engine>,
+    pub clock: Clock,
+    pub telemetry: Arc<Telemetry>,
+    pub roll: Roll,
+    pub news: Arc<Notify>,
+    pub config: Config,
+    pub loops: Option<(CancellationToken, JoinHandle<anyhow::Result<()>>)>,
+    pub redis: Redis,
+}
+
+impl World {
+    /// Loops that group by `group_by` and tell these receivers.
+    pub async fn new(group_by: &str, receivers: Vec<ReceiverConfig>) -> World {
+        let redis = Redis::start();
+        let clock = Clock::by_hand(now());
+        let telemetry = Arc::new(Telemetry::new(&clock));
+        let engine: Arc<dyn Engine> = redis.engine(&telemetry).await;
+        let news = Arc::new(Notify::new());
+        let mut rules = KindRules::new("detector".parse().unwrap());
+        rules.policy.timeout = TIMEOUT;
+        let hearing = HearingConfig { gap: 100 * HOUR, settle: WAIT, tell: HOUR };
+        let rules: Arc<Rules> = Arc::new([(rules.kind.clone(), rules)].into());
+        let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+        let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, news.clone());
+        roll.canary_returned(clock.now()).await.unwrap();
+        let route = Route {
+            receivers: receivers.iter().map(|receiver| receiver.name.clone()).collect(),
+            group_by: vec![group_by.to_owned()],
+            pace: Pace { wait: WAIT, interval: 5 * WAIT },
+        };
+        let config = Config { route, receivers };
+        assert_eq!(alerting::check(&config), Vec::<String>::new());
+        let mut world = World { engine, clock, telemetry, roll, news, config, loops: None, redis };
+        world.start();
+        world
+    }
+
+    pub fn start(&mut self) {
+        let stop = CancellationToken::new();
+        let (engine, clock, telemetry) = (self.engine.clone(), self.clock.clone(), self.telemetry.clone());
+        let run =
+            alerting::run(self.config.clone(), engine, clock, telemetry, self.news.clone(), stop.clone());
+        self.loops = Some((stop, tokio::spawn(run)));
+    }
+
+    pub async fn stop(&mut self) {
+        let (stop, loops) = self.loops.take().unwrap();
+        stop.cancel();
+        tokio::time::timeout(PATIENCE, loops).await.expect("the loops end").unwrap().unwrap();
+    }
+
+    /// Ends the loops as a power cut would.
+    pub async fn crash(&mut self) {
+        let (_, loops) = self.loops.take().unwrap();
+        loops.abort();
+        assert!(loops.await.unwrap_err().is_cancelled());
+    }
+
+    /// Moves the clock, and lets the loops know without waiting for their tick.
+    pub fn advance(&self, span: Duration) {
+        self.clock.advance(span);
+        self.news.notify_one();
+    }
+
+    pub async fn hear(&self, ids: &[&str]) {
+        let at = self.clock.now();
+        let beat = |id: &&str| Heartbeat { unit: unit(id), at, declared: Declared::default() };
+        self.roll.hear(&ids.iter().map(beat).collect::<Vec<_>>(), at).await.unwrap();
+    }
+
+    /// These units are heard and then fall silent for longer than they may.
+    pub async fn lose(&self, ids: &[&str]) {
+        self.hear(ids).await;
+        self.advance(TIMEOUT + Duration::from_secs(1));
+        self.roll.canary_returned(self.clock.now()).await.unwrap();
+        let units: Vec<Unit> = ids.iter().map(|id| unit(id)).collect();
+        assert!(self.roll.look(&units, self.clock.now()).await.unwrap().is_empty());
+    }
+
+    /// Everything has left the outbox.
+    pub async fn joined(&self) {
+        until("the outbox is empty", async || {
+            self.engine.outbox(1).await.is_ok_and(|outbox| outbox.is_empty())
+        })
+        .await;
+    }
+
+    /// These units fall silent and their groups become due.
+    pub async fn tell_loss(&self, ids: &[&str]) {
+        self.lose(ids).await;
+        self.joined().await;
+        self.advance(WAIT);
+    }
+
+    pub async fn dead(&self, receiver: &str, count: u64) {
+        let dead = async || self.engine.backlog(receiver).await.unwrap().dead == count;
+        until("there are dead letters", dead).await;
+    }
+
+    /// The value of a series, by its name and the values of its labels.
+    pub fn metric(&self, name: &str, values: &[&str]) -> f64 {
+        let families = self.telemetry.gather();
+        let family = families.iter().find(|family| family.name() == name).expect(name);
+        let is_it = |metric: &&prometheus::proto::Metric| {
+            values.iter().all(|value| metric.get_label().iter().any(|label| label.value() == *value))
+        };
+        let metric = family.get_metric().iter().find(is_it).expect("a series of these labels");
+        metric.get_counter().get_value() + metric.get_gauge().get_value()
+    }
+}
+
+pub fn unit(id: &str) -> Unit {
+    format!("detector:{id}").parse().unwrap()
+}
+
+/// Waits until something is so, and fails the test if it does not become so.
+pub async fn until<F: Future<Output = bool>>(what: &str, so: impl Fn() -> F) {
+    let wait = async {
+        while !so().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("it did not come true that {what}"));
+}
+
+pub async fn hook() -> WebhookSink {
+    WebhookSink::start(Options::default()).await.unwrap()
+}
+
+pub fn named(name: &str, config: ReceiverConfig) -> ReceiverConfig {
+    ReceiverConfig { name: name.to_owned(), ..config }
+}
+
+/// The ids of the units that a notification lists as `offline` or `online`.
+pub fn listed(received: &Received, which: &str) -> Vec<String> {
+    let json = received.json();
+    let mut ids: Vec<String> = json["data"][which]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|record| record["unit"].as_str().unwrap().to_owned())
+        .collect();
+    ids.sort();
+    ids
+}

@@ -87,7 +87,8 @@ fn start(
     ));
     telemetry.partitions_owned(engine.partitions());
 
-    loops.add("examination", examination::run(engine.clone(), telemetry.clone(), stop.clone()));
+    loops
+        .add("examination", examination::run(engine.clone(), clock.clone(), telemetry.clone(), stop.clone()));
     let walk = Walk {
         engine: engine.clone(),
         roll: roll.clone(),

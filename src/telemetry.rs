@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use prometheus::{
@@ -109,6 +109,24 @@ words! {
     }
 }
 
+words! {
+    /// What may be wrong with an engine that works all the same.
+    Ailment {
+        /// The fleet in it is another one than at the start.
+        LostItsData => "engine_lost_its_data",
+        /// It has thrown keys away for want of memory.
+        KeysEvicted => "keys_evicted",
+        /// It would do so if it were full.
+        EvictionPossible => "eviction_possible",
+        /// A restart loses what it holds.
+        PersistenceOff => "persistence_off",
+        /// It does not tell when keys expire.
+        NotificationsOff => "notifications_off",
+        /// Its clock and ours are apart.
+        ClockOff => "clock_off",
+    }
+}
+
 /// Something that is wrong at the moment.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Problem {
@@ -141,6 +159,7 @@ pub struct Telemetry {
     connected: IntGaugeVec,
     canary_round_trip: Histogram,
     blind: IntGauge,
+    has_heard: AtomicBool,
     blind_seconds: prometheus::Counter,
     suspects: IntCounterVec,
     takes: IntCounterVec,
@@ -194,6 +213,7 @@ impl Telemetry {
                 "From the sending of a canary to its being recorded by the engine.",
             ),
             blind: make.gauge("blind", "1 while Rollcall cannot prove that it hears the fleet."),
+            has_heard: AtomicBool::new(false),
             blind_seconds: make
                 .counter("blind_seconds_total", "Length of the blind intervals that this instance wrote."),
             suspects: make.counters(
@@ -239,7 +259,7 @@ impl Telemetry {
             ),
             engine_warnings: make.gauges(
                 "engine_warning",
-                "1 while something is wrong with the engine's settings; the name says what.",
+                "1 while something is wrong with the engine though it answers; the name says what.",
                 &["name"],
             ),
             partitions_owned: make
@@ -290,6 +310,9 @@ impl Telemetry {
         }
         for take in Take::ALL {
             self.takes.with_label_values(&[take.as_str()]);
+        }
+        for ailment in Ailment::ALL {
+            self.engine_warnings.with_label_values(&[ailment.as_str()]);
         }
         for (to, cause) in [
             ("offline", "silence"),
@@ -382,16 +405,22 @@ impl Telemetry {
         );
     }
 
-    /// Whether Rollcall can prove that it hears the fleet. Logs the change.
+    /// Whether Rollcall can prove that it hears the fleet. Logs the change; that a start begins
+    /// without proof is as it should be.
     pub fn blind(&self, blind: bool, heard: Option<Timestamp>) {
         let before = self.blind.get();
         self.blind.set(blind.into());
+        let has_heard = self.has_heard.fetch_or(!blind, Ordering::Relaxed);
         if blind {
             self.problems.set(NOT_HEARING, "", not_hearing(heard), Severity::Serious);
         } else {
             self.problems.clear(NOT_HEARING, "");
         }
         match (before, blind) {
+            (0, true) if !has_heard => tracing::info!(
+                heard = heard.map(tracing::field::display),
+                "has not heard the fleet yet; no unit is declared offline until the first canary comes back"
+            ),
             (0, true) => tracing::warn!(
                 heard = heard.map(tracing::field::display),
                 "blind: canaries do not come back; no unit is declared offline until they do"
@@ -471,8 +500,9 @@ impl Telemetry {
         }
     }
 
-    /// A named problem with the engine's settings appeared or is still there.
-    pub fn engine_warning(&self, name: &'static str, text: Option<&str>) {
+    /// Something is wrong with the engine though it answers, or is not (any more). Logs the change.
+    pub fn engine_warning(&self, what: Ailment, text: Option<&str>) {
+        let name = what.as_str();
         let gauge = self.engine_warnings.with_label_values(&[name]);
         let before = gauge.get();
         gauge.set(text.is_some().into());
@@ -681,12 +711,12 @@ mod tests {
     #[test]
     fn a_warning_of_the_engine_is_no_serious_problem_and_goes_when_it_is_over() {
         let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
-        telemetry.engine_warning("no_persistence", Some("switch it on"));
+        telemetry.engine_warning(Ailment::PersistenceOff, Some("switch it on"));
         assert_eq!(telemetry.problems().last().unwrap().severity, Severity::Warning);
         telemetry.engine_up(None);
         telemetry.engine_up(Some(&"gone"));
         assert!(names(&telemetry).contains(&ENGINE_DOWN));
-        telemetry.engine_warning("no_persistence", None);
-        assert!(!names(&telemetry).contains(&"no_persistence"));
+        telemetry.engine_warning(Ailment::PersistenceOff, None);
+        assert!(!names(&telemetry).contains(&"persistence_off"));
     }
 }

@@ -8,22 +8,23 @@ use std::time::Duration;
 use reqwest::header::{ACCEPT_ENCODING, ALLOW, CONTENT_ENCODING, CONTENT_TYPE, WWW_AUTHENTICATE};
 use reqwest::{Client, Method, Response};
 use rollcall::clock::{Clock, Timestamp};
+use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{Mirror, Roll};
+use rollcall::engine::{Mirror, Roll, UnitStore};
 use rollcall::http::{self, Config, Role, Shown, Token, UnitMetrics};
 use rollcall::presence::{
     Declared, Heartbeat, Interval, Kind, KindRules, Labels, Override, Policy, Registration, Unit,
 };
-use rollcall::telemetry::Telemetry;
+use rollcall::simulate::servers::Server;
+use rollcall::telemetry::{Ailment, Telemetry};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-#[path = "support/map.rs"]
-mod map;
-
-use map::Map;
+#[path = "support/redis.rs"]
+mod private;
 
 const SECOND: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -35,13 +36,16 @@ const NOON: Timestamp = Timestamp::from_millis(1_772_366_400_000);
 struct Fleet {
     url: String,
     client: Client,
-    engine: Arc<Map>,
+    engine: Arc<RedisEngine>,
     roll: Arc<Roll>,
     mirror: Arc<Mirror>,
     telemetry: Arc<Telemetry>,
     clock: Clock,
     stop: CancellationToken,
     server: JoinHandle<anyhow::Result<()>>,
+    redis: Server,
+    /// The last one, so that the server has ended when it is removed.
+    _dir: TempDir,
 }
 
 impl Fleet {
@@ -52,9 +56,10 @@ impl Fleet {
     async fn start_with(tokens: Vec<Token>, unit_metrics: UnitMetrics) -> Fleet {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let clock = Clock::by_hand(NOON);
-        let engine = Arc::new(Map::default());
+        let dir = tempfile::tempdir().unwrap();
+        let (redis, engine) = private::engine(dir.path()).await;
         let rules = rules();
-        let mirror = Arc::new(Mirror::new(rules.clone(), map::PARTITIONS));
+        let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
         let telemetry = Arc::new(Telemetry::new(&clock));
         let config = HearingConfig { gap: 3 * SECOND, settle: 300 * SECOND, tell: 300 * SECOND };
         let news = Arc::new(Notify::new());
@@ -74,7 +79,7 @@ impl Fleet {
         let server = tokio::spawn(http::serve(config, listener, shown, stop.clone()));
         let client = Client::builder().no_proxy().build().unwrap();
         let url = format!("http://{listen}");
-        Fleet { url, client, engine, roll, mirror, telemetry, clock, stop, server }
+        Fleet { url, client, engine, roll, mirror, telemetry, clock, stop, server, redis, _dir: dir }
     }
 
     async fn get(&self, path: &str) -> Response {
@@ -100,14 +105,18 @@ impl Fleet {
 
     /// That much later, all of it heard, and the units were looked at.
     async fn pass(&self, span: Duration, units: &[&str]) {
-        self.clock.advance(span);
-        self.roll.canary_returned(self.clock.now()).await.unwrap();
+        let end = self.clock.now() + span;
+        // Canaries further apart would enclose blind time.
+        while self.clock.now() < end {
+            self.clock.advance(end.since(self.clock.now()).min(self.roll.gap()));
+            self.roll.canary_returned(self.clock.now()).await.unwrap();
+        }
         let units: Vec<Unit> = units.iter().map(|unit| the(unit)).collect();
         self.roll.look(&units, self.clock.now()).await.unwrap();
     }
 
     fn fill(&self) {
-        for partition in 0..map::PARTITIONS {
+        for partition in 0..self.engine.partitions() {
             let mark = self.mirror.mark(partition);
             self.mirror.finish(mark, self.clock.now());
         }
@@ -174,6 +183,10 @@ async fn metrics_are_what_promtool_accepts_and_start_at_zero() {
     }
     for window in ["1m", "5m", "15m", "1h", "6h", "24h", "48h", "7d"] {
         let line = format!("rollcall_units_seen_within{{window=\"{window}\"}} 0");
+        assert!(text.lines().any(|other| other == line), "{line}");
+    }
+    for ailment in Ailment::ALL {
+        let line = format!("rollcall_engine_warning{{name=\"{}\"}} 0", ailment.as_str());
         assert!(text.lines().any(|other| other == line), "{line}");
     }
     assert!(text.lines().filter(|line| !line.starts_with('#')).count() < 500);
@@ -341,10 +354,10 @@ async fn readiness_names_every_reason_and_health_needs_none() {
     fleet.telemetry.engine_up(None);
     fleet.telemetry.mqtt_connected("fleet", "mqtt://127.0.0.1:1883");
     fleet.telemetry.blind(false, Some(fleet.clock.now()));
-    fleet.telemetry.engine_warning("no_persistence", Some("redis keeps nothing; set appendonly yes"));
+    fleet.telemetry.engine_warning(Ailment::PersistenceOff, Some("redis keeps nothing; set appendonly yes"));
     let readiness = fleet.json("/readyz").await;
     let warning = json!({
-        "name": "no_persistence", "text": "redis keeps nothing; set appendonly yes", "severity": "warning"
+        "name": "persistence_off", "text": "redis keeps nothing; set appendonly yes", "severity": "warning"
     });
     assert_eq!(readiness, json!({ "ready": true, "problems": [warning] }));
 
@@ -397,7 +410,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
 
 #[tokio::test]
 async fn whatever_goes_wrong_is_told_as_problem_details() {
-    let fleet = Fleet::start().await;
+    let mut fleet = Fleet::start().await;
     for (path, status) in [
         ("/nowhere", 404),
         ("/api/v1/records/detector:1:5", 404),
@@ -424,7 +437,7 @@ async fn whatever_goes_wrong_is_told_as_problem_details() {
         assert_eq!(response.headers()[ALLOW], "GET,HEAD");
         assert_problem(response, 405).await;
     }
-    fleet.engine.set_down(true);
+    fleet.redis.kill();
     for path in ["/api/v1/records", "/api/v1/records/detector:1:5", "/api/v1/units/detector/1"] {
         assert_problem(fleet.get(path).await, 503).await;
     }

@@ -5,27 +5,28 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::mirror::{Chunk, Cursor};
+use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{Mirror, Queries, Roll, UnitStore, Walk};
+use rollcall::engine::{Mirror, Queries, Roll, UnitStore, Walk, encoding, partition_of};
 use rollcall::presence::{
-    Declared, Hearing, Heartbeat, Kind, KindRules, Override, Policy, Snapshot, Standing, Unit,
+    Declared, Facts, Hearing, Heartbeat, Kind, KindRules, Override, Policy, Standing, Unit,
 };
+use rollcall::simulate::servers::Server;
 use rollcall::telemetry::Telemetry;
+use tempfile::TempDir;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-#[path = "support/map.rs"]
-mod map;
-
-use map::Map;
+#[path = "support/redis.rs"]
+mod private;
 
 const SECOND: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An engine with units, and what walks over it.
 struct Fleet {
-    engine: Arc<Map>,
+    engine: Arc<RedisEngine>,
     roll: Arc<Roll>,
     mirror: Arc<Mirror>,
     telemetry: Arc<Telemetry>,
@@ -33,28 +34,22 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn new() -> Fleet {
+    fn new(engine: &Arc<RedisEngine>) -> Fleet {
         let kind: Kind = "detector".parse().unwrap();
         let policy = Policy { timeout: 100 * SECOND, grace: Duration::ZERO };
         let rules = Arc::new(Rules::from([(kind.clone(), KindRules { policy, ..KindRules::new(kind) })]));
         let clock = Clock::by_hand(Timestamp::from_millis(1_700_000_000_000));
-        let engine = Arc::new(Map::default());
-        let mirror = Arc::new(Mirror::new(rules.clone(), map::PARTITIONS));
+        let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
         let telemetry = Arc::new(Telemetry::new(&clock));
         let config = HearingConfig { gap: 3 * SECOND, settle: Duration::ZERO, tell: 300 * SECOND };
         let news = Arc::new(Notify::new());
         let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, news);
-        Fleet { engine, roll: Arc::new(roll), mirror, telemetry, clock }
+        Fleet { engine: engine.clone(), roll: Arc::new(roll), mirror, telemetry, clock }
     }
 
     /// The same engine and a mirror that knows nothing of it.
     fn restarted(&self) -> Fleet {
-        let new = Fleet::new();
-        let config = HearingConfig { gap: 3 * SECOND, settle: Duration::ZERO, tell: 300 * SECOND };
-        let rules = Arc::new(new.roll.rules().clone());
-        let (engine, news) = (self.engine.clone(), Arc::new(Notify::new()));
-        let roll = Roll::new(engine, rules, new.mirror.clone(), new.telemetry.clone(), config, news);
-        Fleet { engine: self.engine.clone(), roll: Arc::new(roll), clock: self.clock.clone(), ..new }
+        Fleet { clock: self.clock.clone(), ..Fleet::new(&self.engine) }
     }
 
     async fn hear(&self, count: usize) {
@@ -64,9 +59,14 @@ impl Fleet {
         self.roll.hear(&beats, now).await.unwrap();
     }
 
+    /// That much later, all of it heard.
     async fn pass(&self, span: Duration) {
-        self.clock.advance(span);
-        self.roll.canary_returned(self.clock.now()).await.unwrap();
+        let end = self.clock.now() + span;
+        // Canaries further apart would enclose blind time.
+        while self.clock.now() < end {
+            self.clock.advance(end.since(self.clock.now()).min(self.roll.gap()));
+            self.roll.canary_returned(self.clock.now()).await.unwrap();
+        }
     }
 
     fn walk(&self) -> (JoinHandle<anyhow::Result<()>>, CancellationToken) {
@@ -91,11 +91,6 @@ impl Fleet {
         count
     }
 
-    /// Changes what is stored of the first unit behind everybody's back.
-    fn tamper(&self, with: impl FnOnce(&mut Snapshot)) {
-        with(self.engine.units.lock().unwrap().get_mut(&unit(0)).unwrap());
-    }
-
     async fn standing(&self, unit: &Unit) -> Standing {
         self.engine.read(std::slice::from_ref(unit)).await.unwrap().remove(0).facts.unwrap().standing
     }
@@ -107,6 +102,60 @@ impl Fleet {
     async fn until_offline(&self, unit: &Unit) {
         until(async || matches!(self.standing(unit).await, Standing::Offline(_))).await;
     }
+}
+
+/// The server, open to tests that change what is stored behind everybody's back.
+struct Behind {
+    server: Server,
+    dir: TempDir,
+}
+
+impl Behind {
+    async fn start() -> (Behind, Fleet) {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, engine) = private::engine(dir.path()).await;
+        (Behind { server, dir }, Fleet::new(&engine))
+    }
+
+    async fn ask<T: redis::FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
+        let client = redis::Client::open(("127.0.0.1", self.server.port())).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        redis::cmd(command[0]).arg(&command[1..]).query_async(&mut connection).await
+    }
+
+    /// The page that holds the facts of the unit.
+    async fn page(&self, unit: &Unit) -> String {
+        for page in self.ask::<Vec<String>>(&["KEYS", "rollcall:{p*}:facts:*"]).await.unwrap() {
+            if self.ask::<bool>(&["HEXISTS", &page, &unit.to_string()]).await.unwrap() {
+                return page;
+            }
+        }
+        panic!("there are no facts of {unit}");
+    }
+
+    async fn change_facts(&self, unit: &Unit, change: impl FnOnce(&mut Facts)) {
+        let page = self.page(unit).await;
+        let text: String = self.ask(&["HGET", &page, &unit.to_string()]).await.unwrap();
+        let mut facts = encoding::decode(&text).unwrap();
+        change(&mut facts);
+        let () = self.ask(&["HSET", &page, &unit.to_string(), &encoding::encode(&facts)]).await.unwrap();
+    }
+
+    /// Ends the server, which keeps what it has on disk.
+    async fn stop(&mut self) {
+        // The answer to an orderly end is the end of the connection.
+        let _ = self.ask::<()>(&["SHUTDOWN", "SAVE"]).await;
+        self.server.kill();
+    }
+
+    fn start_again(&mut self) {
+        self.server = Server::redis(self.dir.path(), self.server.port(), &[]).unwrap();
+    }
+}
+
+/// A key of the unit's partition.
+fn key(unit: &Unit, engine: &RedisEngine, name: &str) -> String {
+    format!("rollcall:{{p{}}}:{name}", partition_of(unit, engine.partitions()))
 }
 
 fn unit(number: usize) -> Unit {
@@ -124,7 +173,7 @@ async fn until(fact: impl AsyncFn() -> bool) {
 
 #[tokio::test]
 async fn the_walk_fills_a_new_mirror_and_ends_with_the_stop() {
-    let old = Fleet::new();
+    let (_behind, old) = Behind::start().await;
     old.hear(500).await;
     let fleet = old.restarted();
     assert_eq!(fleet.listed(), 0);
@@ -137,11 +186,14 @@ async fn the_walk_fills_a_new_mirror_and_ends_with_the_stop() {
 
 #[tokio::test]
 async fn the_mirror_follows_what_others_change_in_the_engine() {
-    let fleet = Fleet::new();
+    let (behind, fleet) = Behind::start().await;
     fleet.hear(10).await;
     let (_walk, _stop) = fleet.walk();
     until(async || fleet.mirror.is_filled()).await;
-    fleet.engine.units.lock().unwrap().remove(&unit(3));
+    let facts = behind.page(&unit(3)).await;
+    let () = behind.ask(&["HDEL", &facts, &unit(3).to_string()]).await.unwrap();
+    let alive = key(&unit(3), &fleet.engine, &format!("alive:{}", unit(3)));
+    let () = behind.ask(&["DEL", &alive]).await.unwrap();
     until(async || fleet.listed() == 9).await;
     fleet.restarted().hear(12).await;
     until(async || fleet.listed() == 12).await;
@@ -149,56 +201,60 @@ async fn the_mirror_follows_what_others_change_in_the_engine() {
 
 #[tokio::test]
 async fn an_engine_that_fails_is_named_and_the_walk_goes_on_when_it_is_back() {
-    let old = Fleet::new();
+    let (mut behind, old) = Behind::start().await;
     old.hear(10).await;
     let fleet = old.restarted();
-    fleet.engine.set_down(true);
+    behind.stop().await;
     let (_walk, _stop) = fleet.walk();
-    let down = async || fleet.telemetry.problems().iter().any(|problem| problem.text.contains("folded"));
+    let down = async || fleet.telemetry.problems().iter().any(|problem| problem.text.contains("redis at"));
     until(down).await;
     assert!(!fleet.mirror.is_filled());
-    fleet.engine.set_down(false);
+    behind.start_again();
     until(async || fleet.mirror.is_filled() && !down().await).await;
     assert_eq!(fleet.listed(), 10);
 }
 
 #[tokio::test]
 async fn a_unit_with_an_open_record_whose_key_stands_is_brought_back() {
-    let fleet = Fleet::new();
+    let (behind, fleet) = Behind::start().await;
     fleet.hear(1).await;
     fleet.pass(101 * SECOND).await;
     fleet.roll.look(&[unit(0)], fleet.clock.now()).await.unwrap();
     fleet.until_offline(&unit(0)).await;
-    let heard = fleet.clock.now();
-    fleet.tamper(|seen| seen.alive = Some(heard));
+    let alive = key(&unit(0), &fleet.engine, &format!("alive:{}", unit(0)));
+    let heard = fleet.clock.now().as_millis().to_string();
+    let () = behind.ask(&["SET", &alive, &heard]).await.unwrap();
     let (_walk, _stop) = fleet.walk();
     fleet.until_present(&unit(0)).await;
 }
 
 #[tokio::test]
 async fn a_unit_with_an_open_record_that_is_allowed_more_now_is_brought_back() {
-    let fleet = Fleet::new();
+    let (behind, fleet) = Behind::start().await;
     fleet.hear(1).await;
     fleet.pass(101 * SECOND).await;
     fleet.roll.look(&[unit(0)], fleet.clock.now()).await.unwrap();
     let longer = Override { timeout: Some(200 * SECOND), grace: None };
-    fleet.tamper(|seen| seen.facts.as_mut().unwrap().set = longer);
+    behind.change_facts(&unit(0), |facts| facts.set = longer).await;
     let (_walk, _stop) = fleet.walk();
     fleet.until_present(&unit(0)).await;
 }
 
 #[tokio::test]
-async fn a_unit_that_is_overdue_is_found_without_the_index() {
-    let fleet = Fleet::new();
+async fn a_unit_that_is_overdue_is_found_though_its_next_look_is_far_away() {
+    let (behind, fleet) = Behind::start().await;
     fleet.hear(1).await;
     fleet.pass(101 * SECOND).await;
+    let deadlines = key(&unit(0), &fleet.engine, "deadlines");
+    let far = Timestamp::NEVER.as_millis().to_string();
+    let () = behind.ask(&["ZADD", &deadlines, &far, &unit(0).to_string()]).await.unwrap();
     let (_walk, _stop) = fleet.walk();
     fleet.until_offline(&unit(0)).await;
 }
 
 #[tokio::test]
 async fn nobody_is_looked_at_while_rollcall_is_blind() {
-    let fleet = Fleet::new();
+    let (_behind, fleet) = Behind::start().await;
     fleet.hear(1).await;
     fleet.clock.advance(500 * SECOND);
     let (_walk, _stop) = fleet.walk();
@@ -213,7 +269,7 @@ async fn nobody_is_looked_at_while_rollcall_is_blind() {
 
 #[tokio::test]
 async fn records_that_were_closed_long_ago_are_forgotten_and_open_ones_are_not() {
-    let fleet = Fleet::new();
+    let (_behind, fleet) = Behind::start().await;
     fleet.hear(2).await;
     fleet.pass(101 * SECOND).await;
     fleet.roll.look(&[unit(0), unit(1)], fleet.clock.now()).await.unwrap();

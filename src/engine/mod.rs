@@ -37,6 +37,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::presence::{Change, Hearing, Interval, Labels, OfflineRecord, RecordId, Snapshot, Unit};
+use crate::telemetry::Ailment;
 
 pub mod declared;
 pub mod encoding;
@@ -330,10 +331,10 @@ pub trait Queries: Send + Sync {
 }
 
 /// What is wrong with an engine that works all the same, and what to do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// A short constant name, for logs and metrics.
-    pub name: &'static str,
+    /// Its name, for logs and metrics.
+    pub name: Ailment,
     /// What is wrong and what to do.
     pub text: String,
 }
@@ -350,8 +351,9 @@ pub enum Hint {
 /// An engine: all of the above, and a word on its health.
 #[async_trait]
 pub trait Engine: UnitStore + HearingStore + AlertStore + Queries {
-    /// Looks at the engine's settings and condition. An error means that it cannot work at all.
-    async fn examine(&self) -> Result<Vec<Warning>>;
+    /// Looks at the engine's settings and condition, and at how far its clock is from `now`. An
+    /// error means that it cannot work at all.
+    async fn examine(&self, now: Timestamp) -> Result<Vec<Warning>>;
 
     /// Sends hints that units may be due, until nobody receives them any more. Hints may be lost,
     /// late or wrong. An error ends it; what it would have told meanwhile is lost.

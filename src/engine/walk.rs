@@ -7,21 +7,28 @@
 //! - a unit with an open record that is allowed another silence than when it was written;
 //! - a unit that is overdue although its next look is far away: its kind's timeout was shortened.
 //!
-//! Holds one page at a time. It decides nothing: [`Roll::look`] does. When the engine fails it
+//! Holds a few pages at a time. It decides nothing: [`Roll::look`] does. When the engine fails it
 //! says so, waits a little and goes on with the next partition; a partition that was not walked
 //! completely counts as not compared.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::mirror::Mark;
 use super::{Engine, Mirror, Result, Roll};
 use crate::clock::{Clock, Timestamp};
 use crate::presence::{self, Snapshot, Standing, Unit, Verdict};
 use crate::telemetry::{Source, Telemetry};
+
+/// How many pages are read before the next rest. Each rest costs a wake-up of several threads,
+/// which for a single page of some sixty units is more than the page itself.
+const PAGES_A_STEP: u32 = 16;
+
+/// How many pages are under way at once, so that the engine works on one while another is compared.
+const PAGES_AT_ONCE: usize = 8;
 
 /// The wait after the engine failed.
 const REST: Duration = Duration::from_secs(1);
@@ -83,18 +90,22 @@ impl Walk {
         let began = self.clock.now();
         let whole = self.mirror.mark(partition);
         let first = !self.mirror.is_partition_filled(partition);
-        for page in 0..self.engine.pages() {
-            let mark = self.mirror.mark(partition);
-            self.page(partition, page, mark).await?;
+        let pages = self.engine.pages();
+        for from in (0..pages).step_by(PAGES_A_STEP as usize) {
+            let step = from..pages.min(from + PAGES_A_STEP);
+            pace.take(step.len());
+            let read = stream::iter(step).map(|page| self.page(partition, page));
+            read.buffer_unordered(PAGES_AT_ONCE).try_collect::<()>().await?;
             if !first {
-                pace.step().await;
+                pace.rest().await;
             }
         }
         self.mirror.finish(whole, began);
         Ok(())
     }
 
-    async fn page(&self, partition: u16, page: u32, mark: Mark) -> Result<()> {
+    async fn page(&self, partition: u16, page: u32) -> Result<()> {
+        let mark = self.mirror.mark(partition);
         let snapshots = self.engine.walk(partition, page).await?;
         self.telemetry.engine_up(None);
         self.mirror.compare(mark, &snapshots);
@@ -152,8 +163,11 @@ impl Pace {
         Pace { began: Instant::now(), period, steps: steps.max(1), taken: 0 }
     }
 
-    async fn step(&mut self) {
-        self.taken += 1;
+    fn take(&mut self, steps: usize) {
+        self.taken += steps as u64;
+    }
+
+    async fn rest(&self) {
         sleep_until(self.began + self.period.mul_f64(self.taken as f64 / self.steps as f64)).await;
     }
 

@@ -202,7 +202,7 @@ impl Queries for StandIn {
 
 #[async_trait]
 impl Engine for StandIn {
-    async fn examine(&self) -> Result<Vec<Warning>> {
+    async fn examine(&self, _: Timestamp) -> Result<Vec<Warning>> {
         unimplemented!()
     }
 }

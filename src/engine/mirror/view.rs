@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::Mirror;
-use super::row::{Footing, Row};
+use super::row::{Absence, Footing, Row};
 use super::shard::Shard;
 use crate::clock::Timestamp;
 use crate::presence::{self, Facts, Hearing, Kind, KindRules, Override, Snapshot, Standing, State, Unit};
@@ -95,26 +95,23 @@ impl Mirror {
         })
     }
 
-    /// Counts all units. Takes some tens of milliseconds for a million.
+    /// Counts all units. Takes some ten milliseconds for a million.
     pub fn summary(&self, hearing: &Hearing, now: Timestamp) -> Summary {
         let mut judge = Judge::new(&self.kinds, hearing, now);
         let mut states = vec![[0; State::ALL.len()]; self.kinds.len()];
-        let mut newest = [0; WINDOWS.len()];
+        // By in how many windows they were heard. Counting without branches is the fastest, as
+        // each row may fall into another one.
+        let mut heard_in = [0; WINDOWS.len() + 1];
+        let starts = WINDOWS.map(|(_, length)| now - length);
         let mut cursor = Cursor::default();
         while self.read_piece(&mut cursor, |shard, place, row| {
             states[usize::from(row.kind)][judge.state(shard, place, row) as usize] += 1;
             if row.footing.is_heard() {
-                let age = now.since(row.last_seen);
-                if let Some(window) = WINDOWS.iter().position(|(_, length)| age <= *length) {
-                    newest[window] += 1;
-                }
+                heard_in[starts.iter().filter(|start| **start <= row.last_seen).count()] += 1;
             }
         }) {}
-        let mut sum = 0;
-        let seen_within = newest.map(|count| {
-            sum += count;
-            sum
-        });
+        // A unit that was heard in so many windows was heard in the longest ones.
+        let seen_within = std::array::from_fn(|window| heard_in[WINDOWS.len() - window..].iter().sum());
         Summary { kinds: self.kinds().cloned().zip(states).collect(), seen_within }
     }
 
@@ -157,9 +154,14 @@ impl Judge<'_> {
         if row.footing.is_offline() {
             return State::Offline;
         }
-        let facts = self.snapshot.facts.get_or_insert_with(|| Facts::new(Standing::Present, Timestamp::ZERO));
         let policy = shard.policy(row);
         let absence = shard.absence(place);
+        // Most rows. Blind time only ever moves a deadline back, so a unit that was heard within its
+        // timeout has time left by any ledger, and nothing else has to be asked.
+        if absence == Absence::default() && self.now.since(row.last_seen) <= policy.timeout {
+            return if row.footing.is_heard() { State::Online } else { State::NeverSeen };
+        }
+        let facts = self.snapshot.facts.get_or_insert_with(|| Facts::new(Standing::Present, Timestamp::ZERO));
         facts.standing = match row.footing {
             Footing::NeverSeen => Standing::NeverSeen,
             _ => Standing::Present,

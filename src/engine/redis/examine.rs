@@ -1,24 +1,35 @@
 //! What is wrong with the server though it answers, and what to do: each problem has a name.
 
+use std::time::Duration;
+
 use redis::{InfoDict, pipe};
+use tokio::time::Instant;
 
 use super::RedisEngine;
+use crate::clock::Timestamp;
 use crate::engine::{EngineError, Result, Warning};
+use crate::telemetry::Ailment;
 
 /// The oldest server that knows every command that is used.
 const OLDEST: (u32, u32) = (6, 2);
 
-pub(super) async fn examine(engine: &RedisEngine) -> Result<Vec<Warning>> {
+/// Clocks further apart than this are worth a word.
+const FARTHEST: Duration = Duration::from_millis(500);
+
+pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
     let mut pipe = pipe();
-    pipe.cmd("INFO").hget(engine.keys.meta(), "fleet");
-    let (info, fleet): (InfoDict, Option<String>) = engine.topology.send("info", &pipe).await?;
+    pipe.cmd("TIME").cmd("INFO").hget(engine.keys.meta(), "fleet");
+    let asked = Instant::now();
+    let (time, info, fleet): ((i64, i64), InfoDict, Option<String>) =
+        engine.topology.send("info", &pipe).await?;
+    let took = asked.elapsed();
     check_version(&info)?;
     let mut warnings = Vec::new();
     let mut warn = |name, text: String| warnings.push(Warning { name, text });
     if fleet.as_ref() != Some(&engine.fleet) {
         super::found_fleet(&engine.topology, &engine.keys).await?;
         warn(
-            "engine_lost_its_data",
+            Ailment::LostItsData,
             "the fleet in redis is not the one that was there at the start; units are known again when they \
              are heard, those that stay silent are not: compare with your registry, then restart rollcall"
                 .into(),
@@ -26,7 +37,7 @@ pub(super) async fn examine(engine: &RedisEngine) -> Result<Vec<Warning>> {
     }
     if info.get::<u64>("evicted_keys").unwrap_or(0) > 0 {
         warn(
-            "keys_evicted",
+            Ailment::KeysEvicted,
             "redis has evicted keys and may have dropped units; raise its maxmemory and set maxmemory-policy \
              noeviction"
                 .into(),
@@ -34,7 +45,7 @@ pub(super) async fn examine(engine: &RedisEngine) -> Result<Vec<Warning>> {
     }
     if info.get::<String>("maxmemory_policy").is_some_and(|policy| policy != "noeviction") {
         warn(
-            "eviction_possible",
+            Ailment::EvictionPossible,
             "redis may evict keys when it is full; set maxmemory-policy noeviction".into(),
         );
     }
@@ -42,12 +53,15 @@ pub(super) async fn examine(engine: &RedisEngine) -> Result<Vec<Warning>> {
     let has_aof = info.get::<u8>("aof_enabled") == Some(1);
     if !has_aof && saves.as_deref().is_ok_and(str::is_empty) {
         warn(
-            "persistence_off",
+            Ailment::PersistenceOff,
             "redis forgets the fleet when it restarts; set appendonly yes (or save points)".into(),
         );
     }
+    if let Some(text) = check_clock(time, now, took) {
+        warn(Ailment::ClockOff, text);
+    }
     if let Some(text) = check_notifications(engine).await {
-        warn("notifications_off", text);
+        warn(Ailment::NotificationsOff, text);
     }
     Ok(warnings)
 }
@@ -63,6 +77,21 @@ fn check_version(info: &InfoDict) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Says by how much the server's clock is off, if it is. Its time was read at some moment of the
+/// `took` after `now`, so only what lies outside of that is a difference of clocks.
+fn check_clock((seconds, micros): (i64, i64), now: Timestamp, took: Duration) -> Option<String> {
+    let theirs = Timestamp::from_millis(seconds.saturating_mul(1000).saturating_add(micros / 1000));
+    let (ahead, behind) = (theirs.since(now + took), now.since(theirs));
+    let (apart, direction) = if behind.is_zero() { (ahead, "ahead of") } else { (behind, "behind") };
+    (apart > FARTHEST).then(|| {
+        format!(
+            "the clock of redis is {} ms {direction} that of this machine; one of them tells wrong times: run a \
+             time service such as chrony on both",
+            apart.as_millis()
+        )
+    })
 }
 
 /// Makes sure that expiry is notified, and says so where that cannot be had.
@@ -105,7 +134,33 @@ async fn setting(engine: &RedisEngine, name: &str) -> std::result::Result<String
 
 #[cfg(test)]
 mod tests {
-    use super::notifies;
+    use super::*;
+
+    #[test]
+    fn clocks_are_apart_if_the_journey_does_not_explain_the_difference() {
+        let now = Timestamp::from_millis(1_700_000_000_000);
+        // (their time after ours, how long the question took, what is said)
+        let cases = [
+            (0, 0, None),
+            (500, 0, None),
+            (-500, 0, None),
+            (501, 0, Some("501 ms ahead of")),
+            (-501, 0, Some("501 ms behind")),
+            (2500, 2000, None),
+            (2501, 2000, Some("501 ms ahead of")),
+            (-501, 2000, Some("501 ms behind")),
+        ];
+        for (apart, took, expected) in cases {
+            let theirs = now.as_millis() + apart;
+            let time = (theirs / 1000, theirs % 1000 * 1000 + 999);
+            let said = check_clock(time, now, Duration::from_millis(took));
+            let as_expected = match (&said, expected) {
+                (Some(said), Some(expected)) => said.contains(expected),
+                (said, expected) => said.is_none() && expected.is_none(),
+            };
+            assert!(as_expected, "{apart} ms within {took} ms: {said:?}");
+        }
+    }
 
     #[test]
     fn expiry_is_notified_if_key_events_and_expired_or_all_are_on() {

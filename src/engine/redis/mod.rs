@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use redis::pipe;
 
 use super::{Engine, EngineError, Result, Warning};
+use crate::clock::Timestamp;
 use crate::presence::Hearing;
 use crate::telemetry::Telemetry;
 
@@ -90,8 +91,8 @@ async fn found_fleet(topology: &Topology, keys: &Keys) -> Result<String> {
 
 #[async_trait]
 impl Engine for RedisEngine {
-    async fn examine(&self) -> Result<Vec<Warning>> {
-        examine::examine(self).await
+    async fn examine(&self, now: Timestamp) -> Result<Vec<Warning>> {
+        examine::examine(self, now).await
     }
 
     async fn listen(&self, hints: tokio::sync::mpsc::Sender<super::Hint>) -> Result<()> {

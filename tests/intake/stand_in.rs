@@ -205,4 +205,7 @@ impl Engine for StandIn {
     async fn examine(&self, _: Timestamp) -> Result<Vec<Warning>> {
         unimplemented!()
     }
+    async fn listen(&self, _: tokio::sync::mpsc::Sender<Hint>) -> Result<()> {
+        unimplemented!()
+    }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::Clock;
-use rollcall::engine::Roll;
 use rollcall::engine::roll::{HearingConfig, Rules};
+use rollcall::engine::{Mirror, Roll};
 use rollcall::intake::{self, Config, Fields};
 use rollcall::presence::{Kind, KindRules};
 use rollcall::simulate::servers::{Server, free_port};
@@ -108,10 +108,11 @@ impl World {
             settle: Duration::ZERO,
             tell: Duration::from_secs(300),
         };
+        let rules = Arc::new(rules);
         let roll = Arc::new(Roll::new(
             self.engine.clone(),
-            Arc::new(rules),
-            Arc::default(),
+            rules.clone(),
+            Arc::new(Mirror::new(rules, 1)),
             telemetry.clone(),
             hearing,
             Arc::default(),

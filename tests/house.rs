@@ -36,6 +36,10 @@ const KEPT_INSIDE: [(&str, &[&str]); 3] = [
 /// What the floor of meaning does without: it decides, and touches nothing.
 const NOT_ON_THE_GROUND: [&str; 6] = ["tokio", "redis", "std::net", "std::fs", "std::process", "std::thread"];
 
+/// One TLS provider is enough, and nothing of the system is linked; deny.toml says it too.
+const NOT_BUILT_IN: [&str; 2] = ["aws-lc-sys", "openssl-sys"];
+const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
 /// Files above this are worth splitting.
 const LONG: usize = 450;
 
@@ -202,6 +206,21 @@ fn long_files_are_named() {
     for source in sources().iter().filter(|source| source.lines > LONG) {
         println!("{} has {} lines; is it the noun to which everything is added?", source.path, source.lines);
     }
+}
+
+#[test]
+fn what_is_built_in_comes_from_the_registry_and_needs_no_foreign_tls() {
+    let lock = std::fs::read_to_string(root().join("Cargo.lock")).expect("it is part of the repository");
+    let value = |line: &str, key: &str| line.strip_prefix(key).map(|text| text.trim_matches('"').to_owned());
+    let names = lock.lines().filter_map(|line| value(line, "name = "));
+    let foreign = names.filter(|name| NOT_BUILT_IN.contains(&name.as_str()));
+    let mut found: Vec<String> =
+        foreign.map(|name| format!("{name} is in Cargo.lock: TLS is ring's")).collect();
+    let sources = lock.lines().filter_map(|line| value(line, "source = "));
+    found.extend(
+        sources.filter(|source| source != REGISTRY).map(|source| format!("a crate comes from {source}")),
+    );
+    none(found);
 }
 
 #[test]

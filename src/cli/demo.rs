@@ -113,12 +113,11 @@ async fn follow(mut seen: watch::Receiver<Progress>, screen: &Screen) {
 }
 
 fn summarize(fleet: &Summary, world: &World, screen: &Screen) {
-    let (offline, back) = world.told();
+    let ((offline, back), (webhooks, mails)) = (world.told(), world.received());
     screen.say(&format!(
         "the fleet has ended after {:.0} s and {} heartbeats; operators were told of {offline} silences and {back} \
-         returns, in {} mails and as many webhooks as groups",
+         returns, in {webhooks} webhooks and {mails} mails",
         fleet.took.as_secs_f64(),
         fleet.sent,
-        world.mails(),
     ));
 }

@@ -85,8 +85,9 @@ impl World {
         (count("offline"), count("online"))
     }
 
-    pub fn mails(&self) -> usize {
-        self.mail.mails().len()
+    /// How many webhooks and how many mails came.
+    pub fn received(&self) -> (usize, usize) {
+        (self.hook.received().len(), self.mail.mails().len())
     }
 }
 

@@ -53,6 +53,33 @@ const COMMANDS: &str = "SET GET MGET DEL UNLINK EXISTS PTTL PEXPIRE PEXPIREAT PE
     LPUSH RPUSH LPOP RPOP LRANGE LLEN LTRIM LREM LINDEX \
     XADD XDEL XLEN XRANGE XREVRANGE XTRIM";
 
+/// What is asked of the server itself, outside of scripts.
+const QUESTIONS: &str = "TIME INFO CONFIG EVAL";
+
+/// Methods of pipelines whose commands are newer than Redis 6.2; a name that begins like one counts.
+const NEWER: [&str; 20] = [
+    "blmpop",
+    "bzmpop",
+    "del_ex",
+    "expire_time",
+    "fcall",
+    "function_",
+    "hexpire",
+    "hget_del",
+    "hget_ex",
+    "hpersist",
+    "hpexpire",
+    "hpttl",
+    "hset_ex",
+    "httl",
+    "lcs",
+    "lmpop",
+    "mset_ex",
+    "pexpire_time",
+    "sintercard",
+    "zmpop",
+];
+
 struct Source {
     path: String,
     /// Its code: without comments, and without the tests at its foot.
@@ -240,6 +267,22 @@ fn scripts_say_what_they_take_and_call_nothing_newer_than_redis_6_2() {
                 found.push(format!("{}: {call:?} is not among the allowed commands", path.display()));
             }
         }
+    }
+    none(found);
+}
+
+#[test]
+fn pipelines_send_nothing_newer_than_redis_6_2() {
+    let allowed: BTreeSet<&str> = COMMANDS.split_whitespace().chain(QUESTIONS.split_whitespace()).collect();
+    let mut found = Vec::new();
+    for source in sources().iter().filter(|source| source.path.starts_with("src/engine/redis/")) {
+        for command in source.code.split("cmd(\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+            if !allowed.contains(command) {
+                found.push(format!("{}: {command:?} is not among the allowed commands", source.path));
+            }
+        }
+        let newer = NEWER.iter().filter(|method| source.code.contains(&format!(".{method}")));
+        found.extend(newer.map(|method| format!("{}: {method} is newer than Redis 6.2", source.path)));
     }
     none(found);
 }

@@ -21,3 +21,8 @@ pub(super) fn start(log: &LogConfig) {
 pub(super) fn start_quietly() {
     start(&LogConfig { format: LogFormat::Human, level: "error".into() });
 }
+
+/// Starts the log of a command whose result says everything that went wrong.
+pub(super) fn start_silently() {
+    start(&LogConfig { format: LogFormat::Human, level: "off".into() });
+}

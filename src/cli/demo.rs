@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 use tokio::sync::watch;
 
@@ -54,7 +55,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start(&LogConfig { format: LogFormat::Human, level: "error".into() });
     let stop = signals::stop(HangUp::Stop)?;
     let screen = Screen::new(stop.clone());
-    let listen = arguments.listen.map_or_else(usual_address, Ok)?;
+    let listen = free_address(arguments.listen)?;
     let world = World::start(&screen).await?;
     let config = world.config(listen)?;
     screen.welcome(&arguments, listen, world.broker.port());
@@ -77,11 +78,15 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The usual address, or one with a free port.
-fn usual_address() -> std::io::Result<SocketAddr> {
-    let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, USUAL_PORT));
-    let found = TcpListener::bind(usual).or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
-    found.local_addr()
+/// The address that was asked for; else the usual one, or one with a free port where it is taken.
+fn free_address(asked_for: Option<SocketAddr>) -> anyhow::Result<SocketAddr> {
+    let found = match asked_for {
+        Some(address) => TcpListener::bind(address)
+            .with_context(|| format!("cannot listen on {address}; choose another --listen"))?,
+        None => TcpListener::bind((Ipv4Addr::LOCALHOST, USUAL_PORT))
+            .or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?,
+    };
+    Ok(found.local_addr()?)
 }
 
 fn fleet_config(arguments: &Arguments, broker: u16) -> FleetConfig {

@@ -1,12 +1,14 @@
 //! The program as people and scripts meet it: its exit codes and what it prints.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::simulate::webhook_sink::{Options, WebhookSink};
 use serde_json::Value;
 
 /// How long the program may take to say the next thing.
@@ -70,9 +72,8 @@ fn check_finds_everything_in_order_when_it_is() {
     let found = outcomes(&output);
     assert_eq!(output.status.code(), Some(0), "{found:?}");
     assert!(found.iter().all(|(_, outcome)| outcome == "ok"), "{}", text(&output.stdout));
-    for name in ["configuration", "redis", "redis clock", "redis events", "redis persistence", "mqtt"] {
-        assert!(found.iter().any(|(found, _)| found == name), "{name} is not among {found:?}");
-    }
+    let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["configuration", "engine", "mqtt"]);
     let output = rollcall(dir.path(), &["check"], &variables);
     assert!(text(&output.stdout).starts_with("ok    configuration: every option has its default\n"));
 }
@@ -103,11 +104,10 @@ fn check_names_each_dependency_that_fails_and_what_to_do() {
     let output = rollcall(dir.path(), &["check", "--json"], &[]);
     let expected = [
         ("configuration", "ok"),
-        ("redis", "ok"),
-        ("redis clock", "ok"),
-        ("redis events", "warn"),
-        ("redis eviction", "warn"),
-        ("redis persistence", "warn"),
+        ("engine", "ok"),
+        ("eviction_possible", "warn"),
+        ("persistence_off", "warn"),
+        ("notifications_off", "warn"),
         ("mqtt", "ok"),
         ("receiver hook", "fail"),
         ("receiver mail", "fail"),
@@ -115,15 +115,76 @@ fn check_names_each_dependency_that_fails_and_what_to_do() {
     let expected = expected.map(|(name, outcome)| (name.to_owned(), outcome.to_owned()));
     assert_eq!(outcomes(&output), expected, "{}", text(&output.stdout));
     assert_eq!(output.status.code(), Some(1));
+    let (events, keys) = settled(&redis, "12345678");
+    assert_eq!((events.as_str(), keys), ("", 0), "a check changes nothing");
 
     std::fs::write(dir.path().join("password"), "wrong\n").unwrap();
     let dead = format!("mqtt://127.0.0.1:{dead}");
     let output = rollcall(dir.path(), &["check"], &[("ROLLCALL_MQTT__URL", &dead)]);
     let told = text(&output.stdout);
-    assert!(told.contains("FAIL  redis: redis://127.0.0.1:"), "{told}");
-    assert!(told.contains("check the user in engine.url and engine.password_file"), "{told}");
+    assert!(told.contains("FAIL  engine: redis at redis://127.0.0.1:"), "{told}");
+    assert!(told.contains("refused the login; check engine.url and engine.password_file"), "{told}");
     assert!(told.contains("FAIL  mqtt: "), "{told}");
     assert!(!told.contains("wrong"), "{told}");
+}
+
+/// The setting of notifications, and how many keys there are.
+fn settled(redis: &Server, password: &str) -> (String, usize) {
+    let url = format!("redis://:{password}@127.0.0.1:{}/0", redis.port());
+    let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
+    let events: (String, String) =
+        redis::cmd("CONFIG").arg(&["GET", "notify-keyspace-events"]).query(&mut connection).unwrap();
+    (events.1, redis::cmd("DBSIZE").query(&mut connection).unwrap())
+}
+
+#[test]
+fn check_finds_out_what_the_user_of_redis_may_not_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = |name: &str, args: &[&str]| {
+        Server::redis(&dir.path().join(name), free_port().unwrap(), args).unwrap()
+    };
+    let check = |redis: &Server| {
+        let url = format!("redis://fleet:secret@127.0.0.1:{}/0", redis.port());
+        let output = rollcall(dir.path(), &["check"], &[("ROLLCALL_ENGINE__URL", &url)]);
+        assert!(!text(&output.stdout).contains("secret"));
+        text(&output.stdout)
+    };
+    let login = "--user fleet on >secret ~rollcall:* ";
+    let user = |rights: &str| format!("{login}{rights}").split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let cases = [
+        (
+            "&* +@all -config",
+            "ok    engine: ",
+            "warn  notifications_off: redis does not let its settings be read",
+        ),
+        (
+            "resetchannels +@all",
+            "ok    engine: ",
+            "warn  notifications_off: notifications of expiry cannot be heard",
+        ),
+        ("&* +@all -eval", "FAIL  engine: ", "does not permit a command; check the rights of its user"),
+        ("&* +@all -zadd", "FAIL  engine: ", "does not permit a command; check the rights of its user"),
+        ("resetkeys ~other:* &* +@all", "FAIL  engine: ", "does not permit a"),
+    ];
+    for (number, (rights, engine, expected)) in cases.into_iter().enumerate() {
+        let rights = user(rights);
+        let rights: Vec<&str> = rights.iter().map(String::as_str).collect();
+        let told = check(&server(&number.to_string(), &rights));
+        assert!(told.contains(engine) && told.contains(expected), "{rights:?}: {told}");
+    }
+    let primary = server("primary", &[]);
+    let of = primary.port().to_string();
+    let told = check(&server(
+        "replica",
+        &[user("&* +@all").iter().map(String::as_str).collect(), vec!["--replicaof", "127.0.0.1", &of]]
+            .concat(),
+    ));
+    assert!(told.contains("is a replica; engine.url has to name the primary"), "{told}");
+    let told = check(&server(
+        "cluster",
+        &[user("&* +@all").iter().map(String::as_str).collect(), vec!["--cluster-enabled", "yes"]].concat(),
+    ));
+    assert!(told.contains("FAIL  engine: "), "{told}");
 }
 
 #[test]
@@ -135,6 +196,28 @@ fn a_broker_that_wants_another_name_is_found() {
     let output = rollcall(dir.path(), &["check"], &[("ROLLCALL_MQTT__URL", &url)]);
     let told = text(&output.stdout);
     assert!(told.contains("FAIL  mqtt: ") && told.contains("check mqtt.username and its password"), "{told}");
+}
+
+#[test]
+fn a_service_that_cannot_start_says_what_to_do_and_ends_with_1() {
+    let dir = tempfile::tempdir().unwrap();
+    let password = ["--requirepass", "12345678"];
+    let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &password).unwrap();
+    let url = format!("redis://:wrong@127.0.0.1:{}/0", redis.port());
+    let free = format!("127.0.0.1:{}", free_port().unwrap());
+    let with = [("ROLLCALL_ENGINE__URL", url.as_str()), ("ROLLCALL_HTTP__LISTEN", free.as_str())];
+    let output = rollcall(dir.path(), &["serve"], &with);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("refused the login; check engine.url and engine.password_file"), "{told}");
+    assert!(!told.contains("wrong@"), "{told}");
+
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = held.local_addr().unwrap().to_string();
+    let output = rollcall(dir.path(), &["serve"], &[("ROLLCALL_HTTP__LISTEN", &taken)]);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains(&format!("cannot listen on {taken}; choose another http.listen")), "{told}");
 }
 
 #[test]
@@ -205,4 +288,85 @@ fn a_test_for_a_receiver_that_is_not_there_names_those_that_are() {
     let output = rollcall(dir.path(), &["send-test", "--receiver", "hook"], &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("receiver hook was not told: "), "{}", text(&output.stderr));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_gets_the_test_that_it_is_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let options = Options { secret: Some(secret.to_owned()), ..Options::default() };
+    let sink = WebhookSink::start(options).await.unwrap();
+    let hook = format!(
+        "receiver = [{{ name = \"hook\", type = \"webhook\", url = \"{}\", secret = \"{secret}\" }}]",
+        sink.url()
+    );
+    std::fs::write(dir.path().join("rollcall.toml"), hook).unwrap();
+    let output = rollcall(dir.path(), &["send-test", "--receiver", "hook"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "receiver hook has taken the test\n");
+    assert_eq!(sink.received().len(), 1);
+}
+
+/// A demo in a directory of its own, and the lines that it prints.
+fn demo(dir: &Path, more: &[&str]) -> (Child, mpsc::Receiver<String>) {
+    // With this seed the first silence begins soon.
+    let arguments = [&["demo", "--units", "3", "--seed", "3"], more].concat();
+    let temporary = dir.to_str().unwrap();
+    let mut command = command(dir, &arguments, &[("TMPDIR", temporary)]);
+    let mut demo = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = follow(demo.stdout.take().unwrap());
+    (demo, lines)
+}
+
+/// Waits for a line with that text, and answers with it.
+fn line_with(lines: &mpsc::Receiver<String>, wanted: &str) -> String {
+    let mut all = String::new();
+    loop {
+        let line = lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no {wanted:?} in:\n{all}"));
+        if line.contains(wanted) {
+            return line;
+        }
+        all += &(line + "\n");
+    }
+}
+
+#[test]
+fn a_demo_shows_a_silence_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let listen = format!("127.0.0.1:{}", free_port().unwrap());
+    let (mut demo, lines) = demo(dir.path(), &["--listen", &listen]);
+    line_with(&lines, "webhook: OFFLINE detector/sim-00000");
+    line_with(&lines, "mail to ops@demo.example: OFFLINE");
+    let asked = Command::new("kill").args(["-TERM", &demo.id().to_string()]).status().unwrap();
+    assert!(asked.success());
+    line_with(&lines, "operators were told of ");
+    assert_eq!(demo.wait().unwrap().code(), Some(0));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_demo_that_is_killed_takes_its_servers_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let listen = format!("127.0.0.1:{}", free_port().unwrap());
+    let (mut demo, lines) = demo(dir.path(), &["--listen", &listen]);
+    let line = line_with(&lines, "mosquitto_pub -p ");
+    let port = line.split(' ').skip_while(|word| *word != "-p").nth(1).unwrap();
+    let mut broker = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    demo.kill().unwrap();
+    demo.wait().unwrap();
+    broker.set_read_timeout(Some(PATIENCE)).unwrap();
+    // The end of the connection, or its reset: anything but silence.
+    let heard = broker.read(&mut [0]);
+    assert!(!heard.is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "the broker still runs");
+}
+
+#[test]
+fn a_demo_takes_a_free_port_where_the_usual_one_is_taken_and_ends_when_its_time_is_over() {
+    let dir = tempfile::tempdir().unwrap();
+    // If this fails, it is because somebody else holds it.
+    let _held = std::net::TcpListener::bind("127.0.0.1:8080");
+    let (mut demo, lines) = demo(dir.path(), &["--duration", "1s"]);
+    line_with(&lines, "Port 8080 is taken; the web server listens on ");
+    line_with(&lines, "the fleet has ended after 1 s");
+    assert_eq!(demo.wait().unwrap().code(), Some(0));
 }

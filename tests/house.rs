@@ -36,6 +36,10 @@ const KEPT_INSIDE: [(&str, &[&str]); 3] = [
 /// What the floor of meaning does without: it decides, and touches nothing.
 const NOT_ON_THE_GROUND: [&str; 6] = ["tokio", "redis", "std::net", "std::fs", "std::process", "std::thread"];
 
+/// One TLS provider is enough, and nothing of the system is linked; deny.toml says it too.
+const NOT_BUILT_IN: [&str; 2] = ["aws-lc-sys", "openssl-sys"];
+const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+
 /// Files above this are worth splitting.
 const LONG: usize = 450;
 
@@ -48,6 +52,33 @@ const COMMANDS: &str = "SET GET MGET DEL UNLINK EXISTS PTTL PEXPIRE PEXPIREAT PE
     SADD SREM SMEMBERS SISMEMBER SMISMEMBER SCARD SPOP \
     LPUSH RPUSH LPOP RPOP LRANGE LLEN LTRIM LREM LINDEX \
     XADD XDEL XLEN XRANGE XREVRANGE XTRIM";
+
+/// What is asked of the server itself, outside of scripts.
+const QUESTIONS: &str = "TIME INFO CONFIG EVAL";
+
+/// Methods of pipelines whose commands are newer than Redis 6.2; a name that begins like one counts.
+const NEWER: [&str; 20] = [
+    "blmpop",
+    "bzmpop",
+    "del_ex",
+    "expire_time",
+    "fcall",
+    "function_",
+    "hexpire",
+    "hget_del",
+    "hget_ex",
+    "hpersist",
+    "hpexpire",
+    "hpttl",
+    "hset_ex",
+    "httl",
+    "lcs",
+    "lmpop",
+    "mset_ex",
+    "pexpire_time",
+    "sintercard",
+    "zmpop",
+];
 
 struct Source {
     path: String,
@@ -205,6 +236,21 @@ fn long_files_are_named() {
 }
 
 #[test]
+fn what_is_built_in_comes_from_the_registry_and_needs_no_foreign_tls() {
+    let lock = std::fs::read_to_string(root().join("Cargo.lock")).expect("it is part of the repository");
+    let value = |line: &str, key: &str| line.strip_prefix(key).map(|text| text.trim_matches('"').to_owned());
+    let names = lock.lines().filter_map(|line| value(line, "name = "));
+    let foreign = names.filter(|name| NOT_BUILT_IN.contains(&name.as_str()));
+    let mut found: Vec<String> =
+        foreign.map(|name| format!("{name} is in Cargo.lock: TLS is ring's")).collect();
+    let sources = lock.lines().filter_map(|line| value(line, "source = "));
+    found.extend(
+        sources.filter(|source| source != REGISTRY).map(|source| format!("a crate comes from {source}")),
+    );
+    none(found);
+}
+
+#[test]
 fn scripts_say_what_they_take_and_call_nothing_newer_than_redis_6_2() {
     let allowed: BTreeSet<&str> = COMMANDS.split_whitespace().collect();
     let mut found = Vec::new();
@@ -221,6 +267,22 @@ fn scripts_say_what_they_take_and_call_nothing_newer_than_redis_6_2() {
                 found.push(format!("{}: {call:?} is not among the allowed commands", path.display()));
             }
         }
+    }
+    none(found);
+}
+
+#[test]
+fn pipelines_send_nothing_newer_than_redis_6_2() {
+    let allowed: BTreeSet<&str> = COMMANDS.split_whitespace().chain(QUESTIONS.split_whitespace()).collect();
+    let mut found = Vec::new();
+    for source in sources().iter().filter(|source| source.path.starts_with("src/engine/redis/")) {
+        for command in source.code.split("cmd(\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+            if !allowed.contains(command) {
+                found.push(format!("{}: {command:?} is not among the allowed commands", source.path));
+            }
+        }
+        let newer = NEWER.iter().filter(|method| source.code.contains(&format!(".{method}")));
+        found.extend(newer.map(|method| format!("{}: {method} is newer than Redis 6.2", source.path)));
     }
     none(found);
 }

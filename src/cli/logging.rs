@@ -1,5 +1,7 @@
 //! Where log lines go: to standard error, for people or for machines.
 
+use std::io::{IsTerminal, stderr};
+
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{LogConfig, LogFormat};
@@ -7,9 +9,10 @@ use crate::config::{LogConfig, LogFormat};
 /// Starts the log of a service. `RUST_LOG`, where it is set, wins over the configured level.
 pub(super) fn start(log: &LogConfig) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(&log.level));
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
     match log.format {
-        LogFormat::Human => subscriber.init(),
+        // Colours only where somebody sees them.
+        LogFormat::Human => subscriber.with_ansi(stderr().is_terminal()).init(),
         LogFormat::Json => subscriber.json().flatten_event(true).init(),
     }
 }
@@ -17,4 +20,9 @@ pub(super) fn start(log: &LogConfig) {
 /// Starts the log of a command that prints its result itself: errors only.
 pub(super) fn start_quietly() {
     start(&LogConfig { format: LogFormat::Human, level: "error".into() });
+}
+
+/// Starts the log of a command whose result says everything that went wrong.
+pub(super) fn start_silently() {
+    start(&LogConfig { format: LogFormat::Human, level: "off".into() });
 }

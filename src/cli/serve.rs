@@ -2,13 +2,14 @@
 
 use std::process::ExitCode;
 
-use super::{ConfigFile, logging, signals};
+use super::signals::{self, HangUp};
+use super::{ConfigFile, logging};
 use crate::service;
 
 pub(super) async fn run(file: ConfigFile) -> anyhow::Result<ExitCode> {
     let config = file.load()?;
     logging::start(&config.log);
-    let stop = signals::stop()?;
+    let stop = signals::stop(HangUp::Reload)?;
     match &config.source {
         Some(path) => tracing::info!(file = %path.display(), "configuration loaded"),
         None => tracing::info!("no rollcall.toml here: every option has its default"),

@@ -3,9 +3,18 @@
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+/// What SIGHUP means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HangUp {
+    /// To a service: read the configuration again. It is only noted so far.
+    Reload,
+    /// To what somebody runs at a terminal: the terminal is gone, so stop.
+    Stop,
+}
+
 /// A token that the first SIGTERM or Ctrl-C cancels; what is under way is brought to an end then.
-/// The second one ends the process at once. SIGHUP, which would end it too, is only noted.
-pub(super) fn stop() -> std::io::Result<CancellationToken> {
+/// The second one ends the process at once.
+pub(super) fn stop(on_hang_up: HangUp) -> std::io::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let asked = stop.clone();
     let mut terminate = signal(SignalKind::terminate())?;
@@ -16,7 +25,7 @@ pub(super) fn stop() -> std::io::Result<CancellationToken> {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
-                _ = hang_up.recv() => {
+                _ = hang_up.recv() => if on_hang_up == HangUp::Reload {
                     tracing::warn!("a new configuration cannot be loaded by SIGHUP yet; restart instead");
                     continue;
                 }

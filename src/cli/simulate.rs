@@ -11,7 +11,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::watch;
 
-use super::{logging, signals};
+use super::logging;
+use super::signals::{self, HangUp};
 use crate::config::Span;
 use crate::simulate::fleet::{self, FleetConfig, Progress};
 
@@ -98,7 +99,7 @@ impl Arguments {
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly();
-    let stop = signals::stop()?;
+    let stop = signals::stop(HangUp::Stop)?;
     let fleet = arguments.fleet()?;
     let (progress, seen) = watch::channel(Progress::default());
     let shown = tokio::spawn(show(seen, fleet.duration));

@@ -132,8 +132,9 @@ mod tests {
 
     #[test]
     fn a_deadline_moves_by_the_blind_time_inside_the_silence() {
-        // (blind intervals, last seen, allowed, owed at most, deadline)
-        let cases: [(&[(i64, i64)], i64, u64, u64, i64); 10] = [
+        /// Blind intervals, last seen, allowed, owed at most, deadline.
+        type Case = (&'static [(i64, i64)], i64, u64, u64, i64);
+        let cases: [Case; 10] = [
             (&[], 0, 100, 10, 100),
             (&[(10, 20)], 0, 100, 0, 110),
             (&[(0, 20)], 10, 100, 0, 120), // only the part after it was last seen

@@ -85,7 +85,7 @@ impl Mail {
     /// One line for people.
     pub fn line(&self) -> String {
         let subject = self.header("Subject").unwrap_or_default();
-        format!("mail to {}: {subject}", self.to.join(", "))
+        format!("mail to {}: {}", self.to.join(", "), subject.replace(|c: char| c.is_control(), " "))
     }
 }
 

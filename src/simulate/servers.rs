@@ -1,9 +1,17 @@
 //! Private servers: real programs on free ports of the loopback address, each in a directory of
 //! its own, ended by their own handle when the value goes.
+//!
+//! # Why each has a guard
+//! A process that is killed drops nothing, and its servers would run for ever. The guard is a shell
+//! that waits for the end of a pipe, which comes when this process ends, however it ends. Servers
+//! and guards are in process groups of their own: Ctrl-C is for this process, which ends them when
+//! it has brought its work to an end.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -17,9 +25,31 @@ pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
+/// Does something when this process ends without having dropped the value.
+pub struct Guard(Child);
+
+impl Guard {
+    /// Prepares to run `script`, for which `subject` is `$1`.
+    pub fn new(script: &str, subject: impl AsRef<OsStr>) -> io::Result<Guard> {
+        let mut shell = Command::new("sh");
+        // Nobody ever writes to its input; its end is what the shell waits for.
+        shell.arg("-c").arg(format!("read -r _; {script}")).arg("guard").arg(subject);
+        shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Guard(shell.process_group(0).spawn()?))
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A running server.
 pub struct Server {
     child: Child,
+    guard: Option<Guard>,
     port: u16,
     program: String,
     dir: PathBuf,
@@ -36,6 +66,7 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
+            .process_group(0)
             .spawn()
             .map_err(|error| {
                 io::Error::new(
@@ -43,13 +74,16 @@ impl Server {
                     format!("{program} could not be started ({error}); is it installed?"),
                 )
             })?;
-        let log = File::options().create(true).append(true).open(dir.join(format!("{program}.log")))?;
-        let (lines, seen) = mpsc::channel();
         let stdout = child.stdout.take().expect("it was piped");
         let stderr = child.stderr.take().expect("it was piped");
+        // Before anything else that can fail, so that it is ended then too.
+        let mut server =
+            Server { child, guard: None, port, program: program.to_owned(), dir: dir.to_owned() };
+        server.guard = Some(Guard::new("kill -9 \"$1\"", server.pid().to_string())?);
+        let log = File::options().create(true).append(true).open(dir.join(format!("{program}.log")))?;
+        let (lines, seen) = mpsc::channel();
         follow(stdout, log.try_clone()?, lines.clone());
         follow(stderr, log, lines);
-        let mut server = Server { child, port, program: program.to_owned(), dir: dir.to_owned() };
         server.wait_until(ready, &seen)?;
         Ok(server)
     }
@@ -96,6 +130,8 @@ impl Server {
 
     /// Ends it at once, as a power cut would.
     pub fn kill(&mut self) {
+        // First: once the server has ended, its id may become that of another process.
+        self.guard = None;
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -77,8 +77,11 @@ impl Received {
     /// One line for people.
     pub fn line(&self) -> String {
         let json = self.json();
-        let (kind, data) = (json["type"].as_str().unwrap_or("?"), &json["data"]);
-        let mut line = format!("webhook {kind}");
+        let (kind, data) = (text(&json["type"]), &json["data"]);
+        let mut line = "webhook:".to_owned();
+        if kind != "rollcall.notification" {
+            line += &format!(" {kind}");
+        }
         for (list, word) in [("offline", "OFFLINE"), ("online", "BACK")] {
             let records = data[list].as_array().map(Vec::as_slice).unwrap_or_default();
             if !records.is_empty() {

@@ -1,11 +1,17 @@
 //! What is wrong with the server though it answers, and what to do: each problem has a name.
+//!
+//! A look changes nothing, so that `rollcall check` may look at a server that serves others. Putting
+//! right what can be put right is a step of its own, for the service.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use redis::{InfoDict, pipe};
+use redis::{InfoDict, Pipeline, pipe};
 use tokio::time::Instant;
 
-use super::RedisEngine;
+use super::keys::Keys;
+use super::topology::{Topology, classify};
+use super::{RedisEngine, check_partitions, found_fleet};
 use crate::clock::Timestamp;
 use crate::engine::{EngineError, Result, Warning};
 use crate::telemetry::Ailment;
@@ -16,54 +22,182 @@ const OLDEST: (u32, u32) = (6, 2);
 /// Clocks further apart than this are worth a word.
 const FARTHEST: Duration = Duration::from_millis(500);
 
+/// Detection does not depend on notifications.
+const MEANWHILE: &str = "Detection works by the deadline index meanwhile";
+
+/// What a look at a server found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// What it is, such as `Redis 7.0.15`.
+    pub server: String,
+    /// What is wrong with it.
+    pub warnings: Vec<Warning>,
+}
+
+/// What is read of a server in a look.
+struct Look {
+    info: InfoDict,
+    fleet: Option<String>,
+    partitions: Option<u16>,
+    /// `save` and `notify-keyspace-events`, if they may be read.
+    settings: Result<HashMap<String, String>>,
+    clock: Option<String>,
+}
+
+/// Looks at a server on which the service may run one day, and tries every right that it needs.
+pub(super) async fn survey(topology: &Topology, keys: &Keys, now: Timestamp) -> Result<Condition> {
+    let look = look(topology, keys, now).await?;
+    check_version(&look.info)?;
+    look.partitions.map_or(Ok(()), |found| check_partitions(topology, keys, found))?;
+    topology.send::<()>("probe", &probe(keys)).await?;
+    let mut warnings = look.warnings();
+    let has_notifications = warnings.iter().all(|warning| warning.name != Ailment::NotificationsOff);
+    if has_notifications && let Some(text) = deaf(topology).await {
+        warnings.push(Warning { name: Ailment::NotificationsOff, text });
+    }
+    Ok(Condition { server: server(&look.info), warnings })
+}
+
+/// Looks at the server of a running service, and puts right what can be put right.
 pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
-    let mut pipe = pipe();
-    pipe.cmd("TIME").cmd("INFO").hget(engine.keys.meta(), "fleet");
-    let asked = Instant::now();
-    let (time, info, fleet): ((i64, i64), InfoDict, Option<String>) =
-        engine.topology.send("info", &pipe).await?;
-    let took = asked.elapsed();
-    check_version(&info)?;
-    let mut warnings = Vec::new();
-    let mut warn = |name, text: String| warnings.push(Warning { name, text });
-    if fleet.as_ref() != Some(&engine.fleet) {
-        super::found_fleet(&engine.topology, &engine.keys).await?;
-        warn(
-            Ailment::LostItsData,
-            "the fleet in redis is not the one that was there at the start; units are known again when they \
-             are heard, those that stay silent are not: compare with your registry, then restart rollcall"
-                .into(),
-        );
+    let look = look(&engine.topology, &engine.keys, now).await?;
+    check_version(&look.info)?;
+    let mut warnings = look.warnings();
+    if look.fleet.as_ref() != Some(&engine.fleet) {
+        found_fleet(&engine.topology, &engine.keys).await?;
+        let text = "the fleet in redis is not the one that was there at the start; units are known again when they \
+             are heard, those that stay silent are not: compare with your registry, then restart rollcall";
+        warnings.push(Warning { name: Ailment::LostItsData, text: text.into() });
     }
-    if info.get::<u64>("evicted_keys").unwrap_or(0) > 0 {
-        warn(
-            Ailment::KeysEvicted,
-            "redis has evicted keys and may have dropped units; raise its maxmemory and set maxmemory-policy \
-             noeviction"
-                .into(),
-        );
-    }
-    if info.get::<String>("maxmemory_policy").is_some_and(|policy| policy != "noeviction") {
-        warn(
-            Ailment::EvictionPossible,
-            "redis may evict keys when it is full; set maxmemory-policy noeviction".into(),
-        );
-    }
-    let saves = setting(engine, "save").await;
-    let has_aof = info.get::<u8>("aof_enabled") == Some(1);
-    if !has_aof && saves.as_deref().is_ok_and(str::is_empty) {
-        warn(
-            Ailment::PersistenceOff,
-            "redis forgets the fleet when it restarts; set appendonly yes (or save points)".into(),
-        );
-    }
-    if let Some(text) = check_clock(time, now, took) {
-        warn(Ailment::ClockOff, text);
-    }
-    if let Some(text) = check_notifications(engine).await {
-        warn(Ailment::NotificationsOff, text);
-    }
+    arrange(engine, &look, &mut warnings).await;
     Ok(warnings)
+}
+
+/// Switches notifications on, and says so where that is not permitted.
+async fn arrange(engine: &RedisEngine, look: &Look, warnings: &mut Vec<Warning>) {
+    let Ok(flags) = look.setting("notify-keyspace-events") else { return };
+    if notifies(flags) {
+        return;
+    }
+    warnings.retain(|warning| warning.name != Ailment::NotificationsOff);
+    let mut pipe = pipe();
+    pipe.cmd("CONFIG").arg("SET").arg("notify-keyspace-events").arg(format!("{flags}Ex")).ignore();
+    if let Err(why) = engine.topology.send::<()>("config_set", &pipe).await {
+        let text = format!(
+            "redis does not notify expiry and does not let that be changed ({why}); set notify-keyspace-events to \
+             Ex. {MEANWHILE}"
+        );
+        warnings.push(Warning { name: Ailment::NotificationsOff, text });
+    }
+}
+
+async fn look(topology: &Topology, keys: &Keys, now: Timestamp) -> Result<Look> {
+    let mut questions = pipe();
+    questions.cmd("TIME").cmd("INFO").hmget(keys.meta(), &["fleet", "partitions"]);
+    let asked = Instant::now();
+    type Answer = ((i64, i64), InfoDict, (Option<String>, Option<u16>));
+    let (time, info, (fleet, partitions)): Answer = topology.send("info", &questions).await?;
+    let clock = check_clock(time, now, asked.elapsed());
+    let mut questions = pipe();
+    questions.cmd("CONFIG").arg("GET").arg("save");
+    questions.cmd("CONFIG").arg("GET").arg("notify-keyspace-events");
+    let settings = topology.send::<Vec<HashMap<String, String>>>("config_get", &questions).await;
+    let settings = settings.map(|maps| maps.into_iter().flatten().collect());
+    Ok(Look { info, fleet, partitions, settings, clock })
+}
+
+impl Look {
+    fn setting(&self, name: &str) -> std::result::Result<&str, &EngineError> {
+        self.settings.as_ref().map(|settings| settings.get(name).map_or("", String::as_str))
+    }
+
+    fn warnings(&self) -> Vec<Warning> {
+        let info = &self.info;
+        let evicted = info.get::<u64>("evicted_keys").unwrap_or(0) > 0;
+        let may_evict = info.get::<String>("maxmemory_policy").is_some_and(|policy| policy != "noeviction");
+        let has_aof = info.get::<u8>("aof_enabled") == Some(1);
+        let forgets = !has_aof && self.setting("save").is_ok_and(str::is_empty);
+        let fixed = [
+            (
+                evicted,
+                Ailment::KeysEvicted,
+                "redis has evicted keys and may have dropped units; raise its maxmemory and set maxmemory-policy \
+                 noeviction",
+            ),
+            (
+                may_evict,
+                Ailment::EvictionPossible,
+                "redis may evict keys when it is full; set maxmemory-policy noeviction",
+            ),
+            (
+                forgets,
+                Ailment::PersistenceOff,
+                "redis forgets the fleet when it restarts; set appendonly yes (or save points)",
+            ),
+        ];
+        let fixed = fixed.into_iter().filter(|(present, ..)| *present);
+        let mut warnings: Vec<Warning> =
+            fixed.map(|(_, name, text)| Warning { name, text: text.into() }).collect();
+        let mut warn = |name, text: Option<String>| warnings.extend(text.map(|text| Warning { name, text }));
+        warn(Ailment::ClockOff, self.clock.clone());
+        warn(Ailment::NotificationsOff, self.silent());
+        warnings
+    }
+
+    /// Why expiry is not notified, if it is not.
+    fn silent(&self) -> Option<String> {
+        match self.setting("notify-keyspace-events") {
+            Err(why) => Some(format!(
+                "redis does not let its settings be read ({why}); permit CONFIG GET, or see to it that \
+                 notify-keyspace-events contains Ex. {MEANWHILE}"
+            )),
+            Ok(flags) if notifies(flags) => None,
+            Ok(flags) => Some(format!(
+                "redis does not notify expiry: notify-keyspace-events is {flags:?} and lacks Ex; the service sets it \
+                 when it starts, if it is permitted to. {MEANWHILE}"
+            )),
+        }
+    }
+}
+
+/// A try of every kind of command on keys that do not exist, so that nothing changes. A replica, a
+/// node of a cluster that holds a part of the slots, and a user without the rights refuse it.
+fn probe(keys: &Keys) -> Pipeline {
+    let mut pipe = pipe();
+    for partition in 0..keys.partitions() {
+        pipe.exists(keys.in_partition(partition, "deadlines")).ignore();
+    }
+    pipe.exists(keys.heard()).ignore();
+    let key = &keys.in_partition(0, "probe");
+    pipe.cmd("SET").arg(key).arg(0).arg("PX").arg(1).arg("XX").arg("GET").ignore();
+    pipe.cmd("ZADD").arg(key).arg("XX").arg("LT").arg(0).arg("x").ignore();
+    pipe.zrem(key, "x").ignore().hdel(key, "x").ignore().xdel(key, &["0-1"]).ignore();
+    pipe.mget(&[key]).ignore().hgetall(key).ignore().zrevrangebyscore(key, "+inf", "-inf").ignore();
+    let try_writing = "return redis.call('XADD', KEYS[1], 'NOMKSTREAM', '*', 'x', 'x')";
+    pipe.cmd("EVAL").arg(try_writing).arg(1).arg(key).ignore();
+    pipe
+}
+
+/// Why notifications cannot be heard, if they cannot.
+async fn deaf(topology: &Topology) -> Option<String> {
+    let client = topology.client();
+    let database = client.get_connection_info().redis_settings().db();
+    let subscribed = async {
+        let mut connection = client.get_async_pubsub().await?;
+        connection.subscribe(format!("__keyevent@{database}__:expired")).await
+    };
+    let why = classify(topology.address(), &subscribed.await.err()?);
+    Some(format!(
+        "notifications of expiry cannot be heard ({why}); permit the channel to the user. {MEANWHILE}"
+    ))
+}
+
+fn server(info: &InfoDict) -> String {
+    let version = |name: &str| info.get::<String>(name);
+    match version("valkey_version") {
+        Some(valkey) => format!("Valkey {valkey}"),
+        None => format!("Redis {}", version("redis_version").unwrap_or_default()),
+    }
 }
 
 fn check_version(info: &InfoDict) -> Result<()> {
@@ -94,42 +228,9 @@ fn check_clock((seconds, micros): (i64, i64), now: Timestamp, took: Duration) ->
     })
 }
 
-/// Makes sure that expiry is notified, and says so where that cannot be had.
-async fn check_notifications(engine: &RedisEngine) -> Option<String> {
-    let flags = match setting(engine, "notify-keyspace-events").await {
-        Ok(flags) => flags,
-        Err(why) => {
-            return Some(format!(
-                "redis does not let its settings be read ({why}); permit CONFIG GET, or see to it that \
-                 notify-keyspace-events contains Ex. Detection works by the deadline index meanwhile"
-            ));
-        }
-    };
-    if notifies(&flags) {
-        return None;
-    }
-    let mut pipe = pipe();
-    pipe.cmd("CONFIG").arg("SET").arg("notify-keyspace-events").arg(format!("{flags}Ex")).ignore();
-    match engine.topology.send::<()>("config_set", &pipe).await {
-        Ok(()) => None,
-        Err(why) => Some(format!(
-            "redis does not notify expiry and does not let that be changed ({why}); set \
-             notify-keyspace-events to Ex. Detection works by the deadline index meanwhile"
-        )),
-    }
-}
-
 /// Whether these flags of `notify-keyspace-events` include expiry as key events.
 fn notifies(flags: &str) -> bool {
     flags.contains('E') && (flags.contains('x') || flags.contains('A'))
-}
-
-async fn setting(engine: &RedisEngine, name: &str) -> std::result::Result<String, EngineError> {
-    let mut pipe = pipe();
-    pipe.cmd("CONFIG").arg("GET").arg(name);
-    let (pairs,): (std::collections::HashMap<String, String>,) =
-        engine.topology.send("config_get", &pipe).await?;
-    Ok(pairs.get(name).cloned().unwrap_or_default())
 }
 
 #[cfg(test)]

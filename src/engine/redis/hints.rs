@@ -22,10 +22,10 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
     let telemetry = engine.telemetry.clone();
     let sender = hints.clone();
     let forward = move |push: PushInfo| -> std::result::Result<(), ()> {
-        if let Some(hint) = hint(&keys, &push) {
-            if sender.try_send(hint).is_err() {
-                telemetry.hint_dropped();
-            }
+        if let Some(hint) = hint(&keys, &push)
+            && sender.try_send(hint).is_err()
+        {
+            telemetry.hint_dropped();
         }
         Ok(())
     };

@@ -34,6 +34,7 @@ mod topology;
 mod units;
 
 pub use config::Config;
+pub use examine::Condition;
 use keys::Keys;
 use scripts::Scripts;
 use topology::Topology;
@@ -78,6 +79,11 @@ async fn found_fleet(topology: &Topology, keys: &Keys) -> Result<String> {
     pipe.hset_nx(&meta, "partitions", keys.partitions()).ignore();
     pipe.hmget(&meta, &["fleet", "partitions"]);
     let ((fleet, partitions),): ((String, u16),) = topology.send("meta", &pipe).await?;
+    check_partitions(topology, keys, partitions)?;
+    Ok(fleet)
+}
+
+fn check_partitions(topology: &Topology, keys: &Keys, partitions: u16) -> Result<()> {
     if partitions != keys.partitions() {
         return Err(EngineError::Refused(format!(
             "the fleet at {} was created with {partitions} partitions, engine.partitions says {}; \
@@ -86,7 +92,17 @@ async fn found_fleet(topology: &Topology, keys: &Keys) -> Result<String> {
             keys.partitions()
         )));
     }
-    Ok(fleet)
+    Ok(())
+}
+
+/// Looks at the server of `config` without changing anything: whether the service could run on it, and
+/// what is wrong with it.
+///
+/// # Errors
+/// `Unavailable` if it cannot be reached; `Refused` if the service would be refused there.
+pub async fn survey(config: &Config, now: Timestamp, telemetry: Arc<Telemetry>) -> Result<Condition> {
+    let topology = Topology::new(config, telemetry)?;
+    examine::survey(&topology, &Keys::new(&config.prefix, config.partitions), now).await
 }
 
 #[async_trait]

@@ -122,6 +122,9 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
         ErrorKind::Server(ServerErrorKind::ReadOnly) => {
             unavailable("is a replica; engine.url has to name the primary")
         }
+        ErrorKind::Server(ServerErrorKind::Moved) => {
+            refused("holds only a part of a cluster, which is not supported yet; use a server that holds all")
+        }
         ErrorKind::Server(ServerErrorKind::BusyLoading) => unavailable("is still loading its data"),
         _ => match error.code() {
             Some("NOAUTH" | "WRONGPASS") => {

@@ -140,8 +140,6 @@ impl Loops {
         let outcome = match stop.run_until_cancelled(self.running.join_next()).await {
             None => Ok(()),
             Some(Some(Ok((name, Err(error))))) => Err(error.context(format!("{name} failed"))),
-            // The loops may have seen the order to stop before this one did.
-            Some(Some(Ok((_, Ok(()))))) if stop.is_cancelled() => Ok(()),
             Some(Some(Ok((name, Ok(()))))) => Err(anyhow!("{name} ended by itself")),
             Some(Some(Err(panic))) => Err(anyhow!("a loop panicked: {panic}")),
             Some(None) => Err(anyhow!("nothing runs")),

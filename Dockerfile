@@ -1,0 +1,26 @@
+# Rollcall alone: one program, no shell of its own to care for, no state. What it watches and where
+# it keeps the fleet comes by /etc/rollcall/rollcall.toml or by ROLLCALL_… variables.
+
+FROM rust:1.95.0-slim-bookworm AS build
+WORKDIR /build
+# The image is the toolchain: rust-toolchain.toml would have it fetch formatter and lints as well.
+COPY Cargo.toml Cargo.lock ./
+COPY src src
+RUN cargo build --release --locked --bin rollcall
+
+# The same Debian as above, for its C library. Roots of trust for TLS are built into the program.
+FROM debian:12.12-slim
+RUN useradd --uid 10001 --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin rollcall
+COPY --from=build /build/target/release/rollcall /usr/local/bin/rollcall
+COPY LICENSE /usr/share/doc/rollcall/LICENSE
+# rollcall.toml is looked for in the directory that it is started in, and may be missing.
+WORKDIR /etc/rollcall
+# By number, so that an orchestrator can see that it is not root.
+USER 10001:10001
+EXPOSE 8080
+# Whether the process lives: whoever restarts what is unhealthy must not restart Rollcall because
+# its broker is away. bash speaks to the port itself, so nothing else has to be installed.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
+    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/8080 && printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3 && grep -q '^HTTP/1.. 200' <&3"]
+ENTRYPOINT ["rollcall"]
+CMD ["serve"]

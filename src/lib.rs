@@ -1,4 +1,53 @@
-//! Rollcall notices when a device of a fleet goes silent, and tells exactly once.
+//! Rollcall calls the roll of a fleet. Every unit answers over MQTT; a unit that stays silent past
+//! its deadline gets exactly one offline record, operators are told once, and once more when it is
+//! back.
+//!
+//! # The map
+//! Four floors; imports go down only, and `tests/house.rs` prints any that does not.
+//!
+//! | floor | module | what it is for |
+//! |---|---|---|
+//! | 3 assembly | [`cli`], [`config`], [`service`] | the command line; the file that becomes a checked configuration; building, running and stopping the loops |
+//! | 2 work | [`intake`] | MQTT to recorded heartbeats, and the canary that proves hearing |
+//! | | [`expiry`] | finds units that may be due and has them looked at |
+//! | | [`alerting`] | outbox to groups to receivers |
+//! | | [`http`] | metrics, health, records, units |
+//! | | [`simulate`] | a fleet, sinks and private servers, for the demo and the tests |
+//! | 1 memory | [`engine`] | the state of the fleet behind small traits; [`engine::Roll`], the one place where stored state meets the rules; [`engine::redis`], the engine on Redis; the mirror and the walk that keeps it true |
+//! | | [`telemetry`] | one method per fact: counts it, and logs it where a person should know |
+//! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
+//! | | [`clock`], [`backoff`], [`address`] | what a moment is; how waits grow; where a broker is |
+//!
+//! Loops of floor 2 never call one another: they meet in the engine, which is durable. So a crash
+//! between any two of them is the same as a pause.
+//!
+//! # Journey of a heartbeat
+//! `units/{unit}/heartbeat` arrives at [`intake`]: the topic says whose it is, the payload may say
+//! more. While one batch is being written the next one collects. [`engine::Roll::hear`] writes most
+//! of them straight into their expiry keys, in one pipeline that does nothing to an absent key.
+//! What that did not apply (a new unit, one that was offline), and what declares something new, is
+//! read, decided by [`presence::hear`] and applied as a [`presence::Change`], which holds only if
+//! the unit is still as it was read. Then the message is acknowledged.
+//!
+//! # Journey of an expiry
+//! The deadline index holds for each unit the next time worth looking, and moves lazily: a
+//! heartbeat does not touch it. When the first entry is due, or Redis hints that a key expired,
+//! [`expiry`] has the roll look. [`presence::look`] reads the last heartbeat, adds timeout, grace and
+//! blind time, and answers: alive until then; undecided, because Rollcall has not heard so far; or
+//! offline. The change that opens the record takes the unit out of the index, and whoever took it
+//! out has won; record and outbox entry are written in the same step. [`alerting`] lets the entry
+//! join its group, seals the group when it has waited long enough, and delivers what was sealed,
+//! as often as it takes, under one id.
+//!
+//! # Blindness
+//! Every second a canary goes out over the broker and comes back through the same subscription and
+//! the same batches as heartbeats. When it is recorded, everything before it was heard. Two
+//! successive ones too far apart enclose a blind interval, whatever the cause. Nobody is declared
+//! offline beyond what was heard, and blind time is nobody's silence: see [`presence::Ledger`].
+//!
+//! # The promises
+//! They stand in [`engine`], numbered; each is a case of the conformance suite in
+//! `tests/conformance`, which every engine passes.
 
 pub mod address;
 pub mod alerting;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use futures_util::future::try_join_all;
 use redis::pipe;
 use serde::Deserialize;
 
@@ -62,10 +63,10 @@ impl AlertStore for RedisEngine {
         for (_, partition, group) in due.into_iter().take(limit) {
             partitions.entry(partition).or_default().push(group);
         }
-        let mut leased = Vec::new();
-        for (partition, groups) in partitions {
-            leased.extend(self.lease_step(partition, receiver, &groups, now, until).await?);
-        }
+        let steps = partitions
+            .iter()
+            .map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
+        let leased: Vec<Delivery> = try_join_all(steps).await?.into_iter().flatten().collect();
         self.leave_out_untold(receiver, leased, now).await
     }
 
@@ -234,7 +235,7 @@ impl RedisEngine {
         let steps = steps.iter().flat_map(|((partition, receiver), endings)| {
             endings.chunks(LARGEST_STEP).map(|step| self.finish_step(*partition, receiver, step, now))
         });
-        futures_util::future::try_join_all(steps).await?;
+        try_join_all(steps).await?;
         Ok(())
     }
 

@@ -164,9 +164,9 @@ pub async fn promise_11_nobody_is_offline_while_nothing_is_heard<G: Ground>(worl
     world.hear(&unit, world.at(0)).await;
     world.heard_until(world.hours(48) - Duration::from_secs(11)).await;
     let undecided = world.roll.look(std::slice::from_ref(&unit), world.hours(90)).await.unwrap();
-    assert_eq!(undecided, [unit.clone()]);
+    assert_eq!(undecided, std::slice::from_ref(&unit));
     assert_eq!(world.open_records().await, []);
-    assert_eq!(world.due(world.hours(90)).await, [unit.clone()]);
+    assert_eq!(world.due(world.hours(90)).await, std::slice::from_ref(&unit));
     world.heard_until(world.hours(48) - Duration::from_secs(10)).await;
     world.look(&unit, world.hours(48) + MS).await;
     assert_eq!(world.open_records().await.len(), 1);
@@ -199,13 +199,13 @@ pub async fn promise_13_a_changed_timeout_moves_the_deadline_at_once<G: Ground>(
     world.hear(&unit, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
     world.roll.register(&unit, &allow(HOUR), world.at(10)).await.unwrap();
-    assert_eq!(world.due(world.hours(1)).await, [unit.clone()]);
+    assert_eq!(world.due(world.hours(1)).await, std::slice::from_ref(&unit));
     world.look(&unit, world.hours(1) + MS).await;
     assert_eq!(world.open_records().await[0].deadline, world.hours(1));
     // Allowed more, it is not offline any more.
     world.roll.register(&unit, &allow(24 * HOUR), world.hours(2)).await.unwrap();
     assert_eq!(world.told().await[1].closed_by, Some(Closing::Policy));
-    assert_eq!(world.due(world.hours(24)).await, [unit.clone()]);
+    assert_eq!(world.due(world.hours(24)).await, std::slice::from_ref(&unit));
     // A look does the same for a unit whose kind is allowed something else than when it was taken.
     world.look(&unit, world.hours(24) + MS).await;
     let last = world.told().await.pop().unwrap();
@@ -293,7 +293,7 @@ pub async fn a_key_that_lapsed_while_nobody_looked_is_no_proof_of_silence<G: Gro
     world.look(&unit, world.hours(102)).await;
     assert_eq!(world.open_records().await, []);
     let due: Vec<Unit> = world.due(world.hours(148)).await;
-    assert_eq!(due, [unit.clone()]);
+    assert_eq!(due, std::slice::from_ref(&unit));
     world.look(&unit, world.hours(148) + MS).await;
     assert_eq!(world.open_records().await[0].deadline, world.hours(148));
 }

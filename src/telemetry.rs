@@ -709,11 +709,12 @@ mod tests {
             "e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8",
         ];
         let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
-        COMMANDS.map(|command| telemetry.engine_command(command, Duration::ZERO));
-        ["mail", "hook"].map(|receiver| telemetry.receiver_configured(receiver));
+        COMMANDS.iter().for_each(|command| telemetry.engine_command(command, Duration::ZERO));
+        ["mail", "hook"].iter().for_each(|receiver| telemetry.receiver_configured(receiver));
         for kind in ["detector", "meter", "camera"] {
             ["online", "late", "offline", "never_seen", "paused", "unknown"]
-                .map(|state| telemetry.units(kind, state, 1));
+                .iter()
+                .for_each(|state| telemetry.units(kind, state, 1));
         }
         let text = prometheus::TextEncoder::new().encode_to_string(&telemetry.gather()).unwrap();
         let series = text.lines().filter(|line| !line.starts_with('#')).count();

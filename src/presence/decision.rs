@@ -139,8 +139,9 @@ pub enum Verdict {
 /// Looks at a unit.
 pub fn look(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Verdict {
     let Some(facts) = &seen.facts else {
+        // Its key goes too: heartbeats would keep it standing, and never be admitted.
         return Verdict::Gone(Change {
-            key: KeyChange::Keep,
+            key: KeyChange::Delete,
             index: IndexChange::Take,
             facts: None,
             record: None,

@@ -216,9 +216,10 @@ fn a_pause_is_a_blind_interval_of_one_unit() {
 }
 
 #[test]
-fn an_index_entry_of_nobody_is_taken_out() {
+fn an_index_entry_of_nobody_is_taken_out_and_so_is_its_key() {
     let Verdict::Gone(change) = look(&stranger(), &rules(), &heard_until(BEGIN), BEGIN) else { panic!() };
     assert_eq!((change.index, change.facts, change.record), (IndexChange::Take, None, None));
+    assert_eq!(change.key, KeyChange::Delete);
 }
 
 #[test]

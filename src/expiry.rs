@@ -33,6 +33,8 @@ const MOST_WAITING: usize = 100_000;
 /// The longest slack of any policy: see `Policy::slack`.
 const LONGEST_SLACK: Duration = Duration::from_secs(10);
 
+const MILLISECOND: Duration = Duration::from_millis(1);
+
 /// Partitions that are swept at the same time.
 const AT_ONCE: usize = 4;
 
@@ -88,9 +90,12 @@ impl Expiry {
     async fn look(&self, hints: &mut mpsc::Receiver<Hint>) {
         let mut waiting = HashSet::new();
         let mut hinted = Vec::new();
+        let mut hearing_read = None;
         loop {
-            let now = self.clock.now();
-            let passed = self.pass(&mut hinted, &mut waiting, now).await;
+            if hearing_read.is_none_or(|read: Instant| read.elapsed() >= self.config.tick) {
+                hearing_read = self.read_hearing().await.is_ok().then(Instant::now);
+            }
+            let passed = self.pass(&mut hinted, &mut waiting, self.clock.now()).await;
             let rest = match passed {
                 Ok(Some(next)) => next.since(self.clock.now()).min(self.config.tick),
                 // Something is due and cannot be decided, or the engine failed, and said so.
@@ -100,9 +105,17 @@ impl Expiry {
                 // Cancel-safe: what was received is in `hinted`.
                 _ = hints.recv_many(&mut hinted, LARGEST_STEP), if self.config.hints => {}
                 () = self.roll.heard_more(), if !matches!(passed, Ok(Some(_))) || !waiting.is_empty() => {}
-                () = tokio::time::sleep_until(Instant::now() + rest) => {}
+                () = tokio::time::sleep(rest) => {}
             }
         }
+    }
+
+    /// Every tick: what other instances heard counts too.
+    async fn read_hearing(&self) -> Result<()> {
+        let hearing = self.roll.refresh_hearing().await?;
+        let is_blind = |heard| self.clock.now().since(heard) > self.roll.gap();
+        self.telemetry.blind(hearing.heard.is_none_or(is_blind), hearing.heard);
+        Ok(())
     }
 
     /// Looks at what was hinted at and at what is due. Answers when to look again; `None` if
@@ -113,28 +126,27 @@ impl Expiry {
         waiting: &mut HashSet<Unit>,
         now: Timestamp,
     ) -> Result<Option<Timestamp>> {
-        let hearing = self.roll.refresh_hearing().await?;
-        let blind = hearing.heard.is_none_or(|heard| now.since(heard) > self.roll.gap());
-        self.telemetry.blind(blind, hearing.heard);
         self.follow(hinted, waiting, now).await?;
         if !self.config.sweep {
             return Ok(Some(now + self.config.tick));
         }
         // A deadline at exactly now is not yet passed.
-        let latest = now - Duration::from_millis(1);
-        let Some(heard) = hearing.heard else { return Ok(None) };
+        let latest = now - MILLISECOND;
+        let firsts = self.engine.first_looks().await?;
+        let Some(first) = firsts.iter().flatten().min() else { return Ok(Some(Timestamp::NEVER)) };
+        if *first > latest {
+            return Ok(Some(*first + MILLISECOND));
+        }
+        let Some(heard) = self.roll.hearing().heard else { return Ok(None) };
         let until = latest.min(heard + LONGEST_SLACK);
-        let Some(first) = self.engine.first_look().await? else { return Ok(Some(Timestamp::NEVER)) };
-        if first > until {
-            let next = first + Duration::from_millis(1);
-            return Ok(if first > latest { Some(next) } else { None });
-        }
-        let undecided = self.sweep(until, now).await?;
-        if undecided > 0 {
-            return Ok(None);
-        }
-        let next = self.engine.first_look().await?;
-        Ok(Some(next.map_or(Timestamp::NEVER, |next| next + Duration::from_millis(1))))
+        let due: Vec<u16> = (0..)
+            .zip(&firsts)
+            .filter(|(_, first)| first.is_some_and(|first| first <= until))
+            .map(|(partition, _)| partition)
+            .collect();
+        let undecided = self.sweep(due, until, now).await?;
+        // What is due beyond what was heard waits for more hearing, and so do the undecided.
+        Ok((undecided == 0 && until == latest).then_some(now))
     }
 
     /// Looks at the units of hints, and at those that waited, if their silence is not known yet.
@@ -160,10 +172,10 @@ impl Expiry {
         Ok(())
     }
 
-    /// Looks at every unit whose next look is at or before `until`. Answers how many could not be
-    /// decided.
-    async fn sweep(&self, until: Timestamp, now: Timestamp) -> Result<usize> {
-        stream::iter(0..self.engine.partitions())
+    /// Looks at every unit of these partitions whose next look is at or before `until`. Answers how
+    /// many could not be decided.
+    async fn sweep(&self, partitions: Vec<u16>, until: Timestamp, now: Timestamp) -> Result<usize> {
+        stream::iter(partitions)
             .map(|partition| self.sweep_partition(partition, until, now))
             .buffer_unordered(AT_ONCE)
             .try_fold(0, |sum, undecided| async move { Ok(sum + undecided) })

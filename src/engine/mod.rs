@@ -137,8 +137,8 @@ pub trait UnitStore: Send + Sync {
     /// first `skip`; at most `limit`.
     async fn due(&self, partition: u16, until: Timestamp, skip: usize, limit: usize) -> Result<Vec<Unit>>;
 
-    /// The earliest next look of all partitions.
-    async fn first_look(&self) -> Result<Option<Timestamp>>;
+    /// The earliest next look of each partition.
+    async fn first_looks(&self) -> Result<Vec<Option<Timestamp>>>;
 }
 
 /// How far Rollcall has heard.

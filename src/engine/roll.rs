@@ -19,8 +19,8 @@ use super::declared::Declarations;
 use super::{Engine, LARGEST_STEP, Mirror, Refresh, Result};
 use crate::clock::Timestamp;
 use crate::presence::{
-    self, Change, Heard, Hearing, Heartbeat, Kind, KindRules, OfflineRecord, Registration, Snapshot,
-    Transition, Unit, Verdict,
+    self, Change, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
+    Registration, Snapshot, Transition, Unit, Verdict,
 };
 use crate::telemetry::{Take, Telemetry};
 
@@ -30,6 +30,9 @@ pub type Rules = HashMap<Kind, KindRules>;
 /// How often a decision is made again when the unit keeps changing under it. A unit whose
 /// heartbeats come faster than two round trips still gets its turn within a few.
 const ATTEMPTS: usize = 8;
+
+/// When to look again at a unit whose kind is not configured.
+const WITHOUT_RULES: Duration = Duration::from_secs(3600);
 
 /// How blindness is measured and owed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,7 +227,11 @@ impl Roll {
             let mut changes = Vec::new();
             let mut takes = Vec::new();
             for seen in self.engine.read(step).await? {
-                let Some(rules) = self.rules.get(&seen.unit.kind) else { continue };
+                let Some(rules) = self.rules.get(&seen.unit.kind) else {
+                    takes.push(Take::Alive);
+                    changes.push(put_off(seen, now));
+                    continue;
+                };
                 match presence::look(&seen, rules, &hearing, now) {
                     Verdict::Alive(change) | Verdict::Back(change) | Verdict::Gone(change) => {
                         takes.push(Take::Alive);
@@ -238,7 +245,6 @@ impl Roll {
                         self.telemetry.takes(Take::Undecided, 1);
                         undecided.push(seen.unit);
                     }
-                    Verdict::Nothing => {}
                 }
             }
             for (take, applied) in takes.into_iter().zip(self.apply(&changes).await?) {
@@ -301,4 +307,16 @@ impl Roll {
             Transition::Online => self.telemetry.came_back(record),
         }
     }
+}
+
+/// A unit whose kind is configured no more has no deadline; it is looked at again later, in case
+/// its kind comes back.
+fn put_off(seen: Snapshot, now: Timestamp) -> (Snapshot, Change) {
+    let change = Change {
+        key: KeyChange::Keep,
+        index: IndexChange::LookAt(now + WITHOUT_RULES),
+        facts: seen.facts.clone(),
+        record: None,
+    };
+    (seen, change)
 }

@@ -136,10 +136,7 @@ impl Walk {
         };
         // Most of what is odd cannot be helped now, such as a fleet that is due while Rollcall is
         // blind; reading all of it again would be for nothing.
-        odd && matches!(
-            presence::look(seen, rules, hearing, now),
-            Verdict::Offline(_) | Verdict::Back(_) | Verdict::Gone(_)
-        )
+        odd && matches!(presence::look(seen, rules, hearing, now), Verdict::Offline(_) | Verdict::Back(_))
     }
 
     async fn forget_records(&self) -> Result<()> {

@@ -130,28 +130,23 @@ pub enum Verdict {
     Back(Change),
     /// It is due, but Rollcall has not heard far enough to say.
     Undecided,
-    /// It has no business in the index and is taken out of it.
+    /// It has no business in the index and is taken out of it, if it is in there.
     Gone(Change),
-    /// Nothing to do.
-    Nothing,
 }
 
 /// Looks at a unit.
 pub fn look(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Verdict {
-    let Some(facts) = &seen.facts else {
-        // Its key goes too: heartbeats would keep it standing, and never be admitted.
-        return Verdict::Gone(Change {
-            key: KeyChange::Delete,
-            index: IndexChange::Take,
-            facts: None,
-            record: None,
-        });
-    };
+    // The key of a stranger goes too: heartbeats would keep it standing, and never be admitted.
+    let Some(facts) = &seen.facts else { return gone(KeyChange::Delete, None) };
     match &facts.standing {
-        Standing::Retired(_) => Verdict::Nothing,
+        Standing::Retired(_) => gone(KeyChange::Delete, Some(facts)),
         Standing::Offline(silence) => look_at_offline(seen, facts, silence, rules, hearing, now),
         Standing::NeverSeen | Standing::Present => look_at_watched(seen, facts, rules, hearing, now),
     }
+}
+
+fn gone(key: KeyChange, facts: Option<&Facts>) -> Verdict {
+    Verdict::Gone(Change { key, index: IndexChange::Take, facts: facts.cloned(), record: None })
 }
 
 fn look_at_watched(
@@ -224,7 +219,10 @@ fn look_at_offline(
         let back = Facts { standing: Standing::Present, last_seen: heard, ..facts.clone() };
         return Verdict::Back(Change { record: Some(record), ..present(back, rules, hearing, now) });
     }
-    reprieve(seen, facts.clone(), silence, rules, hearing, now).map_or(Verdict::Nothing, Verdict::Back)
+    match reprieve(seen, facts.clone(), silence, rules, hearing, now) {
+        Some(change) => Verdict::Back(change),
+        None => gone(KeyChange::Keep, Some(facts)),
+    }
 }
 
 /// Closes a record whose unit is allowed a silence that has not passed yet.

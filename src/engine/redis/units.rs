@@ -56,9 +56,9 @@ impl UnitStore for RedisEngine {
         names.iter().map(|name| parse_unit(name)).collect()
     }
 
-    async fn first_look(&self) -> Result<Option<Timestamp>> {
+    async fn first_looks(&self) -> Result<Vec<Option<Timestamp>>> {
         let keys = (0..self.keys.partitions()).map(|p| self.keys.in_partition(p, "deadlines"));
-        first_score(self, "first_look", keys).await
+        first_scores(self, "first_looks", keys).await
     }
 }
 
@@ -225,17 +225,26 @@ pub(super) fn from_json<T: serde::de::DeserializeOwned>(what: &str, text: &str) 
         .map_err(|error| EngineError::Damaged(format!("{what} in redis cannot be read: {error}")))
 }
 
+/// The smallest score of each of several sorted sets.
+pub(super) async fn first_scores(
+    engine: &RedisEngine,
+    name: &'static str,
+    keys: impl Iterator<Item = String>,
+) -> Result<Vec<Option<Timestamp>>> {
+    let mut pipe = pipe();
+    for key in keys {
+        pipe.zrange_withscores(key, 0, 0);
+    }
+    let firsts: Vec<Vec<(String, f64)>> = engine.topology.send(name, &pipe).await?;
+    let first = |first: Vec<(String, f64)>| first.first().map(|(_, at)| Timestamp::from_millis(*at as i64));
+    Ok(firsts.into_iter().map(first).collect())
+}
+
 /// The smallest score of several sorted sets.
 pub(super) async fn first_score(
     engine: &RedisEngine,
     name: &'static str,
     keys: impl Iterator<Item = String>,
 ) -> Result<Option<Timestamp>> {
-    let mut pipe = pipe();
-    for key in keys {
-        pipe.zrange_withscores(key, 0, 0);
-    }
-    let firsts: Vec<Vec<(String, f64)>> = engine.topology.send(name, &pipe).await?;
-    let first = firsts.into_iter().flatten().map(|(_, score)| score as i64).min();
-    Ok(first.map(Timestamp::from_millis))
+    Ok(first_scores(engine, name, keys).await?.into_iter().flatten().min())
 }

@@ -18,6 +18,7 @@ use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::redis::RedisEngine;
+use crate::engine::tally::Tally;
 use crate::engine::{Engine, EngineError, Mirror, Roll, Walk, examination};
 use crate::expiry::Expiry;
 use crate::telemetry::Telemetry;
@@ -97,6 +98,7 @@ fn start(
         telemetry: telemetry.clone(),
         period: WALK,
         keep_records: config.keep_records,
+        tally: Tally::new(&config.count_by_labels),
     };
     loops.add("walk", walk.run(stop.clone()));
     let expiry = Expiry {

@@ -6,7 +6,7 @@
 //!
 //! It also keeps what is wrong at the moment, so that readiness tells the same as metrics and log.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use prometheus::{
 };
 
 use crate::clock::{Clock, Timestamp};
-use crate::presence::{Closing, Heard, Interval, OfflineRecord, Unit};
+use crate::presence::{Closing, Heard, Interval, OfflineRecord, State, Unit};
 
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $word:literal,)* }) => {
@@ -176,6 +176,8 @@ pub struct Telemetry {
     mirror_age: Gauge,
     units: IntGaugeVec,
     seen_within: IntGaugeVec,
+    units_by_label: IntGaugeVec,
+    counted: Mutex<BTreeSet<(String, String)>>,
     hints_dropped: IntCounter,
 }
 
@@ -279,6 +281,12 @@ impl Telemetry {
                 make.keep(gauge)
             },
             units: make.gauges("units", "Units by kind and state.", &["kind", "state"]),
+            units_by_label: make.gauges(
+                "units_by_label",
+                "Units by the value of a label and state, as of the last round over all units.",
+                &["label", "value", "state"],
+            ),
+            counted: Mutex::default(),
             seen_within: make.gauges(
                 "units_seen_within",
                 "Units whose last heartbeat is at most that old.",
@@ -541,6 +549,24 @@ impl Telemetry {
     /// How many units of a kind are in a state.
     pub fn units(&self, kind: &str, state: &str, count: u64) {
         self.units.with_label_values(&[kind, state]).set(count as i64);
+    }
+
+    /// How many units are in which state, by label and value. Values that are gone leave.
+    pub fn units_by_label(&self, counted: BTreeMap<(String, String), [u64; State::ALL.len()]>) {
+        let mut before = self.counted.lock().expect("nothing panics under this lock");
+        for ((label, value), counts) in &counted {
+            for (state, count) in State::ALL.iter().zip(counts) {
+                self.units_by_label.with_label_values(&[label, value, state.as_str()]).set(*count as i64);
+            }
+        }
+        let now: BTreeSet<(String, String)> = counted.into_keys().collect();
+        for (label, value) in before.difference(&now) {
+            for state in State::ALL {
+                // It is an error that there is none, and that is what is wanted.
+                let _ = self.units_by_label.remove_label_values(&[label, value, state.as_str()]);
+            }
+        }
+        *before = now;
     }
 
     /// How many units were heard within a window.

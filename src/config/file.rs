@@ -206,6 +206,7 @@ section! {
     Http {
         listen: SocketAddr = (Ipv4Addr::LOCALHOST, 8080).into(),
         unit_metrics: UnitMetrics = UnitMetrics::All,
+        count_by_labels: Vec<String> = Vec::new(),
         token: Vec<Token> = Vec::new(),
     }
 }

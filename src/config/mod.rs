@@ -60,6 +60,8 @@ pub struct Config {
     pub http: http::Config,
     /// How long closed records are kept.
     pub keep_records: Duration,
+    /// By which labels units are counted in the metrics.
+    pub count_by_labels: Vec<String>,
     /// What is logged.
     pub log: LogConfig,
     /// What works and is probably not what was meant.
@@ -126,6 +128,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
     let expiry = engine::expiry(&file.expiry, &mut problems);
     let alerting = receivers::alerting(&file, base, &mut problems);
     let http = shown::http(&file.http, base, &mut problems);
+    let count_by_labels = shown::count_by_labels(&file.http, &mut problems);
     let keep_records = engine::records(&file.records, &mut problems);
     let log = shown::log(&file.log, &mut problems);
     if !problems.errors.is_empty() {
@@ -141,6 +144,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
         alerting,
         http,
         keep_records,
+        count_by_labels,
         log,
         warnings: problems.warnings,
     })

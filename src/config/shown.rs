@@ -7,7 +7,9 @@ use tracing_subscriber::EnvFilter;
 use super::file::{Http, Log, Role, Token, UnitMetrics};
 use super::problem::Problems;
 use super::{LogConfig, secrets};
+use crate::engine::tally::MOST_LABELS;
 use crate::http;
+use crate::presence::is_label_name;
 
 pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::Config {
     if !http.listen.ip().is_loopback() && http.token.is_empty() {
@@ -36,6 +38,17 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
         UnitMetrics::Off => http::UnitMetrics::Off,
     };
     http::Config { listen: http.listen, tokens, unit_metrics }
+}
+
+/// The labels by which units are counted.
+pub(super) fn count_by_labels(http: &Http, problems: &mut Problems) -> Vec<String> {
+    if http.count_by_labels.len() > MOST_LABELS {
+        problems.error("http.count_by_labels", format!("names more than {MOST_LABELS} labels"));
+    }
+    for label in http.count_by_labels.iter().filter(|label| !is_label_name(label)) {
+        problems.error("http.count_by_labels", format!("{label:?} cannot be the name of a label"));
+    }
+    http.count_by_labels.clone()
 }
 
 fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Option<http::Token> {

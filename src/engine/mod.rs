@@ -45,6 +45,7 @@ pub mod examination;
 pub mod mirror;
 pub mod redis;
 pub mod roll;
+pub mod tally;
 pub mod walk;
 
 pub use mirror::Mirror;

@@ -18,6 +18,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::tally::Tally;
 use super::{Engine, Mirror, Result, Roll};
 use crate::clock::{Clock, Timestamp};
 use crate::presence::{self, Hearing, Snapshot, Standing, Unit, Verdict};
@@ -52,6 +53,8 @@ pub struct Walk {
     pub period: Duration,
     /// How long closed records are kept.
     pub keep_records: Duration,
+    /// Counts units by labels, once a round.
+    pub tally: Tally,
 }
 
 impl Walk {
@@ -70,11 +73,17 @@ impl Walk {
     async fn round(&self) {
         let partitions = self.engine.partitions();
         let mut pace = Pace::new(self.period, u64::from(partitions) * u64::from(self.engine.pages()));
+        let mut whole = true;
         for partition in 0..partitions {
             if let Err(error) = self.partition(partition, &mut pace).await {
+                whole = false;
                 self.telemetry.engine_up(Some(&error));
                 tokio::time::sleep(REST).await;
             }
+        }
+        let counted = self.tally.take();
+        if whole {
+            self.telemetry.units_by_label(counted);
         }
         if let Err(error) = self.forget_records().await {
             self.telemetry.engine_up(Some(&error));
@@ -111,6 +120,7 @@ impl Walk {
         self.mirror.compare(mark, &snapshots);
         let now = self.clock.now();
         let hearing = self.roll.hearing();
+        self.count(&snapshots, &hearing, now);
         let suspects: Vec<Unit> = snapshots
             .into_iter()
             .filter(|seen| self.is_suspect(seen, &hearing, now))
@@ -121,6 +131,20 @@ impl Walk {
             self.roll.look(&suspects, now).await?;
         }
         Ok(())
+    }
+
+    fn count(&self, snapshots: &[Snapshot], hearing: &Hearing, now: Timestamp) {
+        if self.tally.is_idle() {
+            return;
+        }
+        for seen in snapshots {
+            let Some((facts, rules)) = seen.facts.as_ref().zip(self.roll.rules().get(&seen.unit.kind)) else {
+                continue;
+            };
+            if let Some(state) = presence::state(seen, rules, hearing, now) {
+                self.tally.add(&facts.labels, state);
+            }
+        }
     }
 
     fn is_suspect(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {

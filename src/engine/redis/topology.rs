@@ -110,6 +110,9 @@ fn client(config: &Config) -> redis::RedisResult<Client> {
 pub fn classify(address: &str, error: &RedisError) -> EngineError {
     let refused = |why: &str| EngineError::Refused(format!("redis at {address} {why}: {error}"));
     let unavailable = |why: &str| EngineError::Unavailable(format!("redis at {address} {why}: {error}"));
+    if error.is_io_error() {
+        return unavailable("cannot be reached; check engine.url, and that it runs");
+    }
     match error.kind() {
         ErrorKind::AuthenticationFailed => {
             refused("refused the login; check engine.url and engine.password_file")

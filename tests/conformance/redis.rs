@@ -163,6 +163,19 @@ mod only_redis {
     }
 
     #[tokio::test]
+    async fn who_does_not_remove_a_unit_from_the_index_has_not_won() {
+        let world = World::<Single>::new().await;
+        let unit = world.unit("a");
+        world.hear(&unit, world.at(0)).await;
+        world.heard_until(world.hours(49)).await;
+        let index = format!("rollcall:{{p{}}}:deadlines", partition_of(&unit, 16));
+        world.ground.0.ask::<()>(cmd("ZREM").arg(index).arg(unit.to_string())).await;
+        world.look(&unit, world.hours(49)).await;
+        assert_eq!(world.open_records().await, []);
+        assert_eq!(world.outbox().await, []);
+    }
+
+    #[tokio::test]
     async fn a_fleet_of_another_number_of_partitions_is_refused_and_the_error_says_which() {
         let world = World::<Single>::new().await;
         let config = Config { partitions: 32, ..world.ground.0.config() };

@@ -269,6 +269,25 @@ pub async fn promise_15_a_key_beside_an_open_record_is_a_return<G: Ground>(world
     assert_eq!(world.due(world.hours(98)).await, [unit]);
 }
 
+pub async fn a_decision_from_facts_that_changed_is_void<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    let before = world.read(&unit).await;
+    let hearing = world.roll.hearing();
+    let rules = &world.roll.rules()[&unit.kind];
+    let wanted = |site: &str| Registration {
+        labels: [("site".to_owned(), site.to_owned())].into(),
+        ..Registration::default()
+    };
+    let decide = |site| rollcall::presence::register(&before, &wanted(site), rules, &hearing, world.at(1));
+    let (north, south) = ((before.clone(), decide("north")), (before.clone(), decide("south")));
+    assert_eq!(world.engine.apply(&[north]).await.unwrap(), [true]);
+    // The key is as it was; only the facts tell that somebody was faster.
+    assert_eq!(world.read(&unit).await.alive, before.alive);
+    assert_eq!(world.engine.apply(&[south]).await.unwrap(), [false]);
+    assert_eq!(world.read(&unit).await.facts.unwrap().labels["site"], "north");
+}
+
 pub async fn a_unit_that_was_never_seen_is_reported_from_its_registration<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     world.roll.register(&unit, &Registration::default(), world.at(9)).await.unwrap();

@@ -1,0 +1,75 @@
+//! What is wrong at the moment, by name: what `/readyz` tells.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use crate::clock::Timestamp;
+
+/// Something that is wrong at the moment.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Problem {
+    /// A short constant name.
+    pub name: &'static str,
+    /// What is wrong and what to do.
+    pub text: String,
+    /// How bad it is.
+    pub severity: Severity,
+}
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Rollcall does not do its work.
+    Serious,
+    /// Rollcall works; somebody should have a look all the same.
+    Warning,
+}
+
+pub(super) const ENGINE_DOWN: &str = "engine_down";
+pub(super) const MQTT_DISCONNECTED: &str = "mqtt_disconnected";
+pub(super) const NOT_HEARING: &str = "not_hearing";
+
+pub(super) fn not_hearing(heard: Option<Timestamp>) -> String {
+    match heard {
+        None => "no canary has come back yet; no unit is declared offline until one does".to_owned(),
+        Some(heard) => format!(
+            "blind: no canary that was sent after {heard} has come back; no unit is declared offline until one does"
+        ),
+    }
+}
+
+/// What is wrong at the moment, by name and, where there are several of a sort, by which of them.
+/// Both come from constants and from the configuration, so there are few.
+pub(super) struct Problems(Mutex<BTreeMap<(&'static str, String), Problem>>);
+
+impl Problems {
+    /// Nothing is known to work before it was seen to.
+    pub(super) fn of_a_beginning() -> Problems {
+        let problems = Problems(Mutex::default());
+        let yet = |what: &str| format!("{what} since the start");
+        problems.set(ENGINE_DOWN, "", yet("the engine has not answered"), Severity::Serious);
+        problems.set(MQTT_DISCONNECTED, "", yet("the MQTT broker was not reached"), Severity::Serious);
+        problems.set(NOT_HEARING, "", not_hearing(None), Severity::Serious);
+        problems
+    }
+
+    pub(super) fn set(&self, name: &'static str, which: &str, text: String, severity: Severity) {
+        self.lock().insert((name, which.to_owned()), Problem { name, text, severity });
+    }
+
+    pub(super) fn clear(&self, name: &'static str, which: &str) {
+        self.lock().remove(&(name, which.to_owned()));
+    }
+
+    pub(super) fn list(&self) -> Vec<Problem> {
+        let (mut all, warnings): (Vec<_>, Vec<_>) =
+            self.lock().values().cloned().partition(|problem| problem.severity == Severity::Serious);
+        all.extend(warnings);
+        all
+    }
+
+    pub(super) fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<(&'static str, String), Problem>> {
+        self.0.lock().expect("nothing panics under this lock")
+    }
+}

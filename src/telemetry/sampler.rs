@@ -1,0 +1,39 @@
+//! The sampler of log lines.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use super::words::{Oddity, Rejection};
+use crate::clock::Clock;
+
+/// Lets one line per reason and ten seconds through, so that a flood of bad messages cannot flood
+/// the log.
+pub(super) struct Sampler {
+    clock: Clock,
+    reasons: HashMap<&'static str, (AtomicI64, AtomicI64)>,
+}
+
+impl Sampler {
+    const EVERY_MS: i64 = 10_000;
+
+    pub(super) fn new(clock: Clock) -> Sampler {
+        let words = Rejection::ALL.iter().map(|r| r.as_str()).chain(Oddity::ALL.iter().map(|o| o.as_str()));
+        let reasons = words.chain(["engine"]).map(|word| (word, Default::default())).collect();
+        Sampler { clock, reasons }
+    }
+
+    /// `Some` with the number of lines held back since the last one, if a line may be written.
+    pub(super) fn admit(&self, reason: &'static str) -> Option<i64> {
+        let (next, held) = self.reasons.get(reason)?;
+        let now = self.clock.now().as_millis();
+        let due = next.load(Ordering::Relaxed);
+        let won = now >= due
+            && next.compare_exchange(due, now + Self::EVERY_MS, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if won {
+            Some(held.swap(0, Ordering::Relaxed))
+        } else {
+            held.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+    }
+}

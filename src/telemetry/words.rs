@@ -1,0 +1,127 @@
+//! The words in metrics and logs: labels come from these, never from devices.
+
+use crate::presence::Heard;
+
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$vdoc])* $variant,)* }
+        impl $name {
+            /// Every variant.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+            /// The word for it in metrics and logs.
+            pub fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $word,)* }
+            }
+        }
+    };
+}
+
+words! {
+    /// Why a message did not count as a heartbeat.
+    Rejection {
+        /// The topic fits no template.
+        BadTopic => "bad_topic",
+        /// `{unit}` is no unit id.
+        BadUnit => "bad_unit",
+        /// `{kind}` is not configured.
+        UnknownKind => "unknown_kind",
+        /// The payload is larger than allowed.
+        TooLarge => "too_large",
+        /// A retained message: it may be of any age.
+        Retained => "retained",
+        /// Older than `max_age`.
+        TooOld => "too_old",
+        /// It was not acknowledged and came faster than it could be recorded.
+        Overflow => "overflow",
+    }
+}
+
+words! {
+    /// Something in a payload that was passed over; the message still proves life.
+    Oddity {
+        /// Starts like JSON and is not.
+        BrokenJson => "broken_json",
+        /// `ts` is no plausible time.
+        BadTimestamp => "bad_timestamp",
+        /// `timeout` is no timeout or out of bounds.
+        BadTimeout => "bad_timeout",
+        /// A label's name or value cannot be one.
+        BadLabel => "bad_label",
+        /// `sleep` is no duration or out of bounds.
+        BadSleep => "bad_sleep",
+    }
+}
+
+words! {
+    /// Where a suspicion came from.
+    Source {
+        /// An expiry notification.
+        Notification => "notification",
+        /// The deadline index.
+        Sweep => "sweep",
+        /// The walk over the mirror.
+        Walk => "walk",
+    }
+}
+
+words! {
+    /// How a take ended.
+    Take {
+        /// This caller wrote the record.
+        Won => "won",
+        /// Somebody else was faster, or the unit changed meanwhile.
+        Lost => "lost",
+        /// The unit has time left.
+        Alive => "alive",
+        /// Not heard far enough to say.
+        Undecided => "undecided",
+    }
+}
+
+words! {
+    /// How an attempt to deliver ended.
+    Outcome {
+        /// The receiver has it.
+        Delivered => "delivered",
+        /// To be tried again.
+        Retry => "retry",
+        /// Given up.
+        Dead => "dead",
+    }
+}
+
+words! {
+    /// What may be wrong with an engine that works all the same.
+    Ailment {
+        /// The fleet in it is another one than at the start.
+        LostItsData => "engine_lost_its_data",
+        /// It has thrown keys away for want of memory.
+        KeysEvicted => "keys_evicted",
+        /// It would do so if it were full.
+        EvictionPossible => "eviction_possible",
+        /// A restart loses what it holds.
+        PersistenceOff => "persistence_off",
+        /// It does not tell when keys expire.
+        NotificationsOff => "notifications_off",
+        /// Its clock and ours are apart.
+        ClockOff => "clock_off",
+    }
+}
+
+/// Everything that a heartbeat may turn out to be.
+pub(super) const HEARD: [Heard; 6] =
+    [Heard::New, Heard::Refreshed, Heard::Back, Heard::Stale, Heard::Stranger, Heard::Retired];
+
+/// The word for it in metrics.
+pub(super) fn heard_as_str(heard: Heard) -> &'static str {
+    match heard {
+        Heard::New => "new",
+        Heard::Refreshed => "refreshed",
+        Heard::Back => "back",
+        Heard::Stale => "stale",
+        Heard::Stranger => "stranger",
+        Heard::Retired => "retired",
+    }
+}

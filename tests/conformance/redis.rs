@@ -134,7 +134,8 @@ impl Running {
 mod only_redis {
     use super::*;
     use crate::world::World;
-    use rollcall::engine::EngineError;
+    use rollcall::engine::{EngineError, Group, Join, Pace};
+    use std::time::Duration;
 
     #[tokio::test]
     async fn a_script_that_the_server_forgot_is_taught_again() {
@@ -173,6 +174,23 @@ mod only_redis {
         world.look(&unit, world.hours(49)).await;
         assert_eq!(world.open_records().await, []);
         assert_eq!(world.outbox().await, []);
+    }
+
+    #[tokio::test]
+    async fn with_nobody_to_tell_no_notification_is_kept() {
+        let world = World::<Single>::new().await;
+        let unit = world.unit("a");
+        world.hear(&unit, world.at(0)).await;
+        world.heard_until(world.hours(49)).await;
+        world.look(&unit, world.hours(49)).await;
+        let group = Group { key: "g".into(), labels: Default::default() };
+        let news = world.outbox().await.remove(0).news;
+        let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
+        world.engine.join(&[Join { group, news }], pace, world.hours(49)).await.unwrap();
+        assert_eq!(world.engine.seal(&[], pace, world.hours(49)).await.unwrap(), 1);
+        assert_eq!(world.engine.first_seal().await.unwrap(), None);
+        let kept: Vec<String> = world.ground.0.ask(cmd("KEYS").arg("*:notifications")).await;
+        assert_eq!(kept, [""; 0]);
     }
 
     #[tokio::test]

@@ -46,7 +46,8 @@ for i = 1, #ARGV - 4 do
       digest[#digest + 1] = (letter or '') .. member
       redis.call('ZREM', waiting, member)
     end
-    if #members > 0 then
+    -- With nobody to tell there is nothing to keep: nobody would ever take it away.
+    if #members > 0 and receivers > 0 then
       local id = 'ntf_' .. string.sub(redis.sha1hex(table.concat(digest, '\n')), 1, 24)
       local body = '{"group":' .. redis.call('HGET', hash, '_group')
         .. ',"sealed_at":"' .. ARGV[2]

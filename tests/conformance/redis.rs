@@ -134,7 +134,8 @@ impl Running {
 mod only_redis {
     use super::*;
     use crate::world::World;
-    use rollcall::engine::{EngineError, Group, Join, Pace};
+    use rollcall::engine::{EngineError, Group, Join, News, Pace};
+    use rollcall::presence::Interval;
     use std::time::Duration;
 
     #[tokio::test]
@@ -174,6 +175,20 @@ mod only_redis {
         world.look(&unit, world.hours(49)).await;
         assert_eq!(world.open_records().await, []);
         assert_eq!(world.outbox().await, []);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_lost_everything_is_told_as_blindness_however_short() {
+        let world = World::<Single>::new().await;
+        world.roll.canary_returned(world.at(1000)).await.unwrap();
+        world.ground.0.ask::<()>(cmd("FLUSHALL").arg("SYNC")).await;
+        world.roll.canary_returned(world.at(2000)).await.unwrap();
+        let interval = Interval { from: world.at(1000), to: world.at(2000) };
+        assert_eq!(world.outbox().await.remove(0).news, News::Blind(interval));
+        assert_eq!(world.roll.hearing().ledger.intervals(), [interval]);
+        // Once; the next canary is as any other.
+        world.roll.canary_returned(world.at(3000)).await.unwrap();
+        assert_eq!(world.outbox().await.len(), 1);
     }
 
     #[tokio::test]

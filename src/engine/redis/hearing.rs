@@ -31,11 +31,13 @@ impl HearingStore for RedisEngine {
     }
 
     async fn advance(&self, sent_at: Timestamp, gap: Duration, tell: Duration) -> Result<Option<Interval>> {
+        let known = self.ledger.lock().await.1.heard;
         let mut script = self.scripts.advance.prepare_invoke();
         script.key(self.keys.heard()).key(self.keys.blind());
         script.key(self.keys.outbox(self.keys.partitions()));
         script.arg(sent_at.as_millis()).arg(gap.as_millis() as u64).arg(tell.as_millis() as u64);
         script.arg((sent_at - USEFUL).as_millis());
+        script.arg(known.map(|heard| heard.as_millis().to_string()).unwrap_or_default());
         let answer: Vec<String> = self.topology.run("advance", &script).await?;
         match answer.as_slice() {
             [from, to] => parse_interval(&format!("{from} {to}")).map(Some),

@@ -95,7 +95,7 @@ impl Tell {
         if first > now {
             return Ok(first.since(now).min(TICK));
         }
-        let sealed = self.engine.seal(&self.route.receivers, self.route.pace, now).await?;
+        let sealed = self.engine.seal(&self.route.receivers, now).await?;
         for receiver in &self.sealed {
             receiver.notify_one();
         }

@@ -260,7 +260,7 @@ pub trait AlertStore: Send + Sync {
     /// Seals groups that are due: fixes members and id of their notifications and queues a
     /// delivery for each receiver. One notification holds at most 1000 members; a larger group is
     /// sealed in several. Answers how many members were sealed; more may be due if any were.
-    async fn seal(&self, receivers: &[String], pace: Pace, now: Timestamp) -> Result<usize>;
+    async fn seal(&self, receivers: &[String], now: Timestamp) -> Result<usize>;
 
     /// When the next group is due.
     async fn first_seal(&self) -> Result<Option<Timestamp>>;

@@ -48,7 +48,7 @@ impl<G: Ground> World<G> {
     }
 
     async fn seal(&self, now: Timestamp) -> usize {
-        self.engine.seal(&["hook".to_owned()], AT_ONCE, now).await.unwrap()
+        self.engine.seal(&["hook".to_owned()], now).await.unwrap()
     }
 
     async fn lease(&self, now: Timestamp) -> Vec<Delivery> {

@@ -32,7 +32,7 @@ impl AlertStore for RedisEngine {
         outbox::settle(self, entries).await
     }
 
-    async fn seal(&self, receivers: &[String], _pace: Pace, now: Timestamp) -> Result<usize> {
+    async fn seal(&self, receivers: &[String], now: Timestamp) -> Result<usize> {
         groups::seal(self, receivers, now).await
     }
 

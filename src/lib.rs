@@ -52,6 +52,7 @@
 pub mod address;
 pub mod alerting;
 pub mod backoff;
+pub mod broker;
 pub mod cli;
 pub mod clock;
 pub mod config;

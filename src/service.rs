@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
+use crate::broker::Broker;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::redis::RedisEngine;
@@ -37,15 +38,25 @@ const RECONNECT: Backoff = Backoff { first: Duration::from_millis(200), longest:
 /// # Errors
 /// What makes a start impossible: the address is taken, the engine refuses us. An engine that cannot be
 /// reached is waited for. Later: a loop that ended by itself.
-pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn run(mut config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     let clock = Clock::system();
     let telemetry = Arc::new(Telemetry::new(&clock));
     let listener = TcpListener::bind(config.http.listen)
         .await
         .with_context(|| format!("cannot listen on {}; choose another http.listen", config.http.listen))?;
     tracing::info!(address = %listener.local_addr()?, "listening for http");
+    let broker = match &config.broker {
+        None => None,
+        Some(wanted) => Some(Broker::bind(wanted).await?),
+    };
     let Some(engine) = stop.run_until_cancelled(connect(&config, &telemetry)).await else { return Ok(()) };
     let mut loops = Loops { running: JoinSet::new(), stop: CancellationToken::new() };
+    if let Some(broker) = broker {
+        let entrance = broker.entrance();
+        config.intake.url = entrance.url;
+        config.intake.credentials = Some(entrance.credentials);
+        loops.add("broker", broker.serve(loops.stop.clone()));
+    }
     start(config, engine?, clock, telemetry, listener, &mut loops);
     loops.run(&stop).await
 }

@@ -106,6 +106,15 @@ section! {
     /// The broker within the process.
     Broker {
         listen: String = String::new(),
+        tls_listen: String = String::new(),
+        cert_file: String = String::new(),
+        key_file: String = String::new(),
+        client_ca_file: String = String::new(),
+        password_file: String = String::new(),
+        rules_file: String = String::new(),
+        max_connections: u32 = 10_000,
+        max_packet: u32 = 1 << 20,
+        max_rate: u32 = 1000,
     }
 }
 

@@ -18,10 +18,6 @@ const LARGEST_BATCH: usize = 2000;
 const GAP_PERIODS: u32 = 3;
 
 pub(super) fn fleet(file: &File, base: &Path, problems: &mut Problems) -> (intake::Config, Rules) {
-    if !file.broker.listen.is_empty() {
-        let text = "the broker within the process is not supported yet; run one beside Rollcall and name it in mqtt.url";
-        problems.error("broker.listen", text);
-    }
     let rules = kinds(&file.kind, problems);
     let topics = topics(&file.kind, problems);
     let intake = mqtt(&file.mqtt, file.hearing.canary_period, topics, base, problems);

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::engine::redis;
 use crate::engine::roll::{HearingConfig, Rules};
-use crate::{alerting, expiry, http, intake};
+use crate::{alerting, broker, expiry, http, intake};
 
 mod engine;
 mod environment;
@@ -27,6 +27,7 @@ mod receivers;
 mod secrets;
 mod shown;
 mod span;
+mod within;
 
 pub use file::LogFormat;
 pub use problem::{ConfigError, Problem};
@@ -46,6 +47,8 @@ pub struct Config {
     pub source: Option<PathBuf>,
     /// Where the state of the fleet lives.
     pub engine: redis::Config,
+    /// The broker within the process, if one is wanted.
+    pub broker: Option<broker::Config>,
     /// From where heartbeats come.
     pub intake: intake::Config,
     /// The rules of every kind.
@@ -123,6 +126,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
     let mut problems = Problems { errors: misread, ..Problems::default() };
     let base = source.and_then(Path::parent).unwrap_or(Path::new(""));
     let engine = engine::engine(&file.engine, base, &mut problems);
+    let broker = within::broker(&file.broker, &file.mqtt, base, &mut problems);
     let (intake, rules) = fleet::fleet(&file, base, &mut problems);
     let hearing = fleet::hearing(&file.hearing, &mut problems);
     let expiry = engine::expiry(&file.expiry, &mut problems);
@@ -137,6 +141,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
     Ok(Config {
         source: source.map(Path::to_owned),
         engine,
+        broker,
         intake,
         rules,
         hearing,

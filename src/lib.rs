@@ -8,7 +8,8 @@
 //! | floor | module | what it is for |
 //! |---|---|---|
 //! | 3 assembly | [`cli`], [`config`], [`service`] | the command line; the file that becomes a checked configuration; building, running and stopping the loops |
-//! | 2 work | [`intake`] | MQTT to recorded heartbeats, and the canary that proves hearing |
+//! | 2 work | [`broker`] | the broker within the process, for devices that need no other |
+//! | | [`intake`] | MQTT to recorded heartbeats, and the canary that proves hearing |
 //! | | [`expiry`] | finds units that may be due and has them looked at |
 //! | | [`alerting`] | outbox to groups to receivers |
 //! | | [`http`] | metrics, health, records, units |

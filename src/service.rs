@@ -23,7 +23,7 @@ use crate::engine::tally::Tally;
 use crate::engine::{Engine, EngineError, Mirror, Roll, Walk, examination};
 use crate::expiry::Expiry;
 use crate::telemetry::Telemetry;
-use crate::{alerting, http, intake};
+use crate::{alerting, deadman, http, intake};
 
 /// How long a round over all units takes.
 const WALK: Duration = Duration::from_secs(30);
@@ -133,6 +133,9 @@ fn start(
         telemetry: telemetry.clone(),
         clock: clock.clone(),
     };
+    if let Some(pings) = config.deadman {
+        loops.add("deadman", deadman::run(pings, telemetry.clone(), stop.clone()));
+    }
     loops.add("http", http::serve(config.http, listener, shown, stop.clone()));
     loops.add("intake", intake::run(config.intake, roll, clock, telemetry, stop));
 }

@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Every module of the crate and its floor.
-const FLOORS: [(&str, u8); 14] = [
+const FLOORS: [(&str, u8); 16] = [
     ("presence", 0),
     ("clock", 0),
     ("address", 0),
     ("backoff", 0),
+    ("trust", 0),
     ("engine", 1),
     ("telemetry", 1),
     ("broker", 2),
@@ -19,6 +20,7 @@ const FLOORS: [(&str, u8); 14] = [
     ("expiry", 2),
     ("alerting", 2),
     ("http", 2),
+    ("deadman", 2),
     ("simulate", 2),
     ("service", 3),
     ("config", 3),

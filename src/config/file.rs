@@ -27,6 +27,7 @@ pub struct File {
     pub hearing: Hearing,
     pub expiry: Expiry,
     pub records: Records,
+    pub deadman: Deadman,
     pub http: Http,
     pub log: Log,
 }
@@ -211,6 +212,15 @@ section! {
 }
 
 section! {
+    /// Who watches the watcher.
+    Deadman {
+        url: String = String::new(),
+        url_file: String = String::new(),
+        every: Span = Span::from_secs(60),
+    }
+}
+
+section! {
     /// What is shown.
     Http {
         listen: SocketAddr = (Ipv4Addr::LOCALHOST, 8080).into(),
@@ -265,6 +275,7 @@ impl Default for File {
             hearing: Hearing::default(),
             expiry: Expiry::default(),
             records: Records::default(),
+            deadman: Deadman::default(),
             http: Http::default(),
             log: Log::default(),
         }

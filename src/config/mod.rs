@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::engine::redis;
 use crate::engine::roll::{HearingConfig, Rules};
-use crate::{alerting, broker, expiry, http, intake};
+use crate::{alerting, broker, deadman, expiry, http, intake};
 
 mod engine;
 mod environment;
@@ -27,6 +27,7 @@ mod receivers;
 mod secrets;
 mod shown;
 mod span;
+mod watcher;
 mod within;
 
 pub use file::LogFormat;
@@ -61,6 +62,8 @@ pub struct Config {
     pub alerting: alerting::Config,
     /// What is shown.
     pub http: http::Config,
+    /// Who watches the watcher, if anybody.
+    pub deadman: Option<deadman::Config>,
     /// How long closed records are kept.
     pub keep_records: Duration,
     /// By which labels units are counted in the metrics.
@@ -133,6 +136,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
     let alerting = receivers::alerting(&file, base, &mut problems);
     let http = shown::http(&file.http, base, &mut problems);
     let count_by_labels = shown::count_by_labels(&file.http, &mut problems);
+    let deadman = watcher::deadman(&file.deadman, base, &mut problems);
     let keep_records = engine::records(&file.records, &mut problems);
     let log = shown::log(&file.log, &mut problems);
     if !problems.errors.is_empty() {
@@ -148,6 +152,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
         expiry,
         alerting,
         http,
+        deadman,
         keep_records,
         count_by_labels,
         log,

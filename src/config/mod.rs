@@ -22,6 +22,7 @@ mod engine;
 mod environment;
 pub mod file;
 mod fleet;
+mod instance;
 mod problem;
 mod receivers;
 mod secrets;
@@ -44,6 +45,8 @@ pub struct Config {
     /// The file that it comes from; `None`: every option has its default or comes from the
     /// environment.
     pub source: Option<PathBuf>,
+    /// The name of this instance among those that serve the fleet.
+    pub instance: String,
     /// Where the state of the fleet lives.
     pub engine: redis::Config,
     /// From where heartbeats come.
@@ -122,6 +125,7 @@ pub fn parse(
 fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Config, ConfigError> {
     let mut problems = Problems { errors: misread, ..Problems::default() };
     let base = source.and_then(Path::parent).unwrap_or(Path::new(""));
+    let instance = instance::name(&file.instance, &mut problems);
     let engine = engine::engine(&file.engine, base, &mut problems);
     let (intake, rules) = fleet::fleet(&file, base, &mut problems);
     let hearing = fleet::hearing(&file.hearing, &mut problems);
@@ -136,6 +140,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
     }
     Ok(Config {
         source: source.map(Path::to_owned),
+        instance,
         engine,
         intake,
         rules,

@@ -105,6 +105,7 @@ fn start(
         news.clone(),
     ));
 
+    let ownership = lease.ownership();
     loops.add("lease", lease.keep(loops.leave.clone()));
     loops
         .add("examination", examination::run(engine.clone(), clock.clone(), telemetry.clone(), stop.clone()));
@@ -123,6 +124,7 @@ fn start(
         config: config.expiry,
         engine: engine.clone(),
         roll: roll.clone(),
+        ownership: ownership.clone(),
         mirror: mirror.clone(),
         clock: clock.clone(),
         telemetry: telemetry.clone(),

@@ -263,9 +263,10 @@ impl Telemetry {
         problems
     }
 
-    /// How many partitions this instance owns.
-    pub fn partitions_owned(&self, count: u16) {
-        self.series.partitions_owned.set(count.into());
+    /// How many instances there are, and how many partitions are this one's.
+    pub fn ownership(&self, instances: usize, partitions: usize) {
+        self.series.instances.set(instances as i64);
+        self.series.partitions_owned.set(partitions as i64);
     }
 
     /// The age of the oldest part of the mirror.

@@ -18,6 +18,7 @@ use super::span::Span;
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs, reason = "options are explained in config/reference.toml, their one home")]
 pub struct File {
+    pub instance: Instance,
     pub engine: Engine,
     pub mqtt: Mqtt,
     pub broker: Broker,
@@ -55,6 +56,13 @@ macro_rules! choice {
         #[allow(missing_docs, reason = "options are explained in config/reference.toml, their one home")]
         pub enum $name { $($variant),* }
     };
+}
+
+section! {
+    /// This process, of several that serve one fleet.
+    Instance {
+        name: String = String::new(),
+    }
 }
 
 section! {
@@ -266,6 +274,7 @@ choice! {
 impl Default for File {
     fn default() -> File {
         File {
+            instance: Instance::default(),
             engine: Engine::default(),
             mqtt: Mqtt::default(),
             broker: Broker::default(),

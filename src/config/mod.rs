@@ -22,6 +22,7 @@ mod engine;
 mod environment;
 pub mod file;
 mod fleet;
+mod instance;
 mod problem;
 mod receivers;
 mod secrets;
@@ -46,6 +47,8 @@ pub struct Config {
     /// The file that it comes from; `None`: every option has its default or comes from the
     /// environment.
     pub source: Option<PathBuf>,
+    /// The name of this instance among those that serve the fleet.
+    pub instance: String,
     /// Where the state of the fleet lives.
     pub engine: redis::Config,
     /// The broker within the process, if one is wanted.
@@ -128,6 +131,7 @@ pub fn parse(
 fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Config, ConfigError> {
     let mut problems = Problems { errors: misread, ..Problems::default() };
     let base = source.and_then(Path::parent).unwrap_or(Path::new(""));
+    let instance = instance::name(&file.instance, &mut problems);
     let engine = engine::engine(&file.engine, base, &mut problems);
     let broker = within::broker(&file.broker, &file.mqtt, base, &mut problems);
     let (intake, rules) = fleet::fleet(&file, base, &mut problems);
@@ -144,6 +148,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
     }
     Ok(Config {
         source: source.map(Path::to_owned),
+        instance,
         engine,
         broker,
         intake,

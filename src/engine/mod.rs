@@ -6,6 +6,7 @@
 //! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
 //! | [`AlertStore`] | alerting | the outbox, groups, deliveries, dead letters |
 //! | [`Queries`] | http, the mirror | the same facts and records, to look at |
+//! | [`Roster`] | every loop, through [`Ownership`] | the instances that are there, and the clock that they share |
 //!
 //! [`Roll`] stands above them: it reads snapshots, lets `presence` decide and applies the changes.
 //!
@@ -42,14 +43,18 @@ use crate::telemetry::Ailment;
 pub mod declared;
 pub mod encoding;
 pub mod examination;
+pub mod lease;
 pub mod mirror;
 pub mod redis;
 pub mod roll;
+pub mod roster;
 pub mod tally;
 pub mod walk;
 
+pub use lease::Lease;
 pub use mirror::Mirror;
 pub use roll::Roll;
+pub use roster::{Attendance, Ownership, Roster};
 pub use walk::Walk;
 
 /// The most units of one partition that one step of an engine takes on.
@@ -351,7 +356,7 @@ pub enum Hint {
 
 /// An engine: all of the above, and a word on its health.
 #[async_trait]
-pub trait Engine: UnitStore + HearingStore + AlertStore + Queries {
+pub trait Engine: UnitStore + HearingStore + AlertStore + Queries + Roster {
     /// Looks at the engine's settings and condition, and at how far its clock is from `now`. An
     /// error means that it cannot work at all.
     async fn examine(&self, now: Timestamp) -> Result<Vec<Warning>>;

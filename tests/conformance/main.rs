@@ -6,6 +6,7 @@
 mod alerts;
 mod ground;
 mod redis;
+mod roster;
 mod units;
 mod world;
 
@@ -63,6 +64,12 @@ macro_rules! every_case {
                 a_large_group_is_told_whole_in_several_notifications
                 a_long_blindness_is_told_at_once_and_by_itself
                 the_same_news_has_the_same_id
+            }
+            roster {
+                promise_06_a_lease_that_is_not_renewed_ends
+                instances_see_one_another_and_one_time
+                an_instance_that_resigned_is_gone_at_once
+                the_time_of_the_fleet_is_never_before_what_was_heard
             }
         }
     };

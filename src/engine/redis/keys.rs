@@ -9,6 +9,8 @@
 //! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change |
 //! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms) |
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that nobody was told of yet |
+//! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel that tells when one came or went |
+//! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal (ms) |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next look (ms) |
 //! | `rollcall:{pN}:facts:<page>` | hash | `<kind>:<unit>` → facts, see `engine/encoding.rs` |
@@ -81,6 +83,14 @@ impl Keys {
 
     pub fn blind(&self) -> String {
         format!("{}:{{hearing}}:blind", self.prefix)
+    }
+
+    pub fn roster(&self) -> String {
+        format!("{}:{{hearing}}:roster", self.prefix)
+    }
+
+    pub fn clock(&self) -> String {
+        format!("{}:{{hearing}}:clock", self.prefix)
     }
 
     /// The outbox of a partition; the one after the last partition's is that of hearing.

@@ -12,6 +12,7 @@ pub struct Scripts {
     pub finish: Script,
     pub tidy: Script,
     pub forget_records: Script,
+    pub renew: Script,
 }
 
 impl Scripts {
@@ -25,6 +26,7 @@ impl Scripts {
             finish: Script::new(include_str!("scripts/finish.lua")),
             tidy: Script::new(include_str!("scripts/tidy.lua")),
             forget_records: Script::new(include_str!("scripts/forget_records.lua")),
+            renew: Script::new(include_str!("scripts/renew.lua")),
         }
     }
 }

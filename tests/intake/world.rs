@@ -63,6 +63,7 @@ impl World {
             client_id: "test".to_owned(),
             credentials: None,
             share: String::new(),
+            connections: 1,
             qos: 1,
             keep_alive: Duration::from_secs(5),
             session_expiry: Duration::from_secs(3600),

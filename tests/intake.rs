@@ -2,6 +2,10 @@
 
 #[path = "support/redis.rs"]
 mod redis;
+#[path = "intake/relay.rs"]
+mod relay;
+#[path = "intake/shares.rs"]
+mod shares;
 #[path = "intake/world.rs"]
 mod world;
 
@@ -274,21 +278,6 @@ async fn a_unit_whose_state_cannot_be_read_is_left_out_alone() {
     assert_eq!(running.heartbeats("new"), 41.0, "u13 before, the other 39 and the last after");
     assert_eq!(world.connections("test-main"), 1);
     running.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn members_of_a_shared_subscription_share_the_fleet_and_leave_no_session() {
-    let mut world = World::new("").await;
-    world.config.share = "rollcall".to_owned();
-    let one = world.start().await;
-    let two = world.start().await;
-    world.device().heartbeats("u", 40).await;
-    eventually("all were recorded", async || world.units().await == 40).await;
-    assert_eq!(one.heartbeats("new") + two.heartbeats("new"), 40.0, "each by one of them");
-    one.stop().await;
-    world.device().heartbeats("v", 40).await;
-    eventually("the other has it all", async || world.units().await == 80).await;
-    two.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

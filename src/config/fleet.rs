@@ -144,12 +144,13 @@ fn mqtt(
         credentials: (!mqtt.username.is_empty())
             .then(|| (mqtt.username.clone(), password.unwrap_or_default())),
         share: mqtt.share.clone(),
+        connections: mqtt.connections,
         qos: problems.number("mqtt.qos", mqtt.qos, 0, 1),
         keep_alive: problems.span(
             "mqtt.keep_alive",
             mqtt.keep_alive,
             Span::from_secs(1),
-            Span::from_hours(1),
+            Span::from_secs(10),
         ),
         session_expiry: problems.span(
             "mqtt.session_expiry",

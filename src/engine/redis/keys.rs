@@ -7,6 +7,8 @@
 //! |---|---|---|
 //! | `rollcall:meta` | hash | `fleet` id, `partitions`, both fixed when the fleet is created |
 //! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change |
+//! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
+//! | `rollcall:{hearing}:floors` | hash | share → until when a member that is gone may have lost something (ms) |
 //! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms) |
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that nobody was told of yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel that tells when one came or went |
@@ -79,6 +81,14 @@ impl Keys {
 
     pub fn heard(&self) -> String {
         format!("{}:{{hearing}}:heard", self.prefix)
+    }
+
+    pub fn members(&self) -> String {
+        format!("{}:{{hearing}}:members", self.prefix)
+    }
+
+    pub fn floors(&self) -> String {
+        format!("{}:{{hearing}}:floors", self.prefix)
     }
 
     pub fn blind(&self) -> String {

@@ -6,6 +6,8 @@ use redis::Script;
 pub struct Scripts {
     pub apply: Script,
     pub advance: Script,
+    pub attend: Script,
+    pub depart: Script,
     pub join: Script,
     pub seal: Script,
     pub lease: Script,
@@ -20,6 +22,8 @@ impl Scripts {
         Scripts {
             apply: Script::new(include_str!("scripts/apply.lua")),
             advance: Script::new(include_str!("scripts/advance.lua")),
+            attend: Script::new(include_str!("scripts/attend.lua")),
+            depart: Script::new(include_str!("scripts/depart.lua")),
             join: Script::new(include_str!("scripts/join.lua")),
             seal: Script::new(include_str!("scripts/seal.lua")),
             lease: Script::new(include_str!("scripts/lease.lua")),

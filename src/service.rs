@@ -133,7 +133,15 @@ fn start(
     let (tell, clock_of_alerting) = (telemetry.clone(), clock.clone());
     loops.add(
         "alerting",
-        alerting::run(config.alerting, engine.clone(), clock_of_alerting, tell, news, stop.clone()),
+        alerting::run(
+            config.alerting,
+            engine.clone(),
+            ownership.clone(),
+            clock_of_alerting,
+            tell,
+            news,
+            stop.clone(),
+        ),
     );
     let shown = http::Shown {
         engine,

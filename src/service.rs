@@ -95,7 +95,9 @@ fn start(
     let stop = loops.stop.clone();
     let rules = Arc::new(config.rules);
     let news = Arc::new(Notify::new());
+    let ownership = lease.ownership();
     let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+    mirror.keep(|partition| ownership.owns(partition));
     let roll = Arc::new(Roll::new(
         engine.clone(),
         rules,
@@ -105,12 +107,12 @@ fn start(
         news.clone(),
     ));
 
-    let ownership = lease.ownership();
     loops.add("lease", lease.keep(loops.leave.clone()));
     loops
         .add("examination", examination::run(engine.clone(), clock.clone(), telemetry.clone(), stop.clone()));
     let walk = Walk {
         engine: engine.clone(),
+        ownership: ownership.clone(),
         roll: roll.clone(),
         mirror: mirror.clone(),
         clock: clock.clone(),
@@ -144,6 +146,7 @@ fn start(
         ),
     );
     let shown = http::Shown {
+        ownership,
         engine,
         roll: roll.clone(),
         mirror,

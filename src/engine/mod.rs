@@ -336,8 +336,20 @@ pub trait Queries: Send + Sync {
     /// exactly one page.
     async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>>;
 
-    /// Removes records that were closed before `before`, a bounded number; answers how many.
-    async fn forget_records(&self, before: Timestamp) -> Result<usize>;
+    /// What the expiry keys of these units of a partition hold, in order; each is named
+    /// `<kind>:<unit>`.
+    async fn alive(&self, partition: u16, names: &[&str]) -> Result<Vec<Option<Timestamp>>>;
+
+    /// Notes for the owners of their partitions that these units were changed by somebody else.
+    async fn note(&self, units: &[&Unit]) -> Result<()>;
+
+    /// Takes what was noted for these partitions, a bounded number: pages on which something was
+    /// changed by somebody else.
+    async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>>;
+
+    /// Removes records of these partitions that were closed before `before`, a bounded number; answers
+    /// how many.
+    async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize>;
 }
 
 /// What is wrong with an engine that works all the same, and what to do.

@@ -4,6 +4,8 @@
 mod redis;
 #[path = "intake/relay.rs"]
 mod relay;
+#[path = "intake/secure.rs"]
+mod secure;
 #[path = "intake/shares.rs"]
 mod shares;
 #[path = "intake/world.rs"]
@@ -295,8 +297,8 @@ async fn a_refused_subscription_is_asked_for_again_until_it_is_granted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_configuration_that_cannot_work_ends_with_what_to_do() {
     let mut world = World::new("").await;
-    world.config.url = "mqtts://127.0.0.1".to_owned();
-    assert!(world.launch().await.failure().await.contains("mqtts:// is not supported yet"));
+    world.config.url = "http://127.0.0.1".to_owned();
+    assert!(world.launch().await.failure().await.contains("a broker's address is written mqtt://"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

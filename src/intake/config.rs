@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::mqtt;
 use super::topic::{Template, Topics};
+use super::{Tls, mqtt};
 use crate::address::BrokerAddress;
 use crate::engine::roll::Rules;
 use crate::presence::Kind;
@@ -14,8 +14,11 @@ pub const MOST_CONNECTIONS: u8 = 16;
 /// What intake needs to know.
 #[derive(Clone)]
 pub struct Config {
-    /// `mqtt://host:port` (TLS and websockets come later).
+    /// `mqtt://host:port`, `mqtts://`, `ws://host:port/path` or `wss://`.
     pub url: String,
+    /// What TLS needs, where the address wants it; `None`: the usual authorities, and nobody in
+    /// particular.
+    pub tls: Option<Tls>,
     /// Prefix of the client id; the connection's name is appended, and with a shared subscription
     /// something of each process's own.
     pub client_id: String,

@@ -46,10 +46,12 @@ mod payload;
 mod prove;
 mod reader;
 mod record;
+mod tls;
 mod topic;
 
 pub use config::{Config, Fields};
 pub use mqtt::probe;
+pub use tls::{Tls, TlsError, TlsFiles};
 pub use topic::{Template, TemplateError};
 
 /// The least room of the queue: about half a second of what one broker can deliver.

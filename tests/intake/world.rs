@@ -1,5 +1,6 @@
 //! A broker, an engine, and a Rollcall that listens between them.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +63,7 @@ impl World {
         let broker = Server::mosquitto(&dir.path().join("broker"), port, more).unwrap();
         let config = Config {
             url: format!("mqtt://127.0.0.1:{port}"),
+            tls: None,
             client_id: "test".to_owned(),
             credentials: None,
             share: String::new(),
@@ -82,6 +84,11 @@ impl World {
         let redis = Redis::start();
         let engine = redis.engine(&Arc::new(Telemetry::new(&Clock::system()))).await;
         World { redis, broker, gap: 3 * config.canary_period, config, engine, dir }
+    }
+
+    /// A directory of its own.
+    pub fn directory(&self) -> &Path {
+        self.dir.path()
     }
 
     /// How many units are watched.
@@ -178,6 +185,9 @@ impl World {
     pub fn device(&self) -> Device {
         let mut options = MqttOptions::new("device", ("127.0.0.1", self.broker.port()));
         options.set_keep_alive(30);
+        if let Some((name, password)) = &self.config.credentials {
+            options.set_credentials(name, password.clone());
+        }
         let (client, mut events) = AsyncClient::builder(options).capacity(1000).build();
         let task = tokio::spawn(async move { while events.poll().await.is_ok() {} });
         Device { client, task }

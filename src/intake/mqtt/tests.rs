@@ -14,6 +14,7 @@ const DEAFNESS: Duration = Duration::from_secs(4);
 fn config(share: &str) -> Config {
     Config {
         url: "mqtt://127.0.0.1".to_owned(),
+        tls: None,
         client_id: "me".to_owned(),
         credentials: None,
         share: share.to_owned(),

@@ -166,6 +166,8 @@ fn mqtt(
         ),
         receive_maximum: problems.number("mqtt.receive_maximum", mqtt.receive_maximum, 1, u16::MAX),
         max_payload: problems.number("mqtt.max_payload", mqtt.max_payload, 1, 16 << 20) as usize,
+        max_age: problems.span("mqtt.max_age", mqtt.max_age, Span::from_secs(0), Span::from_days(400)),
+        watch_sys: mqtt.watch_sys,
         max_batch: LARGEST_BATCH,
         canary_period: canary_period.0,
         topics,

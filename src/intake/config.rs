@@ -39,6 +39,11 @@ pub struct Config {
     pub receive_maximum: u16,
     /// Payloads above this are rejected.
     pub max_payload: usize,
+    /// Messages whose payload says, plausibly, that they are older are no heartbeats; zero: they
+    /// are, at any age.
+    pub max_age: Duration,
+    /// Whether the broker's own count of messages that it threw away is followed.
+    pub watch_sys: bool,
     /// The most heartbeats that are recorded in one go.
     pub max_batch: usize,
     /// The canary's period.

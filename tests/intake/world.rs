@@ -12,7 +12,7 @@ use rollcall::intake::{self, Config, Fields};
 use rollcall::presence::{Facts, Interval, Kind, KindRules, Snapshot, TimeSource, Unit};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::telemetry::Telemetry;
-use rumqttc::{AsyncClient, MqttOptions, PublishNotice, PublishOptions, QoS};
+use rumqttc::{AsyncClient, Event, MqttOptions, Packet, PublishNotice, PublishOptions, QoS};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -73,6 +73,8 @@ impl World {
             session_expiry: Duration::from_secs(3600),
             receive_maximum: 100,
             max_payload: 256 * 1024,
+            max_age: Duration::ZERO,
+            watch_sys: false,
             max_batch: 50,
             canary_period: Duration::from_millis(100),
             topics: vec![
@@ -179,6 +181,15 @@ impl World {
         let stop = CancellationToken::new();
         let run = intake::run(self.config.clone(), roll, clock, telemetry.clone(), stop.clone());
         Running { telemetry, stop, task: tokio::spawn(run) }
+    }
+
+    /// Somebody asks the broker for this, to be kept for when they come back, and goes.
+    pub async fn subscribes_and_goes_away(&self, filter: &str) {
+        let mut options = MqttOptions::new("away", ("127.0.0.1", self.broker.port()));
+        options.set_clean_start(true).set_session_expiry_interval(Some(3600));
+        let (client, mut events) = AsyncClient::builder(options).capacity(10).build();
+        client.subscribe(filter, QoS::AtLeastOnce).await.unwrap();
+        while !matches!(events.poll().await.unwrap(), Event::Incoming(Packet::SubAck(_))) {}
     }
 
     /// A client of a device.

@@ -23,7 +23,7 @@ use rumqttc::{
 use super::LARGEST_PACKET;
 use crate::address::{BrokerAddress, Scheme};
 use crate::engine::Member;
-use crate::intake::{Config, Tls, TlsFiles, canary};
+use crate::intake::{Config, MAIN, Tls, TlsFiles, canary, drops};
 
 /// Canaries on their way to the broker; the default would reserve 14 MB for them.
 const OUTGOING: u16 = 16;
@@ -103,6 +103,9 @@ impl Session {
                 (vec![own, gone], shared.collect())
             }
         };
+        let kept = Wish { filter: drops::TOPIC.to_owned(), qos: QoS::AtMostOnce, kept: true };
+        let watched = (config.watch_sys && name == MAIN).then_some(kept);
+        let first = first.into_iter().chain(watched).collect();
         let of_member = is_member.then(|| MemberPatience {
             silence: DEAF.max(3 * config.canary_period),
             unproved: UNPROVED.max(5 * config.canary_period),

@@ -9,6 +9,11 @@
 //! cost a million looks in vain, so the sweep stays within what was heard and the longest slack.
 //! Units that are due a little beyond that, with shorter slack, are passed over within a pass and
 //! looked at again when Rollcall has heard more.
+//!
+//! # Whose turn it is
+//! Each partition is swept by its owner as soon as something in it is due. What is still due a second
+//! later is swept by everybody: the owner is frozen, slow, or not known to be gone yet. So nobody has
+//! to find out which, and as long as all is well nobody does the work of another.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,7 +25,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Engine, Hint, LARGEST_STEP, Mirror, Result, Roll};
+use crate::engine::{Engine, Hint, LARGEST_STEP, Mirror, Ownership, Result, Roll, partition_of};
 use crate::presence::Unit;
 use crate::telemetry::{Source, Telemetry};
 
@@ -32,6 +37,9 @@ const MOST_WAITING: usize = 100_000;
 
 /// The longest slack of any policy: see `Policy::slack`.
 const LONGEST_SLACK: Duration = Duration::from_secs(10);
+
+/// How long what is due is left to the owner of its partition.
+const OWNERS_TURN: Duration = Duration::from_secs(1);
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -57,12 +65,24 @@ pub struct Expiry {
     pub engine: Arc<dyn Engine>,
     /// Looks at suspects.
     pub roll: Arc<Roll>,
+    /// Whose turn it is.
+    pub ownership: Ownership,
     /// Knows which units are offline already.
     pub mirror: Arc<Mirror>,
     /// Tells the time.
     pub clock: Clock,
     /// Counts.
     pub telemetry: Arc<Telemetry>,
+}
+
+/// The first look that a partition needs, and when this instance takes it on.
+struct FirstLook {
+    partition: u16,
+    at: Timestamp,
+    /// How long it is left to somebody else.
+    patience: Duration,
+    /// How far beyond what was heard units are looked at.
+    slack: Duration,
 }
 
 impl Expiry {
@@ -91,6 +111,7 @@ impl Expiry {
         let mut waiting = HashSet::new();
         let mut hinted = Vec::new();
         let mut hearing_read = None;
+        let mut ownership = self.ownership.clone();
         loop {
             if hearing_read.is_none_or(|read: Instant| read.elapsed() >= self.config.tick) {
                 hearing_read = self.read_hearing().await.is_ok().then(Instant::now);
@@ -105,6 +126,7 @@ impl Expiry {
                 // Cancel-safe: what was received is in `hinted`.
                 _ = hints.recv_many(&mut hinted, LARGEST_STEP), if self.config.hints => {}
                 () = self.roll.heard_more(), if !matches!(passed, Ok(Some(_))) || !waiting.is_empty() => {}
+                () = ownership.changed() => {}
                 () = tokio::time::sleep(rest) => {}
             }
         }
@@ -132,21 +154,44 @@ impl Expiry {
         }
         // A deadline at exactly now is not yet passed.
         let latest = now - MILLISECOND;
-        let firsts = self.engine.first_looks().await?;
-        let Some(first) = firsts.iter().flatten().min() else { return Ok(Some(Timestamp::NEVER)) };
-        if *first > latest {
-            return Ok(Some(*first + MILLISECOND));
+        let firsts = self.first_looks().await?;
+        let our_turn = |first: &FirstLook| first.at + first.patience;
+        let Some(next) = firsts.iter().map(our_turn).min() else { return Ok(Some(Timestamp::NEVER)) };
+        if next > latest {
+            return Ok(Some(next + MILLISECOND));
         }
         let Some(heard) = self.roll.hearing().heard else { return Ok(None) };
-        let until = latest.min(heard + LONGEST_SLACK);
-        let due: Vec<u16> = (0..)
-            .zip(&firsts)
-            .filter(|(_, first)| first.is_some_and(|first| first <= until))
-            .map(|(partition, _)| partition)
-            .collect();
-        let undecided = self.sweep(due, until, now).await?;
-        // What is due beyond what was heard waits for more hearing, and so do the undecided.
-        Ok((undecided == 0 && until == latest).then_some(now))
+        let mut due = Vec::new();
+        let mut is_held_up = false;
+        for first in firsts.iter().filter(|first| our_turn(first) <= latest) {
+            let wanted = latest - first.patience;
+            let until = wanted.min(heard + first.slack);
+            // What is due beyond what was heard waits for more hearing.
+            is_held_up |= until < wanted;
+            if first.at <= until {
+                due.push((first.partition, until));
+            }
+        }
+        let undecided = self.sweep(due, now).await?;
+        Ok((undecided == 0 && !is_held_up).then_some(now))
+    }
+
+    async fn first_looks(&self) -> Result<Vec<FirstLook>> {
+        let view = self.ownership.view();
+        let firsts = (0..).zip(self.engine.first_looks().await?);
+        let first = |(partition, at): (u16, Option<Timestamp>)| {
+            let is_own = view.partitions.binary_search(&partition).is_ok();
+            // Nobody else's units are looked at in vain: those are decided that were surely heard of.
+            let (patience, slack) =
+                if is_own { (Duration::ZERO, LONGEST_SLACK) } else { (OWNERS_TURN, Duration::ZERO) };
+            Some(FirstLook { partition, at: at?, patience, slack })
+        };
+        Ok(firsts.filter_map(first).collect())
+    }
+
+    /// Whether this instance acts on that hint. Hints of others' units are covered by the sweep.
+    fn is_ours(&self, unit: &Unit) -> bool {
+        !self.config.sweep || self.ownership.owns(partition_of(unit, self.engine.partitions()))
     }
 
     /// Looks at the units of hints, and at those that waited, if their silence is not known yet.
@@ -161,7 +206,7 @@ impl Expiry {
             Hint::Doubt => None,
         });
         let mut suspects: HashSet<Unit> = waiting.iter().cloned().collect();
-        suspects.extend(named.filter(|unit| !self.mirror.is_offline(unit)));
+        suspects.extend(named.filter(|unit| self.is_ours(unit) && !self.mirror.is_offline(unit)));
         let suspects: Vec<Unit> = suspects.into_iter().collect();
         if !suspects.is_empty() {
             self.telemetry.suspects(Source::Notification, suspects.len() as u64);
@@ -172,11 +217,11 @@ impl Expiry {
         Ok(())
     }
 
-    /// Looks at every unit of these partitions whose next look is at or before `until`. Answers how
-    /// many could not be decided.
-    async fn sweep(&self, partitions: Vec<u16>, until: Timestamp, now: Timestamp) -> Result<usize> {
-        stream::iter(partitions)
-            .map(|partition| self.sweep_partition(partition, until, now))
+    /// Looks at every unit of these partitions whose next look is at or before the time beside it.
+    /// Answers how many could not be decided.
+    async fn sweep(&self, due: Vec<(u16, Timestamp)>, now: Timestamp) -> Result<usize> {
+        stream::iter(due)
+            .map(|(partition, until)| self.sweep_partition(partition, until, now))
             .buffer_unordered(AT_ONCE)
             .try_fold(0, |sum, undecided| async move { Ok(sum + undecided) })
             .await

@@ -8,15 +8,17 @@
 //! | floor | module | what it is for |
 //! |---|---|---|
 //! | 3 assembly | [`cli`], [`config`], [`service`] | the command line; the file that becomes a checked configuration; building, running and stopping the loops |
-//! | 2 work | [`intake`] | MQTT to recorded heartbeats, and the canary that proves hearing |
+//! | 2 work | [`broker`] | the broker within the process, for devices that need no other |
+//! | | [`intake`] | MQTT to recorded heartbeats, and the canary that proves hearing |
 //! | | [`expiry`] | finds units that may be due and has them looked at |
 //! | | [`alerting`] | outbox to groups to receivers |
 //! | | [`http`] | metrics, health, records, units |
+//! | | [`deadman`] | pings another monitor while all is well |
 //! | | [`simulate`] | a fleet, sinks and private servers, for the demo and the tests |
 //! | 1 memory | [`engine`] | the state of the fleet behind small traits; [`engine::Roll`], the one place where stored state meets the rules; [`engine::redis`], the engine on Redis; the mirror and the walk that keeps it true |
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where a person should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
-//! | | [`clock`], [`backoff`], [`address`] | what a moment is; how waits grow; where a broker is |
+//! | | [`clock`], [`backoff`], [`address`], [`trust`] | what a moment is; how waits grow; where a broker is; whom TLS trusts |
 //!
 //! Loops of floor 2 never call one another: they meet in the engine, which is durable. So a crash
 //! between any two of them is the same as a pause.
@@ -52,9 +54,11 @@
 pub mod address;
 pub mod alerting;
 pub mod backoff;
+pub mod broker;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod deadman;
 pub mod engine;
 pub mod expiry;
 pub mod http;
@@ -63,3 +67,4 @@ pub mod presence;
 pub mod service;
 pub mod simulate;
 pub mod telemetry;
+pub mod trust;

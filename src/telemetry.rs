@@ -21,7 +21,7 @@ mod sampler;
 mod series;
 mod words;
 
-use problems::{ENGINE_DOWN, MQTT_DISCONNECTED, NOT_HEARING, Problems, not_hearing};
+use problems::{ENGINE_DOWN, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING, Problems, not_hearing};
 pub use problems::{Problem, Severity};
 use sampler::Sampler;
 use series::Series;
@@ -191,6 +191,12 @@ impl Telemetry {
     pub fn notification(&self, receiver: &str, outcome: Outcome, took: Duration) {
         self.series.notifications.with_label_values(&[receiver, outcome.as_str()]).inc();
         self.series.notification_duration.with_label_values(&[receiver]).observe(took.as_secs_f64());
+        if outcome == Outcome::Delivered {
+            self.problems.clear(NOT_DELIVERED, receiver);
+        } else {
+            let text = format!("receiver {receiver} did not take its last notification; the log says why");
+            self.problems.set(NOT_DELIVERED, receiver, text, Severity::Warning);
+        }
     }
 
     /// What waits for a receiver and what was given up.
@@ -250,9 +256,17 @@ impl Telemetry {
         self.problems.list()
     }
 
-    /// How many partitions this instance owns.
-    pub fn partitions_owned(&self, count: u16) {
-        self.series.partitions_owned.set(count.into());
+    /// What keeps Rollcall from its work, or its word from reaching somebody.
+    pub fn failures(&self) -> Vec<Problem> {
+        let mut problems = self.problems();
+        problems.retain(|one| one.severity == Severity::Serious || one.name == NOT_DELIVERED);
+        problems
+    }
+
+    /// How many instances there are, and how many partitions are this one's.
+    pub fn ownership(&self, instances: usize, partitions: usize) {
+        self.series.instances.set(instances as i64);
+        self.series.partitions_owned.set(partitions as i64);
     }
 
     /// The age of the oldest part of the mirror.

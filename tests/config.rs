@@ -138,7 +138,9 @@ fn everything_that_makes_no_sense_is_told_at_once_under_the_name_of_its_option()
         qos = 2
         publish_state = true
         [broker]
-        listen = "127.0.0.1:1883"
+        listen = "here"
+        tls_listen = "0.0.0.0:8883"
+        max_packet = 5
         [[kind]]
         name = "Detector"
         timeout = "500ms"
@@ -182,7 +184,10 @@ fn everything_that_makes_no_sense_is_told_at_once_under_the_name_of_its_option()
     let mut paths: Vec<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
     paths.sort();
     let expected = [
+        "broker.cert_file",
+        "broker.key_file",
         "broker.listen",
+        "broker.max_packet",
         "engine.partitions",
         "engine.prefix",
         "engine.type",
@@ -204,6 +209,7 @@ fn everything_that_makes_no_sense_is_told_at_once_under_the_name_of_its_option()
         "mqtt.password_file",
         "mqtt.publish_state",
         "mqtt.qos",
+        "mqtt.url",
         "mqtt.url",
         "receiver[0]",
         "receiver[0].concurrency",
@@ -241,9 +247,14 @@ fn what_is_planned_is_refused_with_not_yet_and_what_is_unknown_with_a_suggestion
         ("[mqtt]\nurl = \"mqtt://u:p@a\"", "mqtt.url: a broker's address holds no name and no password"),
         ("[mqtt]\npublish_state = true", "mqtt.publish_state: is not supported yet"),
         (
-            "[broker]\nlisten = \"127.0.0.1:1\"",
-            "broker.listen: the broker within the process is not supported yet",
+            "[broker]\nlisten = \"0.0.0.0:1883\"",
+            "broker.listen: anybody who reaches 0.0.0.0:1883 could pretend to be a device",
         ),
+        (
+            "[broker]\nlisten = \"127.0.0.1:1\"\n[mqtt]\nurl = \"mqtt://a\"",
+            "mqtt.url: belongs to a broker elsewhere",
+        ),
+        ("[broker]\nrules_file = \"rules\"", "broker.rules_file: belongs to the broker within the process"),
     ];
     for (text, expected) in cases {
         let told = refused(text);

@@ -18,10 +18,6 @@ const LARGEST_BATCH: usize = 2000;
 const GAP_PERIODS: u32 = 3;
 
 pub(super) fn fleet(file: &File, base: &Path, problems: &mut Problems) -> (intake::Config, Rules) {
-    if !file.broker.listen.is_empty() {
-        let text = "the broker within the process is not supported yet; run one beside Rollcall and name it in mqtt.url";
-        problems.error("broker.listen", text);
-    }
     let rules = kinds(&file.kind, problems);
     let topics = topics(&file.kind, problems);
     let intake = mqtt(&file.mqtt, file.hearing.canary_period, topics, base, problems);
@@ -148,12 +144,13 @@ fn mqtt(
         credentials: (!mqtt.username.is_empty())
             .then(|| (mqtt.username.clone(), password.unwrap_or_default())),
         share: mqtt.share.clone(),
+        connections: mqtt.connections,
         qos: problems.number("mqtt.qos", mqtt.qos, 0, 1),
         keep_alive: problems.span(
             "mqtt.keep_alive",
             mqtt.keep_alive,
             Span::from_secs(1),
-            Span::from_hours(1),
+            Span::from_secs(10),
         ),
         session_expiry: problems.span(
             "mqtt.session_expiry",

@@ -6,6 +6,7 @@
 //! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
 //! | [`AlertStore`] | alerting | the outbox, groups, deliveries, dead letters |
 //! | [`Queries`] | http, the mirror | the same facts and records, to look at |
+//! | [`Roster`] | every loop, through [`Ownership`] | the instances that are there, and the clock that they share |
 //!
 //! [`Roll`] stands above them: it reads snapshots, lets `presence` decide and applies the changes.
 //!
@@ -40,16 +41,22 @@ use crate::presence::{Change, Hearing, Interval, Labels, OfflineRecord, RecordId
 use crate::telemetry::Ailment;
 
 pub mod declared;
+pub mod ear;
 pub mod encoding;
 pub mod examination;
+pub mod lease;
 pub mod mirror;
 pub mod redis;
 pub mod roll;
+pub mod roster;
 pub mod tally;
 pub mod walk;
 
+pub use ear::{Advance, Ear, Gap, Member};
+pub use lease::Lease;
 pub use mirror::Mirror;
 pub use roll::Roll;
+pub use roster::{Attendance, Ownership, Roster};
 pub use walk::Walk;
 
 /// The most units of one partition that one step of an engine takes on.
@@ -149,10 +156,24 @@ pub trait HearingStore: Send + Sync {
     /// stored and left at zero.
     async fn hearing(&self) -> Result<Hearing>;
 
-    /// Everything that was sent up to `sent_at` has come all the way. If that is more than `gap`
-    /// after what was heard before, what lies between was blind: it is added to the ledger, told
-    /// through the outbox if it is longer than `tell`, and returned.
-    async fn advance(&self, sent_at: Timestamp, gap: Duration, tell: Duration) -> Result<Option<Interval>>;
+    /// Everything that was sent to this ear up to `sent_at` has come all the way. Moves forward how
+    /// far was heard, if the ear alone or its group's least leads there. If that is more than a gap
+    /// after what was heard before, or if a member of the group ended out of order in between, what
+    /// lies between was blind: it is added to the ledger, told through the outbox if it is long, and
+    /// returned. Members whose release has passed at `sent_at` are removed as [`HearingStore::gone`]
+    /// does. Safe to repeat. See [`ear`].
+    async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance>;
+
+    /// From `now` on the group has heard no further than this member. It is given messages only
+    /// after this. `release` is how long after its last proof the broker is certain to have dropped
+    /// it. An earlier connection under the same client id is gone by this. Safe to repeat.
+    async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()>;
+
+    /// The member is given nothing more and everything that it was given is recorded. Safe to repeat.
+    async fn leave(&self, member: &Member) -> Result<()>;
+
+    /// The broker has dropped the member at `at` or earlier. Whether it was one. Safe to repeat.
+    async fn gone(&self, member: &Member, at: Timestamp) -> Result<bool>;
 }
 
 /// Something that operators may have to be told.
@@ -351,7 +372,7 @@ pub enum Hint {
 
 /// An engine: all of the above, and a word on its health.
 #[async_trait]
-pub trait Engine: UnitStore + HearingStore + AlertStore + Queries {
+pub trait Engine: UnitStore + HearingStore + AlertStore + Queries + Roster {
     /// Looks at the engine's settings and condition, and at how far its clock is from `now`. An
     /// error means that it cannot work at all.
     async fn examine(&self, now: Timestamp) -> Result<Vec<Warning>>;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::declared::Declarations;
-use super::{Engine, LARGEST_STEP, Mirror, Refresh, Result};
+use super::{Advance, Ear, Engine, Gap, LARGEST_STEP, Member, Mirror, Refresh, Result};
 use crate::clock::Timestamp;
 use crate::presence::{
     self, Change, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
@@ -115,15 +115,38 @@ impl Roll {
         Ok(hearing)
     }
 
-    /// A canary that was sent at `sent_at` has come all the way, and so has everything before it.
+    /// A canary of a plain subscription that was sent at `sent_at` has come all the way, and so has
+    /// everything before it.
     pub async fn canary_returned(&self, sent_at: Timestamp) -> Result<()> {
-        let blind = self.engine.advance(sent_at, self.config.gap, self.config.tell).await?;
+        self.canary_of(&Ear::Plain, sent_at).await.map(|_| ())
+    }
+
+    /// A canary that was sent at `sent_at` has come all the way to this ear, and so has everything
+    /// before it that was for this ear. `false`: of a member that does not attend (any more).
+    pub async fn canary_of(&self, ear: &Ear, sent_at: Timestamp) -> Result<bool> {
+        let gap = Gap { blind: self.config.gap, tell: self.config.tell };
+        let Advance::Heard(blind) = self.engine.advance(ear, sent_at, gap).await? else { return Ok(false) };
         if let Some(interval) = blind {
             self.telemetry.was_blind(&interval);
             self.news.notify_one();
         }
         self.refresh_hearing().await?;
-        Ok(())
+        Ok(true)
+    }
+
+    /// A member of a shared subscription begins: see [`super::HearingStore::attend`].
+    pub async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()> {
+        self.engine.attend(member, now, release).await
+    }
+
+    /// A member has recorded everything that it was given, and is given nothing more.
+    pub async fn leave(&self, member: &Member) -> Result<()> {
+        self.engine.leave(member).await
+    }
+
+    /// The broker has dropped a member at `at` or earlier. Whether it was one.
+    pub async fn gone(&self, member: &Member, at: Timestamp) -> Result<bool> {
+        self.engine.gone(member, at).await
     }
 
     /// Records heartbeats. When this returns, each is applied or known to change nothing. Safe to

@@ -6,9 +6,11 @@
 
 use std::sync::Arc;
 
+use super::canary::Canary;
 use super::topic::{Refusal, Topics};
 use super::{Fields, Oddities, canary, payload};
 use crate::clock::{Clock, Timestamp};
+use crate::engine::Member;
 use crate::presence::Heartbeat;
 use crate::telemetry::{Rejection, Telemetry};
 
@@ -17,8 +19,12 @@ use crate::telemetry::{Rejection, Telemetry};
 pub(super) enum What {
     /// A proof that a unit lives.
     Heartbeat(Heartbeat),
-    /// Our own canary, sent at that moment.
-    Canary(Timestamp),
+    /// Our own canary.
+    Canary(Canary),
+    /// The broker has dropped this member of a shared subscription.
+    Gone(Member),
+    /// We are given nothing more: everything before this was all.
+    Farewell,
     /// Nothing that counts.
     Nothing,
 }
@@ -32,9 +38,11 @@ pub(super) struct Message<'a> {
 
 /// Reads messages.
 pub(super) struct Reader {
-    pub topics: Topics,
+    pub topics: Arc<Topics>,
     pub fields: Fields,
     pub client_id: String,
+    /// The process whose canaries alone count; `None`: those of earlier ones do too.
+    pub instance: Option<String>,
     pub max_payload: usize,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
@@ -59,13 +67,17 @@ impl Reader {
     }
 
     fn decide(&self, topic: &str, message: &Message, arrived: Timestamp) -> Result<What, Refusal> {
+        if let Some(member) = canary::read_gone(topic, message.payload) {
+            return Ok(What::Gone(member));
+        }
         if message.retain {
             // The broker was asked for none, but a bridge may pass one on.
             return Err((Rejection::Retained, "a retained message may be of any age".to_owned()));
         }
         if topic.starts_with(canary::PREFIX) {
-            let sent_at = canary::read(topic, message.payload, &self.client_id, arrived);
-            return Ok(sent_at.map_or(What::Nothing, What::Canary));
+            let instance = self.instance.as_deref();
+            let canary = canary::read(topic, message.payload, &self.client_id, instance, arrived);
+            return Ok(canary.map_or(What::Nothing, What::Canary));
         }
         if message.payload.len() > self.max_payload {
             return Err((Rejection::TooLarge, format!("{} bytes of payload", message.payload.len())));
@@ -98,9 +110,10 @@ mod tests {
         let rules: Rules = [(kind.clone(), KindRules::new(kind.clone()))].into();
         let template = Template::parse("{site}/{unit}/data", Some(kind)).unwrap();
         Reader {
-            topics: Topics::new(vec![template], &rules),
+            topics: Arc::new(Topics::new(vec![template], &rules)),
             fields: Fields::default(),
             client_id: "me".to_owned(),
+            instance: None,
             max_payload: 1024,
             telemetry: Arc::new(Telemetry::new(&clock)),
             clock,
@@ -156,11 +169,20 @@ mod tests {
     #[test]
     fn a_canary_of_anybody_else_is_nothing_and_never_a_unit() {
         let reader = reader();
-        let canary = canary::Canary { instance: "x".to_owned(), seq: 0, sent_at: 5 }.to_json();
-        let came = read(&reader, "rollcall/canary/me", &canary, false);
-        assert_eq!(came, What::Canary(Timestamp::from_millis(5)));
+        let own = Canary { instance: "x".to_owned(), seq: 0, sent_at: 5 };
+        let canary = own.to_json();
+        assert_eq!(read(&reader, "rollcall/canary/me", &canary, false), What::Canary(own));
         assert_eq!(read(&reader, "rollcall/canary/you", &canary, false), What::Nothing);
         assert_eq!(read(&reader, "rollcall/canary/me", b"tweet", false), What::Nothing);
         assert_eq!(read(&reader, "rollcall/canary/data", b"", false), What::Nothing);
+        // What is left of a last word once it was removed.
+        assert_eq!(read(&reader, "rollcall/canary/you/gone", b"", false), What::Nothing);
+    }
+
+    #[test]
+    fn a_last_word_counts_also_when_it_was_kept() {
+        let member = Member { share: "all".to_owned(), client_id: "you".to_owned(), connection: 3 };
+        let word = canary::last_word(&member);
+        assert_eq!(read(&reader(), "rollcall/canary/you/gone", &word, true), What::Gone(member));
     }
 }

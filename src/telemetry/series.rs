@@ -27,6 +27,7 @@ pub(super) struct Series {
     pub engine_up: IntGauge,
     pub engine_command: HistogramVec,
     pub engine_warnings: IntGaugeVec,
+    pub instances: IntGauge,
     pub partitions_owned: IntGauge,
     pub mirror_age: Gauge,
     pub units: IntGaugeVec,
@@ -120,6 +121,7 @@ impl Series {
                 "1 while something is wrong with the engine though it answers; the name says what.",
                 &["name"],
             ),
+            instances: make.gauge("instances", "Instances whose lease stands, this one included."),
             partitions_owned: make
                 .gauge("partitions_owned", "Partitions that this instance sweeps, delivers and exports."),
             mirror_age: {

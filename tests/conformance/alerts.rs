@@ -214,9 +214,9 @@ pub async fn a_large_group_is_told_whole_in_several_notifications<G: Ground>(wor
 pub async fn a_long_blindness_is_told_at_once_and_by_itself<G: Ground>(world: World<G>) {
     let (gap, tell) = (Duration::from_secs(3), Duration::from_secs(300));
     world.heard_until(world.hours(1)).await;
-    world.engine.advance(world.hours(1) + tell, gap, tell).await.unwrap().unwrap();
+    world.canary(world.hours(1) + tell, gap, tell).await.unwrap();
     assert_eq!(world.outbox().await, [], "300 s are not longer than 300 s");
-    let interval = world.engine.advance(world.hours(2), gap, tell).await.unwrap().unwrap();
+    let interval = world.canary(world.hours(2), gap, tell).await.unwrap();
     let outbox = world.outbox().await;
     assert_eq!(outbox[0].news, News::Blind(interval));
     let pace = Pace { wait: MINUTE, interval: MINUTE };

@@ -5,7 +5,9 @@
 
 mod alerts;
 mod ground;
+mod hearing;
 mod redis;
+mod roster;
 mod units;
 mod world;
 
@@ -50,6 +52,20 @@ macro_rules! every_case {
                 every_unit_is_on_exactly_one_page
                 old_closed_records_are_forgotten_and_open_ones_never
             }
+            hearing {
+                a_share_has_heard_as_far_as_the_least_of_its_members
+                who_attends_holds_nothing_up_before_its_first_canary_by_more_than_itself
+                a_member_that_ends_out_of_order_makes_that_time_blind_however_short
+                a_member_that_leaves_in_order_leaves_no_trace
+                a_member_of_whom_nothing_is_heard_is_released
+                a_member_that_comes_again_was_gone
+                what_nobody_attended_nobody_heard
+                plain_ears_take_the_furthest
+                a_plain_ear_and_a_share_take_the_furthest
+                each_share_is_for_itself
+                a_stranger_is_told_so_and_changes_nothing
+                who_says_that_a_stranger_is_gone_changes_nothing
+            }
             alerts {
                 promise_06_a_dead_holders_lease_comes_back
                 promise_07_joining_is_idempotent_also_after_it_was_sent
@@ -63,6 +79,12 @@ macro_rules! every_case {
                 a_large_group_is_told_whole_in_several_notifications
                 a_long_blindness_is_told_at_once_and_by_itself
                 the_same_news_has_the_same_id
+            }
+            roster {
+                promise_06_a_lease_that_is_not_renewed_ends
+                instances_see_one_another_and_one_time
+                an_instance_that_resigned_is_gone_at_once
+                the_time_of_the_fleet_is_never_before_what_was_heard
             }
         }
     };

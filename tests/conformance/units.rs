@@ -147,7 +147,7 @@ pub async fn promise_11_blind_time_is_not_silence<G: Ground>(world: World<G>) {
     world.hear(&unit, world.at(0)).await;
     // Blind from hour 10 to hour 20; nobody declares it: the next canary is late, that is all.
     world.heard_until(world.hours(10)).await;
-    let blind = world.engine.advance(world.hours(20), Duration::from_secs(3), HOUR).await.unwrap().unwrap();
+    let blind = world.canary(world.hours(20), Duration::from_secs(3), HOUR).await.unwrap();
     assert_eq!((blind.from, blind.to), (world.hours(10), world.hours(20)));
     world.heard_until(world.hours(60)).await;
     world.look(&unit, world.hours(58)).await;
@@ -306,7 +306,7 @@ pub async fn a_key_that_lapsed_while_nobody_looked_is_no_proof_of_silence<G: Gro
     world.heard_until(world.hours(47)).await;
     world.hear(&unit, world.hours(47)).await;
     world.ground.lapse(&unit).await;
-    world.engine.advance(world.hours(100), Duration::from_secs(3), HOUR).await.unwrap();
+    world.canary(world.hours(100), Duration::from_secs(3), HOUR).await;
     world.heard_until(world.hours(200)).await;
     // The last heartbeat that anything tells of is that at 0, and 48 hours were heard since then.
     world.look(&unit, world.hours(102)).await;

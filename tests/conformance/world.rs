@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{Engine, Entry, Mirror, News, Roll};
-use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, OfflineRecord, Snapshot, Unit};
+use rollcall::engine::{Advance, Ear, Engine, Entry, Gap, Mirror, News, Roll};
+use rollcall::presence::{Declared, Heartbeat, Interval, Kind, KindRules, OfflineRecord, Snapshot, Unit};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
 
@@ -76,8 +76,16 @@ impl<G: Ground> World<G> {
     /// Rollcall has heard everything up to that moment, without a gap.
     pub async fn heard_until(&self, moment: Timestamp) {
         let whole = 100_000 * 365 * 24 * HOUR;
-        self.engine.advance(moment, whole, whole).await.unwrap();
+        self.canary(moment, whole, whole).await;
         self.roll.refresh_hearing().await.unwrap();
+    }
+
+    /// A canary of a plain subscription, and the blind interval that was written because of it.
+    pub async fn canary(&self, sent_at: Timestamp, gap: Duration, tell: Duration) -> Option<Interval> {
+        match self.engine.advance(&Ear::Plain, sent_at, Gap { blind: gap, tell }).await.unwrap() {
+            Advance::Heard(blind) => blind,
+            Advance::Stranger => panic!("a plain subscription is no stranger"),
+        }
     }
 
     pub async fn look(&self, unit: &Unit, now: Timestamp) {

@@ -47,8 +47,10 @@ pub struct World {
     pub redis: Redis,
     pub broker: Server,
     pub config: Config,
+    /// Canaries further apart than this enclose a blind interval.
+    pub gap: Duration,
     /// To look at what was recorded.
-    engine: Arc<RedisEngine>,
+    pub engine: Arc<RedisEngine>,
     dir: tempfile::TempDir,
 }
 
@@ -63,6 +65,7 @@ impl World {
             client_id: "test".to_owned(),
             credentials: None,
             share: String::new(),
+            connections: 1,
             qos: 1,
             keep_alive: Duration::from_secs(5),
             session_expiry: Duration::from_secs(3600),
@@ -78,7 +81,7 @@ impl World {
         };
         let redis = Redis::start();
         let engine = redis.engine(&Arc::new(Telemetry::new(&Clock::system()))).await;
-        World { redis, broker, config, engine, dir }
+        World { redis, broker, gap: 3 * config.canary_period, config, engine, dir }
     }
 
     /// How many units are watched.
@@ -164,11 +167,7 @@ impl World {
         let rules = Arc::new(rules);
         let engine = self.redis.engine(&telemetry).await;
         let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
-        let hearing = HearingConfig {
-            gap: 3 * self.config.canary_period,
-            settle: Duration::ZERO,
-            tell: Duration::from_secs(300),
-        };
+        let hearing = HearingConfig { gap: self.gap, settle: Duration::ZERO, tell: Duration::from_secs(300) };
         let roll = Arc::new(Roll::new(engine, rules, mirror, telemetry.clone(), hearing, Arc::default()));
         let stop = CancellationToken::new();
         let run = intake::run(self.config.clone(), roll, clock, telemetry.clone(), stop.clone());

@@ -7,8 +7,12 @@
 //! |---|---|---|
 //! | `rollcall:meta` | hash | `fleet` id, `partitions`, both fixed when the fleet is created |
 //! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change |
+//! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
+//! | `rollcall:{hearing}:floors` | hash | share → until when a member that is gone may have lost something (ms) |
 //! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms) |
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that nobody was told of yet |
+//! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel that tells when one came or went |
+//! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal (ms) |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next look (ms) |
 //! | `rollcall:{pN}:facts:<page>` | hash | `<kind>:<unit>` → facts, see `engine/encoding.rs` |
@@ -79,8 +83,24 @@ impl Keys {
         format!("{}:{{hearing}}:heard", self.prefix)
     }
 
+    pub fn members(&self) -> String {
+        format!("{}:{{hearing}}:members", self.prefix)
+    }
+
+    pub fn floors(&self) -> String {
+        format!("{}:{{hearing}}:floors", self.prefix)
+    }
+
     pub fn blind(&self) -> String {
         format!("{}:{{hearing}}:blind", self.prefix)
+    }
+
+    pub fn roster(&self) -> String {
+        format!("{}:{{hearing}}:roster", self.prefix)
+    }
+
+    pub fn clock(&self) -> String {
+        format!("{}:{{hearing}}:clock", self.prefix)
     }
 
     /// The outbox of a partition; the one after the last partition's is that of hearing.

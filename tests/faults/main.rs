@@ -4,5 +4,7 @@
 //! `world` holds real processes and an oracle; every other file is a family of faults, and every
 //! test is named after what it claims. `make soak` walks over all of them at random.
 
+mod broker;
+mod engine;
 mod processes;
 mod world;

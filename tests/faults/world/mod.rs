@@ -27,7 +27,7 @@ pub mod proxy;
 pub mod redis;
 
 pub use devices::{Fleet, now};
-pub use instance::Instance;
+pub use instance::{Instance, signal};
 use oracle::{Evidence, Finding, Loss, Telling};
 use proxy::Proxy;
 use redis::Redis;
@@ -255,6 +255,13 @@ impl World {
         }
     }
 
+    /// What the broker acknowledged since then, it may have dropped.
+    pub fn forget_unheard_since(&self, mark: Timestamp) {
+        for device in self.fleet.devices().iter_mut() {
+            device.beats.iter_mut().filter(|beat| beat.sent >= mark).for_each(|beat| beat.acked = None);
+        }
+    }
+
     pub fn kill_broker(&mut self) {
         let died = now();
         self.broker.kill();
@@ -308,13 +315,14 @@ impl World {
 
     /// What the oracle says now; `None` while the engine does not answer.
     pub async fn findings(&self) -> Option<Vec<Finding>> {
-        // Devices first: what is known of them afterwards only grows.
-        let (now, devices) = (now(), self.fleet.devices().clone());
+        // Against the stream: what was told has its record by now, and what was recorded its diary.
+        let tellings = self.tellings();
         let records = self.redis.records().await?;
+        let (now, devices) = (now(), self.fleet.devices().clone());
         let evidence = Evidence {
             devices,
             records,
-            tellings: self.tellings(),
+            tellings,
             outages: self.outages.clone(),
             disturbances: self.disturbances.clone(),
             losses: self.losses.clone(),

@@ -104,6 +104,26 @@ impl Evidence {
         self.losses.iter().any(|loss| moment < loss.to)
     }
 
+    /// The heartbeat after which the silence of this record began; `None` if there was no silence.
+    ///
+    /// It is the last before the record's last seen time, with one exception: where the engine was
+    /// away for longer than a key stands, the record names the heartbeat of the last look, and others
+    /// may have come and gone with the key.
+    fn silence_of(&self, device: &Device, record: &OfflineRecord) -> Option<usize> {
+        let seen = record.last_seen;
+        let first = device.beat_before(seen)?;
+        let was_silent = |beat: &usize| {
+            device.longest_gap_after(*beat, &self.outages).is_none_or(|gap| gap + MARGIN > TIMEOUT)
+        };
+        let disturbed = self.disturbances.iter().any(|&(from, to)| from <= record.detected_at && seen <= to);
+        // What was lost with the engine's data is not known to anybody any more.
+        let lost = self.losses.iter().map(|loss| loss.to).filter(|to| seen < *to).max();
+        let reach = if disturbed { seen + TIMEOUT } else { seen };
+        let reach = lost.map_or(reach, |to| to + TIMEOUT);
+        let within = |beat: &usize| *beat == first || device.beats[*beat].sent <= reach;
+        (first..device.beats.len()).take_while(within).find(was_silent)
+    }
+
     fn judge_record(&self, device: &Device, record: &OfflineRecord) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut is_wrong =
@@ -125,11 +145,11 @@ impl Evidence {
         if latest.is_some_and(|latest| seen > latest) {
             is_wrong("last seen long after its heartbeat".to_owned());
         }
-        if let Some(gap) = device.longest_gap_after(beat, &self.outages)
-            && gap + MARGIN <= TIMEOUT
-        {
+        let Some(beat) = self.silence_of(device, record) else {
+            let gap = device.longest_gap_after(beat, &self.outages).unwrap_or_default();
             is_wrong(format!("it was never silent for longer than {} ms there", gap.as_millis()));
-        }
+            return findings;
+        };
         let is_last = beat + 1 == device.beats.len();
         if record.closed_by == Some(Closing::Return) && is_last && !self.is_lost(seen) {
             is_wrong("closed although it never spoke again".to_owned());
@@ -147,7 +167,7 @@ impl Evidence {
         let mut findings = Vec::new();
         let mut by_silence: BTreeMap<usize, Vec<&OfflineRecord>> = BTreeMap::new();
         for record in records {
-            by_silence.entry(device.beat_before(record.last_seen).unwrap_or(0)).or_default().push(record);
+            by_silence.entry(self.silence_of(device, record).unwrap_or(0)).or_default().push(record);
         }
         for several in by_silence.values().filter(|records| records.len() > 1) {
             if !several.iter().any(|record| self.is_lost(record.last_seen)) {

@@ -244,12 +244,15 @@ impl Roll {
     /// Looks at suspects, each at most once in the list, and opens the records of those whose time
     /// is up. Answers with those about whom Rollcall has not heard far enough to say.
     pub async fn look(&self, suspects: &[Unit], now: Timestamp) -> Result<Vec<Unit>> {
-        let hearing = self.hearing();
         let mut undecided = Vec::new();
         for step in suspects.chunks(LARGEST_STEP) {
             let mut changes = Vec::new();
             let mut takes = Vec::new();
-            for seen in self.engine.read(step).await? {
+            let read = self.engine.read(step).await?;
+            // Hearing is read after the units: an engine that came back as it was some time ago has
+            // forgotten their heartbeats, and what was heard before must not vouch for that.
+            let hearing = self.refresh_hearing().await?;
+            for seen in read {
                 let Some(rules) = self.rules.get(&seen.unit.kind) else {
                     takes.push(Take::Alive);
                     changes.push(put_off(seen, now));

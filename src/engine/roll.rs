@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::declared::Declarations;
-use super::{Advance, Ear, Engine, Gap, LARGEST_STEP, Member, Mirror, Refresh, Result};
+use super::{Advance, Ear, Engine, Gap, LARGEST_STEP, Member, Mirror, Refresh, Result, partition_of};
 use crate::clock::Timestamp;
 use crate::presence::{
     self, Change, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
@@ -244,12 +244,15 @@ impl Roll {
     /// Looks at suspects, each at most once in the list, and opens the records of those whose time
     /// is up. Answers with those about whom Rollcall has not heard far enough to say.
     pub async fn look(&self, suspects: &[Unit], now: Timestamp) -> Result<Vec<Unit>> {
-        let hearing = self.hearing();
         let mut undecided = Vec::new();
         for step in suspects.chunks(LARGEST_STEP) {
             let mut changes = Vec::new();
             let mut takes = Vec::new();
-            for seen in self.engine.read(step).await? {
+            let read = self.engine.read(step).await?;
+            // Hearing is read after the units: an engine that came back as it was some time ago has
+            // forgotten their heartbeats, and what was heard before must not vouch for that.
+            let hearing = self.refresh_hearing().await?;
+            for seen in read {
                 let Some(rules) = self.rules.get(&seen.unit.kind) else {
                     takes.push(Take::Alive);
                     changes.push(put_off(seen, now));
@@ -311,8 +314,12 @@ impl Roll {
         }
         let applied = self.engine.apply(changes).await?;
         let mut told = false;
+        let mut foreign = Vec::new();
         for ((seen, change), _) in changes.iter().zip(&applied).filter(|(_, applied)| **applied) {
             self.mirror.changed(seen, change);
+            if !self.mirror.keeps(partition_of(&seen.unit, self.engine.partitions())) {
+                foreign.push(&seen.unit);
+            }
             if let Some(record) = &change.record {
                 self.tell(record);
                 told = true;
@@ -320,6 +327,13 @@ impl Roll {
         }
         if told {
             self.news.notify_one();
+        }
+        // The changes stand, whatever becomes of this: without it the owner's mirror learns of them
+        // with its next round that reads everything.
+        if !foreign.is_empty()
+            && let Err(error) = self.engine.note(&foreign).await
+        {
+            self.telemetry.engine_up(Some(&error));
         }
         Ok(applied)
     }

@@ -134,6 +134,20 @@ fn a_look_that_is_a_little_late_presumes_nothing() {
 }
 
 #[test]
+fn a_heartbeat_that_may_have_come_unseen_needs_hearing_after_it() {
+    // The engine went away an hour after the deadline of the only heartbeat that is known, and is
+    // back two days later: the ledger does not show it yet, and every key is gone.
+    let gone = Snapshot { alive: None, ..present() };
+    let heard = BEGIN + 49 * HOUR;
+    let verdict = look(&gone, &rules(), &heard_until(heard), heard + 48 * HOUR);
+    assert_eq!(verdict, Verdict::Undecided);
+    // It waits for two timeouts at the most, so that hearing which is always a little late is enough.
+    let heard = BEGIN + 96 * HOUR;
+    let verdict = look(&gone, &rules(), &heard_until(heard), heard + 12 * HOUR);
+    assert!(matches!(verdict, Verdict::Offline(_)), "{verdict:?}");
+}
+
+#[test]
 fn a_presumed_heartbeat_is_kept_and_does_not_move_again() {
     let gone = Snapshot { alive: None, ..present() };
     let blind = Interval { from: BEGIN + 40 * HOUR, to: BEGIN + 100 * HOUR };

@@ -187,6 +187,14 @@ fn prometheus_asks_every_instance_and_tells_alertmanager() {
 }
 
 #[test]
+fn several_instances_share_one_subscription() {
+    let config: toml::Table = read("config/compose/rollcall.toml").parse().unwrap();
+    let share = config["mqtt"].get("share").and_then(|it| it.as_str()).unwrap_or_default();
+    // Without one each would take the other's session.
+    assert!(!share.is_empty() || instances(&yaml("docker-compose.yml")).len() == 1);
+}
+
+#[test]
 fn alertmanager_tells_people_of_everything_but_the_watchdog() {
     let file = root().join("config/alertmanager/alertmanager.yml");
     let file = file.to_str().unwrap();

@@ -1,5 +1,6 @@
 //! Several instances over one engine: they share the work, and cover for one another.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,7 +124,12 @@ impl Instance {
 
     /// How often it asked what is due first.
     fn looked(&self) -> usize {
-        self.metric("rollcall_engine_command_duration_seconds_count{command=\"first_looks\"}")
+        self.commands("first_looks")
+    }
+
+    /// How often it asked the engine for that.
+    fn commands(&self, name: &str) -> usize {
+        self.metric(&format!("rollcall_engine_command_duration_seconds_count{{command=\"{name}\"}}"))
     }
 
     fn won(&self) -> usize {
@@ -303,6 +309,14 @@ async fn heartbeats_that_another_instance_records_show_in_the_mirror_of_the_owne
     let (_redis, clock, a, b) = overdue().await;
     let _only_b = b.walk(10 * MILLISECOND);
     until("it is filled", async || b.mirror.is_filled()).await;
+    let (pages, keys) = (Cell::new(b.commands("page")), Cell::new(b.commands("alive")));
+    until("rounds read keys only", async || {
+        if pages.replace(b.commands("page")) != pages.get() {
+            keys.set(b.commands("alive"));
+        }
+        b.commands("alive") > keys.get() + 20
+    })
+    .await;
     let all = units();
     let unit = all.iter().find(|unit| b.ownership.owns(partition_of(unit, 16))).unwrap();
     let seen = || b.listed()[unit.id.as_str()].1;

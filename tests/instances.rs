@@ -12,7 +12,8 @@ use rollcall::engine::roll::{HearingConfig, Rules};
 use rollcall::engine::roster::View;
 use rollcall::engine::tally::Tally;
 use rollcall::engine::{
-    AlertStore, HearingStore, Lease, Mirror, Ownership, Queries, Roll, Roster, UnitStore, Walk, partition_of,
+    AlertStore, Ear, Gap, HearingStore, Lease, Mirror, Ownership, Queries, Roll, Roster, UnitStore, Walk,
+    partition_of,
 };
 use rollcall::expiry::{self, Expiry};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, State, Unit};
@@ -335,7 +336,7 @@ async fn an_instance_that_starts_while_the_engines_clock_is_behind_what_was_hear
     let telemetry = Arc::new(Telemetry::new(&clock));
     let engine = redis.engine(&telemetry).await;
     let heard = clock.now() + 1000 * SECOND;
-    engine.advance(heard, SECOND, SECOND).await.unwrap();
+    engine.advance(&Ear::Plain, heard, Gap { blind: SECOND, tell: SECOND }).await.unwrap();
     let lease = Lease::take(engine, clock.clone(), telemetry.clone(), "late").await.unwrap();
     assert!(clock.now() >= heard, "{} is before {heard}", clock.now());
     assert_eq!(lease.ownership().view().instances, ["late"]);

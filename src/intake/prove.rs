@@ -82,7 +82,10 @@ impl Prover {
         if writer.insist(|| writer.roll.canary_of(&ear, sent_at)).await? {
             writer.telemetry.canary_returned(writer.clock.now().since(sent_at));
             self.last_canary = self.last_canary.max(Some(sent_at));
-            self.proof.send_modify(|proof| proof.at = Some(Instant::now()));
+            self.proof.send_modify(|proof| {
+                proof.at = Some(Instant::now());
+                proof.canary = sent_at;
+            });
         } else if let Ear::Member(member) = ear {
             tracing::warn!(
                 client_id = member.client_id,
@@ -117,7 +120,12 @@ impl Prover {
         writer.telemetry.canary_returned(now.since(sent_at));
         self.attends = member.connection;
         self.last_canary = Some(now);
-        self.proof.send_replace(Proof { attends: self.attends, at: Some(Instant::now()), left: false });
+        self.proof.send_replace(Proof {
+            attends: self.attends,
+            at: Some(Instant::now()),
+            canary: sent_at,
+            left: false,
+        });
         Some(())
     }
 

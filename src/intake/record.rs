@@ -123,16 +123,13 @@ impl Recorder {
     /// Tells what follows from a batch that is applied, as all before it are. Whether it was told;
     /// if not, Rollcall is stopping and the engine away.
     async fn vouch_for(&mut self, batch: &Batch) -> bool {
-        if !self.prover.tell(&self.writer, &batch.words, &self.link).await {
-            return false;
-        }
         // Acknowledge after recording: a crash in between repeats the heartbeats, which is
-        // harmless.
+        // harmless. And before the canaries are told, so that what they prove is acknowledged.
         self.link.borrow().acknowledge(&batch.acks);
         if let Some(oldest) = batch.oldest {
             self.writer.telemetry.heartbeat_lag(self.writer.clock.now().since(oldest));
         }
-        true
+        self.prover.tell(&self.writer, &batch.words, &self.link).await
     }
 }
 

@@ -42,10 +42,12 @@
 //! as often as it takes, under one id.
 //!
 //! # Blindness
-//! Every second a canary goes out over the broker and comes back through the same subscription and
+//! Every second a canary goes out over the broker and comes back through the same connection and
 //! the same batches as heartbeats. When it is recorded, everything before it was heard. Two
 //! successive ones too far apart enclose a blind interval, whatever the cause. Nobody is declared
-//! offline beyond what was heard, and blind time is nobody's silence: see [`presence::Ledger`].
+//! offline beyond what was heard, and blind time is nobody's silence: see [`presence::Ledger`]. Where
+//! several connections share the fleet, the least of them counts, and what one of them loses when it
+//! ends is blind time of all: see [`engine::ear`].
 //!
 //! # Several instances
 //! There is no leader. Each holds a lease in the engine ([`engine::Lease`]) and works out from those of

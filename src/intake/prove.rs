@@ -6,9 +6,10 @@
 //!
 //! # A member that is told it is none
 //! Somebody told the engine that the broker had dropped it. If that is true its connection ends by
-//! itself, and the next one attends anew. If not (a false last word, from whoever may write to
-//! Rollcall's topics) it has missed nothing, as the canary in hand proves; so it attends again from
-//! that canary on, and the others were told of blind time that was none.
+//! itself, and the next one attends anew; so it is with a process that was frozen and finds old
+//! canaries in its queue. If not (a false last word, from whoever may write to Rollcall's topics) it
+//! has missed nothing, as a canary proves that is hardly older than it took; so it attends again from
+//! that one on, and the others were told of blind time that was none.
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -87,16 +88,33 @@ impl Prover {
                 proof.canary = sent_at;
             });
         } else if let Ear::Member(member) = ear {
-            tracing::warn!(
-                client_id = member.client_id,
-                "others were told that the broker had dropped this connection, which stands; does anybody but \
-                 Rollcall write to {}#?",
-                canary::PREFIX
-            );
-            let release = link.borrow().release;
-            writer.insist(|| writer.roll.attend(&member, sent_at, release)).await?;
+            self.attend_again(writer, &member, sent_at, link).await?;
         }
         Some(())
+    }
+
+    /// A canary of a member that is told it is none.
+    async fn attend_again(
+        &self,
+        writer: &Writer,
+        member: &Member,
+        sent_at: Timestamp,
+        link: &watch::Receiver<Link>,
+    ) -> Option<()> {
+        let (number, release) = {
+            let link = link.borrow();
+            (link.number, link.release)
+        };
+        if number != member.connection || writer.clock.now().since(sent_at) > writer.roll.gap() {
+            return Some(());
+        }
+        tracing::warn!(
+            client_id = member.client_id,
+            "others were told that the broker had dropped this connection, which stands; does anybody but Rollcall \
+             write to {}#?",
+            canary::PREFIX
+        );
+        writer.insist(|| writer.roll.attend(member, sent_at, release)).await
     }
 
     /// A canary of a connection that does not attend yet.

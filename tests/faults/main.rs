@@ -6,5 +6,6 @@
 
 mod broker;
 mod engine;
+mod pains;
 mod processes;
 mod world;

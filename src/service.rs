@@ -106,7 +106,9 @@ fn start(
     let stop = loops.stop.clone();
     let rules = Arc::new(config.rules);
     let news = Arc::new(Notify::new());
+    let ownership = lease.ownership();
     let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+    mirror.keep(|partition| ownership.owns(partition));
     let roll = Arc::new(Roll::new(
         engine.clone(),
         rules,
@@ -116,12 +118,12 @@ fn start(
         news.clone(),
     ));
 
-    let ownership = lease.ownership();
     loops.add("lease", lease.keep(loops.leave.clone()));
     loops
         .add("examination", examination::run(engine.clone(), clock.clone(), telemetry.clone(), stop.clone()));
     let walk = Walk {
         engine: engine.clone(),
+        ownership: ownership.clone(),
         roll: roll.clone(),
         mirror: mirror.clone(),
         clock: clock.clone(),
@@ -144,9 +146,18 @@ fn start(
     let (tell, clock_of_alerting) = (telemetry.clone(), clock.clone());
     loops.add(
         "alerting",
-        alerting::run(config.alerting, engine.clone(), clock_of_alerting, tell, news, stop.clone()),
+        alerting::run(
+            config.alerting,
+            engine.clone(),
+            ownership.clone(),
+            clock_of_alerting,
+            tell,
+            news,
+            stop.clone(),
+        ),
     );
     let shown = http::Shown {
+        ownership,
         engine,
         roll: roll.clone(),
         mirror,

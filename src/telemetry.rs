@@ -21,7 +21,9 @@ mod sampler;
 mod series;
 mod words;
 
-use problems::{ENGINE_DOWN, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING, Problems, not_hearing};
+use problems::{
+    BROKER_DROPS, ENGINE_DOWN, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING, Problems, not_hearing,
+};
 pub use problems::{Problem, Severity};
 use sampler::Sampler;
 use series::Series;
@@ -115,6 +117,27 @@ impl Telemetry {
             retry_in_ms = retry_in.as_millis() as u64,
             "no connection to the MQTT broker: {why}"
         );
+    }
+
+    /// The broker says how many messages it has thrown away, and how many of them since it said so
+    /// last.
+    pub fn broker_dropped(&self, count: u64, grown: u64) {
+        self.series.broker_dropped.set(i64::try_from(count).unwrap_or(i64::MAX));
+        if grown == 0 {
+            return;
+        }
+        let text = format!(
+            "the broker throws messages away, {grown} of them lately, of whichever client; raise its \
+             max_queued_messages and max_inflight_messages, or see which client is slow"
+        );
+        tracing::warn!(count, grown, "{text}");
+        self.problems.set(BROKER_DROPS, "", text, Severity::Warning);
+    }
+
+    /// The broker has not thrown anything away for a while.
+    pub fn broker_drops_no_more(&self) {
+        self.problems.clear(BROKER_DROPS, "");
+        tracing::info!("the broker throws no messages away any more");
     }
 
     /// A canary came all the way.

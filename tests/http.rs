@@ -10,7 +10,8 @@ use reqwest::{Client, Method, Response};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{Mirror, Roll, UnitStore};
+use rollcall::engine::roster::View;
+use rollcall::engine::{Mirror, Ownership, Roll, UnitStore};
 use rollcall::http::{self, Config, Role, Shown, Token, UnitMetrics};
 use rollcall::presence::{
     Declared, Heartbeat, Interval, Kind, KindRules, Labels, Override, Policy, Registration, Unit,
@@ -69,6 +70,7 @@ impl Fleet {
         let listen = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
         let shown = Shown {
+            ownership: Ownership::fixed(View::new("one", vec!["one".into(), "two".into()], 2)),
             engine: engine.clone(),
             roll: roll.clone(),
             mirror: mirror.clone(),
@@ -359,7 +361,22 @@ async fn readiness_names_every_reason_and_health_needs_none() {
     let warning = json!({
         "name": "persistence_off", "text": "redis keeps nothing; set appendonly yes", "severity": "warning"
     });
-    assert_eq!(readiness, json!({ "ready": true, "problems": [warning] }));
+    assert_eq!(
+        readiness,
+        json!({
+            "ready": true, "problems": [warning], "instance": "one", "instances": ["one", "two"], "partitions": []
+        })
+    );
+
+    let page = fleet.text("/").await;
+    assert!(page.contains("<p>one speaks of its own part of the fleet; there are one, two.</p>"), "{page}");
+
+    // A partition that came and is not filled yet.
+    fleet.mirror.keep(|partition| partition == 1);
+    fleet.mirror.keep(|_| true);
+    let readiness = fleet.json("/readyz").await;
+    assert_eq!(names(&readiness), ["mirror_not_filled", "persistence_off"]);
+    fleet.fill();
 
     fleet.telemetry.engine_up(Some(&"connection refused"));
     assert_eq!(fleet.get("/readyz").await.status(), 503);
@@ -397,6 +414,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
     let config =
         Config { listen: listener.local_addr().unwrap(), tokens: Vec::new(), unit_metrics: UnitMetrics::All };
     let shown = Shown {
+        ownership: Ownership::of_everything(2),
         engine: fleet.engine.clone(),
         roll: fleet.roll.clone(),
         mirror: fleet.mirror.clone(),

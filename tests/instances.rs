@@ -1,17 +1,20 @@
 //! Several instances over one engine: they share the work, and cover for one another.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
+use rollcall::engine::mirror::{Chunk, Cursor};
 use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::roll::{HearingConfig, Rules};
 use rollcall::engine::roster::View;
-use rollcall::engine::{AlertStore, Mirror, Ownership, Queries, Roll, UnitStore, partition_of};
+use rollcall::engine::tally::Tally;
+use rollcall::engine::{AlertStore, Mirror, Ownership, Queries, Roll, UnitStore, Walk, partition_of};
 use rollcall::expiry::{self, Expiry};
-use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, Unit};
+use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, State, Unit};
 use rollcall::telemetry::Telemetry;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 #[path = "support/redis.rs"]
@@ -32,11 +35,13 @@ struct Instance {
     mirror: Arc<Mirror>,
     telemetry: Arc<Telemetry>,
     clock: Clock,
+    name: &'static str,
+    view: watch::Sender<Arc<View>>,
     ownership: Ownership,
 }
 
 impl Instance {
-    async fn new(name: &str, redis: &Redis, clock: &Clock) -> Instance {
+    async fn new(name: &'static str, redis: &Redis, clock: &Clock) -> Instance {
         let kind: Kind = "detector".parse().unwrap();
         let policy = Policy { timeout: TIMEOUT, grace: Duration::ZERO };
         let rules = Arc::new(Rules::from([(kind.clone(), KindRules { policy, ..KindRules::new(kind) })]));
@@ -46,9 +51,48 @@ impl Instance {
         let config = HearingConfig { gap: 1000 * SECOND, settle: Duration::ZERO, tell: 1000 * SECOND };
         let news = Arc::new(Notify::new());
         let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, news);
-        let both = vec!["a".to_owned(), "b".to_owned()];
-        let ownership = Ownership::fixed(View::new(name, both, engine.partitions()));
-        Instance { engine, roll: Arc::new(roll), mirror, telemetry, clock: clock.clone(), ownership }
+        let view = watch::Sender::new(Arc::new(View::new(name, named(&["a", "b"]), engine.partitions())));
+        let ownership = Ownership::follow(view.subscribe());
+        mirror.keep(|partition| ownership.owns(partition));
+        let (roll, clock) = (Arc::new(roll), clock.clone());
+        Instance { engine, roll, mirror, telemetry, clock, name, view, ownership }
+    }
+
+    /// It learns who is there.
+    fn sees(&self, instances: &[&str]) {
+        self.view.send_replace(Arc::new(View::new(self.name, named(instances), self.engine.partitions())));
+    }
+
+    /// Walks until the guard is dropped.
+    fn walk(&self, period: Duration) -> DropGuard {
+        let walk = Walk {
+            engine: self.engine.clone(),
+            ownership: self.ownership.clone(),
+            roll: self.roll.clone(),
+            mirror: self.mirror.clone(),
+            clock: self.clock.clone(),
+            telemetry: self.telemetry.clone(),
+            period,
+            keep_records: 1000 * TIMEOUT,
+            tally: Tally::new(&[]),
+        };
+        let stop = CancellationToken::new();
+        tokio::spawn(walk.run(stop.clone()));
+        stop.drop_guard()
+    }
+
+    /// The units of its mirror, by name, with their states and when they were seen.
+    fn listed(&self) -> BTreeMap<String, (State, Option<Timestamp>)> {
+        let (mut cursor, mut chunk, mut all) = (Cursor::default(), Chunk::default(), BTreeMap::new());
+        while self.mirror.read_next(&mut cursor, &mut chunk, &self.roll.hearing(), self.clock.now()) {
+            all.extend(self.mirror.units(&chunk).map(|one| (one.id.to_owned(), (one.state, one.last_seen))));
+        }
+        all
+    }
+
+    async fn hear(&self, unit: &Unit) {
+        let beat = Heartbeat { unit: unit.clone(), at: self.clock.now(), declared: Declared::default() };
+        self.roll.hear(&[beat], self.clock.now()).await.unwrap();
     }
 
     /// Finds silences until the guard is dropped.
@@ -95,6 +139,15 @@ impl Instance {
     async fn records(&self) -> usize {
         self.engine.records(false, None, 10 * UNITS).await.unwrap().len()
     }
+}
+
+fn named(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+/// The public name of an expiry key.
+fn alive(unit: &Unit, partitions: u16) -> String {
+    format!("rollcall:{{p{}}}:alive:{unit}", partition_of(unit, partitions))
 }
 
 fn units() -> Vec<Unit> {
@@ -159,20 +212,23 @@ async fn an_owner_that_is_slow_and_those_who_cover_for_it_record_each_silence_on
     let _both = (a.expire(true, true), b.expire(true, true));
     until("all are recorded", async || a.records().await == UNITS).await;
     until("all is counted", async || a.won() + b.won() == UNITS).await;
-    assert_eq!(a.engine.outbox(10 * UNITS).await.unwrap().len(), UNITS);
+    assert_eq!(
+        a.engine.outbox(&(0..=a.engine.partitions()).collect::<Vec<u16>>(), 10 * UNITS).await.unwrap().len(),
+        UNITS
+    );
 }
 
 #[tokio::test]
 async fn without_a_sweep_every_hint_is_followed() {
     let (redis, _clock, a, b) = overdue().await;
+    let keys: Vec<String> = units().iter().map(|unit| alive(unit, a.engine.partitions())).collect();
+    // Not so soon that the server deletes them at once, without a word.
     let expire = || {
         let mut client = redis.client();
-        for unit in units() {
-            let partition = partition_of(&unit, a.engine.partitions());
-            let key = format!("rollcall:{{p{partition}}}:alive:{unit}");
-            ::redis::cmd("PEXPIRE").arg(key).arg(1).exec(&mut client).unwrap();
-        }
+        keys.iter().for_each(|key| ::redis::cmd("PEXPIRE").arg(key).arg(20).exec(&mut client).unwrap());
     };
+    // Whoever touches an overdue key makes it expire.
+    let touch = || ::redis::cmd("EXISTS").arg(&keys).exec(&mut redis.client()).unwrap();
     let _only_a = a.expire(false, true);
     ::redis::cmd("CONFIG")
         .arg("SET")
@@ -190,6 +246,68 @@ async fn without_a_sweep_every_hint_is_followed() {
     })
     .await;
     expire();
-    until("all are recorded", async || a.records().await == UNITS).await;
+    until("all are recorded", async || {
+        touch();
+        a.records().await == UNITS
+    })
+    .await;
     assert_eq!((a.won(), b.won()), (UNITS, 0));
+}
+
+/// A round that takes so long that nothing comes of it here.
+const ENDLESS: Duration = Duration::from_secs(100_000);
+
+#[tokio::test]
+async fn each_mirror_keeps_its_own_partitions_and_follows_when_they_move() {
+    let (_redis, _clock, a, b) = overdue().await;
+    assert_eq!((a.listed().len(), b.listed().len()), (a.own(), 0), "of what it hears it keeps its own");
+    let _both = (a.walk(ENDLESS), b.walk(ENDLESS));
+    until("both are filled", async || a.mirror.is_filled() && b.mirror.is_filled()).await;
+    assert_eq!((a.listed().len(), b.listed().len()), (a.own(), b.own()));
+    a.sees(&["a"]);
+    until("one has all", async || a.listed().len() == UNITS && a.mirror.is_filled()).await;
+    a.sees(&["b"]);
+    until("one has nothing", async || a.listed().is_empty()).await;
+    assert!(a.mirror.is_filled(), "and that is complete");
+    a.sees(&["a", "b"]);
+    until("it is as it was", async || a.mirror.is_filled() && a.listed().len() == a.own()).await;
+}
+
+#[tokio::test]
+async fn what_another_instance_changes_shows_in_the_mirror_of_the_owner() {
+    let (_redis, clock, a, b) = overdue().await;
+    let _only_b = b.walk(ENDLESS);
+    until("it is filled", async || b.mirror.is_filled()).await;
+    let bs = |unit: &&Unit| b.ownership.owns(partition_of(unit, b.engine.partitions()));
+    let all = units();
+    let [silent, back, gone]: [&Unit; 3] =
+        all.iter().filter(bs).take(3).collect::<Vec<_>>().try_into().unwrap();
+    let new: Vec<Unit> = (0..99).map(|number| format!("detector:new-{number}").parse().unwrap()).collect();
+    let new = new.iter().find(bs).unwrap();
+    let state = |unit: &Unit| b.listed().get(unit.id.as_str()).map(|(state, _)| *state);
+    a.roll.look(&[silent.clone(), back.clone()], clock.now()).await.unwrap();
+    until("they are offline", async || {
+        state(silent) == Some(State::Offline) && state(back) == Some(State::Offline)
+    })
+    .await;
+    a.hear(back).await;
+    a.hear(new).await;
+    a.roll.retire(gone, clock.now()).await.unwrap();
+    until("one is back", async || state(back) == Some(State::Online)).await;
+    until("one is new", async || state(new) == Some(State::Online)).await;
+    until("one is gone", async || state(gone).is_none()).await;
+}
+
+#[tokio::test]
+async fn heartbeats_that_another_instance_records_show_in_the_mirror_of_the_owner() {
+    let (_redis, clock, a, b) = overdue().await;
+    let _only_b = b.walk(10 * MILLISECOND);
+    until("it is filled", async || b.mirror.is_filled()).await;
+    let all = units();
+    let unit = all.iter().find(|unit| b.ownership.owns(partition_of(unit, 16))).unwrap();
+    let seen = || b.listed()[unit.id.as_str()].1;
+    let before = seen();
+    a.hear(unit).await;
+    until("it was seen", async || seen() == Some(clock.now())).await;
+    assert_ne!(before, seen());
 }

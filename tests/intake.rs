@@ -4,6 +4,8 @@
 mod redis;
 #[path = "intake/relay.rs"]
 mod relay;
+#[path = "intake/secure.rs"]
+mod secure;
 #[path = "intake/shares.rs"]
 mod shares;
 #[path = "intake/world.rs"]
@@ -295,8 +297,39 @@ async fn a_refused_subscription_is_asked_for_again_until_it_is_granted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_configuration_that_cannot_work_ends_with_what_to_do() {
     let mut world = World::new("").await;
-    world.config.url = "mqtts://127.0.0.1".to_owned();
-    assert!(world.launch().await.failure().await.contains("mqtts:// is not supported yet"));
+    world.config.url = "http://127.0.0.1".to_owned();
+    assert!(world.launch().await.failure().await.contains("a broker's address is written mqtt://"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_broker_throws_away_is_a_warning_where_that_is_asked_for() {
+    let mut world = World::new("sys_interval 1\nmax_queued_messages 5").await;
+    world.config.watch_sys = true;
+    let running = world.start().await;
+    let dropped = || running.metric("broker_messages_dropped", "");
+    // Somebody who is away, and for whom the broker keeps five.
+    let device = world.device();
+    world.subscribes_and_goes_away("units/+/heartbeat").await;
+    device.heartbeats("u", 30).await;
+    eventually("the broker says so", async || dropped() > 0.0).await;
+    let warned = || running.telemetry.problems().into_iter().any(|it| it.name == "broker_drops_messages");
+    eventually("it is a warning", async || warned()).await;
+    assert_eq!((world.units().await, world.blind().await), (30, Vec::new()), "nothing of ours");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_was_stored_for_too_long_is_counted_and_proves_nothing() {
+    let mut world = World::new("").await;
+    world.config.max_age = Duration::from_secs(60);
+    let running = world.start().await;
+    let device = world.device();
+    let ago = |seconds: i64| format!("{{\"ts\":{}}}", Clock::system().now().as_millis() - seconds * 1000);
+    device.says("units/old/heartbeat", ago(90)).await;
+    device.says("units/new/heartbeat", ago(5)).await;
+    eventually("the new one came", async || world.is_known("detector:new").await).await;
+    assert_eq!((world.units().await, running.heartbeats("too_old")), (1, 1.0));
+    running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::mirror::{Chunk, Cursor};
 use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{Mirror, Queries, Roll, UnitStore, Walk, encoding, partition_of};
+use rollcall::engine::{Mirror, Ownership, Queries, Roll, UnitStore, Walk, encoding, partition_of};
 use rollcall::presence::{
     Declared, Facts, Hearing, Heartbeat, Kind, KindRules, Override, Policy, Standing, Unit,
 };
@@ -72,6 +72,7 @@ impl Fleet {
     fn walk(&self) -> (JoinHandle<anyhow::Result<()>>, CancellationToken) {
         let walk = Walk {
             engine: self.engine.clone(),
+            ownership: Ownership::of_everything(self.engine.partitions()),
             roll: self.roll.clone(),
             mirror: self.mirror.clone(),
             clock: self.clock.clone(),

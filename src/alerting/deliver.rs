@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::channel::{Channel, Failure, within};
 use super::{ENGINE_BACKOFF, ReceiverConfig, Retry, SHORTEST_WAIT, TICK};
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Delivery, Engine, Result};
+use crate::engine::{Delivery, Engine, Ownership, Result};
 use crate::telemetry::{Outcome, Telemetry};
 
 /// How much longer than an attempt its lease is: time to record how it ended.
@@ -39,6 +39,8 @@ pub(super) struct Deliver {
     pub receiver: ReceiverConfig,
     pub channel: Arc<dyn Channel>,
     pub engine: Arc<dyn Engine>,
+    /// Whose deliveries are made.
+    pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
     /// Rung when groups were sealed.
@@ -79,6 +81,7 @@ impl Deliver {
     pub async fn run(self) -> anyhow::Result<()> {
         let mut desk = Desk::default();
         let mut failures = 0;
+        let mut ownership = self.ownership.clone();
         loop {
             let wait = match self.turn(&mut desk).await {
                 Ok(wait) => {
@@ -97,6 +100,7 @@ impl Deliver {
                 () = self.stop.cancelled() => return self.leave(desk).await,
                 Some(ended) = desk.attempts.join_next() => self.conclude(&mut desk, ended)?,
                 () = self.sealed.notified(), if failures == 0 => {}
+                () = ownership.changed(), if failures == 0 => {}
                 () = tokio::time::sleep(wait) => {}
             }
             // Whatever else has ended meanwhile is recorded together with it.
@@ -111,13 +115,14 @@ impl Deliver {
         self.record(desk).await?;
         self.count(desk).await?;
         let name = &self.receiver.name;
+        let own = &self.ownership.view().partitions;
         let free = self.receiver.concurrency.max(1).saturating_sub(desk.attempts.len());
         if free == 0 {
             return Ok(TICK);
         }
         let now = self.clock.now();
         let until = now + self.receiver.timeout + MARGIN;
-        let leased = self.engine.lease(name, now, until, free).await?;
+        let leased = self.engine.lease(own, name, now, until, free).await?;
         let filled = leased.len() == free;
         for delivery in leased {
             self.begin(desk, delivery);
@@ -128,7 +133,7 @@ impl Deliver {
         if filled {
             return Ok(TICK);
         }
-        let first = self.engine.first_lease(name).await?;
+        let first = self.engine.first_lease(own, name).await?;
         Ok(first.map_or(TICK, |first| first.since(now).clamp(SHORTEST_WAIT, TICK)))
     }
 
@@ -218,7 +223,7 @@ impl Deliver {
 
     async fn count(&self, desk: &mut Desk) -> Result<()> {
         if desk.counted.is_none_or(|at| at.elapsed() >= TICK) {
-            let backlog = self.engine.backlog(&self.receiver.name).await?;
+            let backlog = self.engine.backlog(&self.ownership.view().partitions, &self.receiver.name).await?;
             self.telemetry.backlog(&self.receiver.name, backlog.waiting, backlog.dead);
             desk.counted = Some(Instant::now());
         }

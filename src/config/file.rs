@@ -89,6 +89,9 @@ section! {
         url: String = "mqtt://127.0.0.1:1883".into(),
         username: String = String::new(),
         password_file: String = String::new(),
+        ca_file: String = String::new(),
+        client_cert_file: String = String::new(),
+        client_key_file: String = String::new(),
         client_id: String = "rollcall".into(),
         share: String = String::new(),
         connections: u8 = 1,
@@ -97,6 +100,8 @@ section! {
         session_expiry: Span = Span::from_hours(1),
         receive_maximum: u16 = 1000,
         max_payload: u32 = 262_144,
+        max_age: Span = Span::from_secs(0),
+        watch_sys: bool = false,
         publish_state: bool = false,
         fields: Fields = Fields::default(),
     }

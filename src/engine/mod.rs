@@ -266,9 +266,10 @@ pub struct DeadLetter {
 /// The outbox, groups and deliveries.
 #[async_trait]
 pub trait AlertStore: Send + Sync {
-    /// The oldest entries of the outbox, at most about `limit`. They stay until
-    /// [`AlertStore::settle`] is called.
-    async fn outbox(&self, limit: usize) -> Result<Vec<Entry>>;
+    /// The oldest entries of these outboxes, at most about `limit`. They stay until
+    /// [`AlertStore::settle`] is called. Each partition has an outbox; that of hearing has the number
+    /// after the last partition's.
+    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>>;
 
     /// Lets every member join its group, for a notification at the pace given. A member that has
     /// joined before, in this form or a later one, changes nothing, also after it was sent. A
@@ -278,26 +279,28 @@ pub trait AlertStore: Send + Sync {
     /// Removes entries of the outbox that were dealt with.
     async fn settle(&self, entries: &[Position]) -> Result<()>;
 
-    /// Seals groups that are due: fixes members and id of their notifications and queues a
+    /// Seals groups of these partitions that are due: fixes members and id of their notifications and queues a
     /// delivery for each receiver. One notification holds at most 1000 members; a larger group is
     /// sealed in several. Answers how many members were sealed; more may be due if any were.
-    async fn seal(&self, receivers: &[String], now: Timestamp) -> Result<usize>;
+    async fn seal(&self, partitions: &[u16], receivers: &[String], now: Timestamp) -> Result<usize>;
 
-    /// When the next group is due.
-    async fn first_seal(&self) -> Result<Option<Timestamp>>;
+    /// When the next group of these partitions is due.
+    async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;
 
-    /// Hands out deliveries of a receiver that are due, at most `limit`, and keeps them from
-    /// everybody else until `until`. Deliveries of one group come one after the other, in order.
+    /// Hands out deliveries of a receiver that are due in these partitions, at most `limit`, and keeps
+    /// them from everybody else until `until`. Deliveries of one group come one after the other, in
+    /// order.
     async fn lease(
         &self,
+        partitions: &[u16],
         receiver: &str,
         now: Timestamp,
         until: Timestamp,
         limit: usize,
     ) -> Result<Vec<Delivery>>;
 
-    /// When the next delivery of a receiver is due.
-    async fn first_lease(&self, receiver: &str) -> Result<Option<Timestamp>>;
+    /// When the next delivery of a receiver is due in these partitions.
+    async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>>;
 
     /// These were delivered and are never leased again. `now` lets the next of their groups follow
     /// at once. Safe to repeat.
@@ -310,8 +313,9 @@ pub trait AlertStore: Send + Sync {
     /// to this receiver.
     async fn bury(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()>;
 
-    /// How many groups of a receiver wait for a delivery, and how many dead letters it has.
-    async fn backlog(&self, receiver: &str) -> Result<Backlog>;
+    /// How many groups of a receiver wait for a delivery in these partitions, and how many dead letters
+    /// it has there.
+    async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog>;
 
     /// Dead letters of a receiver, newest first.
     async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>>;
@@ -348,8 +352,20 @@ pub trait Queries: Send + Sync {
     /// exactly one page.
     async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>>;
 
-    /// Removes records that were closed before `before`, a bounded number; answers how many.
-    async fn forget_records(&self, before: Timestamp) -> Result<usize>;
+    /// What the expiry keys of these units of a partition hold, in order; each is named
+    /// `<kind>:<unit>`.
+    async fn alive(&self, partition: u16, names: &[&str]) -> Result<Vec<Option<Timestamp>>>;
+
+    /// Notes for the owners of their partitions that these units were changed by somebody else.
+    async fn note(&self, units: &[&Unit]) -> Result<()>;
+
+    /// Takes what was noted for these partitions, a bounded number: pages on which something was
+    /// changed by somebody else.
+    async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>>;
+
+    /// Removes records of these partitions that were closed before `before`, a bounded number; answers
+    /// how many.
+    async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize>;
 }
 
 /// What is wrong with an engine that works all the same, and what to do.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::declared::Declarations;
-use super::{Advance, Ear, Engine, Gap, LARGEST_STEP, Member, Mirror, Refresh, Result};
+use super::{Advance, Ear, Engine, Gap, LARGEST_STEP, Member, Mirror, Refresh, Result, partition_of};
 use crate::clock::Timestamp;
 use crate::presence::{
     self, Change, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
@@ -314,8 +314,12 @@ impl Roll {
         }
         let applied = self.engine.apply(changes).await?;
         let mut told = false;
+        let mut foreign = Vec::new();
         for ((seen, change), _) in changes.iter().zip(&applied).filter(|(_, applied)| **applied) {
             self.mirror.changed(seen, change);
+            if !self.mirror.keeps(partition_of(&seen.unit, self.engine.partitions())) {
+                foreign.push(&seen.unit);
+            }
             if let Some(record) = &change.record {
                 self.tell(record);
                 told = true;
@@ -323,6 +327,13 @@ impl Roll {
         }
         if told {
             self.news.notify_one();
+        }
+        // The changes stand, whatever becomes of this: without it the owner's mirror learns of them
+        // with its next round that reads everything.
+        if !foreign.is_empty()
+            && let Err(error) = self.engine.note(&foreign).await
+        {
+            self.telemetry.engine_up(Some(&error));
         }
         Ok(applied)
     }

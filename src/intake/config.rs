@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::mqtt;
 use super::topic::{Template, Topics};
+use super::{Tls, mqtt};
 use crate::address::BrokerAddress;
 use crate::engine::roll::Rules;
 use crate::presence::Kind;
@@ -14,8 +14,11 @@ pub const MOST_CONNECTIONS: u8 = 16;
 /// What intake needs to know.
 #[derive(Clone)]
 pub struct Config {
-    /// `mqtt://host:port` (TLS and websockets come later).
+    /// `mqtt://host:port`, `mqtts://`, `ws://host:port/path` or `wss://`.
     pub url: String,
+    /// What TLS needs, where the address wants it; `None`: the usual authorities, and nobody in
+    /// particular.
+    pub tls: Option<Tls>,
     /// Prefix of the client id; the connection's name is appended, and with a shared subscription
     /// something of each process's own.
     pub client_id: String,
@@ -36,6 +39,11 @@ pub struct Config {
     pub receive_maximum: u16,
     /// Payloads above this are rejected.
     pub max_payload: usize,
+    /// Messages whose payload says, plausibly, that they are older are no heartbeats; zero: they
+    /// are, at any age.
+    pub max_age: Duration,
+    /// Whether the broker's own count of messages that it threw away is followed.
+    pub watch_sys: bool,
     /// The most heartbeats that are recorded in one go.
     pub max_batch: usize,
     /// The canary's period.

@@ -40,17 +40,23 @@ use crate::telemetry::{Oddity, Telemetry};
 
 mod canary;
 mod config;
+mod drops;
 mod json;
 mod mqtt;
 mod payload;
 mod prove;
 mod reader;
 mod record;
+mod tls;
 mod topic;
 
 pub use config::{Config, Fields};
 pub use mqtt::probe;
+pub use tls::{Tls, TlsError, TlsFiles};
 pub use topic::{Template, TemplateError};
+
+/// The name of the first connection.
+const MAIN: &str = "main";
 
 /// The least room of the queue: about half a second of what one broker can deliver.
 const LEAST_QUEUE: usize = 65_536;
@@ -106,7 +112,7 @@ pub async fn run(
 
 /// The name of a connection, in metrics and in its client id.
 fn name(number: u8) -> String {
-    if number == 1 { "main".to_owned() } else { number.to_string() }
+    if number == 1 { MAIN.to_owned() } else { number.to_string() }
 }
 
 /// Starts a connection and its recorder.
@@ -132,14 +138,16 @@ fn listen(
         client_id: client_id.clone(),
         instance: is_member.then(|| instance.clone()),
         max_payload: config.max_payload,
+        max_age: (!config.max_age.is_zero()).then_some(config.max_age),
         clock: writer.clock.clone(),
         telemetry: writer.telemetry.clone(),
     };
     let connection = mqtt::Connection {
         name: name.to_owned(),
-        canaries: mqtt::Canaries::new(&session, instance, config.canary_period, writer.clock.clone()),
+        canaries: mqtt::Canaries::new(&session, instance, config.canary_period),
         session,
         reader,
+        drops: (config.watch_sys && name == MAIN).then(|| drops::Drops::new(writer.telemetry.clone())),
         queue: Some(queue),
         link,
         proof,

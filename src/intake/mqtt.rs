@@ -29,10 +29,11 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, 
 use tokio_util::sync::CancellationToken;
 
 use super::canary::{self, Canary};
+use super::drops::Drops;
 use super::reader::{Message, Reader, What};
 use super::record::Item;
 use crate::backoff::Backoff;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Timestamp;
 use crate::telemetry::Rejection;
 
 mod link;
@@ -62,6 +63,8 @@ pub(super) struct Connection {
     pub name: String,
     pub session: Session,
     pub reader: Reader,
+    /// Follows what the broker throws away, on one of the connections if it is to.
+    pub drops: Option<Drops>,
     /// `None` once Rollcall is stopping: nothing more is taken.
     pub queue: Option<mpsc::Sender<Item>>,
     pub link: watch::Sender<Link>,
@@ -199,11 +202,18 @@ impl Connection {
                 () = &mut stopped, if !visit.is_stopping => self.stop_taking(visit),
                 () = sleep_until(check) => self.check(visit),
                 Ok(()) = self.proof.changed() => self.heed_proof(visit),
-                _ = ticks.tick(), if visit.sings() => self.canaries.sing(&visit.client),
+                _ = ticks.tick(), if visit.sings() => self.sing(visit),
                 event = &mut poll => return Ok(event),
             };
             seen_to.map_err(Enough::Lost)?;
         }
+    }
+
+    fn sing(&mut self, visit: &Visit) -> Result<(), String> {
+        let now = self.reader.clock.now();
+        self.canaries.sing(&visit.client, now);
+        self.drops.iter_mut().for_each(|drops| drops.settle(now));
+        Ok(())
     }
 
     fn check(&mut self, visit: &mut Visit) -> Result<(), String> {
@@ -281,6 +291,11 @@ impl Connection {
 
     /// Reads a message and queues what it is.
     fn take(&mut self, visit: &mut Visit, publish: &Publish) -> Result<(), String> {
+        if publish.topic.starts_with(b"$SYS/") {
+            let now = self.reader.clock.now();
+            self.drops.iter_mut().for_each(|drops| drops.told(&publish.payload, now));
+            return Ok(());
+        }
         let Some(queue) = &self.queue else { return Ok(()) };
         let message = Message { topic: &publish.topic, payload: &publish.payload, retain: publish.retain };
         let (mut what, arrived) = self.reader.read(&message);
@@ -337,22 +352,19 @@ pub(super) struct Canaries {
     period: Duration,
     /// The number of the last one.
     seq: u64,
-    clock: Clock,
 }
 
 impl Canaries {
-    pub fn new(session: &Session, instance: String, period: Duration, clock: Clock) -> Canaries {
+    pub fn new(session: &Session, instance: String, period: Duration) -> Canaries {
         let topic = canary::topic(session.client_id());
-        Canaries { topic, qos: session.qos, instance, period, seq: 0, clock }
+        Canaries { topic, qos: session.qos, instance, period, seq: 0 }
     }
 
-    fn sing(&mut self, client: &AsyncClient) -> Result<(), String> {
+    fn sing(&mut self, client: &AsyncClient, now: Timestamp) {
         self.seq += 1;
-        let sent_at = self.clock.now().as_millis();
-        let canary = Canary { instance: self.instance.clone(), seq: self.seq, sent_at };
+        let canary = Canary { instance: self.instance.clone(), seq: self.seq, sent_at: now.as_millis() };
         // One that finds no room is missed, and that is what it is for.
         let _ = client.try_publish(self.topic.clone(), canary.to_json(), PublishOptions::new(self.qos));
-        Ok(())
     }
 }
 

@@ -5,6 +5,7 @@
 //! counted by reason, and now and then logged.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::canary::Canary;
 use super::topic::{Refusal, Topics};
@@ -44,6 +45,8 @@ pub(super) struct Reader {
     /// The process whose canaries alone count; `None`: those of earlier ones do too.
     pub instance: Option<String>,
     pub max_payload: usize,
+    /// Messages that say that they are older are no heartbeats.
+    pub max_age: Option<Duration>,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
 }
@@ -84,14 +87,19 @@ impl Reader {
         }
         let mut odd = Oddities::default();
         let sender = self.topics.sender(topic, &mut odd)?;
-        let (at, mut declared) =
-            payload::read(message.payload, &self.fields, &sender.rules, arrived, &mut odd);
+        let spoken = payload::read(message.payload, &self.fields, &sender.rules, arrived, &mut odd);
+        if let (Some(most), Some(sent)) = (self.max_age, spoken.sent)
+            && arrived.since(sent) > most
+        {
+            return Err((Rejection::TooOld, format!("it was sent at {sent}")));
+        }
+        let mut declared = spoken.declared;
         // The topic is what a broker can guard, so its labels win.
         declared.labels.extend(sender.labels);
         for (oddity, what) in odd.take() {
             self.telemetry.payload_odd(&sender.unit, oddity, &what);
         }
-        Ok(What::Heartbeat(Heartbeat { unit: sender.unit, at, declared }))
+        Ok(What::Heartbeat(Heartbeat { unit: sender.unit, at: spoken.at, declared }))
     }
 }
 
@@ -115,6 +123,7 @@ mod tests {
             client_id: "me".to_owned(),
             instance: None,
             max_payload: 1024,
+            max_age: None,
             telemetry: Arc::new(Telemetry::new(&clock)),
             clock,
         }
@@ -157,6 +166,25 @@ mod tests {
         assert_eq!(reader.read(&Message { topic: b"\xff", payload: b"", retain: false }).0, What::Nothing);
         assert_eq!(count(&reader, "bad_topic"), 2);
         assert!(matches!(read(&reader, "north/7/data", &large[..1024], false), What::Heartbeat(_)));
+    }
+
+    #[test]
+    fn a_message_that_says_that_it_is_too_old_is_no_heartbeat() {
+        let reader = Reader { max_age: Some(Duration::from_secs(60)), ..reader() };
+        let sent = |ago: i64| format!("{{\"ts\":{}}}", NOW.as_millis() - ago * 1000);
+        let beats = |payload: &str| {
+            matches!(read(&reader, "north/7/data", payload.as_bytes(), false), What::Heartbeat(_))
+        };
+        // Without a time, in time, ahead, and by a clock that fell back to long ago.
+        let ages = [60, -10, 100 * 86_400].map(sent);
+        for payload in ["", "{}"].into_iter().chain(ages.iter().map(String::as_str)) {
+            assert!(beats(payload), "{payload}");
+        }
+        assert_eq!(count(&reader, "too_old"), 0);
+        assert!(!beats(&sent(61)) && !beats(&sent(3 * 86_400 - 60)));
+        assert_eq!(count(&reader, "too_old"), 2);
+        let forever = Reader { max_age: None, ..reader };
+        assert!(matches!(read(&forever, "north/7/data", sent(61).as_bytes(), false), What::Heartbeat(_)));
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub(super) struct Series {
     pub oddities: IntCounterVec,
     pub heartbeat_lag: Histogram,
     pub connected: IntGaugeVec,
+    pub broker_dropped: IntGauge,
     pub canary_round_trip: Histogram,
     pub blind: IntGauge,
     pub blind_seconds: prometheus::Counter,
@@ -65,6 +66,10 @@ impl Series {
                 "mqtt_connected",
                 "Whether a connection to the MQTT broker stands and is subscribed.",
                 &["connection"],
+            ),
+            broker_dropped: make.gauge(
+                "broker_messages_dropped",
+                "What the broker says that it threw away, for all its clients (mqtt.watch_sys).",
             ),
             canary_round_trip: make.histogram(
                 "canary_round_trip_seconds",

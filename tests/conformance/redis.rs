@@ -239,8 +239,8 @@ mod only_redis {
         let news = world.outbox().await.remove(0).news;
         let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
         world.engine.join(&[Join { group, news }], pace, world.hours(49)).await.unwrap();
-        assert_eq!(world.engine.seal(&[], world.hours(49)).await.unwrap(), 1);
-        assert_eq!(world.engine.first_seal().await.unwrap(), None);
+        assert_eq!(world.engine.seal(&world.partitions(), &[], world.hours(49)).await.unwrap(), 1);
+        assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
         let kept: Vec<String> = world.ground.0.ask(cmd("KEYS").arg("*:notifications")).await;
         assert_eq!(kept, [""; 0]);
     }

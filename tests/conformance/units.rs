@@ -392,8 +392,8 @@ pub async fn old_closed_records_are_forgotten_and_open_ones_never<G: Ground>(wor
     world.heard_until(world.hours(49)).await;
     world.roll.look(&[open.clone(), closed.clone()], world.hours(49)).await.unwrap();
     world.hear(&closed, world.hours(50)).await;
-    assert_eq!(world.engine.forget_records(world.hours(50)).await.unwrap(), 0);
-    assert_eq!(world.engine.forget_records(world.hours(50) + MS).await.unwrap(), 1);
+    assert_eq!(world.engine.forget_records(&world.partitions(), world.hours(50)).await.unwrap(), 0);
+    assert_eq!(world.engine.forget_records(&world.partitions(), world.hours(50) + MS).await.unwrap(), 1);
     let left = world.engine.records(false, None, 10).await.unwrap();
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].unit, open.id);

@@ -41,6 +41,16 @@ impl<G: Ground> World<G> {
         (engine, roll)
     }
 
+    /// Every partition.
+    pub fn partitions(&self) -> Vec<u16> {
+        (0..self.engine.partitions()).collect()
+    }
+
+    /// Every outbox.
+    pub fn outboxes(&self) -> Vec<u16> {
+        (0..=self.engine.partitions()).collect()
+    }
+
     /// That many milliseconds after the beginning.
     pub fn at(&self, ms: u64) -> Timestamp {
         BEGIN + Duration::from_millis(ms)
@@ -101,7 +111,7 @@ impl<G: Ground> World<G> {
     }
 
     pub async fn outbox(&self) -> Vec<Entry> {
-        self.engine.outbox(100_000).await.unwrap()
+        self.engine.outbox(&self.outboxes(), 100_000).await.unwrap()
     }
 
     /// The records in the outbox.

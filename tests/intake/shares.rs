@@ -79,7 +79,7 @@ async fn three_members_share_the_fleet_and_one_that_leaves_in_order_makes_nothin
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_whose_connection_is_cut_makes_that_time_blind_and_attends_again() {
     let mut world = world().await;
-    let _one = world.start().await;
+    let one = world.start().await;
     let relay = Relay::start(world.broker.port()).await;
     world.config.url = relay.url();
     let two = world.start().await;
@@ -87,6 +87,7 @@ async fn a_member_whose_connection_is_cut_makes_that_time_blind_and_attends_agai
     assert_eq!(world.blind().await, []);
     let cut = Clock::system().now();
     relay.cut();
+    eventually("the broker said so", async || one.asked("gone") >= 1.0).await;
     eventually("it is back", async || world.connections("test-main") == 3 && two.is_connected()).await;
     world.hears_on().await;
     let blind = world.blind().await;
@@ -103,7 +104,8 @@ async fn the_only_member_is_replaced_at_once_after_a_crash() {
     let crashed = Clock::system().now();
     one.crash().await;
     // Nobody was there when the broker said so, and yet nobody waits until it must be true.
-    let _two = world.start().await;
+    let two = world.start().await;
+    eventually("the broker has kept its word", async || two.asked("gone") == 1.0).await;
     world.hears_on().await;
     let blind = world.blind().await;
     assert!(blind.iter().any(|interval| interval.contains(crashed)), "{crashed} {blind:?}");

@@ -1,5 +1,6 @@
 //! A broker, an engine, and a Rollcall that listens between them.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use rollcall::intake::{self, Config, Fields};
 use rollcall::presence::{Facts, Interval, Kind, KindRules, Snapshot, TimeSource, Unit};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::telemetry::Telemetry;
-use rumqttc::{AsyncClient, MqttOptions, PublishNotice, PublishOptions, QoS};
+use rumqttc::{AsyncClient, Event, MqttOptions, Packet, PublishNotice, PublishOptions, QoS};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -62,6 +63,7 @@ impl World {
         let broker = Server::mosquitto(&dir.path().join("broker"), port, more).unwrap();
         let config = Config {
             url: format!("mqtt://127.0.0.1:{port}"),
+            tls: None,
             client_id: "test".to_owned(),
             credentials: None,
             share: String::new(),
@@ -71,6 +73,8 @@ impl World {
             session_expiry: Duration::from_secs(3600),
             receive_maximum: 100,
             max_payload: 256 * 1024,
+            max_age: Duration::ZERO,
+            watch_sys: false,
             max_batch: 50,
             canary_period: Duration::from_millis(100),
             topics: vec![
@@ -82,6 +86,11 @@ impl World {
         let redis = Redis::start();
         let engine = redis.engine(&Arc::new(Telemetry::new(&Clock::system()))).await;
         World { redis, broker, gap: 3 * config.canary_period, config, engine, dir }
+    }
+
+    /// A directory of its own.
+    pub fn directory(&self) -> &Path {
+        self.dir.path()
     }
 
     /// How many units are watched.
@@ -174,10 +183,22 @@ impl World {
         Running { telemetry, stop, task: tokio::spawn(run) }
     }
 
+    /// Somebody asks the broker for this, to be kept for when they come back, and goes.
+    pub async fn subscribes_and_goes_away(&self, filter: &str) {
+        let mut options = MqttOptions::new("away", ("127.0.0.1", self.broker.port()));
+        options.set_clean_start(true).set_session_expiry_interval(Some(3600));
+        let (client, mut events) = AsyncClient::builder(options).capacity(10).build();
+        client.subscribe(filter, QoS::AtLeastOnce).await.unwrap();
+        while !matches!(events.poll().await.unwrap(), Event::Incoming(Packet::SubAck(_))) {}
+    }
+
     /// A client of a device.
     pub fn device(&self) -> Device {
         let mut options = MqttOptions::new("device", ("127.0.0.1", self.broker.port()));
         options.set_keep_alive(30);
+        if let Some((name, password)) = &self.config.credentials {
+            options.set_credentials(name, password.clone());
+        }
         let (client, mut events) = AsyncClient::builder(options).capacity(1000).build();
         let task = tokio::spawn(async move { while events.poll().await.is_ok() {} });
         Device { client, task }

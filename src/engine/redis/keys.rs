@@ -16,6 +16,7 @@
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next look (ms) |
 //! | `rollcall:{pN}:facts:<page>` | hash | `<kind>:<unit>` → facts, see `engine/encoding.rs` |
+//! | `rollcall:{pN}:noted` | set | pages on which another than the owner changed something that the owner has not read yet |
 //! | `rollcall:{pN}:records` | zset | record ids by time of detection (ms) |
 //! | `rollcall:{pN}:open` | zset | the same, of open records only |
 //! | `rollcall:{pN}:closed` | zset | ids of closed records by time of closing (ms) |
@@ -126,19 +127,23 @@ impl Keys {
         format!("{}:{{p{}}}:alive:{unit}", self.prefix, self.partition(unit))
     }
 
-    /// The page of facts that holds a unit. The high part of the checksum, whose low part made the
-    /// partition.
-    pub fn facts(&self, unit: &Unit) -> String {
+    /// The number of the page that holds the facts of a unit: the high part of the checksum, whose low
+    /// part made the partition.
+    pub fn page(&self, unit: &Unit) -> u32 {
         let crc = crate::engine::crc16(crate::engine::name_bytes(unit));
-        let page = u32::from(crc / self.partitions) % self.pages();
-        self.facts_page(self.partition(unit), page)
+        u32::from(crc / self.partitions) % self.pages()
+    }
+
+    /// The page of facts that holds a unit.
+    pub fn facts(&self, unit: &Unit) -> String {
+        self.facts_page(self.partition(unit), self.page(unit))
     }
 
     pub fn facts_page(&self, partition: u16, page: u32) -> String {
         format!("{}:{{p{partition}}}:facts:{page}", self.prefix)
     }
 
-    /// A key that a partition has once: `deadlines`, `records`, `open`, `closed`, `archive`,
+    /// A key that a partition has once: `deadlines`, `noted`, `records`, `open`, `closed`, `archive`,
     /// `groups`, `over`, `notifications`, `owed`, `attempts`.
     pub fn in_partition(&self, partition: u16, name: &str) -> String {
         format!("{}:{{p{partition}}}:{name}", self.prefix)

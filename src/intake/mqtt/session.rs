@@ -15,15 +15,15 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use rumqttc::{
-    AckMode, AsyncClient, EventLoop, LastWill, MqttOptions, NetworkOptions, PersistedAckMode,
+    AckMode, AsyncClient, Broker, EventLoop, LastWill, MqttOptions, NetworkOptions, PersistedAckMode,
     PersistedSession, QoS, RetainForwardRule, SessionStore, SessionStoreError, SessionStoreKey, SubAck,
-    SubscribeFilterInput, SubscribeReasonCode,
+    SubscribeFilterInput, SubscribeReasonCode, TlsConfiguration, Transport,
 };
 
 use super::LARGEST_PACKET;
-use crate::address::BrokerAddress;
+use crate::address::{BrokerAddress, Scheme};
 use crate::engine::Member;
-use crate::intake::{Config, canary};
+use crate::intake::{Config, MAIN, Tls, TlsFiles, canary, drops};
 
 /// Canaries on their way to the broker; the default would reserve 14 MB for them.
 const OUTGOING: u16 = 16;
@@ -38,6 +38,8 @@ const MARGIN: Duration = Duration::from_secs(5);
 /// Whom to connect to, as whom, and what to ask for.
 pub(in crate::intake) struct Session {
     pub(super) address: BrokerAddress,
+    /// There is one where the address wants it.
+    tls: Option<Tls>,
     pub(super) client_id: String,
     /// Name of the shared subscription that it is a member of, if it is.
     pub(super) share: Option<String>,
@@ -101,13 +103,23 @@ impl Session {
                 (vec![own, gone], shared.collect())
             }
         };
+        let kept = Wish { filter: drops::TOPIC.to_owned(), qos: QoS::AtMostOnce, kept: true };
+        let watched = (config.watch_sys && name == MAIN).then_some(kept);
+        let first = first.into_iter().chain(watched).collect();
         let of_member = is_member.then(|| MemberPatience {
             silence: DEAF.max(3 * config.canary_period),
             unproved: UNPROVED.max(5 * config.canary_period),
         });
         let expiry = u32::try_from(config.session_expiry.as_secs()).unwrap_or(u32::MAX);
+        let address: BrokerAddress = config.url.parse()?;
+        let tls = match &config.tls {
+            _ if !address.scheme.is_secure() => None,
+            Some(tls) => Some(tls.clone()),
+            None => Some(Tls::read(&TlsFiles::default())?),
+        };
         Ok(Session {
-            address: config.url.parse()?,
+            address,
+            tls,
             client_id,
             share: is_member.then(|| config.share.clone()),
             credentials: config.credentials.clone(),
@@ -141,8 +153,7 @@ impl Session {
 
     /// A client that is not connected yet, for connection `number`, and what it does when polled.
     pub fn open(&self, number: u64) -> (AsyncClient, EventLoop) {
-        let broker = (self.address.host.clone(), self.address.port);
-        let mut options = MqttOptions::new(&self.client_id, broker);
+        let mut options = self.transport();
         let mut network = NetworkOptions::new();
         network.set_tcp_nodelay(true);
         options
@@ -168,6 +179,30 @@ impl Session {
         }
         // Room for every acknowledgement that can be due, and then some.
         AsyncClient::builder(options).capacity(4 * usize::from(self.window) + 64).build()
+    }
+
+    /// How the broker is spoken to.
+    fn transport(&self) -> MqttOptions {
+        let BrokerAddress { scheme, host, port, .. } = &self.address;
+        let tls = || match &self.tls {
+            Some(tls) => TlsConfiguration::Rustls(tls.0.clone()),
+            None => unreachable!("a secure address has settings of TLS"),
+        };
+        let url = self.address.to_string();
+        match scheme {
+            Scheme::Mqtt => MqttOptions::new(&self.client_id, (host.clone(), *port)),
+            Scheme::Mqtts => {
+                let mut options = MqttOptions::new(&self.client_id, (host.clone(), *port));
+                options.set_transport(Transport::tls_with_config(tls()));
+                options
+            }
+            Scheme::Ws => {
+                let broker = Broker::websocket(url).expect("an address is a URL of a websocket");
+                MqttOptions::new(&self.client_id, broker)
+            }
+            Scheme::Wss => MqttOptions::websocket_with_tls_config(&self.client_id, url, tls())
+                .expect("an address is a URL of a websocket"),
+        }
     }
 
     /// Asks for this.

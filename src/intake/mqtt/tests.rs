@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::clock::Clock;
 use crate::engine::roll::Rules;
 use crate::intake::{Config, Fields, topic::Template, topic::Topics};
 use crate::presence::{Kind, KindRules};
@@ -14,6 +15,7 @@ const DEAFNESS: Duration = Duration::from_secs(4);
 fn config(share: &str) -> Config {
     Config {
         url: "mqtt://127.0.0.1".to_owned(),
+        tls: None,
         client_id: "me".to_owned(),
         credentials: None,
         share: share.to_owned(),
@@ -23,6 +25,8 @@ fn config(share: &str) -> Config {
         session_expiry: Duration::from_secs(3600),
         receive_maximum: WINDOW,
         max_payload: 1024,
+        max_age: Duration::ZERO,
+        watch_sys: false,
         max_batch: 10,
         canary_period: Duration::from_secs(1),
         topics: vec![("units/{unit}".to_owned(), Some("pump".parse().unwrap()))],
@@ -52,6 +56,7 @@ impl World {
             client_id: session.client_id().to_owned(),
             instance: None,
             max_payload: 1024,
+            max_age: None,
             clock: clock.clone(),
             telemetry: Arc::new(Telemetry::new(&clock)),
         };
@@ -61,9 +66,10 @@ impl World {
         visit.stage = Stage::Hearing;
         let connection = Connection {
             name: "main".to_owned(),
-            canaries: Canaries::new(&session, String::new(), Duration::from_secs(1), clock.clone()),
+            canaries: Canaries::new(&session, String::new(), Duration::from_secs(1)),
             session,
             reader,
+            drops: None,
             queue: Some(queue),
             link: watch::Sender::new(Link::default()),
             proof,

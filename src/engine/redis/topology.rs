@@ -102,8 +102,16 @@ fn client(config: &Config) -> redis::RedisResult<Client> {
     if let Some(password) = &config.password {
         login = login.set_password(password);
     }
+    Client::open(info.set_redis_settings(login).set_tcp_settings(tcp()))
+}
+
+/// What was not taken by the server in the time of an answer is dropped: a heartbeat that sets out
+/// again when a cable is plugged in would overwrite all that others have written since.
+fn tcp() -> TcpSettings {
     let tcp = TcpSettings::default().set_nodelay(true);
-    Client::open(info.set_redis_settings(login).set_tcp_settings(tcp))
+    #[cfg(target_os = "linux")]
+    let tcp = tcp.set_user_timeout(RESPONSE);
+    tcp
 }
 
 /// What a failure means, and what to do about it.

@@ -273,6 +273,13 @@ impl World {
         }
     }
 
+    /// Kills a member of a shared subscription, and with it what the broker had handed to it.
+    pub fn kill_member(&mut self, number: usize) {
+        let died = now();
+        self.instances[number].kill();
+        self.forget_unheard(died);
+    }
+
     pub fn kill_broker(&mut self) {
         let died = now();
         self.broker.kill();

@@ -1,15 +1,19 @@
 //! Clocks that step by an hour, of an instance and of Redis. The monotonic clock goes on, as it does
 //! when somebody sets the time.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::world::{Plan, TIMEOUT, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Where Debian has the library that fakes clocks.
-const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+/// The library that fakes clocks, where Debian has it: in a directory named after the machine.
+fn library() -> PathBuf {
+    let found = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    let mut found = found.map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"));
+    found.find(|path| path.exists()).expect("libfaketime is missing; install the package faketime")
+}
 
 /// A clock that stands apart from that of the machine by as much as its file says.
 struct Clock {
@@ -18,7 +22,6 @@ struct Clock {
 
 impl Clock {
     fn right() -> Clock {
-        assert!(Path::new(LIBRARY).exists(), "{LIBRARY} is missing; install the package faketime");
         let clock = Clock { file: tempfile::NamedTempFile::new().unwrap().into_temp_path() };
         clock.step("+0");
         clock
@@ -36,7 +39,7 @@ impl Clock {
     fn before(&self) -> Vec<String> {
         vec![
             "env".to_owned(),
-            format!("LD_PRELOAD={LIBRARY}"),
+            format!("LD_PRELOAD={}", library().display()),
             format!("FAKETIME_TIMESTAMP_FILE={}", self.file.display()),
             "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
             "FAKETIME_NO_CACHE=1".to_owned(),

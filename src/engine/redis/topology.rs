@@ -52,8 +52,13 @@ impl Topology {
         self.client.clone()
     }
 
-    /// Sends commands as one batch. `name` is what the batch does, for metrics and errors.
+    /// Sends commands as one batch. `name` is what the batch does, for metrics and errors. A batch
+    /// of none is not sent: nothing was asked, as by an instance that owns no partition.
     pub async fn send<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
+        if pipe.is_empty() {
+            let nothing = redis::from_redis_value(redis::Value::Array(Vec::new()));
+            return nothing.map_err(|error| EngineError::Damaged(format!("{name}: {error}")));
+        }
         let began = Instant::now();
         let answer = pipe.query_async(&mut self.connection.clone()).await;
         self.judge(name, began, answer)

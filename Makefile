@@ -1,7 +1,7 @@
 # What people do with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fmt
+.PHONY: help demo test soak lint fmt
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -20,6 +20,11 @@ test: ## Run every test against real servers (installs what is missing)
 	else \
 	    echo 'cargo test --locked --lib --bins --tests'; cargo test --locked --lib --bins --tests; \
 	fi
+
+# Begins with the fault suite's world; INSTANCES=n fixes their number, which is 1, 3 or 5 otherwise.
+soak: ## Break everything at random for MINUTES=10 [SEED=n], and see whether anything is told wrongly
+	@.ci/need redis-server:redis-server mosquitto:mosquitto
+	MINUTES=$${MINUTES:-10} cargo bench --locked --bench soak
 
 lint: ## Check format, lints, documentation, and what is built in (licences by cargo-deny, where it is installed)
 	cargo fmt --check

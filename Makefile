@@ -1,7 +1,7 @@
 # What people do with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint fmt
+.PHONY: help demo test bench soak lint fmt
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -45,3 +45,8 @@ lint: ## Check format, lints, documentation, and what is built in (licences by c
 
 fmt: ## Format the code
 	cargo fmt
+
+# ONLY=lateness,mass picks benchmarks; UNITS=100000 shrinks the large fleet. Neither is written down.
+bench: ## Measure speed and memory beside what they are compared with, about half an hour (ONLY=…, UNITS=…)
+	@.ci/need redis-server:redis-server mosquitto:mosquitto
+	cargo bench --locked --bench figures -- $(if $(ONLY),--only $(ONLY)) $(if $(UNITS),--units $(UNITS))

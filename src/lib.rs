@@ -15,7 +15,7 @@
 //! | | [`http`] | metrics, health, records, units |
 //! | | [`deadman`] | pings another monitor while all is well |
 //! | | [`simulate`] | a fleet, sinks and private servers, for the demo and the tests |
-//! | 1 memory | [`engine`] | the state of the fleet behind small traits; [`engine::Roll`], the one place where stored state meets the rules; [`engine::redis`], the engine on Redis; the mirror and the walk that keeps it true |
+//! | 1 memory | [`engine`] | the state of the fleet behind small traits; [`engine::Roll`], the one place where stored state meets the rules; [`engine::redis`], the engine on Redis; the mirror and the walk that keeps it true; the roster, which says which instance does what |
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where a person should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
 //! | | [`clock`], [`backoff`], [`address`], [`trust`] | what a moment is; how waits grow; where a broker is; whom TLS trusts |
@@ -42,10 +42,19 @@
 //! as often as it takes, under one id.
 //!
 //! # Blindness
-//! Every second a canary goes out over the broker and comes back through the same subscription and
+//! Every second a canary goes out over the broker and comes back through the same connection and
 //! the same batches as heartbeats. When it is recorded, everything before it was heard. Two
 //! successive ones too far apart enclose a blind interval, whatever the cause. Nobody is declared
-//! offline beyond what was heard, and blind time is nobody's silence: see [`presence::Ledger`].
+//! offline beyond what was heard, and blind time is nobody's silence: see [`presence::Ledger`]. Where
+//! several connections share the fleet, the least of them counts, and what one of them loses when it
+//! ends is blind time of all: see [`engine::ear`].
+//!
+//! # Several instances
+//! There is no leader. Each holds a lease in the engine ([`engine::Lease`]) and works out from those of
+//! all which partitions are its own ([`engine::Ownership`]). It sweeps, tells and shows those. What is
+//! left undone for a second is swept by everybody, and every step is applied by exactly one, so that
+//! who owns what is never a question of being right. With the lease comes the time: the clock of every
+//! instance follows the engine's, and never goes back.
 //!
 //! # The promises
 //! They stand in [`engine`], numbered; each is a case of the conformance suite in

@@ -383,6 +383,21 @@ async fn readiness_names_every_reason_and_health_needs_none() {
 }
 
 #[tokio::test]
+async fn an_instance_that_owns_nothing_shows_nothing_and_that_does_not_age() {
+    let fleet = Fleet::start().await;
+    fleet.fill();
+    fleet.hear(&["meter:1"]).await;
+    fleet.clock.advance(5 * SECOND);
+    let page = fleet.text("/metrics").await;
+    assert!(page.contains("rollcall_mirror_age_seconds 5\n"), "{page}");
+    assert!(page.contains("rollcall_units{kind=\"meter\",state=\"online\"} 1\n"), "{page}");
+    fleet.mirror.keep(|_| false);
+    let page = fleet.text("/metrics").await;
+    assert!(page.contains("rollcall_mirror_age_seconds 0\n"), "{page}");
+    assert!(page.contains("rollcall_units{kind=\"meter\",state=\"online\"} 0\n"), "{page}");
+}
+
+#[tokio::test]
 async fn pages_need_a_known_token_where_tokens_are_configured_but_probes_do_not() {
     let sha256 = hmac_sha256::Hash::hash(b"s3cret");
     let token = Token { name: "grafana".to_owned(), sha256, role: Role::Viewer };

@@ -1,5 +1,6 @@
 //! Several instances over one engine: they share the work, and cover for one another.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,10 @@ use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::roll::{HearingConfig, Rules};
 use rollcall::engine::roster::View;
 use rollcall::engine::tally::Tally;
-use rollcall::engine::{AlertStore, Mirror, Ownership, Queries, Roll, UnitStore, Walk, partition_of};
+use rollcall::engine::{
+    AlertStore, Ear, Gap, HearingStore, Lease, Mirror, Ownership, Queries, Roll, Roster, UnitStore, Walk,
+    partition_of,
+};
 use rollcall::expiry::{self, Expiry};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, State, Unit};
 use rollcall::telemetry::Telemetry;
@@ -123,7 +127,12 @@ impl Instance {
 
     /// How often it asked what is due first.
     fn looked(&self) -> usize {
-        self.metric("rollcall_engine_command_duration_seconds_count{command=\"first_looks\"}")
+        self.commands("first_looks")
+    }
+
+    /// How often it asked the engine for that.
+    fn commands(&self, name: &str) -> usize {
+        self.metric(&format!("rollcall_engine_command_duration_seconds_count{{command=\"{name}\"}}"))
     }
 
     fn won(&self) -> usize {
@@ -303,6 +312,14 @@ async fn heartbeats_that_another_instance_records_show_in_the_mirror_of_the_owne
     let (_redis, clock, a, b) = overdue().await;
     let _only_b = b.walk(10 * MILLISECOND);
     until("it is filled", async || b.mirror.is_filled()).await;
+    let (pages, keys) = (Cell::new(b.commands("page")), Cell::new(b.commands("alive")));
+    until("rounds read keys only", async || {
+        if pages.replace(b.commands("page")) != pages.get() {
+            keys.set(b.commands("alive"));
+        }
+        b.commands("alive") > keys.get() + 20
+    })
+    .await;
     let all = units();
     let unit = all.iter().find(|unit| b.ownership.owns(partition_of(unit, 16))).unwrap();
     let seen = || b.listed()[unit.id.as_str()].1;
@@ -310,4 +327,42 @@ async fn heartbeats_that_another_instance_records_show_in_the_mirror_of_the_owne
     a.hear(unit).await;
     until("it was seen", async || seen() == Some(clock.now())).await;
     assert_ne!(before, seen());
+}
+
+#[tokio::test]
+async fn an_instance_that_starts_while_the_engines_clock_is_behind_what_was_heard_goes_on_from_there() {
+    let redis = Redis::start();
+    let clock = Clock::system();
+    let telemetry = Arc::new(Telemetry::new(&clock));
+    let engine = redis.engine(&telemetry).await;
+    let heard = clock.now() + 1000 * SECOND;
+    engine.advance(&Ear::Plain, heard, Gap { blind: SECOND, tell: SECOND }).await.unwrap();
+    let lease = Lease::take(engine, clock.clone(), telemetry.clone(), "late").await.unwrap();
+    assert!(clock.now() >= heard, "{} is before {heard}", clock.now());
+    assert_eq!(lease.ownership().view().instances, ["late"]);
+    let said = telemetry.problems().into_iter().find(|problem| problem.name == "clock_off").unwrap();
+    assert!(said.text.contains("behind the time of the fleet"), "{}", said.text);
+}
+
+#[tokio::test]
+async fn an_instance_that_cannot_renew_goes_on_believing_and_goes_all_the_same() {
+    let mut redis = Redis::start();
+    let clock = Clock::system();
+    let telemetry = Arc::new(Telemetry::new(&clock));
+    let engine = redis.engine(&telemetry).await;
+    engine.renew("other", 100 * SECOND, None).await.unwrap();
+    let lease = Lease::take(engine, clock.clone(), telemetry.clone(), "one").await.unwrap();
+    let (ownership, leave) = (lease.ownership(), CancellationToken::new());
+    let kept = tokio::spawn(lease.keep(leave.clone()));
+    telemetry.engine_up(None);
+    redis.kill();
+    let down = || telemetry.problems().iter().any(|problem| problem.text.contains("redis at"));
+    until("a renewal failed", async || {
+        tokio::time::sleep(MILLISECOND).await;
+        down()
+    })
+    .await;
+    assert_eq!(ownership.view().instances, ["one", "other"]);
+    leave.cancel();
+    tokio::time::timeout(PATIENCE, kept).await.expect("it ends").unwrap().unwrap();
 }

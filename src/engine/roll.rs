@@ -153,7 +153,7 @@ impl Roll {
     /// repeat. Heartbeats of kinds without rules are passed over.
     pub async fn hear(&self, beats: &[Heartbeat], now: Timestamp) -> Result<()> {
         let (plain, mut rest): (Vec<_>, Vec<_>) =
-            beats.iter().partition(|beat| self.declared.says_nothing_new(beat));
+            beats.iter().partition(|beat| self.declared.says_nothing_new(beat) && self.is_timely(beat, now));
         let refreshes: Vec<(&Heartbeat, Refresh)> =
             plain.into_iter().filter_map(|beat| Some((beat, self.refresh(beat)?))).collect();
         let (sources, refreshes): (Vec<&Heartbeat>, Vec<Refresh>) = refreshes.into_iter().unzip();
@@ -174,6 +174,13 @@ impl Roll {
             self.admit(&step, now).await?;
         }
         Ok(())
+    }
+
+    /// Whether it may overwrite a newer heartbeat for the moment until that is put back, as happens on
+    /// the fast road: somebody who looks just then must not find the unit's time up.
+    fn is_timely(&self, beat: &Heartbeat, now: Timestamp) -> bool {
+        let rules = self.rules.get(&beat.unit.kind);
+        rules.is_some_and(|rules| now.since(beat.at) < rules.policy.timeout / 2)
     }
 
     fn refresh(&self, beat: &Heartbeat) -> Option<Refresh> {

@@ -98,10 +98,12 @@ pub async fn run(
         anyhow::bail!(problem);
     }
     let topics = Arc::new(config.topics(roll.rules())?);
+    // What an engine that is away knows of it is not worth the wait.
+    let heard = roll.refresh_hearing().await.ok().and_then(|hearing| hearing.heard);
     let writer = record::Writer { roll, clock, telemetry, stop: stop.clone() };
     let mut tasks = JoinSet::new();
     for number in 1..=config.connections {
-        listen(&config, &name(number), topics.clone(), &writer, &mut tasks)?;
+        listen(&config, &name(number), topics.clone(), &writer, heard, &mut tasks)?;
     }
     while let Some(ended) = tasks.join_next().await {
         ended.context("a part of intake failed")?;
@@ -121,6 +123,7 @@ fn listen(
     name: &str,
     topics: Arc<topic::Topics>,
     writer: &record::Writer,
+    heard: Option<Timestamp>,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     let session = mqtt::Session::new(config, name, topics.filters())?;
@@ -147,6 +150,7 @@ fn listen(
         canaries: mqtt::Canaries::new(&session, instance, config.canary_period),
         session,
         reader,
+        given: mqtt::Given::new(heard, config.receive_maximum, writer.roll.gap()),
         drops: (config.watch_sys && name == MAIN).then(|| drops::Drops::new(writer.telemetry.clone())),
         queue: Some(queue),
         link,

@@ -36,12 +36,14 @@ use crate::backoff::Backoff;
 use crate::clock::Timestamp;
 use crate::telemetry::Rejection;
 
+mod given;
 mod link;
 mod probe;
 mod session;
 mod visit;
 mod words;
 
+pub(super) use given::Given;
 pub(super) use link::{Ack, Link, Proof};
 pub use probe::probe;
 pub(super) use session::Session;
@@ -71,6 +73,8 @@ pub(super) struct Connection {
     /// What the recorder makes of this connection.
     pub proof: watch::Receiver<Proof>,
     pub canaries: Canaries,
+    /// What may come again.
+    pub given: Given,
     /// How long canaries are withheld after a loss, for it to show as blind time.
     pub deafness: Duration,
     pub deaf_until: Timestamp,
@@ -108,6 +112,7 @@ impl Connection {
             let began = Instant::now();
             let ended = self.connect().await;
             self.link.send_replace(Link::default());
+            self.given.connection_lost();
             let Ended::Lost(why) = ended else { return };
             failures = if began.elapsed() < BACKOFF.longest { failures + 1 } else { 1 };
             let wait = BACKOFF.wait(failures, rand::random());
@@ -244,6 +249,7 @@ impl Connection {
         let proof = self.proof.borrow_and_update().clone();
         if let Some(at) = proof.at {
             visit.proved(at);
+            self.given.acknowledged(proof.canary, self.reader.clock.now());
         }
         if visit.stage == Stage::Proving && proof.attends == self.number {
             visit.enter(Instant::now());
@@ -297,13 +303,25 @@ impl Connection {
             return Ok(());
         }
         let Some(queue) = &self.queue else { return Ok(()) };
-        let message = Message { topic: &publish.topic, payload: &publish.payload, retain: publish.retain };
-        let (mut what, arrived) = self.reader.read(&message);
+        let now = self.reader.clock.now();
+        let (topic, payload) = (&publish.topic, &publish.payload);
         let ack =
             (publish.qos != QoS::AtMostOnce).then_some(Ack { connection: self.number, packet: publish.pkid });
+        let is_new = match &ack {
+            None => true,
+            Some(ack) => self.given.is_new(ack.packet, publish.dup, topic, payload, now),
+        };
+        let (mut what, arrived) = if is_new {
+            let sent_until = self.given.sent_until(now);
+            self.reader.read(&Message { topic, payload, retain: publish.retain, sent_until })
+        } else {
+            // Behind the first one in the queue, so that it is acknowledged after that is recorded.
+            (What::Nothing, now)
+        };
         let mut is_last = false;
         if let What::Canary(canary) = &what {
             is_last = matches!(visit.stage, Stage::Last(seq) if canary.seq >= seq);
+            self.given.canary_returned(canary.sent_at());
             if canary.sent_at() <= self.deaf_until {
                 what = What::Nothing;
             }

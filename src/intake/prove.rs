@@ -6,9 +6,10 @@
 //!
 //! # A member that is told it is none
 //! Somebody told the engine that the broker had dropped it. If that is true its connection ends by
-//! itself, and the next one attends anew. If not (a false last word, from whoever may write to
-//! Rollcall's topics) it has missed nothing, as the canary in hand proves; so it attends again from
-//! that canary on, and the others were told of blind time that was none.
+//! itself, and the next one attends anew; so it is with a process that was frozen and finds old
+//! canaries in its queue. If not (a false last word, from whoever may write to Rollcall's topics) it
+//! has missed nothing, as a canary proves that is hardly older than it took; so it attends again from
+//! that one on, and the others were told of blind time that was none.
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -82,18 +83,38 @@ impl Prover {
         if writer.insist(|| writer.roll.canary_of(&ear, sent_at)).await? {
             writer.telemetry.canary_returned(writer.clock.now().since(sent_at));
             self.last_canary = self.last_canary.max(Some(sent_at));
-            self.proof.send_modify(|proof| proof.at = Some(Instant::now()));
+            self.proof.send_modify(|proof| {
+                proof.at = Some(Instant::now());
+                proof.canary = sent_at;
+            });
         } else if let Ear::Member(member) = ear {
-            tracing::warn!(
-                client_id = member.client_id,
-                "others were told that the broker had dropped this connection, which stands; does anybody but \
-                 Rollcall write to {}#?",
-                canary::PREFIX
-            );
-            let release = link.borrow().release;
-            writer.insist(|| writer.roll.attend(&member, sent_at, release)).await?;
+            self.attend_again(writer, &member, sent_at, link).await?;
         }
         Some(())
+    }
+
+    /// A canary of a member that is told it is none.
+    async fn attend_again(
+        &self,
+        writer: &Writer,
+        member: &Member,
+        sent_at: Timestamp,
+        link: &watch::Receiver<Link>,
+    ) -> Option<()> {
+        let (number, release) = {
+            let link = link.borrow();
+            (link.number, link.release)
+        };
+        if number != member.connection || writer.clock.now().since(sent_at) > writer.roll.gap() {
+            return Some(());
+        }
+        tracing::warn!(
+            client_id = member.client_id,
+            "others were told that the broker had dropped this connection, which stands; does anybody but Rollcall \
+             write to {}#?",
+            canary::PREFIX
+        );
+        writer.insist(|| writer.roll.attend(member, sent_at, release)).await
     }
 
     /// A canary of a connection that does not attend yet.
@@ -117,7 +138,12 @@ impl Prover {
         writer.telemetry.canary_returned(now.since(sent_at));
         self.attends = member.connection;
         self.last_canary = Some(now);
-        self.proof.send_replace(Proof { attends: self.attends, at: Some(Instant::now()), left: false });
+        self.proof.send_replace(Proof {
+            attends: self.attends,
+            at: Some(Instant::now()),
+            canary: sent_at,
+            left: false,
+        });
         Some(())
     }
 

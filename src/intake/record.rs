@@ -1,7 +1,8 @@
 //! Records what has queued up, then acknowledges it.
 //!
-//! Whatever is in the queue is one batch: while it is being written the next one collects. Two may be
-//! under way at a time, so that the engine need not wait for us. Their heartbeats may be applied in
+//! Whatever is in the queue is one batch: while it is being written the next one collects. When that
+//! is more than a batch may hold, a second one goes under way at once, so that the engine need not
+//! wait for us; otherwise it would only cut the next one short. Their heartbeats may be applied in
 //! any order, since the newer wins; but what vouches for them, canaries and acknowledgements, waits
 //! until its batch and all before it are applied. So a canary that is told here has everything that
 //! came before it behind it.
@@ -97,9 +98,9 @@ impl Recorder {
     pub async fn record(mut self, mut queue: mpsc::Receiver<Item>, most: usize) {
         let mut items = Vec::new();
         let mut under_way = FuturesOrdered::new();
-        let mut is_open = true;
+        let (mut is_open, mut was_full) = (true, false);
         loop {
-            let has_room = under_way.len() < UNDER_WAY;
+            let has_room = under_way.is_empty() || (was_full && under_way.len() < UNDER_WAY);
             // Neither loses anything when the other is first.
             tokio::select! {
                 biased;
@@ -111,6 +112,7 @@ impl Recorder {
                 }
                 count = queue.recv_many(&mut items, most), if is_open && has_room => {
                     is_open = count > 0;
+                    was_full = count == most;
                     if is_open {
                         under_way.push_back(apply(self.writer.clone(), Batch::of(&mut items)));
                     }
@@ -123,16 +125,13 @@ impl Recorder {
     /// Tells what follows from a batch that is applied, as all before it are. Whether it was told;
     /// if not, Rollcall is stopping and the engine away.
     async fn vouch_for(&mut self, batch: &Batch) -> bool {
-        if !self.prover.tell(&self.writer, &batch.words, &self.link).await {
-            return false;
-        }
         // Acknowledge after recording: a crash in between repeats the heartbeats, which is
-        // harmless.
+        // harmless. And before the canaries are told, so that what they prove is acknowledged.
         self.link.borrow().acknowledge(&batch.acks);
         if let Some(oldest) = batch.oldest {
             self.writer.telemetry.heartbeat_lag(self.writer.clock.now().since(oldest));
         }
-        true
+        self.prover.tell(&self.writer, &batch.words, &self.link).await
     }
 }
 

@@ -267,4 +267,16 @@ mod only_redis {
             other => panic!("{other:?}"),
         }
     }
+
+    #[tokio::test]
+    async fn an_instance_that_owns_no_partition_finds_nothing_to_do() {
+        let world = World::<Single>::new().await;
+        let (engine, now) = (&world.engine, world.at(0));
+        assert_eq!(engine.outbox(&[], 10).await.unwrap(), []);
+        assert_eq!(engine.seal(&[], &["hook".to_owned()], now).await.unwrap(), 0);
+        assert_eq!(engine.first_seal(&[]).await.unwrap(), None);
+        assert_eq!(engine.lease(&[], "hook", now, now, 10).await.unwrap(), []);
+        assert_eq!(engine.first_lease(&[], "hook").await.unwrap(), None);
+        assert_eq!(engine.backlog(&[], "hook").await.unwrap(), Default::default());
+    }
 }

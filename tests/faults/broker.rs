@@ -39,10 +39,15 @@ async fn a_broker_that_is_killed_and_forgets_all_sessions_makes_nobody_offline_a
 }
 
 /// The wire of each instance breaks in some way, one after the other and all together.
-async fn broken(wire: Wire, span: Duration) {
-    let mut world = World::new(Plan { wires: true, ..Plan::new(3) }).await;
+///
+/// Instances that hear everything on sessions of their own are only cut: one that reads a backlog
+/// beside others that found the silence meanwhile takes it for news, for MQTT does not tell how old
+/// a message is. Members of a share keep no backlog; see `shared`.
+pub async fn broken(plan: Plan, wire: Wire, span: Duration) {
+    let mut world = World::new(Plan { wires: true, ..plan }).await;
     world.live(3 * span + 2 * SECOND);
-    for broken in [0..1, 1..2, 0..3] {
+    let all = 0..world.wires.len();
+    for broken in [0..1, all.end - 1..all.end, all] {
         let mark = world.disturb();
         world.wires[broken.clone()].iter().for_each(|proxy| proxy.set(wire));
         world.pass(span).await;
@@ -54,17 +59,17 @@ async fn broken(wire: Wire, span: Duration) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_are_cut_make_nobody_offline_and_lose_nobody() {
-    broken(Wire::Cut, SECOND).await;
+    broken(Plan::new(3), Wire::Cut, SECOND).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_stall_make_nobody_offline_and_lose_nobody() {
-    broken(Wire::Stalled, 2 * TIMEOUT).await;
+async fn a_connection_that_stalls_makes_nobody_offline_and_loses_nobody() {
+    broken(Plan::new(1), Wire::Stalled, TIMEOUT.mul_f64(1.5)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_are_half_open_are_noticed_and_make_nobody_offline() {
-    broken(Wire::HalfOpen, 2 * TIMEOUT).await;
+async fn a_connection_that_is_half_open_is_noticed_and_makes_nobody_offline() {
+    broken(Plan::new(1), Wire::HalfOpen, 2 * TIMEOUT).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,10 @@
 //! test is named after what it claims. `make soak` walks over all of them at random.
 
 mod broker;
+mod clocks;
 mod engine;
+mod network;
+mod pains;
 mod processes;
+mod shared;
 mod world;

@@ -52,8 +52,13 @@ impl Topology {
         self.client.clone()
     }
 
-    /// Sends commands as one batch. `name` is what the batch does, for metrics and errors.
+    /// Sends commands as one batch. `name` is what the batch does, for metrics and errors. A batch
+    /// of none is not sent: nothing was asked, as by an instance that owns no partition.
     pub async fn send<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
+        if pipe.is_empty() {
+            let nothing = redis::from_redis_value(redis::Value::Array(Vec::new()));
+            return nothing.map_err(|error| EngineError::Damaged(format!("{name}: {error}")));
+        }
         let began = Instant::now();
         let answer = pipe.query_async(&mut self.connection.clone()).await;
         self.judge(name, began, answer)
@@ -102,8 +107,16 @@ fn client(config: &Config) -> redis::RedisResult<Client> {
     if let Some(password) = &config.password {
         login = login.set_password(password);
     }
+    Client::open(info.set_redis_settings(login).set_tcp_settings(tcp()))
+}
+
+/// What was not taken by the server in the time of an answer is dropped: a heartbeat that sets out
+/// again when a cable is plugged in would overwrite all that others have written since.
+fn tcp() -> TcpSettings {
     let tcp = TcpSettings::default().set_nodelay(true);
-    Client::open(info.set_redis_settings(login).set_tcp_settings(tcp))
+    #[cfg(target_os = "linux")]
+    let tcp = tcp.set_user_timeout(RESPONSE);
+    tcp
 }
 
 /// What a failure means, and what to do about it.

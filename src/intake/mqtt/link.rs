@@ -5,6 +5,7 @@ use std::time::Duration;
 use rumqttc::{AsyncClient, ManualAck, PubAck, PublishOptions, QoS};
 use tokio::time::Instant;
 
+use crate::clock::Timestamp;
 use crate::intake::canary;
 
 /// The current connection, for those who answer by it.
@@ -50,6 +51,8 @@ pub(in crate::intake) struct Proof {
     pub attends: u64,
     /// When something of it was last recorded.
     pub at: Option<Instant>,
+    /// When the last canary was sent before which everything is recorded.
+    pub canary: Timestamp,
     /// It has left in order, having recorded everything that it was given.
     pub left: bool,
 }

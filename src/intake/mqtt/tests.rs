@@ -65,6 +65,7 @@ impl World {
         let mut visit = Visit::new(session.open(1).0, session.patience, Instant::now());
         visit.stage = Stage::Hearing;
         let connection = Connection {
+            given: Given::new(None, WINDOW, DEAFNESS),
             name: "main".to_owned(),
             canaries: Canaries::new(&session, String::new(), Duration::from_secs(1)),
             session,

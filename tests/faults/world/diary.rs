@@ -54,7 +54,7 @@ impl Device {
 
     /// The heartbeat that a silence with this last seen time began with.
     pub fn beat_before(&self, last_seen: Timestamp) -> Option<usize> {
-        self.beats.partition_point(|beat| beat.sent <= last_seen).checked_sub(1)
+        self.beats.partition_point(|beat| beat.sent <= last_seen + SKEW).checked_sub(1)
     }
 
     /// The longest that the broker can have heard nothing after a heartbeat, up to the next one that
@@ -83,5 +83,7 @@ impl Device {
     }
 }
 
+/// Two processes on two cores of a virtual machine do not read quite the same clock.
+const SKEW: Duration = Duration::from_millis(5);
 /// An outage shorter than this may have passed between two canaries.
 const UNNOTICED: Duration = Duration::from_millis(1000);

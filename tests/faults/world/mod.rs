@@ -10,6 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -40,6 +41,8 @@ pub const PERIOD: Duration = Duration::from_millis(500);
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// The most memory that a process may use, with a small fleet.
 pub const MOST_MEMORY: u64 = 200 << 20;
+/// What the ids of units begin with that keep no diary, of which the oracle knows nothing.
+pub const CROWD: &str = "crowd-";
 /// What the broker acknowledged this shortly before it died may have died with it.
 const IN_MEMORY: Duration = Duration::from_secs(2);
 
@@ -57,6 +60,8 @@ pub struct Plan {
     pub wires: bool,
     /// More options of Rollcall.
     pub options: String,
+    /// More kinds.
+    pub kinds: String,
     /// What stands before the command line of the first instance.
     pub before: Vec<String>,
 }
@@ -71,6 +76,7 @@ impl Plan {
             share: String::new(),
             wires: false,
             options: String::new(),
+            kinds: String::new(),
             before: Vec::new(),
         }
     }
@@ -95,6 +101,8 @@ pub struct World {
     outages: Vec<(Timestamp, Timestamp)>,
     disturbances: Vec<(Timestamp, Timestamp)>,
     losses: Vec<Loss>,
+    /// How many requests were read, and what they told.
+    told: Mutex<(usize, Vec<Telling>)>,
     // Last, so that everything has ended when it is removed.
     dir: Option<TempDir>,
 }
@@ -128,6 +136,7 @@ impl World {
             outages: Vec::new(),
             disturbances: Vec::new(),
             losses: Vec::new(),
+            told: Mutex::default(),
             dir: Some(dir),
             plan,
         };
@@ -164,7 +173,8 @@ impl World {
 
     /// The file of an instance that reaches everything at these addresses.
     pub fn config(&self, number: usize, redis: &str, broker: &str, http: &str, hook: &str) -> String {
-        let (share, options, timeout) = (&self.plan.share, &self.plan.options, TIMEOUT.as_secs());
+        let Plan { share, options, kinds, .. } = &self.plan;
+        let timeout = TIMEOUT.as_secs();
         format!(
             r#"
             engine.url = "{redis}"
@@ -176,11 +186,12 @@ impl World {
             [route]
             receivers = ["hook"]
             group_wait = "500ms"
-            group_interval = "500ms"
+            group_interval = "100ms"
             [[kind]]
             name = "detector"
             timeout = "{timeout}s"
             topics = ["units/{{unit}}/heartbeat", "sites/{{site}}/{{unit}}/heartbeat"]
+            {kinds}
             [[receiver]]
             name = "hook"
             type = "webhook"
@@ -262,6 +273,13 @@ impl World {
         }
     }
 
+    /// Kills a member of a shared subscription, and with it what the broker had handed to it.
+    pub fn kill_member(&mut self, number: usize) {
+        let died = now();
+        self.instances[number].kill();
+        self.forget_unheard(died);
+    }
+
     pub fn kill_broker(&mut self) {
         let died = now();
         self.broker.kill();
@@ -299,24 +317,27 @@ impl World {
 
     /// What operators were told so far.
     pub fn tellings(&self) -> Vec<Telling> {
-        let mut tellings = Vec::new();
-        for received in self.sink.received() {
+        let mut told = self.told.lock().expect("nothing panics under this lock");
+        let received = self.sink.received();
+        for received in &received[told.0..] {
             let json = received.json();
             for list in ["offline", "online"] {
                 for record in json["data"][list].as_array().map(Vec::as_slice).unwrap_or_default() {
                     let notification = received.header("webhook-id").to_owned();
                     let record = serde_json::from_value(record.clone()).unwrap();
-                    tellings.push(Telling { notification, record });
+                    told.1.push(Telling { notification, record });
                 }
             }
         }
-        tellings
+        told.0 = received.len();
+        told.1.clone()
     }
 
     /// What the oracle says now; `None` while the engine does not answer.
     pub async fn findings(&self) -> Option<Vec<Finding>> {
         // Against the stream: what was told has its record by now, and what was recorded its diary.
-        let tellings = self.tellings();
+        let mut tellings = self.tellings();
+        tellings.retain(|telling| !telling.record.unit.as_str().starts_with(CROWD));
         let records = self.redis.records().await?;
         let (now, devices) = (now(), self.fleet.devices().clone());
         let evidence = Evidence {

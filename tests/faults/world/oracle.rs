@@ -18,6 +18,8 @@ use super::diary::Device;
 const MARGIN: Duration = Duration::from_millis(300);
 /// How long a heartbeat may be on its way when nothing is disturbed.
 const ARRIVAL: Duration = Duration::from_secs(10);
+/// A partition whose owner died is swept by the others this late at the most.
+const LATE_LOOK: Duration = Duration::from_secs(3);
 /// A silence that lasted for longer than this after its detection was told.
 const SWALLOWED: Duration = Duration::from_secs(10);
 
@@ -106,20 +108,22 @@ impl Evidence {
 
     /// The heartbeat after which the silence of this record began; `None` if there was no silence.
     ///
-    /// It is the last before the record's last seen time, with one exception: where the engine was
-    /// away for longer than a key stands, the record names the heartbeat of the last look, and others
-    /// may have come and gone with the key.
+    /// It is the last before the record's last seen time, with one exception: where nobody looked
+    /// before the key was gone, the record names the heartbeat of the last look, and others may have
+    /// come and gone with the key.
     fn silence_of(&self, device: &Device, record: &OfflineRecord) -> Option<usize> {
         let seen = record.last_seen;
         let first = device.beat_before(seen)?;
         let was_silent = |beat: &usize| {
             device.longest_gap_after(*beat, &self.outages).is_none_or(|gap| gap + MARGIN > TIMEOUT)
         };
-        let disturbed = self.disturbances.iter().any(|&(from, to)| from <= record.detected_at && seen <= to);
+        let disturbed =
+            self.disturbances.iter().filter(|&&(from, to)| from <= record.detected_at && seen <= to);
+        let disturbed = disturbed.map(|&(_, to)| to + TIMEOUT).max();
         // What was lost with the engine's data is not known to anybody any more.
-        let lost = self.losses.iter().map(|loss| loss.to).filter(|to| seen < *to).max();
-        let reach = if disturbed { seen + TIMEOUT } else { seen };
-        let reach = lost.map_or(reach, |to| to + TIMEOUT);
+        let lost = self.losses.iter().map(|loss| loss.to).filter(|to| seen < *to);
+        let lost = lost.map(|to| to + TIMEOUT).max();
+        let reach = disturbed.max(lost).map_or(seen, |reach| reach.max(seen)).max(seen + LATE_LOOK);
         let within = |beat: &usize| *beat == first || device.beats[*beat].sent <= reach;
         (first..device.beats.len()).take_while(within).find(was_silent)
     }

@@ -76,13 +76,14 @@ impl Redis {
         self.try_ask(command).await.unwrap()
     }
 
-    /// Every record that there is; `None` while it does not answer.
+    /// Every record of a unit that keeps a diary; `None` while it does not answer.
     pub async fn records(&self) -> Option<Vec<OfflineRecord>> {
         let mut records = Vec::new();
         for partition in 0..PARTITIONS {
             let key = format!("rollcall:{{p{partition}}}:archive");
             let texts: Vec<String> = self.try_ask(redis::cmd("HVALS").arg(key)).await.ok()?;
-            records.extend(texts.iter().map(|text| {
+            let of_crowd = |text: &&String| text.contains(&format!("\"unit\":\"{}", super::CROWD));
+            records.extend(texts.iter().filter(|text| !of_crowd(text)).map(|text| {
                 serde_json::from_str::<OfflineRecord>(text).unwrap_or_else(|why| panic!("{text}: {why}"))
             }));
         }

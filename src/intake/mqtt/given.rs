@@ -1,0 +1,188 @@
+//! What the broker gave us: how old it may be, and whether we had it before.
+//!
+//! A broker keeps messages for a persistent session that is away, and a stalled wire keeps them for
+//! anybody. When they come at last, the units that sent them may be dead, and another instance may have
+//! said so: they must not count as heartbeats of now.
+//!
+//! # How old a message may be
+//! Messages come in their old order, canaries between. What follows a canary was sent before the next
+//! one: that is less than a gap later, or the time up to it is blind. So a message counts for a gap
+//! after the canary before it, and never for later than now. That is too late by no more than a gap, and
+//! too early by blind time only.
+//!
+//! # What comes again
+//! A broker that loses a connection gives everything again of which it saw no acknowledgement. Most of
+//! that was taken and recorded before. A message is remembered until the broker has surely seen its
+//! acknowledgement: acknowledgements go out after recording, and a canary that is sent after that and
+//! comes back has followed them all the way. So for a few seconds, and never more messages than the
+//! broker may have unacknowledged.
+
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+
+use crate::clock::Timestamp;
+
+/// Messages that may come again.
+pub struct Given {
+    /// In order of arrival.
+    messages: VecDeque<Message>,
+    most: usize,
+    hasher: RandomState,
+    /// Everything that arrived up to the first moment was acknowledged at the second.
+    acknowledged: Option<(Timestamp, Timestamp)>,
+    /// When the last canary was sent that came, of this session.
+    canary: Option<Timestamp>,
+    /// Canaries further apart than this enclose a blind interval.
+    gap: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Message {
+    packet: u16,
+    print: u64,
+    arrived: Timestamp,
+}
+
+impl Given {
+    /// Nothing yet by this process; `heard` is how far an earlier one has heard. `most`: how many
+    /// messages the broker may have unacknowledged.
+    pub fn new(heard: Option<Timestamp>, most: u16, gap: Duration) -> Given {
+        Given {
+            messages: VecDeque::new(),
+            most: most.into(),
+            hasher: RandomState::default(),
+            acknowledged: None,
+            canary: heard,
+            gap,
+        }
+    }
+
+    /// The latest moment for which a message that comes now may count.
+    pub fn sent_until(&self, now: Timestamp) -> Timestamp {
+        self.canary.map_or(now, |canary| now.min(canary + self.gap))
+    }
+
+    /// A message came that will be acknowledged. Whether it is a new one; what the broker says it gives
+    /// again may be one that it never gave.
+    pub fn is_new(
+        &mut self,
+        packet: u16,
+        is_again: bool,
+        topic: &[u8],
+        payload: &[u8],
+        now: Timestamp,
+    ) -> bool {
+        let print = self.hasher.hash_one((topic, payload));
+        if is_again && self.messages.iter().any(|known| known.packet == packet && known.print == print) {
+            return false;
+        }
+        if self.messages.len() >= self.most {
+            self.messages.pop_front();
+        }
+        self.messages.push_back(Message { packet, print, arrived: now });
+        true
+    }
+
+    /// Everything that came before that canary was sent is recorded and acknowledged.
+    pub fn acknowledged(&mut self, canary: Timestamp, now: Timestamp) {
+        self.acknowledged.get_or_insert((canary, now));
+    }
+
+    /// A canary came back.
+    pub fn canary_returned(&mut self, sent_at: Timestamp) {
+        self.canary = self.canary.max(Some(sent_at));
+        if let Some((until, at)) = self.acknowledged.filter(|(_, at)| sent_at > *at) {
+            debug_assert!(until <= at, "nothing is acknowledged before it came");
+            while self.messages.front().is_some_and(|message| message.arrived <= until) {
+                self.messages.pop_front();
+            }
+            self.acknowledged = None;
+        }
+    }
+
+    /// The connection is lost; what was acknowledged may not have reached the broker.
+    pub fn connection_lost(&mut self) {
+        self.acknowledged = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: u16 = 3;
+    const GAP: Duration = Duration::from_millis(30);
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    fn is_new(given: &mut Given, packet: u16, is_again: bool, text: &str, now: i64) -> bool {
+        given.is_new(packet, is_again, b"units/a", text.as_bytes(), at(now))
+    }
+
+    #[test]
+    fn a_message_counts_for_a_gap_after_the_canary_before_it_and_never_for_later_than_now() {
+        let mut given = Given::new(None, MOST, GAP);
+        assert_eq!(given.sent_until(at(900)), at(900));
+        given.canary_returned(at(100));
+        for (now, expected) in [(110, 110), (130, 130), (900, 130)] {
+            assert_eq!(given.sent_until(at(now)), at(expected));
+        }
+        // Canaries that were under way for as long say how it went on.
+        given.canary_returned(at(120));
+        assert_eq!(given.sent_until(at(901)), at(150));
+        given.canary_returned(at(110));
+        assert_eq!(given.sent_until(at(902)), at(150));
+    }
+
+    #[test]
+    fn a_new_process_goes_by_how_far_the_one_before_had_heard() {
+        assert_eq!(Given::new(Some(at(50)), MOST, GAP).sent_until(at(900)), at(80));
+    }
+
+    #[test]
+    fn what_was_taken_and_comes_again_is_not_new() {
+        let mut given = Given::new(None, MOST, GAP);
+        assert!(is_new(&mut given, 1, false, "a", 100));
+        given.connection_lost();
+        assert!(!is_new(&mut given, 1, true, "a", 900));
+        // The number is the same, the message is not.
+        assert!(is_new(&mut given, 1, true, "b", 900));
+        assert!(is_new(&mut given, 2, true, "a", 901));
+    }
+
+    #[test]
+    fn a_message_is_forgotten_when_the_broker_has_surely_seen_its_acknowledgement() {
+        let mut given = Given::new(None, MOST, GAP);
+        is_new(&mut given, 1, false, "a", 100);
+        given.acknowledged(at(150), at(200));
+        given.canary_returned(at(200)); // may have been sent before the acknowledgement
+        assert!(!is_new(&mut given, 1, true, "a", 900));
+        given.canary_returned(at(201));
+        assert!(is_new(&mut given, 1, true, "a", 901));
+    }
+
+    #[test]
+    fn an_acknowledgement_that_a_lost_connection_took_along_settles_nothing() {
+        let mut given = Given::new(None, MOST, GAP);
+        is_new(&mut given, 1, false, "a", 100);
+        given.acknowledged(at(150), at(200));
+        given.connection_lost();
+        given.canary_returned(at(950));
+        assert!(!is_new(&mut given, 1, true, "a", 970));
+    }
+
+    #[test]
+    fn no_more_is_remembered_than_may_come_again() {
+        let mut given = Given::new(None, MOST, GAP);
+        for packet in 1..=4 {
+            is_new(&mut given, packet, false, "a", 100);
+        }
+        assert_eq!(given.messages.len(), 3);
+        assert!(!is_new(&mut given, 2, true, "a", 900));
+    }
+}

@@ -136,6 +136,12 @@ async fn both_instances_become_healthy_on_the_servers_of_the_stack() {
     let client = reqwest::Client::new();
     let metrics = |port: u16| client.get(format!("http://127.0.0.1:{port}/metrics"));
     assert_eq!(metrics(both[0].0).send().await.unwrap().status(), 401);
+    for page in scraped() {
+        for (port, _) in &both {
+            let asked = client.get(format!("http://127.0.0.1:{port}{page}")).bearer_auth(&token);
+            assert_eq!(asked.send().await.unwrap().status(), 200, "{page}");
+        }
+    }
     // Until the one that was first has heard of the other.
     let mut tries = tokio::time::interval(Duration::from_millis(100));
     for _ in 0..300 {
@@ -167,6 +173,22 @@ async fn becomes_healthy(probe: &[&str], port: u16) {
         }
     }
     panic!("{probe:?} never succeeded");
+}
+
+/// The pages of Rollcall that the shipped Prometheus asks for, as it asks for them.
+fn scraped() -> Vec<String> {
+    let prometheus = yaml("config/prometheus/prometheus.yml");
+    let jobs = prometheus["scrape_configs"].as_array().unwrap().iter();
+    let jobs = jobs.filter(|job| job["job_name"].as_str().unwrap().starts_with("rollcall"));
+    let pages = jobs.map(|job| {
+        let parameters = job["params"].as_object().into_iter().flatten();
+        let parameters = parameters.map(|(name, values)| format!("{name}={}", texts(values)[0]));
+        let page = job["metrics_path"].as_str().unwrap_or("/metrics");
+        format!("{page}?{}", parameters.collect::<Vec<_>>().join("&"))
+    });
+    let pages: Vec<String> = pages.collect();
+    assert_eq!(pages.len(), 2, "{pages:?}");
+    pages
 }
 
 /// What a page of metrics says of a metric without labels.

@@ -1,6 +1,7 @@
 //! The stack of `docker-compose.yml`, as far as it can be had without an engine that runs containers:
 //! here the shipped files are read, in `running` real servers start with them.
 
+mod alarm;
 mod running;
 
 use std::collections::BTreeSet;

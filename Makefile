@@ -13,7 +13,8 @@ demo: ## Watch a simulated fleet on private servers (installs redis-server and m
 
 # The documentation's examples come first, so that the summary of the tests is what is read last.
 test: ## Run every test against real servers (installs what is missing)
-	@.ci/need redis-server:redis-server mosquitto:mosquitto mosquitto_pub:mosquitto-clients promtool:prometheus faketime:faketime ip:iproute2
+	@.ci/need redis-server:redis-server mosquitto:mosquitto mosquitto_pub:mosquitto-clients promtool:prometheus \
+	    prometheus-alertmanager:prometheus-alertmanager systemd-analyze:systemd faketime:faketime ip:iproute2
 	cargo test --locked --doc
 	@if cargo nextest --version >/dev/null 2>&1; then \
 	    echo 'cargo nextest run --locked'; cargo nextest run --locked; \

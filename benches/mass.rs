@@ -75,25 +75,18 @@ async fn storm(
     let before = records::count(&mut client).await?;
     tokio::time::sleep(instant.since(clock.now())).await;
     let probe = Probe::start(world.client().await?);
-    let (written, took) = records::wait_for(&mut client, clock, instant, before, due, PATIENCE).await?;
+    let (_, took) = records::wait_for(&mut client, clock, instant, before, due, PATIENCE).await?;
     report.add(format!("{title}: records and outbox durable"), took.as_secs_f64(), "s", Goal::AtMost(1.0));
-    let all = until("all are told", PATIENCE, async || Ok(sink.told() >= due)).await.is_ok();
-    let told = clock.now().since(instant).as_secs_f64();
+    // Not to get there is a figure too: it shows as patience that has run out.
+    let _ = until("all are told", PATIENCE, async || Ok(sink.told() >= due)).await;
+    let seconds = clock.now().since(instant).as_secs_f64();
     let mut latencies = probe.finish().await?;
-    if all {
-        report.add(format!("{title}: told, one request each"), told, "s", Goal::AtMost(4.0));
-    }
-    // Exactly once is promised of records; a request more would be a repetition under the same id.
+    report.add(format!("{title}: told, one request each"), seconds, "s", Goal::AtMost(4.0));
+    // One too many, of whatever, may come a little later.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let written = records::count(&mut client).await?.max(written + before) - before;
-    report.add(
-        format!("{title}: records for each silence"),
-        written as f64 / due as f64,
-        "",
-        Goal::AtMost(1.0),
-    );
-    let told = sink.told() as f64 / due as f64;
-    report.add(format!("{title}: notifications for each silence"), told, "", Goal::AtLeast(1.0));
+    let written = records::count(&mut client).await? - before;
+    report.add(format!("{title}: records"), written as f64, "", Goal::Exactly(due as f64));
+    report.add(format!("{title}: notifications"), sink.told() as f64, "", Goal::Exactly(due as f64));
     let again = sink.requests().saturating_sub(due) as f64;
     report.add(format!("{title}: requests beyond one each"), again, "", Goal::None);
     let p99 = quantile(&mut latencies, 0.99);

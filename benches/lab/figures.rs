@@ -20,6 +20,8 @@ pub enum Goal {
     AtMost(f64),
     /// Not less.
     AtLeast(f64),
+    /// Neither more nor less.
+    Exactly(f64),
     /// Shown to compare with.
     None,
 }
@@ -64,6 +66,7 @@ impl Report {
         let (goal, met) = match goal {
             Goal::AtMost(most) => (Some(format!("≤ {}", number(most))), Some(value <= most)),
             Goal::AtLeast(least) => (Some(format!("≥ {}", number(least))), Some(value >= least)),
+            Goal::Exactly(wanted) => (Some(format!("= {}", number(wanted))), Some(value == wanted)),
             Goal::None => (None, None),
         };
         let figure = Figure { benchmark: self.benchmark, what: what.into(), value, unit, goal, met };

@@ -46,7 +46,9 @@ pub async fn wait_for(
     }
 }
 
-/// Watches the outboxes: an entry's id is the moment of its writing, by the clock of Redis.
+/// Watches the outboxes: an entry's id is the moment of its writing, by the clock of Redis. Entries
+/// leave as soon as they have joined a group, so now and then one is gone before it was seen here:
+/// what is written is counted apart.
 pub struct Watch(JoinHandle<anyhow::Result<Vec<f64>>>);
 
 impl Watch {

@@ -31,6 +31,7 @@
 //! 15. A lost reply or a crash between any two commands leaves nothing that the next heartbeat,
 //!     look or walk does not repair.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -305,6 +306,9 @@ pub trait AlertStore: Send + Sync {
     /// These were delivered and are never leased again. `now` lets the next of their groups follow
     /// at once. Safe to repeat.
     async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()>;
+
+    /// Keeps deliveries that were leased, and have not ended, from everybody else until `until`.
+    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<()>;
 
     /// The attempt failed; the next is not before `at`.
     async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()>;

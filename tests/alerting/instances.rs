@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rollcall::alerting;
-use rollcall::engine::Ownership;
 use rollcall::engine::roster::View;
+use rollcall::engine::{Ownership, partition_of};
 use rollcall::simulate::webhook_sink::Answer;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -98,12 +98,19 @@ async fn news_of_one_group_is_told_in_order_while_its_partition_moves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_owns_nothing_tells_nothing() {
+async fn nobody_tells_what_is_anothers() {
     let sink = hook().await;
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
     world.stop().await;
-    let idle = Instance::start(&world, "idle", &["busy"]);
-    world.lose(&["x"]).await;
+    let both = ["idle", "busy"];
+    let own = view(&world, "idle", &both);
+    let of_busy = |name: &String| {
+        let unit = format!("detector:{name}").parse().unwrap();
+        !own.partitions.contains(&partition_of(&unit, world.engine.partitions()))
+    };
+    let name = (0..).map(|number| format!("unit-{number}")).find(of_busy).unwrap();
+    let idle = Instance::start(&world, "idle", &both);
+    world.lose(&[&name]).await;
     let before = world.commands("outbox");
     let asked = async || {
         world.news.notify_one();

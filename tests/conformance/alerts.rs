@@ -1,5 +1,7 @@
 //! Promises about groups and deliveries.
 
+use std::sync::Arc;
+
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -69,7 +71,11 @@ pub async fn promise_06_a_dead_holders_lease_comes_back<G: Ground>(world: World<
     assert_eq!((first.attempt, first.offline.as_slice()), (1, [record].as_slice()));
     assert_eq!(world.lease(now).await, []);
     let (other, _) = world.another().await;
-    let later = now + MINUTE;
+    // While it lives it may keep what it holds for longer.
+    let later = now + 2 * MINUTE;
+    let held = [Arc::new(first.clone())];
+    world.engine.prolong(&held, later).await.unwrap();
+    assert_eq!(world.lease(now + MINUTE).await, []);
     assert_eq!(world.engine.first_lease(&world.partitions(), "hook").await.unwrap(), Some(later));
     let again = other.lease(&world.partitions(), "hook", later, later + MINUTE, 100).await.unwrap();
     assert_eq!(again, [Delivery { attempt: 2, ..first }]);

@@ -4,12 +4,13 @@
 //! out, so that news of one group arrives in order. Also the implementation of [`AlertStore`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures_util::future::try_join_all;
 use redis::pipe;
 use serde::Deserialize;
 
+use super::topology::few_at_once;
 use super::units::{first_score, from_json, to_json};
 use super::{RedisEngine, groups, outbox};
 use crate::clock::Timestamp;
@@ -17,6 +18,9 @@ use crate::engine::{
     AlertStore, Backlog, DeadLetter, Delivery, Entry, Group, Join, LARGEST_STEP, Pace, Position, Result,
 };
 use crate::presence::{Interval, OfflineRecord};
+
+/// How many deliveries are ended in one script, within a millisecond or two.
+const FINISH_STEP: usize = 200;
 
 #[async_trait]
 impl AlertStore for RedisEngine {
@@ -67,7 +71,7 @@ impl AlertStore for RedisEngine {
         }
         let steps =
             taken.iter().map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
-        let leased: Vec<Delivery> = try_join_all(steps).await?.into_iter().flatten().collect();
+        let leased: Vec<Delivery> = few_at_once(steps.collect()).await?.into_iter().flatten().collect();
         self.leave_out_untold(receiver, leased, now).await
     }
 
@@ -80,6 +84,16 @@ impl AlertStore for RedisEngine {
         let endings: Vec<Ending> =
             deliveries.iter().map(|delivery| Ending { delivery, letter: None }).collect();
         self.finish(&endings, now).await
+    }
+
+    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<()> {
+        let mut pipe = pipe();
+        for delivery in deliveries {
+            let partition = self.keys.partition_of_group(&delivery.group.key);
+            pipe.cmd("ZADD").arg(self.keys.of(partition, "queue", &delivery.receiver));
+            pipe.arg("XX").arg(until.as_millis()).arg(&delivery.group.key).ignore();
+        }
+        self.topology.send("prolong", &pipe).await
     }
 
     async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
@@ -234,9 +248,9 @@ impl RedisEngine {
             steps.entry((partition, &ending.delivery.receiver)).or_default().push(ending);
         }
         let steps = steps.iter().flat_map(|((partition, receiver), endings)| {
-            endings.chunks(LARGEST_STEP).map(|step| self.finish_step(*partition, receiver, step, now))
+            endings.chunks(FINISH_STEP).map(|step| self.finish_step(*partition, receiver, step, now))
         });
-        try_join_all(steps).await?;
+        few_at_once(steps.collect()).await?;
         Ok(())
     }
 

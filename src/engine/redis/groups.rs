@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
 use redis::pipe;
 
 use super::RedisEngine;
+use super::topology::few_at_once;
 use super::units::to_json;
 use crate::clock::Timestamp;
 use crate::engine::{Join, LARGEST_STEP, News, Pace, Result};
@@ -14,6 +14,11 @@ use crate::presence::{Closing, Transition};
 
 /// The most members of one notification.
 const MOST_MEMBERS: usize = 1000;
+
+/// How many transitions join, and how many groups are sealed, in one script: within a millisecond or
+/// two, so that other clients of the server do not wait.
+const JOIN_STEP: usize = 200;
+const SEAL_STEP: usize = 100;
 
 /// How long members that are over are kept against transitions that join again.
 const OVER: Duration = Duration::from_secs(86_400);
@@ -57,10 +62,10 @@ pub(super) async fn join(engine: &RedisEngine, joins: &[Join], pace: Pace, now: 
         partitions.entry(engine.keys.partition_of_group(&join.group.key)).or_default().push(join);
     }
     let steps = partitions.iter().flat_map(|(partition, joins)| {
-        joins.chunks(LARGEST_STEP).map(|step| join_step(engine, *partition, step, pace, now))
+        joins.chunks(JOIN_STEP).map(|step| join_step(engine, *partition, step, pace, now))
     });
     // Steps of one partition run in the order in which they were sent: one connection, one server.
-    try_join_all(steps).await?;
+    few_at_once(steps.collect()).await?;
     Ok(())
 }
 
@@ -99,7 +104,10 @@ pub(super) async fn seal(
     }
     let due: Vec<Vec<String>> = engine.topology.send("groups_due", &pipe).await?;
     let steps = partitions.iter().zip(&due).filter(|(_, groups)| !groups.is_empty());
-    let sealed = try_join_all(steps.map(|(p, groups)| seal_step(engine, *p, groups, receivers, now))).await?;
+    let steps = steps.flat_map(|(partition, groups)| {
+        groups.chunks(SEAL_STEP).map(|groups| seal_step(engine, *partition, groups, receivers, now))
+    });
+    let sealed = few_at_once(steps.collect()).await?;
     tidy(engine, partitions, now).await?;
     Ok(sealed.into_iter().sum())
 }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::io::tcp::TcpSettings;
 use redis::{
@@ -90,6 +91,16 @@ impl Topology {
         }
     }
 }
+
+/// Awaits steps in order, few of them under way at once. A server works off whatever one client has
+/// sent before it turns to the next one, so a hundred scripts that are sent together keep everybody
+/// else waiting for as long as all of them take.
+pub async fn few_at_once<T>(steps: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
+    stream::iter(steps).buffered(UNDER_WAY).try_collect().await
+}
+
+/// How many scripts of one step are under way at once: while one runs, the next is there.
+const UNDER_WAY: usize = 2;
 
 /// How connections are kept up.
 pub fn manager() -> ConnectionManagerConfig {

@@ -34,9 +34,9 @@ async fn three_instances_that_are_killed_in_turn_lose_nothing_and_say_nothing_tw
     kills(3, 4).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_is_frozen_for_longer_than_its_connections_live_goes_on() {
-    let mut world = World::new(Plan::new(1)).await;
+/// The first of them is frozen for longer than its connections and its lease live.
+async fn freezes(instances: usize) {
+    let mut world = World::new(Plan::new(instances)).await;
     world.live(3 * TIMEOUT);
     world.pass_some(SECOND).await;
     let mark = world.disturb();
@@ -45,4 +45,14 @@ async fn an_instance_that_is_frozen_for_longer_than_its_connections_live_goes_on
     world.instances[0].thaw();
     world.disturbed_since(mark);
     world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_is_frozen_for_longer_than_its_connections_live_goes_on() {
+    freezes(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_is_frozen_beside_others_brings_nobody_back_who_is_dead() {
+    freezes(3).await;
 }

@@ -333,14 +333,14 @@ impl World {
         told.1.clone()
     }
 
-    /// What the oracle says now; `None` while the engine does not answer.
-    pub async fn findings(&self) -> Option<Vec<Finding>> {
+    /// What there is for the oracle to judge now; `None` while the engine does not answer.
+    async fn evidence(&self) -> Option<Evidence> {
         // Against the stream: what was told has its record by now, and what was recorded its diary.
         let mut tellings = self.tellings();
         tellings.retain(|telling| !telling.record.unit.as_str().starts_with(CROWD));
         let records = self.redis.records().await?;
         let (now, devices) = (now(), self.fleet.devices().clone());
-        let evidence = Evidence {
+        Some(Evidence {
             devices,
             records,
             tellings,
@@ -348,8 +348,7 @@ impl World {
             disturbances: self.disturbances.clone(),
             losses: self.losses.clone(),
             now,
-        };
-        Some(evidence.judge())
+        })
     }
 
     /// A device that speaks, falls silent, is found and told: detection works.
@@ -397,31 +396,33 @@ impl World {
         let begun = tokio::time::Instant::now();
         let mut left = None;
         while begun.elapsed() < PATIENCE {
-            left = self.findings().await;
+            left = self.evidence().await.map(|evidence| (evidence.judge(), evidence));
             match &left {
-                Some(findings) if findings.is_empty() => return,
-                Some(findings) if findings.iter().any(|finding| !finding.heals) => break,
+                Some((findings, _)) if findings.is_empty() => return,
+                Some((findings, _)) if findings.iter().any(|finding| !finding.heals) => break,
                 _ => tokio::time::sleep(Duration::from_millis(200)).await,
             }
         }
-        let left = left.expect("the engine answers");
-        panic!("{}", self.report(&left));
+        let (findings, evidence) = left.expect("the engine answers");
+        panic!("{}", report(&findings, &evidence));
     }
+}
 
-    fn report(&self, findings: &[Finding]) -> String {
-        const SHOWN: usize = 8;
-        let mut text = format!("{} things are not as they must be:\n", findings.len());
-        for finding in findings.iter().take(40) {
-            let when = if finding.heals { "never came right" } else { "is wrong" };
-            text += &format!("  {} {when}: {}\n", finding.unit, finding.what);
-        }
-        let units: BTreeSet<&str> = findings.iter().map(|finding| finding.unit.as_str()).collect();
-        let devices = self.fleet.devices();
-        for device in devices.iter().filter(|device| units.contains(device.unit.as_str())).take(SHOWN) {
-            text += &format!("{}\n", device.story());
-        }
-        text + &format!("the broker was away: {:?}\ndisturbed: {:?}", self.outages, self.disturbances)
+/// What a person needs to see why.
+fn report(findings: &[Finding], evidence: &Evidence) -> String {
+    const SHOWN: usize = 8;
+    let mut text = format!("{} things are not as they must be:\n", findings.len());
+    for finding in findings.iter().take(40) {
+        let when = if finding.heals { "never came right" } else { "is wrong" };
+        text += &format!("  {} {when}: {}\n", finding.unit, finding.what);
     }
+    let units: BTreeSet<&str> = findings.iter().map(|finding| finding.unit.as_str()).collect();
+    units.into_iter().take(SHOWN).for_each(|unit| text += &evidence.story(unit));
+    let spans = |spans: &[(Timestamp, Timestamp)]| {
+        let spans = spans.iter().map(|(from, to)| format!("{}..{}", from.as_millis(), to.as_millis()));
+        spans.collect::<Vec<_>>().join(" ")
+    };
+    text + &format!("broker away: {}\ndisturbed: {}", spans(&evidence.outages), spans(&evidence.disturbances))
 }
 
 impl Drop for World {

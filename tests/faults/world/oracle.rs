@@ -101,6 +101,31 @@ impl Evidence {
         findings
     }
 
+    /// Everything about a unit, for a message of a failed test; moments in ms.
+    pub fn story(&self, unit: &str) -> String {
+        let ms = |moment: Timestamp| moment.as_millis();
+        let devices = self.devices.iter().filter(|device| device.unit == unit);
+        let mut story: String = devices.map(|device| device.story() + "\n").collect();
+        let mut records: Vec<_> = self.records.iter().filter(|record| record.unit.as_str() == unit).collect();
+        records.sort_by_key(|record| record.detected_at);
+        for record in records {
+            let (seen, detected) = (ms(record.last_seen), ms(record.detected_at));
+            story += &format!(
+                "  record: last seen {seen}, deadline +{}, detected at {detected} (+{}), back at {:?}, {:?}\n",
+                ms(record.deadline) - seen,
+                detected - seen,
+                record.back_at.map(ms),
+                record.closed_by
+            );
+        }
+        for telling in self.tellings.iter().filter(|telling| telling.record.unit.as_str() == unit) {
+            let what = if telling.is_return() { "return" } else { "silence" };
+            let seen = ms(telling.record.last_seen);
+            story += &format!("  told: {what} of {seen} as {}\n", telling.notification);
+        }
+        story
+    }
+
     /// Whether what was known at that moment may have been lost since.
     fn is_lost(&self, moment: Timestamp) -> bool {
         self.losses.iter().any(|loss| moment < loss.to)

@@ -56,3 +56,16 @@ async fn an_instance_that_is_frozen_for_longer_than_its_connections_live_goes_on
 async fn an_instance_that_is_frozen_beside_others_brings_nobody_back_who_is_dead() {
     freezes(3).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_was_away_for_long_and_finds_a_backlog_brings_nobody_back_who_is_dead() {
+    let mut world = World::new(Plan::new(3)).await;
+    world.live(3 * TIMEOUT);
+    world.pass_some(SECOND).await;
+    let mark = world.disturb();
+    world.instances[0].kill();
+    world.pass(4 * TIMEOUT).await;
+    world.instances[0].start();
+    world.disturbed_since(mark);
+    world.rests().await;
+}

@@ -13,11 +13,14 @@ use rollcall::presence::{Closing, OfflineRecord};
 use super::TIMEOUT;
 use super::diary::Device;
 
-/// A gap in a diary this much shorter than the timeout was no silence. Covers rounding and the way
-/// from the broker's acknowledgement to the arrival.
-const MARGIN: Duration = Duration::from_millis(300);
-/// How long a heartbeat may be on its way when nothing is disturbed.
-const ARRIVAL: Duration = Duration::from_secs(10);
+/// A gap in a diary this much shorter than the timeout was no silence: the slack that a deadline has
+/// before what was heard.
+const MARGIN: Duration = Duration::from_millis(TIMEOUT.as_millis() as u64 / 10);
+/// A heartbeat counts for this much later than the broker had it, at the most, however long it was
+/// under way: a gap between canaries, three of their periods.
+const GAP: Duration = Duration::from_millis(3 * 250);
+/// How far the clock of the fleet is from that of the diaries.
+const SKEW: Duration = Duration::from_millis(50);
 /// A partition whose owner died is swept by the others this late at the most.
 const LATE_LOOK: Duration = Duration::from_secs(3);
 /// A silence that lasted for longer than this after its detection was told.
@@ -148,7 +151,10 @@ impl Evidence {
         // What was lost with the engine's data is not known to anybody any more.
         let lost = self.losses.iter().map(|loss| loss.to).filter(|to| seen < *to);
         let lost = lost.map(|to| to + TIMEOUT).max();
-        let reach = disturbed.max(lost).map_or(seen, |reach| reach.max(seen)).max(seen + LATE_LOOK);
+        // But the silence had lasted for what is allowed when it was detected.
+        let latest = record.detected_at + SKEW - TIMEOUT;
+        let reach =
+            disturbed.max(lost).map_or(seen, |reach| reach.max(seen)).max(seen + LATE_LOOK).min(latest);
         let within = |beat: &usize| *beat == first || device.beats[*beat].sent <= reach;
         (first..device.beats.len()).take_while(within).find(was_silent)
     }
@@ -170,9 +176,10 @@ impl Evidence {
             return findings;
         };
         let disturbed = self.disturbances.iter().filter(|(from, _)| *from <= seen).map(|&(_, to)| to).max();
-        let latest = device.beats[beat].acked.map(|acked| acked.max(disturbed.unwrap_or(acked)) + ARRIVAL);
-        if latest.is_some_and(|latest| seen > latest) {
-            is_wrong("last seen long after its heartbeat".to_owned());
+        // Where nobody looked for long, a heartbeat may have to be presumed until then.
+        let latest = device.beats[beat].acked.map(|acked| (acked + GAP).max(disturbed.unwrap_or(acked)));
+        if let Some(late) = latest.map(|latest| seen.since(latest + SKEW)).filter(|late| !late.is_zero()) {
+            is_wrong(format!("last seen {} ms later than it can have been", late.as_millis()));
         }
         let Some(beat) = self.silence_of(device, record) else {
             let gap = device.longest_gap_after(beat, &self.outages).unwrap_or_default();

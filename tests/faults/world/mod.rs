@@ -20,6 +20,7 @@ use rollcall::simulate::servers::{Server, free_port};
 use rollcall::simulate::webhook_sink::{self, WebhookSink};
 use tempfile::TempDir;
 
+pub mod crowd;
 pub mod devices;
 pub mod diary;
 pub mod instance;
@@ -273,11 +274,13 @@ impl World {
         }
     }
 
-    /// Kills a member of a shared subscription, and with it what the broker had handed to it.
+    /// Kills an instance and, if it shares, with it what the broker had handed to it.
     pub fn kill_member(&mut self, number: usize) {
         let died = now();
         self.instances[number].kill();
-        self.forget_unheard(died);
+        if !self.plan.share.is_empty() {
+            self.forget_unheard(died);
+        }
     }
 
     pub fn kill_broker(&mut self) {
@@ -361,6 +364,18 @@ impl World {
             device.beats.iter().filter(|beat| beat.acked.is_some()).count() >= 2
         };
         self.eventually("the probe has spoken", async |world| has_spoken(&world.fleet.devices())).await;
+        // What is given to a member that is cut off is lost, and nobody knows of who said it.
+        let deadlines = |n: u16| format!("rollcall:{{p{n}}}:deadlines");
+        let is_known = async |world: &World| {
+            for n in 0..16 {
+                let score = ::redis::cmd("ZSCORE").arg(deadlines(n)).arg(format!("detector:{unit}")).clone();
+                if matches!(world.redis.try_ask::<Option<f64>>(&score).await, Ok(Some(_))) {
+                    return true;
+                }
+            }
+            false
+        };
+        self.eventually("the probe is known", is_known).await;
         self.fleet.silence(&unit);
         let told = async |world: &World| {
             let tellings = world.tellings();

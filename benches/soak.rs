@@ -12,6 +12,7 @@ use futures_util::FutureExt;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use redis::cmd;
+use rollcall::clock::Timestamp;
 
 #[path = "../tests/faults/world/mod.rs"]
 mod world;
@@ -23,9 +24,11 @@ use world::{Plan, TIMEOUT, World, now, signal};
 const LONG: Duration = Duration::from_secs(30);
 /// Worlds that begin anew, so that instances come in every number.
 const FAULTS_A_WORLD: usize = 12;
+/// As many fall silent at once.
+const MANY: usize = 100_000;
 
 /// What can happen.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Kill,
     KillAll,
@@ -42,9 +45,10 @@ enum Fault {
     WireStall,
     WireHalfOpen,
     Everything,
+    Crowd,
 }
 
-const FAULTS: [Fault; 15] = [
+const FAULTS: [Fault; 16] = [
     Fault::Kill,
     Fault::KillAll,
     Fault::Freeze,
@@ -60,6 +64,7 @@ const FAULTS: [Fault; 15] = [
     Fault::WireStall,
     Fault::WireHalfOpen,
     Fault::Everything,
+    Fault::Crowd,
 ];
 
 fn main() -> ExitCode {
@@ -81,8 +86,9 @@ async fn walk(seed: u64, until: Instant, instances: Option<usize>) -> usize {
     let (mut violations, mut number) = (0, 0);
     while Instant::now() < until {
         let instances = instances.unwrap_or_else(|| [1, 3, 3, 5][chance.random_range(0..4)]);
-        // Several share, so that none of them keeps a backlog.
-        let share = if instances > 1 { "soak".to_owned() } else { String::new() };
+        // Several share the fleet, or each hears all of it and keeps a backlog.
+        let shares = instances > 1 && chance.random_bool(0.5);
+        let share = if shares { "soak".to_owned() } else { String::new() };
         let plan = Plan { share, wires: true, ..Plan::new(instances) };
         let world_seed = chance.random();
         // A broken claim panics with all that is known; the walk goes on in a new world.
@@ -108,8 +114,13 @@ async fn stretch(plan: Plan, seed: u64, chance: &mut StdRng, number: &mut usize,
         world.pass_some(TIMEOUT).await;
         happen(&mut world, fault, chance).await;
         world.rests().await;
-        let instances = world.instances.len();
-        println!("{number:4} {fault:?} with {instances} instances: fine after {:.1?}", began.elapsed());
+        let (instances, how) =
+            (world.instances.len(), if world.plan.share.is_empty() { "plain" } else { "sharing" });
+        println!("{number:4} {fault:?} with {instances} {how}: fine after {:.1?}", began.elapsed());
+        // The oracle would read all of a crowd's records again and again.
+        if fault == Fault::Crowd {
+            return;
+        }
     }
 }
 
@@ -132,7 +143,7 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
             world.instances[victim].freeze();
             world.pass(span).await;
             world.instances[victim].thaw();
-            world.forget_unheard_since(mark);
+            may_be_lost(world, mark);
         }
         Fault::Stop => {
             world.instances[victim].stop();
@@ -166,7 +177,7 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
             signal(world.broker.pid(), "STOP");
             world.pass(span).await;
             signal(world.broker.pid(), "CONT");
-            world.forget_unheard_since(mark);
+            may_be_lost(world, mark);
             world.broker_away_since(mark);
         }
         Fault::BrokerKill => {
@@ -178,6 +189,10 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
         Fault::WireCut => broken(world, victim, Wire::Cut, span).await,
         Fault::WireStall => broken(world, victim, Wire::Stalled, span).await,
         Fault::WireHalfOpen => broken(world, victim, Wire::HalfOpen, span).await,
+        Fault::Crowd => {
+            world::crowd::fill(world, 0, MANY, now()).await;
+            world::crowd::all_are_told_once(world, 0, MANY).await;
+        }
         Fault::Everything => {
             world.instances.iter_mut().for_each(world::Instance::kill);
             world.redis.kill();
@@ -197,5 +212,12 @@ async fn broken(world: &mut World, victim: usize, wire: Wire, span: Duration) {
     world.wires[victim].set(wire);
     world.pass(span).await;
     world.wires[victim].set(Wire::Whole);
-    world.forget_unheard_since(mark);
+    may_be_lost(world, mark);
+}
+
+/// What a member of a share was given, nobody else is given.
+fn may_be_lost(world: &World, mark: Timestamp) {
+    if !world.plan.share.is_empty() {
+        world.forget_unheard_since(mark);
+    }
 }

@@ -23,6 +23,13 @@ use crate::presence::Interval;
 pub enum Ear {
     /// A plain subscription: it hears everything.
     Plain,
+    /// One whose session the broker keeps while its connection is away: it hears later what it missed.
+    Kept {
+        /// The id by which the broker knows the session.
+        client_id: String,
+        /// How long it is kept.
+        span: Duration,
+    },
     /// A member of a shared subscription: it hears a share.
     Member(Member),
 }

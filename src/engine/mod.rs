@@ -47,6 +47,7 @@ pub mod encoding;
 pub mod examination;
 pub mod lease;
 pub mod mirror;
+mod partition;
 pub mod redis;
 pub mod roll;
 pub mod roster;
@@ -56,41 +57,14 @@ pub mod walk;
 pub use ear::{Advance, Ear, Gap, Member};
 pub use lease::Lease;
 pub use mirror::Mirror;
+pub use partition::partition_of;
+use partition::{crc16, name_bytes};
 pub use roll::Roll;
 pub use roster::{Attendance, Ownership, Roster};
 pub use walk::Walk;
 
 /// The most units of one partition that one step of an engine takes on.
 pub const LARGEST_STEP: usize = 500;
-
-/// The partition that holds a unit: CRC-16/XMODEM of `<kind>:<unit>`, modulo their number.
-pub fn partition_of(unit: &Unit, partitions: u16) -> u16 {
-    crc16(name_bytes(unit)) % partitions.max(1)
-}
-
-fn name_bytes(unit: &Unit) -> impl Iterator<Item = u8> + '_ {
-    unit.kind.as_str().bytes().chain([b':']).chain(unit.id.as_str().bytes())
-}
-
-fn crc16(bytes: impl Iterator<Item = u8>) -> u16 {
-    bytes.fold(0u16, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
-}
-
-const CRC16: [u16; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut crc = (byte as u16) << 8;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
-            bit += 1;
-        }
-        table[byte] = crc;
-        byte += 1;
-    }
-    table
-};
 
 /// Why the engine could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -164,6 +138,10 @@ pub trait HearingStore: Send + Sync {
     /// returned. Members whose release has passed at `sent_at` are removed as [`HearingStore::gone`]
     /// does. Safe to repeat. See [`ear`].
     async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance>;
+
+    /// Up to when a session that the broker keeps has heard; `None` if it is not known, or the broker has
+    /// dropped the session by now.
+    async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>>;
 
     /// From `now` on the group has heard no further than this member. It is given messages only
     /// after this. `release` is how long after its last proof the broker is certain to have dropped

@@ -134,6 +134,11 @@ impl Roll {
         Ok(true)
     }
 
+    /// Up to when a session that the broker keeps has heard, if that is known.
+    pub async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
+        self.engine.heard_by(client_id).await
+    }
+
     /// A member of a shared subscription begins: see [`super::HearingStore::attend`].
     pub async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()> {
         self.engine.attend(member, now, release).await

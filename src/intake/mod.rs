@@ -98,12 +98,10 @@ pub async fn run(
         anyhow::bail!(problem);
     }
     let topics = Arc::new(config.topics(roll.rules())?);
-    // What an engine that is away knows of it is not worth the wait.
-    let heard = roll.refresh_hearing().await.ok().and_then(|hearing| hearing.heard);
     let writer = record::Writer { roll, clock, telemetry, stop: stop.clone() };
     let mut tasks = JoinSet::new();
     for number in 1..=config.connections {
-        listen(&config, &name(number), topics.clone(), &writer, heard, &mut tasks)?;
+        listen(&config, &name(number), topics.clone(), &writer, &mut tasks).await?;
     }
     while let Some(ended) = tasks.join_next().await {
         ended.context("a part of intake failed")?;
@@ -118,16 +116,17 @@ fn name(number: u8) -> String {
 }
 
 /// Starts a connection and its recorder.
-fn listen(
+async fn listen(
     config: &Config,
     name: &str,
     topics: Arc<topic::Topics>,
     writer: &record::Writer,
-    heard: Option<Timestamp>,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     let session = mqtt::Session::new(config, name, topics.filters())?;
     let room = LEAST_QUEUE.max(4 * usize::from(config.receive_maximum));
+    // What an engine that is away knows of it is not worth the wait.
+    let heard = writer.roll.heard_by(session.client_id()).await.ok().flatten();
     let (queue, queued) = mpsc::channel(room);
     let (link, linked) = watch::channel(mqtt::Link::default());
     let (prove, proof) = watch::channel(mqtt::Proof::default());
@@ -145,6 +144,7 @@ fn listen(
         clock: writer.clock.clone(),
         telemetry: writer.telemetry.clone(),
     };
+    let prover = prove::Prover::new(&session, prove);
     let connection = mqtt::Connection {
         name: name.to_owned(),
         canaries: mqtt::Canaries::new(&session, instance, config.canary_period),
@@ -161,8 +161,6 @@ fn listen(
         stop: writer.stop.clone(),
         recorded: recorded.clone(),
     };
-    let member = is_member.then(|| (config.share.clone(), client_id));
-    let prover = prove::Prover::new(member, prove);
     let recorder = record::Recorder { writer: writer.clone(), prover, link: linked };
     let most = config.max_batch;
     tasks.spawn(connection.stay());

@@ -161,6 +161,9 @@ impl Connection {
                 Packet::ConnAck(answer) => {
                     // Asked once; from now on it would only cost a checkpoint per packet.
                     events.options.clear_session_store();
+                    if !answer.session_present {
+                        self.given.session_began(self.reader.clock.now());
+                    }
                     let theirs = answer.properties.as_ref().and_then(|said| said.server_keep_alive);
                     self.publish_link(&visit.client, theirs.map(u64::from).map(Duration::from_secs));
                     // Also when the session is an old one: the topics may be new.

@@ -11,11 +11,13 @@
 //! has missed nothing, as a canary proves that is hardly older than it took; so it attends again from
 //! that one on, and the others were told of blind time that was none.
 
+use std::time::Duration;
+
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::canary;
-use super::mqtt::{Link, Proof};
+use super::mqtt::{Link, Proof, Session};
 use super::record::Writer;
 use crate::clock::Timestamp;
 use crate::engine::{Ear, Member};
@@ -33,8 +35,11 @@ pub(super) enum Word {
 
 /// Tells it.
 pub(super) struct Prover {
-    /// The share and the client id of a member; `None`: a plain subscription.
-    member: Option<(String, String)>,
+    client_id: String,
+    /// The share of a member; `None`: a plain subscription.
+    share: Option<String>,
+    /// How long the broker keeps the session of a plain one.
+    kept: Duration,
     proof: watch::Sender<Proof>,
     /// The number of the connection that attends.
     attends: u64,
@@ -42,8 +47,11 @@ pub(super) struct Prover {
 }
 
 impl Prover {
-    pub fn new(member: Option<(String, String)>, proof: watch::Sender<Proof>) -> Prover {
-        Prover { member, proof, attends: 0, last_canary: None }
+    /// What the connection of that session proves is told by `proof`.
+    pub fn new(session: &Session, proof: watch::Sender<Proof>) -> Prover {
+        let kept = Duration::from_secs(session.expiry.unwrap_or(0).into());
+        let client_id = session.client_id().to_owned();
+        Prover { client_id, share: session.share.clone(), kept, proof, attends: 0, last_canary: None }
     }
 
     /// Whether everything was told. If not, Rollcall is stopping and the engine away.
@@ -78,7 +86,7 @@ impl Prover {
                 return self.attend(writer, &member, sent_at, link).await;
             }
             Some(member) => Ear::Member(member),
-            None => Ear::Plain,
+            None => Ear::Kept { client_id: self.client_id.clone(), span: self.kept },
         };
         if writer.insist(|| writer.roll.canary_of(&ear, sent_at)).await? {
             writer.telemetry.canary_returned(writer.clock.now().since(sent_at));
@@ -177,8 +185,8 @@ impl Prover {
     }
 
     fn named(&self, connection: u64) -> Option<Member> {
-        let (share, client_id) = self.member.clone()?;
-        Some(Member { share, client_id, connection })
+        let share = self.share.clone()?;
+        Some(Member { share, client_id: self.client_id.clone(), connection })
     }
 }
 

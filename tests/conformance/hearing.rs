@@ -86,6 +86,17 @@ pub async fn a_share_has_heard_as_far_as_the_least_of_its_members<G: Ground>(wor
     assert_eq!(world.hears(&member("all", "three"), 9500).await, world.blind(5000, 9000));
 }
 
+pub async fn a_session_that_is_kept_is_known_by_how_far_it_has_heard_itself<G: Ground>(world: World<G>) {
+    let ear = |name: &str| Ear::Kept { client_id: name.to_owned(), span: HOUR };
+    let heard_by = async |name: &str| world.engine.heard_by(name).await.unwrap();
+    assert_eq!(heard_by("one").await, None);
+    for (name, at, heard) in [("one", 1000, 1000), ("two", 2000, 2000), ("one", 1500, 2000)] {
+        world.engine.advance(&ear(name), world.at(at), GAP).await.unwrap();
+        assert_eq!((heard_by(name).await, world.heard().await), (Some(world.at(at)), heard));
+    }
+    assert_eq!(heard_by("two").await, Some(world.at(2000)));
+}
+
 pub async fn who_attends_holds_nothing_up_before_its_first_canary_by_more_than_itself<G: Ground>(
     world: World<G>,
 ) {

@@ -39,10 +39,6 @@ async fn a_broker_that_is_killed_and_forgets_all_sessions_makes_nobody_offline_a
 }
 
 /// The wire of each instance breaks in some way, one after the other and all together.
-///
-/// Instances that hear everything on sessions of their own are only cut: one that reads a backlog
-/// beside others that found the silence meanwhile takes it for news, for MQTT does not tell how old
-/// a message is. Members of a share keep no backlog; see `shared`.
 pub async fn broken(plan: Plan, wire: Wire, span: Duration) {
     let mut world = World::new(Plan { wires: true, ..plan }).await;
     world.live(3 * span + 2 * SECOND);
@@ -68,8 +64,18 @@ async fn a_connection_that_stalls_makes_nobody_offline_and_loses_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_stalls_beside_others_brings_nobody_back_who_is_dead() {
+    broken(Plan::new(3), Wire::Stalled, TIMEOUT.mul_f64(1.5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_half_open_is_noticed_and_makes_nobody_offline() {
     broken(Plan::new(1), Wire::HalfOpen, 2 * TIMEOUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_half_open_beside_others_brings_nobody_back_who_is_dead() {
+    broken(Plan::new(3), Wire::HalfOpen, 2 * TIMEOUT).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -74,10 +74,10 @@ fn ip(args: &[&str]) {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_is_cut_off_calls_nobody_offline_and_the_others_go_on() {
+/// The third instance is cut off while the fleet lives.
+async fn cut_off(share: &str) {
     let network = Namespace::new();
-    let mut world = World::new(Plan { share: "rollcall".to_owned(), ..Plan::new(2) }).await;
+    let mut world = World::new(Plan { share: share.to_owned(), ..Plan::new(2) }).await;
     // Everything that listens on the loopback address is reached by a proxy at our end of the cable.
     let lead =
         async |port: u16| Proxy::start(&format!("{}:0", network.ours), &format!("127.0.0.1:{port}")).await;
@@ -114,4 +114,14 @@ async fn an_instance_that_is_cut_off_calls_nobody_offline_and_the_others_go_on()
     network.plug();
     world.disturbed_since(mark);
     world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_cut_off_calls_nobody_offline_and_the_others_go_on() {
+    cut_off("rollcall").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_is_cut_off_brings_nobody_back_who_is_dead() {
+    cut_off("").await;
 }

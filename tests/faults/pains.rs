@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use redis::cmd;
-use rollcall::clock::Timestamp;
 use rollcall::simulate::webhook_sink::Answer;
 
-use crate::world::{CROWD, Plan, TIMEOUT, World, now};
+use crate::world::{Plan, TIMEOUT, World, crowd, now};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -187,61 +185,7 @@ async fn a_crowd_that_falls_silent_at_once_has_a_record_each_and_nobody_is_told_
     // As many as a build without optimisation tells within a minute on a busy machine.
     const MANY: usize = 20_000;
     let mut world = World::new(Plan { units: 40, ..Plan::new(3) }).await;
-    crowd::fill(&world, MANY, now()).await;
-    let count = async |world: &World, name: &str| {
-        let mut sum = 0;
-        for partition in 0..16 {
-            let key = format!("rollcall:{{p{partition}}}:{name}");
-            sum += world.redis.try_ask::<usize>(cmd("ZCARD").arg(key)).await.unwrap_or(0);
-        }
-        sum
-    };
-    world.eventually("every silence has its record", async |world| count(world, "open").await >= MANY).await;
-    world.eventually("nothing waits", async |world| world.redis.waiting().await == Some(0)).await;
-    let mut told: Vec<(String, String)> = world
-        .tellings()
-        .into_iter()
-        .filter(|telling| telling.record.unit.as_str().starts_with(CROWD))
-        .map(|telling| (telling.record.id.to_string(), telling.notification))
-        .collect();
-    told.sort();
-    told.dedup();
-    assert_eq!(told.len(), MANY, "each under one id");
+    crowd::fill(&world, 0, MANY, now()).await;
+    crowd::all_are_told_once(&world, 0, MANY).await;
     world.rests().await;
-}
-
-/// A crowd that was heard once, at one moment.
-mod crowd {
-    use std::sync::Arc;
-
-    use rollcall::clock::Clock;
-    use rollcall::engine::redis::{Config, RedisEngine};
-    use rollcall::engine::{Mirror, Roll, roll::HearingConfig};
-    use rollcall::presence::{Declared, Heartbeat, Kind, KindRules};
-    use rollcall::telemetry::Telemetry;
-
-    use super::*;
-
-    pub async fn fill(world: &World, units: usize, at: Timestamp) {
-        let kind: Kind = "detector".parse().unwrap();
-        let mut rules = KindRules::new(kind.clone());
-        rules.policy.timeout = TIMEOUT;
-        let rules = Arc::new([(kind, rules)].into());
-        let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-        let url = format!("redis://127.0.0.1:{}/0", world.redis.port());
-        let engine =
-            RedisEngine::connect(&Config { url, ..Config::default() }, telemetry.clone()).await.unwrap();
-        let engine = Arc::new(engine);
-        let hearing = HearingConfig { gap: SECOND, settle: SECOND, tell: SECOND };
-        let mirror = Arc::new(Mirror::new(Arc::clone(&rules), 16));
-        let roll = Roll::new(engine, rules, mirror, telemetry, hearing, Default::default());
-        let beats: Vec<Heartbeat> = (0..units)
-            .map(|n| Heartbeat {
-                unit: format!("detector:{CROWD}{n:06}").parse().unwrap(),
-                at,
-                declared: Declared::default(),
-            })
-            .collect();
-        roll.hear(&beats, at).await.unwrap();
-    }
 }

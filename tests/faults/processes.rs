@@ -34,15 +34,38 @@ async fn three_instances_that_are_killed_in_turn_lose_nothing_and_say_nothing_tw
     kills(3, 4).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_is_frozen_for_longer_than_its_connections_live_goes_on() {
-    let mut world = World::new(Plan::new(1)).await;
+/// The first of them is frozen for longer than its connections and its lease live.
+async fn freezes(instances: usize) {
+    let mut world = World::new(Plan::new(instances)).await;
     world.live(3 * TIMEOUT);
     world.pass_some(SECOND).await;
     let mark = world.disturb();
     world.instances[0].freeze();
     world.pass(3 * TIMEOUT).await;
     world.instances[0].thaw();
+    world.disturbed_since(mark);
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_is_frozen_for_longer_than_its_connections_live_goes_on() {
+    freezes(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_is_frozen_beside_others_brings_nobody_back_who_is_dead() {
+    freezes(3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_was_away_for_long_and_finds_a_backlog_brings_nobody_back_who_is_dead() {
+    let mut world = World::new(Plan::new(3)).await;
+    world.live(3 * TIMEOUT);
+    world.pass_some(SECOND).await;
+    let mark = world.disturb();
+    world.instances[0].kill();
+    world.pass(4 * TIMEOUT).await;
+    world.instances[0].start();
     world.disturbed_since(mark);
     world.rests().await;
 }

@@ -58,6 +58,11 @@ async fn wires_of_members_that_stall_call_nobody_offline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn wires_of_members_that_are_half_open_call_nobody_offline() {
+    broken(plan(3), Wire::HalfOpen, 2 * TIMEOUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_deaf_member_calls_nobody_offline() {
     // Somebody joins the share who takes messages and never says that it has them.
     let mut world = World::new(plan(2)).await;

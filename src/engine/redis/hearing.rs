@@ -39,6 +39,11 @@ impl HearingStore for RedisEngine {
         script.arg(sent_at.as_millis()).arg(gap.blind.as_millis() as u64).arg(gap.tell.as_millis() as u64);
         script.arg((sent_at - USEFUL).as_millis());
         script.arg(known.map(|heard| heard.as_millis().to_string()).unwrap_or_default());
+        if let Ear::Kept { client_id, span } = ear {
+            script.key(self.keys.session(client_id)).arg(span.as_millis().max(1) as u64);
+        } else {
+            script.arg("");
+        }
         if let Ear::Member(member) = ear {
             script.arg(&member.share).arg(&member.client_id).arg(member.connection);
         }
@@ -48,6 +53,13 @@ impl HearingStore for RedisEngine {
             [from, to] => parse_interval(&format!("{from} {to}")).map(|blind| Advance::Heard(Some(blind))),
             _ => Ok(Advance::Heard(None)),
         }
+    }
+
+    async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
+        let mut one = pipe();
+        one.get(self.keys.session(client_id));
+        let (heard,): (Option<i64>,) = self.topology.send("heard_by", &one).await?;
+        Ok(heard.map(Timestamp::from_millis))
     }
 
     async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()> {

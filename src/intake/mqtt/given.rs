@@ -8,7 +8,8 @@
 //! Messages come in their old order, canaries between. What follows a canary was sent before the next
 //! one: that is less than a gap later, or the time up to it is blind. So a message counts for a gap
 //! after the canary before it, and never for later than now. That is too late by no more than a gap, and
-//! too early by blind time only.
+//! too early by blind time, or what somebody else heard. How far a process that is no more had come with
+//! the session that it leaves behind, the engine knows. What a new session brings was sent after it began.
 //!
 //! # What comes again
 //! A broker that loses a connection gives everything again of which it saw no acknowledgement. Most of
@@ -47,7 +48,7 @@ struct Message {
 }
 
 impl Given {
-    /// Nothing yet by this process; `heard` is how far an earlier one has heard. `most`: how many
+    /// Nothing yet by this process; `heard` is how far an earlier one has heard with this session. `most`: how many
     /// messages the broker may have unacknowledged.
     pub fn new(heard: Option<Timestamp>, most: u16, gap: Duration) -> Given {
         Given {
@@ -89,6 +90,13 @@ impl Given {
     /// Everything that came before that canary was sent is recorded and acknowledged.
     pub fn acknowledged(&mut self, canary: Timestamp, now: Timestamp) {
         self.acknowledged.get_or_insert((canary, now));
+    }
+
+    /// The broker kept nothing from before.
+    pub fn session_began(&mut self, now: Timestamp) {
+        self.messages.clear();
+        self.acknowledged = None;
+        self.canary = Some(now);
     }
 
     /// A canary came back.
@@ -142,6 +150,17 @@ mod tests {
     #[test]
     fn a_new_process_goes_by_how_far_the_one_before_had_heard() {
         assert_eq!(Given::new(Some(at(50)), MOST, GAP).sent_until(at(900)), at(80));
+    }
+
+    #[test]
+    fn what_a_new_session_brings_was_sent_after_it_began() {
+        let mut given = Given::new(Some(at(50)), MOST, GAP);
+        is_new(&mut given, 1, false, "a", 100);
+        given.connection_lost();
+        given.session_began(at(900));
+        assert_eq!(given.sent_until(at(910)), at(910));
+        assert_eq!(given.sent_until(at(990)), at(930), "but not how long after it");
+        assert!(is_new(&mut given, 1, true, "a", 910), "it is not what came before");
     }
 
     #[test]

@@ -42,10 +42,10 @@ pub(in crate::intake) struct Session {
     tls: Option<Tls>,
     pub(super) client_id: String,
     /// Name of the shared subscription that it is a member of, if it is.
-    pub(super) share: Option<String>,
+    pub(in crate::intake) share: Option<String>,
     pub(super) credentials: Option<(String, String)>,
     /// Kept by the broker while we are away; `None`: it begins anew with every connection.
-    pub(super) expiry: Option<u32>,
+    pub(in crate::intake) expiry: Option<u32>,
     pub(super) qos: QoS,
     /// What is asked for at once.
     pub(super) first: Vec<Wish>,

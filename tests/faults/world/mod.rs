@@ -20,6 +20,7 @@ use rollcall::simulate::servers::{Server, free_port};
 use rollcall::simulate::webhook_sink::{self, WebhookSink};
 use tempfile::TempDir;
 
+pub mod crowd;
 pub mod devices;
 pub mod diary;
 pub mod instance;
@@ -273,11 +274,13 @@ impl World {
         }
     }
 
-    /// Kills a member of a shared subscription, and with it what the broker had handed to it.
+    /// Kills an instance and, if it shares, with it what the broker had handed to it.
     pub fn kill_member(&mut self, number: usize) {
         let died = now();
         self.instances[number].kill();
-        self.forget_unheard(died);
+        if !self.plan.share.is_empty() {
+            self.forget_unheard(died);
+        }
     }
 
     pub fn kill_broker(&mut self) {
@@ -333,14 +336,14 @@ impl World {
         told.1.clone()
     }
 
-    /// What the oracle says now; `None` while the engine does not answer.
-    pub async fn findings(&self) -> Option<Vec<Finding>> {
+    /// What there is for the oracle to judge now; `None` while the engine does not answer.
+    async fn evidence(&self) -> Option<Evidence> {
         // Against the stream: what was told has its record by now, and what was recorded its diary.
         let mut tellings = self.tellings();
         tellings.retain(|telling| !telling.record.unit.as_str().starts_with(CROWD));
         let records = self.redis.records().await?;
         let (now, devices) = (now(), self.fleet.devices().clone());
-        let evidence = Evidence {
+        Some(Evidence {
             devices,
             records,
             tellings,
@@ -348,8 +351,7 @@ impl World {
             disturbances: self.disturbances.clone(),
             losses: self.losses.clone(),
             now,
-        };
-        Some(evidence.judge())
+        })
     }
 
     /// A device that speaks, falls silent, is found and told: detection works.
@@ -362,6 +364,18 @@ impl World {
             device.beats.iter().filter(|beat| beat.acked.is_some()).count() >= 2
         };
         self.eventually("the probe has spoken", async |world| has_spoken(&world.fleet.devices())).await;
+        // What is given to a member that is cut off is lost, and nobody knows of who said it.
+        let deadlines = |n: u16| format!("rollcall:{{p{n}}}:deadlines");
+        let is_known = async |world: &World| {
+            for n in 0..16 {
+                let score = ::redis::cmd("ZSCORE").arg(deadlines(n)).arg(format!("detector:{unit}")).clone();
+                if matches!(world.redis.try_ask::<Option<f64>>(&score).await, Ok(Some(_))) {
+                    return true;
+                }
+            }
+            false
+        };
+        self.eventually("the probe is known", is_known).await;
         self.fleet.silence(&unit);
         let told = async |world: &World| {
             let tellings = world.tellings();
@@ -397,31 +411,33 @@ impl World {
         let begun = tokio::time::Instant::now();
         let mut left = None;
         while begun.elapsed() < PATIENCE {
-            left = self.findings().await;
+            left = self.evidence().await.map(|evidence| (evidence.judge(), evidence));
             match &left {
-                Some(findings) if findings.is_empty() => return,
-                Some(findings) if findings.iter().any(|finding| !finding.heals) => break,
+                Some((findings, _)) if findings.is_empty() => return,
+                Some((findings, _)) if findings.iter().any(|finding| !finding.heals) => break,
                 _ => tokio::time::sleep(Duration::from_millis(200)).await,
             }
         }
-        let left = left.expect("the engine answers");
-        panic!("{}", self.report(&left));
+        let (findings, evidence) = left.expect("the engine answers");
+        panic!("{}", report(&findings, &evidence));
     }
+}
 
-    fn report(&self, findings: &[Finding]) -> String {
-        const SHOWN: usize = 8;
-        let mut text = format!("{} things are not as they must be:\n", findings.len());
-        for finding in findings.iter().take(40) {
-            let when = if finding.heals { "never came right" } else { "is wrong" };
-            text += &format!("  {} {when}: {}\n", finding.unit, finding.what);
-        }
-        let units: BTreeSet<&str> = findings.iter().map(|finding| finding.unit.as_str()).collect();
-        let devices = self.fleet.devices();
-        for device in devices.iter().filter(|device| units.contains(device.unit.as_str())).take(SHOWN) {
-            text += &format!("{}\n", device.story());
-        }
-        text + &format!("the broker was away: {:?}\ndisturbed: {:?}", self.outages, self.disturbances)
+/// What a person needs to see why.
+fn report(findings: &[Finding], evidence: &Evidence) -> String {
+    const SHOWN: usize = 8;
+    let mut text = format!("{} things are not as they must be:\n", findings.len());
+    for finding in findings.iter().take(40) {
+        let when = if finding.heals { "never came right" } else { "is wrong" };
+        text += &format!("  {} {when}: {}\n", finding.unit, finding.what);
     }
+    let units: BTreeSet<&str> = findings.iter().map(|finding| finding.unit.as_str()).collect();
+    units.into_iter().take(SHOWN).for_each(|unit| text += &evidence.story(unit));
+    let spans = |spans: &[(Timestamp, Timestamp)]| {
+        let spans = spans.iter().map(|(from, to)| format!("{}..{}", from.as_millis(), to.as_millis()));
+        spans.collect::<Vec<_>>().join(" ")
+    };
+    text + &format!("broker away: {}\ndisturbed: {}", spans(&evidence.outages), spans(&evidence.disturbances))
 }
 
 impl Drop for World {

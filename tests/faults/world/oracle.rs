@@ -13,11 +13,14 @@ use rollcall::presence::{Closing, OfflineRecord};
 use super::TIMEOUT;
 use super::diary::Device;
 
-/// A gap in a diary this much shorter than the timeout was no silence. Covers rounding and the way
-/// from the broker's acknowledgement to the arrival.
-const MARGIN: Duration = Duration::from_millis(300);
-/// How long a heartbeat may be on its way when nothing is disturbed.
-const ARRIVAL: Duration = Duration::from_secs(10);
+/// A gap in a diary this much shorter than the timeout was no silence: the slack that a deadline has
+/// before what was heard.
+const MARGIN: Duration = Duration::from_millis(TIMEOUT.as_millis() as u64 / 10);
+/// A heartbeat counts for this much later than the broker had it, at the most, however long it was
+/// under way: a gap between canaries, three of their periods.
+const GAP: Duration = Duration::from_millis(3 * 250);
+/// How far the clock of the fleet is from that of the diaries.
+const SKEW: Duration = Duration::from_millis(50);
 /// A partition whose owner died is swept by the others this late at the most.
 const LATE_LOOK: Duration = Duration::from_secs(3);
 /// A silence that lasted for longer than this after its detection was told.
@@ -101,6 +104,31 @@ impl Evidence {
         findings
     }
 
+    /// Everything about a unit, for a message of a failed test; moments in ms.
+    pub fn story(&self, unit: &str) -> String {
+        let ms = |moment: Timestamp| moment.as_millis();
+        let devices = self.devices.iter().filter(|device| device.unit == unit);
+        let mut story: String = devices.map(|device| device.story() + "\n").collect();
+        let mut records: Vec<_> = self.records.iter().filter(|record| record.unit.as_str() == unit).collect();
+        records.sort_by_key(|record| record.detected_at);
+        for record in records {
+            let (seen, detected) = (ms(record.last_seen), ms(record.detected_at));
+            story += &format!(
+                "  record: last seen {seen}, deadline +{}, detected at {detected} (+{}), back at {:?}, {:?}\n",
+                ms(record.deadline) - seen,
+                detected - seen,
+                record.back_at.map(ms),
+                record.closed_by
+            );
+        }
+        for telling in self.tellings.iter().filter(|telling| telling.record.unit.as_str() == unit) {
+            let what = if telling.is_return() { "return" } else { "silence" };
+            let seen = ms(telling.record.last_seen);
+            story += &format!("  told: {what} of {seen} as {}\n", telling.notification);
+        }
+        story
+    }
+
     /// Whether what was known at that moment may have been lost since.
     fn is_lost(&self, moment: Timestamp) -> bool {
         self.losses.iter().any(|loss| moment < loss.to)
@@ -123,7 +151,10 @@ impl Evidence {
         // What was lost with the engine's data is not known to anybody any more.
         let lost = self.losses.iter().map(|loss| loss.to).filter(|to| seen < *to);
         let lost = lost.map(|to| to + TIMEOUT).max();
-        let reach = disturbed.max(lost).map_or(seen, |reach| reach.max(seen)).max(seen + LATE_LOOK);
+        // But the silence had lasted for what is allowed when it was detected.
+        let latest = record.detected_at + SKEW - TIMEOUT;
+        let reach =
+            disturbed.max(lost).map_or(seen, |reach| reach.max(seen)).max(seen + LATE_LOOK).min(latest);
         let within = |beat: &usize| *beat == first || device.beats[*beat].sent <= reach;
         (first..device.beats.len()).take_while(within).find(was_silent)
     }
@@ -144,10 +175,12 @@ impl Evidence {
             is_wrong("last seen before it spoke for the first time".to_owned());
             return findings;
         };
-        let disturbed = self.disturbances.iter().filter(|(from, _)| *from <= seen).map(|&(_, to)| to).max();
-        let latest = device.beats[beat].acked.map(|acked| acked.max(disturbed.unwrap_or(acked)) + ARRIVAL);
-        if latest.is_some_and(|latest| seen > latest) {
-            is_wrong("last seen long after its heartbeat".to_owned());
+        let disturbed =
+            self.disturbances.iter().filter(|(from, _)| *from <= seen + GAP).map(|&(_, to)| to).max();
+        // Where nobody looked for long, a heartbeat may have to be presumed until then.
+        let latest = device.beats[beat].acked.map(|acked| (acked + GAP).max(disturbed.unwrap_or(acked)));
+        if let Some(late) = latest.map(|latest| seen.since(latest + SKEW)).filter(|late| !late.is_zero()) {
+            is_wrong(format!("last seen {} ms later than it can have been", late.as_millis()));
         }
         let Some(beat) = self.silence_of(device, record) else {
             let gap = device.longest_gap_after(beat, &self.outages).unwrap_or_default();

@@ -5,6 +5,7 @@
 -- KEYS[3] outbox   stream
 -- KEYS[4] members  hash    "<share>/<client id>" -> "<heard> <release> <connection>"
 -- KEYS[5] floors   hash    share -> until when a member that is gone may have lost something (ms)
+-- KEYS[6] session  string  up to when it has heard (ms); absent: no session is kept for who heard
 --
 -- ARGV[1] up to here everything came all the way (ms)
 -- ARGV[2] the gap that makes an interval (ms)
@@ -12,14 +13,18 @@
 -- ARGV[4] intervals that ended before this are of no use to anybody any more (ms)
 -- ARGV[5] how far the caller knows that was heard (ms), "" if it does not: where nothing is stored,
 --         what was stored is lost, and that is told however short it was
--- ARGV[6] share, ARGV[7] client id, ARGV[8] connection: the member that heard; absent: a plain
+-- ARGV[6] how long the session is kept (ms), "" if there is none
+-- ARGV[7] share, ARGV[8] client id, ARGV[9] connection: the member that heard; absent: a plain
 --         subscription, which hears everything by itself
 --
 -- Returns {from, to} of a blind interval that was written, {"stranger"} if the member is none, else
 -- an empty list.
 local sent = tonumber(ARGV[1])
-local share = ARGV[6]
-local mine = share and share .. '/' .. ARGV[7]
+local share = ARGV[7]
+local mine = share and share .. '/' .. ARGV[8]
+if ARGV[6] ~= '' then
+  redis.call('SET', KEYS[6], ARGV[1], 'PX', ARGV[6])
+end
 
 local members = {}
 local all = redis.call('HGETALL', KEYS[4])
@@ -29,7 +34,7 @@ for n = 1, #all, 2 do
 end
 if mine then
   local me = members[mine]
-  if not me or me.connection ~= ARGV[8] then
+  if not me or me.connection ~= ARGV[9] then
     return { 'stranger' }
   end
   if sent <= me.heard then

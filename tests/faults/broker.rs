@@ -69,6 +69,17 @@ async fn a_connection_that_stalls_beside_others_brings_nobody_back_who_is_dead()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_stalls_and_is_not_lost_makes_nobody_offline() {
+    // Shorter than two keep-alives: what waited comes by the same connection, and canaries after it.
+    broken(Plan::new(1), Wire::Stalled, TIMEOUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_stall_together_and_are_not_lost_make_nobody_offline() {
+    broken(Plan::new(3), Wire::Stalled, TIMEOUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_half_open_is_noticed_and_makes_nobody_offline() {
     broken(Plan::new(1), Wire::HalfOpen, 2 * TIMEOUT).await;
 }

@@ -322,9 +322,12 @@ impl Connection {
             (What::Nothing, now)
         };
         let mut is_last = false;
+        if matches!(what, What::Heartbeat(_)) && self.given.lacks_a_canary(now) {
+            self.deaf_until = self.deaf_until.max(now);
+        }
         if let What::Canary(canary) = &what {
             is_last = matches!(visit.stage, Stage::Last(seq) if canary.seq >= seq);
-            self.given.canary_returned(canary.sent_at());
+            self.given.canary_returned(canary.sent_at(), now);
             if canary.sent_at() <= self.deaf_until {
                 what = What::Nothing;
             }

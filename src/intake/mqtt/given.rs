@@ -11,6 +11,11 @@
 //! too early by blind time, or what somebody else heard. How far a process that is no more had come with
 //! the session that it leaves behind, the engine knows. What a new session brings was sent after it began.
 //!
+//! A wire that stalls in both directions keeps our canaries from the broker as well: then messages come
+//! first that were sent after them, and for how long nobody can say. So where no canary came for longer
+//! than a gap before a heartbeat, those that were sent before it came vouch for nothing, and that time
+//! is blind.
+//!
 //! # What comes again
 //! A broker that loses a connection gives everything again of which it saw no acknowledgement. Most of
 //! that was taken and recorded before. A message is remembered until the broker has surely seen its
@@ -36,6 +41,8 @@ pub struct Given {
     acknowledged: Option<(Timestamp, Timestamp)>,
     /// When the last canary was sent that came, of this session.
     canary: Option<Timestamp>,
+    /// When one last came.
+    canary_came: Option<Timestamp>,
     /// Canaries further apart than this enclose a blind interval.
     gap: Duration,
 }
@@ -57,6 +64,7 @@ impl Given {
             hasher: RandomState::default(),
             acknowledged: None,
             canary: heard,
+            canary_came: None,
             gap,
         }
     }
@@ -64,6 +72,11 @@ impl Given {
     /// The latest moment for which a message that comes now may count.
     pub fn sent_until(&self, now: Timestamp) -> Timestamp {
         self.canary.map_or(now, |canary| now.min(canary + self.gap))
+    }
+
+    /// Whether no canary says how old a heartbeat is that comes now.
+    pub fn lacks_a_canary(&self, now: Timestamp) -> bool {
+        self.canary.is_some() && self.canary_came.is_none_or(|came| now.since(came) > self.gap)
     }
 
     /// A message came that will be acknowledged. Whether it is a new one; what the broker says it gives
@@ -97,10 +110,12 @@ impl Given {
         self.messages.clear();
         self.acknowledged = None;
         self.canary = Some(now);
+        self.canary_came = Some(now);
     }
 
     /// A canary came back.
-    pub fn canary_returned(&mut self, sent_at: Timestamp) {
+    pub fn canary_returned(&mut self, sent_at: Timestamp, now: Timestamp) {
+        self.canary_came = Some(now);
         self.canary = self.canary.max(Some(sent_at));
         if let Some((until, at)) = self.acknowledged.filter(|(_, at)| sent_at > *at) {
             debug_assert!(until <= at, "nothing is acknowledged before it came");
@@ -136,20 +151,32 @@ mod tests {
     fn a_message_counts_for_a_gap_after_the_canary_before_it_and_never_for_later_than_now() {
         let mut given = Given::new(None, MOST, GAP);
         assert_eq!(given.sent_until(at(900)), at(900));
-        given.canary_returned(at(100));
+        given.canary_returned(at(100), at(100));
         for (now, expected) in [(110, 110), (130, 130), (900, 130)] {
             assert_eq!(given.sent_until(at(now)), at(expected));
         }
         // Canaries that were under way for as long say how it went on.
-        given.canary_returned(at(120));
+        given.canary_returned(at(120), at(120));
         assert_eq!(given.sent_until(at(901)), at(150));
-        given.canary_returned(at(110));
+        given.canary_returned(at(110), at(110));
         assert_eq!(given.sent_until(at(902)), at(150));
     }
 
     #[test]
     fn a_new_process_goes_by_how_far_the_one_before_had_heard() {
         assert_eq!(Given::new(Some(at(50)), MOST, GAP).sent_until(at(900)), at(80));
+    }
+
+    #[test]
+    fn a_heartbeat_lacks_a_canary_when_none_came_for_a_gap_however_old_those_are_that_come() {
+        let mut given = Given::new(None, MOST, GAP);
+        assert!(!given.lacks_a_canary(at(900)), "nothing is known, and it counts as of now");
+        given.canary_returned(at(100), at(800));
+        assert!(!given.lacks_a_canary(at(830)));
+        assert!(given.lacks_a_canary(at(831)));
+        given.session_began(at(900));
+        assert!(!given.lacks_a_canary(at(930)));
+        assert!(Given::new(Some(at(50)), MOST, GAP).lacks_a_canary(at(60)));
     }
 
     #[test]
@@ -179,9 +206,9 @@ mod tests {
         let mut given = Given::new(None, MOST, GAP);
         is_new(&mut given, 1, false, "a", 100);
         given.acknowledged(at(150), at(200));
-        given.canary_returned(at(200)); // may have been sent before the acknowledgement
+        given.canary_returned(at(200), at(200)); // may have been sent before the acknowledgement
         assert!(!is_new(&mut given, 1, true, "a", 900));
-        given.canary_returned(at(201));
+        given.canary_returned(at(201), at(201));
         assert!(is_new(&mut given, 1, true, "a", 901));
     }
 
@@ -191,7 +218,7 @@ mod tests {
         is_new(&mut given, 1, false, "a", 100);
         given.acknowledged(at(150), at(200));
         given.connection_lost();
-        given.canary_returned(at(950));
+        given.canary_returned(at(950), at(950));
         assert!(!is_new(&mut given, 1, true, "a", 970));
     }
 

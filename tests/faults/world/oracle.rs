@@ -176,7 +176,7 @@ impl Evidence {
             return findings;
         };
         let disturbed =
-            self.disturbances.iter().filter(|(from, _)| *from <= seen + GAP).map(|&(_, to)| to).max();
+            self.disturbances.iter().filter(|(from, _)| *from <= seen + 2 * GAP).map(|&(_, to)| to).max();
         // Where nobody looked for long, a heartbeat may have to be presumed until then.
         let latest = device.beats[beat].acked.map(|acked| (acked + GAP).max(disturbed.unwrap_or(acked)));
         if let Some(late) = latest.map(|latest| seen.since(latest + SKEW)).filter(|late| !late.is_zero()) {

@@ -23,7 +23,7 @@ local sent = tonumber(ARGV[1])
 local share = ARGV[7]
 local mine = share and share .. '/' .. ARGV[8]
 if ARGV[6] ~= '' then
-  redis.call('SET', KEYS[6], ARGV[1], 'PX', ARGV[6])
+  redis.call('PSETEX', KEYS[6], ARGV[6], ARGV[1])
 end
 
 local members = {}

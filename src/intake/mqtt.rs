@@ -315,8 +315,8 @@ impl Connection {
             Some(ack) => self.given.is_new(ack.packet, publish.dup, topic, payload, now),
         };
         let (mut what, arrived) = if is_new {
-            let sent_until = self.given.sent_until(now);
-            self.reader.read(&Message { topic, payload, retain: publish.retain, sent_until })
+            let counts_for = self.given.counts_for(now);
+            self.reader.read(&Message { topic, payload, retain: publish.retain, counts_for })
         } else {
             // Behind the first one in the queue, so that it is acknowledged after that is recorded.
             (What::Nothing, now)

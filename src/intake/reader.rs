@@ -35,8 +35,8 @@ pub(super) struct Message<'a> {
     pub topic: &'a [u8],
     pub payload: &'a [u8],
     pub retain: bool,
-    /// The latest moment for which it may count: now, or earlier if it was under way for long.
-    pub sent_until: Timestamp,
+    /// The moment for which it counts: now, or earlier if it was under way for long.
+    pub counts_for: Timestamp,
 }
 
 /// Reads messages.
@@ -90,7 +90,7 @@ impl Reader {
         let mut odd = Oddities::default();
         let sender = self.topics.sender(topic, &mut odd)?;
         let spoken =
-            payload::read(message.payload, &self.fields, &sender.rules, message.sent_until, &mut odd);
+            payload::read(message.payload, &self.fields, &sender.rules, message.counts_for, &mut odd);
         if let (Some(most), Some(sent)) = (self.max_age, spoken.sent)
             && arrived.since(sent) > most
         {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn read(reader: &Reader, topic: &str, payload: &[u8], retain: bool) -> What {
-        reader.read(&Message { topic: topic.as_bytes(), payload, retain, sent_until: NOW }).0
+        reader.read(&Message { topic: topic.as_bytes(), payload, retain, counts_for: NOW }).0
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
             assert_eq!(read(&reader, topic, payload, retain), What::Nothing, "{topic}");
             assert_eq!(count(&reader, reason), 1, "{reason}");
         }
-        let message = Message { topic: b"\xff", payload: b"", retain: false, sent_until: NOW };
+        let message = Message { topic: b"\xff", payload: b"", retain: false, counts_for: NOW };
         assert_eq!(reader.read(&message).0, What::Nothing);
         assert_eq!(count(&reader, "bad_topic"), 2);
         assert!(matches!(read(&reader, "north/7/data", &large[..1024], false), What::Heartbeat(_)));

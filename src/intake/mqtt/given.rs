@@ -5,11 +5,13 @@
 //! said so: they must not count as heartbeats of now.
 //!
 //! # How old a message may be
-//! Messages come in their old order, canaries between. What follows a canary was sent before the next
-//! one: that is less than a gap later, or the time up to it is blind. So a message counts for a gap
-//! after the canary before it, and never for later than now. That is too late by no more than a gap, and
-//! too early by blind time, or what somebody else heard. How far a process that is no more had come with
-//! the session that it leaves behind, the engine knows. What a new session brings was sent after it began.
+//! Messages come in their old order, canaries between. What follows a canary was sent after it and
+//! before the next one: that is less than a gap later, or the time up to it is blind. So a message that
+//! comes more than a gap after the canary before it was sent has been under way, and counts for the moment
+//! of that canary: too early by less than a gap, by blind time, or by what somebody else heard; and never
+//! too late, so that the last word of a unit, come by two ways, is one word. How far a process that is no
+//! more had come with the session that it leaves behind, the engine knows. What a new session brings was
+//! sent after it began.
 //!
 //! A wire that stalls in both directions keeps our canaries from the broker as well: then messages come
 //! first that were sent after them, and for how long nobody can say. So where no canary came for longer
@@ -69,9 +71,9 @@ impl Given {
         }
     }
 
-    /// The latest moment for which a message that comes now may count.
-    pub fn sent_until(&self, now: Timestamp) -> Timestamp {
-        self.canary.map_or(now, |canary| now.min(canary + self.gap))
+    /// The moment for which a message counts that comes now.
+    pub fn counts_for(&self, now: Timestamp) -> Timestamp {
+        self.canary.filter(|canary| now.since(*canary) > self.gap).unwrap_or(now)
     }
 
     /// Whether no canary says how old a heartbeat is that comes now.
@@ -148,23 +150,23 @@ mod tests {
     }
 
     #[test]
-    fn a_message_counts_for_a_gap_after_the_canary_before_it_and_never_for_later_than_now() {
+    fn a_message_that_was_under_way_counts_for_the_canary_before_it() {
         let mut given = Given::new(None, MOST, GAP);
-        assert_eq!(given.sent_until(at(900)), at(900));
+        assert_eq!(given.counts_for(at(900)), at(900));
         given.canary_returned(at(100), at(100));
-        for (now, expected) in [(110, 110), (130, 130), (900, 130)] {
-            assert_eq!(given.sent_until(at(now)), at(expected));
+        for (now, expected) in [(110, 110), (130, 130), (131, 100), (900, 100)] {
+            assert_eq!(given.counts_for(at(now)), at(expected));
         }
         // Canaries that were under way for as long say how it went on.
         given.canary_returned(at(120), at(120));
-        assert_eq!(given.sent_until(at(901)), at(150));
+        assert_eq!(given.counts_for(at(901)), at(120));
         given.canary_returned(at(110), at(110));
-        assert_eq!(given.sent_until(at(902)), at(150));
+        assert_eq!(given.counts_for(at(902)), at(120));
     }
 
     #[test]
     fn a_new_process_goes_by_how_far_the_one_before_had_heard() {
-        assert_eq!(Given::new(Some(at(50)), MOST, GAP).sent_until(at(900)), at(80));
+        assert_eq!(Given::new(Some(at(50)), MOST, GAP).counts_for(at(900)), at(50));
     }
 
     #[test]
@@ -185,8 +187,8 @@ mod tests {
         is_new(&mut given, 1, false, "a", 100);
         given.connection_lost();
         given.session_began(at(900));
-        assert_eq!(given.sent_until(at(910)), at(910));
-        assert_eq!(given.sent_until(at(990)), at(930), "but not how long after it");
+        assert_eq!(given.counts_for(at(910)), at(910));
+        assert_eq!(given.counts_for(at(990)), at(900), "but not how long after it");
         assert!(is_new(&mut given, 1, true, "a", 910), "it is not what came before");
     }
 

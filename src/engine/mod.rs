@@ -141,8 +141,8 @@ pub trait UnitStore: Send + Sync {
     /// How many partitions the units are spread over.
     fn partitions(&self) -> u16;
 
-    /// Units of a partition whose next look is at or before `until`, by that time, without the
-    /// first `skip`; at most `limit`.
+    /// Units of a partition whose next look is at or before `until`: of all by that time the `limit`
+    /// that come after the first `skip`, in the order in which the engine reads them best.
     async fn due(&self, partition: u16, until: Timestamp, skip: usize, limit: usize) -> Result<Vec<Unit>>;
 
     /// The earliest next look of each partition.

@@ -19,8 +19,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -43,8 +43,12 @@ const OWNERS_TURN: Duration = Duration::from_secs(1);
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Partitions that are swept at the same time.
+/// Partitions that are swept at the same time, each on a task of its own.
 const AT_ONCE: usize = 4;
+
+/// Units that are due which one question of a sweep is answered with. Many, so that several are on
+/// the same page of the engine and cost it one command.
+const MOST_DUE: usize = 8000;
 
 /// How silence is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +93,8 @@ impl Expiry {
     /// Finds silences until `stop`.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let (sender, mut hints) = mpsc::channel(MOST_HINTS);
-        let work = async { tokio::join!(self.listen(sender), self.look(&mut hints)) };
+        let expiry = Arc::new(self);
+        let work = async { tokio::join!(expiry.listen(sender), expiry.look(&mut hints)) };
         stop.run_until_cancelled(work).await;
         Ok(())
     }
@@ -107,7 +112,7 @@ impl Expiry {
         }
     }
 
-    async fn look(&self, hints: &mut mpsc::Receiver<Hint>) {
+    async fn look(self: &Arc<Self>, hints: &mut mpsc::Receiver<Hint>) {
         let mut waiting = HashSet::new();
         let mut hinted = Vec::new();
         let mut hearing_read = None;
@@ -143,7 +148,7 @@ impl Expiry {
     /// Looks at what was hinted at and at what is due. Answers when to look again; `None` if
     /// something is due that can only be decided when Rollcall has heard more.
     async fn pass(
-        &self,
+        self: &Arc<Self>,
         hinted: &mut Vec<Hint>,
         waiting: &mut HashSet<Unit>,
         now: Timestamp,
@@ -219,24 +224,35 @@ impl Expiry {
 
     /// Looks at every unit of these partitions whose next look is at or before the time beside it.
     /// Answers how many could not be decided.
-    async fn sweep(&self, due: Vec<(u16, Timestamp)>, now: Timestamp) -> Result<usize> {
-        stream::iter(due)
-            .map(|(partition, until)| self.sweep_partition(partition, until, now))
-            .buffer_unordered(AT_ONCE)
-            .try_fold(0, |sum, undecided| async move { Ok(sum + undecided) })
-            .await
+    async fn sweep(self: &Arc<Self>, due: Vec<(u16, Timestamp)>, now: Timestamp) -> Result<usize> {
+        let mut due = due.into_iter();
+        let mut undecided = 0;
+        // Tasks, for deciding and writing down a hundred thousand units is work for every core; they
+        // end with the set.
+        let mut swept = JoinSet::new();
+        loop {
+            for (partition, until) in due.by_ref().take(AT_ONCE - swept.len()) {
+                let expiry = self.clone();
+                swept.spawn(async move { expiry.sweep_partition(partition, until, now).await });
+            }
+            match swept.join_next().await {
+                Some(Ok(of_partition)) => undecided += of_partition?,
+                Some(Err(panicked)) => std::panic::resume_unwind(panicked.into_panic()),
+                None => return Ok(undecided),
+            }
+        }
     }
 
     async fn sweep_partition(&self, partition: u16, until: Timestamp, now: Timestamp) -> Result<usize> {
         let mut undecided = 0;
         loop {
-            let due = self.engine.due(partition, until, undecided, LARGEST_STEP).await?;
+            let due = self.engine.due(partition, until, undecided, MOST_DUE).await?;
             if due.is_empty() {
                 return Ok(undecided);
             }
             self.telemetry.suspects(Source::Sweep, due.len() as u64);
             undecided += self.roll.look(&due, now).await?.len();
-            if due.len() < LARGEST_STEP {
+            if due.len() < MOST_DUE {
                 return Ok(undecided);
             }
         }

@@ -12,10 +12,11 @@
 //!
 //! # Whose turn it is
 //! Each partition is swept by its owner as soon as something in it is due. What is still due a second
-//! later is swept by everybody: the owner is frozen, slow, or not known to be gone yet. So nobody has
-//! to find out which, and as long as all is well nobody does the work of another.
+//! later is swept by everybody, unless the owner moves on: then what was due first is not so any more,
+//! and rivals would only slow it down. If it does not, the owner is frozen, or not known to be gone
+//! yet. So nobody has to find out which, and as long as all is well nobody does the work of another.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,10 +80,19 @@ pub struct Expiry {
     pub telemetry: Arc<Telemetry>,
 }
 
+/// The unit that is first in a partition.
+struct First {
+    name: String,
+    /// Since when nobody looks at it who could.
+    since: Timestamp,
+}
+
 /// The first look that a partition needs, and when this instance takes it on.
 struct FirstLook {
     partition: u16,
     at: Timestamp,
+    /// See [`First::since`].
+    since: Timestamp,
     /// How long it is left to somebody else.
     patience: Duration,
     /// How far beyond what was heard units are looked at.
@@ -114,6 +124,7 @@ impl Expiry {
 
     async fn look(self: &Arc<Self>, hints: &mut mpsc::Receiver<Hint>) {
         let mut waiting = HashSet::new();
+        let mut known = HashMap::new();
         let mut hinted = Vec::new();
         let mut hearing_read = None;
         let mut ownership = self.ownership.clone();
@@ -121,7 +132,7 @@ impl Expiry {
             if hearing_read.is_none_or(|read: Instant| read.elapsed() >= self.config.tick) {
                 hearing_read = self.read_hearing().await.is_ok().then(Instant::now);
             }
-            let passed = self.pass(&mut hinted, &mut waiting, self.clock.now()).await;
+            let passed = self.pass(&mut hinted, &mut waiting, &mut known, self.clock.now()).await;
             let rest = match passed {
                 Ok(Some(next)) => next.since(self.clock.now()).min(self.config.tick),
                 // Something is due and cannot be decided, or the engine failed, and said so.
@@ -151,6 +162,7 @@ impl Expiry {
         self: &Arc<Self>,
         hinted: &mut Vec<Hint>,
         waiting: &mut HashSet<Unit>,
+        known: &mut HashMap<u16, First>,
         now: Timestamp,
     ) -> Result<Option<Timestamp>> {
         self.follow(hinted, waiting, now).await?;
@@ -159,8 +171,8 @@ impl Expiry {
         }
         // A deadline at exactly now is not yet passed.
         let latest = now - MILLISECOND;
-        let firsts = self.first_looks().await?;
-        let our_turn = |first: &FirstLook| first.at + first.patience;
+        let firsts = self.first_looks(known, now).await?;
+        let our_turn = |first: &FirstLook| first.since + first.patience;
         let Some(next) = firsts.iter().map(our_turn).min() else { return Ok(Some(Timestamp::NEVER)) };
         if next > latest {
             return Ok(Some(next + MILLISECOND));
@@ -181,15 +193,27 @@ impl Expiry {
         Ok((undecided == 0 && !is_held_up).then_some(now))
     }
 
-    async fn first_looks(&self) -> Result<Vec<FirstLook>> {
+    async fn first_looks(&self, known: &mut HashMap<u16, First>, now: Timestamp) -> Result<Vec<FirstLook>> {
         let view = self.ownership.view();
         let firsts = (0..).zip(self.engine.first_looks().await?);
-        let first = |(partition, at): (u16, Option<Timestamp>)| {
+        let first = |(partition, first): (u16, Option<(Timestamp, String)>)| {
             let is_own = view.partitions.binary_search(&partition).is_ok();
             // Nobody else's units are looked at in vain: those are decided that were surely heard of.
             let (patience, slack) =
                 if is_own { (Duration::ZERO, LONGEST_SLACK) } else { (OWNERS_TURN, Duration::ZERO) };
-            Some(FirstLook { partition, at: at?, patience, slack })
+            let Some((at, name)) = first else {
+                known.remove(&partition);
+                return None;
+            };
+            let since = match known.remove(&partition) {
+                _ if is_own => at,
+                Some(known) if known.name == name => known.since.max(at),
+                // Somebody looked at the one that was first.
+                Some(_) => now.max(at),
+                None => at,
+            };
+            known.insert(partition, First { name, since });
+            Some(FirstLook { partition, at, since, patience, slack })
         };
         Ok(firsts.filter_map(first).collect())
     }

@@ -66,9 +66,9 @@ impl UnitStore for RedisEngine {
         Ok(units)
     }
 
-    async fn first_looks(&self) -> Result<Vec<Option<Timestamp>>> {
+    async fn first_looks(&self) -> Result<Vec<Option<(Timestamp, String)>>> {
         let keys = (0..self.keys.partitions()).map(|p| self.keys.in_partition(p, "deadlines"));
-        first_scores(self, "first_looks", keys).await
+        firsts(self, "first_looks", keys).await
     }
 }
 
@@ -262,19 +262,19 @@ pub(super) fn from_json<T: serde::de::DeserializeOwned>(what: &str, text: &str) 
         .map_err(|error| EngineError::Damaged(format!("{what} in redis cannot be read: {error}")))
 }
 
-/// The smallest score of each of several sorted sets.
-pub(super) async fn first_scores(
+/// The first member of each of several sorted sets, and its score.
+async fn firsts(
     engine: &RedisEngine,
     name: &'static str,
     keys: impl Iterator<Item = String>,
-) -> Result<Vec<Option<Timestamp>>> {
+) -> Result<Vec<Option<(Timestamp, String)>>> {
     let mut pipe = pipe();
     for key in keys {
         pipe.zrange_withscores(key, 0, 0);
     }
     let firsts: Vec<Vec<(String, f64)>> = engine.topology.send(name, &pipe).await?;
-    let first = |first: Vec<(String, f64)>| first.first().map(|(_, at)| Timestamp::from_millis(*at as i64));
-    Ok(firsts.into_iter().map(first).collect())
+    let first = |(member, at)| (Timestamp::from_millis(at as i64), member);
+    Ok(firsts.into_iter().map(|found| found.into_iter().next().map(first)).collect())
 }
 
 /// The smallest score of several sorted sets.
@@ -283,5 +283,5 @@ pub(super) async fn first_score(
     name: &'static str,
     keys: impl Iterator<Item = String>,
 ) -> Result<Option<Timestamp>> {
-    Ok(first_scores(engine, name, keys).await?.into_iter().flatten().min())
+    Ok(firsts(engine, name, keys).await?.into_iter().flatten().map(|(at, _)| at).min())
 }

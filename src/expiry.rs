@@ -12,15 +12,16 @@
 //!
 //! # Whose turn it is
 //! Each partition is swept by its owner as soon as something in it is due. What is still due a second
-//! later is swept by everybody: the owner is frozen, slow, or not known to be gone yet. So nobody has
-//! to find out which, and as long as all is well nobody does the work of another.
+//! later is swept by everybody, unless the owner moves on: then what was due first is not so any more,
+//! and rivals would only slow it down. If it does not, the owner is frozen, or not known to be gone
+//! yet. So nobody has to find out which, and as long as all is well nobody does the work of another.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -43,8 +44,12 @@ const OWNERS_TURN: Duration = Duration::from_secs(1);
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Partitions that are swept at the same time.
+/// Partitions that are swept at the same time, each on a task of its own.
 const AT_ONCE: usize = 4;
+
+/// Units that are due which one question of a sweep is answered with. Many, so that several are on
+/// the same page of the engine and cost it one command.
+const MOST_DUE: usize = 8000;
 
 /// How silence is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,10 +80,19 @@ pub struct Expiry {
     pub telemetry: Arc<Telemetry>,
 }
 
+/// The unit that is first in a partition.
+struct First {
+    name: String,
+    /// Since when nobody looks at it who could.
+    since: Timestamp,
+}
+
 /// The first look that a partition needs, and when this instance takes it on.
 struct FirstLook {
     partition: u16,
     at: Timestamp,
+    /// See [`First::since`].
+    since: Timestamp,
     /// How long it is left to somebody else.
     patience: Duration,
     /// How far beyond what was heard units are looked at.
@@ -89,7 +103,8 @@ impl Expiry {
     /// Finds silences until `stop`.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let (sender, mut hints) = mpsc::channel(MOST_HINTS);
-        let work = async { tokio::join!(self.listen(sender), self.look(&mut hints)) };
+        let expiry = Arc::new(self);
+        let work = async { tokio::join!(expiry.listen(sender), expiry.look(&mut hints)) };
         stop.run_until_cancelled(work).await;
         Ok(())
     }
@@ -107,8 +122,9 @@ impl Expiry {
         }
     }
 
-    async fn look(&self, hints: &mut mpsc::Receiver<Hint>) {
+    async fn look(self: &Arc<Self>, hints: &mut mpsc::Receiver<Hint>) {
         let mut waiting = HashSet::new();
+        let mut known = HashMap::new();
         let mut hinted = Vec::new();
         let mut hearing_read = None;
         let mut ownership = self.ownership.clone();
@@ -116,7 +132,7 @@ impl Expiry {
             if hearing_read.is_none_or(|read: Instant| read.elapsed() >= self.config.tick) {
                 hearing_read = self.read_hearing().await.is_ok().then(Instant::now);
             }
-            let passed = self.pass(&mut hinted, &mut waiting, self.clock.now()).await;
+            let passed = self.pass(&mut hinted, &mut waiting, &mut known, self.clock.now()).await;
             let rest = match passed {
                 Ok(Some(next)) => next.since(self.clock.now()).min(self.config.tick),
                 // Something is due and cannot be decided, or the engine failed, and said so.
@@ -143,9 +159,10 @@ impl Expiry {
     /// Looks at what was hinted at and at what is due. Answers when to look again; `None` if
     /// something is due that can only be decided when Rollcall has heard more.
     async fn pass(
-        &self,
+        self: &Arc<Self>,
         hinted: &mut Vec<Hint>,
         waiting: &mut HashSet<Unit>,
+        known: &mut HashMap<u16, First>,
         now: Timestamp,
     ) -> Result<Option<Timestamp>> {
         self.follow(hinted, waiting, now).await?;
@@ -154,8 +171,8 @@ impl Expiry {
         }
         // A deadline at exactly now is not yet passed.
         let latest = now - MILLISECOND;
-        let firsts = self.first_looks().await?;
-        let our_turn = |first: &FirstLook| first.at + first.patience;
+        let firsts = self.first_looks(known, now).await?;
+        let our_turn = |first: &FirstLook| first.since + first.patience;
         let Some(next) = firsts.iter().map(our_turn).min() else { return Ok(Some(Timestamp::NEVER)) };
         if next > latest {
             return Ok(Some(next + MILLISECOND));
@@ -176,15 +193,27 @@ impl Expiry {
         Ok((undecided == 0 && !is_held_up).then_some(now))
     }
 
-    async fn first_looks(&self) -> Result<Vec<FirstLook>> {
+    async fn first_looks(&self, known: &mut HashMap<u16, First>, now: Timestamp) -> Result<Vec<FirstLook>> {
         let view = self.ownership.view();
         let firsts = (0..).zip(self.engine.first_looks().await?);
-        let first = |(partition, at): (u16, Option<Timestamp>)| {
+        let first = |(partition, first): (u16, Option<(Timestamp, String)>)| {
             let is_own = view.partitions.binary_search(&partition).is_ok();
             // Nobody else's units are looked at in vain: those are decided that were surely heard of.
             let (patience, slack) =
                 if is_own { (Duration::ZERO, LONGEST_SLACK) } else { (OWNERS_TURN, Duration::ZERO) };
-            Some(FirstLook { partition, at: at?, patience, slack })
+            let Some((at, name)) = first else {
+                known.remove(&partition);
+                return None;
+            };
+            let since = match known.remove(&partition) {
+                _ if is_own => at,
+                Some(known) if known.name == name => known.since.max(at),
+                // Somebody looked at the one that was first.
+                Some(_) => now.max(at),
+                None => at,
+            };
+            known.insert(partition, First { name, since });
+            Some(FirstLook { partition, at, since, patience, slack })
         };
         Ok(firsts.filter_map(first).collect())
     }
@@ -219,24 +248,35 @@ impl Expiry {
 
     /// Looks at every unit of these partitions whose next look is at or before the time beside it.
     /// Answers how many could not be decided.
-    async fn sweep(&self, due: Vec<(u16, Timestamp)>, now: Timestamp) -> Result<usize> {
-        stream::iter(due)
-            .map(|(partition, until)| self.sweep_partition(partition, until, now))
-            .buffer_unordered(AT_ONCE)
-            .try_fold(0, |sum, undecided| async move { Ok(sum + undecided) })
-            .await
+    async fn sweep(self: &Arc<Self>, due: Vec<(u16, Timestamp)>, now: Timestamp) -> Result<usize> {
+        let mut due = due.into_iter();
+        let mut undecided = 0;
+        // Tasks, for deciding and writing down a hundred thousand units is work for every core; they
+        // end with the set.
+        let mut swept = JoinSet::new();
+        loop {
+            for (partition, until) in due.by_ref().take(AT_ONCE - swept.len()) {
+                let expiry = self.clone();
+                swept.spawn(async move { expiry.sweep_partition(partition, until, now).await });
+            }
+            match swept.join_next().await {
+                Some(Ok(of_partition)) => undecided += of_partition?,
+                Some(Err(panicked)) => std::panic::resume_unwind(panicked.into_panic()),
+                None => return Ok(undecided),
+            }
+        }
     }
 
     async fn sweep_partition(&self, partition: u16, until: Timestamp, now: Timestamp) -> Result<usize> {
         let mut undecided = 0;
         loop {
-            let due = self.engine.due(partition, until, undecided, LARGEST_STEP).await?;
+            let due = self.engine.due(partition, until, undecided, MOST_DUE).await?;
             if due.is_empty() {
                 return Ok(undecided);
             }
             self.telemetry.suspects(Source::Sweep, due.len() as u64);
             undecided += self.roll.look(&due, now).await?.len();
-            if due.len() < LARGEST_STEP {
+            if due.len() < MOST_DUE {
                 return Ok(undecided);
             }
         }

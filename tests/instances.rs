@@ -214,6 +214,34 @@ async fn an_owner_that_is_gone_is_covered_after_a_second() {
 }
 
 #[tokio::test]
+async fn an_owner_that_is_slow_and_moves_on_has_no_rivals() {
+    let (_redis, clock, a, b) = overdue().await;
+    let _only_a = a.expire(true, false);
+    until("its own are recorded", async || a.records().await == a.own()).await;
+    let has_looked = async || {
+        let before = a.looked();
+        until("it has looked again", async || a.looked() > before + 2).await;
+    };
+    has_looked().await;
+    clock.advance(SECOND - MILLISECOND);
+    a.roll.canary_returned(clock.now()).await.unwrap();
+    let mut done = 0;
+    for partition in b.ownership.view().partitions.clone() {
+        let first = b.engine.due(partition, clock.now(), 0, 1).await.unwrap();
+        done += first.len();
+        b.roll.look(&first, clock.now()).await.unwrap();
+    }
+    has_looked().await;
+    clock.advance(SECOND / 2);
+    a.roll.canary_returned(clock.now()).await.unwrap();
+    has_looked().await;
+    assert_eq!((a.swept(), b.won()), (a.own(), done), "the owner did something half a second ago");
+    clock.advance(SECOND / 2 + MILLISECOND);
+    until("all are recorded", async || a.records().await == UNITS).await;
+    until("all is counted", async || (a.won(), b.won()) == (UNITS - done, done)).await;
+}
+
+#[tokio::test]
 async fn an_owner_that_is_slow_and_those_who_cover_for_it_record_each_silence_once() {
     let (_redis, clock, a, b) = overdue().await;
     clock.advance(SECOND);

@@ -116,12 +116,12 @@ pub trait UnitStore: Send + Sync {
     /// How many partitions the units are spread over.
     fn partitions(&self) -> u16;
 
-    /// Units of a partition whose next look is at or before `until`, by that time, without the
-    /// first `skip`; at most `limit`.
+    /// Units of a partition whose next look is at or before `until`: of all by that time the `limit`
+    /// that come after the first `skip`, in the order in which the engine reads them best.
     async fn due(&self, partition: u16, until: Timestamp, skip: usize, limit: usize) -> Result<Vec<Unit>>;
 
-    /// The earliest next look of each partition.
-    async fn first_looks(&self) -> Result<Vec<Option<Timestamp>>>;
+    /// The earliest next look of each partition, and the name of the unit that it is for.
+    async fn first_looks(&self) -> Result<Vec<Option<(Timestamp, String)>>>;
 }
 
 /// How far Rollcall has heard.

@@ -31,6 +31,9 @@ pub type Rules = HashMap<Kind, KindRules>;
 /// heartbeats come faster than two round trips still gets its turn within a few.
 const ATTEMPTS: usize = 8;
 
+/// Suspects that are looked at in one go: enough for the engine to have work while they are decided.
+const LARGEST_LOOK: usize = 4 * LARGEST_STEP;
+
 /// When to look again at a unit whose kind is not configured.
 const WITHOUT_RULES: Duration = Duration::from_secs(3600);
 
@@ -257,7 +260,7 @@ impl Roll {
     /// is up. Answers with those about whom Rollcall has not heard far enough to say.
     pub async fn look(&self, suspects: &[Unit], now: Timestamp) -> Result<Vec<Unit>> {
         let mut undecided = Vec::new();
-        for step in suspects.chunks(LARGEST_STEP) {
+        for step in suspects.chunks(LARGEST_LOOK) {
             let mut changes = Vec::new();
             let mut takes = Vec::new();
             let read = self.engine.read(step).await?;

@@ -288,6 +288,19 @@ pub async fn a_decision_from_facts_that_changed_is_void<G: Ground>(world: World<
     assert_eq!(world.read(&unit).await.facts.unwrap().labels["site"], "north");
 }
 
+pub async fn of_two_changes_of_one_unit_in_one_step_one_is_applied<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    let before = world.read(&unit).await;
+    let rules = &world.roll.rules()[&unit.kind];
+    let verdict = rollcall::presence::look(&before, rules, &world.roll.hearing(), world.hours(49));
+    let rollcall::presence::Verdict::Offline(change) = verdict else { panic!("{verdict:?}") };
+    let twice = [(before.clone(), change.clone()), (before, change)];
+    assert_eq!(world.engine.apply(&twice).await.unwrap(), [true, false]);
+    assert_eq!(world.told().await.len(), 1);
+}
+
 pub async fn a_unit_that_was_never_seen_is_reported_from_its_registration<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     world.roll.register(&unit, &Registration::default(), world.at(9)).await.unwrap();

@@ -139,9 +139,9 @@ impl Keys {
         u32::from(crc / self.partitions) % self.pages()
     }
 
-    /// The page of facts that holds a unit.
-    pub fn facts(&self, unit: &Unit) -> String {
-        self.facts_page(self.partition(unit), self.page(unit))
+    /// The partition and the page of a unit.
+    pub fn home(&self, unit: &Unit) -> (u16, u32) {
+        (self.partition(unit), self.page(unit))
     }
 
     pub fn facts_page(&self, partition: u16, page: u32) -> String {
@@ -194,7 +194,8 @@ mod tests {
         let mut pages = std::collections::HashMap::<String, u32>::new();
         for n in 0..160_000 {
             let unit: Unit = format!("detector:unit-{n:06}").parse().unwrap();
-            *pages.entry(keys.facts(&unit)).or_default() += 1;
+            let (partition, page) = keys.home(&unit);
+            *pages.entry(keys.facts_page(partition, page)).or_default() += 1;
         }
         // Ten to a page on average. Redis packs up to 128 fields of a hash.
         assert!(pages.len() > 16_000, "only {} pages are used", pages.len());

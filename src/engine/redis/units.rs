@@ -3,6 +3,11 @@
 //! # Why batches of a few hundred
 //! A pipeline of 200 heartbeats keeps the server busy for about a millisecond. Longer ones gain
 //! nothing and make everybody else wait; several are under way at once.
+//!
+//! # Why by page
+//! When very many units are due at once, reading and applying go page by page: one command for all
+//! facts on a page. That reads a unit in 1.6 µs of the server's time instead of 2.5. Applying takes
+//! ten times as long, and most of that are the places of the unit and of its record in sorted sets.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +22,9 @@ use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
 
 const BATCH: usize = 200;
 
+/// The arguments of `apply.lua` for each change.
+const COLUMNS: usize = 11;
+
 #[async_trait]
 impl UnitStore for RedisEngine {
     async fn refresh(&self, beats: &[Refresh]) -> Result<Vec<bool>> {
@@ -30,12 +38,12 @@ impl UnitStore for RedisEngine {
     }
 
     async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
-        let mut partitions: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
-        for (place, (seen, _)) in changes.iter().enumerate() {
-            partitions.entry(self.keys.partition(&seen.unit)).or_default().push(place);
-        }
-        let steps = partitions.iter().flat_map(|(partition, places)| {
-            places.chunks(BATCH).map(|places| self.apply_step(*partition, places, changes))
+        let unit = |place: &usize| &changes[*place].0.unit;
+        let mut places: Vec<usize> = (0..changes.len()).collect();
+        places.sort_by_cached_key(|place| (self.keys.home(unit(place)), unit(place).clone()));
+        let partition = |place: &usize| self.keys.partition(unit(place));
+        let steps = places.chunk_by(|a, b| partition(a) == partition(b)).flat_map(|places| {
+            places.chunks(BATCH).map(|step| self.apply_step(partition(&step[0]), step, changes))
         });
         let mut applied = vec![false; changes.len()];
         for (place, answer) in try_join_all(steps).await?.into_iter().flatten() {
@@ -53,12 +61,14 @@ impl UnitStore for RedisEngine {
         let mut pipe = pipe();
         pipe.zrangebyscore_limit(deadlines, "-inf", until.as_millis(), skip as isize, limit as isize);
         let (names,): (Vec<String>,) = self.topology.send("due", &pipe).await?;
-        names.iter().map(|name| parse_unit(name)).collect()
+        let mut units = names.iter().map(|name| parse_unit(name)).collect::<Result<Vec<Unit>>>()?;
+        units.sort_by_cached_key(|unit| self.keys.page(unit));
+        Ok(units)
     }
 
-    async fn first_looks(&self) -> Result<Vec<Option<Timestamp>>> {
+    async fn first_looks(&self) -> Result<Vec<Option<(Timestamp, String)>>> {
         let keys = (0..self.keys.partitions()).map(|p| self.keys.in_partition(p, "deadlines"));
-        first_scores(self, "first_looks", keys).await
+        firsts(self, "first_looks", keys).await
     }
 }
 
@@ -109,17 +119,33 @@ impl RedisEngine {
     }
 
     async fn read_step(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
+        let mut places: Vec<usize> = (0..units.len()).collect();
+        let home = |place: &usize| self.keys.home(&units[*place]);
+        places.sort_by_cached_key(home);
         let mut pipe = pipe();
-        for unit in units {
-            pipe.get(self.keys.alive(unit));
-            pipe.hget(self.keys.facts(unit), unit.to_string());
+        // Keys before facts, and what is in the same place in one command.
+        for places in places.chunk_by(|a, b| home(a).0 == home(b).0) {
+            pipe.mget(places.iter().map(|&place| self.keys.alive(&units[place])).collect::<Vec<_>>());
         }
-        let values: Vec<Option<String>> = self.topology.send("read", &pipe).await?;
-        let mut values = values.into_iter();
-        let mut next = || values.next().flatten();
-        units.iter().map(|unit| snapshot(unit.clone(), next(), next())).collect()
+        for places in places.chunk_by(|a, b| home(a) == home(b)) {
+            let (partition, page) = home(&places[0]);
+            let get = pipe.cmd("HMGET").arg(self.keys.facts_page(partition, page));
+            for &place in places {
+                get.arg(units[place].to_string());
+            }
+        }
+        let values: Vec<Vec<Option<String>>> = self.topology.send("read", &pipe).await?;
+        let mut values: Vec<Option<String>> = values.into_iter().flatten().collect();
+        let facts = values.split_off(places.len().min(values.len()));
+        let mut found: Vec<Option<Snapshot>> = vec![None; units.len()];
+        for ((place, alive), facts) in places.into_iter().zip(values).zip(facts) {
+            found[place] = Some(snapshot(units[place].clone(), alive, facts)?);
+        }
+        let missing = || EngineError::Damaged("redis answered less than it was asked for".to_owned());
+        found.into_iter().map(|found| found.ok_or_else(missing)).collect()
     }
 
+    /// `places` by page, and those of one unit one after the other.
     async fn apply_step(
         &self,
         partition: u16,
@@ -131,11 +157,22 @@ impl RedisEngine {
             script.key(self.keys.in_partition(partition, name));
         }
         script.key(self.keys.outbox(partition));
+        let page = |place: usize| self.keys.page(&changes[place].0.unit);
+        let pages: Vec<(u32, usize)> =
+            places.chunk_by(|a, b| page(*a) == page(*b)).map(|on| (page(on[0]), on.len())).collect();
+        script.arg(pages.len());
+        for (page, count) in pages {
+            script.key(self.keys.facts_page(partition, page)).arg(count);
+        }
+        let mut rows = Vec::with_capacity(places.len());
         for &place in places {
             let (seen, change) = &changes[place];
-            script.key(self.keys.alive(&seen.unit)).key(self.keys.facts(&seen.unit));
-            for argument in arguments(seen, change)? {
-                script.arg(argument);
+            script.key(self.keys.alive(&seen.unit));
+            rows.push(arguments(seen, change)?);
+        }
+        for column in 0..COLUMNS {
+            for row in &rows {
+                script.arg(&row[column]);
             }
         }
         let answers: Vec<u8> = self.topology.run("apply", &script).await?;
@@ -148,8 +185,8 @@ fn set_alive(pipe: &mut Pipeline, key: &str, at: i64, beat: &Refresh) {
     pipe.cmd("SET").arg(key).arg(at).arg("PX").arg(ttl).arg("XX").arg("GET");
 }
 
-/// The eleven arguments of `apply.lua` for one change.
-fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; 11]> {
+/// The arguments of `apply.lua` for one change, one for each column.
+fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
     let (value, ttl) = match change.key {
         KeyChange::Keep => (String::new(), String::new()),
         KeyChange::Delete => ("-".to_owned(), String::new()),
@@ -225,19 +262,19 @@ pub(super) fn from_json<T: serde::de::DeserializeOwned>(what: &str, text: &str) 
         .map_err(|error| EngineError::Damaged(format!("{what} in redis cannot be read: {error}")))
 }
 
-/// The smallest score of each of several sorted sets.
-pub(super) async fn first_scores(
+/// The first member of each of several sorted sets, and its score.
+async fn firsts(
     engine: &RedisEngine,
     name: &'static str,
     keys: impl Iterator<Item = String>,
-) -> Result<Vec<Option<Timestamp>>> {
+) -> Result<Vec<Option<(Timestamp, String)>>> {
     let mut pipe = pipe();
     for key in keys {
         pipe.zrange_withscores(key, 0, 0);
     }
     let firsts: Vec<Vec<(String, f64)>> = engine.topology.send(name, &pipe).await?;
-    let first = |first: Vec<(String, f64)>| first.first().map(|(_, at)| Timestamp::from_millis(*at as i64));
-    Ok(firsts.into_iter().map(first).collect())
+    let first = |(member, at)| (Timestamp::from_millis(at as i64), member);
+    Ok(firsts.into_iter().map(|found| found.into_iter().next().map(first)).collect())
 }
 
 /// The smallest score of several sorted sets.
@@ -246,5 +283,5 @@ pub(super) async fn first_score(
     name: &'static str,
     keys: impl Iterator<Item = String>,
 ) -> Result<Option<Timestamp>> {
-    Ok(first_scores(engine, name, keys).await?.into_iter().flatten().min())
+    Ok(firsts(engine, name, keys).await?.into_iter().flatten().map(|(at, _)| at).min())
 }

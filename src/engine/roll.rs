@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use tokio::sync::Notify;
 
 use super::declared::Declarations;
@@ -39,6 +39,9 @@ const ATTEMPTS: usize = 8;
 
 /// Heartbeats that take the fast road together, see the head of this file.
 const BATCH: usize = 200;
+
+/// Steps of admission that are under way at once; no unit is in two of them.
+const STEPS_AT_ONCE: usize = 4;
 
 /// When to look again at a unit whose kind is not configured.
 const WITHOUT_RULES: Duration = Duration::from_secs(3600);
@@ -171,8 +174,12 @@ impl Roll {
         }
         rest.append(&mut left);
         self.telemetry.heartbeats(Heard::Refreshed, refreshed);
-        for step in self.one_of_each_unit(rest) {
-            self.admit(&step, now).await?;
+        for round in one_of_each_unit(rest) {
+            for steps in round.chunks(STEPS_AT_ONCE * LARGEST_STEP) {
+                let steps = steps.chunks(LARGEST_STEP).map(|step| self.admit(step, now));
+                // Each goes on to its end, also if another fails: what it applied is told.
+                join_all(steps).await.into_iter().collect::<Result<()>>()?;
+            }
         }
         Ok(())
     }
@@ -209,26 +216,6 @@ impl Roll {
             }
         }
         Ok(batch)
-    }
-
-    /// Cuts heartbeats into steps of bounded size in which no unit comes twice, in order: two
-    /// decisions about one unit cannot both be made from one snapshot.
-    fn one_of_each_unit<'a>(&self, beats: Vec<&'a Heartbeat>) -> Vec<Vec<&'a Heartbeat>> {
-        let mut steps: Vec<Vec<&Heartbeat>> = Vec::new();
-        let mut inside: HashSet<&Unit> = HashSet::new();
-        for beat in beats {
-            if !self.rules.contains_key(&beat.unit.kind) {
-                continue;
-            }
-            let full = steps.last().is_none_or(|step| step.len() >= LARGEST_STEP);
-            if full || inside.contains(&beat.unit) {
-                steps.push(Vec::new());
-                inside.clear();
-            }
-            inside.insert(&beat.unit);
-            steps.last_mut().expect("one was just made").push(beat);
-        }
-        steps
     }
 
     /// Decides upon heartbeats that the fast road did not take.
@@ -385,6 +372,22 @@ struct Batch<'a> {
 /// the fast road: somebody who looks just then must not find the unit's time up.
 fn is_timely(beat: &Heartbeat, rules: &KindRules, now: Timestamp) -> bool {
     now.since(beat.at) < rules.policy.timeout / 2
+}
+
+/// Cuts heartbeats into rounds in which no unit comes twice, in order: two decisions about one unit
+/// cannot both be made from one snapshot.
+fn one_of_each_unit(beats: Vec<&Heartbeat>) -> Vec<Vec<&Heartbeat>> {
+    let mut rounds: Vec<Vec<&Heartbeat>> = Vec::new();
+    let mut inside: HashSet<&Unit> = HashSet::new();
+    for beat in beats {
+        if rounds.is_empty() || inside.contains(&beat.unit) {
+            rounds.push(Vec::new());
+            inside.clear();
+        }
+        inside.insert(&beat.unit);
+        rounds.last_mut().expect("one was just made").push(beat);
+    }
+    rounds
 }
 
 /// A unit whose kind is configured no more has no deadline; it is looked at again later, in case

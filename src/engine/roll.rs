@@ -14,7 +14,7 @@
 //! came of the one before goes into the mirror; only the making of the first and the end of the last
 //! find it idle.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -29,6 +29,10 @@ use crate::presence::{
     Registration, Snapshot, Transition, Unit, Verdict,
 };
 use crate::telemetry::{Take, Telemetry};
+
+mod rounds;
+
+use rounds::one_of_each_unit;
 
 /// The rules of every configured kind.
 pub type Rules = HashMap<Kind, KindRules>;
@@ -372,22 +376,6 @@ struct Batch<'a> {
 /// the fast road: somebody who looks just then must not find the unit's time up.
 fn is_timely(beat: &Heartbeat, rules: &KindRules, now: Timestamp) -> bool {
     now.since(beat.at) < rules.policy.timeout / 2
-}
-
-/// Cuts heartbeats into rounds in which no unit comes twice, in order: two decisions about one unit
-/// cannot both be made from one snapshot.
-fn one_of_each_unit(beats: Vec<&Heartbeat>) -> Vec<Vec<&Heartbeat>> {
-    let mut rounds: Vec<Vec<&Heartbeat>> = Vec::new();
-    let mut inside: HashSet<&Unit> = HashSet::new();
-    for beat in beats {
-        if rounds.is_empty() || inside.contains(&beat.unit) {
-            rounds.push(Vec::new());
-            inside.clear();
-        }
-        inside.insert(&beat.unit);
-        rounds.last_mut().expect("one was just made").push(beat);
-    }
-    rounds
 }
 
 /// A unit whose kind is configured no more has no deadline; it is looked at again later, in case

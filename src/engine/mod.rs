@@ -84,10 +84,10 @@ pub enum EngineError {
 pub type Result<T> = std::result::Result<T, EngineError>;
 
 /// A heartbeat of a unit that is expected to be present, ready to be written.
-#[derive(Clone, Debug)]
-pub struct Refresh {
+#[derive(Clone, Copy, Debug)]
+pub struct Refresh<'a> {
     /// Who.
-    pub unit: Unit,
+    pub unit: &'a Unit,
     /// When it was heard.
     pub at: Timestamp,
     /// How long its key stands from now.
@@ -102,7 +102,7 @@ pub trait UnitStore: Send + Sync {
     /// Writes heartbeats of units that are present. Answers, in order, whether each was applied;
     /// one that was not (there is no key, or it holds a newer heartbeat) has to be decided upon.
     /// Safe to repeat.
-    async fn refresh(&self, beats: &[Refresh]) -> Result<Vec<bool>>;
+    async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>>;
 
     /// Reads units as they are now, in order. Reading an expiry key that is overdue makes it
     /// expire.

@@ -132,6 +132,12 @@ impl Keys {
         format!("{}:{{p{}}}:alive:{unit}", self.prefix, self.partition(unit))
     }
 
+    /// What the expiry keys of a partition begin with; the name of the unit follows.
+    pub fn begin_alive(&self, partition: u16, key: &mut String) {
+        key.clear();
+        key.extend([self.prefix.as_str(), ":{p", &partition.to_string(), "}:alive:"]);
+    }
+
     /// The number of the page that holds the facts of a unit: the high part of the checksum, whose low
     /// part made the partition.
     pub fn page(&self, unit: &Unit) -> u32 {
@@ -182,7 +188,11 @@ mod tests {
         let keys = Keys::new("rollcall", 16);
         let unit: Unit = "detector:a}:alive:b".parse().unwrap();
         let key = keys.alive(&unit);
-        assert_eq!(keys.unit_of_alive(&key), Some(unit));
+        assert_eq!(keys.unit_of_alive(&key), Some(unit.clone()));
+        let mut written = "of another".to_owned();
+        keys.begin_alive(keys.partition(&unit), &mut written);
+        unit.write_into(&mut written);
+        assert_eq!(written, key);
         for other in [key.replacen("rollcall", "other", 1), key.replacen("{p", "{p9", 1), "x".into()] {
             assert_eq!(keys.unit_of_alive(&other), None, "{other}");
         }

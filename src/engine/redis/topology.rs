@@ -12,7 +12,7 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::io::tcp::TcpSettings;
 use redis::{
     Client, ErrorKind, FromRedisValue, IntoConnectionInfo, Pipeline, ProtocolVersion, RedisError,
-    ScriptInvocation, ServerErrorKind,
+    RedisResult, ScriptInvocation, ServerErrorKind, Value,
 };
 use tokio::time::Instant;
 
@@ -65,6 +65,18 @@ impl Topology {
         self.judge(name, began, answer)
     }
 
+    /// Sends commands as one batch, at least one, and lets `read` have what the server said to each.
+    pub async fn send_raw<T>(
+        &self,
+        name: &'static str,
+        pipe: &Pipeline,
+        read: impl FnOnce(Vec<Value>) -> RedisResult<T>,
+    ) -> Result<T> {
+        let began = Instant::now();
+        let answers = self.connection.clone().send_packed_commands(pipe, 0, pipe.len()).await;
+        self.judge(name, began, answers.and_then(first_error).and_then(read))
+    }
+
     /// Runs a script; one that the server does not know is loaded first.
     pub async fn run<T: FromRedisValue>(
         &self,
@@ -76,7 +88,7 @@ impl Topology {
         self.judge(name, began, answer)
     }
 
-    fn judge<T>(&self, name: &'static str, began: Instant, answer: redis::RedisResult<T>) -> Result<T> {
+    fn judge<T>(&self, name: &'static str, began: Instant, answer: RedisResult<T>) -> Result<T> {
         self.telemetry.engine_command(name, began.elapsed());
         match answer {
             Ok(answer) => {
@@ -101,6 +113,14 @@ pub async fn few_at_once<T>(steps: Vec<impl Future<Output = Result<T>>>) -> Resu
 
 /// How many scripts of one step are under way at once: while one runs, the next is there.
 const UNDER_WAY: usize = 2;
+
+/// What the server said, unless it refused something.
+fn first_error(answers: Vec<Value>) -> RedisResult<Vec<Value>> {
+    match answers.iter().find(|answer| matches!(answer, Value::ServerError(_))) {
+        None => Ok(answers),
+        Some(error) => Err(error.clone().extract_error().expect_err("it is one")),
+    }
+}
 
 /// How connections are kept up.
 pub fn manager() -> ConnectionManagerConfig {

@@ -100,7 +100,12 @@ impl Fleet {
 
     async fn hear(&self, units: &[&str]) {
         let now = self.clock.now();
-        let beat = |unit: &&str| Heartbeat { unit: the(unit), at: now, declared: Declared::default() };
+        let beat = |unit: &&str| Heartbeat {
+            unit: the(unit),
+            at: now,
+            not_before: None,
+            declared: Declared::default(),
+        };
         let beats: Vec<Heartbeat> = units.iter().map(beat).collect();
         self.roll.hear(&beats, now).await.unwrap();
     }

@@ -95,7 +95,12 @@ impl Instance {
     }
 
     async fn hear(&self, unit: &Unit) {
-        let beat = Heartbeat { unit: unit.clone(), at: self.clock.now(), declared: Declared::default() };
+        let beat = Heartbeat {
+            unit: unit.clone(),
+            at: self.clock.now(),
+            not_before: None,
+            declared: Declared::default(),
+        };
         self.roll.hear(&[beat], self.clock.now()).await.unwrap();
     }
 
@@ -170,7 +175,7 @@ async fn overdue() -> (Redis, Clock, Instance, Instance) {
     let a = Instance::new("a", &redis, &clock).await;
     let b = Instance::new("b", &redis, &clock).await;
     let now = clock.now();
-    let beat = |unit: Unit| Heartbeat { unit, at: now, declared: Declared::default() };
+    let beat = |unit: Unit| Heartbeat { unit, at: now, not_before: None, declared: Declared::default() };
     a.roll.canary_returned(now).await.unwrap();
     a.roll.hear(&units().into_iter().map(beat).collect::<Vec<_>>(), now).await.unwrap();
     clock.advance(TIMEOUT + MILLISECOND);

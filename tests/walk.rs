@@ -54,7 +54,12 @@ impl Fleet {
 
     async fn hear(&self, count: usize) {
         let now = self.clock.now();
-        let beat = |number| Heartbeat { unit: unit(number), at: now, declared: Declared::default() };
+        let beat = |number| Heartbeat {
+            unit: unit(number),
+            at: now,
+            not_before: None,
+            declared: Declared::default(),
+        };
         let beats: Vec<Heartbeat> = (0..count).map(beat).collect();
         self.roll.hear(&beats, now).await.unwrap();
     }
@@ -211,7 +216,7 @@ async fn units_are_counted_by_label_and_values_that_are_gone_leave() {
     let at = |site: &str| {
         let labels = [("site".to_owned(), site.to_owned())].into();
         let declared = Declared { labels, ..Declared::default() };
-        Heartbeat { unit: unit(1), at: fleet.clock.now(), declared }
+        Heartbeat { unit: unit(1), at: fleet.clock.now(), not_before: None, declared }
     };
     fleet.hear(3).await;
     fleet.roll.hear(&[at("north")], fleet.clock.now()).await.unwrap();

@@ -58,7 +58,10 @@ impl Fleet {
 
     /// A heartbeat of each unit.
     pub fn beats(&self, at: Timestamp) -> Vec<Heartbeat> {
-        self.0.clone().map(|n| Heartbeat { unit: unit(n), at, declared: Default::default() }).collect()
+        self.0
+            .clone()
+            .map(|n| Heartbeat { unit: unit(n), at, not_before: None, declared: Default::default() })
+            .collect()
     }
 }
 

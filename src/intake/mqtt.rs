@@ -315,8 +315,8 @@ impl Connection {
             Some(ack) => self.given.is_new(ack.packet, publish.dup, topic, payload, now),
         };
         let (mut what, arrived) = if is_new {
-            let counts_for = self.given.counts_for(now);
-            self.reader.read(&Message { topic, payload, retain: publish.retain, counts_for })
+            let under_way = self.given.under_way(now);
+            self.reader.read(&Message { topic, payload, retain: publish.retain, under_way })
         } else {
             // Behind the first one in the queue, so that it is acknowledged after that is recorded.
             (What::Nothing, now)

@@ -35,8 +35,8 @@ pub(super) struct Message<'a> {
     pub topic: &'a [u8],
     pub payload: &'a [u8],
     pub retain: bool,
-    /// The moment for which it counts: now, or earlier if it was under way for long.
-    pub counts_for: Timestamp,
+    /// When it was sent, at the earliest and at the latest, if it was under way for long.
+    pub under_way: Option<(Timestamp, Timestamp)>,
 }
 
 /// Reads messages.
@@ -89,8 +89,8 @@ impl Reader {
         }
         let mut odd = Oddities::default();
         let sender = self.topics.sender(topic, &mut odd)?;
-        let spoken =
-            payload::read(message.payload, &self.fields, &sender.rules, message.counts_for, &mut odd);
+        let latest = message.under_way.map_or(arrived, |(_, latest)| latest.min(arrived));
+        let spoken = payload::read(message.payload, &self.fields, &sender.rules, latest, &mut odd);
         if let (Some(most), Some(sent)) = (self.max_age, spoken.sent)
             && arrived.since(sent) > most
         {
@@ -102,7 +102,8 @@ impl Reader {
         for (oddity, what) in odd.take() {
             self.telemetry.payload_odd(&sender.unit, oddity, &what);
         }
-        Ok(What::Heartbeat(Heartbeat { unit: sender.unit, at: spoken.at, declared }))
+        let not_before = message.under_way.map(|(earliest, _)| earliest);
+        Ok(What::Heartbeat(Heartbeat { unit: sender.unit, at: spoken.at, not_before, declared }))
     }
 }
 
@@ -140,7 +141,7 @@ mod tests {
     }
 
     fn read(reader: &Reader, topic: &str, payload: &[u8], retain: bool) -> What {
-        reader.read(&Message { topic: topic.as_bytes(), payload, retain, counts_for: NOW }).0
+        reader.read(&Message { topic: topic.as_bytes(), payload, retain, under_way: None }).0
     }
 
     #[test]
@@ -166,7 +167,7 @@ mod tests {
             assert_eq!(read(&reader, topic, payload, retain), What::Nothing, "{topic}");
             assert_eq!(count(&reader, reason), 1, "{reason}");
         }
-        let message = Message { topic: b"\xff", payload: b"", retain: false, counts_for: NOW };
+        let message = Message { topic: b"\xff", payload: b"", retain: false, under_way: None };
         assert_eq!(reader.read(&message).0, What::Nothing);
         assert_eq!(count(&reader, "bad_topic"), 2);
         assert!(matches!(read(&reader, "north/7/data", &large[..1024], false), What::Heartbeat(_)));

@@ -89,11 +89,21 @@ fn come_back(
 ) -> (Heard, Option<Change>) {
     let back = Facts { standing: Standing::Present, last_seen: beat.at, ..facts.clone() };
     let back = declare(back, beat);
-    if beat.at <= facts.last_seen || times(&back, beat.at, &back.policy(rules), hearing).deadline < now {
+    let sent = beat.not_before.map_or(beat.at, |earliest| earliest.min(beat.at));
+    if sent <= facts.last_seen + same_word(silence)
+        || times(&back, beat.at, &back.policy(rules), hearing).deadline < now
+    {
         return (Heard::Stale, None);
     }
     let record = facts.closed(&seen.unit, silence, beat.at, Closing::Return);
     (Heard::Back, Some(Change { record: Some(record), ..present(back, rules, hearing, now) }))
+}
+
+/// How much later than the last one a heartbeat of an offline unit may be and still say nothing new.
+/// Several instances hear the same message some milliseconds apart, and one that was kept from
+/// writing it down must not bring back whom another has seen die. Who lives speaks again.
+fn same_word(silence: &Silence) -> Duration {
+    (silence.allowed / 10).min(Duration::from_secs(1))
 }
 
 fn declare(mut facts: Facts, beat: &Heartbeat) -> Facts {

@@ -70,7 +70,7 @@ impl<G: Ground> World<G> {
     }
 
     pub fn beat(&self, unit: &Unit, at: Timestamp) -> Heartbeat {
-        Heartbeat { unit: unit.clone(), at, declared: Declared::default() }
+        Heartbeat { unit: unit.clone(), at, not_before: None, declared: Declared::default() }
     }
 
     /// A heartbeat arrives at the moment that it is for.

@@ -33,7 +33,7 @@ fn stranger(unit: Unit) -> Snapshot {
 }
 
 fn beat(unit: Unit, at: Timestamp) -> Heartbeat {
-    Heartbeat { unit, at, declared: Declared::default() }
+    Heartbeat { unit, at, not_before: None, declared: Declared::default() }
 }
 
 /// What an engine does, in a map.
@@ -471,7 +471,7 @@ proptest! {
                         labels: Labels::new(),
                         sleep: sleeps.map(Duration::from_secs),
                     };
-                    model.hear(&Heartbeat { unit: whose, at: now - seconds(late), declared }, &hearing, now);
+                    model.hear(&Heartbeat { unit: whose, at: now - seconds(late), not_before: None, declared }, &hearing, now);
                 }
                 Event::Look => model.look(&whose, &hearing, now),
                 Event::Register { timeout, pause } => {

@@ -30,6 +30,7 @@ mod tests {
         let beat = |unit: &str, at| Heartbeat {
             unit: unit.parse().unwrap(),
             at: Timestamp::from_millis(at),
+            not_before: None,
             declared: Default::default(),
         };
         let beats = [("a:1", 1), ("a:2", 2), ("a:1", 3), ("a:3", 4), ("a:1", 5)].map(|(u, at)| beat(u, at));

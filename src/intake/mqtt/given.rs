@@ -7,11 +7,11 @@
 //! # How old a message may be
 //! Messages come in their old order, canaries between. What follows a canary was sent after it and
 //! before the next one: that is less than a gap later, or the time up to it is blind. So a message that
-//! comes more than a gap after the canary before it was sent has been under way, and counts for the moment
-//! of that canary: too early by less than a gap, by blind time, or by what somebody else heard; and never
-//! too late, so that the last word of a unit, come by two ways, is one word. How far a process that is no
-//! more had come with the session that it leaves behind, the engine knows. What a new session brings was
-//! sent after it began.
+//! comes more than a gap after the canary before it was sent has been under way, and was sent between that
+//! canary and a gap after it. A unit that is present was heard at the later of the two: it is never told
+//! too early. One that is offline is back only if it was silent at the earlier one already: its last word,
+//! come by two ways, is one word. How far a process that is no more had come with the session that it
+//! leaves behind, the engine knows. What a new session brings was sent after it began.
 //!
 //! A wire that stalls in both directions keeps our canaries from the broker as well: then messages come
 //! first that were sent after them, and for how long nobody can say. So where no canary came for longer
@@ -71,9 +71,11 @@ impl Given {
         }
     }
 
-    /// The moment for which a message counts that comes now.
-    pub fn counts_for(&self, now: Timestamp) -> Timestamp {
-        self.canary.filter(|canary| now.since(*canary) > self.gap).unwrap_or(now)
+    /// When a message that comes now was sent, at the earliest and at the latest, if it was under way
+    /// for long.
+    pub fn under_way(&self, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
+        let canary = self.canary.filter(|canary| now.since(*canary) > self.gap)?;
+        Some((canary, canary + self.gap))
     }
 
     /// Whether no canary says how old a heartbeat is that comes now.
@@ -150,23 +152,22 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_was_under_way_counts_for_the_canary_before_it() {
+    fn a_message_that_was_under_way_was_sent_within_a_gap_after_the_canary_before_it() {
         let mut given = Given::new(None, MOST, GAP);
-        assert_eq!(given.counts_for(at(900)), at(900));
+        assert_eq!(given.under_way(at(900)), None);
         given.canary_returned(at(100), at(100));
-        for (now, expected) in [(110, 110), (130, 130), (131, 100), (900, 100)] {
-            assert_eq!(given.counts_for(at(now)), at(expected));
-        }
+        assert_eq!(given.under_way(at(130)), None);
+        assert_eq!(given.under_way(at(131)), Some((at(100), at(130))));
         // Canaries that were under way for as long say how it went on.
         given.canary_returned(at(120), at(120));
-        assert_eq!(given.counts_for(at(901)), at(120));
+        assert_eq!(given.under_way(at(901)), Some((at(120), at(150))));
         given.canary_returned(at(110), at(110));
-        assert_eq!(given.counts_for(at(902)), at(120));
+        assert_eq!(given.under_way(at(902)), Some((at(120), at(150))));
     }
 
     #[test]
     fn a_new_process_goes_by_how_far_the_one_before_had_heard() {
-        assert_eq!(Given::new(Some(at(50)), MOST, GAP).counts_for(at(900)), at(50));
+        assert_eq!(Given::new(Some(at(50)), MOST, GAP).under_way(at(900)), Some((at(50), at(80))));
     }
 
     #[test]
@@ -187,8 +188,8 @@ mod tests {
         is_new(&mut given, 1, false, "a", 100);
         given.connection_lost();
         given.session_began(at(900));
-        assert_eq!(given.counts_for(at(910)), at(910));
-        assert_eq!(given.counts_for(at(990)), at(900), "but not how long after it");
+        assert_eq!(given.under_way(at(910)), None);
+        assert_eq!(given.under_way(at(990)), Some((at(900), at(930))), "but not how long after it");
         assert!(is_new(&mut given, 1, true, "a", 910), "it is not what came before");
     }
 

@@ -151,8 +151,10 @@ impl Evidence {
         // What was lost with the engine's data is not known to anybody any more.
         let lost = self.losses.iter().map(|loss| loss.to).filter(|to| seen < *to);
         let lost = lost.map(|to| to + TIMEOUT).max();
-        // But the silence had lasted for what is allowed when it was detected.
-        let latest = record.detected_at + SKEW - TIMEOUT;
+        // But the silence had lasted for what is allowed when it was detected, unless words were lost in
+        // time that is known to be blind.
+        let unheard = if disturbed.is_some() { 2 * GAP } else { Duration::ZERO };
+        let latest = record.detected_at + SKEW + unheard - TIMEOUT;
         let reach =
             disturbed.max(lost).map_or(seen, |reach| reach.max(seen)).max(seen + LATE_LOOK).min(latest);
         let within = |beat: &usize| *beat == first || device.beats[*beat].sent <= reach;

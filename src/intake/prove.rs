@@ -109,10 +109,7 @@ impl Prover {
         sent_at: Timestamp,
         link: &watch::Receiver<Link>,
     ) -> Option<()> {
-        let (number, release) = {
-            let link = link.borrow();
-            (link.number, link.release)
-        };
+        let (number, release) = link.borrow().standing();
         if number != member.connection || writer.clock.now().since(sent_at) > writer.roll.gap() {
             return Some(());
         }
@@ -133,10 +130,7 @@ impl Prover {
         sent_at: Timestamp,
         link: &watch::Receiver<Link>,
     ) -> Option<()> {
-        let (number, release) = {
-            let link = link.borrow();
-            (link.number, link.release)
-        };
+        let (number, release) = link.borrow().standing();
         // What comes late from a connection that is no more proves nothing about this one.
         if number != member.connection {
             return Some(());

@@ -10,6 +10,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
+use crate::trust;
+
 /// Settings of TLS that work.
 #[derive(Clone)]
 pub struct Tls(pub(super) Arc<ClientConfig>);
@@ -71,7 +73,7 @@ impl Tls {
 
 fn roots(ca: Option<&Path>) -> Result<RootCertStore, TlsError> {
     let Some(ca) = ca else {
-        return Ok(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() });
+        return Ok(trust::authorities());
     };
     let mut roots = RootCertStore::empty();
     for certificate in certificates(CA, ca)? {

@@ -87,21 +87,11 @@ impl AlertStore for RedisEngine {
     }
 
     async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<()> {
-        let mut pipe = pipe();
-        for delivery in deliveries {
-            let partition = self.keys.partition_of_group(&delivery.group.key);
-            pipe.cmd("ZADD").arg(self.keys.of(partition, "queue", &delivery.receiver));
-            pipe.arg("XX").arg(until.as_millis()).arg(&delivery.group.key).ignore();
-        }
-        self.topology.send("prolong", &pipe).await
+        self.put_off("prolong", deliveries.iter().map(AsRef::as_ref), until).await
     }
 
     async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
-        let partition = self.keys.partition_of_group(&delivery.group.key);
-        let mut pipe = pipe();
-        pipe.cmd("ZADD").arg(self.keys.of(partition, "queue", &delivery.receiver));
-        pipe.arg("XX").arg(at.as_millis()).arg(&delivery.group.key).ignore();
-        self.topology.send("postpone", &pipe).await
+        self.put_off("postpone", std::iter::once(delivery), at).await
     }
 
     async fn bury(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
@@ -178,6 +168,22 @@ fn silence(record: &OfflineRecord) -> String {
 }
 
 impl RedisEngine {
+    /// Nobody is handed these, or what follows them in their groups, before `at`.
+    async fn put_off(
+        &self,
+        name: &'static str,
+        deliveries: impl Iterator<Item = &Delivery>,
+        at: Timestamp,
+    ) -> Result<()> {
+        let mut pipe = pipe();
+        for delivery in deliveries {
+            let partition = self.keys.partition_of_group(&delivery.group.key);
+            pipe.cmd("ZADD").arg(self.keys.of(partition, "queue", &delivery.receiver));
+            pipe.arg("XX").arg(at.as_millis()).arg(&delivery.group.key).ignore();
+        }
+        self.topology.send(name, &pipe).await
+    }
+
     async fn lease_step(
         &self,
         partition: u16,

@@ -57,8 +57,8 @@ struct Message {
 }
 
 impl Given {
-    /// Nothing yet by this process; `heard` is how far an earlier one has heard with this session. `most`: how many
-    /// messages the broker may have unacknowledged.
+    /// Nothing yet by this process; `heard` is how far an earlier one has heard with this session.
+    /// `most`: how many messages the broker may have unacknowledged.
     pub fn new(heard: Option<Timestamp>, most: u16, gap: Duration) -> Given {
         Given {
             messages: VecDeque::new(),

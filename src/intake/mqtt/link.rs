@@ -35,6 +35,11 @@ impl Link {
         }
     }
 
+    /// The number of the connection that stands, and its release.
+    pub fn standing(&self) -> (u64, Duration) {
+        (self.number, self.release)
+    }
+
     /// Removes the last word of a member, which the broker keeps for whoever comes.
     pub fn remove_last_word(&self, client_id: &str) {
         let Some(client) = &self.client else { return };

@@ -253,7 +253,10 @@ pub trait AlertStore: Send + Sync {
     /// Lets every member join its group, for a notification at the pace given. A member that has
     /// joined before, in this form or a later one, changes nothing, also after it was sent. A
     /// return that comes before its silence was told takes it back: neither is told.
-    async fn join(&self, joins: &[Join], pace: Pace, now: Timestamp) -> Result<()>;
+    ///
+    /// A group that is due at once, that nobody waits in and that one member joins alone is sealed
+    /// with that, as by [`AlertStore::seal`]. Answers how many members were.
+    async fn join(&self, joins: &[Join], pace: Pace, receivers: &[String], now: Timestamp) -> Result<usize>;
 
     /// Removes entries of the outbox that were dealt with.
     async fn settle(&self, entries: &[Position]) -> Result<()>;

@@ -73,6 +73,7 @@ macro_rules! every_case {
                 promise_07_joining_is_idempotent_also_after_it_was_sent
                 promise_07_a_return_that_comes_first_swallows_its_silence
                 promise_07_a_unit_that_returns_before_its_group_is_sealed_is_never_told
+                who_is_alone_in_a_group_that_is_due_does_not_wait
                 promise_08_delivered_is_never_leased_again
                 promise_12_the_silence_of_a_removed_unit_is_not_told_any_more
                 a_group_waits_and_keeps_its_distance

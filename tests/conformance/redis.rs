@@ -238,8 +238,16 @@ mod only_redis {
         let group = Group { key: "g".into(), labels: Default::default() };
         let news = world.outbox().await.remove(0).news;
         let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
-        world.engine.join(&[Join { group, news }], pace, world.hours(49)).await.unwrap();
-        assert_eq!(world.engine.seal(&world.partitions(), &[], world.hours(49)).await.unwrap(), 1);
+        let (now, later) = (world.hours(49), world.hours(50));
+        assert_eq!(
+            world.engine.join(&[Join { group: group.clone(), news }], pace, &[], now).await.unwrap(),
+            1
+        );
+        world.hear(&unit, now).await;
+        let news = world.outbox().await.remove(1).news;
+        let waits = Pace { wait: Duration::from_secs(60), ..pace };
+        assert_eq!(world.engine.join(&[Join { group, news }], waits, &[], now).await.unwrap(), 0);
+        assert_eq!(world.engine.seal(&world.partitions(), &[], later).await.unwrap(), 1);
         assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
         let kept: Vec<String> = world.ground.0.ask(cmd("KEYS").arg("*:notifications")).await;
         assert_eq!(kept, [""; 0]);

@@ -28,8 +28,8 @@ impl AlertStore for RedisEngine {
         outbox::oldest(self, outboxes, limit).await
     }
 
-    async fn join(&self, joins: &[Join], pace: Pace, now: Timestamp) -> Result<()> {
-        groups::join(self, joins, pace, now).await
+    async fn join(&self, joins: &[Join], pace: Pace, receivers: &[String], now: Timestamp) -> Result<usize> {
+        groups::join(self, joins, pace, receivers, now).await
     }
 
     async fn settle(&self, entries: &[Position]) -> Result<()> {
@@ -53,24 +53,24 @@ impl AlertStore for RedisEngine {
         limit: usize,
     ) -> Result<Vec<Delivery>> {
         let limit = limit.min(LARGEST_STEP);
-        let mut pipe = pipe();
-        for partition in partitions {
-            let queue = self.keys.of(*partition, "queue", receiver);
-            pipe.zrangebyscore_limit_withscores(queue, "-inf", now.as_millis(), 0, limit as isize);
+        // An equal share of each partition, and of those that have more whatever is missing then.
+        let share = limit.div_ceil(partitions.len().max(1));
+        let mut due = self.queued(partitions, receiver, now, share).await?;
+        let found: usize = due.values().map(Vec::len).sum();
+        let full: Vec<u16> =
+            due.iter().filter(|(_, groups)| groups.len() == share).map(|(p, _)| *p).collect();
+        if found < limit && !full.is_empty() {
+            due.extend(self.queued(&full, receiver, now, limit).await?);
         }
-        let due: Vec<Vec<(String, f64)>> = self.topology.send("queue", &pipe).await?;
-        let mut due: Vec<(f64, u16, String)> = partitions
+        let mut room = limit;
+        for groups in due.values_mut() {
+            groups.truncate(room);
+            room -= groups.len();
+        }
+        let steps = due
             .iter()
-            .zip(due)
-            .flat_map(|(partition, groups)| groups.into_iter().map(|(group, at)| (at, *partition, group)))
-            .collect();
-        due.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut taken: BTreeMap<u16, Vec<String>> = BTreeMap::new();
-        for (_, partition, group) in due.into_iter().take(limit) {
-            taken.entry(partition).or_default().push(group);
-        }
-        let steps =
-            taken.iter().map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
+            .filter(|(_, groups)| !groups.is_empty())
+            .map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
         let leased: Vec<Delivery> = few_at_once(steps.collect()).await?.into_iter().flatten().collect();
         self.leave_out_untold(receiver, leased, now).await
     }
@@ -168,6 +168,23 @@ fn silence(record: &OfflineRecord) -> String {
 }
 
 impl RedisEngine {
+    /// The groups of a receiver whose next attempt is due, at most `limit` of each partition.
+    async fn queued(
+        &self,
+        partitions: &[u16],
+        receiver: &str,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<BTreeMap<u16, Vec<String>>> {
+        let mut pipe = pipe();
+        for partition in partitions {
+            let queue = self.keys.of(*partition, "queue", receiver);
+            pipe.zrangebyscore_limit(queue, "-inf", now.as_millis(), 0, limit as isize);
+        }
+        let due: Vec<Vec<String>> = self.topology.send("queue", &pipe).await?;
+        Ok(partitions.iter().copied().zip(due).collect())
+    }
+
     /// Nobody is handed these, or what follows them in their groups, before `at`.
     async fn put_off(
         &self,
@@ -194,12 +211,10 @@ impl RedisEngine {
     ) -> Result<Vec<Delivery>> {
         let mut script = self.scripts.lease.prepare_invoke();
         script.key(self.keys.of(partition, "queue", receiver));
+        script.key(self.keys.of(partition, "lanes", receiver));
         script.key(self.keys.in_partition(partition, "notifications"));
         script.key(self.keys.in_partition(partition, "attempts"));
-        script.arg(now.as_millis()).arg(until.as_millis()).arg(receiver);
-        for group in groups {
-            script.key(self.keys.lane(partition, receiver, group)).arg(group);
-        }
+        script.arg(now.as_millis()).arg(until.as_millis()).arg(receiver).arg(groups);
         let flat: Vec<String> = self.topology.run("lease", &script).await?;
         let mut deliveries = Vec::new();
         for leased in flat.chunks_exact(3) {
@@ -268,18 +283,24 @@ impl RedisEngine {
         now: Timestamp,
     ) -> Result<()> {
         let mut script = self.scripts.finish.prepare_invoke();
-        script.key(self.keys.of(partition, "queue", receiver));
+        for name in ["queue", "lanes"] {
+            script.key(self.keys.of(partition, name, receiver));
+        }
         for name in ["notifications", "owed", "attempts"] {
             script.key(self.keys.in_partition(partition, name));
         }
         for name in ["dead", "letters", "untold"] {
             script.key(self.keys.of(partition, name, receiver));
         }
-        script.arg(now.as_millis()).arg(receiver);
-        for Ending { delivery, letter } in endings {
-            script.key(self.keys.lane(partition, receiver, &delivery.group.key));
+        script.arg(now.as_millis()).arg(receiver).arg(endings.len());
+        for Ending { delivery, .. } in endings {
+            script.arg(&delivery.group.key);
+        }
+        for Ending { delivery, .. } in endings {
             let id = delivery.id.strip_suffix(receiver).and_then(|id| id.strip_suffix('.'));
-            script.arg(&delivery.group.key).arg(id.unwrap_or(&delivery.id));
+            script.arg(id.unwrap_or(&delivery.id));
+        }
+        for Ending { delivery, letter } in endings {
             match letter {
                 None => script.arg("").arg(0),
                 Some(letter) => script.arg(to_json(letter)?).arg(delivery.offline.len()),

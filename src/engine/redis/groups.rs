@@ -1,9 +1,9 @@
 //! Groups: transitions that are told together wait here until their group is sealed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use redis::pipe;
+use redis::{ScriptInvocation, pipe};
 
 use super::RedisEngine;
 use super::topology::few_at_once;
@@ -56,35 +56,48 @@ impl Member {
     }
 }
 
-pub(super) async fn join(engine: &RedisEngine, joins: &[Join], pace: Pace, now: Timestamp) -> Result<()> {
-    let mut partitions: BTreeMap<u16, Vec<&Join>> = BTreeMap::new();
+pub(super) async fn join(
+    engine: &RedisEngine,
+    joins: &[Join],
+    pace: Pace,
+    receivers: &[String],
+    now: Timestamp,
+) -> Result<usize> {
+    let mut of_group: HashMap<&str, usize> = HashMap::new();
     for join in joins {
-        partitions.entry(engine.keys.partition_of_group(&join.group.key)).or_default().push(join);
+        *of_group.entry(&join.group.key).or_default() += 1;
+    }
+    let mut partitions: BTreeMap<u16, Vec<(&Join, bool)>> = BTreeMap::new();
+    for join in joins {
+        let key = join.group.key.as_str();
+        let is_alone = of_group[key] == 1;
+        partitions.entry(engine.keys.partition_of_group(key)).or_default().push((join, is_alone));
     }
     let steps = partitions.iter().flat_map(|(partition, joins)| {
-        joins.chunks(JOIN_STEP).map(|step| join_step(engine, *partition, step, pace, now))
+        joins.chunks(JOIN_STEP).map(|step| join_step(engine, *partition, step, pace, receivers, now))
     });
     // Steps of one partition run in the order in which they were sent: one connection, one server.
-    few_at_once(steps.collect()).await?;
-    Ok(())
+    Ok(few_at_once(steps.collect()).await?.into_iter().sum())
 }
 
 async fn join_step(
     engine: &RedisEngine,
     partition: u16,
-    joins: &[&Join],
+    joins: &[(&Join, bool)],
     pace: Pace,
+    receivers: &[String],
     now: Timestamp,
-) -> Result<()> {
+) -> Result<usize> {
     let mut script = engine.scripts.join.prepare_invoke();
-    script.key(engine.keys.in_partition(partition, "groups"));
-    script.key(engine.keys.in_partition(partition, "over"));
-    script.arg(now.as_millis()).arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64);
-    for join in joins {
+    sealing_keys(engine, &mut script, partition, receivers);
+    script.arg(now.as_millis()).arg(now.to_string());
+    script.arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64).arg(receivers.len());
+    for (join, is_alone) in joins {
         let key = &join.group.key;
         script.key(engine.keys.of(partition, "group", key)).key(engine.keys.of(partition, "waiting", key));
         let member = Member::new(&join.news)?;
-        script.arg(key).arg(to_json(&join.group)?).arg(member.id).arg(member.form);
+        script.arg(key).arg(to_json(&join.group)?).arg(if *is_alone { "alone" } else { "" });
+        script.arg(member.id).arg(member.form);
         script.arg(member.detected_at.as_millis()).arg(member.json);
     }
     engine.topology.run("join", &script).await
@@ -120,22 +133,31 @@ async fn seal_step(
     now: Timestamp,
 ) -> Result<usize> {
     let mut script = engine.scripts.seal.prepare_invoke();
-    for name in ["groups", "over", "notifications", "owed"] {
-        script.key(engine.keys.in_partition(partition, name));
-    }
-    for receiver in receivers {
-        script.key(engine.keys.of(partition, "queue", receiver));
-    }
+    sealing_keys(engine, &mut script, partition, receivers);
     script.arg(now.as_millis()).arg(now.to_string()).arg(receivers.len()).arg(MOST_MEMBERS);
     for group in groups {
         script.key(engine.keys.of(partition, "group", group));
         script.key(engine.keys.of(partition, "waiting", group));
-        for receiver in receivers {
-            script.key(engine.keys.lane(partition, receiver, group));
-        }
         script.arg(group);
     }
     engine.topology.run("seal", &script).await
+}
+
+/// The keys that `join.lua` and `seal.lua` begin with.
+fn sealing_keys(
+    engine: &RedisEngine,
+    script: &mut ScriptInvocation<'_>,
+    partition: u16,
+    receivers: &[String],
+) {
+    for name in ["groups", "over", "notifications", "owed"] {
+        script.key(engine.keys.in_partition(partition, name));
+    }
+    for name in ["queue", "lanes"] {
+        for receiver in receivers {
+            script.key(engine.keys.of(partition, name, receiver));
+        }
+    }
 }
 
 /// Forgets a bounded number of members that have been over for long.

@@ -32,7 +32,7 @@
 //! | `rollcall:{pN}:owed` | hash | id → number of receivers that do not have it yet |
 //! | `rollcall:{pN}:attempts` | hash | `<id>.<receiver>` → attempts begun |
 //! | `rollcall:{pN}:queue:<receiver>` | zset | groups by their next attempt (ms) |
-//! | `rollcall:{pN}:lane:<receiver>:<group>` | list | ids of notifications, told one after the other |
+//! | `rollcall:{pN}:lanes:<receiver>` | hash | group → ids of notifications, told one after the other |
 //! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
 //! | `rollcall:{pN}:letters:<receiver>` | hash | id → dead letter (JSON) |
 //! | `rollcall:{pN}:untold:<receiver>` | hash | `<detected at> <record id>` → its dead letter |
@@ -160,14 +160,10 @@ impl Keys {
         format!("{}:{{p{partition}}}:{name}", self.prefix)
     }
 
-    /// A key that a partition has once for each receiver or group: `queue`, `dead`, `letters`,
-    /// `untold`; `group`, `waiting`.
+    /// A key that a partition has once for each receiver or group: `queue`, `lanes`, `dead`,
+    /// `letters`, `untold`; `group`, `waiting`.
     pub fn of(&self, partition: u16, name: &str, whose: &str) -> String {
         format!("{}:{{p{partition}}}:{name}:{whose}", self.prefix)
-    }
-
-    pub fn lane(&self, partition: u16, receiver: &str, group: &str) -> String {
-        format!("{}:{{p{partition}}}:lane:{receiver}:{group}", self.prefix)
     }
 
     /// The unit whose expiry key this is, if it is one of this fleet.

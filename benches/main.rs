@@ -25,6 +25,10 @@ mod mass;
 mod rest;
 mod six_thousand;
 
+/// As in the program itself.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Every benchmark, in the order in which they run.
 const BENCHMARKS: [&str; 7] = ["engine", "ingest", "lateness", "mass", "six_thousand", "rest", "growth"];
 

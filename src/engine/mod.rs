@@ -269,9 +269,9 @@ pub trait AlertStore: Send + Sync {
     /// When the next group of these partitions is due.
     async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;
 
-    /// Hands out deliveries of a receiver that are due in these partitions, at most `limit`, and keeps
-    /// them from everybody else until `until`. Deliveries of one group come one after the other, in
-    /// order.
+    /// Hands out deliveries of a receiver that are due in these partitions, at most `limit`, those of
+    /// the first partitions first, and keeps them from everybody else until `until`. Deliveries of
+    /// one group come one after the other, in order.
     async fn lease(
         &self,
         partitions: &[u16],

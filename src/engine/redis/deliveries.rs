@@ -53,24 +53,9 @@ impl AlertStore for RedisEngine {
         limit: usize,
     ) -> Result<Vec<Delivery>> {
         let limit = limit.min(LARGEST_STEP);
-        // An equal share of each partition, and of those that have more whatever is missing then.
-        let share = limit.div_ceil(partitions.len().max(1));
-        let mut due = self.queued(partitions, receiver, now, share).await?;
-        let found: usize = due.values().map(Vec::len).sum();
-        let full: Vec<u16> =
-            due.iter().filter(|(_, groups)| groups.len() == share).map(|(p, _)| *p).collect();
-        if found < limit && !full.is_empty() {
-            due.extend(self.queued(&full, receiver, now, limit).await?);
-        }
-        let mut room = limit;
-        for groups in due.values_mut() {
-            groups.truncate(room);
-            room -= groups.len();
-        }
-        let steps = due
-            .iter()
-            .filter(|(_, groups)| !groups.is_empty())
-            .map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
+        let due = self.queued(partitions, receiver, now, limit).await?;
+        let steps =
+            due.iter().map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
         let leased: Vec<Delivery> = few_at_once(steps.collect()).await?.into_iter().flatten().collect();
         self.leave_out_untold(receiver, leased, now).await
     }
@@ -168,21 +153,32 @@ fn silence(record: &OfflineRecord) -> String {
 }
 
 impl RedisEngine {
-    /// The groups of a receiver whose next attempt is due, at most `limit` of each partition.
+    /// The groups of a receiver whose next attempt is due, at most `limit`: of as few partitions as
+    /// have that many, for what is of one partition is handed out, and later ended, in one step.
     async fn queued(
         &self,
         partitions: &[u16],
         receiver: &str,
         now: Timestamp,
         limit: usize,
-    ) -> Result<BTreeMap<u16, Vec<String>>> {
-        let mut pipe = pipe();
+    ) -> Result<Vec<(u16, Vec<String>)>> {
+        let queue = |partition: u16| self.keys.of(partition, "queue", receiver);
+        let mut counts = pipe();
         for partition in partitions {
-            let queue = self.keys.of(*partition, "queue", receiver);
-            pipe.zrangebyscore_limit(queue, "-inf", now.as_millis(), 0, limit as isize);
+            counts.zcount(queue(*partition), "-inf", now.as_millis());
         }
-        let due: Vec<Vec<String>> = self.topology.send("queue", &pipe).await?;
-        Ok(partitions.iter().copied().zip(due).collect())
+        let counts: Vec<usize> = self.topology.send("due_deliveries", &counts).await?;
+        let (mut room, mut chosen, mut groups) = (limit, Vec::new(), pipe());
+        for (&partition, count) in partitions.iter().zip(counts) {
+            let share = count.min(room);
+            if share > 0 {
+                room -= share;
+                chosen.push(partition);
+                groups.zrangebyscore_limit(queue(partition), "-inf", now.as_millis(), 0, share as isize);
+            }
+        }
+        let groups: Vec<Vec<String>> = self.topology.send("queue", &groups).await?;
+        Ok(chosen.into_iter().zip(groups).filter(|(_, groups)| !groups.is_empty()).collect())
     }
 
     /// Nobody is handed these, or what follows them in their groups, before `at`.
@@ -213,8 +209,7 @@ impl RedisEngine {
         script.key(self.keys.of(partition, "queue", receiver));
         script.key(self.keys.of(partition, "lanes", receiver));
         script.key(self.keys.in_partition(partition, "notifications"));
-        script.key(self.keys.in_partition(partition, "attempts"));
-        script.arg(now.as_millis()).arg(until.as_millis()).arg(receiver).arg(groups);
+        script.arg(now.as_millis()).arg(until.as_millis()).arg(groups);
         let flat: Vec<String> = self.topology.run("lease", &script).await?;
         let mut deliveries = Vec::new();
         for leased in flat.chunks_exact(3) {
@@ -286,13 +281,13 @@ impl RedisEngine {
         for name in ["queue", "lanes"] {
             script.key(self.keys.of(partition, name, receiver));
         }
-        for name in ["notifications", "owed", "attempts"] {
+        for name in ["notifications", "owed"] {
             script.key(self.keys.in_partition(partition, name));
         }
         for name in ["dead", "letters", "untold"] {
             script.key(self.keys.of(partition, name, receiver));
         }
-        script.arg(now.as_millis()).arg(receiver).arg(endings.len());
+        script.arg(now.as_millis()).arg(endings.len());
         for Ending { delivery, .. } in endings {
             script.arg(&delivery.group.key);
         }

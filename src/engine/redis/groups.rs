@@ -91,12 +91,18 @@ async fn join_step(
     let mut script = engine.scripts.join.prepare_invoke();
     sealing_keys(engine, &mut script, partition, receivers);
     script.arg(now.as_millis()).arg(now.to_string());
-    script.arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64).arg(receivers.len());
-    for (join, is_alone) in joins {
+    script.arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64);
+    script.arg(receivers.len()).arg(joins.len());
+    let members = joins.iter().map(|(join, _)| Member::new(&join.news)).collect::<Result<Vec<Member>>>()?;
+    for (join, _) in joins {
         let key = &join.group.key;
-        script.key(engine.keys.of(partition, "group", key)).key(engine.keys.of(partition, "waiting", key));
-        let member = Member::new(&join.news)?;
-        script.arg(key).arg(to_json(&join.group)?).arg(if *is_alone { "alone" } else { "" });
+        script.key(engine.keys.of(partition, "waiting", key)).arg(key);
+    }
+    for ((join, _), member) in joins.iter().zip(&members) {
+        script.arg(format!("{}\n{}", join.group.key, member.id));
+    }
+    for ((join, is_alone), member) in joins.iter().zip(members) {
+        script.arg(to_json(&join.group)?).arg(if *is_alone { "alone" } else { "" });
         script.arg(member.id).arg(member.form);
         script.arg(member.detected_at.as_millis()).arg(member.json);
     }
@@ -136,9 +142,7 @@ async fn seal_step(
     sealing_keys(engine, &mut script, partition, receivers);
     script.arg(now.as_millis()).arg(now.to_string()).arg(receivers.len()).arg(MOST_MEMBERS);
     for group in groups {
-        script.key(engine.keys.of(partition, "group", group));
-        script.key(engine.keys.of(partition, "waiting", group));
-        script.arg(group);
+        script.key(engine.keys.of(partition, "waiting", group)).arg(group);
     }
     engine.topology.run("seal", &script).await
 }
@@ -150,7 +154,7 @@ fn sealing_keys(
     partition: u16,
     receivers: &[String],
 ) {
-    for name in ["groups", "over", "notifications", "owed"] {
+    for name in ["groups", "over", "members", "sealed", "labels", "notifications", "owed"] {
         script.key(engine.keys.in_partition(partition, name));
     }
     for name in ["queue", "lanes"] {
@@ -170,19 +174,21 @@ async fn tidy(engine: &RedisEngine, partitions: &[u16], now: Timestamp) -> Resul
     let over: Vec<Vec<String>> = engine.topology.send("over", &pipe).await?;
     for (&partition, entries) in partitions.iter().zip(over).filter(|(_, entries)| !entries.is_empty()) {
         let mut script = engine.scripts.tidy.prepare_invoke();
-        script.key(engine.keys.in_partition(partition, "over"));
+        for name in ["over", "members", "sealed"] {
+            script.key(engine.keys.in_partition(partition, name));
+        }
+        script.arg(before).arg(entries.len()).arg(&entries);
         for entry in &entries {
-            let (group, member) = split_entry(entry);
-            script.key(engine.keys.of(partition, "group", group)).arg(entry).arg(member);
+            script.arg(group_of(entry));
         }
         engine.topology.run::<()>("tidy", &script).await?;
     }
     Ok(())
 }
 
-/// `<group>\n<member>`: neither holds a line break.
-fn split_entry(entry: &str) -> (&str, &str) {
-    entry.split_once('\n').unwrap_or((entry, ""))
+/// Of `<group>\n<member>`: neither holds a line break.
+fn group_of(entry: &str) -> &str {
+    entry.split_once('\n').map_or(entry, |(group, _)| group)
 }
 
 pub(super) async fn first_seal(engine: &RedisEngine, partitions: &[u16]) -> Result<Option<Timestamp>> {

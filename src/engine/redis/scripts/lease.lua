@@ -1,26 +1,24 @@
 -- Hands out the first notification of each group's lane, for one receiver.
 --
 -- KEYS[1] queue          zset  group -> next attempt (ms)
--- KEYS[2] lanes          hash  group -> ids, one after the other
+-- KEYS[2] lanes          hash  group -> attempts at the first id, then ids
 -- KEYS[3] notifications  hash  id -> notification (JSON)
--- KEYS[4] attempts       hash  "<id>.<receiver>" -> attempts begun
 --
--- ARGV[1] now (ms), ARGV[2] until when they are kept from others (ms), ARGV[3] receiver, then the
--- group keys
+-- ARGV[1] now (ms), ARGV[2] until when they are kept from others (ms), then the group keys
 --
 -- Returns a flat list: id, attempt, notification, for each that was leased.
-local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, 4))
-local lanes = redis.call('HMGET', KEYS[2], unpack(ARGV, 4))
-local groups, ids, tries, idle = {}, {}, {}, {}
+local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, 3))
+local lanes = redis.call('HMGET', KEYS[2], unpack(ARGV, 3))
+local groups, ids, attempts, idle = {}, {}, {}, {}
 for i = 1, #due do
   if due[i] and tonumber(due[i]) <= tonumber(ARGV[1]) then
-    local id = lanes[i] and string.match(lanes[i], '^%S+')
+    local begun, id = string.match(lanes[i] or '', '^(%d+) (%S+)')
     if id then
       groups[#groups + 1] = i
       ids[#ids + 1] = id
-      tries[#tries + 1] = id .. '.' .. ARGV[3]
+      attempts[#attempts + 1] = string.format('%.0f', tonumber(begun) + 1)
     else
-      idle[#idle + 1] = ARGV[3 + i]
+      idle[#idle + 1] = ARGV[2 + i]
     end
   end
 end
@@ -31,31 +29,30 @@ if #ids == 0 then
   return {}
 end
 local bodies = redis.call('HMGET', KEYS[3], unpack(ids))
-local begun = redis.call('HMGET', KEYS[4], unpack(tries))
-local leased, kept, counted = {}, {}, {}
+local leased, kept, after = {}, {}, {}
 for place, i in ipairs(groups) do
-  local group, id = ARGV[3 + i], ids[place]
+  local group = ARGV[2 + i]
+  local rest = string.match(lanes[i], '^%d+ %S+(.*)$')
   if bodies[place] then
-    local attempt = string.format('%.0f', tonumber(begun[place] or 0) + 1)
     kept[#kept + 1] = ARGV[2]
     kept[#kept + 1] = group
-    counted[#counted + 1] = tries[place]
-    counted[#counted + 1] = attempt
-    leased[#leased + 1] = id
-    leased[#leased + 1] = attempt
+    after[#after + 1] = group
+    after[#after + 1] = attempts[place] .. ' ' .. ids[place] .. rest
+    leased[#leased + 1] = ids[place]
+    leased[#leased + 1] = attempts[place]
     leased[#leased + 1] = bodies[place]
-  else
+  elseif rest ~= '' then
     -- What it said is gone; what follows it in the lane is handed out next.
-    local rest = string.match(lanes[i], '^%S+ (.+)$')
-    if rest then
-      redis.call('HSET', KEYS[2], group, rest)
-    else
-      redis.call('HDEL', KEYS[2], group)
-    end
+    after[#after + 1] = group
+    after[#after + 1] = '0' .. rest
+  else
+    redis.call('HDEL', KEYS[2], group)
   end
 end
-if #leased > 0 then
+if #kept > 0 then
   redis.call('ZADD', KEYS[1], 'XX', unpack(kept))
-  redis.call('HSET', KEYS[4], unpack(counted))
+end
+if #after > 0 then
+  redis.call('HSET', KEYS[2], unpack(after))
 end
 return leased

@@ -3,13 +3,14 @@
 --
 -- KEYS[1] groups         zset  group -> when it is due (ms)
 -- KEYS[2] over           zset  "<group>\n<member>" -> since when it is over (ms)
--- KEYS[3] notifications  hash  id -> notification (JSON)
--- KEYS[4] owed           hash  id -> number of receivers that do not have it yet
--- KEYS[4+r]              zset  queue of receiver r of R: group -> next attempt (ms)
--- KEYS[4+R+r]            hash  lanes of receiver r: group -> ids, one after the other
--- then for each group:
--- group  hash  its members, see join.lua
--- wait   zset  those that wait
+-- KEYS[3] members        hash  "<group>\n<member>" -> see join.lua
+-- KEYS[4] sealed         hash  group -> when it was sealed last (ms)
+-- KEYS[5] labels         hash  group that waits -> group (JSON)
+-- KEYS[6] notifications  hash  id -> notification (JSON)
+-- KEYS[7] owed           hash  id -> number of receivers that do not have it yet; none is one
+-- KEYS[7+r]              zset  queue of receiver r of R: group -> next attempt (ms)
+-- KEYS[7+R+r]            hash  lanes of receiver r: group -> attempts at the first id, then ids
+-- then for each group its members that wait: zset  member -> when it joined (ms)
 --
 -- ARGV[1] now (ms), ARGV[2] now (RFC 3339), ARGV[3] number of receivers R, ARGV[4] the most members
 -- of a notification, then the group keys
@@ -17,24 +18,27 @@
 -- Returns the number of members that were sealed.
 local now, receivers, most = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, 5))
+local labels = redis.call('HMGET', KEYS[5], unpack(ARGV, 5))
 local sealed, empty = 0, {}
 for i = 1, #due do
-  local group = ARGV[4 + i]
-  local hash, waiting = KEYS[2 + 2 * receivers + 2 * i + 1], KEYS[2 + 2 * receivers + 2 * i + 2]
+  local group, waiting = ARGV[4 + i], KEYS[7 + 2 * receivers + i]
   if due[i] and tonumber(due[i]) <= now and sealed < most then
     local members = redis.call('ZRANGE', waiting, 0, most - 1)
     if #members > 0 then
-      local values = redis.call('HMGET', hash, '_group', unpack(members))
-      local news = {}
+      local names, news = {}, {}
       for place, member in ipairs(members) do
-        local letter, detected, body = string.match(values[place + 1] or '', '^(%a)(%d*) (.*)$')
+        names[place] = group .. '\n' .. member
+      end
+      local values = redis.call('HMGET', KEYS[3], unpack(names))
+      for place, member in ipairs(members) do
+        local letter, detected, body = string.match(values[place] or '', '^(%a)(%d*) (.*)$')
         if letter then
           news[#news + 1] = { member, letter, body, detected }
         end
       end
       redis.call('ZREM', waiting, unpack(members))
-      if #news > 0 and values[1] then
-        redis.call('HSET', hash, unpack(tell(group, values[1], news, ARGV[1], ARGV[2], receivers)))
+      if #news > 0 and labels[i] then
+        tell(group, labels[i], news, ARGV[1], ARGV[2], receivers)
       end
     end
     if #members < most or redis.call('ZCARD', waiting) == 0 then
@@ -45,6 +49,7 @@ for i = 1, #due do
 end
 if #empty > 0 then
   redis.call('ZREM', KEYS[1], unpack(empty))
+  redis.call('HDEL', KEYS[5], unpack(empty))
 end
-write_told(KEYS[2], KEYS[3], KEYS[4], 5, receivers, ARGV[1])
+write_told(ARGV[1], receivers)
 return sealed

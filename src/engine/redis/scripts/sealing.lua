@@ -4,13 +4,13 @@
 --
 -- The id is a digest of the group and of what is told of whom, so that the same news has the same
 -- id even if what was sealed here is lost and sealed again.
-local told = { groups = {}, ids = {}, bodies = {}, owed = {}, over = {} }
+local told = { groups = {}, ids = {}, bodies = {}, owed = {}, over = {}, members = {}, sealed = {} }
 
 -- Fixes what a notification says. `group_json` speaks of the group, `news` is a list of {member,
--- letter, record or interval}; answers fields of the group's hash that change with it.
+-- letter, record or interval, when it was detected}.
 local function tell(group, group_json, news, now, now_text, receivers)
   table.sort(news, function(a, b) return a[1] < b[1] end)
-  local offline, online, blind, digest, fields = {}, {}, {}, { group }, { '_sealed', now }
+  local offline, online, blind, digest, over, members = {}, {}, {}, { group }, told.over, told.members
   for _, one in ipairs(news) do
     local member, letter, body = one[1], one[2], one[3]
     local list = letter == 'o' and offline or online
@@ -19,56 +19,64 @@ local function tell(group, group_json, news, now, now_text, receivers)
     end
     list[#list + 1] = body
     digest[#digest + 1] = letter .. member
-    fields[#fields + 1] = member
-    fields[#fields + 1] = (letter == 'o' and 't' or 'x') .. one[4]
-    if letter ~= 'o' then
-      told.over[#told.over + 1] = now
-      told.over[#told.over + 1] = group .. '\n' .. member
+    local name = group .. '\n' .. member
+    members[#members + 1] = name
+    if letter == 'o' then
+      members[#members + 1] = 't' .. one[4]
+    else
+      members[#members + 1] = 'x' .. one[4]
+      over[#over + 1] = now
+      over[#over + 1] = name
     end
   end
   -- With nobody to tell there is nothing to keep: nobody would ever take it away.
-  if receivers > 0 then
-    local id = 'ntf_' .. string.sub(redis.sha1hex(table.concat(digest, '\n')), 1, 24)
-    told.groups[#told.groups + 1] = group
-    told.ids[#told.ids + 1] = id
-    told.bodies[#told.bodies + 1] = id
-    told.bodies[#told.bodies + 1] = '{"group":' .. group_json .. ',"sealed_at":"' .. now_text
-      .. '","offline":[' .. table.concat(offline, ',')
-      .. '],"online":[' .. table.concat(online, ',')
-      .. '],"blind":[' .. table.concat(blind, ',') .. ']}'
-    told.owed[#told.owed + 1] = id
-    told.owed[#told.owed + 1] = receivers
+  if receivers == 0 then
+    return
   end
-  return fields
+  local place = #told.ids + 1
+  local id = 'ntf_' .. string.sub(redis.sha1hex(table.concat(digest, '\n')), 1, 24)
+  told.groups[place], told.ids[place] = group, id
+  told.sealed[2 * place - 1], told.sealed[2 * place] = group, now
+  told.bodies[2 * place - 1] = id
+  told.bodies[2 * place] = '{"group":' .. group_json .. ',"sealed_at":"' .. now_text
+    .. '","offline":[' .. table.concat(offline, ',')
+    .. '],"online":[' .. table.concat(online, ',')
+    .. '],"blind":[' .. table.concat(blind, ',') .. ']}'
+  if receivers > 1 then
+    told.owed[2 * place - 1], told.owed[2 * place] = id, receivers
+  end
 end
 
 -- Writes what was collected: notifications, and each at the end of its group's lane for each
--- receiver. No group is told twice in one step. The keys of receivers come from `first` on: all
--- queues, then all lanes.
-local function write_told(over, notifications, owed, first, receivers, now)
+-- receiver. No group is told twice in one step.
+local function write_told(now, receivers)
+  if #told.members > 0 then
+    redis.call('HSET', KEYS[3], unpack(told.members))
+  end
   if #told.over > 0 then
-    redis.call('ZADD', over, unpack(told.over))
+    redis.call('ZADD', KEYS[2], unpack(told.over))
   end
   if #told.ids == 0 then
     return
   end
-  redis.call('HSET', notifications, unpack(told.bodies))
-  redis.call('HSET', owed, unpack(told.owed))
+  redis.call('HSET', KEYS[4], unpack(told.sealed))
+  redis.call('HSET', KEYS[6], unpack(told.bodies))
+  if receivers > 1 then
+    redis.call('HSET', KEYS[7], unpack(told.owed))
+  end
   local queued = {}
-  for _, group in ipairs(told.groups) do
-    queued[#queued + 1] = now
-    queued[#queued + 1] = group
+  for place, group in ipairs(told.groups) do
+    queued[2 * place - 1], queued[2 * place] = now, group
   end
   for r = 1, receivers do
-    local lanes = KEYS[first + receivers + r - 1]
-    local before = redis.call('HMGET', lanes, unpack(told.groups))
+    local before = redis.call('HMGET', KEYS[7 + receivers + r], unpack(told.groups))
     local after = {}
     for place, group in ipairs(told.groups) do
-      after[#after + 1] = group
-      after[#after + 1] = before[place] and before[place] .. ' ' .. told.ids[place] or told.ids[place]
+      after[2 * place - 1] = group
+      after[2 * place] = (before[place] or '0') .. ' ' .. told.ids[place]
     end
-    redis.call('HSET', lanes, unpack(after))
-    redis.call('ZADD', KEYS[first + r - 1], 'NX', unpack(queued))
+    redis.call('HSET', KEYS[7 + receivers + r], unpack(after))
+    redis.call('ZADD', KEYS[7 + r], 'NX', unpack(queued))
   end
 end
 

@@ -31,7 +31,7 @@ use super::roll::Rules;
 use crate::clock::Timestamp;
 use crate::presence::{Change, KeyChange, Kind, KindRules, Snapshot, Standing, Unit};
 
-mod names;
+pub(super) mod names;
 mod policies;
 mod row;
 mod shard;

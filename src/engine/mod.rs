@@ -36,13 +36,17 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::presence::{Change, Hearing, Interval, Labels, OfflineRecord, RecordId, Snapshot, Unit};
+use crate::presence::{
+    Change, Hearing, Interval, LONGEST_TIMEOUT, Labels, OfflineRecord, RecordId, Snapshot, Unit,
+};
 use crate::telemetry::Ailment;
 
 pub mod declared;
 pub mod encoding;
 pub mod examination;
+mod json;
 pub mod mirror;
+mod notification;
 pub mod redis;
 pub mod roll;
 pub mod tally;
@@ -54,6 +58,10 @@ pub use walk::Walk;
 
 /// The most units of one partition that one step of an engine takes on.
 pub const LARGEST_STEP: usize = 500;
+
+/// How long a blind interval is of use: to a silence that may be as long as the longest timeout
+/// twice over, once allowed, once grace.
+const USEFUL: Duration = Duration::from_secs(2 * LONGEST_TIMEOUT.as_secs());
 
 /// The partition that holds a unit: CRC-16/XMODEM of `<kind>:<unit>`, modulo their number.
 pub fn partition_of(unit: &Unit, partitions: u16) -> u16 {

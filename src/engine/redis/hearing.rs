@@ -7,12 +7,8 @@ use redis::pipe;
 
 use super::RedisEngine;
 use crate::clock::Timestamp;
-use crate::engine::{EngineError, HearingStore, Result};
-use crate::presence::{Hearing, Interval, LONGEST_TIMEOUT, Ledger};
-
-/// An interval is of use to a silence that may be as long as the longest timeout twice over: once
-/// allowed, once grace.
-const USEFUL: Duration = Duration::from_secs(2 * LONGEST_TIMEOUT.as_secs());
+use crate::engine::{EngineError, HearingStore, Result, USEFUL};
+use crate::presence::{Hearing, Interval, Ledger};
 
 #[async_trait]
 impl HearingStore for RedisEngine {

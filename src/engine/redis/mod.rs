@@ -15,6 +15,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use redis::pipe;
 
+use super::examination::Condition;
 use super::{Engine, EngineError, Result, Warning};
 use crate::clock::Timestamp;
 use crate::presence::Hearing;
@@ -34,7 +35,6 @@ mod topology;
 mod units;
 
 pub use config::Config;
-pub use examine::Condition;
 use keys::Keys;
 use scripts::Scripts;
 use topology::Topology;

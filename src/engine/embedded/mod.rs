@@ -1,0 +1,91 @@
+//! The embedded engine: a fleet in a directory, for a site with one machine and no Redis.
+//!
+//! Memory holds what a heartbeat needs (expiry keys, the deadline index); SQLite holds what must not
+//! be lost (facts, records, outbox, groups, dead letters), each change in one transaction. Last seen
+//! times are written behind, together with how far was heard, so that what a crash loses of them is
+//! blind time. One process has a directory to itself.
+//!
+//! # Why expiry keys do not expire
+//! No decision depends on a key's going by itself, and there is no clock in here. A key stands until
+//! a change deletes it; a heartbeat that comes late finds it, and the next look finds the heartbeat.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{Engine, EngineError, Result, Warning};
+use crate::clock::Timestamp;
+use crate::telemetry::Telemetry;
+
+mod beats;
+mod config;
+mod database;
+mod deliveries;
+mod directory;
+mod fault;
+mod groups;
+mod hearing;
+mod load;
+mod memory;
+mod outbox;
+mod queries;
+mod readers;
+mod row;
+mod shard;
+mod units;
+mod writer;
+
+use beats::Beats;
+pub use config::Config;
+use directory::Directory;
+use memory::Memory;
+use readers::Readers;
+use writer::Writer;
+
+/// The embedded engine.
+pub struct EmbeddedEngine {
+    memory: Arc<Memory>,
+    beats: Arc<Beats>,
+    writer: Writer,
+    readers: Readers,
+    advancing: tokio::sync::Mutex<()>,
+    telemetry: Arc<Telemetry>,
+}
+
+impl EmbeddedEngine {
+    /// Opens the fleet of a directory, or creates it.
+    ///
+    /// # Errors
+    /// `Refused` if another process works there or it cannot be written; `Damaged` if what is there
+    /// cannot be read; `Unavailable` while its disk is full.
+    pub async fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
+        let config = config.clone();
+        let ended = |_| EngineError::Unavailable("opening the fleet was broken off".into());
+        tokio::task::spawn_blocking(move || open(&config, telemetry)).await.map_err(ended)?
+    }
+}
+
+fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
+    let mut directory = Directory::enter(&config.path)?;
+    let database = database::open(&mut directory, config.partitions)?;
+    let memory = Arc::new(Memory::new(config.partitions));
+    let beats = Arc::new(Beats::new(memory.clone()));
+    load::load(&database, &config.path, &memory, &beats).map_err(|fault| fault.explain(&config.path))?;
+    let readers = Readers::new(&config.path);
+    let writer = Writer::start(database, directory, beats.clone(), telemetry.clone())
+        .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
+    Ok(EmbeddedEngine { memory, beats, writer, readers, advancing: Default::default(), telemetry })
+}
+
+#[async_trait]
+impl Engine for EmbeddedEngine {
+    async fn examine(&self, _now: Timestamp) -> Result<Vec<Warning>> {
+        Ok(Vec::new())
+    }
+
+    /// There are no hints: sweeps read the index in memory, which costs nothing.
+    async fn listen(&self, hints: tokio::sync::mpsc::Sender<super::Hint>) -> Result<()> {
+        hints.closed().await;
+        Ok(())
+    }
+}

@@ -5,6 +5,8 @@ FROM rust:1.95.0-slim-bookworm AS build
 WORKDIR /build
 # The image is the toolchain: rust-toolchain.toml would have it fetch formatter and lints as well.
 COPY Cargo.toml Cargo.lock ./
+# Cargo wants to see the benchmarks, though it does not build them.
+COPY benches benches
 COPY src src
 RUN cargo build --release --locked --bin rollcall
 

@@ -1,7 +1,7 @@
 # What people do with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fmt
+.PHONY: help demo test bench soak lint fmt
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -13,13 +13,19 @@ demo: ## Watch a simulated fleet on private servers (installs redis-server and m
 
 # The documentation's examples come first, so that the summary of the tests is what is read last.
 test: ## Run every test against real servers (installs what is missing)
-	@.ci/need redis-server:redis-server mosquitto:mosquitto promtool:prometheus
+	@.ci/need redis-server:redis-server mosquitto:mosquitto mosquitto_pub:mosquitto-clients promtool:prometheus \
+	    prometheus-alertmanager:prometheus-alertmanager systemd-analyze:systemd faketime:faketime ip:iproute2
 	cargo test --locked --doc
 	@if cargo nextest --version >/dev/null 2>&1; then \
 	    echo 'cargo nextest run --locked'; cargo nextest run --locked; \
 	else \
 	    echo 'cargo test --locked --lib --bins --tests'; cargo test --locked --lib --bins --tests; \
 	fi
+
+# Begins with the fault suite's world; INSTANCES=n fixes their number, which is 1, 3 or 5 otherwise.
+soak: ## Break everything at random for MINUTES=10 [SEED=n], and see whether anything is told wrongly
+	@.ci/need redis-server:redis-server mosquitto:mosquitto
+	MINUTES=$${MINUTES:-10} cargo bench --locked --bench soak
 
 lint: ## Check format, lints, documentation, and what is built in (licences by cargo-deny, where it is installed)
 	cargo fmt --check
@@ -40,3 +46,8 @@ lint: ## Check format, lints, documentation, and what is built in (licences by c
 
 fmt: ## Format the code
 	cargo fmt
+
+# ONLY=lateness,mass picks benchmarks; UNITS=100000 shrinks the large fleet. Neither is written down.
+bench: ## Measure speed and memory beside what they are compared with, about half an hour (ONLY=…, UNITS=…)
+	@.ci/need redis-server:redis-server mosquitto:mosquitto
+	cargo bench --locked --bench figures -- $(if $(ONLY),--only $(ONLY)) $(if $(UNITS),--units $(UNITS))

@@ -5,27 +5,71 @@ use std::str::FromStr;
 
 use url::{Host, Url};
 
-/// The port of MQTT without TLS.
-const USUAL_PORT: u16 = 1883;
+/// Where brokers usually take websockets.
+const USUAL_PATH: &str = "/mqtt";
+
+/// How a broker is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// `mqtt://`: as it is.
+    Mqtt,
+    /// `mqtts://`: within TLS.
+    Mqtts,
+    /// `ws://`: within websockets.
+    Ws,
+    /// `wss://`: within websockets within TLS.
+    Wss,
+}
+
+impl Scheme {
+    /// Its name, as it stands before `://`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scheme::Mqtt => "mqtt",
+            Scheme::Mqtts => "mqtts",
+            Scheme::Ws => "ws",
+            Scheme::Wss => "wss",
+        }
+    }
+
+    /// Whether everything is within TLS.
+    pub fn is_secure(self) -> bool {
+        matches!(self, Scheme::Mqtts | Scheme::Wss)
+    }
+
+    fn is_websocket(self) -> bool {
+        matches!(self, Scheme::Ws | Scheme::Wss)
+    }
+
+    fn usual_port(self) -> u16 {
+        match self {
+            Scheme::Mqtt => 1883,
+            Scheme::Mqtts => 8883,
+            Scheme::Ws => 80,
+            Scheme::Wss => 443,
+        }
+    }
+}
 
 /// Where an MQTT broker listens: `mqtt://host:port`. The port may be left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerAddress {
+    /// How it is spoken to.
+    pub scheme: Scheme,
     /// A name or an IP address.
     pub host: String,
     /// Usually 1883.
     pub port: u16,
+    /// Where it takes websockets, from the `/` on; empty without websockets.
+    pub path: String,
 }
 
 /// Why an address is not one that Rollcall can use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Not a URL with a host.
-    #[error("a broker's address is written mqtt://host:port")]
+    #[error("a broker's address is written mqtt://host:port, mqtts://, ws://host:port/path or wss://")]
     Form,
-    /// A scheme that is planned.
-    #[error("{0}:// is not supported yet; use mqtt:// within a network that you trust")]
-    NotYet(String),
     /// Name or password inside the address, where logs would show them.
     #[error("a broker's address holds no name and no password; they have options of their own")]
     Credentials,
@@ -35,32 +79,39 @@ impl FromStr for BrokerAddress {
     type Err = AddressError;
     fn from_str(text: &str) -> Result<BrokerAddress, AddressError> {
         let url = Url::parse(text).map_err(|_| AddressError::Form)?;
-        match url.scheme() {
-            "mqtt" => {}
-            "mqtts" | "ws" | "wss" => return Err(AddressError::NotYet(url.scheme().to_owned())),
-            _ => return Err(AddressError::Form),
-        }
+        let all = [Scheme::Mqtt, Scheme::Mqtts, Scheme::Ws, Scheme::Wss];
+        let scheme = all.into_iter().find(|scheme| scheme.as_str() == url.scheme());
+        let scheme = scheme.ok_or(AddressError::Form)?;
         if !url.username().is_empty() || url.password().is_some() {
             return Err(AddressError::Credentials);
         }
-        if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
+        let has_path = !matches!(url.path(), "" | "/");
+        if (has_path && !scheme.is_websocket()) || url.query().is_some() || url.fragment().is_some() {
             return Err(AddressError::Form);
         }
+        let path = match (scheme.is_websocket(), has_path) {
+            (false, _) => "",
+            (true, false) => USUAL_PATH,
+            (true, true) => url.path(),
+        };
         let host = match url.host() {
             // Without the brackets that a URL puts around it.
             Some(Host::Ipv6(address)) => address.to_string(),
             Some(host) => host.to_string(),
             None => return Err(AddressError::Form),
         };
-        Ok(BrokerAddress { host, port: url.port().unwrap_or(USUAL_PORT) })
+        let port = url.port().unwrap_or(scheme.usual_port());
+        Ok(BrokerAddress { scheme, host, port, path: path.to_owned() })
     }
 }
 
+/// The whole address, with nothing left out.
 impl fmt::Display for BrokerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, path) = (self.scheme.as_str(), &self.path);
         match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
+            true => write!(f, "{scheme}://[{}]:{}{path}", self.host, self.port),
+            false => write!(f, "{scheme}://{}:{}{path}", self.host, self.port),
         }
     }
 }
@@ -70,11 +121,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_host_and_perhaps_a_port() {
+    fn an_address_is_a_scheme_a_host_and_perhaps_a_port_and_a_path() {
         for (text, shown) in [
-            ("mqtt://127.0.0.1:1884", "127.0.0.1:1884"),
-            ("mqtt://broker.example", "broker.example:1883"),
-            ("mqtt://[::1]:1885/", "[::1]:1885"),
+            ("mqtt://127.0.0.1:1884", "mqtt://127.0.0.1:1884"),
+            ("mqtt://broker.example", "mqtt://broker.example:1883"),
+            ("mqtt://[::1]:1885/", "mqtt://[::1]:1885"),
+            ("mqtts://broker.example", "mqtts://broker.example:8883"),
+            ("ws://broker.example", "ws://broker.example:80/mqtt"),
+            ("ws://broker.example:9001/", "ws://broker.example:9001/mqtt"),
+            ("wss://broker.example/a/b", "wss://broker.example:443/a/b"),
         ] {
             assert_eq!(text.parse::<BrokerAddress>().unwrap().to_string(), shown);
         }
@@ -84,9 +139,10 @@ mod tests {
             ("http://x", AddressError::Form),
             ("mqtt://", AddressError::Form),
             ("mqtt://x/topic", AddressError::Form),
-            ("mqtts://x", AddressError::NotYet("mqtts".to_owned())),
-            ("wss://x/mqtt", AddressError::NotYet("wss".to_owned())),
+            ("mqtts://x/topic", AddressError::Form),
+            ("wss://x/mqtt?a=b", AddressError::Form),
             ("mqtt://me:secret@x", AddressError::Credentials),
+            ("wss://me@x", AddressError::Credentials),
         ] {
             assert_eq!(text.parse::<BrokerAddress>().unwrap_err(), why, "{text}");
         }

@@ -2,7 +2,8 @@
 //!
 //! A [`Timestamp`] is a count of milliseconds since 1970 in UTC, the form in which every moment is
 //! stored, compared and sent. A [`Clock`] is built once by the service and handed to the loops;
-//! everything below them takes `now` as an argument.
+//! everything below them takes `now` as an argument. All instances of a fleet tell one time: see
+//! `clock/fleet.rs`.
 //!
 //! # Why
 //! A decision that reads a clock of its own cannot be repeated. With time as an argument a test
@@ -15,6 +16,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+mod fleet;
+
+use fleet::FleetClock;
 
 /// A moment: milliseconds since 1970-01-01T00:00:00Z.
 ///
@@ -97,20 +102,21 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// Tells the time to the loops.
+/// Tells the time to the loops. Copies tell the same time. It never goes back.
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
 
 #[derive(Clone, Debug)]
 enum Source {
-    System,
+    Fleet(Arc<FleetClock>),
     Hand(Arc<AtomicI64>),
 }
 
 impl Clock {
-    /// The machine's clock.
+    /// A clock that starts with the time of the machine's. [`Clock::lead`] makes it the clock of the
+    /// fleet; what becomes of the machine's clock meanwhile does not matter to it.
     pub fn system() -> Clock {
-        Clock(Source::System)
+        Clock(Source::Fleet(Arc::new(FleetClock::new(read_system_clock()))))
     }
 
     /// A clock that stands at `start` until [`Clock::advance`] moves it.
@@ -121,9 +127,24 @@ impl Clock {
     /// The present moment.
     pub fn now(&self) -> Timestamp {
         match &self.0 {
-            Source::System => Timestamp::from_millis(read_system_clock()),
+            Source::Fleet(clock) => Timestamp::from_millis(clock.now()),
             Source::Hand(ms) => Timestamp::from_millis(ms.load(Ordering::SeqCst)),
         }
+    }
+
+    /// Follows the engine's clock, which told `theirs` at some moment of the `took` before now. Does
+    /// nothing to a clock that is kept by hand.
+    pub fn lead(&self, theirs: Timestamp, took: Duration) {
+        if let Source::Fleet(clock) = &self.0 {
+            clock.lead(theirs.as_millis(), took);
+        }
+    }
+
+    /// How far the machine's own clock is from this one, and whether it is ahead. Nothing depends on
+    /// it, and somebody who reads logs should know.
+    pub fn machine_is_off(&self) -> (Duration, bool) {
+        let (now, machine) = (self.now(), Timestamp::from_millis(read_system_clock()));
+        (machine.since(now).max(now.since(machine)), machine > now)
     }
 
     /// Moves a clock that is kept by hand; the machine's clock goes by itself.

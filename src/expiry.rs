@@ -9,18 +9,24 @@
 //! cost a million looks in vain, so the sweep stays within what was heard and the longest slack.
 //! Units that are due a little beyond that, with shorter slack, are passed over within a pass and
 //! looked at again when Rollcall has heard more.
+//!
+//! # Whose turn it is
+//! Each partition is swept by its owner as soon as something in it is due. What is still due a second
+//! later is swept by everybody, unless the owner moves on: then what was due first is not so any more,
+//! and rivals would only slow it down. If it does not, the owner is frozen, or not known to be gone
+//! yet. So nobody has to find out which, and as long as all is well nobody does the work of another.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Engine, Hint, LARGEST_STEP, Mirror, Result, Roll};
+use crate::engine::{Engine, Hint, LARGEST_STEP, Mirror, Ownership, Result, Roll, partition_of};
 use crate::presence::Unit;
 use crate::telemetry::{Source, Telemetry};
 
@@ -33,10 +39,17 @@ const MOST_WAITING: usize = 100_000;
 /// The longest slack of any policy: see `Policy::slack`.
 const LONGEST_SLACK: Duration = Duration::from_secs(10);
 
+/// How long what is due is left to the owner of its partition.
+const OWNERS_TURN: Duration = Duration::from_secs(1);
+
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Partitions that are swept at the same time.
+/// Partitions that are swept at the same time, each on a task of its own.
 const AT_ONCE: usize = 4;
+
+/// Units that are due which one question of a sweep is answered with. Many, so that several are on
+/// the same page of the engine and cost it one command.
+const MOST_DUE: usize = 8000;
 
 /// How silence is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +70,8 @@ pub struct Expiry {
     pub engine: Arc<dyn Engine>,
     /// Looks at suspects.
     pub roll: Arc<Roll>,
+    /// Whose turn it is.
+    pub ownership: Ownership,
     /// Knows which units are offline already.
     pub mirror: Arc<Mirror>,
     /// Tells the time.
@@ -65,11 +80,31 @@ pub struct Expiry {
     pub telemetry: Arc<Telemetry>,
 }
 
+/// The unit that is first in a partition.
+struct First {
+    name: String,
+    /// Since when nobody looks at it who could.
+    since: Timestamp,
+}
+
+/// The first look that a partition needs, and when this instance takes it on.
+struct FirstLook {
+    partition: u16,
+    at: Timestamp,
+    /// See [`First::since`].
+    since: Timestamp,
+    /// How long it is left to somebody else.
+    patience: Duration,
+    /// How far beyond what was heard units are looked at.
+    slack: Duration,
+}
+
 impl Expiry {
     /// Finds silences until `stop`.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let (sender, mut hints) = mpsc::channel(MOST_HINTS);
-        let work = async { tokio::join!(self.listen(sender), self.look(&mut hints)) };
+        let expiry = Arc::new(self);
+        let work = async { tokio::join!(expiry.listen(sender), expiry.look(&mut hints)) };
         stop.run_until_cancelled(work).await;
         Ok(())
     }
@@ -87,15 +122,17 @@ impl Expiry {
         }
     }
 
-    async fn look(&self, hints: &mut mpsc::Receiver<Hint>) {
+    async fn look(self: &Arc<Self>, hints: &mut mpsc::Receiver<Hint>) {
         let mut waiting = HashSet::new();
+        let mut known = HashMap::new();
         let mut hinted = Vec::new();
         let mut hearing_read = None;
+        let mut ownership = self.ownership.clone();
         loop {
             if hearing_read.is_none_or(|read: Instant| read.elapsed() >= self.config.tick) {
                 hearing_read = self.read_hearing().await.is_ok().then(Instant::now);
             }
-            let passed = self.pass(&mut hinted, &mut waiting, self.clock.now()).await;
+            let passed = self.pass(&mut hinted, &mut waiting, &mut known, self.clock.now()).await;
             let rest = match passed {
                 Ok(Some(next)) => next.since(self.clock.now()).min(self.config.tick),
                 // Something is due and cannot be decided, or the engine failed, and said so.
@@ -105,6 +142,7 @@ impl Expiry {
                 // Cancel-safe: what was received is in `hinted`.
                 _ = hints.recv_many(&mut hinted, LARGEST_STEP), if self.config.hints => {}
                 () = self.roll.heard_more(), if !matches!(passed, Ok(Some(_))) || !waiting.is_empty() => {}
+                () = ownership.changed() => {}
                 () = tokio::time::sleep(rest) => {}
             }
         }
@@ -121,9 +159,10 @@ impl Expiry {
     /// Looks at what was hinted at and at what is due. Answers when to look again; `None` if
     /// something is due that can only be decided when Rollcall has heard more.
     async fn pass(
-        &self,
+        self: &Arc<Self>,
         hinted: &mut Vec<Hint>,
         waiting: &mut HashSet<Unit>,
+        known: &mut HashMap<u16, First>,
         now: Timestamp,
     ) -> Result<Option<Timestamp>> {
         self.follow(hinted, waiting, now).await?;
@@ -132,21 +171,56 @@ impl Expiry {
         }
         // A deadline at exactly now is not yet passed.
         let latest = now - MILLISECOND;
-        let firsts = self.engine.first_looks().await?;
-        let Some(first) = firsts.iter().flatten().min() else { return Ok(Some(Timestamp::NEVER)) };
-        if *first > latest {
-            return Ok(Some(*first + MILLISECOND));
+        let firsts = self.first_looks(known, now).await?;
+        let our_turn = |first: &FirstLook| first.since + first.patience;
+        let Some(next) = firsts.iter().map(our_turn).min() else { return Ok(Some(Timestamp::NEVER)) };
+        if next > latest {
+            return Ok(Some(next + MILLISECOND));
         }
         let Some(heard) = self.roll.hearing().heard else { return Ok(None) };
-        let until = latest.min(heard + LONGEST_SLACK);
-        let due: Vec<u16> = (0..)
-            .zip(&firsts)
-            .filter(|(_, first)| first.is_some_and(|first| first <= until))
-            .map(|(partition, _)| partition)
-            .collect();
-        let undecided = self.sweep(due, until, now).await?;
-        // What is due beyond what was heard waits for more hearing, and so do the undecided.
-        Ok((undecided == 0 && until == latest).then_some(now))
+        let mut due = Vec::new();
+        let mut is_held_up = false;
+        for first in firsts.iter().filter(|first| our_turn(first) <= latest) {
+            let wanted = latest - first.patience;
+            let until = wanted.min(heard + first.slack);
+            // What is due beyond what was heard waits for more hearing.
+            is_held_up |= until < wanted;
+            if first.at <= until {
+                due.push((first.partition, until));
+            }
+        }
+        let undecided = self.sweep(due, now).await?;
+        Ok((undecided == 0 && !is_held_up).then_some(now))
+    }
+
+    async fn first_looks(&self, known: &mut HashMap<u16, First>, now: Timestamp) -> Result<Vec<FirstLook>> {
+        let view = self.ownership.view();
+        let firsts = (0..).zip(self.engine.first_looks().await?);
+        let first = |(partition, first): (u16, Option<(Timestamp, String)>)| {
+            let is_own = view.partitions.binary_search(&partition).is_ok();
+            // Nobody else's units are looked at in vain: those are decided that were surely heard of.
+            let (patience, slack) =
+                if is_own { (Duration::ZERO, LONGEST_SLACK) } else { (OWNERS_TURN, Duration::ZERO) };
+            let Some((at, name)) = first else {
+                known.remove(&partition);
+                return None;
+            };
+            let since = match known.remove(&partition) {
+                _ if is_own => at,
+                Some(known) if known.name == name => known.since.max(at),
+                // Somebody looked at the one that was first.
+                Some(_) => now.max(at),
+                None => at,
+            };
+            known.insert(partition, First { name, since });
+            Some(FirstLook { partition, at, since, patience, slack })
+        };
+        Ok(firsts.filter_map(first).collect())
+    }
+
+    /// Whether this instance acts on that hint. Hints of others' units are covered by the sweep.
+    fn is_ours(&self, unit: &Unit) -> bool {
+        !self.config.sweep || self.ownership.owns(partition_of(unit, self.engine.partitions()))
     }
 
     /// Looks at the units of hints, and at those that waited, if their silence is not known yet.
@@ -161,7 +235,7 @@ impl Expiry {
             Hint::Doubt => None,
         });
         let mut suspects: HashSet<Unit> = waiting.iter().cloned().collect();
-        suspects.extend(named.filter(|unit| !self.mirror.is_offline(unit)));
+        suspects.extend(named.filter(|unit| self.is_ours(unit) && !self.mirror.is_offline(unit)));
         let suspects: Vec<Unit> = suspects.into_iter().collect();
         if !suspects.is_empty() {
             self.telemetry.suspects(Source::Notification, suspects.len() as u64);
@@ -172,26 +246,37 @@ impl Expiry {
         Ok(())
     }
 
-    /// Looks at every unit of these partitions whose next look is at or before `until`. Answers how
-    /// many could not be decided.
-    async fn sweep(&self, partitions: Vec<u16>, until: Timestamp, now: Timestamp) -> Result<usize> {
-        stream::iter(partitions)
-            .map(|partition| self.sweep_partition(partition, until, now))
-            .buffer_unordered(AT_ONCE)
-            .try_fold(0, |sum, undecided| async move { Ok(sum + undecided) })
-            .await
+    /// Looks at every unit of these partitions whose next look is at or before the time beside it.
+    /// Answers how many could not be decided.
+    async fn sweep(self: &Arc<Self>, due: Vec<(u16, Timestamp)>, now: Timestamp) -> Result<usize> {
+        let mut due = due.into_iter();
+        let mut undecided = 0;
+        // Tasks, for deciding and writing down a hundred thousand units is work for every core; they
+        // end with the set.
+        let mut swept = JoinSet::new();
+        loop {
+            for (partition, until) in due.by_ref().take(AT_ONCE - swept.len()) {
+                let expiry = self.clone();
+                swept.spawn(async move { expiry.sweep_partition(partition, until, now).await });
+            }
+            match swept.join_next().await {
+                Some(Ok(of_partition)) => undecided += of_partition?,
+                Some(Err(panicked)) => std::panic::resume_unwind(panicked.into_panic()),
+                None => return Ok(undecided),
+            }
+        }
     }
 
     async fn sweep_partition(&self, partition: u16, until: Timestamp, now: Timestamp) -> Result<usize> {
         let mut undecided = 0;
         loop {
-            let due = self.engine.due(partition, until, undecided, LARGEST_STEP).await?;
+            let due = self.engine.due(partition, until, undecided, MOST_DUE).await?;
             if due.is_empty() {
                 return Ok(undecided);
             }
             self.telemetry.suspects(Source::Sweep, due.len() as u64);
             undecided += self.roll.look(&due, now).await?.len();
-            if due.len() < LARGEST_STEP {
+            if due.len() < MOST_DUE {
                 return Ok(undecided);
             }
         }

@@ -8,15 +8,17 @@
 //! | floor | module | what it is for |
 //! |---|---|---|
 //! | 3 assembly | [`cli`], [`config`], [`service`] | the command line; the file that becomes a checked configuration; building, running and stopping the loops |
-//! | 2 work | [`intake`] | MQTT to recorded heartbeats, and the canary that proves hearing |
+//! | 2 work | [`broker`] | the broker within the process, for devices that need no other |
+//! | | [`intake`] | MQTT to recorded heartbeats, and the canary that proves hearing |
 //! | | [`expiry`] | finds units that may be due and has them looked at |
 //! | | [`alerting`] | outbox to groups to receivers |
 //! | | [`http`] | metrics, health, records, units |
+//! | | [`deadman`] | pings another monitor while all is well |
 //! | | [`simulate`] | a fleet, sinks and private servers, for the demo and the tests |
-//! | 1 memory | [`engine`] | the state of the fleet behind small traits; [`engine::Roll`], the one place where stored state meets the rules; [`engine::redis`], the engine on Redis; the mirror and the walk that keeps it true |
+//! | 1 memory | [`engine`] | the state of the fleet behind small traits; [`engine::Roll`], the one place where stored state meets the rules; [`engine::redis`], the engine on Redis; the mirror and the walk that keeps it true; the roster, which says which instance does what |
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where a person should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
-//! | | [`clock`], [`backoff`], [`address`] | what a moment is; how waits grow; where a broker is |
+//! | | [`clock`], [`backoff`], [`address`], [`trust`] | what a moment is; how waits grow; where a broker is; whom TLS trusts |
 //!
 //! Loops of floor 2 never call one another: they meet in the engine, which is durable. So a crash
 //! between any two of them is the same as a pause.
@@ -40,10 +42,19 @@
 //! as often as it takes, under one id.
 //!
 //! # Blindness
-//! Every second a canary goes out over the broker and comes back through the same subscription and
+//! Every second a canary goes out over the broker and comes back through the same connection and
 //! the same batches as heartbeats. When it is recorded, everything before it was heard. Two
 //! successive ones too far apart enclose a blind interval, whatever the cause. Nobody is declared
-//! offline beyond what was heard, and blind time is nobody's silence: see [`presence::Ledger`].
+//! offline beyond what was heard, and blind time is nobody's silence: see [`presence::Ledger`]. Where
+//! several connections share the fleet, the least of them counts, and what one of them loses when it
+//! ends is blind time of all: see [`engine::ear`].
+//!
+//! # Several instances
+//! There is no leader. Each holds a lease in the engine ([`engine::Lease`]) and works out from those of
+//! all which partitions are its own ([`engine::Ownership`]). It sweeps, tells and shows those. What is
+//! left undone for a second is swept by everybody, and every step is applied by exactly one, so that
+//! who owns what is never a question of being right. With the lease comes the time: the clock of every
+//! instance follows the engine's, and never goes back.
 //!
 //! # The promises
 //! They stand in [`engine`], numbered; each is a case of the conformance suite in
@@ -52,9 +63,11 @@
 pub mod address;
 pub mod alerting;
 pub mod backoff;
+pub mod broker;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod deadman;
 pub mod engine;
 pub mod expiry;
 pub mod http;
@@ -63,3 +76,4 @@ pub mod presence;
 pub mod service;
 pub mod simulate;
 pub mod telemetry;
+pub mod trust;

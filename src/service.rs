@@ -15,17 +15,21 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
+use crate::broker::Broker;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::redis::RedisEngine;
 use crate::engine::tally::Tally;
-use crate::engine::{Engine, EngineError, Mirror, Roll, Walk, examination};
+use crate::engine::{Engine, EngineError, Lease, Mirror, Roll, Walk, examination};
 use crate::expiry::Expiry;
 use crate::telemetry::Telemetry;
-use crate::{alerting, http, intake};
+use crate::{alerting, deadman, http, intake};
 
 /// How long a round over all units takes.
 const WALK: Duration = Duration::from_secs(30);
+
+/// How long the others may take to be told that this instance goes.
+const NOTICE: Duration = Duration::from_secs(2);
 
 /// How long loops may take to end after they were told to.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -37,24 +41,48 @@ const RECONNECT: Backoff = Backoff { first: Duration::from_millis(200), longest:
 /// # Errors
 /// What makes a start impossible: the address is taken, the engine refuses us. An engine that cannot be
 /// reached is waited for. Later: a loop that ended by itself.
-pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
+pub async fn run(mut config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     let clock = Clock::system();
     let telemetry = Arc::new(Telemetry::new(&clock));
     let listener = TcpListener::bind(config.http.listen)
         .await
         .with_context(|| format!("cannot listen on {}; choose another http.listen", config.http.listen))?;
     tracing::info!(address = %listener.local_addr()?, "listening for http");
-    let Some(engine) = stop.run_until_cancelled(connect(&config, &telemetry)).await else { return Ok(()) };
-    let mut loops = Loops { running: JoinSet::new(), stop: CancellationToken::new() };
-    start(config, engine?, clock, telemetry, listener, &mut loops);
+    let broker = match &config.broker {
+        None => None,
+        Some(wanted) => Some(Broker::bind(wanted).await?),
+    };
+    let beginning = begin(&config, &clock, &telemetry);
+    let Some(begun) = stop.run_until_cancelled(beginning).await else { return Ok(()) };
+    let (engine, lease) = begun?;
+    let mut loops = Loops::default();
+    if let Some(broker) = broker {
+        let entrance = broker.entrance();
+        config.intake.url = entrance.url;
+        config.intake.credentials = Some(entrance.credentials);
+        loops.add("broker", broker.serve(loops.stop.clone()));
+    }
+    start(config, engine, lease, clock, telemetry, listener, &mut loops);
     loops.run(&stop).await
 }
 
-async fn connect(config: &Config, telemetry: &Arc<Telemetry>) -> anyhow::Result<Arc<dyn Engine>> {
+/// Connects to the engine and takes the lease of this instance; from then on the clock is the fleet's.
+async fn begin(
+    config: &Config,
+    clock: &Clock,
+    telemetry: &Arc<Telemetry>,
+) -> anyhow::Result<(Arc<dyn Engine>, Lease)> {
     let mut failures = 0;
     loop {
-        match RedisEngine::connect(&config.engine, telemetry.clone()).await {
-            Ok(engine) => return Ok(Arc::new(engine)),
+        let begun = async {
+            let engine: Arc<dyn Engine> =
+                Arc::new(RedisEngine::connect(&config.engine, telemetry.clone()).await?);
+            let lease =
+                Lease::take(engine.clone(), clock.clone(), telemetry.clone(), &config.instance).await?;
+            Ok((engine, lease))
+        };
+        match begun.await {
+            Ok(begun) => return Ok(begun),
             Err(EngineError::Unavailable(why)) => {
                 failures += 1;
                 let wait = RECONNECT.wait(failures, rand::random());
@@ -69,6 +97,7 @@ async fn connect(config: &Config, telemetry: &Arc<Telemetry>) -> anyhow::Result<
 fn start(
     config: Config,
     engine: Arc<dyn Engine>,
+    lease: Lease,
     clock: Clock,
     telemetry: Arc<Telemetry>,
     listener: TcpListener,
@@ -77,7 +106,9 @@ fn start(
     let stop = loops.stop.clone();
     let rules = Arc::new(config.rules);
     let news = Arc::new(Notify::new());
+    let ownership = lease.ownership();
     let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+    mirror.keep(|partition| ownership.owns(partition));
     let roll = Arc::new(Roll::new(
         engine.clone(),
         rules,
@@ -86,12 +117,13 @@ fn start(
         config.hearing,
         news.clone(),
     ));
-    telemetry.partitions_owned(engine.partitions());
 
+    loops.add("lease", lease.keep(loops.leave.clone()));
     loops
         .add("examination", examination::run(engine.clone(), clock.clone(), telemetry.clone(), stop.clone()));
     let walk = Walk {
         engine: engine.clone(),
+        ownership: ownership.clone(),
         roll: roll.clone(),
         mirror: mirror.clone(),
         clock: clock.clone(),
@@ -105,6 +137,7 @@ fn start(
         config: config.expiry,
         engine: engine.clone(),
         roll: roll.clone(),
+        ownership: ownership.clone(),
         mirror: mirror.clone(),
         clock: clock.clone(),
         telemetry: telemetry.clone(),
@@ -113,22 +146,37 @@ fn start(
     let (tell, clock_of_alerting) = (telemetry.clone(), clock.clone());
     loops.add(
         "alerting",
-        alerting::run(config.alerting, engine.clone(), clock_of_alerting, tell, news, stop.clone()),
+        alerting::run(
+            config.alerting,
+            engine.clone(),
+            ownership.clone(),
+            clock_of_alerting,
+            tell,
+            news,
+            stop.clone(),
+        ),
     );
     let shown = http::Shown {
+        ownership,
         engine,
         roll: roll.clone(),
         mirror,
         telemetry: telemetry.clone(),
         clock: clock.clone(),
     };
+    if let Some(pings) = config.deadman {
+        loops.add("deadman", deadman::run(pings, telemetry.clone(), stop.clone()));
+    }
     loops.add("http", http::serve(config.http, listener, shown, stop.clone()));
     loops.add("intake", intake::run(config.intake, roll, clock, telemetry, stop));
 }
 
 /// The long-lived tasks, by name.
+#[derive(Default)]
 struct Loops {
     running: JoinSet<(&'static str, anyhow::Result<()>)>,
+    /// The order to tell the others that this instance goes: they take over while it ends.
+    leave: CancellationToken,
     /// Theirs alone, so that none ends before [`Loops::run`] has seen the order to stop.
     stop: CancellationToken,
 }
@@ -147,6 +195,9 @@ impl Loops {
             Some(Some(Err(panic))) => Err(anyhow!("a loop panicked: {panic}")),
             Some(None) => Err(anyhow!("nothing runs")),
         };
+        self.leave.cancel();
+        // The first to end is the lease, unless something is wrong; then it ends with the rest.
+        let _ = tokio::time::timeout(NOTICE, self.running.join_next()).await;
         self.stop.cancel();
         let farewell = async { while self.running.join_next().await.is_some() {} };
         if tokio::time::timeout(FAREWELL, farewell).await.is_err() {

@@ -21,7 +21,9 @@ mod sampler;
 mod series;
 mod words;
 
-use problems::{ENGINE_DOWN, MQTT_DISCONNECTED, NOT_HEARING, Problems, not_hearing};
+use problems::{
+    BROKER_DROPS, ENGINE_DOWN, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING, Problems, not_hearing,
+};
 pub use problems::{Problem, Severity};
 use sampler::Sampler;
 use series::Series;
@@ -117,6 +119,27 @@ impl Telemetry {
         );
     }
 
+    /// The broker says how many messages it has thrown away, and how many of them since it said so
+    /// last.
+    pub fn broker_dropped(&self, count: u64, grown: u64) {
+        self.series.broker_dropped.set(i64::try_from(count).unwrap_or(i64::MAX));
+        if grown == 0 {
+            return;
+        }
+        let text = format!(
+            "the broker throws messages away, {grown} of them lately, of whichever client; raise its \
+             max_queued_messages and max_inflight_messages, or see which client is slow"
+        );
+        tracing::warn!(count, grown, "{text}");
+        self.problems.set(BROKER_DROPS, "", text, Severity::Warning);
+    }
+
+    /// The broker has not thrown anything away for a while.
+    pub fn broker_drops_no_more(&self) {
+        self.problems.clear(BROKER_DROPS, "");
+        tracing::info!("the broker throws no messages away any more");
+    }
+
     /// A canary came all the way.
     pub fn canary_returned(&self, round_trip: Duration) {
         self.series.canary_round_trip.observe(round_trip.as_secs_f64());
@@ -191,6 +214,12 @@ impl Telemetry {
     pub fn notification(&self, receiver: &str, outcome: Outcome, took: Duration) {
         self.series.notifications.with_label_values(&[receiver, outcome.as_str()]).inc();
         self.series.notification_duration.with_label_values(&[receiver]).observe(took.as_secs_f64());
+        if outcome == Outcome::Delivered {
+            self.problems.clear(NOT_DELIVERED, receiver);
+        } else {
+            let text = format!("receiver {receiver} did not take its last notification; the log says why");
+            self.problems.set(NOT_DELIVERED, receiver, text, Severity::Warning);
+        }
     }
 
     /// What waits for a receiver and what was given up.
@@ -250,9 +279,17 @@ impl Telemetry {
         self.problems.list()
     }
 
-    /// How many partitions this instance owns.
-    pub fn partitions_owned(&self, count: u16) {
-        self.series.partitions_owned.set(count.into());
+    /// What keeps Rollcall from its work, or its word from reaching somebody.
+    pub fn failures(&self) -> Vec<Problem> {
+        let mut problems = self.problems();
+        problems.retain(|one| one.severity == Severity::Serious || one.name == NOT_DELIVERED);
+        problems
+    }
+
+    /// How many instances there are, and how many partitions are this one's.
+    pub fn ownership(&self, instances: usize, partitions: usize) {
+        self.series.instances.set(instances as i64);
+        self.series.partitions_owned.set(partitions as i64);
     }
 
     /// The age of the oldest part of the mirror.

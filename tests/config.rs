@@ -132,13 +132,15 @@ fn everything_that_makes_no_sense_is_told_at_once_under_the_name_of_its_option()
         partitions = 0
         prefix = "a{b}"
         [mqtt]
-        url = "mqtts://broker"
+        url = "mqt://broker"
         password_file = "missing"
         client_id = "a/b"
         qos = 2
         publish_state = true
         [broker]
-        listen = "127.0.0.1:1883"
+        listen = "here"
+        tls_listen = "0.0.0.0:8883"
+        max_packet = 5
         [[kind]]
         name = "Detector"
         timeout = "500ms"
@@ -182,7 +184,10 @@ fn everything_that_makes_no_sense_is_told_at_once_under_the_name_of_its_option()
     let mut paths: Vec<&str> = problems.iter().map(|problem| problem.path.as_str()).collect();
     paths.sort();
     let expected = [
+        "broker.cert_file",
+        "broker.key_file",
         "broker.listen",
+        "broker.max_packet",
         "engine.partitions",
         "engine.prefix",
         "engine.type",
@@ -204,6 +209,7 @@ fn everything_that_makes_no_sense_is_told_at_once_under_the_name_of_its_option()
         "mqtt.password_file",
         "mqtt.publish_state",
         "mqtt.qos",
+        "mqtt.url",
         "mqtt.url",
         "receiver[0]",
         "receiver[0].concurrency",
@@ -235,15 +241,18 @@ fn what_is_planned_is_refused_with_not_yet_and_what_is_unknown_with_a_suggestion
         ("[engine]\nurl = \"redis-cluster://a\"", "engine.url: redis-cluster:// is not supported yet"),
         ("[engine]\nurl = \"redi://a\"", "engine.url: redi:// is unknown; did you mean redis://?"),
         ("[engine]\nurl = \"localhost\"", "engine.url: is no address"),
-        ("[mqtt]\nurl = \"mqtts://a\"", "mqtt.url: mqtts:// is not supported yet; use mqtt://"),
-        ("[mqtt]\nurl = \"wss://a\"", "mqtt.url: wss:// is not supported yet"),
         ("[mqtt]\nurl = \"mqt://a\"", "mqtt.url: a broker's address is written mqtt://host:port"),
         ("[mqtt]\nurl = \"mqtt://u:p@a\"", "mqtt.url: a broker's address holds no name and no password"),
         ("[mqtt]\npublish_state = true", "mqtt.publish_state: is not supported yet"),
         (
-            "[broker]\nlisten = \"127.0.0.1:1\"",
-            "broker.listen: the broker within the process is not supported yet",
+            "[broker]\nlisten = \"0.0.0.0:1883\"",
+            "broker.listen: anybody who reaches 0.0.0.0:1883 could pretend to be a device",
         ),
+        (
+            "[broker]\nlisten = \"127.0.0.1:1\"\n[mqtt]\nurl = \"mqtt://a\"",
+            "mqtt.url: belongs to a broker elsewhere",
+        ),
+        ("[broker]\nrules_file = \"rules\"", "broker.rules_file: belongs to the broker within the process"),
     ];
     for (text, expected) in cases {
         let told = refused(text);
@@ -251,6 +260,32 @@ fn what_is_planned_is_refused_with_not_yet_and_what_is_unknown_with_a_suggestion
     }
     let told = refused("[[receiver]]\nname = \"mail\"\n[route]\nreceivers = [\"mial\"]");
     assert!(told.contains("there is no receiver \"mial\"; did you mean \"mail\"?"), "{told}");
+}
+
+#[test]
+fn files_of_tls_are_read_where_there_is_tls_and_errors_where_there_is_none() {
+    load("mqtt.url = \"mqtts://broker\"").unwrap();
+    load("mqtt.url = \"wss://broker/mqtt\"").unwrap();
+    for (url, option) in
+        [("mqtt://a", "ca_file"), ("ws://a", "client_cert_file"), ("ws://a", "client_key_file")]
+    {
+        let told = refused(&format!("[mqtt]\nurl = {url:?}\n{option} = \"x.pem\""));
+        assert!(told.contains(&format!("mqtt.{option}: is of no use with")), "{told}");
+    }
+    let told = refused("[mqtt]\nurl = \"mqtts://a\"\nca_file = \"missing.pem\"");
+    assert!(told.contains("mqtt.ca_file: missing.pem cannot be read"), "{told}");
+    let told = refused("[mqtt]\nurl = \"mqtts://a\"\nclient_key_file = \"missing.pem\"");
+    assert!(told.contains("mqtt.client_cert_file: is missing"), "{told}");
+}
+
+#[test]
+fn several_connections_are_members_of_a_share() {
+    load("mqtt = { share = \"all\", connections = 16 }").unwrap();
+    for text in
+        ["mqtt = { connections = 2 }", "mqtt = { share = \"all\", connections = 17 }", "mqtt.connections = 0"]
+    {
+        assert!(refused(text).contains("mqtt.connections: "), "{text}");
+    }
 }
 
 #[test]

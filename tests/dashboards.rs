@@ -21,6 +21,9 @@ use url::Url;
 const AGAIN: Duration = Duration::from_millis(250);
 const TIMES: usize = 160;
 
+/// The unit that is looked at.
+const UNIT: &str = "sim-000001";
+
 /// The dashboards by the names of their files.
 fn dashboards() -> Vec<(PathBuf, Value)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards");
@@ -40,10 +43,14 @@ fn panels(dashboard: &Value) -> impl Iterator<Item = &Value> {
     list(dashboard, "panels").iter().filter(|panel| panel["type"] != "row")
 }
 
-/// A query as Grafana would send it, with everything chosen.
+/// A query as Grafana would send it, with everything chosen; of units, one.
 fn chosen(expression: &Value) -> String {
     let text = expression.as_str().unwrap();
-    let text = text.replace("$__rate_interval", "20s").replace("$__interval", "5s").replace("$kind", ".*");
+    let text =
+        text.replace("$__rate_interval", "20s").replace("$__interval", "5s").replace("$__range", "20s");
+    let text = text.replace("=\"$kind\"", "=\"detector\"").replace("$kind", ".*");
+    let text = text.replace("$unit", UNIT).replace("$label", "site");
+    let text = text.replace("$instance", ".*").replace("$receiver", ".*");
     assert!(!text.contains('$'), "a variable that nobody sets: {text}");
     text
 }
@@ -73,8 +80,9 @@ impl World {
             engine.url = "redis://127.0.0.1:{}/0"
             mqtt.url = "mqtt://127.0.0.1:{}"
             http.listen = "{listen}"
+            http.count_by_labels = ["site"]
             route = {{ receivers = ["hook"], group_wait = "0s", group_interval = "1s" }}
-            kind = [{{ name = "detector", topics = ["units/{{unit}}/heartbeat"], timeout = "1s" }}]
+            kind = [{{ name = "detector", topics = ["units/{{site}}/{{unit}}/heartbeat"], timeout = "1s" }}]
             receiver = [{{ name = "hook", type = "webhook", url = "{}" }}]
             "#,
             redis.port(),
@@ -86,6 +94,7 @@ impl World {
             interval: Duration::from_millis(200),
             silence_chance: 0.02,
             silence_for: Duration::from_secs(2)..Duration::from_secs(5),
+            topic: "units/{site}/{unit}/heartbeat".to_owned(),
             ..FleetConfig::new(&format!("mqtt://127.0.0.1:{}", broker.port()))
         };
         let stop = CancellationToken::new();
@@ -164,14 +173,17 @@ impl World {
     }
 }
 
-/// Prometheus that asks the shipped configuration's pages of `target`, only more often.
+/// Prometheus with the shipped rules, that asks the shipped configuration's pages of `target`, only
+/// more often.
 fn prometheus(dir: &Path, target: &str) -> Server {
     std::fs::create_dir_all(dir).unwrap();
     let text = format!(
-        "global: {{ scrape_interval: 500ms, scrape_timeout: 500ms }}\n\
+        "global: {{ scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms }}\n\
+         rule_files: ['{}/config/prometheus/rules/*.yml']\n\
          scrape_configs:\n\
          - {{ job_name: rollcall, static_configs: [{{ targets: ['{target}'] }}] }}\n\
-         - {{ job_name: rollcall-units, metrics_path: /metrics/units, static_configs: [{{ targets: ['{target}'] }}] }}\n"
+         - {{ job_name: rollcall-units, metrics_path: /metrics/units, static_configs: [{{ targets: ['{target}'] }}] }}\n",
+        env!("CARGO_MANIFEST_DIR"),
     );
     std::fs::write(dir.join("prometheus.yml"), text).unwrap();
     let port = free_port().unwrap();
@@ -216,8 +228,111 @@ async fn every_query_of_every_dashboard_has_an_answer() {
     let known = world.ask("label/__name__/values", &[]).await;
     let known: BTreeSet<String> = serde_json::from_value(known).unwrap();
     let unknown: Vec<_> = named.difference(&known).collect();
-    assert!(unknown.is_empty() && named.len() > 15, "Rollcall tells nothing of {unknown:?}");
+    assert!(unknown.is_empty() && named.len() > 25, "Rollcall tells nothing of {unknown:?}");
+    for rule in rules().iter().filter_map(|rule| rule["record"].as_str()) {
+        assert!(known.contains(rule), "nothing is recorded as {rule}");
+    }
+    let known = world.ask("label/command/values", &[]).await;
+    let known: BTreeSet<String> = serde_json::from_value(known).unwrap();
+    let unknown: Vec<_> = commands().into_iter().filter(|command| !known.contains(command)).collect();
+    assert!(unknown.is_empty(), "Rollcall does not call its engine for {unknown:?}");
+    // Others may be about to: this fleet falls silent every moment.
+    let firing = world.ask("query", &[("query", FIRING.to_owned())]).await;
+    assert_eq!(list(&firing, "result").len(), 0, "{firing}");
     world.end().await;
+}
+
+/// The calls of the engine that dashboards and rules name.
+fn commands() -> BTreeSet<String> {
+    let (dashboards, rules) = (dashboards(), rules());
+    let mut found = Vec::new();
+    dashboards.iter().for_each(|(_, dashboard)| texts(dashboard, &mut found));
+    rules.iter().for_each(|rule| texts(rule, &mut found));
+    let named = found.iter().flat_map(|text| text.split("command=").skip(1));
+    let named = named.filter_map(|rest| rest.trim_start_matches('~').split('"').nth(1));
+    let commands: BTreeSet<String> = named.flat_map(|names| names.split('|')).map(str::to_owned).collect();
+    assert!(commands.len() >= 10, "{commands:?}");
+    commands
+}
+
+/// Alerts about a Rollcall that is well; the watchdog fires always.
+const FIRING: &str = r#"ALERTS{alertstate="firing", alertname!="RollcallWatchdog"}"#;
+
+/// The shipped rules.
+fn rules() -> Vec<Value> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/prometheus/rules");
+    let files = std::fs::read_dir(dir).unwrap().map(|entry| std::fs::read_to_string(entry.unwrap().path()));
+    let parsed = files.map(|text| serde_yaml_ng::from_str::<Value>(&text.unwrap()).unwrap());
+    let groups: Vec<Value> = parsed.flat_map(|file| list(&file, "groups").to_vec()).collect();
+    groups.iter().flat_map(|group| list(group, "rules").to_vec()).collect()
+}
+
+/// Everything that is text, however deep.
+fn texts<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+    match value {
+        Value::String(text) => found.push(text),
+        Value::Array(items) => items.iter().for_each(|item| texts(item, found)),
+        Value::Object(fields) => fields.values().for_each(|field| texts(field, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn dashboards_lead_to_one_another_and_to_nothing_that_is_gone() {
+    let all = dashboards();
+    let uids: BTreeSet<&str> = all.iter().filter_map(|(_, it)| it["uid"].as_str()).collect();
+    assert_eq!(uids.len(), all.len(), "a uid is there twice");
+    assert!(uids.len() >= 4, "{uids:?}");
+    let mut linked = 0;
+    for (path, dashboard) in &all {
+        let tag = &list(&list(dashboard, "links")[0], "tags")[0];
+        assert!(list(dashboard, "tags").contains(tag), "{} is not among those it leads to", path.display());
+        let mut found = Vec::new();
+        texts(dashboard, &mut found);
+        for rest in found.iter().filter_map(|text| text.strip_prefix("/d/")) {
+            let uid = rest.split(['?', '/']).next().unwrap();
+            assert!(uids.contains(uid), "{}: /d/{uid}", path.display());
+            linked += 1;
+        }
+    }
+    assert!(linked >= 2, "no unit leads to its page");
+}
+
+#[test]
+fn every_variable_that_is_asked_for_can_be_chosen() {
+    for (path, dashboard) in dashboards() {
+        let variables = list(&dashboard["templating"], "list").iter().map(|it| it["name"].as_str().unwrap());
+        let variables: BTreeSet<&str> = variables.collect();
+        for target in panels(&dashboard).flat_map(|panel| list(panel, "targets")) {
+            let expression = target["expr"].as_str().unwrap();
+            for rest in expression.split('$').skip(1) {
+                let name = rest.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().unwrap();
+                let known = name.starts_with("__") || variables.contains(name);
+                assert!(known, "{}: ${name} in {expression}", path.display());
+            }
+        }
+    }
+}
+
+/// Whether two places on the grid share a cell.
+fn overlap(a: &Value, b: &Value) -> bool {
+    let side = |it: &Value, key: &str| it[key].as_u64().unwrap();
+    let apart = |from: &str, length: &str| {
+        side(a, from) + side(a, length) <= side(b, from) || side(b, from) + side(b, length) <= side(a, from)
+    };
+    !apart("x", "w") && !apart("y", "h")
+}
+
+#[test]
+fn no_panel_covers_another_or_leaves_the_page() {
+    for (path, dashboard) in dashboards() {
+        let places: Vec<_> = list(&dashboard, "panels").iter().map(|panel| &panel["gridPos"]).collect();
+        for (index, place) in places.iter().enumerate() {
+            assert!(place["x"].as_u64().unwrap() + place["w"].as_u64().unwrap() <= 24, "{place}");
+            let covered = places[..index].iter().find(|other| overlap(place, other));
+            assert!(covered.is_none(), "{}: {place} covers {covered:?}", path.display());
+        }
+    }
 }
 
 #[test]

@@ -10,7 +10,8 @@ use reqwest::{Client, Method, Response};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{Mirror, Roll, UnitStore};
+use rollcall::engine::roster::View;
+use rollcall::engine::{Mirror, Ownership, Roll, UnitStore};
 use rollcall::http::{self, Config, Role, Shown, Token, UnitMetrics};
 use rollcall::presence::{
     Declared, Heartbeat, Interval, Kind, KindRules, Labels, Override, Policy, Registration, Unit,
@@ -69,6 +70,7 @@ impl Fleet {
         let listen = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
         let shown = Shown {
+            ownership: Ownership::fixed(View::new("one", vec!["one".into(), "two".into()], 2)),
             engine: engine.clone(),
             roll: roll.clone(),
             mirror: mirror.clone(),
@@ -98,7 +100,12 @@ impl Fleet {
 
     async fn hear(&self, units: &[&str]) {
         let now = self.clock.now();
-        let beat = |unit: &&str| Heartbeat { unit: the(unit), at: now, declared: Declared::default() };
+        let beat = |unit: &&str| Heartbeat {
+            unit: the(unit),
+            at: now,
+            not_before: None,
+            declared: Declared::default(),
+        };
         let beats: Vec<Heartbeat> = units.iter().map(beat).collect();
         self.roll.hear(&beats, now).await.unwrap();
     }
@@ -359,10 +366,40 @@ async fn readiness_names_every_reason_and_health_needs_none() {
     let warning = json!({
         "name": "persistence_off", "text": "redis keeps nothing; set appendonly yes", "severity": "warning"
     });
-    assert_eq!(readiness, json!({ "ready": true, "problems": [warning] }));
+    assert_eq!(
+        readiness,
+        json!({
+            "ready": true, "problems": [warning], "instance": "one", "instances": ["one", "two"], "partitions": []
+        })
+    );
+
+    let page = fleet.text("/").await;
+    assert!(page.contains("<p>one speaks of its own part of the fleet; there are one, two.</p>"), "{page}");
+
+    // A partition that came and is not filled yet.
+    fleet.mirror.keep(|partition| partition == 1);
+    fleet.mirror.keep(|_| true);
+    let readiness = fleet.json("/readyz").await;
+    assert_eq!(names(&readiness), ["mirror_not_filled", "persistence_off"]);
+    fleet.fill();
 
     fleet.telemetry.engine_up(Some(&"connection refused"));
     assert_eq!(fleet.get("/readyz").await.status(), 503);
+}
+
+#[tokio::test]
+async fn an_instance_that_owns_nothing_shows_nothing_and_that_does_not_age() {
+    let fleet = Fleet::start().await;
+    fleet.fill();
+    fleet.hear(&["meter:1"]).await;
+    fleet.clock.advance(5 * SECOND);
+    let page = fleet.text("/metrics").await;
+    assert!(page.contains("rollcall_mirror_age_seconds 5\n"), "{page}");
+    assert!(page.contains("rollcall_units{kind=\"meter\",state=\"online\"} 1\n"), "{page}");
+    fleet.mirror.keep(|_| false);
+    let page = fleet.text("/metrics").await;
+    assert!(page.contains("rollcall_mirror_age_seconds 0\n"), "{page}");
+    assert!(page.contains("rollcall_units{kind=\"meter\",state=\"online\"} 0\n"), "{page}");
 }
 
 #[tokio::test]
@@ -397,6 +434,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
     let config =
         Config { listen: listener.local_addr().unwrap(), tokens: Vec::new(), unit_metrics: UnitMetrics::All };
     let shown = Shown {
+        ownership: Ownership::of_everything(2),
         engine: fleet.engine.clone(),
         roll: fleet.roll.clone(),
         mirror: fleet.mirror.clone(),

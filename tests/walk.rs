@@ -7,7 +7,7 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::mirror::{Chunk, Cursor};
 use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{Mirror, Queries, Roll, UnitStore, Walk, encoding, partition_of};
+use rollcall::engine::{Mirror, Ownership, Queries, Roll, UnitStore, Walk, encoding, partition_of};
 use rollcall::presence::{
     Declared, Facts, Hearing, Heartbeat, Kind, KindRules, Override, Policy, Standing, Unit,
 };
@@ -54,7 +54,12 @@ impl Fleet {
 
     async fn hear(&self, count: usize) {
         let now = self.clock.now();
-        let beat = |number| Heartbeat { unit: unit(number), at: now, declared: Declared::default() };
+        let beat = |number| Heartbeat {
+            unit: unit(number),
+            at: now,
+            not_before: None,
+            declared: Declared::default(),
+        };
         let beats: Vec<Heartbeat> = (0..count).map(beat).collect();
         self.roll.hear(&beats, now).await.unwrap();
     }
@@ -72,6 +77,7 @@ impl Fleet {
     fn walk(&self) -> (JoinHandle<anyhow::Result<()>>, CancellationToken) {
         let walk = Walk {
             engine: self.engine.clone(),
+            ownership: Ownership::of_everything(self.engine.partitions()),
             roll: self.roll.clone(),
             mirror: self.mirror.clone(),
             clock: self.clock.clone(),
@@ -210,7 +216,7 @@ async fn units_are_counted_by_label_and_values_that_are_gone_leave() {
     let at = |site: &str| {
         let labels = [("site".to_owned(), site.to_owned())].into();
         let declared = Declared { labels, ..Declared::default() };
-        Heartbeat { unit: unit(1), at: fleet.clock.now(), declared }
+        Heartbeat { unit: unit(1), at: fleet.clock.now(), not_before: None, declared }
     };
     fleet.hear(3).await;
     fleet.roll.hear(&[at("north")], fleet.clock.now()).await.unwrap();

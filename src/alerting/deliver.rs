@@ -1,7 +1,9 @@
 //! From deliveries to one receiver: lease, attempt, record how it ended.
 //!
-//! Each receiver has a loop of its own with a bounded number of attempts under way. A lease is
-//! longer than an attempt may take, so while this instance lives nobody else attempts the same.
+//! Each receiver has a loop of its own with a bounded number of attempts under way. Some more are
+//! leased ahead, so that no attempt waits for the engine, and while attempts are made the engine
+//! records how earlier ones ended. A lease is short and is prolonged for as long as this instance
+//! holds it: nobody else attempts the same meanwhile, and what a dead instance held is taken up soon.
 //! How an attempt ended is kept until the engine has it: an engine that fails just then costs a
 //! wait, not a second telling.
 //!
@@ -11,23 +13,29 @@
 //! disables the receiver: everything for it becomes a dead letter, until a restart. Nothing is ever
 //! dropped.
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::future::{BoxFuture, FutureExt, OptionFuture};
 use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::channel::{Channel, Failure, within};
 use super::{ENGINE_BACKOFF, ReceiverConfig, Retry, SHORTEST_WAIT, TICK};
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Delivery, Engine, Result};
+use crate::engine::{Backlog, Delivery, Engine, Ownership, Result};
 use crate::telemetry::{Outcome, Telemetry};
 
-/// How much longer than an attempt its lease is: time to record how it ended.
-const MARGIN: Duration = Duration::from_secs(30);
+/// How long a delivery is kept from others that is not prolonged.
+const LEASE: Duration = Duration::from_secs(15);
+/// How often leases are prolonged.
+const PROLONG: Duration = Duration::from_secs(4);
+/// How many deliveries are held for each attempt that may be under way.
+const AHEAD: usize = 4;
 /// How long attempts that are under way may go on after the stop. What is cut off is attempted
 /// again when its lease has run out.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -39,6 +47,8 @@ pub(super) struct Deliver {
     pub receiver: ReceiverConfig,
     pub channel: Arc<dyn Channel>,
     pub engine: Arc<dyn Engine>,
+    /// Whose deliveries are made.
+    pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
     /// Rung when groups were sealed.
@@ -46,25 +56,29 @@ pub(super) struct Deliver {
     pub stop: CancellationToken,
 }
 
-/// What is under way. Attempts and endings together are never more than the receiver's
-/// concurrency, so neither grows while the engine or the receiver hangs.
+/// What is held. All of it together is never more than [`AHEAD`] times the receiver's concurrency, so
+/// nothing grows while the engine or the receiver hangs.
 #[derive(Default)]
 struct Desk {
+    /// Leased and not begun.
+    waiting: VecDeque<Arc<Delivery>>,
     attempts: JoinSet<Ended>,
     /// Ended and not yet recorded.
-    endings: Vec<(Delivery, Next)>,
+    endings: Vec<Ending>,
+    /// Everything of which the engine does not know how it ended, by id.
+    held: HashMap<String, Arc<Delivery>>,
     /// Why the receiver is disabled.
     disabled: Option<String>,
-    /// When the backlog was last counted.
-    counted: Option<Instant>,
 }
 
 /// An attempt that ended.
 struct Ended {
-    delivery: Delivery,
+    delivery: Arc<Delivery>,
     result: std::result::Result<(), Failure>,
     took: Duration,
 }
+
+type Ending = (Arc<Delivery>, Next);
 
 /// What becomes of a delivery after an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,30 +88,72 @@ enum Next {
     Bury(String),
 }
 
+/// What the engine was asked to hand out.
+struct Leased {
+    deliveries: Vec<Delivery>,
+    /// For how long there is nothing more.
+    rest: Duration,
+    backlog: Option<Backlog>,
+}
+
 impl Deliver {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
         let mut desk = Desk::default();
+        let mut ownership = self.ownership.clone();
         let mut failures = 0;
+        let mut leasing: Option<BoxFuture<Result<Leased>>> = None;
+        let mut recording: Option<BoxFuture<(Vec<Ending>, Result<()>)>> = None;
+        let (mut look, mut prolong, mut counted) = (Instant::now(), Instant::now() + PROLONG, None);
         loop {
-            let wait = match self.turn(&mut desk).await {
-                Ok(wait) => {
-                    failures = 0;
-                    self.telemetry.engine_up(None);
-                    wait
-                }
-                Err(error) => {
-                    failures += 1;
-                    self.telemetry.engine_up(Some(&error));
-                    ENGINE_BACKOFF.wait(failures, rand::random())
-                }
-            };
-            tokio::select! {
+            let now = Instant::now();
+            self.begin(&mut desk);
+            let is_patient = failures > 0 && now < look;
+            if recording.is_none() && !is_patient && (!desk.endings.is_empty() || now >= prolong) {
+                // Without those that end here: the next of their groups must not wait.
+                let others = (now >= prolong).then(|| desk.others());
+                recording = Some(self.record(std::mem::take(&mut desk.endings), others));
+                prolong = if now >= prolong { now + PROLONG } else { prolong };
+            }
+            let room = self.concurrency() * AHEAD - desk.held.len();
+            let is_low = desk.waiting.len() < self.concurrency();
+            if leasing.is_none() && now >= look && room > 0 && is_low {
+                let counts = counted.is_none_or(|at: Instant| at.elapsed() >= TICK);
+                counted = if counts { Some(now) } else { counted };
+                leasing = Some(self.lease(room, counts));
+            }
+            let next = if leasing.is_none() && room > 0 && is_low { look.min(prolong) } else { prolong };
+            let failed = tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return self.leave(desk).await,
-                Some(ended) = desk.attempts.join_next() => self.conclude(&mut desk, ended)?,
-                () = self.sealed.notified(), if failures == 0 => {}
-                () = tokio::time::sleep(wait) => {}
+                () = self.stop.cancelled() => return self.leave(desk, recording).await,
+                Some(ended) = desk.attempts.join_next() => {
+                    self.conclude(&mut desk, ended)?;
+                    None
+                }
+                Some((endings, recorded)) = OptionFuture::from(recording.as_mut()) => {
+                    recording = None;
+                    self.recorded(&mut desk, endings, recorded)
+                }
+                Some(leased) = OptionFuture::from(leasing.as_mut()) => {
+                    leasing = None;
+                    match leased {
+                        Ok(leased) => {
+                            failures = 0;
+                            look = Instant::now() + leased.rest;
+                            self.take(&mut desk, leased);
+                            None
+                        }
+                        Err(error) => Some(error),
+                    }
+                }
+                () = self.sealed.notified(), if failures == 0 => { look = now; None }
+                () = ownership.changed(), if failures == 0 => { look = now; None }
+                () = sleep_until(next.max(now + SHORTEST_WAIT)) => None,
+            };
+            if let Some(error) = failed {
+                failures += 1;
+                self.telemetry.engine_up(Some(&error));
+                look = Instant::now() + ENGINE_BACKOFF.wait(failures, rand::random());
             }
             // Whatever else has ended meanwhile is recorded together with it.
             while let Some(ended) = desk.attempts.try_join_next() {
@@ -106,33 +162,50 @@ impl Deliver {
         }
     }
 
-    /// Records what ended and begins what is due. Answers for how long there is nothing to do.
-    async fn turn(&self, desk: &mut Desk) -> Result<Duration> {
-        self.record(desk).await?;
-        self.count(desk).await?;
-        let name = &self.receiver.name;
-        let free = self.receiver.concurrency.max(1).saturating_sub(desk.attempts.len());
-        if free == 0 {
-            return Ok(TICK);
-        }
-        let now = self.clock.now();
-        let until = now + self.receiver.timeout + MARGIN;
-        let leased = self.engine.lease(name, now, until, free).await?;
-        let filled = leased.len() == free;
-        for delivery in leased {
-            self.begin(desk, delivery);
-        }
-        if !desk.endings.is_empty() {
-            return Ok(Duration::ZERO);
-        }
-        if filled {
-            return Ok(TICK);
-        }
-        let first = self.engine.first_lease(name).await?;
-        Ok(first.map_or(TICK, |first| first.since(now).clamp(SHORTEST_WAIT, TICK)))
+    fn concurrency(&self) -> usize {
+        self.receiver.concurrency.max(1)
     }
 
-    fn begin(&self, desk: &mut Desk, delivery: Delivery) {
+    /// Asks for deliveries that are due, and how many there are in all.
+    fn lease(&self, room: usize, counts: bool) -> BoxFuture<'static, Result<Leased>> {
+        let (engine, own, name) = (self.engine.clone(), self.ownership.view(), self.receiver.name.clone());
+        let now = self.clock.now();
+        async move {
+            let own = &own.partitions;
+            let backlog = if counts { Some(engine.backlog(own, &name).await?) } else { None };
+            let deliveries = engine.lease(own, &name, now, now + LEASE, room).await?;
+            let rest = if deliveries.len() >= room {
+                Duration::ZERO
+            } else {
+                let first = engine.first_lease(own, &name).await?;
+                first.map_or(TICK, |first| first.since(now).clamp(SHORTEST_WAIT, TICK))
+            };
+            Ok(Leased { deliveries, rest, backlog })
+        }
+        .boxed()
+    }
+
+    fn take(&self, desk: &mut Desk, leased: Leased) {
+        if let Some(Backlog { waiting, dead }) = leased.backlog {
+            self.telemetry.backlog(&self.receiver.name, waiting, dead);
+        }
+        for delivery in leased.deliveries {
+            let delivery = Arc::new(delivery);
+            desk.held.insert(delivery.id.clone(), delivery.clone());
+            desk.waiting.push_back(delivery);
+        }
+    }
+
+    /// Begins attempts, as many as may be under way.
+    fn begin(&self, desk: &mut Desk) {
+        while desk.attempts.len() < self.concurrency()
+            && let Some(delivery) = desk.waiting.pop_front()
+        {
+            self.attempt(desk, delivery);
+        }
+    }
+
+    fn attempt(&self, desk: &mut Desk, delivery: Arc<Delivery>) {
         if let Some(why) = &desk.disabled {
             self.telemetry.notification(&self.receiver.name, Outcome::Dead, Duration::ZERO);
             desk.endings.push((delivery, Next::Bury(format!("the receiver is disabled: {why}"))));
@@ -195,46 +268,92 @@ impl Deliver {
         }
     }
 
-    /// Writes down how attempts ended. What could not be written stays on the desk.
-    async fn record(&self, desk: &mut Desk) -> Result<()> {
-        let now = self.clock.now();
-        let is_delivered = |(_, next): &(Delivery, Next)| *next == Next::Delivered;
-        let delivered: Vec<Delivery> =
-            desk.endings.iter().filter(|ending| is_delivered(ending)).map(|(d, _)| d.clone()).collect();
-        if !delivered.is_empty() {
-            self.engine.delivered(&delivered, now).await?;
-            desk.endings.retain(|ending| !is_delivered(ending));
+    /// Writes down how attempts ended, and prolongs the leases of `others`. Gives the endings back, for
+    /// what could not be written.
+    fn record(
+        &self,
+        endings: Vec<Ending>,
+        others: Option<Vec<Arc<Delivery>>>,
+    ) -> BoxFuture<'static, (Vec<Ending>, Result<()>)> {
+        let (engine, now) = (self.engine.clone(), self.clock.now());
+        async move {
+            let recorded = async {
+                let is_delivered = |ending: &&Ending| ending.1 == Next::Delivered;
+                let delivered: Vec<Delivery> =
+                    endings.iter().filter(is_delivered).map(|(delivery, _)| (**delivery).clone()).collect();
+                if !delivered.is_empty() {
+                    engine.delivered(&delivered, now).await?;
+                }
+                for (delivery, next) in &endings {
+                    match next {
+                        Next::Delivered => {}
+                        Next::Postpone(at) => engine.postpone(delivery, *at).await?,
+                        Next::Bury(reason) => engine.bury(delivery, reason, now).await?,
+                    }
+                }
+                match others {
+                    Some(others) if !others.is_empty() => engine.prolong(&others, now + LEASE).await,
+                    _ => Ok(()),
+                }
+            };
+            let recorded = recorded.await;
+            (endings, recorded)
         }
-        while let Some((delivery, next)) = desk.endings.last() {
-            match next {
-                Next::Delivered => {}
-                Next::Postpone(at) => self.engine.postpone(delivery, *at).await?,
-                Next::Bury(reason) => self.engine.bury(delivery, reason, now).await?,
+        .boxed()
+    }
+
+    fn recorded(
+        &self,
+        desk: &mut Desk,
+        endings: Vec<Ending>,
+        recorded: Result<()>,
+    ) -> Option<crate::engine::EngineError> {
+        match recorded {
+            Ok(()) => {
+                for (delivery, _) in endings {
+                    desk.held.remove(&delivery.id);
+                }
+                None
             }
-            desk.endings.pop();
+            // Each may be written again: what was written is over.
+            Err(error) => {
+                desk.endings.extend(endings);
+                Some(error)
+            }
         }
-        Ok(())
     }
 
-    async fn count(&self, desk: &mut Desk) -> Result<()> {
-        if desk.counted.is_none_or(|at| at.elapsed() >= TICK) {
-            let backlog = self.engine.backlog(&self.receiver.name).await?;
-            self.telemetry.backlog(&self.receiver.name, backlog.waiting, backlog.dead);
-            desk.counted = Some(Instant::now());
-        }
-        Ok(())
-    }
-
-    /// Lets attempts end and records them, as far as that goes quickly.
-    async fn leave(&self, mut desk: Desk) -> anyhow::Result<()> {
+    /// Lets attempts end and records them, as far as that goes quickly. What was not begun is left to
+    /// others at once.
+    async fn leave(
+        &self,
+        mut desk: Desk,
+        recording: Option<BoxFuture<'static, (Vec<Ending>, Result<()>)>>,
+    ) -> anyhow::Result<()> {
         let until = Instant::now() + LAST_WORDS;
+        if let Some(recording) = recording {
+            let (endings, recorded) = recording.await;
+            self.recorded(&mut desk, endings, recorded);
+        }
         while let Ok(Some(ended)) = tokio::time::timeout_at(until, desk.attempts.join_next()).await {
             self.conclude(&mut desk, ended)?;
         }
-        if let Err(error) = self.record(&mut desk).await {
+        let now = self.clock.now();
+        let unbegun =
+            std::mem::take(&mut desk.waiting).into_iter().map(|delivery| (delivery, Next::Postpone(now)));
+        let endings = std::mem::take(&mut desk.endings).into_iter().chain(unbegun).collect();
+        if let (_, Err(error)) = self.record(endings, None).await {
             self.telemetry.engine_up(Some(&error));
         }
         Ok(())
+    }
+}
+
+impl Desk {
+    /// What is held and has not ended.
+    fn others(&self) -> Vec<Arc<Delivery>> {
+        let ended = |delivery: &&Arc<Delivery>| self.endings.iter().any(|(other, _)| other.id == delivery.id);
+        self.held.values().filter(|delivery| !ended(delivery)).cloned().collect()
     }
 }
 

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::engine::{Engine, Pace};
+use crate::engine::{Engine, Ownership, Pace};
 use crate::presence::is_label_name;
 use crate::telemetry::Telemetry;
 
@@ -139,6 +139,7 @@ impl std::fmt::Debug for ChannelConfig {
 pub async fn run(
     config: Config,
     engine: Arc<dyn Engine>,
+    ownership: Ownership,
     clock: Clock,
     telemetry: Arc<Telemetry>,
     news: Arc<Notify>,
@@ -157,6 +158,7 @@ pub async fn run(
             receiver,
             channel,
             engine: engine.clone(),
+            ownership: ownership.clone(),
             clock: clock.clone(),
             telemetry: telemetry.clone(),
             sealed: bell,
@@ -164,7 +166,8 @@ pub async fn run(
         };
         loops.push(deliver.run().map(move |ended| (format!("delivering to {name}"), ended)).boxed());
     }
-    let tell = Tell { route: config.route, engine, clock, telemetry, news, sealed, stop: stop.clone() };
+    let tell =
+        Tell { route: config.route, engine, ownership, clock, telemetry, news, sealed, stop: stop.clone() };
     loops.push(tell.run().map(|ended| ("telling".to_owned(), ended)).boxed());
     while let Some((what, ended)) = loops.next().await {
         ended.with_context(|| format!("alerting: {what} failed"))?;

@@ -3,7 +3,8 @@
 //! One loop: let what is in the outbox join its groups, remove it from the outbox, seal the groups
 //! that are due. It holds nothing itself. An entry leaves the outbox only after it has joined, and
 //! joining twice is joining once, so a crash or an engine that fails between any two steps loses
-//! nothing and repeats nothing. Several instances may do this at the same time.
+//! nothing and repeats nothing. Several instances may do this at the same time; each sees to what is
+//! its own, and when that changes, whoever comes next finds everything as it was left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +15,18 @@ use tokio_util::sync::CancellationToken;
 use super::group::group_of;
 use super::{ENGINE_BACKOFF, Route, SHORTEST_WAIT, TICK};
 use crate::clock::Clock;
-use crate::engine::{Engine, Entry, Join, Position, Result};
+use crate::engine::{Engine, Entry, Join, Ownership, Position, Result};
 use crate::telemetry::Telemetry;
 
 /// Entries of the outbox that are dealt with in one step.
-const STEP: usize = 500;
+const STEP: usize = 2000;
 
 /// The loop and what it uses.
 pub(super) struct Tell {
     pub route: Route,
     pub engine: Arc<dyn Engine>,
+    /// Whose outboxes and groups are seen to.
+    pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
     /// Rung when there is something in the outbox.
@@ -37,6 +40,7 @@ impl Tell {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
         let mut failures = 0;
+        let mut ownership = self.ownership.clone();
         loop {
             let wait = match self.step().await {
                 Ok(wait) => {
@@ -55,6 +59,7 @@ impl Tell {
                 () = self.stop.cancelled() => return Ok(()),
                 // News does not cut the wait for an engine that fails: it rings often then.
                 () = self.news.notified(), if failures == 0 => {}
+                () = ownership.changed(), if failures == 0 => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
@@ -63,16 +68,15 @@ impl Tell {
     /// Deals with one batch of the outbox and the groups that are due. Answers for how long there
     /// is nothing to do.
     async fn step(&self) -> Result<Duration> {
-        let joined = self.join().await?;
-        let wait = self.seal().await?;
-        // There may be more where that came from. Groups get their turn between batches, so that
-        // a long outbox does not hold up what is due.
+        // Groups get their turn beside each batch, so that a long outbox does not hold up what is due.
+        let (joined, wait) = tokio::try_join!(self.join(), self.seal())?;
+        // There may be more where that came from.
         Ok(if joined { Duration::ZERO } else { wait })
     }
 
     /// Lets a batch of the outbox join its groups. Answers whether there was any.
     async fn join(&self) -> Result<bool> {
-        let entries = self.engine.outbox(STEP).await?;
+        let entries = self.engine.outbox(&self.ownership.view().outboxes, STEP).await?;
         if entries.is_empty() {
             return Ok(false);
         }
@@ -90,12 +94,13 @@ impl Tell {
 
     /// Seals what is due. Answers how long it is until the next group is, at most a tick.
     async fn seal(&self) -> Result<Duration> {
-        let Some(first) = self.engine.first_seal().await? else { return Ok(TICK) };
+        let own = &self.ownership.view().partitions;
+        let Some(first) = self.engine.first_seal(own).await? else { return Ok(TICK) };
         let now = self.clock.now();
         if first > now {
             return Ok(first.since(now).min(TICK));
         }
-        let sealed = self.engine.seal(&self.route.receivers, now).await?;
+        let sealed = self.engine.seal(own, &self.route.receivers, now).await?;
         for receiver in &self.sealed {
             receiver.notify_one();
         }

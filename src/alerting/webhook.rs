@@ -14,8 +14,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, redirect};
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use serde::Serialize;
 use serde_json::json;
 use standardwebhooks::{HEADER_WEBHOOK_ID, HEADER_WEBHOOK_SIGNATURE, HEADER_WEBHOOK_TIMESTAMP};
@@ -28,6 +28,7 @@ use super::text::short;
 use crate::clock::Timestamp;
 use crate::engine::Delivery;
 use crate::presence::{Interval, Labels, OfflineRecord};
+use crate::trust;
 
 /// As much of an answer is read to explain a failure.
 const LONGEST_ANSWER: usize = 4096;
@@ -52,7 +53,7 @@ impl Webhook {
     pub fn new(receiver: &str, url: &str, secret: Option<&str>) -> Result<Webhook, String> {
         let url = parse_url(url)?;
         let signer = secret.map(parse_secret).transpose()?;
-        let tls = tls_config().map_err(|error| format!("TLS cannot be set up: {}", chain(&error)))?;
+        let tls = trust::web().map_err(|error| format!("TLS cannot be set up: {}", chain(&error)))?;
         let client = Client::builder()
             .tls_backend_preconfigured(tls.clone())
             .redirect(redirect::Policy::none())
@@ -260,18 +261,6 @@ fn parse_secret(secret: &str) -> Result<standardwebhooks::Webhook, String> {
         Some(key) => standardwebhooks::Webhook::new(key)
             .map_err(|_| format!("secret is not base64 after whsec_; {hint}")),
     }
-}
-
-/// The public certificate authorities, and no provider that a process would have to install.
-fn tls_config() -> Result<ClientConfig, rustls::Error> {
-    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use futures_util::future::join_all;
 use serde::Serialize;
 
 use super::{BAD_CONFIGURATION, ConfigFile, FAILED, logging};
+use crate::broker::Broker;
 use crate::config::{Config, ConfigError};
 use crate::{alerting, intake};
 
@@ -107,14 +108,23 @@ async fn examine(config: &Config) -> Vec<Finding> {
     let odd = config.warnings.iter();
     findings.extend(odd.map(|problem| Finding::warn("configuration", problem.to_string())));
     let (engine, broker, receivers) =
-        tokio::join!(engine::examine(&config.engine), broker(&config.intake), receivers(&config.alerting));
+        tokio::join!(engine::examine(&config.engine), broker(config), receivers(&config.alerting));
     findings.extend(engine);
     findings.push(broker);
     findings.extend(receivers);
     findings
 }
 
-async fn broker(config: &intake::Config) -> Finding {
+async fn broker(config: &Config) -> Finding {
+    if let Some(within) = &config.broker {
+        return match patiently(Broker::bind(within)).await {
+            Ok(_) => Finding::ok("broker", "can listen; its files make sense"),
+            Err(why) => {
+                Finding::warn("broker", format!("{why}; if rollcall is running, it is the one that listens"))
+            }
+        };
+    }
+    let config = &config.intake;
     match patiently(intake::probe(config)).await {
         Ok(()) => Finding::ok("mqtt", format!("{} takes the connection and the subscriptions", config.url)),
         Err(why) => Finding::fail("mqtt", format!("{why}; check mqtt.url and that the broker runs")),

@@ -8,7 +8,9 @@ use crate::config::{LogConfig, LogFormat};
 
 /// Starts the log of a service. `RUST_LOG`, where it is set, wins over the configured level.
 pub(super) fn start(log: &LogConfig) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(&log.level));
+    // The library of the broker within the process tells of every client that comes and goes.
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new(format!("mqtt5=error,{}", log.level)));
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
     match log.format {
         // Colours only where somebody sees them.

@@ -18,6 +18,7 @@ use super::span::Span;
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs, reason = "options are explained in config/reference.toml, their one home")]
 pub struct File {
+    pub instance: Instance,
     pub engine: Engine,
     pub mqtt: Mqtt,
     pub broker: Broker,
@@ -27,6 +28,7 @@ pub struct File {
     pub hearing: Hearing,
     pub expiry: Expiry,
     pub records: Records,
+    pub deadman: Deadman,
     pub http: Http,
     pub log: Log,
 }
@@ -57,6 +59,13 @@ macro_rules! choice {
 }
 
 section! {
+    /// This process, of several that serve one fleet.
+    Instance {
+        name: String = String::new(),
+    }
+}
+
+section! {
     /// Where the state of the fleet lives.
     Engine {
         #[serde(rename = "type")]
@@ -80,13 +89,19 @@ section! {
         url: String = "mqtt://127.0.0.1:1883".into(),
         username: String = String::new(),
         password_file: String = String::new(),
+        ca_file: String = String::new(),
+        client_cert_file: String = String::new(),
+        client_key_file: String = String::new(),
         client_id: String = "rollcall".into(),
         share: String = String::new(),
+        connections: u8 = 1,
         qos: u8 = 1,
-        keep_alive: Span = Span::from_secs(15),
+        keep_alive: Span = Span::from_secs(10),
         session_expiry: Span = Span::from_hours(1),
         receive_maximum: u16 = 1000,
         max_payload: u32 = 262_144,
+        max_age: Span = Span::from_secs(0),
+        watch_sys: bool = false,
         publish_state: bool = false,
         fields: Fields = Fields::default(),
     }
@@ -106,6 +121,15 @@ section! {
     /// The broker within the process.
     Broker {
         listen: String = String::new(),
+        tls_listen: String = String::new(),
+        cert_file: String = String::new(),
+        key_file: String = String::new(),
+        client_ca_file: String = String::new(),
+        password_file: String = String::new(),
+        rules_file: String = String::new(),
+        max_connections: u32 = 10_000,
+        max_packet: u32 = 1 << 20,
+        max_rate: u32 = 1000,
     }
 }
 
@@ -202,6 +226,15 @@ section! {
 }
 
 section! {
+    /// Who watches the watcher.
+    Deadman {
+        url: String = String::new(),
+        url_file: String = String::new(),
+        every: Span = Span::from_secs(60),
+    }
+}
+
+section! {
     /// What is shown.
     Http {
         listen: SocketAddr = (Ipv4Addr::LOCALHOST, 8080).into(),
@@ -247,6 +280,7 @@ choice! {
 impl Default for File {
     fn default() -> File {
         File {
+            instance: Instance::default(),
             engine: Engine::default(),
             mqtt: Mqtt::default(),
             broker: Broker::default(),
@@ -256,6 +290,7 @@ impl Default for File {
             hearing: Hearing::default(),
             expiry: Expiry::default(),
             records: Records::default(),
+            deadman: Deadman::default(),
             http: Http::default(),
             log: Log::default(),
         }

@@ -9,7 +9,7 @@ use super::problem::Problems;
 use super::{Span, secrets};
 use crate::address::BrokerAddress;
 use crate::engine::roll::{HearingConfig, Rules};
-use crate::intake::{self, Template};
+use crate::intake::{self, Template, Tls, TlsError, TlsFiles};
 use crate::presence::{Kind, KindRules, LONGEST_TIMEOUT, Policy, Registry, SHORTEST_TIMEOUT, TimeSource};
 
 /// The most heartbeats that are recorded in one go.
@@ -18,10 +18,6 @@ const LARGEST_BATCH: usize = 2000;
 const GAP_PERIODS: u32 = 3;
 
 pub(super) fn fleet(file: &File, base: &Path, problems: &mut Problems) -> (intake::Config, Rules) {
-    if !file.broker.listen.is_empty() {
-        let text = "the broker within the process is not supported yet; run one beside Rollcall and name it in mqtt.url";
-        problems.error("broker.listen", text);
-    }
     let rules = kinds(&file.kind, problems);
     let topics = topics(&file.kind, problems);
     let intake = mqtt(&file.mqtt, file.hearing.canary_period, topics, base, problems);
@@ -124,7 +120,8 @@ fn mqtt(
     base: &Path,
     problems: &mut Problems,
 ) -> intake::Config {
-    problems.keep("mqtt.url", mqtt.url.parse::<BrokerAddress>());
+    let address = problems.keep("mqtt.url", mqtt.url.parse::<BrokerAddress>());
+    let tls = address.and_then(|address| tls(mqtt, &address, base, problems));
     let password = secrets::read("mqtt.password_file", &mqtt.password_file, base, problems);
     if mqtt.username.is_empty() && !mqtt.password_file.is_empty() {
         problems.error("mqtt.password_file", "is the password of nobody; set mqtt.username");
@@ -144,16 +141,18 @@ fn mqtt(
     }
     intake::Config {
         url: mqtt.url.clone(),
+        tls,
         client_id: mqtt.client_id.clone(),
         credentials: (!mqtt.username.is_empty())
             .then(|| (mqtt.username.clone(), password.unwrap_or_default())),
         share: mqtt.share.clone(),
+        connections: mqtt.connections,
         qos: problems.number("mqtt.qos", mqtt.qos, 0, 1),
         keep_alive: problems.span(
             "mqtt.keep_alive",
             mqtt.keep_alive,
             Span::from_secs(1),
-            Span::from_hours(1),
+            Span::from_secs(10),
         ),
         session_expiry: problems.span(
             "mqtt.session_expiry",
@@ -163,6 +162,8 @@ fn mqtt(
         ),
         receive_maximum: problems.number("mqtt.receive_maximum", mqtt.receive_maximum, 1, u16::MAX),
         max_payload: problems.number("mqtt.max_payload", mqtt.max_payload, 1, 16 << 20) as usize,
+        max_age: problems.span("mqtt.max_age", mqtt.max_age, Span::from_secs(0), Span::from_days(400)),
+        watch_sys: mqtt.watch_sys,
         max_batch: LARGEST_BATCH,
         canary_period: canary_period.0,
         topics,
@@ -173,4 +174,26 @@ fn mqtt(
             sleep: mqtt.fields.sleep.clone(),
         },
     }
+}
+
+/// What TLS needs. Its files are errors where nothing is encrypted: somebody believes that it is.
+fn tls(mqtt: &Mqtt, address: &BrokerAddress, base: &Path, problems: &mut Problems) -> Option<Tls> {
+    let named = [
+        ("mqtt.ca_file", &mqtt.ca_file),
+        ("mqtt.client_cert_file", &mqtt.client_cert_file),
+        ("mqtt.client_key_file", &mqtt.client_key_file),
+    ];
+    if !address.scheme.is_secure() {
+        for (option, _) in named.into_iter().filter(|(_, file)| !file.is_empty()) {
+            let scheme = address.scheme.as_str();
+            problems.error(
+                option,
+                format!("is of no use with {scheme}://; write mqtts:// or wss:// in mqtt.url"),
+            );
+        }
+        return None;
+    }
+    let [ca, client_cert, client_key] = named.map(|(_, file)| (!file.is_empty()).then(|| base.join(file)));
+    let read = Tls::read(&TlsFiles { ca, client_cert, client_key });
+    read.map_err(|TlsError { option, text }| problems.error(option, text)).ok()
 }

@@ -16,17 +16,20 @@ use std::time::Duration;
 
 use crate::engine::redis;
 use crate::engine::roll::{HearingConfig, Rules};
-use crate::{alerting, expiry, http, intake};
+use crate::{alerting, broker, deadman, expiry, http, intake};
 
 mod engine;
 mod environment;
 pub mod file;
 mod fleet;
+mod instance;
 mod problem;
 mod receivers;
 mod secrets;
 mod shown;
 mod span;
+mod watcher;
+mod within;
 
 pub use file::LogFormat;
 pub use problem::{ConfigError, Problem};
@@ -44,8 +47,12 @@ pub struct Config {
     /// The file that it comes from; `None`: every option has its default or comes from the
     /// environment.
     pub source: Option<PathBuf>,
+    /// The name of this instance among those that serve the fleet.
+    pub instance: String,
     /// Where the state of the fleet lives.
     pub engine: redis::Config,
+    /// The broker within the process, if one is wanted.
+    pub broker: Option<broker::Config>,
     /// From where heartbeats come.
     pub intake: intake::Config,
     /// The rules of every kind.
@@ -58,6 +65,8 @@ pub struct Config {
     pub alerting: alerting::Config,
     /// What is shown.
     pub http: http::Config,
+    /// Who watches the watcher, if anybody.
+    pub deadman: Option<deadman::Config>,
     /// How long closed records are kept.
     pub keep_records: Duration,
     /// By which labels units are counted in the metrics.
@@ -122,13 +131,16 @@ pub fn parse(
 fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Config, ConfigError> {
     let mut problems = Problems { errors: misread, ..Problems::default() };
     let base = source.and_then(Path::parent).unwrap_or(Path::new(""));
+    let instance = instance::name(&file.instance, &mut problems);
     let engine = engine::engine(&file.engine, base, &mut problems);
+    let broker = within::broker(&file.broker, &file.mqtt, base, &mut problems);
     let (intake, rules) = fleet::fleet(&file, base, &mut problems);
     let hearing = fleet::hearing(&file.hearing, &mut problems);
     let expiry = engine::expiry(&file.expiry, &mut problems);
     let alerting = receivers::alerting(&file, base, &mut problems);
     let http = shown::http(&file.http, base, &mut problems);
     let count_by_labels = shown::count_by_labels(&file.http, &mut problems);
+    let deadman = watcher::deadman(&file.deadman, base, &mut problems);
     let keep_records = engine::records(&file.records, &mut problems);
     let log = shown::log(&file.log, &mut problems);
     if !problems.errors.is_empty() {
@@ -136,13 +148,16 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
     }
     Ok(Config {
         source: source.map(Path::to_owned),
+        instance,
         engine,
+        broker,
         intake,
         rules,
         hearing,
         expiry,
         alerting,
         http,
+        deadman,
         keep_records,
         count_by_labels,
         log,

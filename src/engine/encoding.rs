@@ -12,8 +12,12 @@
 //! |---|---|
 //! | `n` | registered, never seen |
 //! | `p` | present |
-//! | `f` | offline; `d` in the rest tells of the silence |
+//! | `f` | offline; `o` in the rest tells of the silence |
 //! | `r` | retired; `r` in the rest tells when |
+//!
+//! # Why the times of a silence are distances
+//! Redis packs the small values of a page into one string. One longer than 64 bytes has it take the
+//! page apart, which costs memory for all units on it and is slow just when many fall silent.
 
 use std::time::Duration;
 
@@ -37,8 +41,9 @@ struct Rest {
     sleep: Option<(i64, i64)>,
     #[serde(rename = "p", skip_serializing_if = "Option::is_none")]
     pause: Option<(i64, i64)>,
-    #[serde(rename = "d", skip_serializing_if = "Option::is_none")]
-    silence: Option<(i64, i64, Cause, u64)>,
+    /// From last seen to the deadline, from there to the detection, why, and what was allowed (ms).
+    #[serde(rename = "o", skip_serializing_if = "Option::is_none")]
+    silence: Option<(i64, i64, char, u64)>,
     #[serde(rename = "r", skip_serializing_if = "Option::is_none")]
     retired: Option<i64>,
 }
@@ -50,8 +55,9 @@ pub fn encode(facts: &Facts) -> String {
         Standing::NeverSeen => ('n', None, None),
         Standing::Present => ('p', None, None),
         Standing::Offline(s) => {
+            let (deadline, detected_at) = (s.deadline.as_millis(), s.detected_at.as_millis());
             let allowed = s.allowed.as_millis() as u64;
-            ('f', Some((s.deadline.as_millis(), s.detected_at.as_millis(), s.cause, allowed)), None)
+            ('f', Some((deadline - seen, detected_at - deadline, letter_of(s.cause), allowed)), None)
         }
         Standing::Retired(at) => ('r', None, Some(at.as_millis())),
     };
@@ -94,9 +100,9 @@ pub fn decode(text: &str) -> Option<Facts> {
         ('n', ..) => Standing::NeverSeen,
         ('p', ..) => Standing::Present,
         ('f', Some((deadline, detected_at, cause, allowed)), _) => Standing::Offline(Silence {
-            deadline: moment(deadline),
-            detected_at: moment(detected_at),
-            cause,
+            deadline: moment(seen.checked_add(deadline)?),
+            detected_at: moment(seen.checked_add(deadline)?.checked_add(detected_at)?),
+            cause: cause_of(cause)?,
             allowed: Duration::from_millis(allowed),
         }),
         ('r', _, Some(at)) => Standing::Retired(moment(at)),
@@ -117,6 +123,17 @@ pub fn decode(text: &str) -> Option<Facts> {
     })
 }
 
+fn letter_of(cause: Cause) -> char {
+    match cause {
+        Cause::Silence => 's',
+        Cause::NeverSeen => 'n',
+    }
+}
+
+fn cause_of(letter: char) -> Option<Cause> {
+    [Cause::Silence, Cause::NeverSeen].into_iter().find(|cause| letter_of(*cause) == letter)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,9 +146,21 @@ mod tests {
         assert_eq!(encode(&facts), "p1732147200000+3");
     }
 
+    /// What Redis packs by default, see the head.
+    #[test]
+    fn the_longest_ordinary_silence_still_lies_on_a_packed_page() {
+        let year = Duration::from_secs(400 * 86_400);
+        let seen = Timestamp::from_millis(1_732_147_200_000);
+        let deadline = seen + year;
+        let silence =
+            Silence { deadline, detected_at: deadline + year, cause: Cause::Silence, allowed: year };
+        let text = encode(&Facts::new(Standing::Offline(silence), seen));
+        assert!(text.len() <= 64, "{text} takes {} bytes", text.len());
+    }
+
     #[test]
     fn damaged_text_is_recognised() {
-        for text in ["", "p", "x1", "p1+", "p1{", "f1", "r1", "p1+2+3", "é"] {
+        for text in ["", "p", "x1", "p1+", "p1{", "f1", "r1", "p1+2+3", "é", "f1{\"o\":[1,1,\"x\",1]}"] {
             assert_eq!(decode(text), None, "{text:?}");
         }
     }

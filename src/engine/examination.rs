@@ -37,7 +37,8 @@ pub async fn run(
                 continue;
             }
         };
-        for ailment in Ailment::ALL {
+        // Clocks are compared whenever the lease is renewed.
+        for ailment in Ailment::ALL.iter().filter(|ailment| **ailment != Ailment::ClockOff) {
             let warning = warnings.iter().find(|warning| warning.name == *ailment);
             telemetry.engine_warning(*ailment, warning.map(|warning| warning.text.as_str()));
         }

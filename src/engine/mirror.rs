@@ -2,8 +2,9 @@
 //!
 //! Whoever wants to count or to list a million units asks here and not the engine. Three things
 //! keep the copy true: heartbeats ([`Mirror::seen`]) and changes ([`Mirror::changed`]) as this
-//! instance applies them, and a walk over the whole engine ([`super::walk`]), which brings what
-//! others applied and whatever else was missed.
+//! instance applies them, and a walk over the engine ([`super::walk`]), which brings what others
+//! applied and whatever else was missed. It keeps the partitions that are this instance's and passes
+//! over what it is told of others.
 //!
 //! It holds what the state of a unit depends on and nothing that was derived from it: states are
 //! judged by the rules of [`crate::presence`] at the moment of asking. No decision is ever made
@@ -20,6 +21,7 @@
 //! lock of its own that is held for microseconds and never over an await.
 
 use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -31,7 +33,8 @@ use super::roll::Rules;
 use crate::clock::Timestamp;
 use crate::presence::{Change, KeyChange, Kind, KindRules, Snapshot, Standing, Unit};
 
-pub(super) mod names;
+mod held;
+mod names;
 mod policies;
 mod row;
 mod shard;
@@ -39,6 +42,7 @@ mod shard;
 mod tests;
 mod view;
 
+pub use held::Held;
 use row::Known;
 use shard::{Name, Shard};
 pub use view::{Chunk, Cursor, Seen, Summary, WINDOWS};
@@ -58,17 +62,40 @@ pub struct Mirror {
     numbers: HashMap<Kind, u16, FixedState>,
     hasher: RandomState,
     shards: Box<[RwLock<Shard>]>,
+    was_ever_filled: AtomicBool,
 }
 
 impl Mirror {
-    /// An empty mirror of so many partitions. Units of kinds without rules are not kept.
+    /// An empty mirror of so many partitions, which keeps all of them until [`Mirror::keep`] says
+    /// otherwise. Units of kinds without rules are not kept.
     pub fn new(rules: Arc<Rules>, partitions: u16) -> Mirror {
         let mut kinds: Vec<KindRules> = rules.values().cloned().collect();
         kinds.sort_by(|a, b| a.kind.cmp(&b.kind));
         kinds.truncate(usize::from(u16::MAX));
         let numbers = (0u16..).zip(&kinds).map(|(number, rules)| (rules.kind.clone(), number)).collect();
         let shards = (0..partitions.max(1)).map(|_| RwLock::default()).collect();
-        Mirror { kinds, numbers, hasher: RandomState::default(), shards }
+        Mirror {
+            kinds,
+            numbers,
+            hasher: RandomState::default(),
+            shards,
+            was_ever_filled: AtomicBool::new(false),
+        }
+    }
+
+    /// Keeps these partitions from now on and no others. What is not kept any more is gone when this
+    /// returns; what is new has yet to be filled.
+    pub fn keep(&self, is_kept: impl Fn(u16) -> bool) {
+        for partition in self.partitions() {
+            if self.keeps(partition) != is_kept(partition) {
+                self.write(partition).begin_anew(is_kept(partition));
+            }
+        }
+    }
+
+    /// Whether that partition is kept.
+    pub fn keeps(&self, partition: u16) -> bool {
+        !self.read(partition).is_foreign
     }
 
     /// A heartbeat of a unit that is present was recorded. The newest wins.
@@ -120,11 +147,26 @@ impl Mirror {
     /// found are gone.
     pub fn finish(&self, mark: Mark, began: Timestamp) {
         self.write(mark.partition).finish(mark.number, began, &|kind, id| self.hash(kind, id));
+        if self.is_filled() {
+            self.was_ever_filled.store(true, Ordering::Relaxed);
+        }
     }
 
-    /// Whether every partition was completely compared at least once.
+    /// Whether it was filled once, with the partitions that were kept then.
+    pub fn was_ever_filled(&self) -> bool {
+        self.was_ever_filled.load(Ordering::Relaxed)
+    }
+
+    /// The expiry keys of a partition, which was completely compared before, were as it says at that
+    /// moment.
+    pub fn refreshed(&self, partition: u16, at: Timestamp) {
+        let mut shard = self.write(partition);
+        shard.compared_at = shard.compared_at.map(|_| at);
+    }
+
+    /// Whether every partition that is kept was completely compared at least once.
     pub fn is_filled(&self) -> bool {
-        self.compared_at().is_some()
+        self.kept().all(|partition| self.is_partition_filled(partition))
     }
 
     /// Whether that partition was completely compared at least once.
@@ -132,7 +174,8 @@ impl Mirror {
         self.read(partition).compared_at.is_some()
     }
 
-    /// Since the oldest partition was compared with the engine; `None` before all were.
+    /// Since the oldest partition that is kept was compared with the engine; `None` before all were,
+    /// and where none is kept.
     pub fn age(&self, now: Timestamp) -> Option<Duration> {
         Some(now.since(self.compared_at()?))
     }
@@ -153,7 +196,11 @@ impl Mirror {
 
     fn compared_at(&self) -> Option<Timestamp> {
         // The least of some moments, and nothing if one of them is missing.
-        self.partitions().map(|partition| self.read(partition).compared_at).min().flatten()
+        self.kept().map(|partition| self.read(partition).compared_at).min().flatten()
+    }
+
+    fn kept(&self) -> impl Iterator<Item = u16> {
+        self.partitions().filter(|partition| self.keeps(*partition))
     }
 
     fn name<'a>(&'a self, unit: &'a Unit) -> Option<(Name<'a>, &'a KindRules)> {

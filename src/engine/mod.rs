@@ -6,6 +6,7 @@
 //! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
 //! | [`AlertStore`] | alerting | the outbox, groups, deliveries, dead letters |
 //! | [`Queries`] | http, the mirror | the same facts and records, to look at |
+//! | [`Roster`] | every loop, through [`Ownership`] | the instances that are there, and the clock that they share |
 //!
 //! [`Roll`] stands above them: it reads snapshots, lets `presence` decide and applies the changes.
 //!
@@ -30,67 +31,42 @@
 //! 15. A lost reply or a crash between any two commands leaves nothing that the next heartbeat,
 //!     look or walk does not repair.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::presence::{
-    Change, Hearing, Interval, LONGEST_TIMEOUT, Labels, OfflineRecord, RecordId, Snapshot, Unit,
-};
+use crate::presence::{Change, Hearing, Interval, Labels, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::telemetry::Ailment;
 
 pub mod declared;
+pub mod ear;
 pub mod encoding;
 pub mod examination;
 mod json;
+pub mod lease;
 pub mod mirror;
 mod notification;
+mod partition;
 pub mod redis;
 pub mod roll;
+pub mod roster;
 pub mod tally;
 pub mod walk;
 
+pub use ear::{Advance, Ear, Gap, Member};
+pub use lease::Lease;
 pub use mirror::Mirror;
+pub use partition::partition_of;
+use partition::{crc16, name_bytes};
 pub use roll::Roll;
+pub use roster::{Attendance, Ownership, Roster};
 pub use walk::Walk;
 
 /// The most units of one partition that one step of an engine takes on.
 pub const LARGEST_STEP: usize = 500;
-
-/// How long a blind interval is of use: to a silence that may be as long as the longest timeout
-/// twice over, once allowed, once grace.
-const USEFUL: Duration = Duration::from_secs(2 * LONGEST_TIMEOUT.as_secs());
-
-/// The partition that holds a unit: CRC-16/XMODEM of `<kind>:<unit>`, modulo their number.
-pub fn partition_of(unit: &Unit, partitions: u16) -> u16 {
-    crc16(name_bytes(unit)) % partitions.max(1)
-}
-
-fn name_bytes(unit: &Unit) -> impl Iterator<Item = u8> + '_ {
-    unit.kind.as_str().bytes().chain([b':']).chain(unit.id.as_str().bytes())
-}
-
-fn crc16(bytes: impl Iterator<Item = u8>) -> u16 {
-    bytes.fold(0u16, |crc, byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
-}
-
-const CRC16: [u16; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut crc = (byte as u16) << 8;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
-            bit += 1;
-        }
-        table[byte] = crc;
-        byte += 1;
-    }
-    table
-};
 
 /// Why the engine could not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -110,10 +86,10 @@ pub enum EngineError {
 pub type Result<T> = std::result::Result<T, EngineError>;
 
 /// A heartbeat of a unit that is expected to be present, ready to be written.
-#[derive(Clone, Debug)]
-pub struct Refresh {
+#[derive(Clone, Copy, Debug)]
+pub struct Refresh<'a> {
     /// Who.
-    pub unit: Unit,
+    pub unit: &'a Unit,
     /// When it was heard.
     pub at: Timestamp,
     /// How long its key stands from now.
@@ -128,7 +104,7 @@ pub trait UnitStore: Send + Sync {
     /// Writes heartbeats of units that are present. Answers, in order, whether each was applied;
     /// one that was not (there is no key, or it holds a newer heartbeat) has to be decided upon.
     /// Safe to repeat.
-    async fn refresh(&self, beats: &[Refresh]) -> Result<Vec<bool>>;
+    async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>>;
 
     /// Reads units as they are now, in order. Reading an expiry key that is overdue makes it
     /// expire.
@@ -142,12 +118,12 @@ pub trait UnitStore: Send + Sync {
     /// How many partitions the units are spread over.
     fn partitions(&self) -> u16;
 
-    /// Units of a partition whose next look is at or before `until`, by that time, without the
-    /// first `skip`; at most `limit`.
+    /// Units of a partition whose next look is at or before `until`: of all by that time the `limit`
+    /// that come after the first `skip`, in the order in which the engine reads them best.
     async fn due(&self, partition: u16, until: Timestamp, skip: usize, limit: usize) -> Result<Vec<Unit>>;
 
-    /// The earliest next look of each partition.
-    async fn first_looks(&self) -> Result<Vec<Option<Timestamp>>>;
+    /// The earliest next look of each partition, and the name of the unit that it is for.
+    async fn first_looks(&self) -> Result<Vec<Option<(Timestamp, String)>>>;
 }
 
 /// How far Rollcall has heard.
@@ -157,10 +133,28 @@ pub trait HearingStore: Send + Sync {
     /// stored and left at zero.
     async fn hearing(&self) -> Result<Hearing>;
 
-    /// Everything that was sent up to `sent_at` has come all the way. If that is more than `gap`
-    /// after what was heard before, what lies between was blind: it is added to the ledger, told
-    /// through the outbox if it is longer than `tell`, and returned.
-    async fn advance(&self, sent_at: Timestamp, gap: Duration, tell: Duration) -> Result<Option<Interval>>;
+    /// Everything that was sent to this ear up to `sent_at` has come all the way. Moves forward how
+    /// far was heard, if the ear alone or its group's least leads there. If that is more than a gap
+    /// after what was heard before, or if a member of the group ended out of order in between, what
+    /// lies between was blind: it is added to the ledger, told through the outbox if it is long, and
+    /// returned. Members whose release has passed at `sent_at` are removed as [`HearingStore::gone`]
+    /// does. Safe to repeat. See [`ear`].
+    async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance>;
+
+    /// Up to when a session that the broker keeps has heard; `None` if it is not known, or the broker has
+    /// dropped the session by now.
+    async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>>;
+
+    /// From `now` on the group has heard no further than this member. It is given messages only
+    /// after this. `release` is how long after its last proof the broker is certain to have dropped
+    /// it. An earlier connection under the same client id is gone by this. Safe to repeat.
+    async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()>;
+
+    /// The member is given nothing more and everything that it was given is recorded. Safe to repeat.
+    async fn leave(&self, member: &Member) -> Result<()>;
+
+    /// The broker has dropped the member at `at` or earlier. Whether it was one. Safe to repeat.
+    async fn gone(&self, member: &Member, at: Timestamp) -> Result<bool>;
 }
 
 /// Something that operators may have to be told.
@@ -253,9 +247,10 @@ pub struct DeadLetter {
 /// The outbox, groups and deliveries.
 #[async_trait]
 pub trait AlertStore: Send + Sync {
-    /// The oldest entries of the outbox, at most about `limit`. They stay until
-    /// [`AlertStore::settle`] is called.
-    async fn outbox(&self, limit: usize) -> Result<Vec<Entry>>;
+    /// The oldest entries of these outboxes, at most about `limit`. They stay until
+    /// [`AlertStore::settle`] is called. Each partition has an outbox; that of hearing has the number
+    /// after the last partition's.
+    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>>;
 
     /// Lets every member join its group, for a notification at the pace given. A member that has
     /// joined before, in this form or a later one, changes nothing, also after it was sent. A
@@ -265,30 +260,35 @@ pub trait AlertStore: Send + Sync {
     /// Removes entries of the outbox that were dealt with.
     async fn settle(&self, entries: &[Position]) -> Result<()>;
 
-    /// Seals groups that are due: fixes members and id of their notifications and queues a
+    /// Seals groups of these partitions that are due: fixes members and id of their notifications and queues a
     /// delivery for each receiver. One notification holds at most 1000 members; a larger group is
     /// sealed in several. Answers how many members were sealed; more may be due if any were.
-    async fn seal(&self, receivers: &[String], now: Timestamp) -> Result<usize>;
+    async fn seal(&self, partitions: &[u16], receivers: &[String], now: Timestamp) -> Result<usize>;
 
-    /// When the next group is due.
-    async fn first_seal(&self) -> Result<Option<Timestamp>>;
+    /// When the next group of these partitions is due.
+    async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;
 
-    /// Hands out deliveries of a receiver that are due, at most `limit`, and keeps them from
-    /// everybody else until `until`. Deliveries of one group come one after the other, in order.
+    /// Hands out deliveries of a receiver that are due in these partitions, at most `limit`, and keeps
+    /// them from everybody else until `until`. Deliveries of one group come one after the other, in
+    /// order.
     async fn lease(
         &self,
+        partitions: &[u16],
         receiver: &str,
         now: Timestamp,
         until: Timestamp,
         limit: usize,
     ) -> Result<Vec<Delivery>>;
 
-    /// When the next delivery of a receiver is due.
-    async fn first_lease(&self, receiver: &str) -> Result<Option<Timestamp>>;
+    /// When the next delivery of a receiver is due in these partitions.
+    async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>>;
 
     /// These were delivered and are never leased again. `now` lets the next of their groups follow
     /// at once. Safe to repeat.
     async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()>;
+
+    /// Keeps deliveries that were leased, and have not ended, from everybody else until `until`.
+    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<()>;
 
     /// The attempt failed; the next is not before `at`.
     async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()>;
@@ -297,8 +297,9 @@ pub trait AlertStore: Send + Sync {
     /// to this receiver.
     async fn bury(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()>;
 
-    /// How many groups of a receiver wait for a delivery, and how many dead letters it has.
-    async fn backlog(&self, receiver: &str) -> Result<Backlog>;
+    /// How many groups of a receiver wait for a delivery in these partitions, and how many dead letters
+    /// it has there.
+    async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog>;
 
     /// Dead letters of a receiver, newest first.
     async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>>;
@@ -335,8 +336,20 @@ pub trait Queries: Send + Sync {
     /// exactly one page.
     async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>>;
 
-    /// Removes records that were closed before `before`, a bounded number; answers how many.
-    async fn forget_records(&self, before: Timestamp) -> Result<usize>;
+    /// What the expiry keys of these units of a partition hold, in order; each is named
+    /// `<kind>:<unit>`.
+    async fn alive(&self, partition: u16, names: &[&str]) -> Result<Vec<Option<Timestamp>>>;
+
+    /// Notes for the owners of their partitions that these units were changed by somebody else.
+    async fn note(&self, units: &[&Unit]) -> Result<()>;
+
+    /// Takes what was noted for these partitions, a bounded number: pages on which something was
+    /// changed by somebody else.
+    async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>>;
+
+    /// Removes records of these partitions that were closed before `before`, a bounded number; answers
+    /// how many.
+    async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize>;
 }
 
 /// What is wrong with an engine that works all the same, and what to do.
@@ -359,7 +372,7 @@ pub enum Hint {
 
 /// An engine: all of the above, and a word on its health.
 #[async_trait]
-pub trait Engine: UnitStore + HearingStore + AlertStore + Queries {
+pub trait Engine: UnitStore + HearingStore + AlertStore + Queries + Roster {
     /// Looks at the engine's settings and condition, and at how far its clock is from `now`. An
     /// error means that it cannot work at all.
     async fn examine(&self, now: Timestamp) -> Result<Vec<Warning>>;

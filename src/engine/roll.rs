@@ -8,15 +8,21 @@
 //! Almost every heartbeat is of a unit that is present and says nothing new. Those are written
 //! straight into their expiry keys in one pipeline. Only what that pipeline did not apply, and
 //! heartbeats that declare something new, are read, decided and applied as changes.
+//!
+//! # Why the fast road is travelled in batches
+//! The engine is to have work at every moment. While it writes one batch, the next is made and what
+//! came of the one before goes into the mirror; only the making of the first and the end of the last
+//! find it idle.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use futures_util::future::{join_all, try_join_all};
 use tokio::sync::Notify;
 
 use super::declared::Declarations;
-use super::{Engine, LARGEST_STEP, Mirror, Refresh, Result};
+use super::{Advance, Ear, Engine, Gap, LARGEST_STEP, Member, Mirror, Refresh, Result, partition_of};
 use crate::clock::Timestamp;
 use crate::presence::{
     self, Change, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
@@ -24,12 +30,25 @@ use crate::presence::{
 };
 use crate::telemetry::{Take, Telemetry};
 
+mod rounds;
+
+use rounds::one_of_each_unit;
+
 /// The rules of every configured kind.
 pub type Rules = HashMap<Kind, KindRules>;
 
 /// How often a decision is made again when the unit keeps changing under it. A unit whose
 /// heartbeats come faster than two round trips still gets its turn within a few.
 const ATTEMPTS: usize = 8;
+
+/// Suspects that are looked at in one go: enough for the engine to have work while they are decided.
+const LARGEST_LOOK: usize = 4 * LARGEST_STEP;
+
+/// Heartbeats that take the fast road together, see the head of this file.
+const BATCH: usize = 200;
+
+/// Steps of admission that are under way at once; no unit is in two of them.
+const STEPS_AT_ONCE: usize = 4;
 
 /// When to look again at a unit whose kind is not configured.
 const WITHOUT_RULES: Duration = Duration::from_secs(3600);
@@ -115,72 +134,100 @@ impl Roll {
         Ok(hearing)
     }
 
-    /// A canary that was sent at `sent_at` has come all the way, and so has everything before it.
+    /// A canary of a plain subscription that was sent at `sent_at` has come all the way, and so has
+    /// everything before it.
     pub async fn canary_returned(&self, sent_at: Timestamp) -> Result<()> {
-        let blind = self.engine.advance(sent_at, self.config.gap, self.config.tell).await?;
+        self.canary_of(&Ear::Plain, sent_at).await.map(|_| ())
+    }
+
+    /// A canary that was sent at `sent_at` has come all the way to this ear, and so has everything
+    /// before it that was for this ear. `false`: of a member that does not attend (any more).
+    pub async fn canary_of(&self, ear: &Ear, sent_at: Timestamp) -> Result<bool> {
+        let gap = Gap { blind: self.config.gap, tell: self.config.tell };
+        let Advance::Heard(blind) = self.engine.advance(ear, sent_at, gap).await? else { return Ok(false) };
         if let Some(interval) = blind {
             self.telemetry.was_blind(&interval);
             self.news.notify_one();
         }
         self.refresh_hearing().await?;
-        Ok(())
+        Ok(true)
+    }
+
+    /// Up to when a session that the broker keeps has heard, if that is known.
+    pub async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
+        self.engine.heard_by(client_id).await
+    }
+
+    /// A member of a shared subscription begins: see [`super::HearingStore::attend`].
+    pub async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()> {
+        self.engine.attend(member, now, release).await
+    }
+
+    /// A member has recorded everything that it was given, and is given nothing more.
+    pub async fn leave(&self, member: &Member) -> Result<()> {
+        self.engine.leave(member).await
+    }
+
+    /// The broker has dropped a member at `at` or earlier. Whether it was one.
+    pub async fn gone(&self, member: &Member, at: Timestamp) -> Result<bool> {
+        self.engine.gone(member, at).await
     }
 
     /// Records heartbeats. When this returns, each is applied or known to change nothing. Safe to
     /// repeat. Heartbeats of kinds without rules are passed over.
     pub async fn hear(&self, beats: &[Heartbeat], now: Timestamp) -> Result<()> {
-        let (plain, mut rest): (Vec<_>, Vec<_>) =
-            beats.iter().partition(|beat| self.declared.says_nothing_new(beat));
-        let refreshes: Vec<(&Heartbeat, Refresh)> =
-            plain.into_iter().filter_map(|beat| Some((beat, self.refresh(beat)?))).collect();
-        let (sources, refreshes): (Vec<&Heartbeat>, Vec<Refresh>) = refreshes.into_iter().unzip();
+        let batches = beats.chunks(BATCH).map(|batch| self.refresh(batch, now));
         let mut refreshed = 0;
-        if !refreshes.is_empty() {
-            let applied = self.engine.refresh(&refreshes).await?;
-            for (beat, applied) in sources.into_iter().zip(applied) {
-                if applied {
-                    refreshed += 1;
-                    self.mirror.seen(&beat.unit, beat.at);
-                } else {
-                    rest.push(beat);
-                }
-            }
+        let (mut rest, mut left) = (Vec::new(), Vec::new());
+        for batch in try_join_all(batches).await? {
+            refreshed += batch.refreshed;
+            rest.extend(batch.news);
+            left.extend(batch.left);
         }
+        rest.append(&mut left);
         self.telemetry.heartbeats(Heard::Refreshed, refreshed);
-        for step in self.one_of_each_unit(rest) {
-            self.admit(&step, now).await?;
+        for round in one_of_each_unit(rest) {
+            for steps in round.chunks(STEPS_AT_ONCE * LARGEST_STEP) {
+                let steps = steps.chunks(LARGEST_STEP).map(|step| self.admit(step, now));
+                // Each goes on to its end, also if another fails: what it applied is told.
+                join_all(steps).await.into_iter().collect::<Result<()>>()?;
+            }
         }
         Ok(())
     }
 
-    fn refresh(&self, beat: &Heartbeat) -> Option<Refresh> {
-        let policy = self.rules.get(&beat.unit.kind)?.resolve(beat.declared.timeout, Default::default());
-        Some(Refresh {
-            unit: beat.unit.clone(),
-            at: beat.at,
-            ttl: policy.allowed(),
-            look: policy.first_look(beat.at),
-        })
-    }
-
-    /// Cuts heartbeats into steps of bounded size in which no unit comes twice, in order: two
-    /// decisions about one unit cannot both be made from one snapshot.
-    fn one_of_each_unit<'a>(&self, beats: Vec<&'a Heartbeat>) -> Vec<Vec<&'a Heartbeat>> {
-        let mut steps: Vec<Vec<&Heartbeat>> = Vec::new();
-        let mut inside: HashSet<&Unit> = HashSet::new();
+    /// Takes one batch along the fast road.
+    async fn refresh<'a>(&self, beats: &'a [Heartbeat], now: Timestamp) -> Result<Batch<'a>> {
+        let mut batch = Batch::default();
+        let mut plain = Vec::with_capacity(beats.len());
+        let mut refreshes = Vec::with_capacity(beats.len());
         for beat in beats {
-            if !self.rules.contains_key(&beat.unit.kind) {
+            let Some(rules) = self.rules.get(&beat.unit.kind) else { continue };
+            if !is_timely(beat, rules, now) || !self.declared.says_nothing_new(beat) {
+                batch.news.push(beat);
                 continue;
             }
-            let full = steps.last().is_none_or(|step| step.len() >= LARGEST_STEP);
-            if full || inside.contains(&beat.unit) {
-                steps.push(Vec::new());
-                inside.clear();
-            }
-            inside.insert(&beat.unit);
-            steps.last_mut().expect("one was just made").push(beat);
+            let policy = rules.resolve(beat.declared.timeout, Default::default());
+            plain.push(beat);
+            refreshes.push(Refresh {
+                unit: &beat.unit,
+                at: beat.at,
+                ttl: policy.allowed(),
+                look: policy.first_look(beat.at),
+            });
         }
-        steps
+        if refreshes.is_empty() {
+            return Ok(batch);
+        }
+        for (beat, applied) in plain.into_iter().zip(self.engine.refresh(&refreshes).await?) {
+            if applied {
+                batch.refreshed += 1;
+                self.mirror.seen(&beat.unit, beat.at);
+            } else {
+                batch.left.push(beat);
+            }
+        }
+        Ok(batch)
     }
 
     /// Decides upon heartbeats that the fast road did not take.
@@ -221,12 +268,15 @@ impl Roll {
     /// Looks at suspects, each at most once in the list, and opens the records of those whose time
     /// is up. Answers with those about whom Rollcall has not heard far enough to say.
     pub async fn look(&self, suspects: &[Unit], now: Timestamp) -> Result<Vec<Unit>> {
-        let hearing = self.hearing();
         let mut undecided = Vec::new();
-        for step in suspects.chunks(LARGEST_STEP) {
+        for step in suspects.chunks(LARGEST_LOOK) {
             let mut changes = Vec::new();
             let mut takes = Vec::new();
-            for seen in self.engine.read(step).await? {
+            let read = self.engine.read(step).await?;
+            // Hearing is read after the units: an engine that came back as it was some time ago has
+            // forgotten their heartbeats, and what was heard before must not vouch for that.
+            let hearing = self.refresh_hearing().await?;
+            for seen in read {
                 let Some(rules) = self.rules.get(&seen.unit.kind) else {
                     takes.push(Take::Alive);
                     changes.push(put_off(seen, now));
@@ -288,8 +338,12 @@ impl Roll {
         }
         let applied = self.engine.apply(changes).await?;
         let mut told = false;
+        let mut foreign = Vec::new();
         for ((seen, change), _) in changes.iter().zip(&applied).filter(|(_, applied)| **applied) {
             self.mirror.changed(seen, change);
+            if !self.mirror.keeps(partition_of(&seen.unit, self.engine.partitions())) {
+                foreign.push(&seen.unit);
+            }
             if let Some(record) = &change.record {
                 self.tell(record);
                 told = true;
@@ -297,6 +351,13 @@ impl Roll {
         }
         if told {
             self.news.notify_one();
+        }
+        // The changes stand, whatever becomes of this: without it the owner's mirror learns of them
+        // with its next round that reads everything.
+        if !foreign.is_empty()
+            && let Err(error) = self.engine.note(&foreign).await
+        {
+            self.telemetry.engine_up(Some(&error));
         }
         Ok(applied)
     }
@@ -307,6 +368,22 @@ impl Roll {
             Transition::Online => self.telemetry.came_back(record),
         }
     }
+}
+
+/// What became of a batch on the fast road.
+#[derive(Default)]
+struct Batch<'a> {
+    refreshed: u64,
+    /// Those that say something new or are late.
+    news: Vec<&'a Heartbeat>,
+    /// Those that the engine left as they were.
+    left: Vec<&'a Heartbeat>,
+}
+
+/// Whether it may overwrite a newer heartbeat for the moment until that is put back, as happens on
+/// the fast road: somebody who looks just then must not find the unit's time up.
+fn is_timely(beat: &Heartbeat, rules: &KindRules, now: Timestamp) -> bool {
+    now.since(beat.at) < rules.policy.timeout / 2
 }
 
 /// A unit whose kind is configured no more has no deadline; it is looked at again later, in case

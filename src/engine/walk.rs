@@ -1,28 +1,43 @@
-//! The walk: slowly, again and again, over every unit that the engine holds.
+//! The walk: slowly, again and again, over every unit of this instance's partitions.
 //!
-//! Fills the mirror at the start as fast as the engine answers, then compares it with the engine,
-//! spread evenly over a period. Having every unit in hand anyway, it looks at those that nothing
-//! else would lead to:
-//! - a unit with an open record whose expiry key stands: a crash came between the two;
-//! - a unit with an open record that is allowed another silence than when it was written;
-//! - a unit that is overdue although its next look is far away: its kind's timeout was shortened.
+//! A partition that comes to this instance is read as fast as the engine answers; one that goes is
+//! dropped. From then on the mirror is kept true by rounds, each spread evenly over a period:
+//! - most compare expiry keys only, which is a tenth of the work and brings the heartbeats that other
+//!   instances recorded; where there are no others there is nothing to bring;
+//! - every tenth, and the one after a partition came, reads everything, and looks at those units that
+//!   nothing else would lead to: one with an open record whose expiry key stands (a crash came between
+//!   the two), one with an open record that is allowed another silence than when it was written, one
+//!   that is overdue although its next look is far away (its kind's timeout was shortened).
+//!
+//! What other instances change otherwise (a unit is new, back, offline, removed) they note for the
+//! owner, page by page, and the owner reads those pages every second.
 //!
 //! Holds a few pages at a time. It decides nothing: [`Roll::look`] does. When the engine fails it
 //! says so, waits a little and goes on with the next partition; a partition that was not walked
 //! completely counts as not compared.
+//!
+//! # Why a round follows that reads everything
+//! While a partition moves, its old owner may apply a change and take itself for the owner still:
+//! then it notes nothing. A round later all agree whose it is.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::mirror::Held;
 use super::tally::Tally;
-use super::{Engine, Mirror, Result, Roll};
-use crate::clock::{Clock, Timestamp};
-use crate::presence::{self, Hearing, Snapshot, Standing, Unit, Verdict};
-use crate::telemetry::{Source, Telemetry};
+use super::{Engine, Mirror, Ownership, Result, Roll};
+use crate::clock::Clock;
+use crate::telemetry::Telemetry;
+
+mod pace;
+mod page;
+
+use pace::Pace;
 
 /// How many pages are read before the next rest. Each rest costs a wake-up of several threads,
 /// which for a single page of some sixty units is more than the page itself.
@@ -30,6 +45,18 @@ const PAGES_A_STEP: u32 = 16;
 
 /// How many pages are under way at once, so that the engine works on one while another is compared.
 const PAGES_AT_ONCE: usize = 8;
+
+/// How many partitions are filled at once: unpacking takes the time, on as many threads.
+const PARTITIONS_AT_ONCE: usize = 4;
+
+/// How many expiry keys are read at a time.
+const KEYS_A_STEP: usize = 500;
+
+/// Of how many rounds one reads everything.
+const WHOLE_EVERY: u32 = 10;
+
+/// How often it is asked what others have noted.
+const NOTES: Duration = Duration::from_secs(1);
 
 /// The wait after the engine failed.
 const REST: Duration = Duration::from_secs(1);
@@ -41,6 +68,8 @@ const REMOVALS_A_ROUND: usize = 20;
 pub struct Walk {
     /// What is walked over.
     pub engine: Arc<dyn Engine>,
+    /// Which part of it.
+    pub ownership: Ownership,
     /// Looks at suspects.
     pub roll: Arc<Roll>,
     /// What is filled and compared.
@@ -53,149 +82,194 @@ pub struct Walk {
     pub period: Duration,
     /// How long closed records are kept.
     pub keep_records: Duration,
-    /// Counts units by labels, once a round.
+    /// Counts units by labels, once a round; then every round reads everything.
     pub tally: Tally,
+}
+
+/// What those who fill and those who go round tell one another.
+#[derive(Default)]
+struct Filled {
+    /// Rung when every partition is filled.
+    all: Notify,
+    /// Whether one was filled since the last round that read everything.
+    anew: AtomicBool,
 }
 
 impl Walk {
     /// Walks until `stop`.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
-        stop.run_until_cancelled(async {
-            loop {
-                self.round().await;
-            }
-        })
-        .await;
+        let walk = Arc::new(self);
+        let filled = Filled::default();
+        let work = async { tokio::join!(walk.follow(&filled), walk.go_round(&filled)) };
+        stop.run_until_cancelled(work).await;
         Ok(())
     }
 
+    /// Keeps what is this instance's, and reads what others have noted for it.
+    async fn follow(self: &Arc<Self>, filled: &Filled) {
+        let mut ownership = self.ownership.clone();
+        loop {
+            self.mirror.keep(|partition| self.ownership.owns(partition));
+            let result = match self.fill(filled).await {
+                Ok(()) => self.read_notes().await,
+                failed => failed,
+            };
+            if let Err(error) = result {
+                self.telemetry.engine_up(Some(&error));
+                tokio::time::sleep(REST).await;
+                continue;
+            }
+            tokio::select! {
+                () = ownership.changed() => {}
+                () = tokio::time::sleep(NOTES) => {}
+            }
+        }
+    }
+
+    /// Reads the partitions that came, as fast as that goes.
+    async fn fill(self: &Arc<Self>, filled: &Filled) -> Result<()> {
+        let unfilled = |partition: &u16| !self.mirror.is_partition_filled(*partition);
+        let partitions: Vec<u16> = self.own().into_iter().filter(unfilled).collect();
+        if !partitions.is_empty() {
+            filled.anew.store(true, Ordering::Relaxed);
+            // At the start this is a round over everything; later it is a part of none.
+            let is_all = partitions.len() == self.own().len();
+            let fill = |partition| {
+                let walk = self.clone();
+                // A task of its own; it ends soon, and by itself if this is cancelled.
+                tokio::spawn(async move { walk.partition(partition, None, is_all).await })
+            };
+            let mut fills = stream::iter(partitions).map(fill).buffer_unordered(PARTITIONS_AT_ONCE);
+            while let Some(ended) = fills.next().await {
+                ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+            }
+            if is_all {
+                self.telemetry.units_by_label(self.tally.take());
+            }
+        }
+        if self.mirror.is_filled() {
+            filled.all.notify_one();
+        }
+        Ok(())
+    }
+
+    async fn read_notes(&self) -> Result<()> {
+        let noted = self.engine.noted(&self.own()).await?;
+        let read = stream::iter(noted).map(|(partition, page)| self.page(partition, page, false));
+        read.buffer_unordered(PAGES_AT_ONCE).try_collect().await
+    }
+
+    /// Goes round, once everything is filled.
+    async fn go_round(&self, filled: &Filled) {
+        let mut rounds = 0;
+        let mut was_alone = false;
+        loop {
+            while !self.mirror.is_filled() {
+                filled.all.notified().await;
+            }
+            let pace = Pace::new(self.period);
+            let is_anew = filled.anew.swap(false, Ordering::Relaxed);
+            let is_alone = self.ownership.view().instances.len() <= 1;
+            let is_whole = is_anew || rounds % WHOLE_EVERY == 0 || !self.tally.is_idle();
+            rounds += 1;
+            self.round(is_whole, is_alone && was_alone, &pace).await;
+            was_alone = is_alone;
+            pace.rest(1.0).await;
+        }
+    }
+
     /// Walks over everything once.
-    async fn round(&self) {
-        let partitions = self.engine.partitions();
-        let mut pace = Pace::new(self.period, u64::from(partitions) * u64::from(self.engine.pages()));
+    async fn round(&self, is_whole: bool, is_alone: bool, pace: &Pace) {
+        let partitions = self.own();
         let mut whole = true;
-        for partition in 0..partitions {
-            if let Err(error) = self.partition(partition, &mut pace).await {
+        for (place, &partition) in partitions.iter().enumerate() {
+            let part = Part { pace, done: place as f64, of: partitions.len() as f64 };
+            let walked = if is_whole {
+                self.partition(partition, Some(&part), true).await
+            } else if is_alone {
+                // Every heartbeat comes through here.
+                self.mirror.refreshed(partition, self.clock.now());
+                Ok(())
+            } else {
+                self.keys(partition, &part).await
+            };
+            if let Err(error) = walked {
                 whole = false;
                 self.telemetry.engine_up(Some(&error));
                 tokio::time::sleep(REST).await;
             }
         }
         let counted = self.tally.take();
-        if whole {
+        if whole && is_whole {
             self.telemetry.units_by_label(counted);
         }
         if let Err(error) = self.forget_records().await {
             self.telemetry.engine_up(Some(&error));
             tokio::time::sleep(REST).await;
         }
-        // Fast rounds end with the one that fills the mirror.
-        if self.mirror.is_filled() {
-            pace.finish().await;
-        }
     }
 
-    async fn partition(&self, partition: u16, pace: &mut Pace) -> Result<()> {
+    /// Reads everything of a partition; as part of a round or, without one, as fast as it goes.
+    async fn partition(&self, partition: u16, part: Option<&Part<'_>>, is_counted: bool) -> Result<()> {
         let began = self.clock.now();
         let whole = self.mirror.mark(partition);
-        let first = !self.mirror.is_partition_filled(partition);
         let pages = self.engine.pages();
         for from in (0..pages).step_by(PAGES_A_STEP as usize) {
             let step = from..pages.min(from + PAGES_A_STEP);
-            pace.take(step.len());
-            let read = stream::iter(step).map(|page| self.page(partition, page));
+            let read = stream::iter(step.clone()).map(|page| self.page(partition, page, is_counted));
             read.buffer_unordered(PAGES_AT_ONCE).try_collect::<()>().await?;
-            if !first {
-                pace.rest().await;
+            if let Some(part) = part {
+                part.rest(f64::from(step.end) / f64::from(pages)).await;
             }
         }
         self.mirror.finish(whole, began);
         Ok(())
     }
 
-    async fn page(&self, partition: u16, page: u32) -> Result<()> {
-        let mark = self.mirror.mark(partition);
-        let snapshots = self.engine.walk(partition, page).await?;
-        self.telemetry.engine_up(None);
-        self.mirror.compare(mark, &snapshots);
-        let now = self.clock.now();
-        let hearing = self.roll.hearing();
-        self.count(&snapshots, &hearing, now);
-        let suspects: Vec<Unit> = snapshots
-            .into_iter()
-            .filter(|seen| self.is_suspect(seen, &hearing, now))
-            .map(|seen| seen.unit)
-            .collect();
-        if !suspects.is_empty() {
-            self.telemetry.suspects(Source::Walk, suspects.len() as u64);
-            self.roll.look(&suspects, now).await?;
+    /// Reads the expiry keys of the units that the mirror knows.
+    async fn keys(&self, partition: u16, part: &Part<'_>) -> Result<()> {
+        let began = self.clock.now();
+        let mut held = Held::default();
+        let mut steps = 0;
+        while self.mirror.hold_next(partition, &mut held, KEYS_A_STEP) {
+            let names: Vec<&str> = held.names().collect();
+            let alive = self.engine.alive(partition, &names).await?;
+            let odd = self.mirror.heard(partition, &held, &alive);
+            self.look(&odd, self.clock.now()).await?;
+            steps += 1;
+            if steps % PAGES_A_STEP == 0 {
+                part.rest(held.done()).await;
+            }
         }
+        self.mirror.refreshed(partition, began);
         Ok(())
-    }
-
-    fn count(&self, snapshots: &[Snapshot], hearing: &Hearing, now: Timestamp) {
-        if self.tally.is_idle() {
-            return;
-        }
-        for seen in snapshots {
-            let Some((facts, rules)) = seen.facts.as_ref().zip(self.roll.rules().get(&seen.unit.kind)) else {
-                continue;
-            };
-            if let Some(state) = presence::state(seen, rules, hearing, now) {
-                self.tally.add(&facts.labels, state);
-            }
-        }
-    }
-
-    fn is_suspect(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {
-        let Some((facts, rules)) = seen.facts.as_ref().zip(self.roll.rules().get(&seen.unit.kind)) else {
-            return false;
-        };
-        let odd = match &facts.standing {
-            Standing::Retired(_) => false,
-            Standing::Offline(silence) => {
-                seen.alive.is_some() || silence.allowed != facts.policy(rules).allowed()
-            }
-            _ => presence::deadline(seen, rules, hearing).is_some_and(|deadline| deadline < now),
-        };
-        // Most of what is odd cannot be helped now, such as a fleet that is due while Rollcall is
-        // blind; reading all of it again would be for nothing.
-        odd && matches!(presence::look(seen, rules, hearing, now), Verdict::Offline(_) | Verdict::Back(_))
     }
 
     async fn forget_records(&self) -> Result<()> {
         let before = self.clock.now() - self.keep_records;
         for _ in 0..REMOVALS_A_ROUND {
-            if self.engine.forget_records(before).await? == 0 {
+            if self.engine.forget_records(&self.own(), before).await? == 0 {
                 break;
             }
         }
         Ok(())
     }
+
+    fn own(&self) -> Vec<u16> {
+        self.ownership.view().partitions.clone()
+    }
 }
 
-/// Spreads steps evenly over a period. Behind its time it goes on without a wait.
-struct Pace {
-    began: Instant,
-    period: Duration,
-    steps: u64,
-    taken: u64,
+/// The part of a round that one partition is.
+struct Part<'a> {
+    pace: &'a Pace,
+    done: f64,
+    of: f64,
 }
 
-impl Pace {
-    fn new(period: Duration, steps: u64) -> Pace {
-        Pace { began: Instant::now(), period, steps: steps.max(1), taken: 0 }
-    }
-
-    fn take(&mut self, steps: usize) {
-        self.taken += steps as u64;
-    }
-
-    async fn rest(&self) {
-        sleep_until(self.began + self.period.mul_f64(self.taken as f64 / self.steps as f64)).await;
-    }
-
-    async fn finish(&self) {
-        sleep_until(self.began + self.period).await;
+impl Part<'_> {
+    /// Rests until it is time to go on, with so much of the part done, from 0 to 1.
+    async fn rest(&self, done: f64) {
+        self.pace.rest((self.done + done) / self.of).await;
     }
 }

@@ -9,37 +9,47 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use serde::Serialize;
 
-use crate::engine::Mirror;
+use crate::engine::roster::View;
+use crate::engine::{Mirror, Ownership};
 use crate::telemetry::{Problem, Severity, Telemetry};
 
 #[derive(Clone)]
 struct Watched {
+    ownership: Ownership,
     mirror: Arc<Mirror>,
     telemetry: Arc<Telemetry>,
 }
 
 /// Both pages.
-pub(super) fn pages(mirror: Arc<Mirror>, telemetry: Arc<Telemetry>) -> Router {
+pub(super) fn pages(ownership: Ownership, mirror: Arc<Mirror>, telemetry: Arc<Telemetry>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route("/readyz", get(readiness))
-        .with_state(Watched { mirror, telemetry })
+        .with_state(Watched { ownership, mirror, telemetry })
 }
 
 #[derive(Serialize)]
 struct Readiness {
     ready: bool,
     problems: Vec<Problem>,
+    /// The name of this instance.
+    instance: String,
+    /// Every instance that is there, as this one sees it.
+    instances: Vec<String>,
+    /// The partitions that are this instance's.
+    partitions: Vec<u16>,
 }
 
 async fn readiness(State(watched): State<Watched>) -> (StatusCode, Json<Readiness>) {
     let mut problems = watched.telemetry.problems();
     if !watched.mirror.is_filled() {
-        let text = "not all units were read from the engine since the start; counts and lists are incomplete";
-        let severity = Severity::Serious;
+        let text = "not all units were read from the engine yet; counts and lists are incomplete";
+        // Partitions that come later are read within seconds, and nothing else waits for that.
+        let severity = if watched.mirror.was_ever_filled() { Severity::Warning } else { Severity::Serious };
         problems.insert(0, Problem { name: "mirror_not_filled", text: text.to_owned(), severity });
     }
     let ready = problems.iter().all(|problem| problem.severity != Severity::Serious);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(Readiness { ready, problems }))
+    let View { instance, instances, partitions, .. } = (*watched.ownership.view()).clone();
+    (status, Json(Readiness { ready, problems, instance, instances, partitions }))
 }

@@ -12,7 +12,8 @@ use axum::routing::get;
 use super::problem::Problem;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::mirror::Summary;
-use crate::engine::{Mirror, Roll};
+use crate::engine::roster::View;
+use crate::engine::{Mirror, Ownership, Roll};
 use crate::presence;
 
 /// Nothing is loaded, run, framed or sent.
@@ -30,28 +31,34 @@ const LINKS: [(&str, &str); 6] = [
 
 #[derive(Clone)]
 struct Greeted {
+    ownership: Ownership,
     mirror: Arc<Mirror>,
     roll: Arc<Roll>,
     clock: Clock,
 }
 
 /// The page.
-pub(super) fn page(mirror: Arc<Mirror>, roll: Arc<Roll>, clock: Clock) -> Router {
-    Router::new().route("/", get(home)).with_state(Greeted { mirror, roll, clock })
+pub(super) fn page(ownership: Ownership, mirror: Arc<Mirror>, roll: Arc<Roll>, clock: Clock) -> Router {
+    Router::new().route("/", get(home)).with_state(Greeted { ownership, mirror, roll, clock })
 }
 
 async fn home(State(greeted): State<Greeted>) -> Result<impl IntoResponse, Problem> {
     let now = greeted.clock.now();
+    let view = greeted.ownership.view();
     let counting = tokio::task::spawn_blocking(move || greeted.mirror.summary(&greeted.roll.hearing(), now));
     let summary = counting.await.map_err(|error| Problem::internal(format!("counting failed: {error}")))?;
-    Ok(([(CONTENT_SECURITY_POLICY, POLICY)], Html(html(&summary, now))))
+    Ok(([(CONTENT_SECURITY_POLICY, POLICY)], Html(html(&summary, &view, now))))
 }
 
-/// Kinds, states and links are plain words, so nothing has to be escaped.
-fn html(summary: &Summary, now: Timestamp) -> String {
+/// Kinds, states, names of instances and links are plain words, so nothing has to be escaped.
+fn html(summary: &Summary, view: &View, now: Timestamp) -> String {
     let mut page = String::from(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Rollcall</title>\n<h1>Rollcall</h1>\n",
     );
+    if view.instances.len() > 1 {
+        let (one, all) = (&view.instance, view.instances.join(", "));
+        let _ = writeln!(page, "<p>{one} speaks of its own part of the fleet; there are {all}.</p>");
+    }
     let _ = write!(page, "<p>Units at {now}</p>\n<table>\n<tr><th scope=\"col\">kind");
     for state in presence::State::ALL {
         let _ = write!(page, "<th scope=\"col\">{}", state.as_str());

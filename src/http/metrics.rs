@@ -1,6 +1,7 @@
 //! `/metrics`: what Rollcall counts, with the units of the mirror counted at the moment of asking.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -52,8 +53,11 @@ impl Counted {
         for ((window, _), count) in WINDOWS.into_iter().zip(summary.seen_within) {
             self.telemetry.seen_within(window, count);
         }
-        if let Some(age) = self.mirror.age(now) {
-            self.telemetry.mirror_age(age);
+        match self.mirror.age(now) {
+            Some(age) => self.telemetry.mirror_age(age),
+            // It keeps nothing, all partitions are others', and nothing does not age.
+            None if self.mirror.is_filled() => self.telemetry.mirror_age(Duration::ZERO),
+            None => {}
         }
         TextEncoder::new()
             .encode_to_string(&self.telemetry.gather())

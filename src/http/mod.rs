@@ -2,7 +2,8 @@
 //!
 //! One file a page. A page lists what it reads and gets no more; lists and counts come from the
 //! mirror, single units and records from the engine, and nothing walks over the engine for a
-//! request. Whatever goes wrong is answered as `application/problem+json`.
+//! request. The mirror holds the partitions of this instance, so what instances count adds up.
+//! Whatever goes wrong is answered as `application/problem+json`.
 //!
 //! Every page is read-only so far. With tokens configured, every page but the two for health needs
 //! one.
@@ -17,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::engine::{Engine, Mirror, Roll};
+use crate::engine::{Engine, Mirror, Ownership, Roll};
 use crate::telemetry::Telemetry;
 
 mod connections;
@@ -81,6 +82,8 @@ pub enum Role {
 /// What the server shows.
 #[derive(Clone)]
 pub struct Shown {
+    /// Which part of the fleet this instance speaks of where it speaks of all units.
+    pub ownership: Ownership,
     /// Single units and records.
     pub engine: Arc<dyn Engine>,
     /// The rules, and how far Rollcall has heard.
@@ -111,10 +114,10 @@ pub async fn serve(
 }
 
 fn pages(config: &Config, shown: Shown, stop: &CancellationToken) -> Router {
-    let Shown { engine, roll, mirror, telemetry, clock } = shown;
+    let Shown { ownership, engine, roll, mirror, telemetry, clock } = shown;
     Router::new()
-        .merge(home::page(mirror.clone(), roll.clone(), clock.clone()))
-        .merge(health::pages(mirror.clone(), telemetry.clone()))
+        .merge(home::page(ownership.clone(), mirror.clone(), roll.clone(), clock.clone()))
+        .merge(health::pages(ownership, mirror.clone(), telemetry.clone()))
         .merge(metrics::page(mirror.clone(), roll.clone(), telemetry, clock.clone()))
         .merge(unit_metrics::page(mirror, roll.clone(), clock.clone(), config.unit_metrics, stop.clone()))
         .merge(records::pages(engine.clone()))

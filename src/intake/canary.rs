@@ -1,35 +1,45 @@
 //! The canary: a message of our own that travels with the fleet's and proves that it is heard.
 //!
-//! About once a second it is published through the same connection, comes back through the same
-//! subscription and the same queue, and is told to the engine only after everything that came
+//! About once a second each connection publishes one to a topic of its own, which it subscribes to
+//! plainly, beside the fleet's topics. So it comes back by the same connection, the same quality of
+//! service and the same queue as the fleet, and is told to the engine only after everything that came
 //! before it was recorded. Its topic is as open as any other, so it is hostile until parsed.
 //!
 //! # Why by client id
 //! A canary of an earlier run that comes out of the broker's backlog truly proves that everything
 //! before it has come, because the session is the same. One of another client proves nothing about
-//! ours.
+//! ours. Members of a shared subscription have no backlog, and believe only what they sent themselves.
+//!
+//! # The last word
+//! A member's connection leaves a last will with the broker, which publishes it when it drops the
+//! member without having been told good-bye: the broker itself says from when on the member is given
+//! nothing more. The others subscribe to that. It is retained, so that also a member that comes later
+//! learns of it; whoever has told the engine removes it.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
+use crate::engine::Member;
 
 /// What the topics of all canaries begin with.
 pub(super) const PREFIX: &str = "rollcall/canary/";
-/// The subscription filter for all of them.
-pub(super) const FILTER: &str = "rollcall/canary/#";
+/// What the topics of last words end with.
+const GONE: &str = "/gone";
+/// The subscription filter for the last words of all members.
+pub(super) const GONE_FILTER: &str = "rollcall/canary/+/gone";
 
-/// More than any canary has.
+/// More than any canary and any last word has.
 const LONGEST: usize = 512;
 
 /// What a canary carries.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Canary {
     /// The process that sent it.
     pub instance: String,
-    /// Its number within that process.
+    /// Its number within that connection.
     pub seq: u64,
     /// Milliseconds since 1970.
     pub sent_at: i64,
@@ -40,6 +50,19 @@ impl Canary {
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a text and two numbers")
     }
+
+    /// When it was sent.
+    pub fn sent_at(&self) -> Timestamp {
+        Timestamp::from_millis(self.sent_at)
+    }
+}
+
+/// What the last word of a member carries; the client id is in its topic.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LastWord {
+    share: String,
+    connection: u64,
 }
 
 /// The topic of one client's canaries.
@@ -47,13 +70,42 @@ pub(super) fn topic(client_id: &str) -> String {
     format!("{PREFIX}{client_id}")
 }
 
-/// When a canary of `client_id` was sent; `None` if it is another's or none at all.
-pub(super) fn read(topic: &str, payload: &[u8], client_id: &str, now: Timestamp) -> Option<Timestamp> {
+/// The topic of one client's last word.
+pub(super) fn gone_topic(client_id: &str) -> String {
+    format!("{PREFIX}{client_id}{GONE}")
+}
+
+/// The payload of a member's last word.
+pub(super) fn last_word(member: &Member) -> Vec<u8> {
+    let word = LastWord { share: member.share.clone(), connection: member.connection };
+    serde_json::to_vec(&word).expect("a text and a number")
+}
+
+/// The canary, if it is one of `client_id`, sent by `instance` where that is given; `None` if it is
+/// another's or none at all.
+pub(super) fn read(
+    topic: &str,
+    payload: &[u8],
+    client_id: &str,
+    instance: Option<&str>,
+    now: Timestamp,
+) -> Option<Canary> {
     if topic.strip_prefix(PREFIX) != Some(client_id) || payload.len() > LONGEST {
         return None;
     }
     let canary: Canary = serde_json::from_slice(payload).ok()?;
-    (0..=now.as_millis()).contains(&canary.sent_at).then(|| Timestamp::from_millis(canary.sent_at))
+    let ours = instance.is_none_or(|instance| instance == canary.instance);
+    (ours && (0..=now.as_millis()).contains(&canary.sent_at)).then_some(canary)
+}
+
+/// The member that the broker has dropped, if this is a last word.
+pub(super) fn read_gone(topic: &str, payload: &[u8]) -> Option<Member> {
+    let client_id = topic.strip_prefix(PREFIX)?.strip_suffix(GONE)?;
+    if client_id.is_empty() || client_id.contains('/') || payload.len() > LONGEST {
+        return None;
+    }
+    let LastWord { share, connection } = serde_json::from_slice(payload).ok()?;
+    (!share.contains('/')).then(|| Member { share, client_id: client_id.to_owned(), connection })
 }
 
 /// Those canaries, of some that came in this order after `last`, that must be told for no gap to
@@ -89,10 +141,14 @@ mod tests {
     #[test]
     fn a_canary_is_believed_only_in_its_own_shape_from_its_own_client_and_of_the_past() {
         let now = at(1000);
-        let good = Canary { instance: "x".to_owned(), seq: 1, sent_at: 990 }.to_json();
-        assert_eq!(read("rollcall/canary/me", &good, "me", now), Some(at(990)));
-        assert_eq!(read("rollcall/canary/you", &good, "me", now), None);
-        assert_eq!(read("rollcall/canary/", &good, "me", now), None);
+        let canary = Canary { instance: "x".to_owned(), seq: 1, sent_at: 990 };
+        let good = canary.to_json();
+        let reads = |topic: &str, payload: &[u8], instance| read(topic, payload, "me", instance, now);
+        assert_eq!(reads("rollcall/canary/me", &good, None), Some(canary.clone()));
+        assert_eq!(reads("rollcall/canary/me", &good, Some("x")), Some(canary));
+        assert_eq!(reads("rollcall/canary/me", &good, Some("y")), None);
+        assert_eq!(reads("rollcall/canary/you", &good, None), None);
+        assert_eq!(reads("rollcall/canary/", &good, None), None);
         for bad in [
             "",
             "{}",
@@ -103,7 +159,23 @@ mod tests {
             "{\"instance\":\"x\",\"seq\":1,\"sent_at\":1,\"more\":1}",
             &format!("{{\"instance\":\"{}\",\"seq\":1,\"sent_at\":1}}", "x".repeat(600)),
         ] {
-            assert_eq!(read("rollcall/canary/me", bad.as_bytes(), "me", now), None, "{bad:.60}");
+            assert_eq!(reads("rollcall/canary/me", bad.as_bytes(), None), None, "{bad:.60}");
+        }
+    }
+
+    #[test]
+    fn a_last_word_is_believed_only_in_its_own_shape() {
+        let member = Member { share: "all".to_owned(), client_id: "you".to_owned(), connection: 3 };
+        let good = last_word(&member);
+        assert_eq!(read_gone(&gone_topic("you"), &good), Some(member));
+        for topic in ["rollcall/canary/you", "rollcall/canary/gone", "rollcall/canary/a/b/gone", "you/gone"] {
+            assert_eq!(read_gone(topic, &good), None, "{topic}");
+        }
+        let long = format!("{{\"share\":\"{}\",\"connection\":3}}", "x".repeat(600));
+        let other = "{\"share\":\"a/b\",\"connection\":3}";
+        for bad in ["", "gone", "{\"share\":\"all\"}", "{\"share\":\"all\",\"connection\":-1}", other, &long]
+        {
+            assert_eq!(read_gone(&gone_topic("you"), bad.as_bytes()), None, "{bad:.60}");
         }
     }
 

@@ -6,9 +6,14 @@
 //!               └── canary, once a second            acknowledgements ◀──┘
 //! ```
 //!
-//! Three tasks. The connection never waits for the engine: it turns each message into a heartbeat
-//! and queues it. The recorder takes whatever has queued up as one batch, so batches grow with the
-//! load and no timer is needed. The canary proves that all of this works.
+//! Two tasks for each connection. The connection never waits for the engine: it turns each message
+//! into a heartbeat and queues it. The recorder takes whatever has queued up as one batch, so batches
+//! grow with the load and no timer is needed. The canary proves that all of this works.
+//!
+//! # One or several
+//! A plain subscription has one connection, which hears the whole fleet. Members of a shared
+//! subscription hear a share each, in one process or in many; Rollcall has then heard as far as the
+//! least of them, and what one of them loses is blind time of all: see [`crate::engine::ear`].
 //!
 //! # What holds the broker back
 //! A message of QoS 1 is acknowledged after it was recorded. While the engine is away the batch
@@ -23,147 +28,38 @@
 //! Decide anything about a unit, read a clock but the one handed in, or end on its own.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::address::BrokerAddress;
-use crate::clock::Clock;
-use crate::engine::{Roll, roll::Rules};
-use crate::presence::Kind;
+use crate::clock::{Clock, Timestamp};
+use crate::engine::Roll;
 use crate::telemetry::{Oddity, Telemetry};
 
 mod canary;
+mod config;
+mod drops;
 mod json;
 mod mqtt;
 mod payload;
+mod prove;
 mod reader;
 mod record;
+mod tls;
 mod topic;
 
+pub use config::{Config, Fields};
 pub use mqtt::probe;
+pub use tls::{Tls, TlsError, TlsFiles};
 pub use topic::{Template, TemplateError};
 
-/// The name of the one connection, in metrics and in its client id.
-const CONNECTION: &str = "main";
+/// The name of the first connection.
+const MAIN: &str = "main";
 
 /// The least room of the queue: about half a second of what one broker can deliver.
 const LEAST_QUEUE: usize = 65_536;
-
-/// What intake needs to know.
-#[derive(Clone)]
-pub struct Config {
-    /// `mqtt://host:port` (TLS and websockets come later).
-    pub url: String,
-    /// Prefix of the client id; the connection's name is appended, and with a shared subscription
-    /// something of each process's own.
-    pub client_id: String,
-    /// Name and password towards the broker.
-    pub credentials: Option<(String, String)>,
-    /// Name of a shared subscription; empty: one plain subscription with a persistent session.
-    pub share: String,
-    /// 0 or 1, for the fleet's topics and the canary alike.
-    pub qos: u8,
-    /// At most half of the time after which a dead connection is noticed.
-    pub keep_alive: Duration,
-    /// How long the broker keeps the session and its backlog while Rollcall is away.
-    pub session_expiry: Duration,
-    /// The most messages that the broker may send ahead of their acknowledgement.
-    pub receive_maximum: u16,
-    /// Payloads above this are rejected.
-    pub max_payload: usize,
-    /// The most heartbeats that are recorded in one go.
-    pub max_batch: usize,
-    /// The canary's period.
-    pub canary_period: Duration,
-    /// Topic templates with the kind that they belong to; `None` where the template captures
-    /// `{kind}`. The first one that fits a topic wins.
-    pub topics: Vec<(String, Option<Kind>)>,
-    /// Names of the JSON fields that are read.
-    pub fields: Fields,
-}
-
-/// Names of the JSON fields that are read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fields {
-    /// The device's own time.
-    pub ts: String,
-    /// The silence that the unit asks to be allowed.
-    pub timeout: String,
-    /// Labels.
-    pub labels: String,
-    /// A planned silence.
-    pub sleep: String,
-}
-
-impl Default for Fields {
-    fn default() -> Fields {
-        let [ts, timeout, labels, sleep] = ["ts", "timeout", "labels", "sleep"].map(str::to_owned);
-        Fields { ts, timeout, labels, sleep }
-    }
-}
-
-/// Without the password.
-impl std::fmt::Debug for Config {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Config")
-            .field("url", &self.url)
-            .field("client_id", &self.client_id)
-            .field("topics", &self.topics)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Config {
-    /// Everything that is wrong with it, each in a sentence that says what would be right.
-    pub fn problems(&self) -> Vec<String> {
-        let mut problems = Vec::new();
-        let mut must = |good: bool, text: String| {
-            if !good {
-                problems.push(text);
-            }
-        };
-        if let Err(why) = self.url.parse::<BrokerAddress>() {
-            must(false, format!("mqtt.url: {why}"));
-        }
-        let plain = |text: &str| !text.chars().any(|c| c.is_control() || matches!(c, '/' | '+' | '#'));
-        let id = &self.client_id;
-        must(plain(id) && (1..=64).contains(&id.len()), "mqtt.client_id: 1 to 64 bytes, no / + #".to_owned());
-        must(plain(&self.share), format!("mqtt.share: {:?} has a / + or #", self.share));
-        must(self.qos <= 1, format!("mqtt.qos: {} is neither 0 nor 1", self.qos));
-        let seconds = self.keep_alive.as_secs();
-        must((1..=3600).contains(&seconds), "mqtt.keep_alive: between 1 s and 1 h".to_owned());
-        must(self.receive_maximum > 0, "mqtt.receive_maximum: at least 1".to_owned());
-        must(self.max_batch > 0, "mqtt.max_batch: at least 1".to_owned());
-        let most = mqtt::LARGEST_PACKET as usize / 2;
-        must(self.max_payload <= most, format!("mqtt.max_payload: at most {most} bytes"));
-        must(!self.canary_period.is_zero(), "mqtt.canary_period: more than nothing".to_owned());
-        must(!self.topics.is_empty(), "no kind has a topic".to_owned());
-        for (text, kind) in &self.topics {
-            if let Err(why) = Template::parse(text, kind.clone()) {
-                must(false, format!("topic {text:?}: {why}"));
-            }
-        }
-        problems
-    }
-
-    fn topics(&self, rules: &Rules) -> anyhow::Result<topic::Topics> {
-        let mut templates = Vec::new();
-        for (text, kind) in &self.topics {
-            if let Some(kind) = kind {
-                anyhow::ensure!(
-                    rules.contains_key(kind),
-                    "topic {text:?} belongs to an unknown kind: {kind}"
-                );
-            }
-            templates.push(Template::parse(text, kind.clone())?);
-        }
-        Ok(topic::Topics::new(templates, rules))
-    }
-}
 
 /// What was odd about one message, each kind once, however often a payload repeats it.
 #[derive(Default)]
@@ -201,46 +97,77 @@ pub async fn run(
     if let Some(problem) = config.problems().into_iter().next() {
         anyhow::bail!(problem);
     }
-    let topics = config.topics(roll.rules())?;
-    let session = mqtt::Session::new(&config, topics.filters())?;
-    let room = LEAST_QUEUE.max(4 * usize::from(config.receive_maximum));
-    let (queue, queued) = mpsc::channel(room);
-    let (link, linked) = watch::channel(mqtt::Link::default());
-    let recorded = CancellationToken::new();
-    let client_id = session.client_id().to_owned();
-    let reader = reader::Reader {
-        topics,
-        fields: config.fields.clone(),
-        client_id: client_id.clone(),
-        max_payload: config.max_payload,
-        clock: clock.clone(),
-        telemetry: telemetry.clone(),
-    };
-    let connection = mqtt::Connection::new(
-        session,
-        reader,
-        queue,
-        link,
-        roll.gap() + config.canary_period,
-        stop.clone(),
-        recorded.clone(),
-    );
-    let recorder = record::Recorder::new(roll, clock.clone(), telemetry, linked.clone(), stop.clone());
-    let canaries = mqtt::Canaries::new(&client_id, config.qos, config.canary_period, linked, clock);
+    let topics = Arc::new(config.topics(roll.rules())?);
+    let writer = record::Writer { roll, clock, telemetry, stop: stop.clone() };
     let mut tasks = JoinSet::new();
-    tasks.spawn(connection.stay());
-    tasks.spawn(async move {
-        // Also when it panics: then the connection must not wait for it.
-        let _recorded = recorded.drop_guard();
-        recorder.record(queued, config.max_batch).await;
-    });
-    let stopped = stop.clone();
-    tasks.spawn(async move {
-        stopped.run_until_cancelled(canaries.sing()).await;
-    });
+    for number in 1..=config.connections {
+        listen(&config, &name(number), topics.clone(), &writer, &mut tasks).await?;
+    }
     while let Some(ended) = tasks.join_next().await {
         ended.context("a part of intake failed")?;
         anyhow::ensure!(stop.is_cancelled(), "a part of intake ended on its own");
     }
+    Ok(())
+}
+
+/// The name of a connection, in metrics and in its client id.
+fn name(number: u8) -> String {
+    if number == 1 { MAIN.to_owned() } else { number.to_string() }
+}
+
+/// Starts a connection and its recorder.
+async fn listen(
+    config: &Config,
+    name: &str,
+    topics: Arc<topic::Topics>,
+    writer: &record::Writer,
+    tasks: &mut JoinSet<()>,
+) -> anyhow::Result<()> {
+    let session = mqtt::Session::new(config, name, topics.filters())?;
+    let room = LEAST_QUEUE.max(4 * usize::from(config.receive_maximum));
+    // What an engine that is away knows of it is not worth the wait.
+    let heard = writer.roll.heard_by(session.client_id()).await.ok().flatten();
+    let (queue, queued) = mpsc::channel(room);
+    let (link, linked) = watch::channel(mqtt::Link::default());
+    let (prove, proof) = watch::channel(mqtt::Proof::default());
+    let recorded = CancellationToken::new();
+    let is_member = !config.share.is_empty();
+    let client_id = session.client_id().to_owned();
+    let instance = format!("{:016x}", rand::random::<u64>());
+    let reader = reader::Reader {
+        topics,
+        fields: config.fields.clone(),
+        client_id: client_id.clone(),
+        instance: is_member.then(|| instance.clone()),
+        max_payload: config.max_payload,
+        max_age: (!config.max_age.is_zero()).then_some(config.max_age),
+        clock: writer.clock.clone(),
+        telemetry: writer.telemetry.clone(),
+    };
+    let prover = prove::Prover::new(&session, prove);
+    let connection = mqtt::Connection {
+        name: name.to_owned(),
+        canaries: mqtt::Canaries::new(&session, instance, config.canary_period),
+        session,
+        reader,
+        given: mqtt::Given::new(heard, config.receive_maximum, writer.roll.gap()),
+        drops: (config.watch_sys && name == MAIN).then(|| drops::Drops::new(writer.telemetry.clone())),
+        queue: Some(queue),
+        link,
+        proof,
+        deafness: writer.roll.gap() + config.canary_period,
+        deaf_until: Timestamp::ZERO,
+        number: 0,
+        stop: writer.stop.clone(),
+        recorded: recorded.clone(),
+    };
+    let recorder = record::Recorder { writer: writer.clone(), prover, link: linked };
+    let most = config.max_batch;
+    tasks.spawn(connection.stay());
+    tasks.spawn(async move {
+        // Also when it panics: then the connection must not wait for it.
+        let _recorded = recorded.drop_guard();
+        recorder.record(queued, most).await;
+    });
     Ok(())
 }

@@ -7,38 +7,48 @@
 //!
 //! # Why polling never waits
 //! The client library does everything inside `poll`: it reads, acknowledges, and keeps the
-//! connection alive. So nothing here awaits anything else while a connection stands. Messages are
+//! connection alive. So nothing here awaits anything else while a connection stands, and a poll that
+//! has begun is never given up for something else: it may be in the middle of a packet. Messages are
 //! queued without waiting ([`super`] says what happens when there is no room), and before a
 //! connection is made the queue has room for all that may come unacknowledged.
 //!
 //! # Why it watches for silence itself
 //! The library pings after a time without *sending*. The canary is sent every second, so a broker
 //! that went away without a word would never be pinged. Nothing received for two keep-alives, not
-//! even the canary, is a dead connection.
+//! even the canary, is a dead connection. Members of a shared subscription are less patient:
+//! `visit` says why.
 
+use std::future::poll_fn;
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
-use rumqttc::{
-    AsyncClient, ConnectReturnCode, ConnectionError, DisconnectReasonCode, Event, EventLoop, ManualAck,
-    Packet, PubAck, Publish, PublishOptions, QoS, StateError,
-};
+use rumqttc::{AsyncClient, ConnectionError, Event, EventLoop, Packet, Publish, PublishOptions, QoS, SubAck};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::canary::{self, Canary};
+use super::drops::Drops;
 use super::reader::{Message, Reader, What};
 use super::record::Item;
-use super::{CONNECTION, canary};
 use crate::backoff::Backoff;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Timestamp;
 use crate::telemetry::Rejection;
 
+mod given;
+mod link;
 mod probe;
 mod session;
+mod visit;
+mod words;
 
+pub(super) use given::Given;
+pub(super) use link::{Ack, Link, Proof};
 pub use probe::probe;
 pub(super) use session::Session;
+use visit::{Stage, Visit};
+use words::describe;
 
 /// The largest packet that is received, and then rejected and counted. The broker is told and
 /// drops what is larger, so that no device can make Rollcall hold more than a few times this.
@@ -50,45 +60,30 @@ const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: D
 /// How long the broker may take to see us off.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// The current connection, for those who answer by it.
-#[derive(Default)]
-pub(super) struct Link {
-    number: u64,
-    client: Option<AsyncClient>,
-    subscribed: bool,
-}
-
-/// What the broker waits for before it forgets a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ack {
-    connection: u64,
-    packet: u16,
-}
-
-impl Link {
-    /// Acknowledges messages of this connection; those of earlier ones come again by themselves.
-    pub fn acknowledge(&self, acks: &[Ack]) {
-        let Some(client) = &self.client else { return };
-        for ack in acks.iter().filter(|ack| ack.connection == self.number) {
-            // There is room for as many as can be due. What fails has lost its connection.
-            let _ = client.try_manual_ack(ManualAck::PubAck(PubAck::new(ack.packet, None)));
-        }
-    }
-}
-
 /// The connection, over all its losses.
 pub(super) struct Connection {
-    session: Session,
-    reader: Reader,
+    pub name: String,
+    pub session: Session,
+    pub reader: Reader,
+    /// Follows what the broker throws away, on one of the connections if it is to.
+    pub drops: Option<Drops>,
     /// `None` once Rollcall is stopping: nothing more is taken.
-    queue: Option<mpsc::Sender<Item>>,
-    link: watch::Sender<Link>,
-    number: u64,
+    pub queue: Option<mpsc::Sender<Item>>,
+    pub link: watch::Sender<Link>,
+    /// What the recorder makes of this connection.
+    pub proof: watch::Receiver<Proof>,
+    pub canaries: Canaries,
+    /// What may come again.
+    pub given: Given,
     /// How long canaries are withheld after a loss, for it to show as blind time.
-    deafness: Duration,
-    deaf_until: Timestamp,
-    stop: CancellationToken,
-    recorded: CancellationToken,
+    pub deafness: Duration,
+    pub deaf_until: Timestamp,
+    /// How many connections there were.
+    pub number: u64,
+    /// Takes messages until then,
+    pub stop: CancellationToken,
+    /// and stands until everything is recorded.
+    pub recorded: CancellationToken,
 }
 
 /// How a connection ended.
@@ -97,21 +92,17 @@ enum Ended {
     Left,
 }
 
-impl Connection {
-    /// A connection that takes messages until `stop` and stands until everything is `recorded`.
-    pub fn new(
-        session: Session,
-        reader: Reader,
-        queue: mpsc::Sender<Item>,
-        link: watch::Sender<Link>,
-        deafness: Duration,
-        stop: CancellationToken,
-        recorded: CancellationToken,
-    ) -> Connection {
-        let (queue, deaf_until) = (Some(queue), Timestamp::ZERO);
-        Connection { session, reader, queue, link, number: 0, deafness, deaf_until, stop, recorded }
-    }
+/// Why a connection is to be ended though the client does not say so.
+enum Enough {
+    Recorded,
+    Lost(String),
+}
 
+/// How many packets that wait already are taken before anything else is seen to: what that costs is
+/// felt if it is paid for each.
+const BURST: u32 = 64;
+
+impl Connection {
     /// Stays connected.
     pub async fn stay(mut self) {
         let broker = self.session.address.to_string();
@@ -121,10 +112,11 @@ impl Connection {
             let began = Instant::now();
             let ended = self.connect().await;
             self.link.send_replace(Link::default());
+            self.given.connection_lost();
             let Ended::Lost(why) = ended else { return };
             failures = if began.elapsed() < BACKOFF.longest { failures + 1 } else { 1 };
             let wait = BACKOFF.wait(failures, rand::random());
-            telemetry.mqtt_disconnected(CONNECTION, &broker, &why, wait);
+            telemetry.mqtt_disconnected(&self.name, &broker, &why, wait);
             if self.stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
                 return;
             }
@@ -140,42 +132,51 @@ impl Connection {
     }
 
     async fn connect(&mut self) -> Ended {
-        let (client, mut events) = self.session.open();
         self.number += 1;
-        let patience = 2 * self.session.keep_alive;
-        let mut heard = Instant::now();
-        let (stop, recorded) = (self.stop.clone(), self.recorded.clone());
-        let (mut stopped, mut recorded) = (pin!(stop.cancelled()), pin!(recorded.cancelled()));
+        let (client, mut events) = self.session.open(self.number);
+        let mut visit = Visit::new(client, self.session.patience, Instant::now());
+        let mut ticks = interval(self.canaries.period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // Polling may be cut off in the middle of writing a packet. That happens only when
-            // Rollcall stops, and loses at most an acknowledgement: the message comes again.
-            let event = tokio::select! {
-                biased;
-                () = &mut recorded => return leave(client, events).await,
-                () = &mut stopped, if self.queue.is_some() => {
-                    self.queue = None;
-                    continue;
-                }
-                event = timeout(patience, events.poll()) => event,
+            let event = match self.next(&mut visit, &mut events, &mut ticks).await {
+                Ok(event) => event,
+                Err(Enough::Lost(why)) => return Ended::Lost(why),
+                Err(Enough::Recorded) if self.has_left() => return leave(visit.client, events).await,
+                // The broker says so to the others: what it gave us since the last canary is lost.
+                Err(Enough::Recorded) => return Ended::Left,
             };
+            // Before anything is taken: a process that was frozen is late for what waits here.
+            let now = Instant::now();
+            if let Some(why) = visit.overdue(now) {
+                return Ended::Lost(why);
+            }
             let packet = match event {
-                Ok(Ok(Event::Incoming(packet))) => packet,
-                Ok(Ok(_)) if heard.elapsed() > patience => return Ended::Lost(silence(patience)),
-                Ok(Ok(_)) => continue,
-                Ok(Err(error)) => return Ended::Lost(describe(&error)),
-                Err(_) => return Ended::Lost(silence(patience)),
+                Ok(Event::Incoming(packet)) => packet,
+                Ok(_) => continue,
+                Err(error) => return Ended::Lost(describe(&error)),
             };
-            heard = Instant::now();
+            visit.came(now);
             let result = match &packet {
-                Packet::Publish(publish) => self.take(publish),
-                Packet::ConnAck(_) => {
+                Packet::Publish(publish) => self.take(&mut visit, publish),
+                Packet::ConnAck(answer) => {
                     // Asked once; from now on it would only cost a checkpoint per packet.
                     events.options.clear_session_store();
-                    self.publish_link(&client, false);
+                    if !answer.session_present {
+                        self.given.session_began(self.reader.clock.now());
+                    }
+                    let theirs = answer.properties.as_ref().and_then(|said| said.server_keep_alive);
+                    self.publish_link(&visit.client, theirs.map(u64::from).map(Duration::from_secs));
                     // Also when the session is an old one: the topics may be new.
-                    self.session.subscribe(&client)
+                    self.session.subscribe(&visit.client, &self.session.first)
                 }
-                Packet::SubAck(answer) => self.session.granted(answer).map(|()| self.subscribed(&client)),
+                Packet::SubAck(answer) => {
+                    self.granted(&mut visit, answer).map(|()| ticks.reset_immediately())
+                }
+                Packet::UnsubAck(_) if visit.stage == Stage::Leaving => {
+                    visit.stage = Stage::Last(self.canaries.seq + 1);
+                    ticks.reset_immediately();
+                    Ok(())
+                }
                 _ => Ok(()),
             };
             if let Err(why) = result {
@@ -184,24 +185,152 @@ impl Connection {
         }
     }
 
-    fn publish_link(&self, client: &AsyncClient, subscribed: bool) {
-        self.link.send_replace(Link { number: self.number, client: Some(client.clone()), subscribed });
+    /// Sees to everything else until the client has something to say.
+    async fn next(
+        &mut self,
+        visit: &mut Visit,
+        events: &mut EventLoop,
+        ticks: &mut Interval,
+    ) -> Result<Result<Event, ConnectionError>, Enough> {
+        let mut poll = pin!(events.poll());
+        if visit.is_in_burst(BURST)
+            && let Poll::Ready(event) = poll_fn(|cx| Poll::Ready(poll.as_mut().poll(cx))).await
+        {
+            return Ok(event);
+        }
+        let (stop, recorded) = (self.stop.clone(), self.recorded.clone());
+        let (mut stopped, mut recorded) = (pin!(stop.cancelled()), pin!(recorded.cancelled()));
+        loop {
+            let check = visit.next_check();
+            // Whatever is dropped here when another comes first has not begun to do anything, but
+            // for the poll, which goes on.
+            let seen_to = tokio::select! {
+                biased;
+                () = &mut recorded => return Err(Enough::Recorded),
+                () = &mut stopped, if !visit.is_stopping => self.stop_taking(visit),
+                () = sleep_until(check) => self.check(visit),
+                Ok(()) = self.proof.changed() => self.heed_proof(visit),
+                _ = ticks.tick(), if visit.sings() => self.sing(visit),
+                event = &mut poll => return Ok(event),
+            };
+            seen_to.map_err(Enough::Lost)?;
+        }
     }
 
-    fn subscribed(&self, client: &AsyncClient) {
-        self.publish_link(client, true);
-        self.reader.telemetry.mqtt_connected(CONNECTION, &self.session.address.to_string());
+    fn sing(&mut self, visit: &Visit) -> Result<(), String> {
+        let now = self.reader.clock.now();
+        self.canaries.sing(&visit.client, now);
+        self.drops.iter_mut().for_each(|drops| drops.settle(now));
+        Ok(())
+    }
+
+    fn check(&mut self, visit: &mut Visit) -> Result<(), String> {
+        let now = Instant::now();
+        if visit.has_left_too_slowly(now) {
+            self.close(visit);
+        }
+        visit.overdue(now).map_or(Ok(()), Err)
+    }
+
+    /// Takes nothing more, or, as a member, asks to be given nothing more.
+    fn stop_taking(&mut self, visit: &mut Visit) -> Result<(), String> {
+        visit.is_stopping = true;
+        if visit.stage == Stage::Hearing && self.session.share.is_some() {
+            visit.leave(Instant::now());
+            return self.session.unsubscribe(&visit.client);
+        }
+        self.close(visit);
+        Ok(())
+    }
+
+    fn close(&mut self, visit: &mut Visit) {
+        visit.stage = Stage::Closed;
+        self.queue = None;
+    }
+
+    fn heed_proof(&mut self, visit: &mut Visit) -> Result<(), String> {
+        let proof = self.proof.borrow_and_update().clone();
+        if let Some(at) = proof.at {
+            visit.proved(at);
+            self.given.acknowledged(proof.canary, self.reader.clock.now());
+        }
+        if visit.stage == Stage::Proving && proof.attends == self.number {
+            visit.enter(Instant::now());
+            return self.session.subscribe(&visit.client, &self.session.shared);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is lost when this connection ends now.
+    fn has_left(&self) -> bool {
+        let proof = self.proof.borrow();
+        self.session.share.is_none() || proof.left || proof.attends != self.number
+    }
+
+    fn granted(&mut self, visit: &mut Visit, answer: &SubAck) -> Result<(), String> {
+        match visit.stage {
+            Stage::Joining => {
+                self.session.granted(answer, &self.session.first)?;
+                if self.session.share.is_some() {
+                    visit.stage = Stage::Proving;
+                    return Ok(());
+                }
+            }
+            Stage::Entering => {
+                let granted = self.session.granted(answer, &self.session.shared);
+                if granted.is_err() && session::all_refused(answer) {
+                    // It was given nothing, so it leaves no trace.
+                    self.enqueue(What::Farewell, self.reader.clock.now(), None)?;
+                }
+                granted?;
+            }
+            _ => return Ok(()),
+        }
+        visit.stage = Stage::Hearing;
+        self.reader.telemetry.mqtt_connected(&self.name, &self.session.address.to_string());
+        Ok(())
+    }
+
+    /// `theirs`: the keep-alive that the broker goes by, if it is not ours.
+    fn publish_link(&self, client: &AsyncClient, theirs: Option<Duration>) {
+        let keep_alive = self.session.keep_alive.max(theirs.unwrap_or_default());
+        let release = self.session.release(keep_alive);
+        self.link.send_replace(Link { number: self.number, release, client: Some(client.clone()) });
     }
 
     /// Reads a message and queues what it is.
-    fn take(&mut self, publish: &Publish) -> Result<(), String> {
+    fn take(&mut self, visit: &mut Visit, publish: &Publish) -> Result<(), String> {
+        if publish.topic.starts_with(b"$SYS/") {
+            let now = self.reader.clock.now();
+            self.drops.iter_mut().for_each(|drops| drops.told(&publish.payload, now));
+            return Ok(());
+        }
         let Some(queue) = &self.queue else { return Ok(()) };
-        let message = Message { topic: &publish.topic, payload: &publish.payload, retain: publish.retain };
-        let (mut what, arrived) = self.reader.read(&message);
+        let now = self.reader.clock.now();
+        let (topic, payload) = (&publish.topic, &publish.payload);
         let ack =
             (publish.qos != QoS::AtMostOnce).then_some(Ack { connection: self.number, packet: publish.pkid });
-        if matches!(what, What::Canary(sent_at) if sent_at <= self.deaf_until) {
-            what = What::Nothing;
+        let is_new = match &ack {
+            None => true,
+            Some(ack) => self.given.is_new(ack.packet, publish.dup, topic, payload, now),
+        };
+        let (mut what, arrived) = if is_new {
+            let under_way = self.given.under_way(now);
+            self.reader.read(&Message { topic, payload, retain: publish.retain, under_way })
+        } else {
+            // Behind the first one in the queue, so that it is acknowledged after that is recorded.
+            (What::Nothing, now)
+        };
+        let mut is_last = false;
+        if matches!(what, What::Heartbeat(_)) && self.given.lacks_a_canary(now) {
+            self.deaf_until = self.deaf_until.max(now);
+        }
+        if let What::Canary(canary) = &what {
+            is_last = matches!(visit.stage, Stage::Last(seq) if canary.seq >= seq);
+            self.given.canary_returned(canary.sent_at(), now);
+            if canary.sent_at() <= self.deaf_until {
+                what = What::Nothing;
+            }
         }
         if ack.is_none() && what == What::Nothing {
             return Ok(());
@@ -213,10 +342,20 @@ impl Connection {
             self.reader.telemetry.message_rejected(&topic, Rejection::Overflow, text);
             return Ok(());
         }
-        match queue.try_send(Item { what, arrived, ack }) {
-            Ok(()) => Ok(()),
-            Err(_) => Err("the broker sent more than the receive maximum allows".to_owned()),
+        let counts = what != What::Nothing;
+        self.enqueue(what, arrived, ack)?;
+        if is_last && counts {
+            self.enqueue(What::Farewell, arrived, None)?;
+            self.close(visit);
         }
+        Ok(())
+    }
+
+    fn enqueue(&self, what: What, arrived: Timestamp, ack: Option<Ack>) -> Result<(), String> {
+        let Some(queue) = &self.queue else { return Ok(()) };
+        let item = Item { what, arrived, connection: self.number, ack };
+        let full = |_| "the broker sent more than the receive maximum allows".to_owned();
+        queue.try_send(item).map_err(full)
     }
 }
 
@@ -228,80 +367,28 @@ async fn leave(client: AsyncClient, mut events: EventLoop) -> Ended {
     Ended::Left
 }
 
-fn silence(patience: Duration) -> String {
-    format!(
-        "nothing came for {} s, not even the canary; is the broker reachable, and may the client publish \
-         and subscribe {}?",
-        patience.as_secs(),
-        canary::FILTER
-    )
-}
-
-fn describe(error: &ConnectionError) -> String {
-    use ConnectReturnCode as Code;
-    match error {
-        ConnectionError::ConnectionRefused(code) => match code {
-            Code::BadUserNamePassword | Code::NotAuthorized => {
-                format!("it refused us ({code:?}); check mqtt.username and its password")
-            }
-            Code::UnsupportedProtocolVersion | Code::RefusedProtocolVersion => {
-                "it does not speak MQTT 5".to_owned()
-            }
-            code => format!("it refused us ({code:?})"),
-        },
-        ConnectionError::MqttState(StateError::ServerDisconnect { reason_code, .. }) => match reason_code {
-            DisconnectReasonCode::SessionTakenOver => {
-                "another client came with our client id; give each instance its own mqtt.client_id".to_owned()
-            }
-            code => format!("it sent us away ({code:?})"),
-        },
-        error => error.to_string(),
-    }
-}
-
-/// Publishes canaries while there is a subscribed connection.
+/// Publishes canaries.
 pub(super) struct Canaries {
     topic: String,
     qos: QoS,
+    /// This process.
     instance: String,
     period: Duration,
-    link: watch::Receiver<Link>,
-    clock: Clock,
+    /// The number of the last one.
+    seq: u64,
 }
 
 impl Canaries {
-    /// Canaries of a new process.
-    pub fn new(
-        client_id: &str,
-        level: u8,
-        period: Duration,
-        link: watch::Receiver<Link>,
-        clock: Clock,
-    ) -> Canaries {
-        let instance = format!("{:016x}", rand::random::<u64>());
-        Canaries { topic: canary::topic(client_id), qos: session::qos(level), instance, period, link, clock }
+    pub fn new(session: &Session, instance: String, period: Duration) -> Canaries {
+        let topic = canary::topic(session.client_id());
+        Canaries { topic, qos: session.qos, instance, period, seq: 0 }
     }
 
-    /// Never ends.
-    pub async fn sing(mut self) {
-        let mut ticks = interval(self.period);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut seq = 0;
-        loop {
-            // The first one at once after subscribing, or the time until the next tick is blind.
-            if self.link.wait_for(|link| link.subscribed).await.is_err() {
-                return std::future::pending().await;
-            }
-            ticks.tick().await;
-            seq += 1;
-            let sent_at = self.clock.now().as_millis();
-            let canary = canary::Canary { instance: self.instance.clone(), seq, sent_at };
-            if let Some(client) = &self.link.borrow().client {
-                // One that finds no room is missed, and that is what it is for.
-                let _ =
-                    client.try_publish(self.topic.clone(), canary.to_json(), PublishOptions::new(self.qos));
-            }
-        }
+    fn sing(&mut self, client: &AsyncClient, now: Timestamp) {
+        self.seq += 1;
+        let canary = Canary { instance: self.instance.clone(), seq: self.seq, sent_at: now.as_millis() };
+        // One that finds no room is missed, and that is what it is for.
+        let _ = client.try_publish(self.topic.clone(), canary.to_json(), PublishOptions::new(self.qos));
     }
 }
 

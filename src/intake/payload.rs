@@ -33,26 +33,45 @@ const ON_ITS_WAY: Duration = Duration::from_secs(86_400);
 /// The longest text that may be a duration or a time.
 const LONGEST_TEXT: usize = 64;
 
-/// When the heartbeat counts for, and what else it says.
+/// What a payload says.
+pub(super) struct Spoken {
+    /// When the heartbeat counts for.
+    pub at: Timestamp,
+    /// When the device sent it, by a clock of its own that is plausible, whether the kind goes by it
+    /// or not.
+    pub sent: Option<Timestamp>,
+    /// What else it says.
+    pub declared: Declared,
+}
+
+/// Reads a payload.
 pub(super) fn read(
     payload: &[u8],
     fields: &Fields,
     rules: &KindRules,
     arrived: Timestamp,
     odd: &mut Oddities,
-) -> (Timestamp, Declared) {
+) -> Spoken {
+    let mut spoken = Spoken { at: arrived, sent: None, declared: Declared::default() };
     if payload.trim_ascii_start().first() != Some(&b'{') {
-        return (arrived, Declared::default());
+        return spoken;
     }
     let said = match json::scan(payload, fields) {
         Ok(said) => said,
         Err(error) => {
             odd.note(Oddity::BrokenJson, || error.to_string());
-            return (arrived, Declared::default());
+            return spoken;
         }
     };
-    let declared = declared(&said, rules, odd);
-    (at(&said, &declared, rules, arrived, odd), declared)
+    spoken.declared = declared(&said, rules, odd);
+    spoken.sent = sent(&said, &spoken.declared, rules, arrived);
+    if let (Some(value), TimeSource::Device) = (&said.ts, rules.clock) {
+        match spoken.sent {
+            Some(sent) => spoken.at = sent,
+            None => odd.note(Oddity::BadTimestamp, || shorten(value)),
+        }
+    }
+    spoken
 }
 
 fn declared(said: &Said, rules: &KindRules, odd: &mut Oddities) -> Declared {
@@ -98,23 +117,11 @@ fn labels(said: &Option<Value>, odd: &mut Oddities) -> Labels {
     labels
 }
 
-fn at(
-    said: &Said,
-    declared: &Declared,
-    rules: &KindRules,
-    arrived: Timestamp,
-    odd: &mut Oddities,
-) -> Timestamp {
-    let (Some(value), TimeSource::Device) = (&said.ts, rules.clock) else { return arrived };
+fn sent(said: &Said, declared: &Declared, rules: &KindRules, arrived: Timestamp) -> Option<Timestamp> {
     let allowed = rules.resolve(declared.timeout, Default::default()).allowed();
     let plausible = arrived - allowed - ON_ITS_WAY..=arrived + AHEAD;
-    match moment(value).filter(|moment| plausible.contains(moment)) {
-        Some(moment) => moment.min(arrived),
-        None => {
-            odd.note(Oddity::BadTimestamp, || shorten(value));
-            arrived
-        }
-    }
+    let sent = moment(said.ts.as_ref()?).filter(|moment| plausible.contains(moment))?;
+    Some(sent.min(arrived))
 }
 
 /// A length of time in whole milliseconds.
@@ -185,7 +192,8 @@ mod tests {
 
     fn hear(payload: &str) -> (Timestamp, Declared, Vec<Oddity>) {
         let mut odd = Oddities::default();
-        let (at, declared) = read(payload.as_bytes(), &Fields::default(), &rules(), NOW, &mut odd);
+        let Spoken { at, declared, .. } =
+            read(payload.as_bytes(), &Fields::default(), &rules(), NOW, &mut odd);
         (at, declared, odd.kinds())
     }
 
@@ -209,7 +217,7 @@ mod tests {
             assert_eq!(hear(payload), (NOW, Declared::default(), odd), "{payload:.40}");
         }
         let mut odd = Oddities::default();
-        let (at, _) = read(b"{\xff\xfe", &Fields::default(), &rules(), NOW, &mut odd);
+        let Spoken { at, .. } = read(b"{\xff\xfe", &Fields::default(), &rules(), NOW, &mut odd);
         assert_eq!((at, odd.kinds()), (NOW, vec![Oddity::BrokenJson]));
     }
 
@@ -258,7 +266,7 @@ mod tests {
     fn a_kind_that_accepts_no_timeout_declares_none() {
         let rules = KindRules { accept_timeout: false, ..rules() };
         let mut odd = Oddities::default();
-        let (_, declared) = read(b"{\"timeout\":60}", &Fields::default(), &rules, NOW, &mut odd);
+        let Spoken { declared, .. } = read(b"{\"timeout\":60}", &Fields::default(), &rules, NOW, &mut odd);
         assert!(declared.is_empty() && odd.kinds().is_empty());
     }
 
@@ -304,7 +312,7 @@ mod tests {
     fn a_kind_that_goes_by_arrival_does_not_even_look_at_the_time() {
         let rules = KindRules { clock: TimeSource::Arrival, ..rules() };
         let mut odd = Oddities::default();
-        let (at, _) = read(b"{\"ts\":-1}", &Fields::default(), &rules, NOW, &mut odd);
+        let Spoken { at, .. } = read(b"{\"ts\":-1}", &Fields::default(), &rules, NOW, &mut odd);
         assert_eq!((at, odd.kinds().len()), (NOW, 0));
     }
 
@@ -329,7 +337,8 @@ mod tests {
     fn fields_may_have_other_names() {
         let fields = Fields { timeout: "silence_ok".to_owned(), ..Fields::default() };
         let mut odd = Oddities::default();
-        let (_, declared) = read(b"{\"silence_ok\":60,\"timeout\":7}", &fields, &rules(), NOW, &mut odd);
+        let Spoken { declared, .. } =
+            read(b"{\"silence_ok\":60,\"timeout\":7}", &fields, &rules(), NOW, &mut odd);
         assert_eq!(declared.timeout, Some(Duration::from_secs(60)));
     }
 }

@@ -5,10 +5,13 @@
 //! counted by reason, and now and then logged.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::canary::Canary;
 use super::topic::{Refusal, Topics};
 use super::{Fields, Oddities, canary, payload};
 use crate::clock::{Clock, Timestamp};
+use crate::engine::Member;
 use crate::presence::Heartbeat;
 use crate::telemetry::{Rejection, Telemetry};
 
@@ -17,8 +20,12 @@ use crate::telemetry::{Rejection, Telemetry};
 pub(super) enum What {
     /// A proof that a unit lives.
     Heartbeat(Heartbeat),
-    /// Our own canary, sent at that moment.
-    Canary(Timestamp),
+    /// Our own canary.
+    Canary(Canary),
+    /// The broker has dropped this member of a shared subscription.
+    Gone(Member),
+    /// We are given nothing more: everything before this was all.
+    Farewell,
     /// Nothing that counts.
     Nothing,
 }
@@ -28,14 +35,20 @@ pub(super) struct Message<'a> {
     pub topic: &'a [u8],
     pub payload: &'a [u8],
     pub retain: bool,
+    /// When it was sent, at the earliest and at the latest, if it was under way for long.
+    pub under_way: Option<(Timestamp, Timestamp)>,
 }
 
 /// Reads messages.
 pub(super) struct Reader {
-    pub topics: Topics,
+    pub topics: Arc<Topics>,
     pub fields: Fields,
     pub client_id: String,
+    /// The process whose canaries alone count; `None`: those of earlier ones do too.
+    pub instance: Option<String>,
     pub max_payload: usize,
+    /// Messages that say that they are older are no heartbeats.
+    pub max_age: Option<Duration>,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
 }
@@ -59,27 +72,38 @@ impl Reader {
     }
 
     fn decide(&self, topic: &str, message: &Message, arrived: Timestamp) -> Result<What, Refusal> {
+        if let Some(member) = canary::read_gone(topic, message.payload) {
+            return Ok(What::Gone(member));
+        }
         if message.retain {
             // The broker was asked for none, but a bridge may pass one on.
             return Err((Rejection::Retained, "a retained message may be of any age".to_owned()));
         }
         if topic.starts_with(canary::PREFIX) {
-            let sent_at = canary::read(topic, message.payload, &self.client_id, arrived);
-            return Ok(sent_at.map_or(What::Nothing, What::Canary));
+            let instance = self.instance.as_deref();
+            let canary = canary::read(topic, message.payload, &self.client_id, instance, arrived);
+            return Ok(canary.map_or(What::Nothing, What::Canary));
         }
         if message.payload.len() > self.max_payload {
             return Err((Rejection::TooLarge, format!("{} bytes of payload", message.payload.len())));
         }
         let mut odd = Oddities::default();
         let sender = self.topics.sender(topic, &mut odd)?;
-        let (at, mut declared) =
-            payload::read(message.payload, &self.fields, &sender.rules, arrived, &mut odd);
+        let latest = message.under_way.map_or(arrived, |(_, latest)| latest.min(arrived));
+        let spoken = payload::read(message.payload, &self.fields, &sender.rules, latest, &mut odd);
+        if let (Some(most), Some(sent)) = (self.max_age, spoken.sent)
+            && arrived.since(sent) > most
+        {
+            return Err((Rejection::TooOld, format!("it was sent at {sent}")));
+        }
+        let mut declared = spoken.declared;
         // The topic is what a broker can guard, so its labels win.
         declared.labels.extend(sender.labels);
         for (oddity, what) in odd.take() {
             self.telemetry.payload_odd(&sender.unit, oddity, &what);
         }
-        Ok(What::Heartbeat(Heartbeat { unit: sender.unit, at, declared }))
+        let not_before = message.under_way.map(|(earliest, _)| earliest);
+        Ok(What::Heartbeat(Heartbeat { unit: sender.unit, at: spoken.at, not_before, declared }))
     }
 }
 
@@ -98,10 +122,12 @@ mod tests {
         let rules: Rules = [(kind.clone(), KindRules::new(kind.clone()))].into();
         let template = Template::parse("{site}/{unit}/data", Some(kind)).unwrap();
         Reader {
-            topics: Topics::new(vec![template], &rules),
+            topics: Arc::new(Topics::new(vec![template], &rules)),
             fields: Fields::default(),
             client_id: "me".to_owned(),
+            instance: None,
             max_payload: 1024,
+            max_age: None,
             telemetry: Arc::new(Telemetry::new(&clock)),
             clock,
         }
@@ -115,7 +141,7 @@ mod tests {
     }
 
     fn read(reader: &Reader, topic: &str, payload: &[u8], retain: bool) -> What {
-        reader.read(&Message { topic: topic.as_bytes(), payload, retain }).0
+        reader.read(&Message { topic: topic.as_bytes(), payload, retain, under_way: None }).0
     }
 
     #[test]
@@ -141,9 +167,29 @@ mod tests {
             assert_eq!(read(&reader, topic, payload, retain), What::Nothing, "{topic}");
             assert_eq!(count(&reader, reason), 1, "{reason}");
         }
-        assert_eq!(reader.read(&Message { topic: b"\xff", payload: b"", retain: false }).0, What::Nothing);
+        let message = Message { topic: b"\xff", payload: b"", retain: false, under_way: None };
+        assert_eq!(reader.read(&message).0, What::Nothing);
         assert_eq!(count(&reader, "bad_topic"), 2);
         assert!(matches!(read(&reader, "north/7/data", &large[..1024], false), What::Heartbeat(_)));
+    }
+
+    #[test]
+    fn a_message_that_says_that_it_is_too_old_is_no_heartbeat() {
+        let reader = Reader { max_age: Some(Duration::from_secs(60)), ..reader() };
+        let sent = |ago: i64| format!("{{\"ts\":{}}}", NOW.as_millis() - ago * 1000);
+        let beats = |payload: &str| {
+            matches!(read(&reader, "north/7/data", payload.as_bytes(), false), What::Heartbeat(_))
+        };
+        // Without a time, in time, ahead, and by a clock that fell back to long ago.
+        let ages = [60, -10, 100 * 86_400].map(sent);
+        for payload in ["", "{}"].into_iter().chain(ages.iter().map(String::as_str)) {
+            assert!(beats(payload), "{payload}");
+        }
+        assert_eq!(count(&reader, "too_old"), 0);
+        assert!(!beats(&sent(61)) && !beats(&sent(3 * 86_400 - 60)));
+        assert_eq!(count(&reader, "too_old"), 2);
+        let forever = Reader { max_age: None, ..reader };
+        assert!(matches!(read(&forever, "north/7/data", sent(61).as_bytes(), false), What::Heartbeat(_)));
     }
 
     #[test]
@@ -156,11 +202,20 @@ mod tests {
     #[test]
     fn a_canary_of_anybody_else_is_nothing_and_never_a_unit() {
         let reader = reader();
-        let canary = canary::Canary { instance: "x".to_owned(), seq: 0, sent_at: 5 }.to_json();
-        let came = read(&reader, "rollcall/canary/me", &canary, false);
-        assert_eq!(came, What::Canary(Timestamp::from_millis(5)));
+        let own = Canary { instance: "x".to_owned(), seq: 0, sent_at: 5 };
+        let canary = own.to_json();
+        assert_eq!(read(&reader, "rollcall/canary/me", &canary, false), What::Canary(own));
         assert_eq!(read(&reader, "rollcall/canary/you", &canary, false), What::Nothing);
         assert_eq!(read(&reader, "rollcall/canary/me", b"tweet", false), What::Nothing);
         assert_eq!(read(&reader, "rollcall/canary/data", b"", false), What::Nothing);
+        // What is left of a last word once it was removed.
+        assert_eq!(read(&reader, "rollcall/canary/you/gone", b"", false), What::Nothing);
+    }
+
+    #[test]
+    fn a_last_word_counts_also_when_it_was_kept() {
+        let member = Member { share: "all".to_owned(), client_id: "you".to_owned(), connection: 3 };
+        let word = canary::last_word(&member);
+        assert_eq!(read(&reader(), "rollcall/canary/you/gone", &word, true), What::Gone(member));
     }
 }

@@ -1,8 +1,11 @@
 //! Records what has queued up, then acknowledges it.
 //!
-//! Whatever is in the queue is one batch: while it is being written the next one collects. The
-//! order of arrival is kept throughout, so a canary that is told here has everything before it
-//! behind it.
+//! Whatever is in the queue is one batch: while it is being written the next one collects. When that
+//! is more than a batch may hold, a second one goes under way at once, so that the engine need not
+//! wait for us; otherwise it would only cut the next one short. Their heartbeats may be applied in
+//! any order, since the newer wins; but what vouches for them, canaries and acknowledgements, waits
+//! until its batch and all before it are applied. So a canary that is told here has everything that
+//! came before it behind it.
 //!
 //! # Why it keeps trying
 //! A heartbeat that was not recorded is not lost as long as it is not acknowledged, and to pass it
@@ -14,11 +17,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::canary;
 use super::mqtt::{Ack, Link};
+use super::prove::{Prover, Word};
 use super::reader::What;
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Timestamp};
@@ -29,10 +34,16 @@ use crate::telemetry::Telemetry;
 /// How the engine is tried again.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(2) };
 
+/// Batches that are written at a time. With a third the engine has no more to do, and each is
+/// smaller.
+const UNDER_WAY: usize = 2;
+
 /// A message on its way to being recorded.
 pub(super) struct Item {
     pub what: What,
     pub arrived: Timestamp,
+    /// The number of the connection that it came by.
+    pub connection: u64,
     /// What the broker waits for; `None` where it does not.
     pub ack: Option<Ack>,
 }
@@ -41,72 +52,96 @@ pub(super) struct Item {
 #[derive(Default)]
 struct Batch {
     beats: Vec<Heartbeat>,
-    canaries: Vec<Timestamp>,
+    words: Vec<Word>,
     acks: Vec<Ack>,
     oldest: Option<Timestamp>,
 }
 
 impl Batch {
-    fn refill(&mut self, items: &mut Vec<Item>) {
-        self.beats.clear();
-        self.canaries.clear();
-        self.acks.clear();
-        self.oldest = items.first().map(|item| item.arrived);
-        for item in items.drain(..) {
-            match item.what {
-                What::Heartbeat(beat) => self.beats.push(beat),
-                What::Canary(sent_at) => self.canaries.push(sent_at),
+    fn of(items: &mut Vec<Item>) -> Batch {
+        let oldest = items.first().map(|item| item.arrived);
+        let mut batch = Batch { oldest, ..Batch::default() };
+        for Item { what, arrived, connection, ack } in items.drain(..) {
+            match what {
+                What::Heartbeat(beat) => batch.beats.push(beat),
+                What::Canary(canary) => {
+                    batch.words.push(Word::Canary { connection, sent_at: canary.sent_at() })
+                }
+                What::Gone(member) => batch.words.push(Word::Gone { member, at: arrived }),
+                What::Farewell => batch.words.push(Word::Farewell { connection }),
                 What::Nothing => {}
             }
-            self.acks.extend(item.ack);
+            batch.acks.extend(ack);
         }
+        batch
     }
+}
+
+/// Asks the engine, until it answers.
+#[derive(Clone)]
+pub(super) struct Writer {
+    pub roll: Arc<Roll>,
+    pub clock: Clock,
+    pub telemetry: Arc<Telemetry>,
+    pub stop: CancellationToken,
 }
 
 /// Records batches.
 pub(super) struct Recorder {
-    roll: Arc<Roll>,
-    clock: Clock,
-    telemetry: Arc<Telemetry>,
-    link: watch::Receiver<Link>,
-    stop: CancellationToken,
-    last_canary: Option<Timestamp>,
+    pub writer: Writer,
+    pub prover: Prover,
+    pub link: watch::Receiver<Link>,
 }
 
 impl Recorder {
-    pub fn new(
-        roll: Arc<Roll>,
-        clock: Clock,
-        telemetry: Arc<Telemetry>,
-        link: watch::Receiver<Link>,
-        stop: CancellationToken,
-    ) -> Recorder {
-        Recorder { roll, clock, telemetry, link, stop, last_canary: None }
-    }
-
     /// Records until the queue is closed and empty, or until `stop` while the engine is away.
     pub async fn record(mut self, mut queue: mpsc::Receiver<Item>, most: usize) {
         let mut items = Vec::new();
-        let mut batch = Batch::default();
-        while queue.recv_many(&mut items, most).await > 0 {
-            batch.refill(&mut items);
-            if !self.apply(&batch).await {
-                return;
-            }
-            // Acknowledge after recording: a crash in between repeats the heartbeats, which is
-            // harmless.
-            self.link.borrow().acknowledge(&batch.acks);
-            if let Some(oldest) = batch.oldest {
-                self.telemetry.heartbeat_lag(self.clock.now().since(oldest));
+        let mut under_way = FuturesOrdered::new();
+        let (mut is_open, mut was_full) = (true, false);
+        loop {
+            let has_room = under_way.is_empty() || (was_full && under_way.len() < UNDER_WAY);
+            // Neither loses anything when the other is first.
+            tokio::select! {
+                biased;
+                Some(applied) = under_way.next() => {
+                    let Some(batch) = applied else { return };
+                    if !self.vouch_for(&batch).await {
+                        return;
+                    }
+                }
+                count = queue.recv_many(&mut items, most), if is_open && has_room => {
+                    is_open = count > 0;
+                    was_full = count == most;
+                    if is_open {
+                        under_way.push_back(apply(self.writer.clone(), Batch::of(&mut items)));
+                    }
+                }
+                else => return,
             }
         }
     }
 
-    /// Whether the batch was applied. If not, Rollcall is stopping and the engine away.
-    async fn apply(&mut self, batch: &Batch) -> bool {
-        self.hear(&batch.beats).await && self.tell(&batch.canaries).await
+    /// Tells what follows from a batch that is applied, as all before it are. Whether it was told;
+    /// if not, Rollcall is stopping and the engine away.
+    async fn vouch_for(&mut self, batch: &Batch) -> bool {
+        // Acknowledge after recording: a crash in between repeats the heartbeats, which is
+        // harmless. And before the canaries are told, so that what they prove is acknowledged.
+        self.link.borrow().acknowledge(&batch.acks);
+        if let Some(oldest) = batch.oldest {
+            self.writer.telemetry.heartbeat_lag(self.writer.clock.now().since(oldest));
+        }
+        self.prover.tell(&self.writer, &batch.words, &self.link).await
     }
+}
 
+/// Gives the batch back when its heartbeats are applied; `None` if Rollcall is stopping and the
+/// engine away.
+async fn apply(writer: Writer, batch: Batch) -> Option<Batch> {
+    writer.hear(&batch.beats).await.then_some(batch)
+}
+
+impl Writer {
     async fn hear(&self, beats: &[Heartbeat]) -> bool {
         let mut open: Vec<Range<usize>> = Vec::from_iter((!beats.is_empty()).then_some(0..beats.len()));
         let mut failures = 0;
@@ -134,20 +169,26 @@ impl Recorder {
         true
     }
 
-    async fn tell(&mut self, canaries: &[Timestamp]) -> bool {
-        for sent_at in canary::worth_telling(canaries, self.last_canary, self.roll.gap()) {
-            let mut failures = 0;
-            while let Err(error) = self.roll.canary_returned(sent_at).await {
-                failures += 1;
-                if !self.wait(failures, &error).await {
-                    return false;
+    /// Asks until there is an answer; `None` if Rollcall is stopping and the engine away.
+    pub async fn insist<T, F>(&self, ask: impl Fn() -> F) -> Option<T>
+    where
+        F: Future<Output = crate::engine::Result<T>>,
+    {
+        let mut failures = 0;
+        loop {
+            match ask().await {
+                Ok(answer) => {
+                    self.answered(&mut failures);
+                    return Some(answer);
+                }
+                Err(error) => {
+                    failures += 1;
+                    if !self.wait(failures, &error).await {
+                        return None;
+                    }
                 }
             }
-            self.answered(&mut failures);
-            self.telemetry.canary_returned(self.clock.now().since(sent_at));
-            self.last_canary = Some(sent_at);
         }
-        true
     }
 
     fn answered(&self, failures: &mut u32) {

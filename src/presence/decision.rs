@@ -89,11 +89,21 @@ fn come_back(
 ) -> (Heard, Option<Change>) {
     let back = Facts { standing: Standing::Present, last_seen: beat.at, ..facts.clone() };
     let back = declare(back, beat);
-    if beat.at <= facts.last_seen || times(&back, beat.at, &back.policy(rules), hearing).deadline < now {
+    let sent = beat.not_before.map_or(beat.at, |earliest| earliest.min(beat.at));
+    if sent <= facts.last_seen + same_word(silence)
+        || times(&back, beat.at, &back.policy(rules), hearing).deadline < now
+    {
         return (Heard::Stale, None);
     }
     let record = facts.closed(&seen.unit, silence, beat.at, Closing::Return);
     (Heard::Back, Some(Change { record: Some(record), ..present(back, rules, hearing, now) }))
+}
+
+/// How much later than the last one a heartbeat of an offline unit may be and still say nothing new.
+/// Several instances hear the same message some milliseconds apart, and one that was kept from
+/// writing it down must not bring back whom another has seen die. Who lives speaks again.
+fn same_word(silence: &Silence) -> Duration {
+    (silence.allowed / 10).min(Duration::from_secs(1))
 }
 
 fn declare(mut facts: Facts, beat: &Heartbeat) -> Facts {
@@ -156,6 +166,7 @@ fn look_at_watched(
     hearing: &Hearing,
     now: Timestamp,
 ) -> Verdict {
+    let presumed = presumed(seen, facts, rules, hearing, now);
     let mut facts = Facts { last_seen: last_seen(seen, facts, rules, hearing, now), ..facts.clone() };
     facts.looked_at = seen.alive.map(|_| now);
     let policy = facts.policy(rules);
@@ -164,7 +175,12 @@ fn look_at_watched(
         let index = IndexChange::LookAt(next_look(&facts, rules, hearing, now));
         return Verdict::Alive(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None });
     }
-    if hearing.heard.is_none_or(|heard| deadline - policy.slack() > heard) {
+    // The ledger may not show yet why nobody looked in time. So the hearing has to cover the silence
+    // after a heartbeat that may have come unseen, too. Such a one is not later than the deadline, or
+    // a look since then would have found its key.
+    let unseen = presumed.map(|at| times(&facts, at.min(deadline), &policy, hearing).deadline);
+    let proof = unseen.unwrap_or(deadline).max(deadline);
+    if hearing.heard.is_none_or(|heard| proof - policy.slack() > heard) {
         return Verdict::Undecided;
     }
     let cause = match facts.standing {
@@ -195,15 +211,25 @@ fn last_seen(
     if let Some(alive) = seen.alive {
         return alive.max(facts.last_seen);
     }
-    let Some(looked_at) = facts.looked_at else { return facts.last_seen };
-    let newest_unseen = now - facts.key_stands(rules);
-    if newest_unseen <= looked_at {
-        return facts.last_seen;
-    }
-    let presumed = hearing.ledger.latest_hearing(newest_unseen).max(facts.last_seen);
+    let Some(presumed) = presumed(seen, facts, rules, hearing, now) else { return facts.last_seen };
     // Where both say that the time is up, the one that was truly seen stands in the record.
     let policy = facts.policy(rules);
     if times(facts, presumed, &policy, hearing).deadline <= now { facts.last_seen } else { presumed }
+}
+
+/// The latest moment at which a heartbeat may have come whose key is gone again; `None` if there can
+/// be none that was not seen.
+fn presumed(
+    seen: &Snapshot,
+    facts: &Facts,
+    rules: &KindRules,
+    hearing: &Hearing,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let looked_at = facts.looked_at.filter(|_| seen.alive.is_none())?;
+    let newest_unseen = now - facts.key_stands(rules);
+    let is_possible = newest_unseen > looked_at;
+    is_possible.then(|| hearing.ledger.latest_hearing(newest_unseen).max(facts.last_seen))
 }
 
 fn look_at_offline(

@@ -56,6 +56,8 @@ pub struct Heartbeat {
     pub unit: Unit,
     /// When: arrival, or the device's own time where the kind trusts it.
     pub at: Timestamp,
+    /// Where it was under way for long: when it was sent at the earliest; `at` is the latest moment then.
+    pub not_before: Option<Timestamp>,
     /// What else it said.
     pub declared: Declared,
 }

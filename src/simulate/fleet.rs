@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::address::BrokerAddress;
+use crate::address::{BrokerAddress, Scheme};
 use crate::backoff::Backoff;
 use schedule::{Beat, Schedule};
 
@@ -253,6 +253,7 @@ impl Part {
 
     fn open(&self) -> anyhow::Result<(AsyncClient, EventLoop)> {
         let address: BrokerAddress = self.config.url.parse()?;
+        ensure!(address.scheme == Scheme::Mqtt, "a simulated fleet speaks mqtt:// only, not {address}");
         let id = format!("rollcall-fleet-{:08x}-{}", rand::random::<u32>(), self.number);
         let mut options = MqttOptions::new(id, (address.host, address.port));
         let mut network = NetworkOptions::new();

@@ -56,8 +56,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `program` with `args` in `dir` and waits until a line of its output holds `ready`.
-    /// What it prints goes to `<program>.log` in `dir`.
+    /// Starts `program`, a name or a path, with `args` in `dir` and waits until a line of its output
+    /// holds `ready`. What it prints goes to `<name of the program>.log` in `dir`.
     pub fn start(program: &str, args: &[String], dir: &Path, port: u16, ready: &str) -> io::Result<Server> {
         std::fs::create_dir_all(dir)?;
         let mut child = Command::new(find(program))
@@ -76,11 +76,12 @@ impl Server {
             })?;
         let stdout = child.stdout.take().expect("it was piped");
         let stderr = child.stderr.take().expect("it was piped");
+        let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let log = dir.join(format!("{name}.log"));
         // Before anything else that can fail, so that it is ended then too.
-        let mut server =
-            Server { child, guard: None, port, program: program.to_owned(), dir: dir.to_owned() };
+        let mut server = Server { child, guard: None, port, program: name, dir: dir.to_owned() };
         server.guard = Some(Guard::new("kill -9 \"$1\"", server.pid().to_string())?);
-        let log = File::options().create(true).append(true).open(dir.join(format!("{program}.log")))?;
+        let log = File::options().create(true).append(true).open(log)?;
         let (lines, seen) = mpsc::channel();
         follow(stdout, log.try_clone()?, lines.clone());
         follow(stderr, log, lines);

@@ -28,6 +28,8 @@ pub enum Severity {
 
 pub(super) const ENGINE_DOWN: &str = "engine_down";
 pub(super) const MQTT_DISCONNECTED: &str = "mqtt_disconnected";
+pub(super) const NOT_DELIVERED: &str = "not_delivered";
+pub(super) const BROKER_DROPS: &str = "broker_drops_messages";
 pub(super) const NOT_HEARING: &str = "not_hearing";
 
 pub(super) fn not_hearing(heard: Option<Timestamp>) -> String {

@@ -13,6 +13,7 @@ pub(super) struct Series {
     pub oddities: IntCounterVec,
     pub heartbeat_lag: Histogram,
     pub connected: IntGaugeVec,
+    pub broker_dropped: IntGauge,
     pub canary_round_trip: Histogram,
     pub blind: IntGauge,
     pub blind_seconds: prometheus::Counter,
@@ -27,6 +28,7 @@ pub(super) struct Series {
     pub engine_up: IntGauge,
     pub engine_command: HistogramVec,
     pub engine_warnings: IntGaugeVec,
+    pub instances: IntGauge,
     pub partitions_owned: IntGauge,
     pub mirror_age: Gauge,
     pub units: IntGaugeVec,
@@ -64,6 +66,10 @@ impl Series {
                 "mqtt_connected",
                 "Whether a connection to the MQTT broker stands and is subscribed.",
                 &["connection"],
+            ),
+            broker_dropped: make.gauge(
+                "broker_messages_dropped",
+                "What the broker says that it threw away, for all its clients (mqtt.watch_sys).",
             ),
             canary_round_trip: make.histogram(
                 "canary_round_trip_seconds",
@@ -120,6 +126,7 @@ impl Series {
                 "1 while something is wrong with the engine though it answers; the name says what.",
                 &["name"],
             ),
+            instances: make.gauge("instances", "Instances whose lease stands, this one included."),
             partitions_owned: make
                 .gauge("partitions_owned", "Partitions that this instance sweeps, delivers and exports."),
             mirror_age: {

@@ -25,7 +25,8 @@ async fn a_silence_is_told_after_group_wait_and_the_return_after_it() {
         "OFFLINE: 2 detectors"
     );
     for receiver in ["hook", "mail"] {
-        let settled = async || world.engine.backlog(receiver).await.unwrap() == Default::default();
+        let settled =
+            async || world.engine.backlog(&world.partitions(), receiver).await.unwrap() == Default::default();
         until("both have it", settled).await;
         assert_eq!(world.metric("rollcall_notifications_total", &[receiver, "delivered"]), 1.0);
     }
@@ -111,8 +112,10 @@ async fn a_receiver_that_asks_for_a_longer_wait_gets_it() {
     world.tell_loss(&["a"]).await;
     sink.wait_for(1, PATIENCE).await.unwrap();
     let next = world.clock.now() + Duration::from_secs(7200);
-    until("it is postponed so long", async || world.engine.first_lease("hook").await.unwrap() == Some(next))
-        .await;
+    until("it is postponed so long", async || {
+        world.engine.first_lease(&world.partitions(), "hook").await.unwrap() == Some(next)
+    })
+    .await;
     world.advance(Duration::from_secs(7200));
     sink.wait_for(2, PATIENCE).await.unwrap();
     world.stop().await;
@@ -189,5 +192,9 @@ async fn an_attempt_that_is_under_way_is_recorded_when_the_loops_stop() {
     stop.cancel();
     sink.release();
     tokio::time::timeout(PATIENCE, loops).await.expect("the loops end").unwrap().unwrap();
-    assert_eq!(world.engine.backlog("hook").await.unwrap(), Default::default(), "it was delivered");
+    assert_eq!(
+        world.engine.backlog(&world.partitions(), "hook").await.unwrap(),
+        Default::default(),
+        "it was delivered"
+    );
 }

@@ -2,6 +2,7 @@
 //! real engine.
 
 mod email;
+mod instances;
 mod loops;
 mod outages;
 #[path = "../support/redis.rs"]

@@ -54,7 +54,9 @@ fn once_each(names: &[String]) -> BTreeMap<String, usize> {
 }
 
 async fn delivered(world: &World, receiver: &str) {
-    let settled = async || world.engine.backlog(receiver).await.is_ok_and(|backlog| backlog.waiting == 0);
+    let settled = async || {
+        world.engine.backlog(&world.partitions(), receiver).await.is_ok_and(|backlog| backlog.waiting == 0)
+    };
     until("it was delivered", settled).await;
 }
 
@@ -63,7 +65,7 @@ async fn what_joins_again_because_settling_it_was_lost_is_told_once() {
     let (sink, mut world) = one_hook().await;
     world.stop().await;
     world.lose(&["a"]).await;
-    let silence = world.engine.outbox(10).await.unwrap();
+    let silence = world.engine.outbox(&world.outboxes(), 10).await.unwrap();
     world.start();
     world.joined().await;
     unsettle(&world, &silence);
@@ -76,7 +78,7 @@ async fn what_joins_again_because_settling_it_was_lost_is_told_once() {
 
     world.stop().await;
     world.hear(&["a"]).await;
-    let back = world.engine.outbox(10).await.unwrap();
+    let back = world.engine.outbox(&world.outboxes(), 10).await.unwrap();
     world.start();
     world.joined().await;
     unsettle(&world, &[silence, back.clone()].concat());

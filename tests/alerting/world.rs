@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollcall::alerting::{self, Config, Route};
 use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{Engine, Mirror, Pace, Roll};
+use rollcall::engine::{Engine, Mirror, Ownership, Pace, Roll};
 use rollcall::presence::{Declared, Heartbeat, KindRules};
 use rollcall::simulate::webhook_sink::{Options, Received, WebhookSink};
 use rollcall::telemetry::Telemetry;
@@ -23,6 +23,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// A fleet of detectors and the loops that tell of it.
 pub struct World {
     pub engine: Arc<dyn Engine>,
+    pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
     pub roll: Roll,
@@ -54,7 +55,8 @@ impl World {
         };
         let config = Config { route, receivers };
         assert_eq!(alerting::check(&config), Vec::<String>::new());
-        let mut world = World { engine, clock, telemetry, roll, news, config, loops: None, redis };
+        let ownership = Ownership::of_everything(engine.partitions());
+        let mut world = World { engine, ownership, clock, telemetry, roll, news, config, loops: None, redis };
         world.start();
         world
     }
@@ -62,9 +64,19 @@ impl World {
     pub fn start(&mut self) {
         let stop = CancellationToken::new();
         let (engine, clock, telemetry) = (self.engine.clone(), self.clock.clone(), self.telemetry.clone());
-        let run =
-            alerting::run(self.config.clone(), engine, clock, telemetry, self.news.clone(), stop.clone());
+        let (config, own, news) = (self.config.clone(), self.ownership.clone(), self.news.clone());
+        let run = alerting::run(config, engine, own, clock, telemetry, news, stop.clone());
         self.loops = Some((stop, tokio::spawn(run)));
+    }
+
+    /// Every partition.
+    pub fn partitions(&self) -> Vec<u16> {
+        (0..self.engine.partitions()).collect()
+    }
+
+    /// Every outbox.
+    pub fn outboxes(&self) -> Vec<u16> {
+        (0..=self.engine.partitions()).collect()
     }
 
     pub async fn stop(&mut self) {
@@ -88,7 +100,8 @@ impl World {
 
     pub async fn hear(&self, ids: &[&str]) {
         let at = self.clock.now();
-        let beat = |id: &&str| Heartbeat { unit: unit(id), at, declared: Declared::default() };
+        let beat =
+            |id: &&str| Heartbeat { unit: unit(id), at, not_before: None, declared: Declared::default() };
         self.roll.hear(&ids.iter().map(beat).collect::<Vec<_>>(), at).await.unwrap();
     }
 
@@ -104,7 +117,7 @@ impl World {
     /// Everything has left the outbox.
     pub async fn joined(&self) {
         until("the outbox is empty", async || {
-            self.engine.outbox(1).await.is_ok_and(|outbox| outbox.is_empty())
+            self.engine.outbox(&self.outboxes(), 1).await.is_ok_and(|outbox| outbox.is_empty())
         })
         .await;
     }
@@ -117,8 +130,17 @@ impl World {
     }
 
     pub async fn dead(&self, receiver: &str, count: u64) {
-        let dead = async || self.engine.backlog(receiver).await.unwrap().dead == count;
+        let dead = async || self.engine.backlog(&self.partitions(), receiver).await.unwrap().dead == count;
         until("there are dead letters", dead).await;
+    }
+
+    /// How often the engine was asked for that.
+    pub fn commands(&self, name: &str) -> u64 {
+        let families = self.telemetry.gather();
+        let commands = families.iter().find(|one| one.name() == "rollcall_engine_command_duration_seconds");
+        let metrics = commands.expect("commands are counted").get_metric();
+        let named = metrics.iter().find(|one| one.get_label().iter().any(|label| label.value() == name));
+        named.map_or(0, |metric| metric.get_histogram().get_sample_count())
     }
 
     /// The value of a series, by its name and the values of its labels.

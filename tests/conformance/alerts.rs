@@ -1,5 +1,7 @@
 //! Promises about groups and deliveries.
 
+use std::sync::Arc;
+
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -48,11 +50,11 @@ impl<G: Ground> World<G> {
     }
 
     async fn seal(&self, now: Timestamp) -> usize {
-        self.engine.seal(&["hook".to_owned()], now).await.unwrap()
+        self.engine.seal(&self.partitions(), &["hook".to_owned()], now).await.unwrap()
     }
 
     async fn lease(&self, now: Timestamp) -> Vec<Delivery> {
-        self.engine.lease("hook", now, now + MINUTE, 100).await.unwrap()
+        self.engine.lease(&self.partitions(), "hook", now, now + MINUTE, 100).await.unwrap()
     }
 
     async fn sealed(&self, records: &[&OfflineRecord], now: Timestamp) -> Vec<Delivery> {
@@ -69,9 +71,13 @@ pub async fn promise_06_a_dead_holders_lease_comes_back<G: Ground>(world: World<
     assert_eq!((first.attempt, first.offline.as_slice()), (1, [record].as_slice()));
     assert_eq!(world.lease(now).await, []);
     let (other, _) = world.another().await;
-    let later = now + MINUTE;
-    assert_eq!(world.engine.first_lease("hook").await.unwrap(), Some(later));
-    let again = other.lease("hook", later, later + MINUTE, 100).await.unwrap();
+    // While it lives it may keep what it holds for longer.
+    let later = now + 2 * MINUTE;
+    let held = [Arc::new(first.clone())];
+    world.engine.prolong(&held, later).await.unwrap();
+    assert_eq!(world.lease(now + MINUTE).await, []);
+    assert_eq!(world.engine.first_lease(&world.partitions(), "hook").await.unwrap(), Some(later));
+    let again = other.lease(&world.partitions(), "hook", later, later + MINUTE, 100).await.unwrap();
     assert_eq!(again, [Delivery { attempt: 2, ..first }]);
 }
 
@@ -124,13 +130,13 @@ pub async fn promise_08_delivered_is_never_leased_again<G: Ground>(world: World<
         world.engine.delivered(&told, world.at(1)).await.unwrap();
         assert_eq!(world.lease(world.hours(1000)).await, []);
     }
-    assert_eq!(world.engine.first_lease("hook").await.unwrap(), None);
-    assert_eq!(world.engine.backlog("hook").await.unwrap(), Default::default());
+    assert_eq!(world.engine.first_lease(&world.partitions(), "hook").await.unwrap(), None);
+    assert_eq!(world.engine.backlog(&world.partitions(), "hook").await.unwrap(), Default::default());
     // A late word about a lease that is over changes nothing either.
     world.engine.postpone(&told[0], world.at(2)).await.unwrap();
     world.engine.bury(&told[0], "late", world.at(2)).await.unwrap();
     assert_eq!(world.lease(world.hours(1000)).await, []);
-    assert_eq!(world.engine.backlog("hook").await.unwrap().dead, 0);
+    assert_eq!(world.engine.backlog(&world.partitions(), "hook").await.unwrap().dead, 0);
 }
 
 pub async fn promise_12_the_silence_of_a_removed_unit_is_not_told_any_more<G: Ground>(world: World<G>) {
@@ -148,14 +154,14 @@ pub async fn a_group_waits_and_keeps_its_distance<G: Ground>(world: World<G>) {
     let seconds = |s: u64| world.at(s * 1000);
     world.join_at(&[&offline(&world.unit("a"), seconds(0))], pace, seconds(0)).await;
     world.join_at(&[&offline(&world.unit("b"), seconds(0))], pace, seconds(5)).await;
-    assert_eq!(world.engine.first_seal().await.unwrap(), Some(seconds(10)));
+    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), Some(seconds(10)));
     assert_eq!(world.seal(seconds(9)).await, 0);
     assert_eq!(world.seal(seconds(10)).await, 2);
     world.join_at(&[&offline(&world.unit("c"), seconds(0))], pace, seconds(20)).await;
-    assert_eq!(world.engine.first_seal().await.unwrap(), Some(seconds(310)));
+    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), Some(seconds(310)));
     assert_eq!(world.seal(seconds(309)).await, 0);
     assert_eq!(world.seal(seconds(310)).await, 1);
-    assert_eq!(world.engine.first_seal().await.unwrap(), None);
+    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
 }
 
 pub async fn news_of_one_group_is_told_in_order<G: Ground>(world: World<G>) {
@@ -177,7 +183,7 @@ pub async fn a_return_is_not_told_where_its_silence_died<G: Ground>(world: World
     let (off, fine) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("b"), world.at(0)));
     let first = world.sealed(&[&off], world.at(0)).await;
     world.engine.bury(&first[0], "410 gone", world.at(1)).await.unwrap();
-    let backlog = world.engine.backlog("hook").await.unwrap();
+    let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
     assert_eq!((backlog.waiting, backlog.dead), (0, 1));
     let letters = world.engine.dead_letters("hook", 10).await.unwrap();
     assert_eq!((letters[0].reason.as_str(), &letters[0].delivery), ("410 gone", &first[0]));
@@ -214,9 +220,9 @@ pub async fn a_large_group_is_told_whole_in_several_notifications<G: Ground>(wor
 pub async fn a_long_blindness_is_told_at_once_and_by_itself<G: Ground>(world: World<G>) {
     let (gap, tell) = (Duration::from_secs(3), Duration::from_secs(300));
     world.heard_until(world.hours(1)).await;
-    world.engine.advance(world.hours(1) + tell, gap, tell).await.unwrap().unwrap();
+    world.canary(world.hours(1) + tell, gap, tell).await.unwrap();
     assert_eq!(world.outbox().await, [], "300 s are not longer than 300 s");
-    let interval = world.engine.advance(world.hours(2), gap, tell).await.unwrap().unwrap();
+    let interval = world.canary(world.hours(2), gap, tell).await.unwrap();
     let outbox = world.outbox().await;
     assert_eq!(outbox[0].news, News::Blind(interval));
     let pace = Pace { wait: MINUTE, interval: MINUTE };

@@ -5,7 +5,9 @@
 
 mod alerts;
 mod ground;
+mod hearing;
 mod redis;
+mod roster;
 mod units;
 mod world;
 
@@ -43,12 +45,28 @@ macro_rules! every_case {
                 promise_15_a_lost_reply_leaves_nothing_that_is_not_repaired
                 promise_15_a_key_beside_an_open_record_is_a_return
                 a_decision_from_facts_that_changed_is_void
+                of_two_changes_of_one_unit_in_one_step_one_is_applied
                 a_unit_that_was_never_seen_is_reported_from_its_registration
                 a_key_that_lapsed_while_nobody_looked_is_no_proof_of_silence
                 what_a_unit_declares_is_kept_and_obeyed
                 records_are_listed_newest_first_page_by_page
                 every_unit_is_on_exactly_one_page
                 old_closed_records_are_forgotten_and_open_ones_never
+            }
+            hearing {
+                a_share_has_heard_as_far_as_the_least_of_its_members
+                a_session_that_is_kept_is_known_by_how_far_it_has_heard_itself
+                who_attends_holds_nothing_up_before_its_first_canary_by_more_than_itself
+                a_member_that_ends_out_of_order_makes_that_time_blind_however_short
+                a_member_that_leaves_in_order_leaves_no_trace
+                a_member_of_whom_nothing_is_heard_is_released
+                a_member_that_comes_again_was_gone
+                what_nobody_attended_nobody_heard
+                plain_ears_take_the_furthest
+                a_plain_ear_and_a_share_take_the_furthest
+                each_share_is_for_itself
+                a_stranger_is_told_so_and_changes_nothing
+                who_says_that_a_stranger_is_gone_changes_nothing
             }
             alerts {
                 promise_06_a_dead_holders_lease_comes_back
@@ -63,6 +81,12 @@ macro_rules! every_case {
                 a_large_group_is_told_whole_in_several_notifications
                 a_long_blindness_is_told_at_once_and_by_itself
                 the_same_news_has_the_same_id
+            }
+            roster {
+                promise_06_a_lease_that_is_not_renewed_ends
+                instances_see_one_another_and_one_time
+                an_instance_that_resigned_is_gone_at_once
+                the_time_of_the_fleet_is_never_before_what_was_heard
             }
         }
     };

@@ -139,6 +139,43 @@ mod only_redis {
     use std::time::Duration;
 
     #[tokio::test]
+    async fn the_time_goes_on_where_the_clock_of_the_server_went_back() {
+        let world = World::<Single>::new().await;
+        let hour = Duration::from_secs(3600);
+        let renew = async || world.engine.renew("a", hour, None).await.unwrap();
+        let before = renew().await;
+        assert_eq!(before.now, before.engine_clock);
+        // As if the last renewal had been an hour later by a clock that was right then.
+        let key = "rollcall:{hearing}:clock";
+        let later = (before.now + hour).as_millis();
+        world.ground.0.ask::<()>(cmd("HSET").arg(key).arg("server").arg(later).arg("fleet").arg(later)).await;
+        let after = renew().await;
+        assert!(after.now >= before.now + hour && after.engine_clock < before.now + hour, "{after:?}");
+        let next = renew().await;
+        assert!(next.now >= after.now && next.instances == ["a"], "{next:?}");
+    }
+
+    #[tokio::test]
+    async fn an_instance_that_comes_or_goes_is_noticed_at_once() {
+        let world = World::<Single>::new().await;
+        let (other, _) = world.another().await;
+        let (hints, mut hinted) = tokio::sync::mpsc::channel(16);
+        let listening = other.clone();
+        tokio::spawn(async move { listening.listen(hints).await });
+        hinted.recv().await.expect("it listens");
+        let minute = Duration::from_secs(60);
+        let noticed = async || tokio::time::timeout(minute, other.changed()).await.expect("it is noticed");
+        // The second subscription follows the first at a moment that nobody tells.
+        while tokio::time::timeout(Duration::from_millis(10), other.changed()).await.is_err() {
+            world.engine.resign("nobody").await.unwrap();
+        }
+        world.engine.renew("a", minute, None).await.unwrap();
+        noticed().await;
+        world.engine.resign("a").await.unwrap();
+        noticed().await;
+    }
+
+    #[tokio::test]
     async fn a_script_that_the_server_forgot_is_taught_again() {
         let world = World::<Single>::new().await;
         let unit = world.unit("a");
@@ -202,8 +239,8 @@ mod only_redis {
         let news = world.outbox().await.remove(0).news;
         let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
         world.engine.join(&[Join { group, news }], pace, world.hours(49)).await.unwrap();
-        assert_eq!(world.engine.seal(&[], world.hours(49)).await.unwrap(), 1);
-        assert_eq!(world.engine.first_seal().await.unwrap(), None);
+        assert_eq!(world.engine.seal(&world.partitions(), &[], world.hours(49)).await.unwrap(), 1);
+        assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
         let kept: Vec<String> = world.ground.0.ask(cmd("KEYS").arg("*:notifications")).await;
         assert_eq!(kept, [""; 0]);
     }
@@ -229,5 +266,17 @@ mod only_redis {
             Err(EngineError::Damaged(why)) => assert!(why.contains("detector:a"), "{why}"),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[tokio::test]
+    async fn an_instance_that_owns_no_partition_finds_nothing_to_do() {
+        let world = World::<Single>::new().await;
+        let (engine, now) = (&world.engine, world.at(0));
+        assert_eq!(engine.outbox(&[], 10).await.unwrap(), []);
+        assert_eq!(engine.seal(&[], &["hook".to_owned()], now).await.unwrap(), 0);
+        assert_eq!(engine.first_seal(&[]).await.unwrap(), None);
+        assert_eq!(engine.lease(&[], "hook", now, now, 10).await.unwrap(), []);
+        assert_eq!(engine.first_lease(&[], "hook").await.unwrap(), None);
+        assert_eq!(engine.backlog(&[], "hook").await.unwrap(), Default::default());
     }
 }

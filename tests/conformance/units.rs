@@ -147,7 +147,7 @@ pub async fn promise_11_blind_time_is_not_silence<G: Ground>(world: World<G>) {
     world.hear(&unit, world.at(0)).await;
     // Blind from hour 10 to hour 20; nobody declares it: the next canary is late, that is all.
     world.heard_until(world.hours(10)).await;
-    let blind = world.engine.advance(world.hours(20), Duration::from_secs(3), HOUR).await.unwrap().unwrap();
+    let blind = world.canary(world.hours(20), Duration::from_secs(3), HOUR).await.unwrap();
     assert_eq!((blind.from, blind.to), (world.hours(10), world.hours(20)));
     world.heard_until(world.hours(60)).await;
     world.look(&unit, world.hours(58)).await;
@@ -288,6 +288,19 @@ pub async fn a_decision_from_facts_that_changed_is_void<G: Ground>(world: World<
     assert_eq!(world.read(&unit).await.facts.unwrap().labels["site"], "north");
 }
 
+pub async fn of_two_changes_of_one_unit_in_one_step_one_is_applied<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    let before = world.read(&unit).await;
+    let rules = &world.roll.rules()[&unit.kind];
+    let verdict = rollcall::presence::look(&before, rules, &world.roll.hearing(), world.hours(49));
+    let rollcall::presence::Verdict::Offline(change) = verdict else { panic!("{verdict:?}") };
+    let twice = [(before.clone(), change.clone()), (before, change)];
+    assert_eq!(world.engine.apply(&twice).await.unwrap(), [true, false]);
+    assert_eq!(world.told().await.len(), 1);
+}
+
 pub async fn a_unit_that_was_never_seen_is_reported_from_its_registration<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     world.roll.register(&unit, &Registration::default(), world.at(9)).await.unwrap();
@@ -306,7 +319,7 @@ pub async fn a_key_that_lapsed_while_nobody_looked_is_no_proof_of_silence<G: Gro
     world.heard_until(world.hours(47)).await;
     world.hear(&unit, world.hours(47)).await;
     world.ground.lapse(&unit).await;
-    world.engine.advance(world.hours(100), Duration::from_secs(3), HOUR).await.unwrap();
+    world.canary(world.hours(100), Duration::from_secs(3), HOUR).await;
     world.heard_until(world.hours(200)).await;
     // The last heartbeat that anything tells of is that at 0, and 48 hours were heard since then.
     world.look(&unit, world.hours(102)).await;
@@ -392,8 +405,8 @@ pub async fn old_closed_records_are_forgotten_and_open_ones_never<G: Ground>(wor
     world.heard_until(world.hours(49)).await;
     world.roll.look(&[open.clone(), closed.clone()], world.hours(49)).await.unwrap();
     world.hear(&closed, world.hours(50)).await;
-    assert_eq!(world.engine.forget_records(world.hours(50)).await.unwrap(), 0);
-    assert_eq!(world.engine.forget_records(world.hours(50) + MS).await.unwrap(), 1);
+    assert_eq!(world.engine.forget_records(&world.partitions(), world.hours(50)).await.unwrap(), 0);
+    assert_eq!(world.engine.forget_records(&world.partitions(), world.hours(50) + MS).await.unwrap(), 1);
     let left = world.engine.records(false, None, 10).await.unwrap();
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].unit, open.id);

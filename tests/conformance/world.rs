@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{Engine, Entry, Mirror, News, Roll};
-use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, OfflineRecord, Snapshot, Unit};
+use rollcall::engine::{Advance, Ear, Engine, Entry, Gap, Mirror, News, Roll};
+use rollcall::presence::{Declared, Heartbeat, Interval, Kind, KindRules, OfflineRecord, Snapshot, Unit};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
 
@@ -41,6 +41,16 @@ impl<G: Ground> World<G> {
         (engine, roll)
     }
 
+    /// Every partition.
+    pub fn partitions(&self) -> Vec<u16> {
+        (0..self.engine.partitions()).collect()
+    }
+
+    /// Every outbox.
+    pub fn outboxes(&self) -> Vec<u16> {
+        (0..=self.engine.partitions()).collect()
+    }
+
     /// That many milliseconds after the beginning.
     pub fn at(&self, ms: u64) -> Timestamp {
         BEGIN + Duration::from_millis(ms)
@@ -60,7 +70,7 @@ impl<G: Ground> World<G> {
     }
 
     pub fn beat(&self, unit: &Unit, at: Timestamp) -> Heartbeat {
-        Heartbeat { unit: unit.clone(), at, declared: Declared::default() }
+        Heartbeat { unit: unit.clone(), at, not_before: None, declared: Declared::default() }
     }
 
     /// A heartbeat arrives at the moment that it is for.
@@ -76,8 +86,16 @@ impl<G: Ground> World<G> {
     /// Rollcall has heard everything up to that moment, without a gap.
     pub async fn heard_until(&self, moment: Timestamp) {
         let whole = 100_000 * 365 * 24 * HOUR;
-        self.engine.advance(moment, whole, whole).await.unwrap();
+        self.canary(moment, whole, whole).await;
         self.roll.refresh_hearing().await.unwrap();
+    }
+
+    /// A canary of a plain subscription, and the blind interval that was written because of it.
+    pub async fn canary(&self, sent_at: Timestamp, gap: Duration, tell: Duration) -> Option<Interval> {
+        match self.engine.advance(&Ear::Plain, sent_at, Gap { blind: gap, tell }).await.unwrap() {
+            Advance::Heard(blind) => blind,
+            Advance::Stranger => panic!("a plain subscription is no stranger"),
+        }
     }
 
     pub async fn look(&self, unit: &Unit, now: Timestamp) {
@@ -93,7 +111,7 @@ impl<G: Ground> World<G> {
     }
 
     pub async fn outbox(&self) -> Vec<Entry> {
-        self.engine.outbox(100_000).await.unwrap()
+        self.engine.outbox(&self.outboxes(), 100_000).await.unwrap()
     }
 
     /// The records in the outbox.

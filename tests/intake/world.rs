@@ -1,5 +1,6 @@
 //! A broker, an engine, and a Rollcall that listens between them.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use rollcall::intake::{self, Config, Fields};
 use rollcall::presence::{Facts, Interval, Kind, KindRules, Snapshot, TimeSource, Unit};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::telemetry::Telemetry;
-use rumqttc::{AsyncClient, MqttOptions, PublishNotice, PublishOptions, QoS};
+use rumqttc::{AsyncClient, Event, MqttOptions, Packet, PublishNotice, PublishOptions, QoS};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -47,8 +48,10 @@ pub struct World {
     pub redis: Redis,
     pub broker: Server,
     pub config: Config,
+    /// Canaries further apart than this enclose a blind interval.
+    pub gap: Duration,
     /// To look at what was recorded.
-    engine: Arc<RedisEngine>,
+    pub engine: Arc<RedisEngine>,
     dir: tempfile::TempDir,
 }
 
@@ -60,14 +63,18 @@ impl World {
         let broker = Server::mosquitto(&dir.path().join("broker"), port, more).unwrap();
         let config = Config {
             url: format!("mqtt://127.0.0.1:{port}"),
+            tls: None,
             client_id: "test".to_owned(),
             credentials: None,
             share: String::new(),
+            connections: 1,
             qos: 1,
             keep_alive: Duration::from_secs(5),
             session_expiry: Duration::from_secs(3600),
             receive_maximum: 100,
             max_payload: 256 * 1024,
+            max_age: Duration::ZERO,
+            watch_sys: false,
             max_batch: 50,
             canary_period: Duration::from_millis(100),
             topics: vec![
@@ -78,7 +85,12 @@ impl World {
         };
         let redis = Redis::start();
         let engine = redis.engine(&Arc::new(Telemetry::new(&Clock::system()))).await;
-        World { redis, broker, config, engine, dir }
+        World { redis, broker, gap: 3 * config.canary_period, config, engine, dir }
+    }
+
+    /// A directory of its own.
+    pub fn directory(&self) -> &Path {
+        self.dir.path()
     }
 
     /// How many units are watched.
@@ -164,21 +176,29 @@ impl World {
         let rules = Arc::new(rules);
         let engine = self.redis.engine(&telemetry).await;
         let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
-        let hearing = HearingConfig {
-            gap: 3 * self.config.canary_period,
-            settle: Duration::ZERO,
-            tell: Duration::from_secs(300),
-        };
+        let hearing = HearingConfig { gap: self.gap, settle: Duration::ZERO, tell: Duration::from_secs(300) };
         let roll = Arc::new(Roll::new(engine, rules, mirror, telemetry.clone(), hearing, Arc::default()));
         let stop = CancellationToken::new();
         let run = intake::run(self.config.clone(), roll, clock, telemetry.clone(), stop.clone());
         Running { telemetry, stop, task: tokio::spawn(run) }
     }
 
+    /// Somebody asks the broker for this, to be kept for when they come back, and goes.
+    pub async fn subscribes_and_goes_away(&self, filter: &str) {
+        let mut options = MqttOptions::new("away", ("127.0.0.1", self.broker.port()));
+        options.set_clean_start(true).set_session_expiry_interval(Some(3600));
+        let (client, mut events) = AsyncClient::builder(options).capacity(10).build();
+        client.subscribe(filter, QoS::AtLeastOnce).await.unwrap();
+        while !matches!(events.poll().await.unwrap(), Event::Incoming(Packet::SubAck(_))) {}
+    }
+
     /// A client of a device.
     pub fn device(&self) -> Device {
         let mut options = MqttOptions::new("device", ("127.0.0.1", self.broker.port()));
         options.set_keep_alive(30);
+        if let Some((name, password)) = &self.config.credentials {
+            options.set_credentials(name, password.clone());
+        }
         let (client, mut events) = AsyncClient::builder(options).capacity(1000).build();
         let task = tokio::spawn(async move { while events.poll().await.is_ok() {} });
         Device { client, task }

@@ -118,3 +118,26 @@ async fn an_outage_of_the_broker_makes_nobody_offline() {
     world.hook.wait_for(1, PATIENCE).await.unwrap();
     assert_eq!(world.records().await.len(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_comes_takes_its_part_and_one_that_goes_gives_it_back() {
+    let mut world = World::new("instance.name = \"stays\"", &[]).await;
+    let sees = async |world: &World, instances: usize| {
+        let ready = world.json("/readyz").await;
+        let names = ready["instances"].as_array().unwrap();
+        assert!(names.contains(&"stays".into()), "{ready}");
+        (names.len() == instances).then(|| ready["partitions"].as_array().unwrap().len())
+    };
+    assert_eq!(sees(&world, 1).await, Some(16));
+    // Two that serve share; their names are their own, and what one has the other has not.
+    let (stop, another) = world.start_another();
+    world.eventually("both are there", async || sees(&world, 2).await.is_some_and(|own| own < 16)).await;
+    let page = world.text_of("/metrics").await;
+    assert!(page.contains("rollcall_instances 2\n"), "{page}");
+    stop.cancel();
+    another.await.unwrap().unwrap();
+    world.eventually("it has everything again", async || sees(&world, 1).await == Some(16)).await;
+    world.stop().await;
+    let left: Vec<String> = world.ask(cmd("ZRANGE").arg("rollcall:{hearing}:roster").arg(0).arg(-1)).await;
+    assert_eq!(left, Vec::<String>::new(), "whoever goes in order leaves no lease behind");
+}

@@ -57,6 +57,16 @@ impl World {
         self.eventually("the service is ready", async || self.status("/readyz").await == 200).await;
     }
 
+    /// Starts one more instance, which shows itself nowhere that anybody asks.
+    pub fn start_another(&self) -> (CancellationToken, JoinHandle<anyhow::Result<()>>) {
+        let here = format!("127.0.0.1:{}", self.http);
+        let text = self.text().replace(&here, "127.0.0.1:0").replace("\"stays\"", "\"comes\"");
+        let text = format!("mqtt.client_id = \"another\"\n{text}");
+        let config = config::parse(&text, None, []).unwrap();
+        let stop = CancellationToken::new();
+        (stop.clone(), tokio::spawn(rollcall::service::run(config, stop)))
+    }
+
     /// Stops the service.
     pub async fn stop(&mut self) {
         let (stop, running) = self.running.take().expect("it runs");

@@ -5,7 +5,7 @@ const TOLERATED_WASTE: usize = 64 * 1024;
 
 /// Names, by where they start and how long they are.
 #[derive(Default)]
-pub(in crate::engine) struct Names {
+pub(super) struct Names {
     text: String,
     wasted: usize,
 }

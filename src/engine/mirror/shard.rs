@@ -34,8 +34,12 @@ pub(super) struct Shard {
     free: Vec<u32>,
     /// Units that were removed a short while ago, by hash, with the marks when it was.
     removed: HashMap<u64, u32, FixedState>,
+    /// Whether it is another instance's: nothing is kept of it.
+    pub is_foreign: bool,
     /// How many marks were set.
     marks: u32,
+    /// The last mark before it was begun anew: what was read under an older one is of no use.
+    begun: u32,
     /// The first mark of the round before.
     last_round: u32,
     /// When the last complete comparison with the engine began.
@@ -43,8 +47,16 @@ pub(super) struct Shard {
 }
 
 impl Shard {
+    /// Forgets everything; from now on it is kept or not.
+    pub fn begin_anew(&mut self, is_kept: bool) {
+        *self = Shard { is_foreign: !is_kept, marks: self.marks, begun: self.marks, ..Shard::default() };
+    }
+
     /// A heartbeat of that unit was recorded.
     pub fn seen(&mut self, name: Name, at: Timestamp, policy: Policy, hash: Hash) {
+        if self.is_foreign {
+            return;
+        }
         match self.find(name) {
             Some(place) => {
                 let row = &mut self.rows[place as usize];
@@ -64,6 +76,9 @@ impl Shard {
     /// A change was applied that leaves the unit as it is `known`. `was_there`: it was decided
     /// from facts of the unit.
     pub fn changed(&mut self, name: Name, known: Option<Known>, was_there: bool, hash: Hash) {
+        if self.is_foreign {
+            return;
+        }
         let Some(known) = known else {
             self.remove(name, hash);
             return;
@@ -82,6 +97,9 @@ impl Shard {
 
     /// The engine was read after `mark` and says this of the unit.
     pub fn compare(&mut self, name: Name, known: Option<Known>, mark: u32, hash: Hash) {
+        if self.is_foreign || mark <= self.begun {
+            return;
+        }
         if self.removed.get(&name.hash).is_some_and(|removed| *removed >= mark) {
             return;
         }
@@ -110,6 +128,9 @@ impl Shard {
 
     /// Everything was compared since `mark`, which was set at `began`: what was not found is gone.
     pub fn finish(&mut self, mark: u32, began: Timestamp, hash: Hash) {
+        if self.is_foreign || mark <= self.begun {
+            return;
+        }
         for place in 0..self.rows.len() as u32 {
             let row = &self.rows[place as usize];
             if row.footing != Footing::Free && row.told < mark {

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::presence::{
-    self, Declared, Facts, Hearing, Heartbeat, IndexChange, Interval, Labels, Ledger, Override, Policy,
-    Registration, State, Verdict,
+    self, Cause, Declared, Facts, Hearing, Heartbeat, IndexChange, Interval, Labels, Ledger, Override,
+    Policy, Registration, Silence, State, Verdict,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ fn stranger(unit: Unit) -> Snapshot {
 }
 
 fn beat(unit: Unit, at: Timestamp) -> Heartbeat {
-    Heartbeat { unit, at, declared: Declared::default() }
+    Heartbeat { unit, at, not_before: None, declared: Declared::default() }
 }
 
 /// What an engine does, in a map.
@@ -45,8 +45,12 @@ struct Model {
 
 impl Model {
     fn new() -> Model {
+        Model::with_partitions(3)
+    }
+
+    fn with_partitions(partitions: u16) -> Model {
         let rules = rules();
-        Model { rules: rules.clone(), units: BTreeMap::new(), mirror: Mirror::new(rules, 3) }
+        Model { rules: rules.clone(), units: BTreeMap::new(), mirror: Mirror::new(rules, partitions) }
     }
 
     fn rules(&self) -> &KindRules {
@@ -308,6 +312,83 @@ fn removals_are_forgotten_after_two_rounds_and_their_memory_is_used_again() {
 }
 
 #[test]
+fn what_is_not_kept_is_gone_and_passed_over_until_it_is_kept_again() {
+    let mirror = Mirror::new(rules(), 2);
+    let is_first = |unit: &Unit| partition_of(unit, 2) == 0;
+    let (first, second): (Vec<Unit>, Vec<Unit>) = (0..20).map(unit).partition(is_first);
+    (0..20).for_each(|number| mirror.seen(&unit(number), at(0)));
+    let mark = mirror.mark(1);
+    mirror.keep(|partition| partition == 0);
+    assert_eq!(ids(&mirror).len(), first.len());
+    mirror.seen(&second[0], at(1));
+    mirror.changed(
+        &stranger(second[0].clone()),
+        &Change {
+            key: KeyChange::Keep,
+            index: IndexChange::Keep,
+            facts: present(second[0].clone(), at(1)).facts,
+            record: None,
+        },
+    );
+    walk(&mirror, 1, || vec![present(second[0].clone(), at(1))]);
+    assert_eq!(ids(&mirror).len(), first.len());
+    walk(&mirror, 0, || first.iter().map(|unit| present(unit.clone(), at(0))).collect());
+    assert!(mirror.is_filled() && mirror.was_ever_filled(), "what is not kept need not be filled");
+    mirror.keep(|_| true);
+    assert!(!mirror.is_filled() && mirror.keeps(1));
+    // Read when it was kept before, or not at all.
+    mirror.compare(mark, &[present(second[0].clone(), at(0))]);
+    mirror.finish(mark, at(0));
+    assert_eq!(ids(&mirror).len(), first.len());
+    assert!(!mirror.is_filled());
+    mirror.seen(&second[0], at(2));
+    assert_eq!(ids(&mirror).len(), first.len() + 1);
+}
+
+/// Holds all rows of the only partition.
+fn held(mirror: &Mirror) -> Held {
+    let mut held = Held::default();
+    assert!(mirror.hold_next(0, &mut held, 100));
+    held
+}
+
+#[test]
+fn expiry_keys_bring_heartbeats_and_name_units_that_should_have_none() {
+    let mirror = Mirror::new(rules(), 1);
+    let mut silent = present(unit(1), at(0));
+    silent.facts.as_mut().unwrap().standing = Standing::Offline(Silence {
+        deadline: at(100),
+        detected_at: at(100),
+        cause: Cause::Silence,
+        allowed: 100 * SECOND,
+    });
+    walk(&mirror, 0, || vec![present(unit(0), at(5)), silent, present(unit(2), at(5))]);
+    let held = held(&mirror);
+    assert_eq!(held.names().collect::<Vec<_>>(), ["detector:unit 0", "detector:unit 1", "detector:unit 2"]);
+    assert_eq!(held.done(), 1.0);
+    let odd = mirror.heard(0, &held, &[Some(at(9)), Some(at(9)), None]);
+    assert_eq!(odd, [unit(1)]);
+    let seen: Vec<_> = listed(&mirror, &Hearing::default(), at(10)).into_iter().map(|row| row.2).collect();
+    assert_eq!(seen, [Some(at(9)), Some(at(0)), Some(at(5))]);
+    assert_eq!(mirror.heard(0, &held, &[Some(at(3)), None, None]), []);
+    assert_eq!(listed(&mirror, &Hearing::default(), at(10))[0].2, Some(at(9)), "the newest wins");
+}
+
+#[test]
+fn an_expiry_key_is_not_told_to_another_unit_that_has_the_row_by_now() {
+    let mut model = Model::with_partitions(1);
+    model.hear(&beat(unit(1), at(0)), &Hearing::default(), at(0));
+    let held = held(&model.mirror);
+    model.retire(&unit(1), at(1));
+    model.hear(&beat(unit(2), at(1)), &Hearing::default(), at(1));
+    assert_eq!(model.mirror.heard(0, &held, &[Some(at(7))]), []);
+    assert_eq!(
+        listed(&model.mirror, &Hearing::default(), at(10)),
+        [("unit 2".into(), State::Online, Some(at(1)))]
+    );
+}
+
+#[test]
 fn it_is_filled_when_the_last_partition_was_compared_and_as_old_as_the_oldest() {
     let mirror = Mirror::new(rules(), 2);
     let first = mirror.mark(0);
@@ -390,7 +471,7 @@ proptest! {
                         labels: Labels::new(),
                         sleep: sleeps.map(Duration::from_secs),
                     };
-                    model.hear(&Heartbeat { unit: whose, at: now - seconds(late), declared }, &hearing, now);
+                    model.hear(&Heartbeat { unit: whose, at: now - seconds(late), not_before: None, declared }, &hearing, now);
                 }
                 Event::Look => model.look(&whose, &hearing, now),
                 Event::Register { timeout, pause } => {

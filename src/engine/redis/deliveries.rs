@@ -4,11 +4,12 @@
 //! out, so that news of one group arrives in order. Also the implementation of [`AlertStore`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures_util::future::try_join_all;
 use redis::pipe;
 
+use super::topology::few_at_once;
 use super::units::first_score;
 use super::{RedisEngine, groups, outbox};
 use crate::clock::Timestamp;
@@ -18,10 +19,13 @@ use crate::engine::{
     AlertStore, Backlog, DeadLetter, Delivery, Entry, Join, LARGEST_STEP, Pace, Position, Result,
 };
 
+/// How many deliveries are ended in one script, within a millisecond or two.
+const FINISH_STEP: usize = 200;
+
 #[async_trait]
 impl AlertStore for RedisEngine {
-    async fn outbox(&self, limit: usize) -> Result<Vec<Entry>> {
-        outbox::oldest(self, limit).await
+    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
+        outbox::oldest(self, outboxes, limit).await
     }
 
     async fn join(&self, joins: &[Join], pace: Pace, now: Timestamp) -> Result<()> {
@@ -32,16 +36,17 @@ impl AlertStore for RedisEngine {
         outbox::settle(self, entries).await
     }
 
-    async fn seal(&self, receivers: &[String], now: Timestamp) -> Result<usize> {
-        groups::seal(self, receivers, now).await
+    async fn seal(&self, partitions: &[u16], receivers: &[String], now: Timestamp) -> Result<usize> {
+        groups::seal(self, partitions, receivers, now).await
     }
 
-    async fn first_seal(&self) -> Result<Option<Timestamp>> {
-        groups::first_seal(self).await
+    async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
+        groups::first_seal(self, partitions).await
     }
 
     async fn lease(
         &self,
+        partitions: &[u16],
         receiver: &str,
         now: Timestamp,
         until: Timestamp,
@@ -49,29 +54,29 @@ impl AlertStore for RedisEngine {
     ) -> Result<Vec<Delivery>> {
         let limit = limit.min(LARGEST_STEP);
         let mut pipe = pipe();
-        for partition in 0..self.keys.partitions() {
-            let queue = self.keys.of(partition, "queue", receiver);
+        for partition in partitions {
+            let queue = self.keys.of(*partition, "queue", receiver);
             pipe.zrangebyscore_limit_withscores(queue, "-inf", now.as_millis(), 0, limit as isize);
         }
         let due: Vec<Vec<(String, f64)>> = self.topology.send("queue", &pipe).await?;
-        let mut due: Vec<(f64, u16, String)> = (0..)
+        let mut due: Vec<(f64, u16, String)> = partitions
+            .iter()
             .zip(due)
-            .flat_map(|(partition, groups)| groups.into_iter().map(move |(group, at)| (at, partition, group)))
+            .flat_map(|(partition, groups)| groups.into_iter().map(|(group, at)| (at, *partition, group)))
             .collect();
         due.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut partitions: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+        let mut taken: BTreeMap<u16, Vec<String>> = BTreeMap::new();
         for (_, partition, group) in due.into_iter().take(limit) {
-            partitions.entry(partition).or_default().push(group);
+            taken.entry(partition).or_default().push(group);
         }
-        let steps = partitions
-            .iter()
-            .map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
-        let leased: Vec<Delivery> = try_join_all(steps).await?.into_iter().flatten().collect();
+        let steps =
+            taken.iter().map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
+        let leased: Vec<Delivery> = few_at_once(steps.collect()).await?.into_iter().flatten().collect();
         self.leave_out_untold(receiver, leased, now).await
     }
 
-    async fn first_lease(&self, receiver: &str) -> Result<Option<Timestamp>> {
-        let keys = (0..self.keys.partitions()).map(|p| self.keys.of(p, "queue", receiver));
+    async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>> {
+        let keys = partitions.iter().map(|p| self.keys.of(*p, "queue", receiver));
         first_score(self, "first_lease", keys).await
     }
 
@@ -81,12 +86,12 @@ impl AlertStore for RedisEngine {
         self.finish(&endings, now).await
     }
 
+    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<()> {
+        self.put_off("prolong", deliveries.iter().map(AsRef::as_ref), until).await
+    }
+
     async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
-        let partition = self.keys.partition_of_group(&delivery.group.key);
-        let mut pipe = pipe();
-        pipe.cmd("ZADD").arg(self.keys.of(partition, "queue", &delivery.receiver));
-        pipe.arg("XX").arg(at.as_millis()).arg(&delivery.group.key).ignore();
-        self.topology.send("postpone", &pipe).await
+        self.put_off("postpone", std::iter::once(delivery), at).await
     }
 
     async fn bury(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
@@ -94,11 +99,11 @@ impl AlertStore for RedisEngine {
         self.finish(&[Ending { delivery, letter: Some(letter) }], now).await
     }
 
-    async fn backlog(&self, receiver: &str) -> Result<Backlog> {
+    async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog> {
         let mut pipe = pipe();
-        for partition in 0..self.keys.partitions() {
-            pipe.zcard(self.keys.of(partition, "queue", receiver));
-            pipe.zcard(self.keys.of(partition, "dead", receiver));
+        for partition in partitions {
+            pipe.zcard(self.keys.of(*partition, "queue", receiver));
+            pipe.zcard(self.keys.of(*partition, "dead", receiver));
         }
         let counts: Vec<u64> = self.topology.send("backlog", &pipe).await?;
         let every_other = |from: usize| counts.iter().skip(from).step_by(2).sum();
@@ -135,6 +140,22 @@ struct Ending<'a> {
 }
 
 impl RedisEngine {
+    /// Nobody is handed these, or what follows them in their groups, before `at`.
+    async fn put_off(
+        &self,
+        name: &'static str,
+        deliveries: impl Iterator<Item = &Delivery>,
+        at: Timestamp,
+    ) -> Result<()> {
+        let mut pipe = pipe();
+        for delivery in deliveries {
+            let partition = self.keys.partition_of_group(&delivery.group.key);
+            pipe.cmd("ZADD").arg(self.keys.of(partition, "queue", &delivery.receiver));
+            pipe.arg("XX").arg(at.as_millis()).arg(&delivery.group.key).ignore();
+        }
+        self.topology.send(name, &pipe).await
+    }
+
     async fn lease_step(
         &self,
         partition: u16,
@@ -208,9 +229,9 @@ impl RedisEngine {
             steps.entry((partition, &ending.delivery.receiver)).or_default().push(ending);
         }
         let steps = steps.iter().flat_map(|((partition, receiver), endings)| {
-            endings.chunks(LARGEST_STEP).map(|step| self.finish_step(*partition, receiver, step, now))
+            endings.chunks(FINISH_STEP).map(|step| self.finish_step(*partition, receiver, step, now))
         });
-        try_join_all(steps).await?;
+        few_at_once(steps.collect()).await?;
         Ok(())
     }
 

@@ -2,14 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use futures_util::future::try_join_all;
 use redis::pipe;
 
 use super::RedisEngine;
+use super::topology::few_at_once;
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
 use crate::engine::notification::{MOST_MEMBERS, Member, OVER};
 use crate::engine::{Join, LARGEST_STEP, Pace, Result};
+
+/// How many transitions join, and how many groups are sealed, in one script: within a millisecond or
+/// two, so that other clients of the server do not wait.
+const JOIN_STEP: usize = 200;
+const SEAL_STEP: usize = 100;
 
 pub(super) async fn join(engine: &RedisEngine, joins: &[Join], pace: Pace, now: Timestamp) -> Result<()> {
     let mut partitions: BTreeMap<u16, Vec<&Join>> = BTreeMap::new();
@@ -17,10 +22,10 @@ pub(super) async fn join(engine: &RedisEngine, joins: &[Join], pace: Pace, now: 
         partitions.entry(engine.keys.partition_of_group(&join.group.key)).or_default().push(join);
     }
     let steps = partitions.iter().flat_map(|(partition, joins)| {
-        joins.chunks(LARGEST_STEP).map(|step| join_step(engine, *partition, step, pace, now))
+        joins.chunks(JOIN_STEP).map(|step| join_step(engine, *partition, step, pace, now))
     });
     // Steps of one partition run in the order in which they were sent: one connection, one server.
-    try_join_all(steps).await?;
+    few_at_once(steps.collect()).await?;
     Ok(())
 }
 
@@ -45,17 +50,25 @@ async fn join_step(
     engine.topology.run("join", &script).await
 }
 
-/// Seals what is due in every partition, up to a step of groups in each.
-pub(super) async fn seal(engine: &RedisEngine, receivers: &[String], now: Timestamp) -> Result<usize> {
+/// Seals what is due in these partitions, up to a step of groups in each.
+pub(super) async fn seal(
+    engine: &RedisEngine,
+    partitions: &[u16],
+    receivers: &[String],
+    now: Timestamp,
+) -> Result<usize> {
     let mut pipe = pipe();
-    for partition in 0..engine.keys.partitions() {
-        let groups = engine.keys.in_partition(partition, "groups");
+    for partition in partitions {
+        let groups = engine.keys.in_partition(*partition, "groups");
         pipe.zrangebyscore_limit(groups, "-inf", now.as_millis(), 0, LARGEST_STEP as isize);
     }
     let due: Vec<Vec<String>> = engine.topology.send("groups_due", &pipe).await?;
-    let steps = (0..).zip(&due).filter(|(_, groups)| !groups.is_empty());
-    let sealed = try_join_all(steps.map(|(p, groups)| seal_step(engine, p, groups, receivers, now))).await?;
-    tidy(engine, now).await?;
+    let steps = partitions.iter().zip(&due).filter(|(_, groups)| !groups.is_empty());
+    let steps = steps.flat_map(|(partition, groups)| {
+        groups.chunks(SEAL_STEP).map(|groups| seal_step(engine, *partition, groups, receivers, now))
+    });
+    let sealed = few_at_once(steps.collect()).await?;
+    tidy(engine, partitions, now).await?;
     Ok(sealed.into_iter().sum())
 }
 
@@ -86,14 +99,14 @@ async fn seal_step(
 }
 
 /// Forgets a bounded number of members that have been over for long.
-async fn tidy(engine: &RedisEngine, now: Timestamp) -> Result<()> {
+async fn tidy(engine: &RedisEngine, partitions: &[u16], now: Timestamp) -> Result<()> {
     let before = (now - OVER).as_millis();
     let mut pipe = pipe();
-    for partition in 0..engine.keys.partitions() {
-        pipe.zrangebyscore_limit(engine.keys.in_partition(partition, "over"), "-inf", before, 0, 100);
+    for partition in partitions {
+        pipe.zrangebyscore_limit(engine.keys.in_partition(*partition, "over"), "-inf", before, 0, 100);
     }
     let over: Vec<Vec<String>> = engine.topology.send("over", &pipe).await?;
-    for (partition, entries) in (0..).zip(over).filter(|(_, entries)| !entries.is_empty()) {
+    for (&partition, entries) in partitions.iter().zip(over).filter(|(_, entries)| !entries.is_empty()) {
         let mut script = engine.scripts.tidy.prepare_invoke();
         script.key(engine.keys.in_partition(partition, "over"));
         for entry in &entries {
@@ -110,7 +123,7 @@ fn split_entry(entry: &str) -> (&str, &str) {
     entry.split_once('\n').unwrap_or((entry, ""))
 }
 
-pub(super) async fn first_seal(engine: &RedisEngine) -> Result<Option<Timestamp>> {
-    let keys = (0..engine.keys.partitions()).map(|p| engine.keys.in_partition(p, "groups"));
+pub(super) async fn first_seal(engine: &RedisEngine, partitions: &[u16]) -> Result<Option<Timestamp>> {
+    let keys = partitions.iter().map(|p| engine.keys.in_partition(*p, "groups"));
     super::units::first_score(engine, "first_seal", keys).await
 }

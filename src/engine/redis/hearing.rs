@@ -1,4 +1,4 @@
-//! How far Rollcall has heard, and the ledger of blind intervals.
+//! How far Rollcall has heard and by whom, and the ledger of blind intervals.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use redis::pipe;
 
 use super::RedisEngine;
 use crate::clock::Timestamp;
-use crate::engine::{EngineError, HearingStore, Result, USEFUL};
+use crate::engine::ear::USEFUL;
+use crate::engine::{Advance, Ear, EngineError, Gap, HearingStore, Member, Result};
 use crate::presence::{Hearing, Interval, Ledger};
 
 #[async_trait]
@@ -26,23 +27,63 @@ impl HearingStore for RedisEngine {
         Ok(known.1.clone())
     }
 
-    async fn advance(&self, sent_at: Timestamp, gap: Duration, tell: Duration) -> Result<Option<Interval>> {
+    async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
         let known = self.ledger.lock().await.1.heard;
         let mut script = self.scripts.advance.prepare_invoke();
         script.key(self.keys.heard()).key(self.keys.blind());
         script.key(self.keys.outbox(self.keys.partitions()));
-        script.arg(sent_at.as_millis()).arg(gap.as_millis() as u64).arg(tell.as_millis() as u64);
+        script.key(self.keys.members()).key(self.keys.floors());
+        script.arg(sent_at.as_millis()).arg(gap.blind.as_millis() as u64).arg(gap.tell.as_millis() as u64);
         script.arg((sent_at - USEFUL).as_millis());
         script.arg(known.map(|heard| heard.as_millis().to_string()).unwrap_or_default());
+        if let Ear::Kept { client_id, span } = ear {
+            script.key(self.keys.session(client_id)).arg(span.as_millis().max(1) as u64);
+        } else {
+            script.arg("");
+        }
+        if let Ear::Member(member) = ear {
+            script.arg(&member.share).arg(&member.client_id).arg(member.connection);
+        }
         let answer: Vec<String> = self.topology.run("advance", &script).await?;
         match answer.as_slice() {
-            [from, to] => parse_interval(&format!("{from} {to}")).map(Some),
-            _ => Ok(None),
+            [_] => Ok(Advance::Stranger),
+            [from, to] => parse_interval(&format!("{from} {to}")).map(|blind| Advance::Heard(Some(blind))),
+            _ => Ok(Advance::Heard(None)),
         }
+    }
+
+    async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
+        let mut one = pipe();
+        one.get(self.keys.session(client_id));
+        let (heard,): (Option<i64>,) = self.topology.send("heard_by", &one).await?;
+        Ok(heard.map(Timestamp::from_millis))
+    }
+
+    async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()> {
+        let mut script = self.scripts.attend.prepare_invoke();
+        script.key(self.keys.members()).key(self.keys.floors());
+        script.arg(&member.share).arg(&member.client_id).arg(member.connection);
+        script.arg(now.as_millis()).arg(release.as_millis() as u64);
+        self.topology.run("attend", &script).await
+    }
+
+    async fn leave(&self, member: &Member) -> Result<()> {
+        self.depart(member, "leave", String::new()).await.map(|_| ())
+    }
+
+    async fn gone(&self, member: &Member, at: Timestamp) -> Result<bool> {
+        self.depart(member, "gone", at.as_millis().to_string()).await
     }
 }
 
 impl RedisEngine {
+    async fn depart(&self, member: &Member, name: &'static str, lost_until: String) -> Result<bool> {
+        let mut script = self.scripts.depart.prepare_invoke();
+        script.key(self.keys.members()).key(self.keys.floors());
+        script.arg(&member.share).arg(&member.client_id).arg(member.connection).arg(lost_until);
+        self.topology.run(name, &script).await
+    }
+
     /// The ledger and how far was heard, as of one moment, with the ledger's version.
     async fn read_ledger(&self) -> Result<(i64, Hearing)> {
         let mut pipe = pipe();

@@ -2,7 +2,8 @@
 //! one looks at the unit.
 //!
 //! Heard on a connection of its own, which subscribes again by itself. Whenever that happened, or
-//! the connection went away, notifications may have been lost: that is a hint too.
+//! the connection went away, notifications may have been lost: that is a hint too. The same
+//! connection hears of instances that come and go.
 
 use redis::aio::ConnectionManager;
 use redis::{PushInfo, PushKind, Value};
@@ -21,8 +22,11 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
     let keys = engine.keys.clone();
     let telemetry = engine.telemetry.clone();
     let sender = hints.clone();
+    let (roster, roster_changed) = (keys.roster(), engine.roster_changed.clone());
     let forward = move |push: PushInfo| -> std::result::Result<(), ()> {
-        if let Some(hint) = hint(&keys, &push)
+        if channel(&push) == Some(roster.as_bytes()) {
+            roster_changed.notify_one();
+        } else if let Some(hint) = hint(&keys, &push)
             && sender.try_send(hint).is_err()
         {
             telemetry.hint_dropped();
@@ -33,8 +37,19 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
     let problem = |error| classify(engine.topology.address(), &error);
     let mut connection = ConnectionManager::new_with_config(client, config).await.map_err(problem)?;
     connection.subscribe(format!("__keyevent@{database}__:expired")).await.map_err(problem)?;
+    // Without it, others are noticed when the lease is renewed.
+    if let Err(error) = connection.subscribe(engine.keys.roster()).await {
+        tracing::warn!("instances that come and go are noticed late: {}", problem(error));
+    }
     hints.closed().await;
     Ok(())
+}
+
+fn channel(push: &PushInfo) -> Option<&[u8]> {
+    match push.data.first() {
+        Some(Value::BulkString(channel)) if push.kind == PushKind::Message => Some(channel),
+        _ => None,
+    }
 }
 
 fn hint(keys: &Keys, push: &PushInfo) -> Option<Hint> {

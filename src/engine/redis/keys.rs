@@ -7,11 +7,17 @@
 //! |---|---|---|
 //! | `rollcall:meta` | hash | `fleet` id, `partitions`, both fixed when the fleet is created |
 //! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change |
+//! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
+//! | `rollcall:{hearing}:floors` | hash | share → until when a member that is gone may have lost something (ms) |
+//! | `rollcall:{hearing}:session:<client id>` | string | up to when a session has heard that the broker keeps (ms); PX = how long it keeps it |
 //! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms) |
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that nobody was told of yet |
+//! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel that tells when one came or went |
+//! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal (ms) |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next look (ms) |
 //! | `rollcall:{pN}:facts:<page>` | hash | `<kind>:<unit>` → facts, see `engine/encoding.rs` |
+//! | `rollcall:{pN}:noted` | set | pages on which another than the owner changed something that the owner has not read yet |
 //! | `rollcall:{pN}:records` | zset | record ids by time of detection (ms) |
 //! | `rollcall:{pN}:open` | zset | the same, of open records only |
 //! | `rollcall:{pN}:closed` | zset | ids of closed records by time of closing (ms) |
@@ -79,8 +85,28 @@ impl Keys {
         format!("{}:{{hearing}}:heard", self.prefix)
     }
 
+    pub fn members(&self) -> String {
+        format!("{}:{{hearing}}:members", self.prefix)
+    }
+
+    pub fn floors(&self) -> String {
+        format!("{}:{{hearing}}:floors", self.prefix)
+    }
+
+    pub fn session(&self, client_id: &str) -> String {
+        format!("{}:{{hearing}}:session:{client_id}", self.prefix)
+    }
+
     pub fn blind(&self) -> String {
         format!("{}:{{hearing}}:blind", self.prefix)
+    }
+
+    pub fn roster(&self) -> String {
+        format!("{}:{{hearing}}:roster", self.prefix)
+    }
+
+    pub fn clock(&self) -> String {
+        format!("{}:{{hearing}}:clock", self.prefix)
     }
 
     /// The outbox of a partition; the one after the last partition's is that of hearing.
@@ -106,19 +132,29 @@ impl Keys {
         format!("{}:{{p{}}}:alive:{unit}", self.prefix, self.partition(unit))
     }
 
-    /// The page of facts that holds a unit. The high part of the checksum, whose low part made the
-    /// partition.
-    pub fn facts(&self, unit: &Unit) -> String {
+    /// What the expiry keys of a partition begin with; the name of the unit follows.
+    pub fn begin_alive(&self, partition: u16, key: &mut String) {
+        key.clear();
+        key.extend([self.prefix.as_str(), ":{p", &partition.to_string(), "}:alive:"]);
+    }
+
+    /// The number of the page that holds the facts of a unit: the high part of the checksum, whose low
+    /// part made the partition.
+    pub fn page(&self, unit: &Unit) -> u32 {
         let crc = crate::engine::crc16(crate::engine::name_bytes(unit));
-        let page = u32::from(crc / self.partitions) % self.pages();
-        self.facts_page(self.partition(unit), page)
+        u32::from(crc / self.partitions) % self.pages()
+    }
+
+    /// The partition and the page of a unit.
+    pub fn home(&self, unit: &Unit) -> (u16, u32) {
+        (self.partition(unit), self.page(unit))
     }
 
     pub fn facts_page(&self, partition: u16, page: u32) -> String {
         format!("{}:{{p{partition}}}:facts:{page}", self.prefix)
     }
 
-    /// A key that a partition has once: `deadlines`, `records`, `open`, `closed`, `archive`,
+    /// A key that a partition has once: `deadlines`, `noted`, `records`, `open`, `closed`, `archive`,
     /// `groups`, `over`, `notifications`, `owed`, `attempts`.
     pub fn in_partition(&self, partition: u16, name: &str) -> String {
         format!("{}:{{p{partition}}}:{name}", self.prefix)
@@ -152,7 +188,11 @@ mod tests {
         let keys = Keys::new("rollcall", 16);
         let unit: Unit = "detector:a}:alive:b".parse().unwrap();
         let key = keys.alive(&unit);
-        assert_eq!(keys.unit_of_alive(&key), Some(unit));
+        assert_eq!(keys.unit_of_alive(&key), Some(unit.clone()));
+        let mut written = "of another".to_owned();
+        keys.begin_alive(keys.partition(&unit), &mut written);
+        unit.write_into(&mut written);
+        assert_eq!(written, key);
         for other in [key.replacen("rollcall", "other", 1), key.replacen("{p", "{p9", 1), "x".into()] {
             assert_eq!(keys.unit_of_alive(&other), None, "{other}");
         }
@@ -164,7 +204,8 @@ mod tests {
         let mut pages = std::collections::HashMap::<String, u32>::new();
         for n in 0..160_000 {
             let unit: Unit = format!("detector:unit-{n:06}").parse().unwrap();
-            *pages.entry(keys.facts(&unit)).or_default() += 1;
+            let (partition, page) = keys.home(&unit);
+            *pages.entry(keys.facts_page(partition, page)).or_default() += 1;
         }
         // Ten to a page on average. Redis packs up to 128 fields of a hash.
         assert!(pages.len() > 16_000, "only {} pages are used", pages.len());

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use redis::pipe;
+use tokio::sync::Notify;
 
 use super::examination::Condition;
 use super::{Engine, EngineError, Result, Warning};
@@ -30,6 +31,7 @@ mod hints;
 mod keys;
 mod outbox;
 mod queries;
+mod roster;
 mod scripts;
 mod topology;
 mod units;
@@ -47,6 +49,8 @@ pub struct RedisEngine {
     ledger: tokio::sync::Mutex<(i64, Hearing)>,
     fleet: String,
     telemetry: Arc<Telemetry>,
+    /// Rung when it is told that an instance came or went.
+    roster_changed: Arc<Notify>,
 }
 
 impl RedisEngine {
@@ -66,6 +70,7 @@ impl RedisEngine {
             ledger: Default::default(),
             fleet,
             telemetry,
+            roster_changed: Arc::default(),
         })
     }
 }

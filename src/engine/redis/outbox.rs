@@ -12,17 +12,16 @@ use super::hearing::parse_interval;
 use crate::engine::json::from_json;
 use crate::engine::{EngineError, Entry, News, Position, Result};
 
-/// The oldest entries of every outbox.
-pub(super) async fn oldest(engine: &RedisEngine, limit: usize) -> Result<Vec<Entry>> {
-    let outboxes = engine.keys.outboxes();
-    let each = limit.div_ceil(outboxes.into()).max(1);
+/// The oldest entries of these outboxes.
+pub(super) async fn oldest(engine: &RedisEngine, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
+    let each = limit.div_ceil(outboxes.len().max(1)).max(1);
     let mut pipe = pipe();
-    for outbox in 0..outboxes {
-        pipe.xrange_count(engine.keys.outbox(outbox), "-", "+", each);
+    for outbox in outboxes {
+        pipe.xrange_count(engine.keys.outbox(*outbox), "-", "+", each);
     }
     let replies: Vec<StreamRangeReply> = engine.topology.send("outbox", &pipe).await?;
     let mut entries = Vec::new();
-    for (outbox, reply) in (0..outboxes).zip(replies) {
+    for (&outbox, reply) in outboxes.iter().zip(replies) {
         for stream_id in reply.ids {
             match news(&stream_id) {
                 Ok(news) => entries.push(Entry { position: Position { outbox, id: stream_id.id }, news }),

@@ -3,14 +3,17 @@
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use redis::pipe;
+use redis::{FromRedisValue, pipe};
 
 use super::RedisEngine;
 use super::units::{parse_unit, snapshot};
 use crate::clock::Timestamp;
 use crate::engine::json::from_json;
 use crate::engine::{Queries, Result};
-use crate::presence::{OfflineRecord, RecordId, Snapshot};
+use crate::presence::{OfflineRecord, RecordId, Snapshot, Unit};
+
+/// The most notes of a partition that are taken at a time; the rest stays for the next.
+const MOST_NOTED: u32 = 64;
 
 /// The most records of a partition that are removed in one step.
 const MOST_REMOVED: usize = 500;
@@ -59,23 +62,38 @@ impl Queries for RedisEngine {
         if facts.is_empty() {
             return Ok(Vec::new());
         }
-        let mut alive = redis::cmd("MGET");
-        let mut key = self.keys.in_partition(partition, "alive:");
-        let prefix = key.len();
-        for (name, _) in &facts {
-            key.truncate(prefix);
-            key.push_str(name);
-            alive.arg(&key);
-        }
-        let mut pipe = pipe();
-        pipe.add_command(alive);
-        let (alive,): (Vec<Option<String>>,) = self.topology.send("alive", &pipe).await?;
+        let names = facts.iter().map(|(name, _)| name.as_str());
+        let alive: Vec<Option<String>> = self.read_alive(partition, names).await?;
         let whole = facts.into_iter().zip(alive);
         whole.map(|((name, stored), alive)| snapshot(parse_unit(&name)?, alive, Some(stored))).collect()
     }
 
-    async fn forget_records(&self, before: Timestamp) -> Result<usize> {
-        let steps = (0..self.keys.partitions()).map(|partition| async move {
+    async fn alive(&self, partition: u16, names: &[&str]) -> Result<Vec<Option<Timestamp>>> {
+        let alive: Vec<Option<i64>> = self.read_alive(partition, names.iter().copied()).await?;
+        Ok(alive.into_iter().map(|ms| ms.map(Timestamp::from_millis)).collect())
+    }
+
+    async fn note(&self, units: &[&Unit]) -> Result<()> {
+        let mut pipe = pipe();
+        for unit in units {
+            let noted = self.keys.in_partition(self.keys.partition(unit), "noted");
+            pipe.sadd(noted, self.keys.page(unit)).ignore();
+        }
+        if pipe.is_empty() { Ok(()) } else { self.topology.send("note", &pipe).await }
+    }
+
+    async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>> {
+        let mut pipe = pipe();
+        for partition in partitions {
+            pipe.cmd("SPOP").arg(self.keys.in_partition(*partition, "noted")).arg(MOST_NOTED);
+        }
+        let noted: Vec<Vec<u32>> = self.topology.send("noted", &pipe).await?;
+        let pages = partitions.iter().zip(noted);
+        Ok(pages.flat_map(|(partition, pages)| pages.into_iter().map(|page| (*partition, page))).collect())
+    }
+
+    async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize> {
+        let steps = partitions.iter().map(|&partition| async move {
             let mut script = self.scripts.forget_records.prepare_invoke();
             for name in ["records", "archive", "closed"] {
                 script.key(self.keys.in_partition(partition, name));
@@ -88,6 +106,26 @@ impl Queries for RedisEngine {
 }
 
 impl RedisEngine {
+    /// The values of the expiry keys of some units of a partition.
+    async fn read_alive<T: FromRedisValue>(
+        &self,
+        partition: u16,
+        names: impl Iterator<Item = &str>,
+    ) -> Result<T> {
+        let mut alive = redis::cmd("MGET");
+        let mut key = self.keys.in_partition(partition, "alive:");
+        let prefix = key.len();
+        for name in names {
+            key.truncate(prefix);
+            key.push_str(name);
+            alive.arg(&key);
+        }
+        let mut pipe = pipe();
+        pipe.add_command(alive);
+        let (values,): (T,) = self.topology.send("alive", &pipe).await?;
+        Ok(values)
+    }
+
     /// The newest record ids of a partition, strictly before a place in the order (time, id).
     async fn newest(
         &self,

@@ -6,12 +6,15 @@ use redis::Script;
 pub struct Scripts {
     pub apply: Script,
     pub advance: Script,
+    pub attend: Script,
+    pub depart: Script,
     pub join: Script,
     pub seal: Script,
     pub lease: Script,
     pub finish: Script,
     pub tidy: Script,
     pub forget_records: Script,
+    pub renew: Script,
 }
 
 impl Scripts {
@@ -19,12 +22,15 @@ impl Scripts {
         Scripts {
             apply: Script::new(include_str!("scripts/apply.lua")),
             advance: Script::new(include_str!("scripts/advance.lua")),
+            attend: Script::new(include_str!("scripts/attend.lua")),
+            depart: Script::new(include_str!("scripts/depart.lua")),
             join: Script::new(include_str!("scripts/join.lua")),
             seal: Script::new(include_str!("scripts/seal.lua")),
             lease: Script::new(include_str!("scripts/lease.lua")),
             finish: Script::new(include_str!("scripts/finish.lua")),
             tidy: Script::new(include_str!("scripts/tidy.lua")),
             forget_records: Script::new(include_str!("scripts/forget_records.lua")),
+            renew: Script::new(include_str!("scripts/renew.lua")),
         }
     }
 }

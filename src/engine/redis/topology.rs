@@ -7,11 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::io::tcp::TcpSettings;
 use redis::{
     Client, ErrorKind, FromRedisValue, IntoConnectionInfo, Pipeline, ProtocolVersion, RedisError,
-    ScriptInvocation, ServerErrorKind,
+    RedisResult, ScriptInvocation, ServerErrorKind, Value,
 };
 use tokio::time::Instant;
 
@@ -52,11 +53,28 @@ impl Topology {
         self.client.clone()
     }
 
-    /// Sends commands as one batch. `name` is what the batch does, for metrics and errors.
+    /// Sends commands as one batch. `name` is what the batch does, for metrics and errors. A batch
+    /// of none is not sent: nothing was asked, as by an instance that owns no partition.
     pub async fn send<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
+        if pipe.is_empty() {
+            let nothing = redis::from_redis_value(redis::Value::Array(Vec::new()));
+            return nothing.map_err(|error| EngineError::Damaged(format!("{name}: {error}")));
+        }
         let began = Instant::now();
         let answer = pipe.query_async(&mut self.connection.clone()).await;
         self.judge(name, began, answer)
+    }
+
+    /// Sends commands as one batch, at least one, and lets `read` have what the server said to each.
+    pub async fn send_raw<T>(
+        &self,
+        name: &'static str,
+        pipe: &Pipeline,
+        read: impl FnOnce(Vec<Value>) -> RedisResult<T>,
+    ) -> Result<T> {
+        let began = Instant::now();
+        let answers = self.connection.clone().send_packed_commands(pipe, 0, pipe.len()).await;
+        self.judge(name, began, answers.and_then(first_error).and_then(read))
     }
 
     /// Runs a script; one that the server does not know is loaded first.
@@ -70,7 +88,7 @@ impl Topology {
         self.judge(name, began, answer)
     }
 
-    fn judge<T>(&self, name: &'static str, began: Instant, answer: redis::RedisResult<T>) -> Result<T> {
+    fn judge<T>(&self, name: &'static str, began: Instant, answer: RedisResult<T>) -> Result<T> {
         self.telemetry.engine_command(name, began.elapsed());
         match answer {
             Ok(answer) => {
@@ -83,6 +101,24 @@ impl Topology {
                 Err(error)
             }
         }
+    }
+}
+
+/// Awaits steps in order, few of them under way at once. A server works off whatever one client has
+/// sent before it turns to the next one, so a hundred scripts that are sent together keep everybody
+/// else waiting for as long as all of them take.
+pub async fn few_at_once<T>(steps: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
+    stream::iter(steps).buffered(UNDER_WAY).try_collect().await
+}
+
+/// How many scripts of one step are under way at once: while one runs, the next is there.
+const UNDER_WAY: usize = 2;
+
+/// What the server said, unless it refused something.
+fn first_error(answers: Vec<Value>) -> RedisResult<Vec<Value>> {
+    match answers.iter().find(|answer| matches!(answer, Value::ServerError(_))) {
+        None => Ok(answers),
+        Some(error) => Err(error.clone().extract_error().expect_err("it is one")),
     }
 }
 
@@ -102,8 +138,16 @@ fn client(config: &Config) -> redis::RedisResult<Client> {
     if let Some(password) = &config.password {
         login = login.set_password(password);
     }
+    Client::open(info.set_redis_settings(login).set_tcp_settings(tcp()))
+}
+
+/// What was not taken by the server in the time of an answer is dropped: a heartbeat that sets out
+/// again when a cable is plugged in would overwrite all that others have written since.
+fn tcp() -> TcpSettings {
     let tcp = TcpSettings::default().set_nodelay(true);
-    Client::open(info.set_redis_settings(login).set_tcp_settings(tcp))
+    #[cfg(target_os = "linux")]
+    let tcp = tcp.set_user_timeout(RESPONSE);
+    tcp
 }
 
 /// What a failure means, and what to do about it.

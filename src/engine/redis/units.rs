@@ -3,12 +3,21 @@
 //! # Why batches of a few hundred
 //! A pipeline of 200 heartbeats keeps the server busy for about a millisecond. Longer ones gain
 //! nothing and make everybody else wait; several are under way at once.
-
-use std::collections::BTreeMap;
+//!
+//! # Why by page
+//! When very many units are due at once, reading and applying go page by page: one command for all
+//! facts on a page. That reads a unit in 1.6 µs of the server's time instead of 2.5. Applying takes
+//! ten times as long, and most of that are the places of the unit and of its record in sorted sets.
+//!
+//! # Why heartbeats are packed by hand
+//! Redis writes a heartbeat in three microseconds, and whoever feeds it has no more than that. So
+//! a batch is sorted by partition, what the keys of a partition have in common is written once, each
+//! command is given its room at once, and answers are read as they came. What is left is mostly the
+//! allocator: each command is two pieces of memory, and each answer one that another thread frees.
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
-use redis::{Pipeline, pipe};
+use redis::{Cmd, Pipeline, Value, pipe};
 
 use super::RedisEngine;
 use crate::clock::Timestamp;
@@ -17,10 +26,17 @@ use crate::engine::{EngineError, LARGEST_STEP, Refresh, Result, UnitStore, encod
 use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
 
 const BATCH: usize = 200;
+/// Room for a `SET` of an expiry key, without the key.
+const SET_BYTES: usize = 48;
+/// Room for a look at a unit whose name is about as long as most.
+const LOOK_BYTES: usize = 48;
+
+/// The arguments of `apply.lua` for each change.
+const COLUMNS: usize = 11;
 
 #[async_trait]
 impl UnitStore for RedisEngine {
-    async fn refresh(&self, beats: &[Refresh]) -> Result<Vec<bool>> {
+    async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
         let answers = try_join_all(beats.chunks(BATCH).map(|batch| self.refresh_batch(batch))).await?;
         Ok(answers.into_iter().flatten().collect())
     }
@@ -31,12 +47,12 @@ impl UnitStore for RedisEngine {
     }
 
     async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
-        let mut partitions: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
-        for (place, (seen, _)) in changes.iter().enumerate() {
-            partitions.entry(self.keys.partition(&seen.unit)).or_default().push(place);
-        }
-        let steps = partitions.iter().flat_map(|(partition, places)| {
-            places.chunks(BATCH).map(|places| self.apply_step(*partition, places, changes))
+        let unit = |place: &usize| &changes[*place].0.unit;
+        let mut places: Vec<usize> = (0..changes.len()).collect();
+        places.sort_by_cached_key(|place| (self.keys.home(unit(place)), unit(place).clone()));
+        let partition = |place: &usize| self.keys.partition(unit(place));
+        let steps = places.chunk_by(|a, b| partition(a) == partition(b)).flat_map(|places| {
+            places.chunks(BATCH).map(|step| self.apply_step(partition(&step[0]), step, changes))
         });
         let mut applied = vec![false; changes.len()];
         for (place, answer) in try_join_all(steps).await?.into_iter().flatten() {
@@ -54,35 +70,55 @@ impl UnitStore for RedisEngine {
         let mut pipe = pipe();
         pipe.zrangebyscore_limit(deadlines, "-inf", until.as_millis(), skip as isize, limit as isize);
         let (names,): (Vec<String>,) = self.topology.send("due", &pipe).await?;
-        names.iter().map(|name| parse_unit(name)).collect()
+        let mut units = names.iter().map(|name| parse_unit(name)).collect::<Result<Vec<Unit>>>()?;
+        units.sort_by_cached_key(|unit| self.keys.page(unit));
+        Ok(units)
     }
 
-    async fn first_looks(&self) -> Result<Vec<Option<Timestamp>>> {
+    async fn first_looks(&self) -> Result<Vec<Option<(Timestamp, String)>>> {
         let keys = (0..self.keys.partitions()).map(|p| self.keys.in_partition(p, "deadlines"));
-        first_scores(self, "first_looks", keys).await
+        firsts(self, "first_looks", keys).await
     }
 }
 
 impl RedisEngine {
-    async fn refresh_batch(&self, beats: &[Refresh]) -> Result<Vec<bool>> {
-        let mut pipe = pipe();
-        let mut looks: BTreeMap<u16, Vec<(i64, String)>> = BTreeMap::new();
-        for beat in beats {
-            set_alive(&mut pipe, &self.keys.alive(&beat.unit), beat.at.as_millis(), beat);
-            let look = (beat.look.as_millis(), beat.unit.to_string());
-            looks.entry(self.keys.partition(&beat.unit)).or_default().push(look);
-        }
-        for (partition, looks) in looks {
+    async fn refresh_batch(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
+        let numbered = beats.iter().enumerate();
+        let mut places: Vec<(u16, usize)> =
+            numbered.map(|(place, beat)| (self.keys.partition(beat.unit), place)).collect();
+        // Two heartbeats of one unit stay in order.
+        places.sort_unstable();
+        let mut pipe = Pipeline::with_capacity(beats.len() + usize::from(self.keys.partitions()).min(BATCH));
+        let mut key = String::new();
+        for places in places.chunk_by(|a, b| a.0 == b.0) {
+            let partition = places[0].0;
+            self.keys.begin_alive(partition, &mut key);
+            let name = key.len();
             // Brings a look forward where the allowed silence is shorter than it was; never back.
-            let zadd = pipe.cmd("ZADD").arg(self.keys.in_partition(partition, "deadlines"));
-            zadd.arg("XX").arg("LT");
-            for (look, unit) in looks {
-                zadd.arg(look).arg(unit);
+            let mut looks = Cmd::with_capacity(4 + 2 * places.len(), 64 + LOOK_BYTES * places.len());
+            looks.arg("ZADD").arg(self.keys.in_partition(partition, "deadlines")).arg("XX").arg("LT");
+            for (_, place) in places {
+                let beat = &beats[*place];
+                key.truncate(name);
+                beat.unit.write_into(&mut key);
+                set_alive(&mut pipe, &key, beat.at.as_millis(), beat);
+                looks.arg(beat.look.as_millis()).arg(&key[name..]);
             }
-            zadd.ignore();
+            pipe.add_command(looks);
         }
-        let before: Vec<Option<i64>> = self.topology.send("refresh", &pipe).await?;
-        let newer: Vec<(&Refresh, i64)> = beats
+        let answers = |answers: Vec<Value>| {
+            let mut before = vec![None; beats.len()];
+            let mut answers = answers.into_iter();
+            for places in places.chunk_by(|a, b| a.0 == b.0) {
+                for ((_, place), answer) in places.iter().zip(&mut answers) {
+                    before[*place] = redis::from_redis_value::<Option<i64>>(answer)?;
+                }
+                answers.next();
+            }
+            Ok(before)
+        };
+        let before = self.topology.send_raw("refresh", &pipe, answers).await?;
+        let newer: Vec<(&Refresh<'_>, i64)> = beats
             .iter()
             .zip(&before)
             .filter_map(|(beat, before)| before.filter(|b| *b > beat.at.as_millis()).map(|b| (beat, b)))
@@ -93,11 +129,11 @@ impl RedisEngine {
 
     /// Heartbeats arrived out of order and the older overwrote the newer: the newer goes back. If
     /// an even newer one was overwritten by that, it goes back in turn, until the largest stands.
-    async fn restore(&self, mut overwritten: Vec<(&Refresh, i64)>) -> Result<()> {
+    async fn restore(&self, mut overwritten: Vec<(&Refresh<'_>, i64)>) -> Result<()> {
         while !overwritten.is_empty() {
             let mut pipe = pipe();
             for (beat, at) in &overwritten {
-                set_alive(&mut pipe, &self.keys.alive(&beat.unit), *at, beat);
+                set_alive(&mut pipe, &self.keys.alive(beat.unit), *at, beat);
             }
             let before: Vec<Option<i64>> = self.topology.send("restore", &pipe).await?;
             overwritten = overwritten
@@ -110,17 +146,33 @@ impl RedisEngine {
     }
 
     async fn read_step(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
+        let mut places: Vec<usize> = (0..units.len()).collect();
+        let home = |place: &usize| self.keys.home(&units[*place]);
+        places.sort_by_cached_key(home);
         let mut pipe = pipe();
-        for unit in units {
-            pipe.get(self.keys.alive(unit));
-            pipe.hget(self.keys.facts(unit), unit.to_string());
+        // Keys before facts, and what is in the same place in one command.
+        for places in places.chunk_by(|a, b| home(a).0 == home(b).0) {
+            pipe.mget(places.iter().map(|&place| self.keys.alive(&units[place])).collect::<Vec<_>>());
         }
-        let values: Vec<Option<String>> = self.topology.send("read", &pipe).await?;
-        let mut values = values.into_iter();
-        let mut next = || values.next().flatten();
-        units.iter().map(|unit| snapshot(unit.clone(), next(), next())).collect()
+        for places in places.chunk_by(|a, b| home(a) == home(b)) {
+            let (partition, page) = home(&places[0]);
+            let get = pipe.cmd("HMGET").arg(self.keys.facts_page(partition, page));
+            for &place in places {
+                get.arg(units[place].to_string());
+            }
+        }
+        let values: Vec<Vec<Option<String>>> = self.topology.send("read", &pipe).await?;
+        let mut values: Vec<Option<String>> = values.into_iter().flatten().collect();
+        let facts = values.split_off(places.len().min(values.len()));
+        let mut found: Vec<Option<Snapshot>> = vec![None; units.len()];
+        for ((place, alive), facts) in places.into_iter().zip(values).zip(facts) {
+            found[place] = Some(snapshot(units[place].clone(), alive, facts)?);
+        }
+        let missing = || EngineError::Damaged("redis answered less than it was asked for".to_owned());
+        found.into_iter().map(|found| found.ok_or_else(missing)).collect()
     }
 
+    /// `places` by page, and those of one unit one after the other.
     async fn apply_step(
         &self,
         partition: u16,
@@ -132,11 +184,22 @@ impl RedisEngine {
             script.key(self.keys.in_partition(partition, name));
         }
         script.key(self.keys.outbox(partition));
+        let page = |place: usize| self.keys.page(&changes[place].0.unit);
+        let pages: Vec<(u32, usize)> =
+            places.chunk_by(|a, b| page(*a) == page(*b)).map(|on| (page(on[0]), on.len())).collect();
+        script.arg(pages.len());
+        for (page, count) in pages {
+            script.key(self.keys.facts_page(partition, page)).arg(count);
+        }
+        let mut rows = Vec::with_capacity(places.len());
         for &place in places {
             let (seen, change) = &changes[place];
-            script.key(self.keys.alive(&seen.unit)).key(self.keys.facts(&seen.unit));
-            for argument in arguments(seen, change)? {
-                script.arg(argument);
+            script.key(self.keys.alive(&seen.unit));
+            rows.push(arguments(seen, change)?);
+        }
+        for column in 0..COLUMNS {
+            for row in &rows {
+                script.arg(&row[column]);
             }
         }
         let answers: Vec<u8> = self.topology.run("apply", &script).await?;
@@ -144,13 +207,15 @@ impl RedisEngine {
     }
 }
 
-fn set_alive(pipe: &mut Pipeline, key: &str, at: i64, beat: &Refresh) {
+fn set_alive(pipe: &mut Pipeline, key: &str, at: i64, beat: &Refresh<'_>) {
     let ttl = beat.ttl.as_millis() as u64;
-    pipe.cmd("SET").arg(key).arg(at).arg("PX").arg(ttl).arg("XX").arg("GET");
+    let mut set = Cmd::with_capacity(7, SET_BYTES + key.len());
+    set.arg("SET").arg(key).arg(at).arg("PX").arg(ttl).arg("XX").arg("GET");
+    pipe.add_command(set);
 }
 
-/// The eleven arguments of `apply.lua` for one change.
-fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; 11]> {
+/// The arguments of `apply.lua` for one change, one for each column.
+fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
     let (value, ttl) = match change.key {
         KeyChange::Keep => (String::new(), String::new()),
         KeyChange::Delete => ("-".to_owned(), String::new()),
@@ -217,19 +282,19 @@ pub(super) fn parse_unit(name: &str) -> Result<Unit> {
     })
 }
 
-/// The smallest score of each of several sorted sets.
-pub(super) async fn first_scores(
+/// The first member of each of several sorted sets, and its score.
+async fn firsts(
     engine: &RedisEngine,
     name: &'static str,
     keys: impl Iterator<Item = String>,
-) -> Result<Vec<Option<Timestamp>>> {
+) -> Result<Vec<Option<(Timestamp, String)>>> {
     let mut pipe = pipe();
     for key in keys {
         pipe.zrange_withscores(key, 0, 0);
     }
     let firsts: Vec<Vec<(String, f64)>> = engine.topology.send(name, &pipe).await?;
-    let first = |first: Vec<(String, f64)>| first.first().map(|(_, at)| Timestamp::from_millis(*at as i64));
-    Ok(firsts.into_iter().map(first).collect())
+    let first = |(member, at)| (Timestamp::from_millis(at as i64), member);
+    Ok(firsts.into_iter().map(|found| found.into_iter().next().map(first)).collect())
 }
 
 /// The smallest score of several sorted sets.
@@ -238,5 +303,5 @@ pub(super) async fn first_score(
     name: &'static str,
     keys: impl Iterator<Item = String>,
 ) -> Result<Option<Timestamp>> {
-    Ok(first_scores(engine, name, keys).await?.into_iter().flatten().min())
+    Ok(firsts(engine, name, keys).await?.into_iter().flatten().map(|(at, _)| at).min())
 }

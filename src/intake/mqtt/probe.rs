@@ -10,7 +10,8 @@
 use anyhow::bail;
 use rumqttc::{Event, Packet};
 
-use super::{Session, describe, leave};
+use super::words::describe;
+use super::{Session, leave};
 use crate::intake::{Config, Template};
 
 /// Connects, subscribes as intake would, and leaves. Takes as long as the broker does; the caller
@@ -21,17 +22,19 @@ pub async fn probe(config: &Config) -> anyhow::Result<()> {
     for (text, kind) in &alone.topics {
         filters.push(Template::parse(text, kind.clone())?.filter());
     }
-    let mut session = Session::new(&alone, filters)?;
+    let mut session = Session::new(&alone, "check", filters)?;
     session.client_id = format!("{}-check-{:08x}", config.client_id, rand::random::<u32>());
     session.expiry = None;
-    let (client, mut events) = session.open();
+    let (client, mut events) = session.open(1);
     let wrong = loop {
         match events.poll().await {
-            Ok(Event::Incoming(Packet::ConnAck(_))) => match session.subscribe(&client) {
+            Ok(Event::Incoming(Packet::ConnAck(_))) => match session.subscribe(&client, &session.first) {
                 Ok(()) => continue,
                 Err(why) => break Some(why),
             },
-            Ok(Event::Incoming(Packet::SubAck(answer))) => break session.granted(&answer).err(),
+            Ok(Event::Incoming(Packet::SubAck(answer))) => {
+                break session.granted(&answer, &session.first).err();
+            }
             Ok(_) => {}
             Err(error) => bail!("{}: {}", session.address, describe(&error)),
         }

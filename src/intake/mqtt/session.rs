@@ -15,56 +15,121 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use rumqttc::{
-    AckMode, AsyncClient, EventLoop, MqttOptions, NetworkOptions, PersistedAckMode, PersistedSession, QoS,
-    RetainForwardRule, SessionStore, SessionStoreError, SessionStoreKey, SubAck, SubscribeFilterInput,
-    SubscribeReasonCode,
+    AckMode, AsyncClient, Broker, EventLoop, LastWill, MqttOptions, NetworkOptions, PersistedAckMode,
+    PersistedSession, QoS, RetainForwardRule, SessionStore, SessionStoreError, SessionStoreKey, SubAck,
+    SubscribeFilterInput, SubscribeReasonCode, TlsConfiguration, Transport,
 };
 
 use super::LARGEST_PACKET;
-use crate::address::BrokerAddress;
-use crate::intake::{CONNECTION, Config, canary};
+use crate::address::{BrokerAddress, Scheme};
+use crate::engine::Member;
+use crate::intake::{Config, MAIN, Tls, TlsFiles, canary, drops};
 
 /// Canaries on their way to the broker; the default would reserve 14 MB for them.
 const OUTGOING: u16 = 16;
 
+/// A member that hears nothing at all for this long, or for three canaries, is deaf.
+const DEAF: Duration = Duration::from_secs(3);
+/// A member of which nothing was recorded for this long, or for five canaries, is of no use.
+const UNPROVED: Duration = Duration::from_secs(10);
+/// Added to the time after which a broker drops a member, for a broker that is slow to notice.
+const MARGIN: Duration = Duration::from_secs(5);
+
 /// Whom to connect to, as whom, and what to ask for.
 pub(in crate::intake) struct Session {
     pub(super) address: BrokerAddress,
+    /// There is one where the address wants it.
+    tls: Option<Tls>,
     pub(super) client_id: String,
+    /// Name of the shared subscription that it is a member of, if it is.
+    pub(in crate::intake) share: Option<String>,
     pub(super) credentials: Option<(String, String)>,
     /// Kept by the broker while we are away; `None`: it begins anew with every connection.
-    pub(super) expiry: Option<u32>,
+    pub(in crate::intake) expiry: Option<u32>,
     pub(super) qos: QoS,
-    pub(super) filters: Vec<String>,
+    /// What is asked for at once.
+    pub(super) first: Vec<Wish>,
+    /// What a member asks for when it attends.
+    pub(super) shared: Vec<Wish>,
     pub(super) keep_alive: Duration,
     pub(super) window: u16,
+    pub(super) patience: Patience,
+}
+
+/// Something to subscribe to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    pub filter: String,
+    qos: QoS,
+    /// Whether what was kept from before is wanted too.
+    kept: bool,
+}
+
+/// How long a connection may be silent.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Before it counts as dead.
+    pub silence: Duration,
+    /// What is asked of a member that attends.
+    pub of_member: Option<MemberPatience>,
+}
+
+/// How long a member that attends may be of no use: see `visit`.
+#[derive(Clone, Copy, Debug)]
+pub struct MemberPatience {
+    pub silence: Duration,
+    pub unproved: Duration,
 }
 
 impl Session {
-    /// A session for everything that fits `filters` and for the canaries.
-    pub fn new(config: &Config, filters: Vec<String>) -> anyhow::Result<Session> {
-        let shared = !config.share.is_empty();
-        let filters = filters.into_iter().chain([canary::FILTER.to_owned()]);
-        let filters = match shared {
-            false => filters.collect(),
-            true => filters.map(|filter| format!("$share/{}/{filter}", config.share)).collect(),
-        };
+    /// The session of connection `name` for everything that fits `filters`, and for the canaries.
+    pub fn new(config: &Config, name: &str, filters: Vec<String>) -> anyhow::Result<Session> {
+        let is_member = !config.share.is_empty();
+        let qos = qos(config.qos);
+        let wish = |filter: String| Wish { filter, qos, kept: false };
         // Instances that share a subscription may share a configuration, but not a client id. A
         // persistent session needs the same one each time.
-        let client_id = match shared {
-            false => format!("{}-{CONNECTION}", config.client_id),
-            true => format!("{}-{CONNECTION}-{:08x}", config.client_id, rand::random::<u32>()),
+        let client_id = match is_member {
+            false => format!("{}-{name}", config.client_id),
+            true => format!("{}-{name}-{:08x}", config.client_id, rand::random::<u32>()),
         };
+        let own = wish(canary::topic(&client_id));
+        let fleet = filters.into_iter();
+        let (first, shared): (Vec<Wish>, Vec<Wish>) = match is_member {
+            false => (fleet.map(wish).chain([own]).collect(), Vec::new()),
+            true => {
+                let gone = Wish { filter: canary::GONE_FILTER.to_owned(), qos: QoS::AtLeastOnce, kept: true };
+                let shared = fleet.map(|filter| wish(format!("$share/{}/{filter}", config.share)));
+                (vec![own, gone], shared.collect())
+            }
+        };
+        let kept = Wish { filter: drops::TOPIC.to_owned(), qos: QoS::AtMostOnce, kept: true };
+        let watched = (config.watch_sys && name == MAIN).then_some(kept);
+        let first = first.into_iter().chain(watched).collect();
+        let of_member = is_member.then(|| MemberPatience {
+            silence: DEAF.max(3 * config.canary_period),
+            unproved: UNPROVED.max(5 * config.canary_period),
+        });
         let expiry = u32::try_from(config.session_expiry.as_secs()).unwrap_or(u32::MAX);
+        let address: BrokerAddress = config.url.parse()?;
+        let tls = match &config.tls {
+            _ if !address.scheme.is_secure() => None,
+            Some(tls) => Some(tls.clone()),
+            None => Some(Tls::read(&TlsFiles::default())?),
+        };
         Ok(Session {
-            address: config.url.parse()?,
+            address,
+            tls,
             client_id,
+            share: is_member.then(|| config.share.clone()),
             credentials: config.credentials.clone(),
-            expiry: (!shared).then_some(expiry),
-            qos: qos(config.qos),
-            filters,
+            expiry: (!is_member).then_some(expiry),
+            qos,
+            first,
+            shared,
             keep_alive: config.keep_alive,
             window: config.receive_maximum,
+            patience: Patience { silence: 2 * config.keep_alive, of_member },
         })
     }
 
@@ -73,10 +138,22 @@ impl Session {
         &self.client_id
     }
 
-    /// A client that is not connected yet, and what it does when polled.
-    pub fn open(&self) -> (AsyncClient, EventLoop) {
-        let broker = (self.address.host.clone(), self.address.port);
-        let mut options = MqttOptions::new(&self.client_id, broker);
+    /// Connection `number` as a member of the shared subscription, if it is one.
+    pub fn member(&self, connection: u64) -> Option<Member> {
+        let share = self.share.clone()?;
+        Some(Member { share, client_id: self.client_id.clone(), connection })
+    }
+
+    /// How long after its last proof the broker is certain to have dropped a member: it closes its
+    /// connection itself, and if the broker does not see that, it misses the member's pings.
+    pub fn release(&self, keep_alive: Duration) -> Duration {
+        let unproved = self.patience.of_member.map_or(UNPROVED, |of_member| of_member.unproved);
+        unproved + keep_alive * 3 / 2 + MARGIN
+    }
+
+    /// A client that is not connected yet, for connection `number`, and what it does when polled.
+    pub fn open(&self, number: u64) -> (AsyncClient, EventLoop) {
+        let mut options = self.transport();
         let mut network = NetworkOptions::new();
         network.set_tcp_nodelay(true);
         options
@@ -92,6 +169,11 @@ impl Session {
         if self.expiry.is_some() {
             options.set_session_store(NothingOwed);
         }
+        if let Some(member) = self.member(number) {
+            let topic = canary::gone_topic(&self.client_id);
+            let word = canary::last_word(&member);
+            options.set_last_will(LastWill::new(topic, word, QoS::AtLeastOnce, true, None));
+        }
         if let Some((name, password)) = &self.credentials {
             options.set_credentials(name, password.clone());
         }
@@ -99,19 +181,50 @@ impl Session {
         AsyncClient::builder(options).capacity(4 * usize::from(self.window) + 64).build()
     }
 
-    /// Asks for everything.
-    pub fn subscribe(&self, client: &AsyncClient) -> Result<(), String> {
-        let filters = self.filters.iter().map(|filter| {
-            SubscribeFilterInput::new(filter, self.qos).retain_forward_rule(RetainForwardRule::Never)
+    /// How the broker is spoken to.
+    fn transport(&self) -> MqttOptions {
+        let BrokerAddress { scheme, host, port, .. } = &self.address;
+        let tls = || match &self.tls {
+            Some(tls) => TlsConfiguration::Rustls(tls.0.clone()),
+            None => unreachable!("a secure address has settings of TLS"),
+        };
+        let url = self.address.to_string();
+        match scheme {
+            Scheme::Mqtt => MqttOptions::new(&self.client_id, (host.clone(), *port)),
+            Scheme::Mqtts => {
+                let mut options = MqttOptions::new(&self.client_id, (host.clone(), *port));
+                options.set_transport(Transport::tls_with_config(tls()));
+                options
+            }
+            Scheme::Ws => {
+                let broker = Broker::websocket(url).expect("an address is a URL of a websocket");
+                MqttOptions::new(&self.client_id, broker)
+            }
+            Scheme::Wss => MqttOptions::websocket_with_tls_config(&self.client_id, url, tls())
+                .expect("an address is a URL of a websocket"),
+        }
+    }
+
+    /// Asks for this.
+    pub fn subscribe(&self, client: &AsyncClient, wishes: &[Wish]) -> Result<(), String> {
+        let filters = wishes.iter().map(|wish| {
+            let kept = if wish.kept { RetainForwardRule::OnEverySubscribe } else { RetainForwardRule::Never };
+            SubscribeFilterInput::new(&wish.filter, wish.qos).retain_forward_rule(kept)
         });
         client.try_subscribe_many(filters).map_err(|error| format!("subscribing: {error}"))
     }
 
+    /// Asks to be given no more as a member.
+    pub fn unsubscribe(&self, client: &AsyncClient) -> Result<(), String> {
+        let filters = self.shared.iter().map(|wish| wish.filter.clone());
+        client.try_unsubscribe_many(filters).map_err(|error| format!("unsubscribing: {error}"))
+    }
+
     /// Whether the broker gave us everything that we asked for.
-    pub fn granted(&self, answer: &SubAck) -> Result<(), String> {
-        for (filter, code) in self.filters.iter().zip(&answer.return_codes) {
+    pub fn granted(&self, answer: &SubAck, wishes: &[Wish]) -> Result<(), String> {
+        for (Wish { filter, qos: wanted, .. }, code) in wishes.iter().zip(&answer.return_codes) {
             match code {
-                SubscribeReasonCode::Success(qos) if *qos >= self.qos => {}
+                SubscribeReasonCode::Success(qos) if qos >= wanted => {}
                 SubscribeReasonCode::Success(qos) => tracing::warn!(
                     filter,
                     "the broker grants only {qos:?}: heartbeats may be lost between it and Rollcall"
@@ -126,6 +239,11 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// Whether nothing at all was granted.
+pub fn all_refused(answer: &SubAck) -> bool {
+    answer.return_codes.iter().all(|code| !matches!(code, SubscribeReasonCode::Success(_)))
 }
 
 /// QoS 2 is never asked for: a repeated heartbeat is harmless.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::clock::Clock;
 use crate::engine::roll::Rules;
 use crate::intake::{Config, Fields, topic::Template, topic::Topics};
 use crate::presence::{Kind, KindRules};
@@ -14,14 +15,18 @@ const DEAFNESS: Duration = Duration::from_secs(4);
 fn config(share: &str) -> Config {
     Config {
         url: "mqtt://127.0.0.1".to_owned(),
+        tls: None,
         client_id: "me".to_owned(),
         credentials: None,
         share: share.to_owned(),
+        connections: 1,
         qos: 1,
-        keep_alive: Duration::from_secs(30),
+        keep_alive: Duration::from_secs(10),
         session_expiry: Duration::from_secs(3600),
         receive_maximum: WINDOW,
         max_payload: 1024,
+        max_age: Duration::ZERO,
+        watch_sys: false,
         max_batch: 10,
         canary_period: Duration::from_secs(1),
         topics: vec![("units/{unit}".to_owned(), Some("pump".parse().unwrap()))],
@@ -29,76 +34,168 @@ fn config(share: &str) -> Config {
     }
 }
 
-fn connection(room: usize) -> (Connection, mpsc::Receiver<Item>, Clock) {
-    let kind: Kind = "pump".parse().unwrap();
-    let rules: Rules = [(kind.clone(), KindRules::new(kind.clone()))].into();
-    let topics = Topics::new(vec![Template::parse("units/{unit}", Some(kind)).unwrap()], &rules);
-    let clock = Clock::by_hand(Timestamp::from_millis(1_000_000));
-    let session = Session::new(&config(""), topics.filters()).unwrap();
-    let reader = Reader {
-        topics,
-        fields: Fields::default(),
-        client_id: session.client_id().to_owned(),
-        max_payload: 1024,
-        clock: clock.clone(),
-        telemetry: Arc::new(Telemetry::new(&clock)),
-    };
-    let (queue, queued) = mpsc::channel(room);
-    let link = watch::Sender::new(Link::default());
-    let (stop, recorded) = Default::default();
-    (Connection::new(session, reader, queue, link, DEAFNESS, stop, recorded), queued, clock)
+/// A connection that stands and hears, with that much room in its queue.
+struct World {
+    connection: Connection,
+    visit: Visit,
+    queued: mpsc::Receiver<Item>,
+    clock: Clock,
+    _proof: watch::Sender<Proof>,
+}
+
+impl World {
+    fn new(room: usize) -> World {
+        let kind: Kind = "pump".parse().unwrap();
+        let rules: Rules = [(kind.clone(), KindRules::new(kind.clone()))].into();
+        let topics = Topics::new(vec![Template::parse("units/{unit}", Some(kind)).unwrap()], &rules);
+        let clock = Clock::by_hand(Timestamp::from_millis(1_000_000));
+        let session = Session::new(&config(""), "main", topics.filters()).unwrap();
+        let reader = Reader {
+            topics: Arc::new(topics),
+            fields: Fields::default(),
+            client_id: session.client_id().to_owned(),
+            instance: None,
+            max_payload: 1024,
+            max_age: None,
+            clock: clock.clone(),
+            telemetry: Arc::new(Telemetry::new(&clock)),
+        };
+        let (queue, queued) = mpsc::channel(room);
+        let (_proof, proof) = watch::channel(Proof::default());
+        let mut visit = Visit::new(session.open(1).0, session.patience, Instant::now());
+        visit.stage = Stage::Hearing;
+        let connection = Connection {
+            given: Given::new(None, WINDOW, DEAFNESS),
+            name: "main".to_owned(),
+            canaries: Canaries::new(&session, String::new(), Duration::from_secs(1)),
+            session,
+            reader,
+            drops: None,
+            queue: Some(queue),
+            link: watch::Sender::new(Link::default()),
+            proof,
+            deafness: DEAFNESS,
+            deaf_until: Timestamp::ZERO,
+            number: 1,
+            stop: CancellationToken::new(),
+            recorded: CancellationToken::new(),
+        };
+        World { connection, visit, queued, clock, _proof }
+    }
+
+    fn take(&mut self, message: &Publish) -> Result<(), String> {
+        self.connection.take(&mut self.visit, message)
+    }
+
+    fn came(&mut self) -> Vec<Item> {
+        std::iter::from_fn(|| self.queued.try_recv().ok()).collect()
+    }
+
+    fn canary(&self, seq: u64) -> Publish {
+        let canary = Canary { instance: String::new(), seq, sent_at: self.clock.now().as_millis() };
+        Publish::new("rollcall/canary/me-main", QoS::AtMostOnce, canary.to_json(), None)
+    }
 }
 
 fn heartbeat(qos: QoS, pkid: u16) -> Publish {
     Publish { pkid, ..Publish::new("units/7", qos, "", None) }
 }
 
-#[test]
-fn the_last_places_in_the_queue_are_for_messages_that_are_acknowledged() {
-    let (mut connection, mut queued, _) = connection(5);
+#[tokio::test]
+async fn the_last_places_in_the_queue_are_for_messages_that_are_acknowledged() {
+    let mut world = World::new(5);
     for _ in 0..9 {
-        connection.take(&heartbeat(QoS::AtMostOnce, 0)).unwrap();
+        world.take(&heartbeat(QoS::AtMostOnce, 0)).unwrap();
     }
     for pkid in 1..=WINDOW {
-        connection.take(&heartbeat(QoS::AtLeastOnce, pkid)).unwrap();
+        world.take(&heartbeat(QoS::AtLeastOnce, pkid)).unwrap();
     }
-    assert!(connection.take(&heartbeat(QoS::AtLeastOnce, 4)).is_err(), "more than the broker may send");
-    let acks: Vec<bool> =
-        std::iter::from_fn(|| queued.try_recv().ok()).map(|item| item.ack.is_some()).collect();
+    assert!(world.take(&heartbeat(QoS::AtLeastOnce, 4)).is_err(), "more than the broker may send");
+    let acks: Vec<bool> = world.came().iter().map(|item| item.ack.is_some()).collect();
     assert_eq!(acks, [false, false, true, true, true]);
 }
 
-#[test]
-fn canaries_are_withheld_after_a_loss_until_the_gap_shows_in_the_ledger() {
-    let (mut connection, mut queued, clock) = connection(usize::from(WINDOW) + 1);
-    let mut canary = |connection: &mut Connection| {
-        let canary = canary::Canary { instance: String::new(), seq: 0, sent_at: clock.now().as_millis() };
-        let message = Publish::new("rollcall/canary/me-main", QoS::AtMostOnce, canary.to_json(), None);
-        connection.take(&message).unwrap();
-        std::iter::from_fn(|| queued.try_recv().ok()).any(|item| matches!(item.what, What::Canary(_)))
+#[tokio::test]
+async fn canaries_are_withheld_after_a_loss_until_the_gap_shows_in_the_ledger() {
+    let mut world = World::new(usize::from(WINDOW) + 1);
+    let canary = |world: &mut World| {
+        world.take(&world.canary(0)).unwrap();
+        world.came().iter().any(|item| matches!(item.what, What::Canary(_)))
     };
-    assert!(canary(&mut connection));
+    assert!(canary(&mut world));
     for _ in 0..2 {
-        connection.take(&heartbeat(QoS::AtMostOnce, 0)).unwrap();
+        world.take(&heartbeat(QoS::AtMostOnce, 0)).unwrap();
     }
     let told: Vec<bool> = (0..7)
         .map(|_| {
-            clock.advance(Duration::from_secs(1));
-            canary(&mut connection)
+            world.clock.advance(Duration::from_secs(1));
+            canary(&mut world)
         })
         .collect();
     // Lost at 0 s and withheld for 4 s: the gap between those at 0 s and 5 s shows the loss.
     assert_eq!(told, [false, false, false, false, true, true, true]);
 }
 
+#[tokio::test]
+async fn after_the_last_canary_nothing_is_taken() {
+    let mut world = World::new(100);
+    world.visit.stage = Stage::Last(3);
+    world.take(&world.canary(2)).unwrap();
+    assert!(matches!(world.came()[..], [Item { what: What::Canary(_), .. }]), "that was on its way before");
+    world.take(&heartbeat(QoS::AtLeastOnce, 1)).unwrap();
+    world.take(&world.canary(3)).unwrap();
+    world.take(&heartbeat(QoS::AtLeastOnce, 2)).unwrap();
+    let came = world.came();
+    let [beat, canary, farewell] = &came[..] else { panic!("{}", came.len()) };
+    assert!(matches!((&beat.what, &canary.what), (What::Heartbeat(_), What::Canary(_))));
+    assert_eq!(farewell.what, What::Farewell);
+    assert_eq!(world.visit.stage, Stage::Closed);
+}
+
+#[test]
+fn a_member_that_attends_is_impatient_and_a_plain_subscription_is_not() {
+    // (share, silent for, unproved for, is over)
+    let cases = [
+        ("", 19, 19, false),
+        ("", 20, 1, true),
+        ("all", 2, 9, false),
+        ("all", 3, 3, true),
+        ("all", 1, 10, true),
+    ];
+    for (share, silent, unproved, is_over) in cases {
+        let session = Session::new(&config(share), "main", Vec::new()).unwrap();
+        let began = Instant::now();
+        let mut visit = Visit::new(session.open(1).0, session.patience, began);
+        visit.enter(began);
+        let now = began + Duration::from_secs(100);
+        visit.proved(now - Duration::from_secs(unproved));
+        visit.came(now - Duration::from_secs(silent));
+        assert_eq!(visit.overdue(now).is_some(), is_over, "{share:?} {silent} {unproved}");
+        assert_eq!(visit.next_check() <= now, is_over, "{share:?} {silent} {unproved}");
+    }
+}
+
 #[test]
 fn a_shared_session_is_nobody_elses_and_ends_with_its_connection() {
     let filters = || vec!["units/+".to_owned()];
-    let plain = Session::new(&config(""), filters()).unwrap();
+    let wished =
+        |wishes: &[session::Wish]| -> Vec<String> { wishes.iter().map(|wish| wish.filter.clone()).collect() };
+    let plain = Session::new(&config(""), "main", filters()).unwrap();
     assert_eq!((plain.client_id(), plain.expiry), ("me-main", Some(3600)));
-    assert_eq!(plain.filters, ["units/+", "rollcall/canary/#"]);
-    let shared = Session::new(&config("all"), filters()).unwrap();
-    assert_eq!(shared.filters, ["$share/all/units/+", "$share/all/rollcall/canary/#"]);
+    assert_eq!(wished(&plain.first), ["units/+", "rollcall/canary/me-main"]);
+    assert_eq!(wished(&plain.shared), [""; 0]);
+    let shared = Session::new(&config("all"), "main", filters()).unwrap();
+    let own = canary::topic(shared.client_id());
+    assert_eq!(wished(&shared.first), [own.as_str(), "rollcall/canary/+/gone"]);
+    assert_eq!(wished(&shared.shared), ["$share/all/units/+"]);
     assert_eq!(shared.expiry, None);
-    assert_ne!(shared.client_id(), Session::new(&config("all"), filters()).unwrap().client_id());
+    assert_ne!(shared.client_id(), Session::new(&config("all"), "main", filters()).unwrap().client_id());
+}
+
+#[test]
+fn a_member_is_released_only_when_the_broker_is_certain_to_have_dropped_it() {
+    let session = Session::new(&config("all"), "main", Vec::new()).unwrap();
+    assert_eq!(session.release(Duration::from_secs(10)), Duration::from_secs(10 + 15 + 5));
+    // Where the broker goes by a longer keep-alive than ours, that counts.
+    assert_eq!(session.release(Duration::from_secs(60)), Duration::from_secs(10 + 90 + 5));
 }

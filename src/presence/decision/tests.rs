@@ -18,7 +18,7 @@ fn heard_until(moment: Timestamp) -> Hearing {
 }
 
 fn beat(at: Timestamp) -> Heartbeat {
-    Heartbeat { unit: unit(), at, declared: Declared::default() }
+    Heartbeat { unit: unit(), at, not_before: None, declared: Declared::default() }
 }
 
 /// The unit after a change, with its key as the change left it.
@@ -131,6 +131,41 @@ fn a_look_that_is_a_little_late_presumes_nothing() {
     let now = BEGIN + 48 * HOUR + Duration::from_secs(60);
     let Verdict::Offline(change) = look(&gone, &rules(), &heard_until(now), now) else { panic!() };
     assert_eq!(change.record.unwrap().last_seen, BEGIN);
+}
+
+#[test]
+fn a_heartbeat_that_may_have_come_unseen_needs_hearing_after_it() {
+    // The engine went away an hour after the deadline of the only heartbeat that is known, and is
+    // back two days later: the ledger does not show it yet, and every key is gone.
+    let gone = Snapshot { alive: None, ..present() };
+    let heard = BEGIN + 49 * HOUR;
+    let verdict = look(&gone, &rules(), &heard_until(heard), heard + 48 * HOUR);
+    assert_eq!(verdict, Verdict::Undecided);
+    // It waits for two timeouts at the most, so that hearing which is always a little late is enough.
+    let heard = BEGIN + 96 * HOUR;
+    let verdict = look(&gone, &rules(), &heard_until(heard), heard + 12 * HOUR);
+    assert!(matches!(verdict, Verdict::Offline(_)), "{verdict:?}");
+}
+
+#[test]
+fn a_word_that_was_under_way_brings_back_only_who_was_silent_when_it_was_sent_at_the_earliest() {
+    let now = BEGIN + 49 * HOUR;
+    for (not_before, expected) in [(BEGIN, Heard::Stale), (BEGIN + HOUR, Heard::Back)] {
+        let late = Heartbeat { not_before: Some(not_before), ..beat(BEGIN + 2 * HOUR) };
+        assert_eq!(hear(&offline(), &late, &rules(), &heard_until(now), now).0, expected);
+    }
+}
+
+#[test]
+fn the_last_word_of_a_unit_heard_a_little_later_by_another_instance_is_the_same_word() {
+    // Not older than it is allowed to be silent.
+    let now = BEGIN + 48 * HOUR;
+    let second = Duration::from_secs(1);
+    for (at, expected) in
+        [(BEGIN + MS, Heard::Stale), (BEGIN + second, Heard::Stale), (BEGIN + second + MS, Heard::Back)]
+    {
+        assert_eq!(hear(&offline(), &beat(at), &rules(), &heard_until(now), now).0, expected, "{at}");
+    }
 }
 
 #[test]

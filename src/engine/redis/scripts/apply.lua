@@ -2,7 +2,12 @@
 --
 -- A change holds for the unit as it was read: if its key or its facts are different now, or it is
 -- to be taken out of the index and is not in there, nothing of it is applied. Removing it from the
--- index is the lock: of several callers exactly one removes it.
+-- index is the lock: of several callers exactly one removes it. Nobody comes between the look at the
+-- index and the removal, for a script is one step.
+--
+-- Everything that is asked or written in the same place goes there in one command: a command costs
+-- more than what it does. So the changes come by the page that holds the facts of their units, and
+-- changes of one unit come one after the other: only the first of them is considered.
 --
 -- KEYS[1] deadlines  zset  <kind>:<unit> -> next look (ms)
 -- KEYS[2] records    zset  record id -> detected at (ms)
@@ -10,10 +15,11 @@
 -- KEYS[4] archive    hash  record id -> record (JSON)
 -- KEYS[5] closed     zset  record id -> closed at (ms)
 -- KEYS[6] outbox     stream
--- then for each change i:
--- KEYS[5+2i] alive   string, KEYS[6+2i] facts  hash
+-- KEYS[6+p] facts    hash, page p of P
+-- KEYS[6+P+i] alive  string, of the unit of change i of N
 --
--- ARGV, 11 for each change:
+-- ARGV[1] P, ARGV[1+p] number of changes on page p
+-- then 11 columns of N, the first of all changes before the second of all:
 --  1 <kind>:<unit>
 --  2 value of alive as read, "" if there was none
 --  3 facts as read, "" if there were none
@@ -27,43 +33,102 @@
 -- 11 record (JSON)
 --
 -- Returns for each change 1 if it was applied, else 0.
-local answers = {}
-for i = 1, (#KEYS - 6) / 2 do
-  local alive, facts = KEYS[5 + 2 * i], KEYS[6 + 2 * i]
-  local a = (i - 1) * 11
-  local unit, look, id = ARGV[a + 1], ARGV[a + 6], ARGV[a + 8]
-  local holds = (redis.call('GET', alive) or '') == ARGV[a + 2]
-    and (redis.call('HGET', facts, unit) or '') == ARGV[a + 3]
-  if holds and look == '-' then
-    holds = redis.call('ZREM', KEYS[1], unit) == 1
-  end
-  if holds then
-    if ARGV[a + 4] == '-' then
-      redis.call('DEL', alive)
-    elseif ARGV[a + 4] ~= '' then
-      redis.call('SET', alive, ARGV[a + 4], 'PX', ARGV[a + 5])
+local pages = tonumber(ARGV[1])
+local count = #KEYS - 6 - pages
+local unit = 1 + pages
+local alive_seen, facts_seen, alive_now, ttl = unit + count, unit + 2 * count, unit + 3 * count, unit + 4 * count
+local look, facts_now, id = unit + 5 * count, unit + 6 * count, unit + 7 * count
+local detected, closed, json = unit + 8 * count, unit + 9 * count, unit + 10 * count
+
+local alive = redis.call('MGET', unpack(KEYS, 7 + pages))
+local indexed
+local answers, expired, taken, looks = {}, {}, {}, {}
+local archive, records, open, shut, over, reopened = {}, {}, {}, {}, {}, {}
+local from = 0
+for page = 1, pages do
+  local facts = redis.call('HMGET', KEYS[6 + page], unpack(ARGV, unit + from + 1, unit + from + ARGV[1 + page]))
+  local known, unknown = {}, {}
+  for place = 1, #facts do
+    local i = from + place
+    local name, next_look = ARGV[unit + i], ARGV[look + i]
+    local holds = (alive[i] or '') == ARGV[alive_seen + i] and (facts[place] or '') == ARGV[facts_seen + i]
+      and name ~= (i > 1 and ARGV[unit + i - 1])
+    if holds and next_look == '-' then
+      indexed = indexed or redis.call('ZMSCORE', KEYS[1], unpack(ARGV, unit + 1, unit + count))
+      holds = indexed[i]
     end
-    if look ~= '-' and look ~= '' then
-      redis.call('ZADD', KEYS[1], look, unit)
-    end
-    if ARGV[a + 7] == '' then
-      redis.call('HDEL', facts, unit)
-    else
-      redis.call('HSET', facts, unit, ARGV[a + 7])
-    end
-    if id ~= '' then
-      redis.call('HSET', KEYS[4], id, ARGV[a + 11])
-      redis.call('ZADD', KEYS[2], ARGV[a + 9], id)
-      if ARGV[a + 10] == '' then
-        redis.call('ZADD', KEYS[3], ARGV[a + 9], id)
-        redis.call('ZREM', KEYS[5], id)
-      else
-        redis.call('ZREM', KEYS[3], id)
-        redis.call('ZADD', KEYS[5], ARGV[a + 10], id)
+    if holds then
+      local value = ARGV[alive_now + i]
+      if value == '-' then
+        if alive[i] then
+          expired[#expired + 1] = KEYS[6 + pages + i]
+        end
+      elseif value ~= '' then
+        redis.call('SET', KEYS[6 + pages + i], value, 'PX', ARGV[ttl + i])
       end
-      redis.call('XADD', KEYS[6], '*', 'record', ARGV[a + 11])
+      if next_look == '-' then
+        taken[#taken + 1] = name
+      elseif next_look ~= '' then
+        looks[#looks + 1] = next_look
+        looks[#looks + 1] = name
+      end
+      value = ARGV[facts_now + i]
+      if value == '' then
+        unknown[#unknown + 1] = name
+      elseif value ~= facts[place] then
+        known[#known + 1] = name
+        known[#known + 1] = value
+      end
+      local record = ARGV[id + i]
+      if record ~= '' then
+        archive[#archive + 1] = record
+        archive[#archive + 1] = ARGV[json + i]
+        records[#records + 1] = ARGV[detected + i]
+        records[#records + 1] = record
+        if ARGV[closed + i] == '' then
+          open[#open + 1] = ARGV[detected + i]
+          open[#open + 1] = record
+          reopened[#reopened + 1] = record
+        else
+          shut[#shut + 1] = ARGV[closed + i]
+          shut[#shut + 1] = record
+          over[#over + 1] = record
+        end
+      end
     end
+    answers[i] = holds and 1 or 0
   end
-  answers[i] = holds and 1 or 0
+  if #known > 0 then
+    redis.call('HSET', KEYS[6 + page], unpack(known))
+  end
+  if #unknown > 0 then
+    redis.call('HDEL', KEYS[6 + page], unpack(unknown))
+  end
+  from = from + #facts
+end
+
+if #expired > 0 then
+  redis.call('DEL', unpack(expired))
+end
+if #taken > 0 then
+  redis.call('ZREM', KEYS[1], unpack(taken))
+end
+if #looks > 0 then
+  redis.call('ZADD', KEYS[1], unpack(looks))
+end
+if #records > 0 then
+  redis.call('HSET', KEYS[4], unpack(archive))
+  redis.call('ZADD', KEYS[2], unpack(records))
+end
+if #open > 0 then
+  redis.call('ZADD', KEYS[3], unpack(open))
+  redis.call('ZREM', KEYS[5], unpack(reopened))
+end
+if #shut > 0 then
+  redis.call('ZREM', KEYS[3], unpack(over))
+  redis.call('ZADD', KEYS[5], unpack(shut))
+end
+for place = 2, #archive, 2 do
+  redis.call('XADD', KEYS[6], '*', 'record', archive[place])
 end
 return answers

@@ -1,0 +1,156 @@
+//! The engine alone: heartbeats written to Redis, beside what one Redis does for the same commands
+//! when they cost the client nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::try_join_all;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::engine::roll::HearingConfig;
+use rollcall::engine::{Engine, Mirror, Roll, partition_of};
+use rollcall::presence::{Heartbeat, KindRules};
+use rollcall::telemetry::Telemetry;
+
+use crate::lab::figures::{Goal, Report};
+use crate::lab::fleet::{Fleet, TIMEOUT};
+use crate::lab::process::{cpu_of, usage};
+use crate::lab::{World, say};
+
+/// Commands of that many units are one batch, as in the engine.
+const BATCH: usize = 200;
+/// Batches of the raw pipeline that are under way.
+const IN_FLIGHT: usize = 4;
+/// Heartbeats that intake records in one go.
+const RECORDED_AT_ONCE: usize = 2000;
+
+pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
+    let world = World::new()?;
+    let clock = Clock::system();
+    let fleet = Fleet(0..units);
+    say("first contacts");
+    let roll = Arc::new(roll(world.engine().await?, &clock));
+    let beats = fleet.beats(clock.now());
+    let took = hear(&roll, &beats, &clock).await?;
+    report.add(
+        "first contacts of new units, one caller",
+        f64::from(units) / took.as_secs_f64(),
+        "/s",
+        Goal::None,
+    );
+    say("raw pipeline");
+    let mut raw = 0.0_f64;
+    let mut recorded = 0.0_f64;
+    let mut cpu = Duration::ZERO;
+    let mut redis_cpu = Duration::ZERO;
+    // Alternating, so that whatever else the machine does hits both; the best of each counts.
+    for _ in 0..3 {
+        let took = raw_pipeline(&world, &beats).await?;
+        raw = raw.max(f64::from(units) / took.as_secs_f64());
+        let beats = fleet.beats(clock.now());
+        let (before, redis_before) = (usage(std::process::id())?.cpu, usage(world.redis.pid())?.cpu);
+        let took = hear(&roll, &beats, &clock).await?;
+        recorded = recorded.max(f64::from(units) / took.as_secs_f64());
+        cpu = usage(std::process::id())?.cpu - before;
+        redis_cpu = cpu_of(&[world.redis.pid()])? - redis_before;
+    }
+    report.add("heartbeats that one Redis takes from a raw pipeline", raw, "/s", Goal::None);
+    report.add("heartbeats recorded by the roll, one caller", recorded, "/s", Goal::None);
+    report.add("… as a share of the raw pipeline", recorded / raw, "", Goal::AtLeast(0.85));
+    let per_unit = |cpu: Duration| cpu.as_secs_f64() * 1e6 / f64::from(units);
+    report.add("CPU of Rollcall for a heartbeat", per_unit(cpu), "µs", Goal::None);
+    report.add("CPU of Redis for a heartbeat", per_unit(redis_cpu), "µs", Goal::None);
+    Ok(())
+}
+
+/// A roll in this process, for units that may be silent for as long as every unit here.
+pub fn roll(engine: Arc<dyn Engine>, clock: &Clock) -> Roll {
+    let mut rules = KindRules::new("detector".parse().expect("it is a kind"));
+    rules.policy.timeout = TIMEOUT;
+    let rules = Arc::new([(rules.kind.clone(), rules)].into());
+    let mirror = Arc::new(Mirror::new(Arc::clone(&rules), engine.partitions()));
+    let hearing = HearingConfig {
+        gap: Duration::from_secs(3),
+        settle: Duration::from_secs(300),
+        tell: Duration::from_secs(300),
+    };
+    Roll::new(engine, rules, mirror, Arc::new(Telemetry::new(clock)), hearing, Arc::new(Notify::new()))
+}
+
+/// Records heartbeats as intake does, and answers how long that took.
+pub async fn hear(roll: &Arc<Roll>, beats: &[Heartbeat], clock: &Clock) -> anyhow::Result<Duration> {
+    let began = Instant::now();
+    for batch in beats.chunks(RECORDED_AT_ONCE) {
+        roll.hear(batch, clock.now()).await?;
+    }
+    Ok(began.elapsed())
+}
+
+/// Commands for the same heartbeats, made beforehand and sent over two connections with several
+/// batches under way; answers are counted and not read.
+async fn raw_pipeline(world: &World, beats: &[Heartbeat]) -> anyhow::Result<Duration> {
+    let batches: Vec<(Vec<u8>, usize)> = beats.chunks(BATCH).map(commands).collect();
+    let halves: Vec<_> = batches.chunks(batches.len().div_ceil(2)).collect();
+    let began = Instant::now();
+    try_join_all(halves.into_iter().map(|half| send(world.redis.port(), half))).await?;
+    Ok(began.elapsed())
+}
+
+async fn send(port: u16, batches: &[(Vec<u8>, usize)]) -> anyhow::Result<()> {
+    let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    stream.set_nodelay(true)?;
+    let (mut reader, mut writer) = stream.into_split();
+    let window = tokio::sync::Semaphore::new(IN_FLIGHT / 2);
+    let write = async {
+        for (bytes, _) in batches {
+            window.acquire().await?.forget();
+            writer.write_all(bytes).await?;
+        }
+        anyhow::Ok(())
+    };
+    let read = async {
+        let mut buffer = Vec::new();
+        for (_, answer) in batches {
+            buffer.resize(*answer, 0);
+            reader.read_exact(&mut buffer).await?;
+            window.add_permits(1);
+        }
+        anyhow::Ok(())
+    };
+    tokio::try_join!(write, read)?;
+    Ok(())
+}
+
+/// The commands of one batch and the length of their answers.
+fn commands(beats: &[Heartbeat]) -> (Vec<u8>, usize) {
+    let mut bytes = Vec::new();
+    let mut looks: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+    for beat in beats {
+        let (partition, at) = (partition_of(&beat.unit, 16), beat.at.as_millis().to_string());
+        let key = format!("rollcall:{{p{partition}}}:alive:{}", beat.unit);
+        let ttl = TIMEOUT.as_millis().to_string();
+        command(&mut bytes, &["SET", &key, &at, "PX", &ttl, "XX", "GET"]);
+        let look: Timestamp = beat.at + TIMEOUT;
+        let looks = looks.entry(partition).or_default();
+        looks.extend([look.as_millis().to_string(), beat.unit.to_string()]);
+    }
+    for (partition, looks) in &looks {
+        let key = format!("rollcall:{{p{partition}}}:deadlines");
+        let arguments: Vec<&str> =
+            ["ZADD", &key, "XX", "LT"].into_iter().chain(looks.iter().map(String::as_str)).collect();
+        command(&mut bytes, &arguments);
+    }
+    // "$13\r\n<13 digits>\r\n" for each SET, ":0\r\n" for each ZADD.
+    (bytes, beats.len() * 20 + looks.len() * 4)
+}
+
+fn command(bytes: &mut Vec<u8>, arguments: &[&str]) {
+    bytes.extend(format!("*{}\r\n", arguments.len()).as_bytes());
+    for argument in arguments {
+        bytes.extend(format!("${}\r\n{argument}\r\n", argument.len()).as_bytes());
+    }
+}

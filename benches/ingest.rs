@@ -1,0 +1,129 @@
+//! Heartbeats recorded per second at saturation, beside what a bare subscriber is given by the same
+//! broker. Broker, publisher, Redis and Rollcall share the cores, so the CPU time of each for a
+//! message is shown too.
+
+use std::time::{Duration, Instant};
+
+use crate::lab::figures::{Goal, Report};
+use crate::lab::fleet::{Fleet, KIND};
+use crate::lab::process::usage;
+use crate::lab::publisher::Load;
+use crate::lab::subscriber::Subscriber;
+use crate::lab::{World, say, thousands, until};
+
+/// Until queues are as full as they get.
+const WARM_UP: Duration = Duration::from_secs(2);
+const MEASURED: Duration = Duration::from_secs(6);
+/// The small fleet.
+const FEW: u32 = 10_000;
+
+use rollcall::clock::Clock;
+
+pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
+    for fleet in [FEW, units] {
+        let mut world = World::new()?;
+        let now = Clock::system().now();
+        Fleet(0..fleet).fill(&world.engine().await?, now, |_| now).await?;
+        for persistent in [false, true] {
+            if persistent {
+                world.persist().await?;
+            }
+            for qos in [0, 1] {
+                let log = if persistent { ", AOF everysec" } else { "" };
+                let title = format!("QoS {qos}, {} units{log}", thousands(fleet));
+                say(&title);
+                let load = Load {
+                    port: world.broker.port(),
+                    first: 0,
+                    units: fleet,
+                    qos,
+                    rate: 0,
+                    once: false,
+                    connections: 4,
+                };
+                let bare = bare(&load, &world).await?;
+                let recorded = recorded(&load, &mut world).await?;
+                report.add(format!("{title}: bare subscriber"), bare.per_second, "/s", Goal::None);
+                report.add(format!("{title}: recorded"), recorded.per_second, "/s", Goal::None);
+                let share = recorded.per_second / bare.per_second;
+                report.add(format!("{title}: recorded ÷ bare"), share, "", Goal::AtLeast(0.9));
+                for (name, cpu) in &recorded.cpu {
+                    report.add(format!("{title}: CPU of {name} for a message"), *cpu, "µs", Goal::None);
+                }
+            }
+        }
+    }
+    first_contacts(report, units).await
+}
+
+/// What came of a load.
+struct Flow {
+    per_second: f64,
+    /// CPU time for a message in µs, by process.
+    cpu: Vec<(&'static str, f64)>,
+}
+
+async fn bare(load: &Load, world: &World) -> anyhow::Result<Flow> {
+    let mut subscriber = Subscriber::start(load.port, load.qos).await?;
+    let publisher = load.start()?;
+    let pids = [
+        ("the broker", world.broker.pid()),
+        ("the publisher", publisher.id().unwrap_or(0)),
+        ("the subscriber", subscriber.child.id().unwrap_or(0)),
+    ];
+    flow(&pids, async || subscriber.count().await).await
+}
+
+async fn recorded(load: &Load, world: &mut World) -> anyhow::Result<Flow> {
+    let rollcall = world.serve(&format!("mqtt.qos = {}\n{KIND}", load.qos)).await?;
+    let publisher = load.start()?;
+    let pids = [
+        ("the broker", world.broker.pid()),
+        ("the publisher", publisher.id().unwrap_or(0)),
+        ("Redis", world.redis.pid()),
+        ("Rollcall", rollcall.server.pid()),
+    ];
+    flow(&pids, async || rollcall.recorded().await).await
+}
+
+/// Counts for a while, after the warm-up.
+async fn flow(
+    pids: &[(&'static str, u32)],
+    mut count: impl AsyncFnMut() -> anyhow::Result<f64>,
+) -> anyhow::Result<Flow> {
+    tokio::time::sleep(WARM_UP).await;
+    let before: Vec<Duration> = cpu(pids)?;
+    let (began, first) = (Instant::now(), count().await?);
+    tokio::time::sleep(MEASURED).await;
+    let messages = count().await? - first;
+    let per_second = messages / began.elapsed().as_secs_f64();
+    let after = cpu(pids)?;
+    let used = before.iter().zip(after).map(|(before, after)| after - *before);
+    let cpu = pids.iter().zip(used).map(|((name, _), cpu)| (*name, cpu.as_secs_f64() * 1e6 / messages));
+    Ok(Flow { per_second, cpu: cpu.collect() })
+}
+
+fn cpu(pids: &[(&'static str, u32)]) -> anyhow::Result<Vec<Duration>> {
+    pids.iter().map(|(_, pid)| Ok(usage(*pid)?.cpu)).collect()
+}
+
+/// Every unit of a fleet is heard for the first time.
+async fn first_contacts(report: &mut Report, units: u32) -> anyhow::Result<()> {
+    say("first contacts");
+    let mut world = World::new()?;
+    let rollcall = world.serve(KIND).await?;
+    let (port, connections) = (world.broker.port(), 4);
+    let load = Load { port, first: 0, units, qos: 1, rate: 0, once: true, connections };
+    let began = Instant::now();
+    let _publisher = load.start()?;
+    until("every unit was admitted", Duration::from_secs(300), async || {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        Ok(rollcall.metric("rollcall_heartbeats_total{result=\"new\"}").await? >= f64::from(units))
+    })
+    .await?;
+    let seconds = began.elapsed().as_secs_f64();
+    let title = format!("first contact of {} units, QoS 1", thousands(units));
+    report.add(format!("{title}: all admitted after"), seconds, "s", Goal::None);
+    report.add(title, f64::from(units) / seconds, "/s", Goal::None);
+    Ok(())
+}

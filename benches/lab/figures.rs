@@ -1,0 +1,124 @@
+//! The figures of a run: what was measured, beside its goal; as a table and as JSON.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::machine::Machine;
+use super::thousands;
+
+/// Between these the table stands in the README.
+const BEGIN: &str = "<!-- figures: written by make bench -->";
+const END: &str = "<!-- end of figures -->";
+
+/// What a figure should be.
+#[derive(Clone, Copy, Debug)]
+pub enum Goal {
+    /// Not more.
+    AtMost(f64),
+    /// Not less.
+    AtLeast(f64),
+    /// Neither more nor less.
+    Exactly(f64),
+    /// Shown to compare with.
+    None,
+}
+
+/// A measured value.
+#[derive(Serialize)]
+struct Figure {
+    benchmark: &'static str,
+    what: String,
+    value: f64,
+    unit: &'static str,
+    goal: Option<String>,
+    met: Option<bool>,
+}
+
+/// All that was measured in a run.
+#[derive(Serialize)]
+pub struct Report {
+    machine: Machine,
+    units: u32,
+    figures: Vec<Figure>,
+    #[serde(skip)]
+    benchmark: &'static str,
+    #[serde(skip)]
+    began: Instant,
+}
+
+impl Report {
+    /// A report without figures; `units` is the size of the large fleet.
+    pub fn new(machine: Machine, units: u32) -> Report {
+        Report { machine, units, figures: Vec::new(), benchmark: "", began: Instant::now() }
+    }
+
+    /// What is added from now on belongs to this benchmark.
+    pub fn begin(&mut self, benchmark: &'static str) {
+        self.benchmark = benchmark;
+        eprintln!("[{:4.0} s] {benchmark}", self.began.elapsed().as_secs_f64());
+    }
+
+    /// Adds a figure and shows it.
+    pub fn add(&mut self, what: impl Into<String>, value: f64, unit: &'static str, goal: Goal) {
+        let (goal, met) = match goal {
+            Goal::AtMost(most) => (Some(format!("≤ {}", number(most))), Some(value <= most)),
+            Goal::AtLeast(least) => (Some(format!("≥ {}", number(least))), Some(value >= least)),
+            Goal::Exactly(wanted) => (Some(format!("= {}", number(wanted))), Some(value == wanted)),
+            Goal::None => (None, None),
+        };
+        let figure = Figure { benchmark: self.benchmark, what: what.into(), value, unit, goal, met };
+        eprintln!("  {}", figure.line());
+        self.figures.push(figure);
+    }
+
+    /// The table, as Markdown.
+    pub fn table(&self) -> String {
+        let mut text = format!("{}\n\n", self.machine);
+        text += "| what | measured | goal | met |\n|---|---:|---:|---|\n";
+        let mut benchmark = "";
+        for figure in &self.figures {
+            if figure.benchmark != benchmark {
+                benchmark = figure.benchmark;
+                text += &format!("| **{}** | | | |\n", benchmark.replace('_', " "));
+            }
+            let goal = figure.goal.as_deref().unwrap_or("");
+            let met = figure.met.map_or("", |met| if met { "yes" } else { "**no**" });
+            text +=
+                &format!("| {} | {} {} | {goal} | {met} |\n", figure.what, number(figure.value), figure.unit);
+        }
+        text
+    }
+
+    /// Writes `benches/results.json` and the table in the README.
+    pub fn write(&self, root: &Path) -> anyhow::Result<()> {
+        let json = serde_json::to_string_pretty(self)? + "\n";
+        std::fs::write(root.join("benches/results.json"), json)?;
+        let path = root.join("README.md");
+        let readme = std::fs::read_to_string(&path)?;
+        let (before, rest) = readme.split_once(BEGIN).context("the README has no place for figures")?;
+        let (_, after) = rest.split_once(END).context("the place for figures has no end")?;
+        std::fs::write(path, format!("{before}{BEGIN}\n{}{END}{after}", self.table()))?;
+        Ok(())
+    }
+}
+
+impl Figure {
+    fn line(&self) -> String {
+        let goal = self.goal.as_ref().map(|goal| format!(" (goal {goal})")).unwrap_or_default();
+        let met = self.met.map_or("", |met| if met { ", met" } else { ", NOT met" });
+        format!("{}: {} {}{goal}{met}", self.what, number(self.value), self.unit)
+    }
+}
+
+/// With as many digits as say something.
+fn number(value: f64) -> String {
+    match value.abs() {
+        large if large >= 1000.0 => thousands(value.round() as u64),
+        middle if middle >= 100.0 => format!("{value:.0}"),
+        middle if middle >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}

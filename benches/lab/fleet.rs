@@ -1,0 +1,79 @@
+//! A fleet that stands in seconds: written through the engine's own code, as if it had been heard.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::ensure;
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use rollcall::clock::Timestamp;
+use rollcall::engine::UnitStore;
+use rollcall::engine::redis::RedisEngine;
+use rollcall::presence::{Change, Facts, Heartbeat, IndexChange, KeyChange, Snapshot, Standing, Unit};
+
+use super::{say, thousands};
+
+/// What every unit of a benchmark is allowed.
+pub const TIMEOUT: Duration = Duration::from_secs(48 * 3600);
+
+/// The kind of every unit of a benchmark, for a configuration.
+pub const KIND: &str =
+    "[[kind]]\nname = \"detector\"\ntopics = [\"units/{unit}/heartbeat\"]\ntimeout = \"48h\"";
+
+/// Units that are written in one go, and how many goes are under way.
+const CHUNK: usize = 4000;
+const AT_ONCE: usize = 4;
+
+/// Units by number.
+#[derive(Clone, Debug)]
+pub struct Fleet(pub Range<u32>);
+
+/// The unit with a number.
+pub fn unit(number: u32) -> Unit {
+    format!("detector:unit-{number:07}").parse().expect("it is one")
+}
+
+impl Fleet {
+    /// Registers units as last seen at a moment that may depend on the unit.
+    pub async fn fill(
+        &self,
+        engine: &Arc<RedisEngine>,
+        now: Timestamp,
+        last_seen: impl Fn(u32) -> Timestamp,
+    ) -> anyhow::Result<()> {
+        say(format!("registering {} units", thousands(self.0.len() as u32)));
+        let numbers: Vec<u32> = self.0.clone().collect();
+        let chunks = numbers.chunks(CHUNK).map(|chunk| {
+            let changes: Vec<_> = chunk.iter().map(|n| present(unit(*n), last_seen(*n), now)).collect();
+            let engine = engine.clone();
+            async move {
+                tokio::spawn(async move { engine.apply(&changes).await }).await?.map_err(anyhow::Error::from)
+            }
+        });
+        let applied: Vec<Vec<bool>> = stream::iter(chunks).buffer_unordered(AT_ONCE).try_collect().await?;
+        ensure!(applied.iter().flatten().all(|applied| *applied), "some units were registered before");
+        Ok(())
+    }
+
+    /// A heartbeat of each unit.
+    pub fn beats(&self, at: Timestamp) -> Vec<Heartbeat> {
+        self.0
+            .clone()
+            .map(|n| Heartbeat { unit: unit(n), at, not_before: None, declared: Default::default() })
+            .collect()
+    }
+}
+
+/// The step from a stranger to a unit that was seen at `last_seen`.
+fn present(unit: Unit, last_seen: Timestamp, now: Timestamp) -> (Snapshot, Change) {
+    let deadline = last_seen + TIMEOUT;
+    let facts = Facts { looked_at: Some(now), ..Facts::new(Standing::Present, last_seen) };
+    let change = Change {
+        key: KeyChange::Set { last_seen, ttl: deadline.since(now).max(Duration::from_millis(1)) },
+        index: IndexChange::LookAt(deadline),
+        facts: Some(facts),
+        record: None,
+    };
+    (Snapshot { unit, alive: None, facts: None, stored: None }, change)
+}

@@ -1,0 +1,74 @@
+//! The machine on which a run was made: without it no figure says anything.
+
+use std::fmt;
+use std::process::Command;
+
+use serde::Serialize;
+
+use super::process::usage;
+
+/// What the machine is and what was measured on it.
+#[derive(Serialize)]
+pub struct Machine {
+    cores: usize,
+    processor: String,
+    memory_gb: u64,
+    redis: String,
+    mosquitto: String,
+    rollcall: &'static str,
+    /// Runnable processes over the minute before the run: others at work make figures noise.
+    load_before: f64,
+}
+
+impl Machine {
+    /// Looks at this one.
+    pub fn look() -> anyhow::Result<Machine> {
+        let processor = read("/proc/cpuinfo", "model name").unwrap_or_default();
+        let kilobytes = read("/proc/meminfo", "MemTotal").unwrap_or_default();
+        let kilobytes: u64 = kilobytes.trim_end_matches(" kB").parse().unwrap_or(0);
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        // Whether processes can be read is better known before than after.
+        usage(std::process::id())?;
+        Ok(Machine {
+            cores: std::thread::available_parallelism()?.get(),
+            processor,
+            memory_gb: kilobytes.div_ceil(1 << 20),
+            redis: version("redis-server", &["--version"], "v="),
+            mosquitto: version("mosquitto", &["-h"], "version "),
+            rollcall: env!("CARGO_PKG_VERSION"),
+            load_before: load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
+        })
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Measured by `make bench` on {} cores ({}) with {} GB, shared by devices, broker, Redis and Rollcall \
+             {}; Redis {}, Mosquitto {}; load before the run {}.",
+            self.cores,
+            self.processor,
+            self.memory_gb,
+            self.rollcall,
+            self.redis,
+            self.mosquitto,
+            self.load_before
+        )
+    }
+}
+
+fn read(file: &str, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// What follows `mark` in what a program says of itself.
+fn version(program: &str, args: &[&str], mark: &str) -> String {
+    let path = format!("{}:/usr/sbin:/usr/local/sbin", std::env::var("PATH").unwrap_or_default());
+    let said = Command::new(program).args(args).env("PATH", path).output();
+    let text = said.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default();
+    let version = text.split_once(mark).and_then(|(_, rest)| rest.split_whitespace().next());
+    version.unwrap_or("?").to_owned()
+}

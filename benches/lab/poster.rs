@@ -1,0 +1,76 @@
+//! The least that telling can cost: notifications that stand in memory, posted by Rollcall's own
+//! webhook channel to the same sink, with nothing that would survive a crash.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use rollcall::alerting::{ChannelConfig, ReceiverConfig, Retry, open};
+use rollcall::clock::Clock;
+use rollcall::engine::{Delivery, Group};
+use rollcall::presence::{Cause, OfflineRecord, RecordId};
+
+use super::fleet::unit;
+use super::sink::Sink;
+
+/// Requests that are under way at a time, here and in Rollcall.
+pub const CONCURRENCY: usize = 64;
+
+/// Posts one notification for each of `count` units and answers how long that took.
+pub async fn post(sink: &Sink, count: u32, clock: &Clock) -> anyhow::Result<Duration> {
+    let receiver = ReceiverConfig {
+        name: "hook".to_owned(),
+        channel: ChannelConfig::Webhook { url: sink.url(), secret: None },
+        concurrency: CONCURRENCY,
+        timeout: Duration::from_secs(30),
+        retry: Retry {
+            first: Duration::from_secs(5),
+            longest: Duration::from_secs(60),
+            give_up_after: Duration::from_secs(600),
+        },
+    };
+    let channel = open(&receiver).map_err(anyhow::Error::msg)?;
+    let deliveries: Vec<Delivery> = (0..count).map(|number| delivery(number, clock)).collect();
+    let began = clock.now();
+    stream::iter(deliveries)
+        .map(|delivery| {
+            let (channel, now) = (channel.clone(), clock.now());
+            async move {
+                tokio::spawn(async move { channel.send(&delivery, now).await })
+                    .await
+                    .context("posting")?
+                    .map_err(anyhow::Error::from)
+            }
+        })
+        .buffer_unordered(CONCURRENCY)
+        .try_collect::<()>()
+        .await?;
+    Ok(clock.now().since(began))
+}
+
+fn delivery(number: u32, clock: &Clock) -> Delivery {
+    let (unit, now) = (unit(number), clock.now());
+    let record = OfflineRecord {
+        id: RecordId { unit: unit.clone(), last_seen: now },
+        kind: unit.kind.clone(),
+        unit: unit.id.clone(),
+        labels: Default::default(),
+        last_seen: now,
+        deadline: now,
+        detected_at: now,
+        back_at: None,
+        cause: Cause::Silence,
+        closed_by: None,
+    };
+    Delivery {
+        id: format!("ntf_memory-{number:013}.hook"),
+        receiver: "hook".to_owned(),
+        group: Group { key: unit.to_string(), labels: [("unit".to_owned(), unit.id.to_string())].into() },
+        sealed_at: now,
+        offline: vec![record],
+        online: vec![],
+        blind: vec![],
+        attempt: 1,
+    }
+}

@@ -1,0 +1,178 @@
+//! Heartbeats at a given rate, or as many as the broker takes.
+//!
+//! Speaks just enough MQTT 3.1.1 to publish: packets are made once and sent again and again, so
+//! that the broker and not the publisher is what ends the growth.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::ensure;
+use clap::Args;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::fleet::unit;
+
+/// Packets of QoS 1 that may wait for their acknowledgement, on each connection.
+const WINDOW: usize = 1000;
+/// Packets that are written in one go.
+const CHUNK: usize = 100;
+
+/// What to publish.
+#[derive(Clone, Debug, Args)]
+pub struct Load {
+    /// Port of the broker.
+    #[arg(long)]
+    pub port: u16,
+    /// The number of the first unit.
+    #[arg(long, default_value_t = 0)]
+    pub first: u32,
+    /// How many units take turns.
+    #[arg(long)]
+    pub units: u32,
+    /// 0 or 1.
+    #[arg(long)]
+    pub qos: u8,
+    /// Heartbeats a second; 0: as many as the broker takes.
+    #[arg(long, default_value_t = 0)]
+    pub rate: u32,
+    /// Each unit once, and then no more.
+    #[arg(long)]
+    pub once: bool,
+    /// Over how many connections.
+    #[arg(long, default_value_t = 4)]
+    pub connections: u32,
+}
+
+impl Load {
+    /// Starts a process that publishes this; it ends with the value.
+    pub fn start(&self) -> anyhow::Result<Child> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("publish");
+        for (name, value) in [
+            ("--port", u32::from(self.port)),
+            ("--first", self.first),
+            ("--units", self.units),
+            ("--qos", self.qos.into()),
+            ("--rate", self.rate),
+            ("--connections", self.connections),
+        ] {
+            command.arg(name).arg(value.to_string());
+        }
+        command.args(self.once.then_some("--once"));
+        Ok(command.stdin(Stdio::piped()).kill_on_drop(true).spawn()?)
+    }
+}
+
+/// Publishes until it is ended, or until each unit was published once.
+pub async fn publish(load: Load) -> anyhow::Result<()> {
+    let mut connections = JoinSet::new();
+    for part in 0..load.connections {
+        connections.spawn(publish_part(load.clone(), part));
+    }
+    let mut input = super::subscriber::lines_of_input();
+    tokio::select! {
+        ended = connections.join_all() => ended.into_iter().collect(),
+        _ = input.recv() => Ok(()),
+    }
+}
+
+/// Publishes the share of one connection.
+async fn publish_part(load: Load, part: u32) -> anyhow::Result<()> {
+    let mut stream = TcpStream::connect(("127.0.0.1", load.port)).await?;
+    stream.set_nodelay(true)?;
+    stream.write_all(&connect(&format!("publisher-{part}-{}", std::process::id()))).await?;
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).await?;
+    ensure!(answer == [0x20, 2, 0, 0], "the broker does not let us in: {answer:?}");
+    let (mut reader, mut writer) = stream.into_split();
+    let window = Arc::new(Semaphore::new(WINDOW));
+    let open = window.clone();
+    let mut acknowledgements: JoinHandle<anyhow::Result<()>> = tokio::spawn(async move {
+        // Each is four bytes; which one it is does not matter.
+        let mut buffer = [0; 4096];
+        let mut rest = 0;
+        loop {
+            let read = reader.read(&mut buffer).await?;
+            ensure!(read > 0, "the broker ended the connection");
+            open.add_permits((rest + read) / 4);
+            rest = (rest + read) % 4;
+        }
+    });
+    let chunks = chunks(&load, part);
+    let mut ticks = interval(pause(&load));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    loop {
+        for (packets, bytes) in &chunks {
+            if load.rate > 0 {
+                ticks.tick().await;
+            }
+            if load.qos > 0 {
+                window.acquire_many(*packets).await?.forget();
+            }
+            writer.write_all(bytes).await?;
+        }
+        if load.once {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    if load.qos > 0 {
+        tokio::select! {
+            all = window.acquire_many(WINDOW as u32) => all?.forget(),
+            ended = &mut acknowledgements => ended??,
+        }
+    }
+    // The broker reads what was written before it sees that we left.
+    writer.write_all(&[0xe0, 0]).await?;
+    writer.shutdown().await?;
+    Ok(())
+}
+
+/// The time between two chunks of one connection.
+fn pause(load: &Load) -> Duration {
+    let per_second = f64::from(load.rate.max(1)) / f64::from(load.connections) / CHUNK as f64;
+    Duration::from_secs_f64(1.0 / per_second)
+}
+
+/// The packets of one connection, ready to be written, with their number.
+fn chunks(load: &Load, part: u32) -> Vec<(u32, Vec<u8>)> {
+    let numbers: Vec<u32> =
+        (load.first..load.first + load.units).filter(|number| number % load.connections == part).collect();
+    let packet = |(place, number): (usize, &u32)| {
+        let topic = format!("units/{}/heartbeat", unit(*number).id);
+        // Unique among those that wait: far more ids than the window holds.
+        packet(&topic, load.qos, (place % 60_000 + 1) as u16)
+    };
+    let packets: Vec<Vec<u8>> = numbers.iter().enumerate().map(packet).collect();
+    packets.chunks(CHUNK).map(|chunk| (chunk.len() as u32, chunk.concat())).collect()
+}
+
+/// CONNECT with a clean session and no keep-alive.
+fn connect(client_id: &str) -> Vec<u8> {
+    let length = 10 + 2 + client_id.len() as u8;
+    let mut packet = vec![0x10, length, 0, 4];
+    packet.extend(b"MQTT");
+    packet.extend([4, 2, 0, 0, 0, client_id.len() as u8]);
+    packet.extend(client_id.as_bytes());
+    packet
+}
+
+/// PUBLISH with a small payload.
+fn packet(topic: &str, qos: u8, id: u16) -> Vec<u8> {
+    const PAYLOAD: &[u8] = b"{\"battery\":87}";
+    let id_length = if qos > 0 { 2 } else { 0 };
+    let mut packet = vec![0x30 | (qos << 1), (2 + topic.len() + id_length + PAYLOAD.len()) as u8];
+    packet.extend((topic.len() as u16).to_be_bytes());
+    packet.extend(topic.as_bytes());
+    if qos > 0 {
+        packet.extend(id.to_be_bytes());
+    }
+    packet.extend(PAYLOAD);
+    packet
+}

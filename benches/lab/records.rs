@@ -1,0 +1,89 @@
+//! Offline records as they are written, seen from outside.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::streams::{StreamReadOptions, StreamReadReply};
+use redis::{AsyncCommands, from_redis_value_ref, pipe};
+use tokio::task::JoinHandle;
+
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::presence::OfflineRecord;
+
+use super::World;
+
+/// As many as a new fleet has.
+const PARTITIONS: u16 = 16;
+
+/// Counts all records.
+pub async fn count(client: &mut MultiplexedConnection) -> anyhow::Result<u64> {
+    let mut pipe = pipe();
+    for partition in 0..PARTITIONS {
+        pipe.zcard(format!("rollcall:{{p{partition}}}:records"));
+    }
+    let counts: Vec<u64> = pipe.query_async(client).await?;
+    Ok(counts.into_iter().sum())
+}
+
+/// Waits from `from` on until there are `wanted` records more than `before`, or `patience` has
+/// passed; answers how many there are more and after how long the last was seen.
+pub async fn wait_for(
+    client: &mut MultiplexedConnection,
+    clock: &Clock,
+    from: Timestamp,
+    before: u64,
+    wanted: u64,
+    patience: Duration,
+) -> anyhow::Result<(u64, Duration)> {
+    loop {
+        let more = count(client).await? - before;
+        let passed = clock.now().since(from);
+        if more >= wanted || passed > patience {
+            return Ok((more, passed));
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Watches the outboxes: an entry's id is the moment of its writing, by the clock of Redis. Entries
+/// leave as soon as they have joined a group, so now and then one is gone before it was seen here:
+/// what is written is counted apart.
+pub struct Watch(JoinHandle<anyhow::Result<Vec<f64>>>);
+
+impl Watch {
+    /// Watches for that long.
+    pub async fn start(world: &World, span: Duration) -> anyhow::Result<Watch> {
+        let mut client = world.client().await?;
+        let mut last: HashMap<String, String> =
+            (0..PARTITIONS).map(|p| (format!("rollcall:{{p{p}}}:outbox"), "0".to_owned())).collect();
+        Ok(Watch(tokio::spawn(async move {
+            let end = Instant::now() + span;
+            let mut late_ms = Vec::new();
+            let wait = StreamReadOptions::default().block(200).count(1000);
+            while Instant::now() < end {
+                let (keys, ids): (Vec<&String>, Vec<&String>) = last.iter().unzip();
+                let news: Option<StreamReadReply> = client.xread_options(&keys, &ids, &wait).await?;
+                for stream in news.into_iter().flat_map(|news| news.keys) {
+                    for entry in stream.ids {
+                        late_ms.extend(lateness(&entry));
+                        last.insert(stream.key.clone(), entry.id);
+                    }
+                }
+            }
+            Ok(late_ms)
+        })))
+    }
+
+    /// From deadline to writing, in ms, for each record that was seen.
+    pub async fn finish(self) -> anyhow::Result<Vec<f64>> {
+        self.0.await?
+    }
+}
+
+fn lateness(entry: &redis::streams::StreamId) -> Option<f64> {
+    let written: i64 = entry.id.split_once('-')?.0.parse().ok()?;
+    let json: String = from_redis_value_ref(entry.map.get("record")?).ok()?;
+    let record: OfflineRecord = serde_json::from_str(&json).ok()?;
+    Some((written - record.deadline.as_millis()) as f64)
+}

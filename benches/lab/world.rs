@@ -1,0 +1,126 @@
+//! Redis, Mosquitto and processes of Rollcall, each with a directory and ports of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use tempfile::TempDir;
+
+use rollcall::clock::Clock;
+use rollcall::engine::redis::{Config, RedisEngine};
+use rollcall::simulate::servers::{Server, free_port};
+use rollcall::telemetry::Telemetry;
+
+use super::until;
+
+/// Far more than one subscriber can be sent ahead.
+const BROKER: &str = "max_inflight_messages 0\nmax_queued_messages 1000000";
+
+/// How long a process may take until it is ready.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The servers of one benchmark.
+pub struct World {
+    pub redis: Server,
+    pub broker: Server,
+    started: u32,
+    // Last, so that the servers have ended when it is removed.
+    dir: TempDir,
+}
+
+impl World {
+    /// Fresh servers. Redis has no persistence.
+    pub fn new() -> anyhow::Result<World> {
+        let dir = TempDir::new()?;
+        let redis = Server::redis(&dir.path().join("redis"), free_port()?, &[])?;
+        let broker = Server::mosquitto(&dir.path().join("broker"), free_port()?, BROKER)?;
+        Ok(World { redis, broker, started: 0, dir })
+    }
+
+    /// A connection to Redis, as any other client would have.
+    pub async fn client(&self) -> anyhow::Result<MultiplexedConnection> {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}/?protocol=resp3", self.redis.port()))?;
+        let patience = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        Ok(client.get_multiplexed_async_connection_with_config(&patience).await?)
+    }
+
+    /// Rollcall's engine within this process.
+    pub async fn engine(&self) -> anyhow::Result<Arc<RedisEngine>> {
+        let url = format!("redis://127.0.0.1:{}/0", self.redis.port());
+        let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+        Ok(Arc::new(RedisEngine::connect(&Config { url, ..Config::default() }, telemetry).await?))
+    }
+
+    /// Starts a process of Rollcall and waits until it is ready. `options` are added to its file.
+    pub async fn serve(&mut self, options: &str) -> anyhow::Result<Rollcall> {
+        self.started += 1;
+        let dir = self.dir.path().join(format!("rollcall-{}", self.started));
+        let http = free_port()?;
+        std::fs::create_dir_all(&dir)?;
+        let file = dir.join("rollcall.toml");
+        let text = format!(
+            "engine.url = \"redis://127.0.0.1:{}/0\"\nmqtt.url = \"mqtt://127.0.0.1:{}\"\n\
+             mqtt.client_id = \"bench-{}\"\nhttp.listen = \"127.0.0.1:{http}\"\n{options}\n",
+            self.redis.port(),
+            self.broker.port(),
+            self.started
+        );
+        std::fs::write(&file, text)?;
+        let args = ["serve".to_owned(), "--config".to_owned(), file.to_string_lossy().into_owned()];
+        let server = Server::start(env!("CARGO_BIN_EXE_rollcall"), &args, &dir, http, "listening for http")?;
+        let mut rollcall = Rollcall { server, ready_after: Duration::ZERO };
+        let ready = until("rollcall is ready", PATIENCE, async || {
+            let answer = reqwest::get(rollcall.page("/readyz")).await;
+            Ok(answer.is_ok_and(|answer| answer.status().is_success()))
+        });
+        rollcall.ready_after = ready.await?;
+        Ok(rollcall)
+    }
+
+    /// Has Redis write what it does to a file from now on, and waits until what it holds is in it.
+    pub async fn persist(&self) -> anyhow::Result<()> {
+        let mut client = self.client().await?;
+        redis::cmd("CONFIG").arg("SET").arg("appendonly").arg("yes").exec_async(&mut client).await?;
+        until("redis has written down what it holds", PATIENCE, async || {
+            let info: String = redis::cmd("INFO").arg("persistence").query_async(&mut client).await?;
+            let is_done = |line: &str| info.lines().any(|l| l == line);
+            Ok(is_done("aof_rewrite_in_progress:0")
+                && is_done("aof_rewrite_scheduled:0")
+                && is_done("aof_enabled:1"))
+        })
+        .await?;
+        Ok(())
+    }
+}
+
+/// A process of Rollcall; ended with the value.
+pub struct Rollcall {
+    pub server: Server,
+    /// How long after it listened it was ready.
+    pub ready_after: Duration,
+}
+
+impl Rollcall {
+    fn page(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.server.port())
+    }
+
+    /// The sum of the series whose line begins like this.
+    pub async fn metric(&self, begins: &str) -> anyhow::Result<f64> {
+        let text = reqwest::get(self.page("/metrics")).await?.text().await?;
+        let values = text.lines().filter(|line| line.starts_with(begins)).filter_map(|line| {
+            let (_, value) = line.rsplit_once(' ')?;
+            value.parse::<f64>().ok()
+        });
+        Ok(values.sum())
+    }
+
+    /// Heartbeats that it has recorded.
+    pub async fn recorded(&self) -> anyhow::Result<f64> {
+        let mut sum = 0.0;
+        for result in ["new", "refreshed", "back"] {
+            sum += self.metric(&format!("rollcall_heartbeats_total{{result=\"{result}\"}}")).await?;
+        }
+        Ok(sum)
+    }
+}

@@ -1,0 +1,99 @@
+//! What Rollcall achieves on this machine, beside what the plain way achieves.
+//!
+//! `make bench` runs everything on private servers, each figure beside the one that it is compared
+//! with in the same run, and writes `benches/results.json` and the table in the README. On a machine
+//! that does other things absolute figures are noise; ratios are what to go by.
+//!
+//! One file for each benchmark; `lab/` holds what they share: servers, a fleet, load, a sink, and
+//! the figures. The same program is also the publisher and the subscriber of a measurement, as
+//! processes of their own, so that the CPU time of each is told apart.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use lab::figures::Report;
+use lab::machine::Machine;
+
+mod engine;
+mod growth;
+mod ingest;
+mod lab;
+mod lateness;
+mod mass;
+mod rest;
+mod six_thousand;
+
+/// Every benchmark, in the order in which they run.
+const BENCHMARKS: [&str; 7] = ["engine", "ingest", "lateness", "mass", "six_thousand", "rest", "growth"];
+
+/// What is to be measured.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Only these benchmarks: engine, ingest, lateness, mass, six_thousand, rest, growth.
+    #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
+    only: Vec<String>,
+    /// How many units the large fleet has. With less than a million, goals say little.
+    #[arg(long, default_value_t = FULL)]
+    units: u32,
+    /// Writes down the figures of a run that is not whole, too.
+    #[arg(long)]
+    write: bool,
+    /// Given by cargo.
+    #[arg(long, hide = true)]
+    bench: bool,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+/// The size of the large fleet that the goals speak of.
+const FULL: u32 = 1_000_000;
+
+/// Other processes of a measurement.
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// Publishes heartbeats.
+    #[command(hide = true)]
+    Publish(lab::publisher::Load),
+    /// Counts what a bare subscriber is given.
+    #[command(hide = true)]
+    Subscribe(lab::subscriber::Options),
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<ExitCode> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let options = Options::parse();
+    match options.part {
+        Some(Part::Publish(load)) => lab::publisher::publish(load).await?,
+        Some(Part::Subscribe(options)) => lab::subscriber::count(options).await?,
+        None => measure(&options).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn measure(options: &Options) -> anyhow::Result<()> {
+    let mut report = Report::new(Machine::look()?, options.units);
+    let chosen = |name: &&str| options.only.is_empty() || options.only.iter().any(|only| only == name);
+    for name in BENCHMARKS.into_iter().filter(chosen) {
+        report.begin(name);
+        match name {
+            "engine" => engine::run(&mut report, options.units).await?,
+            "ingest" => ingest::run(&mut report, options.units).await?,
+            "lateness" => lateness::run(&mut report, options.units).await?,
+            "mass" => mass::run(&mut report, options.units).await?,
+            "six_thousand" => six_thousand::run(&mut report, options.units).await?,
+            "rest" => rest::run(&mut report, options.units).await?,
+            _ => growth::run(&mut report, options.units).await?,
+        }
+    }
+    println!("{}", report.table());
+    let whole = options.only.is_empty() && options.units == FULL;
+    if whole || options.write {
+        report.write(Path::new(env!("CARGO_MANIFEST_DIR")))?;
+    } else {
+        println!("Not written down: this was not the whole run.");
+    }
+    Ok(())
+}

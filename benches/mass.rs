@@ -1,0 +1,125 @@
+//! A tenth of a large fleet comes due at one instant: how long until everything is written, until
+//! everybody is told one by one, and what other clients of Redis notice of it.
+
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use rollcall::clock::Clock;
+
+use crate::lab::figures::{Goal, Report};
+use crate::lab::fleet::{Fleet, KIND, TIMEOUT};
+use crate::lab::poster::{self, CONCURRENCY};
+use crate::lab::sink::Sink;
+use crate::lab::world::Rollcall;
+use crate::lab::{World, quantile, records, say, thousands, until};
+
+/// Between the last preparation and the instant.
+const BREATH: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
+    let clock = Clock::system();
+    let due = units / 10;
+    let sink = Sink::start().await?;
+    let floor = poster::post(&sink, due, &clock).await?.as_secs_f64();
+    let title = format!("{} from memory, one request each, nothing durable", thousands(due));
+    report.add(title, floor, "s", Goal::None);
+    let mut world = World::new()?;
+    let now = clock.now();
+    Fleet(2 * due..units).fill(&world.engine().await?, now, |_| now).await?;
+    let mut running = Vec::new();
+    for (round, instances) in [1, 3].into_iter().enumerate() {
+        while running.len() < instances {
+            running.push(serve(&mut world, &sink).await?);
+        }
+        let first = round as u32 * due;
+        let with = if instances == 1 { "one instance".to_owned() } else { format!("{instances} instances") };
+        let title = format!("{} due at one instant, {with}", thousands(due));
+        say(&title);
+        storm(report, &title, &world, &sink, first..first + due, &clock).await?;
+    }
+    Ok(())
+}
+
+/// Options of a process that tells one by one, at once.
+pub fn telling(sink: &Sink) -> String {
+    format!(
+        "mqtt.share = \"bench\"\n{KIND}\n[route]\nreceivers = [\"hook\"]\ngroup_by = [\"unit\"]\ngroup_wait = \"0s\"\n\
+         [[receiver]]\nname = \"hook\"\ntype = \"webhook\"\nurl = \"{}\"\nconcurrency = {CONCURRENCY}\n",
+        sink.url()
+    )
+}
+
+async fn serve(world: &mut World, sink: &Sink) -> anyhow::Result<Rollcall> {
+    world.serve(&telling(sink)).await
+}
+
+async fn storm(
+    report: &mut Report,
+    title: &str,
+    world: &World,
+    sink: &Sink,
+    units: std::ops::Range<u32>,
+    clock: &Clock,
+) -> anyhow::Result<()> {
+    let mut client = world.client().await?;
+    let due = u64::from(units.end - units.start);
+    // As long as registering takes, and then some.
+    let instant = clock.now() + BREATH + Duration::from_micros(60 * due);
+    Fleet(units).fill(&world.engine().await?, clock.now(), |_| instant - TIMEOUT).await?;
+    anyhow::ensure!(clock.now() < instant, "registering took longer than expected; nothing is measured");
+    sink.forget();
+    let before = records::count(&mut client).await?;
+    tokio::time::sleep(instant.since(clock.now())).await;
+    let probe = Probe::start(world.client().await?);
+    let (_, took) = records::wait_for(&mut client, clock, instant, before, due, PATIENCE).await?;
+    report.add(format!("{title}: records and outbox durable"), took.as_secs_f64(), "s", Goal::AtMost(1.0));
+    // Not to get there is a figure too: it shows as patience that has run out.
+    let _ = until("all are told", PATIENCE, async || Ok(sink.told() >= due)).await;
+    let seconds = clock.now().since(instant).as_secs_f64();
+    let mut latencies = probe.finish().await?;
+    report.add(format!("{title}: told, one request each"), seconds, "s", Goal::AtMost(4.0));
+    // One too many, of whatever, may come a little later.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let written = records::count(&mut client).await? - before;
+    report.add(format!("{title}: records"), written as f64, "", Goal::Exactly(due as f64));
+    report.add(format!("{title}: notifications"), sink.told() as f64, "", Goal::Exactly(due as f64));
+    let again = sink.requests().saturating_sub(due) as f64;
+    report.add(format!("{title}: requests beyond one each"), again, "", Goal::None);
+    let p99 = quantile(&mut latencies, 0.99);
+    report.add(format!("{title}: SET of other clients meanwhile, p99"), p99, "ms", Goal::AtMost(5.0));
+    Ok(())
+}
+
+/// Another client of the same Redis.
+pub struct Probe {
+    end: oneshot::Sender<()>,
+    running: JoinHandle<anyhow::Result<Vec<f64>>>,
+}
+
+impl Probe {
+    /// Begins to write, about a thousand times a second.
+    pub fn start(mut client: MultiplexedConnection) -> Probe {
+        let (end, mut ended) = oneshot::channel();
+        let running = tokio::spawn(async move {
+            let mut latencies = Vec::new();
+            while ended.try_recv().is_err() {
+                let began = Instant::now();
+                redis::cmd("SET").arg("other").arg("value").exec_async(&mut client).await?;
+                latencies.push(began.elapsed().as_secs_f64() * 1000.0);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Ok(latencies)
+        });
+        Probe { end, running }
+    }
+
+    /// Ends it and answers how long each write took, in ms.
+    pub async fn finish(self) -> anyhow::Result<Vec<f64>> {
+        let _ = self.end.send(());
+        self.running.await?
+    }
+}

@@ -1,0 +1,63 @@
+//! Six thousand units come due at one instant and two processes watch them, beside the two ways that
+//! people take first: timers in the memory of one process, and expiry notifications with `HDEL`.
+
+use std::time::Duration;
+
+use rollcall::clock::Clock;
+
+use crate::lab::figures::{Goal, Report};
+use crate::lab::fleet::{Fleet, TIMEOUT};
+use crate::lab::plain::Plain;
+use crate::lab::sink::Sink;
+use crate::lab::{World, poster, quantile, records, say, thousands, until};
+use crate::mass::telling;
+
+const DUE: u32 = 6000;
+const BREATH: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(60);
+/// As long as registering a million units for the plain way takes.
+const PREPARATION: Duration = Duration::from_secs(30);
+
+pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
+    let clock = Clock::system();
+    let sink = Sink::start().await?;
+    let mut world = World::new()?;
+    let engine = world.engine().await?;
+    let now = clock.now();
+    Fleet(DUE..units).fill(&engine, now, |_| now).await?;
+    let _two = [world.serve(&telling(&sink)).await?, world.serve(&telling(&sink)).await?];
+    let instant = clock.now() + BREATH;
+    Fleet(0..DUE).fill(&engine, clock.now(), |_| instant - TIMEOUT).await?;
+    let title = format!("{} due at one instant among {}, two processes", thousands(DUE), thousands(units));
+    say(&title);
+    tokio::time::sleep(instant.since(clock.now())).await;
+    let mut client = world.client().await?;
+    let (_, took) = records::wait_for(&mut client, &clock, instant, 0, DUE.into(), PATIENCE).await?;
+    report.add(format!("{title}: records"), took.as_secs_f64(), "s", Goal::AtMost(0.3));
+    until("all are told", PATIENCE, async || Ok(sink.told() >= DUE.into())).await?;
+    let told = clock.now().since(instant).as_secs_f64();
+    report.add(format!("{title}: told, one request each"), told, "s", Goal::AtMost(1.0));
+    let again = sink.requests().saturating_sub(DUE.into()) as f64;
+    report.add(format!("{title}: requests beyond one each"), again, "", Goal::None);
+    drop(world);
+    sink.forget();
+    let memory = poster::post(&sink, DUE, &clock).await?.as_secs_f64();
+    report.add("the same from timers in memory, nothing durable: told", memory, "s", Goal::None);
+    plain(report, units, &clock).await
+}
+
+async fn plain(report: &mut Report, units: u32, clock: &Clock) -> anyhow::Result<()> {
+    let instant = clock.now() + PREPARATION;
+    let plain = Plain::start(units, clock, |unit| (unit < DUE).then_some(instant)).await?;
+    let title = "the plain way, notification and HDEL";
+    say(title);
+    plain.wait_for(DUE.into(), instant.since(clock.now()) + PATIENCE).await;
+    let mut late = plain.late_ms().await;
+    let arrived = format!("{title}: arrived within {} s, of {}", PATIENCE.as_secs(), thousands(DUE));
+    report.add(arrived, late.len() as f64, "", Goal::None);
+    if !late.is_empty() {
+        let worst = quantile(&mut late, 1.0) / 1000.0;
+        report.add(format!("{title}: the last of those after"), worst, "s", Goal::None);
+    }
+    Ok(())
+}

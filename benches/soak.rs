@@ -1,0 +1,223 @@
+//! The soak: a random walk over all faults, for as long as one likes, on a world that is never
+//! rebuilt. `make soak MINUTES=10 [SEED=n]`.
+//!
+//! A line for each fault; after each the world comes to rest and the oracle says what is not as it
+//! must be. Whatever it says is counted, and ends the walk with 1.
+
+use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use redis::cmd;
+use rollcall::clock::Timestamp;
+
+#[path = "../tests/faults/world/mod.rs"]
+mod world;
+
+use world::proxy::Wire;
+use world::{Plan, TIMEOUT, World, now, signal};
+
+/// Longer than a lease, a keep-alive, and what an answer of the engine is waited for.
+const LONG: Duration = Duration::from_secs(30);
+/// Worlds that begin anew, so that instances come in every number.
+const FAULTS_A_WORLD: usize = 12;
+/// As many fall silent at once.
+const MANY: usize = 100_000;
+
+/// What can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Kill,
+    KillAll,
+    Freeze,
+    Stop,
+    RedisFreeze,
+    RedisKill,
+    RedisScripts,
+    RedisSettings,
+    RedisFull,
+    BrokerFreeze,
+    BrokerKill,
+    WireCut,
+    WireStall,
+    WireHalfOpen,
+    Everything,
+    Crowd,
+}
+
+const FAULTS: [Fault; 16] = [
+    Fault::Kill,
+    Fault::KillAll,
+    Fault::Freeze,
+    Fault::Stop,
+    Fault::RedisFreeze,
+    Fault::RedisKill,
+    Fault::RedisScripts,
+    Fault::RedisSettings,
+    Fault::RedisFull,
+    Fault::BrokerFreeze,
+    Fault::BrokerKill,
+    Fault::WireCut,
+    Fault::WireStall,
+    Fault::WireHalfOpen,
+    Fault::Everything,
+    Fault::Crowd,
+];
+
+fn main() -> ExitCode {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let minutes = number("MINUTES").unwrap_or(10);
+    let seed = number("SEED").unwrap_or_else(rand::random);
+    let instances = number("INSTANCES").map(|instances| instances as usize);
+    println!("a soak of {minutes} minutes; SEED={seed} repeats its choices");
+    let runtime = tokio::runtime::Runtime::new().expect("threads can be made");
+    let until = Instant::now() + Duration::from_secs(60 * minutes);
+    let violations = runtime.block_on(walk(seed, until, instances));
+    println!("{violations} violations");
+    if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Walks until the time is up; answers how many faults ended badly.
+async fn walk(seed: u64, until: Instant, instances: Option<usize>) -> usize {
+    let mut chance = StdRng::seed_from_u64(seed);
+    let (mut violations, mut number) = (0, 0);
+    while Instant::now() < until {
+        let instances = instances.unwrap_or_else(|| [1, 3, 3, 5][chance.random_range(0..4)]);
+        // Several share the fleet, or each hears all of it and keeps a backlog.
+        let shares = instances > 1 && chance.random_bool(0.5);
+        let share = if shares { "soak".to_owned() } else { String::new() };
+        let plan = Plan { share, wires: true, ..Plan::new(instances) };
+        let world_seed = chance.random();
+        // A broken claim panics with all that is known; the walk goes on in a new world.
+        let stretch = AssertUnwindSafe(stretch(plan, world_seed, &mut chance, &mut number, until));
+        if stretch.catch_unwind().await.is_err() {
+            violations += 1;
+        }
+    }
+    violations
+}
+
+/// Some faults in one world.
+async fn stretch(plan: Plan, seed: u64, chance: &mut StdRng, number: &mut usize, until: Instant) {
+    let mut world = World::with_seed(plan, seed).await;
+    for _ in 0..FAULTS_A_WORLD {
+        if Instant::now() >= until {
+            return;
+        }
+        *number += 1;
+        let fault = FAULTS[chance.random_range(0..FAULTS.len())];
+        let began = Instant::now();
+        world.live(3 * TIMEOUT);
+        world.pass_some(TIMEOUT).await;
+        happen(&mut world, fault, chance).await;
+        world.rests().await;
+        let (instances, how) =
+            (world.instances.len(), if world.plan.share.is_empty() { "plain" } else { "sharing" });
+        println!("{number:4} {fault:?} with {instances} {how}: fine after {:.1?}", began.elapsed());
+        // The oracle would read all of a crowd's records again and again.
+        if fault == Fault::Crowd {
+            return;
+        }
+    }
+}
+
+async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
+    let span = if chance.random_bool(0.2) { LONG } else { TIMEOUT.mul_f64(chance.random_range(0.3..3.0)) };
+    let victim = chance.random_range(0..world.instances.len());
+    let mark = world.disturb();
+    match fault {
+        Fault::Kill => {
+            world.kill_member(victim);
+            world.pass(span).await;
+            world.instances[victim].start();
+        }
+        Fault::KillAll => {
+            (0..world.instances.len()).for_each(|number| world.kill_member(number));
+            world.pass(span).await;
+            world.instances.iter_mut().for_each(world::Instance::start);
+        }
+        Fault::Freeze => {
+            world.instances[victim].freeze();
+            world.pass(span).await;
+            world.instances[victim].thaw();
+            may_be_lost(world, mark);
+        }
+        Fault::Stop => {
+            world.instances[victim].stop();
+            world.pass(span).await;
+            world.instances[victim].start();
+        }
+        Fault::RedisFreeze => {
+            world.redis.signal("STOP");
+            world.pass(span).await;
+            world.redis.signal("CONT");
+        }
+        Fault::RedisKill => {
+            world.redis.kill();
+            world.pass(span).await;
+            world.redis.restart();
+        }
+        Fault::RedisScripts => {
+            world.redis.ask::<()>(cmd("SCRIPT").arg("FLUSH")).await;
+            world.redis.ask::<usize>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub")).await;
+            world.redis.ask::<usize>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal")).await;
+        }
+        Fault::RedisSettings => {
+            world.redis.ask::<()>(cmd("CONFIG").arg("SET").arg("notify-keyspace-events").arg("")).await;
+        }
+        Fault::RedisFull => {
+            world.redis.ask::<()>(cmd("CONFIG").arg("SET").arg("maxmemory").arg("1mb")).await;
+            world.pass(span).await;
+            world.redis.ask::<()>(cmd("CONFIG").arg("SET").arg("maxmemory").arg("0")).await;
+        }
+        Fault::BrokerFreeze => {
+            signal(world.broker.pid(), "STOP");
+            world.pass(span).await;
+            signal(world.broker.pid(), "CONT");
+            may_be_lost(world, mark);
+            world.broker_away_since(mark);
+        }
+        Fault::BrokerKill => {
+            world.kill_broker();
+            world.pass(span).await;
+            world.start_broker();
+            world.broker_away_since(mark);
+        }
+        Fault::WireCut => broken(world, victim, Wire::Cut, span).await,
+        Fault::WireStall => broken(world, victim, Wire::Stalled, span).await,
+        Fault::WireHalfOpen => broken(world, victim, Wire::HalfOpen, span).await,
+        Fault::Crowd => {
+            world::crowd::fill(world, 0, MANY, now()).await;
+            world::crowd::all_are_told_once(world, 0, MANY).await;
+        }
+        Fault::Everything => {
+            world.instances.iter_mut().for_each(world::Instance::kill);
+            world.redis.kill();
+            world.kill_broker();
+            world.pass(span).await;
+            world.start_broker();
+            world.redis.restart();
+            world.instances.iter_mut().for_each(world::Instance::start);
+            world.broker_away_since(mark);
+        }
+    }
+    world.disturbed_since(mark);
+}
+
+async fn broken(world: &mut World, victim: usize, wire: Wire, span: Duration) {
+    let mark = now();
+    world.wires[victim].set(wire);
+    world.pass(span).await;
+    world.wires[victim].set(Wire::Whole);
+    may_be_lost(world, mark);
+}
+
+/// What a member of a share was given, nobody else is given.
+fn may_be_lost(world: &World, mark: Timestamp) {
+    if !world.plan.share.is_empty() {
+        world.forget_unheard_since(mark);
+    }
+}

@@ -1,0 +1,95 @@
+//! Who may connect, by a file in the format of Mosquitto's `password_file`, which
+//! `mosquitto_passwd` writes: `name:$7$<iterations>$<salt>$<hash>` on each line, salt and hash in
+//! base64, the hash PBKDF2-HMAC-SHA512. The older `$6$` (a salted hash that is fast to guess) and
+//! passwords in the clear are refused.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ring::pbkdf2::{PBKDF2_HMAC_SHA512, verify};
+
+/// More would let a file make every login slow.
+const MOST_ITERATIONS: u32 = 1_000_000;
+
+/// The users of a file.
+#[derive(Default)]
+pub(super) struct Users(HashMap<String, Password>);
+
+struct Password {
+    iterations: NonZeroU32,
+    salt: Vec<u8>,
+    hash: Vec<u8>,
+}
+
+impl Users {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// The first line that cannot be read, with its number and never with what it says of a
+    /// password.
+    pub fn parse(text: &str) -> Result<Users, String> {
+        let mut users = Users::default();
+        for (number, line) in (1..).zip(text.lines()) {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let (name, secret) =
+                line.split_once(':').ok_or_else(|| format!("line {number}: there is no :"))?;
+            let password = Password::parse(secret).ok_or_else(|| {
+                format!("line {number}: the password of {name:?} is not in the form $7$…; write it with mosquitto_passwd")
+            })?;
+            users.0.insert(name.to_owned(), password);
+        }
+        if users.0.is_empty() {
+            return Err("there is no user in it; add one with mosquitto_passwd".to_owned());
+        }
+        Ok(users)
+    }
+
+    /// Whether that is the password of that user.
+    pub fn knows(&self, name: &str, password: &[u8]) -> bool {
+        self.0.get(name).is_some_and(|known| {
+            verify(PBKDF2_HMAC_SHA512, known.iterations, &known.salt, password, &known.hash).is_ok()
+        })
+    }
+}
+
+impl Password {
+    fn parse(text: &str) -> Option<Password> {
+        let mut parts = text.strip_prefix("$7$")?.split('$');
+        let iterations: u32 = parts.next()?.parse().ok().filter(|number| *number <= MOST_ITERATIONS)?;
+        let mut bytes = || STANDARD.decode(parts.next()?).ok().filter(|bytes| !bytes.is_empty());
+        let (salt, hash) = (bytes()?, bytes()?);
+        Some(Password { iterations: NonZeroU32::new(iterations)?, salt, hash })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `mosquitto_passwd -b` for the password "secret" (version 2.0.11).
+    const LINE: &str = "gateway:$7$101$LSL2y570hL7qK8HZ$0fCn+BAhwwEE8yQ/NjM6H4gJC/7a4ekLjsAJ/QceBzrZGVJ1p9IKzXDelUB+/ko3VGo8x/LreWjjDmoTifpqWg==";
+
+    #[test]
+    fn a_user_of_mosquitto_passwd_is_known_by_its_password_only() {
+        let users = Users::parse(LINE).unwrap();
+        assert!(users.knows("gateway", b"secret"));
+        assert!(!users.knows("gateway", b"Secret"));
+        assert!(!users.knows("gateway", b""));
+        assert!(!users.knows("other", b"secret"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_and_no_secret_is_repeated() {
+        for text in
+            ["", "# nobody\n", "gateway", "gateway:hunter2", "a:$6$x$y", "a:$7$0$YQ==$YQ==", "a:$7$9$!$YQ=="]
+        {
+            let why = Users::parse(text).err().expect(text);
+            assert!(!why.contains("hunter2"), "{why}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Checks the broker within the process.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::file::{self, Mqtt};
+use super::problem::Problems;
+use crate::broker::{Config, Tls};
+
+/// The broker, if one is wanted.
+pub(super) fn broker(
+    broker: &file::Broker,
+    mqtt: &Mqtt,
+    base: &Path,
+    problems: &mut Problems,
+) -> Option<Config> {
+    if broker.listen.is_empty() && broker.tls_listen.is_empty() {
+        for (key, value) in [("password_file", &broker.password_file), ("rules_file", &broker.rules_file)] {
+            if !value.is_empty() {
+                let path = format!("broker.{key}");
+                problems.error(path, "belongs to the broker within the process; set broker.listen");
+            }
+        }
+        return None;
+    }
+    let elsewhere = [
+        ("mqtt.url", mqtt.url != Mqtt::default().url),
+        ("mqtt.username", !mqtt.username.is_empty()),
+        ("mqtt.share", !mqtt.share.is_empty()),
+    ];
+    for (option, _) in elsewhere.into_iter().filter(|(_, is_set)| *is_set) {
+        let text =
+            "belongs to a broker elsewhere, and broker.listen starts one within the process; leave one out";
+        problems.error(option, text);
+    }
+    let file = |name: &str| (!name.is_empty()).then(|| base.join(name));
+    let config = Config {
+        listen: address("broker.listen", &broker.listen, problems),
+        tls: tls(broker, base, problems),
+        password_file: file(&broker.password_file),
+        rules_file: file(&broker.rules_file),
+        max_connections: problems.number("broker.max_connections", broker.max_connections, 2, 1_000_000)
+            as usize,
+        max_packet: problems.number("broker.max_packet", broker.max_packet, 1024, 16 << 20) as usize,
+        max_rate: broker.max_rate,
+    };
+    if problems.errors.is_empty() {
+        for text in config.problems() {
+            let (path, text) = text.split_once(": ").unwrap_or(("broker", &text));
+            problems.error(path, text);
+        }
+    }
+    Some(config)
+}
+
+fn tls(broker: &file::Broker, base: &Path, problems: &mut Problems) -> Option<Tls> {
+    let listen = address("broker.tls_listen", &broker.tls_listen, problems)?;
+    for (key, value) in [("cert_file", &broker.cert_file), ("key_file", &broker.key_file)] {
+        if value.is_empty() {
+            problems.error(format!("broker.{key}"), "broker.tls_listen needs one, in PEM");
+        } else if !base.join(value).is_file() {
+            problems
+                .error(format!("broker.{key}"), format!("there is no file {}", base.join(value).display()));
+        }
+    }
+    Some(Tls {
+        listen,
+        cert_file: base.join(&broker.cert_file),
+        key_file: base.join(&broker.key_file),
+        client_ca_file: (!broker.client_ca_file.is_empty()).then(|| base.join(&broker.client_ca_file)),
+    })
+}
+
+fn address(option: &str, text: &str, problems: &mut Problems) -> Option<SocketAddr> {
+    if text.is_empty() {
+        return None;
+    }
+    let read = text.parse();
+    if read.is_err() {
+        problems.error(option, format!("{text:?} is no address; write 127.0.0.1:1883"));
+    }
+    read.ok()
+}

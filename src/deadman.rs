@@ -1,0 +1,145 @@
+//! Who watches the watcher: a ping to another monitor, as long as Rollcall does its work.
+//!
+//! The address is that of a check which alarms when pings stay away, as healthchecks and its like
+//! offer: `URL/start` when Rollcall starts, `URL` every period while all is well, `URL/fail` with
+//! what is wrong in the body while it is not. A machine that burns down pings nothing, and that is
+//! the alarm that no program can raise about itself.
+//!
+//! # When all is well
+//! The engine answers, every connection to the broker stands, the fleet is heard, and no receiver
+//! has refused its last notification. Warnings that do not keep Rollcall from its work are no reason
+//! to wake anybody: they are on `/readyz` and in the metrics.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use reqwest::{Client, redirect};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use crate::telemetry::Telemetry;
+use crate::trust;
+
+/// How long a start may take before what is not there yet is a failure.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// What the pings need to know.
+#[derive(Clone)]
+pub struct Config {
+    /// The address of the check; its path is often a secret.
+    pub url: Url,
+    /// How often.
+    pub every: Duration,
+    /// After how long a ping is given up.
+    pub timeout: Duration,
+}
+
+/// Without the path of the address.
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config").field("every", &self.every).finish_non_exhaustive()
+    }
+}
+
+/// Pings until `stop`. A ping that fails is logged when that begins and when it is over, and never
+/// repeated: the next one is due soon.
+///
+/// # Errors
+/// An HTTP client that cannot be made.
+pub async fn run(config: Config, telemetry: Arc<Telemetry>, stop: CancellationToken) -> anyhow::Result<()> {
+    let client = Client::builder()
+        .tls_backend_preconfigured(trust::web()?)
+        .redirect(redirect::Policy::none())
+        .no_proxy()
+        .timeout(config.timeout)
+        .user_agent(concat!("rollcall/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .context("no HTTP client for the deadman's pings")?;
+    let mut deadman = Deadman { config, client, telemetry, fails: false };
+    stop.run_until_cancelled(deadman.ping_on()).await;
+    Ok(())
+}
+
+struct Deadman {
+    config: Config,
+    client: Client,
+    telemetry: Arc<Telemetry>,
+    /// Whether the last ping did not get through.
+    fails: bool,
+}
+
+impl Deadman {
+    async fn ping_on(&mut self) {
+        let mut patient_until = Some(Instant::now() + GRACE);
+        self.ping("start", String::new()).await;
+        let mut ticks = interval(self.config.every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let wrong = wrong(&self.telemetry);
+            if wrong.is_empty() {
+                patient_until = None;
+                self.ping("", wrong).await;
+            } else if patient_until.is_none_or(|until| until <= Instant::now()) {
+                self.ping("fail", wrong).await;
+            }
+        }
+    }
+
+    async fn ping(&mut self, end: &str, body: String) {
+        let url = with_end(&self.config.url, end);
+        let answer =
+            self.client.post(url).body(body).send().await.and_then(|answer| answer.error_for_status());
+        match answer {
+            Ok(_) if self.fails => {
+                tracing::info!("the deadman's pings get through again");
+                self.fails = false;
+            }
+            Ok(_) => {}
+            // The error would show the whole address.
+            Err(error) if !self.fails => {
+                let origin = self.config.url.origin().ascii_serialization();
+                tracing::warn!(
+                    "a ping to {origin} did not get through, check deadman.url: {}",
+                    error.without_url()
+                );
+                self.fails = true;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// What keeps Rollcall from its work, one line each.
+fn wrong(telemetry: &Telemetry) -> String {
+    let failures = telemetry.failures().into_iter();
+    failures.map(|problem| format!("{}: {}\n", problem.name, problem.text)).collect()
+}
+
+/// The address with one more level at the end of its path; the query stays.
+fn with_end(url: &Url, end: &str) -> Url {
+    let mut url = url.clone();
+    if !end.is_empty() {
+        let path = format!("{}/{end}", url.path().trim_end_matches('/'));
+        url.set_path(&path);
+    }
+    url
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_ping_is_one_more_level_of_the_path() {
+        for (url, end, expected) in [
+            ("https://hc.example/uuid", "", "https://hc.example/uuid"),
+            ("https://hc.example/uuid/", "fail", "https://hc.example/uuid/fail"),
+            ("https://hc.example/a/b?create=1", "start", "https://hc.example/a/b/start?create=1"),
+        ] {
+            assert_eq!(with_end(&url.parse().unwrap(), end).as_str(), expected);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The lease of this instance: renewed for as long as it lives, given up when it goes in order.
+//!
+//! Each renewal brings two things home: the time, by which the clock of this process is led, and who
+//! else is there, from which follows what this instance owns. Both are handed to the loops as views
+//! that they only read.
+//!
+//! An instance that cannot renew goes on believing what it believed. Others see its lease end and take
+//! over; should it still reach the engine somehow, they do some work twice.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::roster::View;
+use super::{Engine, Ownership, Result};
+use crate::clock::Clock;
+use crate::telemetry::{Ailment, Telemetry};
+
+/// How long an instance that does not renew is taken to be there.
+const LENGTH: Duration = Duration::from_secs(8);
+
+/// How often it renews: three renewals may fail.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// The shortest time between two renewals, however many come and go.
+const SHORTEST: Duration = Duration::from_millis(50);
+
+/// The longest try to give the lease up; it ends by itself soon after.
+const LONGEST_FAREWELL: Duration = Duration::from_secs(1);
+
+/// Clocks further apart than this are worth a word.
+const FARTHEST: Duration = Duration::from_millis(500);
+
+/// A lease that is held.
+pub struct Lease {
+    engine: Arc<dyn Engine>,
+    clock: Clock,
+    telemetry: Arc<Telemetry>,
+    view: watch::Sender<Arc<View>>,
+}
+
+impl Lease {
+    /// Takes the lease of `instance`. From now on `clock` tells the time of the fleet.
+    pub async fn take(
+        engine: Arc<dyn Engine>,
+        clock: Clock,
+        telemetry: Arc<Telemetry>,
+        instance: &str,
+    ) -> Result<Lease> {
+        let alone = View::new(instance, Vec::new(), engine.partitions());
+        let lease = Lease { engine, clock, telemetry, view: watch::channel(Arc::new(alone)).0 };
+        lease.renew().await?;
+        Ok(lease)
+    }
+
+    /// What this instance owns, now and later.
+    pub fn ownership(&self) -> Ownership {
+        Ownership::follow(self.view.subscribe())
+    }
+
+    /// Renews until `leave`, then gives the lease up.
+    pub async fn keep(self, leave: CancellationToken) -> anyhow::Result<()> {
+        loop {
+            tokio::select! {
+                () = leave.cancelled() => break,
+                () = self.engine.changed() => tokio::time::sleep(SHORTEST).await,
+                () = tokio::time::sleep(EVERY) => {}
+            }
+            if let Err(error) = self.renew().await {
+                self.telemetry.engine_up(Some(&error));
+            }
+        }
+        let instance = self.view.borrow().instance.clone();
+        match tokio::time::timeout(LONGEST_FAREWELL, self.engine.resign(&instance)).await {
+            Ok(Ok(())) => tracing::info!(instance, "left; the others take over"),
+            _ => tracing::warn!(instance, "could not say that it leaves; the others notice within seconds"),
+        }
+        Ok(())
+    }
+
+    async fn renew(&self) -> Result<()> {
+        let before = self.view.borrow().clone();
+        let heard = self.engine.hearing().await?.heard;
+        let asked = Instant::now();
+        let attendance = self.engine.renew(&before.instance, LENGTH, heard).await?;
+        self.clock.lead(attendance.now, asked.elapsed());
+        let behind = attendance.now.since(attendance.engine_clock);
+        self.telemetry.engine_warning(Ailment::ClockOff, self.clock_is_off(behind).as_deref());
+        let view = View::new(&before.instance, attendance.instances, self.engine.partitions());
+        self.telemetry.ownership(view.instances.len(), view.partitions.len());
+        if view != *before {
+            tracing::info!(
+                instance = view.instance,
+                instances = view.instances.join(" "),
+                partitions = view.partitions.len(),
+                "who is there has changed"
+            );
+            self.view.send_replace(Arc::new(view));
+        }
+        Ok(())
+    }
+
+    /// What is wrong with the clocks, if something is. `behind`: by how much that of the engine is
+    /// behind the time of the fleet.
+    fn clock_is_off(&self, behind: Duration) -> Option<String> {
+        if behind > FARTHEST {
+            return Some(format!(
+                "the clock of the engine is {} ms behind the time of the fleet, which goes on from where it was: \
+                 the clock was set back, or a server with another one took over; run a time service such as chrony \
+                 there",
+                behind.as_millis()
+            ));
+        }
+        let (apart, is_ahead) = self.clock.machine_is_off();
+        (apart > FARTHEST).then(|| {
+            let direction = if is_ahead { "ahead of" } else { "behind" };
+            format!(
+                "the clock of this machine is {} ms {direction} that of the engine, which counts; its logs and \
+                 certificates go by the wrong one: run a time service such as chrony on both",
+                apart.as_millis()
+            )
+        })
+    }
+}

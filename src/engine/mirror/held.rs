@@ -1,0 +1,92 @@
+//! Rows that are held for a while with the lock open, to ask the engine for their expiry keys.
+
+use super::row::Footing;
+use super::shard::Shard;
+use super::{Mark, Mirror};
+use crate::clock::Timestamp;
+use crate::presence::{Kind, Unit};
+
+/// Some rows of a partition, one after the other; to be used again for the next ones.
+#[derive(Default)]
+pub struct Held {
+    mark: u32,
+    /// `<kind>:<unit>`, end to end, and where each ends.
+    text: String,
+    ends: Vec<usize>,
+    /// The place of each.
+    rows: Vec<u32>,
+    next: usize,
+    all: usize,
+}
+
+impl Held {
+    /// Their names, `<kind>:<unit>`.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let starts = [0].into_iter().chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.text[start..*end])
+    }
+
+    /// How much of the partition was held so far, from 0 to 1.
+    pub fn done(&self) -> f64 {
+        self.next as f64 / self.all.max(1) as f64
+    }
+}
+
+impl Mirror {
+    /// Holds the next rows of a partition, at most `most`; false if there is none.
+    pub fn hold_next(&self, partition: u16, held: &mut Held, most: usize) -> bool {
+        let Mark { number, .. } = self.mark(partition);
+        let shard = self.read(partition);
+        held.mark = number;
+        held.text.clear();
+        held.ends.clear();
+        held.rows.clear();
+        held.all = shard.rows.len();
+        while held.next < shard.rows.len() && held.rows.len() < most {
+            let row = &shard.rows[held.next];
+            if row.footing != Footing::Free {
+                held.text.push_str(self.kind(row.kind).as_str());
+                held.text.push(':');
+                held.text.push_str(shard.id(row));
+                held.ends.push(held.text.len());
+                held.rows.push(held.next as u32);
+            }
+            held.next += 1;
+        }
+        !held.rows.is_empty()
+    }
+
+    /// What the expiry keys of held rows say, in order. Answers with the units whose key should not
+    /// be there: they are back, or a crash left it.
+    pub fn heard(&self, partition: u16, held: &Held, alive: &[Option<Timestamp>]) -> Vec<Unit> {
+        let mut shard = self.write(partition);
+        let mut odd = Vec::new();
+        for ((place, name), alive) in held.rows.iter().zip(held.names()).zip(alive) {
+            let Some(alive) = *alive else { continue };
+            let Some(footing) = shard.heard_at(*place, held.mark, alive) else { continue };
+            if footing.is_offline() || footing == Footing::NeverSeen {
+                odd.extend(name.parse::<Unit>());
+            }
+        }
+        odd
+    }
+
+    fn kind(&self, number: u16) -> &Kind {
+        &self.kinds[usize::from(number)].kind
+    }
+}
+
+impl Shard {
+    /// The row at that place was heard, unless it is another unit's since the mark. Answers how it
+    /// stands.
+    fn heard_at(&mut self, place: u32, mark: u32, at: Timestamp) -> Option<Footing> {
+        let row = self.rows.get_mut(place as usize)?;
+        if row.told >= mark || row.footing == Footing::Free {
+            return None;
+        }
+        if matches!(row.footing, Footing::Present | Footing::Assumed) {
+            row.last_seen = row.last_seen.max(at);
+        }
+        Some(row.footing)
+    }
+}

@@ -1,0 +1,45 @@
+//! The roster: leases of instances, and the clock that they share.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::pipe;
+
+use super::RedisEngine;
+use crate::clock::Timestamp;
+use crate::engine::{Attendance, EngineError, Result, Roster};
+
+#[async_trait]
+impl Roster for RedisEngine {
+    async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<Attendance> {
+        let mut script = self.scripts.renew.prepare_invoke();
+        script.key(self.keys.roster()).key(self.keys.clock());
+        script.arg(instance).arg(lease.as_millis() as u64);
+        script.arg(heard.map_or(0, Timestamp::as_millis)).arg(self.keys.roster());
+        let answer: Vec<String> = self.topology.run("renew", &script).await?;
+        let [now, engine_clock, instances @ ..] = answer.as_slice() else {
+            return Err(EngineError::Damaged("the roster did not answer with a time".to_owned()));
+        };
+        let mut instances = instances.to_vec();
+        instances.sort();
+        Ok(Attendance { now: moment(now)?, engine_clock: moment(engine_clock)?, instances })
+    }
+
+    async fn resign(&self, instance: &str) -> Result<()> {
+        let mut leave = pipe();
+        leave.zrem(self.keys.roster(), instance).ignore();
+        self.topology.send::<()>("resign", &leave).await?;
+        let mut tell = pipe();
+        tell.publish(self.keys.roster(), instance).ignore();
+        self.topology.send("resign", &tell).await
+    }
+
+    async fn changed(&self) {
+        self.roster_changed.notified().await;
+    }
+}
+
+fn moment(ms: &str) -> Result<Timestamp> {
+    let damaged = || EngineError::Damaged(format!("the roster answered {ms:?}, which is no time"));
+    ms.parse().map(Timestamp::from_millis).map_err(|_| damaged())
+}

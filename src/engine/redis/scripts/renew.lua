@@ -1,0 +1,38 @@
+-- Takes or renews the lease of an instance, and tells the time of the fleet.
+--
+-- The one script that reads a clock: what it tells is the time that everybody else brings along.
+-- Where the server's clock went back (it was set, or another server took over) the time of the fleet
+-- goes on from where it was, a little slower, until the clock has come up to it.
+--
+-- KEYS[1] roster  zset  instance -> end of its lease (ms, time of the fleet)
+-- KEYS[2] clock   hash  server -> the server's clock (ms), fleet -> the time of the fleet (ms), both
+--                       as of the last renewal
+--
+-- ARGV[1] instance
+-- ARGV[2] length of the lease (ms)
+-- ARGV[3] up to when Rollcall has heard (ms), 0 if it has not
+-- ARGV[4] the channel on which others are told of a new one
+--
+-- Returns {time of the fleet (ms), the server's clock (ms), instance, ...} with everybody who is there.
+local read = redis.call('TIME')
+local server = tonumber(read[1]) * 1000 + math.floor(tonumber(read[2]) / 1000)
+local last = redis.call('HMGET', KEYS[2], 'server', 'fleet')
+local fleet = math.max(server, tonumber(ARGV[3]))
+if last[2] then
+  -- A leap forward is no time that has passed.
+  local passed = math.min(math.max(server - tonumber(last[1]), 0), tonumber(ARGV[2]))
+  fleet = math.max(fleet, tonumber(last[2]) + math.floor(passed * 0.995))
+end
+local text = string.format('%.0f', fleet)
+redis.call('HSET', KEYS[2], 'server', string.format('%.0f', server), 'fleet', text)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', text)
+local is_new = redis.call('ZADD', KEYS[1], string.format('%.0f', fleet + tonumber(ARGV[2])), ARGV[1]) == 1
+if is_new then
+  -- A user without the right to publish keeps its lease; others notice when they renew theirs.
+  redis.pcall('PUBLISH', ARGV[4], ARGV[1])
+end
+local answer = { text, string.format('%.0f', server) }
+for _, instance in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  answer[#answer + 1] = instance
+end
+return answer

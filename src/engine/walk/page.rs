@@ -1,0 +1,67 @@
+//! One page: compared with the mirror, and its suspects looked at.
+
+use super::Walk;
+use crate::clock::Timestamp;
+use crate::engine::Result;
+use crate::presence::{self, Hearing, Snapshot, Standing, Unit, Verdict};
+use crate::telemetry::Source;
+
+impl Walk {
+    /// Reads a page and compares it. `is_counted`: its units are counted by their labels.
+    pub(super) async fn page(&self, partition: u16, page: u32, is_counted: bool) -> Result<()> {
+        let mark = self.mirror.mark(partition);
+        let snapshots = self.engine.walk(partition, page).await?;
+        self.telemetry.engine_up(None);
+        self.mirror.compare(mark, &snapshots);
+        let now = self.clock.now();
+        let hearing = self.roll.hearing();
+        if is_counted {
+            self.count(&snapshots, &hearing, now);
+        }
+        let suspects: Vec<Unit> = snapshots
+            .into_iter()
+            .filter(|seen| self.is_suspect(seen, &hearing, now))
+            .map(|seen| seen.unit)
+            .collect();
+        self.look(&suspects, now).await
+    }
+
+    /// Looks at units that nothing else would lead to.
+    pub(super) async fn look(&self, suspects: &[Unit], now: Timestamp) -> Result<()> {
+        if !suspects.is_empty() {
+            self.telemetry.suspects(Source::Walk, suspects.len() as u64);
+            self.roll.look(suspects, now).await?;
+        }
+        Ok(())
+    }
+
+    fn count(&self, snapshots: &[Snapshot], hearing: &Hearing, now: Timestamp) {
+        if self.tally.is_idle() {
+            return;
+        }
+        for seen in snapshots {
+            let Some((facts, rules)) = seen.facts.as_ref().zip(self.roll.rules().get(&seen.unit.kind)) else {
+                continue;
+            };
+            if let Some(state) = presence::state(seen, rules, hearing, now) {
+                self.tally.add(&facts.labels, state);
+            }
+        }
+    }
+
+    fn is_suspect(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {
+        let Some((facts, rules)) = seen.facts.as_ref().zip(self.roll.rules().get(&seen.unit.kind)) else {
+            return false;
+        };
+        let odd = match &facts.standing {
+            Standing::Retired(_) => false,
+            Standing::Offline(silence) => {
+                seen.alive.is_some() || silence.allowed != facts.policy(rules).allowed()
+            }
+            _ => presence::deadline(seen, rules, hearing).is_some_and(|deadline| deadline < now),
+        };
+        // Most of what is odd cannot be helped now, such as a fleet that is due while Rollcall is
+        // blind; reading all of it again would be for nothing.
+        odd && matches!(presence::look(seen, rules, hearing, now), Verdict::Offline(_) | Verdict::Back(_))
+    }
+}

@@ -1,0 +1,142 @@
+//! What intake needs to know, and what of it cannot work.
+
+use std::time::Duration;
+
+use super::topic::{Template, Topics};
+use super::{Tls, mqtt};
+use crate::address::BrokerAddress;
+use crate::engine::roll::Rules;
+use crate::presence::Kind;
+
+/// The most connections of one process.
+pub const MOST_CONNECTIONS: u8 = 16;
+
+/// What intake needs to know.
+#[derive(Clone)]
+pub struct Config {
+    /// `mqtt://host:port`, `mqtts://`, `ws://host:port/path` or `wss://`.
+    pub url: String,
+    /// What TLS needs, where the address wants it; `None`: the usual authorities, and nobody in
+    /// particular.
+    pub tls: Option<Tls>,
+    /// Prefix of the client id; the connection's name is appended, and with a shared subscription
+    /// something of each process's own.
+    pub client_id: String,
+    /// Name and password towards the broker.
+    pub credentials: Option<(String, String)>,
+    /// Name of a shared subscription; empty: one plain subscription with a persistent session.
+    pub share: String,
+    /// 0 or 1, for the fleet's topics and the canary alike.
+    pub qos: u8,
+    /// How many connections there are, each a member of the shared subscription; one without it.
+    pub connections: u8,
+    /// At most half of the time after which a dead connection is noticed; a broker drops a client
+    /// that it has not heard for one and a half of it.
+    pub keep_alive: Duration,
+    /// How long the broker keeps the session and its backlog while Rollcall is away.
+    pub session_expiry: Duration,
+    /// The most messages that the broker may send ahead of their acknowledgement.
+    pub receive_maximum: u16,
+    /// Payloads above this are rejected.
+    pub max_payload: usize,
+    /// Messages whose payload says, plausibly, that they are older are no heartbeats; zero: they
+    /// are, at any age.
+    pub max_age: Duration,
+    /// Whether the broker's own count of messages that it threw away is followed.
+    pub watch_sys: bool,
+    /// The most heartbeats that are recorded in one go.
+    pub max_batch: usize,
+    /// The canary's period.
+    pub canary_period: Duration,
+    /// Topic templates with the kind that they belong to; `None` where the template captures
+    /// `{kind}`. The first one that fits a topic wins.
+    pub topics: Vec<(String, Option<Kind>)>,
+    /// Names of the JSON fields that are read.
+    pub fields: Fields,
+}
+
+/// Names of the JSON fields that are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fields {
+    /// The device's own time.
+    pub ts: String,
+    /// The silence that the unit asks to be allowed.
+    pub timeout: String,
+    /// Labels.
+    pub labels: String,
+    /// A planned silence.
+    pub sleep: String,
+}
+
+impl Default for Fields {
+    fn default() -> Fields {
+        let [ts, timeout, labels, sleep] = ["ts", "timeout", "labels", "sleep"].map(str::to_owned);
+        Fields { ts, timeout, labels, sleep }
+    }
+}
+
+/// Without the password.
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("url", &self.url)
+            .field("client_id", &self.client_id)
+            .field("topics", &self.topics)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    /// Everything that is wrong with it, each in a sentence that says what would be right.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut must = |good: bool, text: String| {
+            if !good {
+                problems.push(text);
+            }
+        };
+        if let Err(why) = self.url.parse::<BrokerAddress>() {
+            must(false, format!("mqtt.url: {why}"));
+        }
+        let plain = |text: &str| !text.chars().any(|c| c.is_control() || matches!(c, '/' | '+' | '#'));
+        let id = &self.client_id;
+        must(plain(id) && (1..=64).contains(&id.len()), "mqtt.client_id: 1 to 64 bytes, no / + #".to_owned());
+        must(plain(&self.share), format!("mqtt.share: {:?} has a / + or #", self.share));
+        must(self.qos <= 1, format!("mqtt.qos: {} is neither 0 nor 1", self.qos));
+        let seconds = self.keep_alive.as_secs();
+        must((1..=10).contains(&seconds), "mqtt.keep_alive: between 1 s and 10 s".to_owned());
+        let most = if self.share.is_empty() { 1 } else { MOST_CONNECTIONS };
+        let text = format!(
+            "mqtt.connections: {} is out of bounds; 1 to {MOST_CONNECTIONS} are allowed, and more than 1 only with \
+             mqtt.share, or each would hear everything",
+            self.connections
+        );
+        must((1..=most).contains(&self.connections), text);
+        must(self.receive_maximum > 0, "mqtt.receive_maximum: at least 1".to_owned());
+        must(self.max_batch > 0, "mqtt.max_batch: at least 1".to_owned());
+        let most = mqtt::LARGEST_PACKET as usize / 2;
+        must(self.max_payload <= most, format!("mqtt.max_payload: at most {most} bytes"));
+        must(!self.canary_period.is_zero(), "mqtt.canary_period: more than nothing".to_owned());
+        must(!self.topics.is_empty(), "no kind has a topic".to_owned());
+        for (text, kind) in &self.topics {
+            if let Err(why) = Template::parse(text, kind.clone()) {
+                must(false, format!("topic {text:?}: {why}"));
+            }
+        }
+        problems
+    }
+
+    pub(super) fn topics(&self, rules: &Rules) -> anyhow::Result<Topics> {
+        let mut templates = Vec::new();
+        for (text, kind) in &self.topics {
+            if let Some(kind) = kind {
+                anyhow::ensure!(
+                    rules.contains_key(kind),
+                    "topic {text:?} belongs to an unknown kind: {kind}"
+                );
+            }
+            templates.push(Template::parse(text, kind.clone())?);
+        }
+        Ok(Topics::new(templates, rules))
+    }
+}

@@ -1,0 +1,194 @@
+//! Tells the engine what was heard: our own canaries, and the last words of others.
+//!
+//! What is told here comes in order and after everything before it was recorded. A plain
+//! subscription tells each canary (enough of them: [`canary::worth_telling`]). A member of a shared
+//! subscription attends with the first one that comes back, and is proved by those that follow.
+//!
+//! # A member that is told it is none
+//! Somebody told the engine that the broker had dropped it. If that is true its connection ends by
+//! itself, and the next one attends anew; so it is with a process that was frozen and finds old
+//! canaries in its queue. If not (a false last word, from whoever may write to Rollcall's topics) it
+//! has missed nothing, as a canary proves that is hardly older than it took; so it attends again from
+//! that one on, and the others were told of blind time that was none.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::canary;
+use super::mqtt::{Link, Proof, Session};
+use super::record::Writer;
+use crate::clock::Timestamp;
+use crate::engine::{Ear, Member};
+
+/// Something to tell the engine.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Word {
+    /// Our own canary came back by that connection.
+    Canary { connection: u64, sent_at: Timestamp },
+    /// The broker has dropped a member.
+    Gone { member: Member, at: Timestamp },
+    /// We were given everything by that connection, and are given no more.
+    Farewell { connection: u64 },
+}
+
+/// Tells it.
+pub(super) struct Prover {
+    client_id: String,
+    /// The share of a member; `None`: a plain subscription.
+    share: Option<String>,
+    /// How long the broker keeps the session of a plain one.
+    kept: Duration,
+    proof: watch::Sender<Proof>,
+    /// The number of the connection that attends.
+    attends: u64,
+    last_canary: Option<Timestamp>,
+}
+
+impl Prover {
+    /// What the connection of that session proves is told by `proof`.
+    pub fn new(session: &Session, proof: watch::Sender<Proof>) -> Prover {
+        let kept = Duration::from_secs(session.expiry.unwrap_or(0).into());
+        let client_id = session.client_id().to_owned();
+        Prover { client_id, share: session.share.clone(), kept, proof, attends: 0, last_canary: None }
+    }
+
+    /// Whether everything was told. If not, Rollcall is stopping and the engine away.
+    pub async fn tell(&mut self, writer: &Writer, words: &[Word], link: &watch::Receiver<Link>) -> bool {
+        let told = async {
+            let came: Vec<Timestamp> = words.iter().filter_map(Word::sent_at).collect();
+            let worth = canary::worth_telling(&came, self.last_canary, writer.roll.gap());
+            for word in words {
+                match word {
+                    Word::Canary { sent_at, .. } if !worth.contains(sent_at) => {}
+                    Word::Canary { connection, sent_at } => {
+                        self.canary(writer, *connection, *sent_at, link).await?;
+                    }
+                    Word::Gone { member, at } => self.gone(writer, member, *at, link).await?,
+                    Word::Farewell { connection } => self.farewell(writer, *connection).await?,
+                }
+            }
+            Some(())
+        };
+        told.await.is_some()
+    }
+
+    async fn canary(
+        &mut self,
+        writer: &Writer,
+        connection: u64,
+        sent_at: Timestamp,
+        link: &watch::Receiver<Link>,
+    ) -> Option<()> {
+        let ear = match self.named(connection) {
+            Some(member) if self.attends != connection => {
+                return self.attend(writer, &member, sent_at, link).await;
+            }
+            Some(member) => Ear::Member(member),
+            None => Ear::Kept { client_id: self.client_id.clone(), span: self.kept },
+        };
+        if writer.insist(|| writer.roll.canary_of(&ear, sent_at)).await? {
+            writer.telemetry.canary_returned(writer.clock.now().since(sent_at));
+            self.last_canary = self.last_canary.max(Some(sent_at));
+            self.proof.send_modify(|proof| {
+                proof.at = Some(Instant::now());
+                proof.canary = sent_at;
+            });
+        } else if let Ear::Member(member) = ear {
+            self.attend_again(writer, &member, sent_at, link).await?;
+        }
+        Some(())
+    }
+
+    /// A canary of a member that is told it is none.
+    async fn attend_again(
+        &self,
+        writer: &Writer,
+        member: &Member,
+        sent_at: Timestamp,
+        link: &watch::Receiver<Link>,
+    ) -> Option<()> {
+        let (number, release) = link.borrow().standing();
+        if number != member.connection || writer.clock.now().since(sent_at) > writer.roll.gap() {
+            return Some(());
+        }
+        tracing::warn!(
+            client_id = member.client_id,
+            "others were told that the broker had dropped this connection, which stands; does anybody but Rollcall \
+             write to {}#?",
+            canary::PREFIX
+        );
+        writer.insist(|| writer.roll.attend(member, sent_at, release)).await
+    }
+
+    /// A canary of a connection that does not attend yet.
+    async fn attend(
+        &mut self,
+        writer: &Writer,
+        member: &Member,
+        sent_at: Timestamp,
+        link: &watch::Receiver<Link>,
+    ) -> Option<()> {
+        let (number, release) = link.borrow().standing();
+        // What comes late from a connection that is no more proves nothing about this one.
+        if number != member.connection {
+            return Some(());
+        }
+        let now = writer.clock.now();
+        writer.insist(|| writer.roll.attend(member, now, release)).await?;
+        writer.telemetry.canary_returned(now.since(sent_at));
+        self.attends = member.connection;
+        self.last_canary = Some(now);
+        self.proof.send_replace(Proof {
+            attends: self.attends,
+            at: Some(Instant::now()),
+            canary: sent_at,
+            left: false,
+        });
+        Some(())
+    }
+
+    async fn gone(
+        &self,
+        writer: &Writer,
+        member: &Member,
+        at: Timestamp,
+        link: &watch::Receiver<Link>,
+    ) -> Option<()> {
+        if writer.insist(|| writer.roll.gone(member, at)).await? {
+            tracing::warn!(
+                share = member.share,
+                client_id = member.client_id,
+                "the broker has dropped a member of the shared subscription; what it was given is lost, and that \
+                 time does not count as silence"
+            );
+        }
+        link.borrow().remove_last_word(&member.client_id);
+        Some(())
+    }
+
+    async fn farewell(&mut self, writer: &Writer, connection: u64) -> Option<()> {
+        let Some(member) = self.named(connection).filter(|_| self.attends == connection) else {
+            return Some(());
+        };
+        writer.insist(|| writer.roll.leave(&member)).await?;
+        self.attends = 0;
+        self.proof.send_modify(|proof| proof.left = true);
+        Some(())
+    }
+
+    fn named(&self, connection: u64) -> Option<Member> {
+        let share = self.share.clone()?;
+        Some(Member { share, client_id: self.client_id.clone(), connection })
+    }
+}
+
+impl Word {
+    fn sent_at(&self) -> Option<Timestamp> {
+        match self {
+            Word::Canary { sent_at, .. } => Some(*sent_at),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Whom Rollcall trusts when it speaks TLS: the authorities that browsers trust, which are built in
+//! so that a container needs no certificates of its own.
+
+use std::sync::Arc;
+
+use rustls::{ClientConfig, RootCertStore};
+
+/// The authorities that browsers trust.
+pub fn authorities() -> RootCertStore {
+    RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }
+}
+
+/// TLS towards a web server, over HTTP/2 where it speaks that.
+///
+/// # Errors
+/// None with the provider that is built in; the library cannot know that.
+pub fn web() -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(authorities())
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}

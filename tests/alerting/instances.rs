@@ -1,0 +1,126 @@
+//! Claims about two instances that tell of one fleet while partitions move between them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use rollcall::alerting;
+use rollcall::engine::roster::View;
+use rollcall::engine::{Ownership, partition_of};
+use rollcall::simulate::webhook_sink::Answer;
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::world::{WAIT, World, hook, listed, until};
+use super::*;
+
+/// The loops of one instance, whose view is changed by the test.
+struct Instance {
+    name: &'static str,
+    view: watch::Sender<Arc<View>>,
+    _stop: DropGuard,
+}
+
+impl Instance {
+    fn start(world: &World, name: &'static str, instances: &[&str]) -> Instance {
+        let view = watch::Sender::new(view(world, name, instances));
+        let stop = CancellationToken::new();
+        let (config, own) = (world.config.clone(), Ownership::follow(view.subscribe()));
+        let (clock, telemetry, news) = (world.clock.clone(), world.telemetry.clone(), world.news.clone());
+        tokio::spawn(alerting::run(config, world.engine.clone(), own, clock, telemetry, news, stop.clone()));
+        Instance { name, view, _stop: stop.drop_guard() }
+    }
+
+    fn sees(&self, world: &World, instances: &[&str]) {
+        self.view.send_replace(view(world, self.name, instances));
+    }
+}
+
+fn view(world: &World, name: &str, instances: &[&str]) -> Arc<View> {
+    let instances = instances.iter().map(|&instance| instance.to_owned()).collect();
+    Arc::new(View::new(name, instances, world.engine.partitions()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_instances_tell_each_notification_once_while_partitions_move() {
+    let sink = hook().await;
+    let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
+    world.stop().await;
+    let both = ["a", "b"];
+    let (a, b) = (Instance::start(&world, "a", &both), Instance::start(&world, "b", &both));
+    let names: Vec<String> = (0..60).map(|number| format!("unit-{number}")).collect();
+    for (turn, names) in names.chunks(20).enumerate() {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        world.tell_loss(&names).await;
+        // Each believes something else while the first are told: nobody's, both's, then right again.
+        a.sees(&world, &["b"]);
+        b.sees(&world, &["a"]);
+        a.sees(&world, &["a"]);
+        b.sees(&world, &["b"]);
+        sink.wait_for(20 * (turn + 1), PATIENCE).await.unwrap();
+        a.sees(&world, &both);
+        b.sees(&world, &both);
+    }
+    until("all is settled", async || {
+        world.engine.backlog(&world.partitions(), "hook").await.is_ok_and(|backlog| backlog.waiting == 0)
+    })
+    .await;
+    let received = sink.received();
+    let ids: BTreeSet<&str> = received.iter().map(|one| one.header("webhook-id")).collect();
+    let told: BTreeSet<String> = received.iter().flat_map(|one| listed(one, "offline")).collect();
+    assert_eq!((received.len(), ids.len()), (60, 60));
+    assert_eq!(told, names.into_iter().collect());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn news_of_one_group_is_told_in_order_while_its_partition_moves() {
+    let sink = hook().await;
+    sink.answer_with([Answer::RetryAfter(429, "7200".to_owned())]);
+    let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
+    world.stop().await;
+    let (a, b) = (Instance::start(&world, "a", &["a"]), Instance::start(&world, "b", &["a"]));
+    world.tell_loss(&["x"]).await;
+    let retried = async || world.metric("rollcall_notifications_total", &["hook", "retry"]) == 1.0;
+    until("the attempt is over", retried).await;
+    a.sees(&world, &["b"]);
+    b.sees(&world, &["b"]);
+    world.lose(&["y"]).await;
+    world.joined().await;
+    world.advance(5 * WAIT);
+    let sealed = async || world.engine.first_seal(&world.partitions()).await.is_ok_and(|next| next.is_none());
+    until("both wait for their delivery", sealed).await;
+    world.advance(2 * HOUR);
+    let received = sink.wait_for(3, PATIENCE).await.unwrap();
+    assert_eq!(received[0].header("webhook-id"), received[1].header("webhook-id"));
+    assert_eq!(
+        (listed(&received[1], "offline"), listed(&received[2], "offline")),
+        (vec!["x".into()], vec!["y".into()])
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_tells_what_is_anothers() {
+    let sink = hook().await;
+    let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
+    world.stop().await;
+    let both = ["idle", "busy"];
+    let own = view(&world, "idle", &both);
+    let of_busy = |name: &String| {
+        let unit = format!("detector:{name}").parse().unwrap();
+        !own.partitions.contains(&partition_of(&unit, world.engine.partitions()))
+    };
+    let name = (0..).map(|number| format!("unit-{number}")).find(of_busy).unwrap();
+    let idle = Instance::start(&world, "idle", &both);
+    world.lose(&[&name]).await;
+    let before = world.commands("outbox");
+    let asked = async || {
+        world.news.notify_one();
+        world.commands("outbox") > before + 2
+    };
+    until("it has looked again and again", asked).await;
+    assert_eq!(world.engine.outbox(&world.outboxes(), 10).await.unwrap().len(), 1);
+    // Until it learns that it is alone.
+    idle.sees(&world, &["idle"]);
+    world.joined().await;
+    world.advance(WAIT);
+    sink.wait_for(1, PATIENCE).await.unwrap();
+}

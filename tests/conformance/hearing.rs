@@ -1,0 +1,240 @@
+//! Promises about hearing: who has heard how far, and what was blind because of whom.
+//!
+//! Every world has heard up to its beginning, by a plain ear; members attend from then on.
+
+use std::time::Duration;
+
+use rollcall::engine::{Advance, Ear, Gap, Member};
+use rollcall::presence::Interval;
+
+use crate::ground::Ground;
+use crate::world::{HOUR, World};
+
+const GAP: Gap = Gap { blind: Duration::from_secs(3), tell: HOUR };
+/// Longer than any of these cases takes, unless a case is about it.
+const RELEASE: Duration = Duration::from_secs(30);
+
+fn member(share: &str, name: &str) -> Member {
+    Member { share: share.to_owned(), client_id: name.to_owned(), connection: 1 }
+}
+
+fn one() -> Member {
+    member("all", "one")
+}
+
+fn two() -> Member {
+    member("all", "two")
+}
+
+impl<G: Ground> World<G> {
+    async fn attend(&self, member: &Member, at: u64) {
+        self.engine.attend(member, self.at(at), RELEASE).await.unwrap();
+    }
+
+    /// These attend at 0, and their first canaries are of 1000.
+    async fn with_members(self, members: &[Member]) -> World<G> {
+        for member in members {
+            self.attend(member, 0).await;
+        }
+        for member in members {
+            self.hears(member, 1000).await;
+        }
+        assert_eq!(self.heard().await, 1000);
+        self
+    }
+
+    async fn advances(&self, member: &Member, at: u64) -> Advance {
+        self.engine.advance(&Ear::Member(member.clone()), self.at(at), GAP).await.unwrap()
+    }
+
+    /// The blind interval that was written because of a member's canary.
+    async fn hears(&self, member: &Member, at: u64) -> Option<Interval> {
+        match self.advances(member, at).await {
+            Advance::Heard(blind) => blind,
+            Advance::Stranger => panic!("{member:?} is a stranger at {at}"),
+        }
+    }
+
+    /// Up to how many milliseconds after the beginning was heard.
+    async fn heard(&self) -> u64 {
+        let heard = self.engine.hearing().await.unwrap().heard.unwrap();
+        heard.since(self.at(0)).as_millis() as u64
+    }
+
+    fn blind(&self, from: u64, to: u64) -> Option<Interval> {
+        Some(Interval { from: self.at(from), to: self.at(to) })
+    }
+}
+
+pub async fn a_share_has_heard_as_far_as_the_least_of_its_members<G: Ground>(world: World<G>) {
+    let world = world.with_members(&[one(), two(), member("all", "three")]).await;
+    for (who, at, heard) in [
+        (one(), 2000, 1000),
+        (two(), 2500, 1000),
+        (member("all", "three"), 2200, 2000),
+        (one(), 3000, 2200),
+        (member("all", "three"), 2100, 2200), // older than what it told before
+        (member("all", "three"), 5000, 2500),
+    ] {
+        assert_eq!(world.hears(&who, at).await, None, "{who:?} {at}");
+        assert_eq!(world.heard().await, heard, "{who:?} {at}");
+    }
+    // One lags for longer than a gap: nobody can say what it did not hear.
+    world.hears(&one(), 9000).await;
+    assert_eq!(world.heard().await, 2500);
+    assert_eq!(world.hears(&two(), 9000).await, None, "the third had heard until 5000");
+    assert_eq!(world.hears(&member("all", "three"), 9500).await, world.blind(5000, 9000));
+}
+
+pub async fn a_session_that_is_kept_is_known_by_how_far_it_has_heard_itself<G: Ground>(world: World<G>) {
+    let ear = |name: &str| Ear::Kept { client_id: name.to_owned(), span: HOUR };
+    let heard_by = async |name: &str| world.engine.heard_by(name).await.unwrap();
+    assert_eq!(heard_by("one").await, None);
+    for (name, at, heard) in [("one", 1000, 1000), ("two", 2000, 2000), ("one", 1500, 2000)] {
+        world.engine.advance(&ear(name), world.at(at), GAP).await.unwrap();
+        assert_eq!((heard_by(name).await, world.heard().await), (Some(world.at(at)), heard));
+    }
+    assert_eq!(heard_by("two").await, Some(world.at(2000)));
+}
+
+pub async fn who_attends_holds_nothing_up_before_its_first_canary_by_more_than_itself<G: Ground>(
+    world: World<G>,
+) {
+    let world = world.with_members(&[one()]).await;
+    world.attend(&two(), 1500).await;
+    assert_eq!(world.heard().await, 1000, "to attend proves nothing");
+    world.hears(&one(), 1200).await;
+    assert_eq!(world.heard().await, 1200);
+    world.hears(&one(), 2000).await;
+    assert_eq!(world.heard().await, 1500);
+    // A canary of before proves nothing about what it was given since.
+    world.hears(&two(), 1400).await;
+    assert_eq!(world.heard().await, 1500);
+    assert_eq!(world.hears(&two(), 2500).await, None);
+    assert_eq!(world.heard().await, 2000);
+}
+
+pub async fn a_member_that_ends_out_of_order_makes_that_time_blind_however_short<G: Ground>(world: World<G>) {
+    let world = world.with_members(&[one(), two()]).await;
+    world.hears(&one(), 2000).await;
+    // Two is gone at 2100; it had told of 1000, and what it was given since is lost.
+    assert!(world.engine.gone(&two(), world.at(2100)).await.unwrap());
+    assert!(!world.engine.gone(&two(), world.at(2200)).await.unwrap(), "it is told again, late");
+    assert_eq!(world.hears(&one(), 2050).await, None);
+    assert_eq!(world.heard().await, 1000, "it waits until it has heard beyond that");
+    assert_eq!(world.hears(&one(), 2100).await, world.blind(1000, 2100));
+    assert_eq!(world.hears(&one(), 3000).await, None, "that was all");
+    let known = world.engine.hearing().await.unwrap().ledger;
+    assert_eq!(known.intervals(), [world.blind(1000, 2100).unwrap()]);
+}
+
+pub async fn a_member_that_leaves_in_order_leaves_no_trace<G: Ground>(world: World<G>) {
+    let world = world.with_members(&[one(), two()]).await;
+    world.hears(&one(), 2000).await;
+    world.hears(&two(), 1900).await;
+    world.engine.leave(&two()).await.unwrap();
+    world.engine.leave(&two()).await.unwrap();
+    assert!(!world.engine.gone(&two(), world.at(2500)).await.unwrap());
+    assert_eq!(world.hears(&one(), 2600).await, None);
+    assert_eq!(world.heard().await, 2600);
+}
+
+pub async fn a_member_of_whom_nothing_is_heard_is_released<G: Ground>(world: World<G>) {
+    let world = world.with_members(&[one(), two(), member("other", "three")]).await;
+    let release = RELEASE.as_millis() as u64;
+    world.hears(&two(), 2000).await;
+    for at in (2000..=1000 + release).step_by(1000) {
+        world.hears(&two(), at).await;
+    }
+    assert_eq!(world.heard().await, 1000, "until then the broker may still give it something");
+    assert_eq!(world.hears(&two(), 1001 + release).await, world.blind(1000, 1001 + release));
+    assert_eq!(world.advances(&one(), 2000 + release).await, Advance::Stranger);
+    // So is one of another share, and a plain ear will do to find out.
+    assert_eq!(world.advances(&member("other", "three"), 2000 + release).await, Advance::Stranger);
+    world.canary(world.at(2002 + 2 * release), GAP.blind, GAP.tell).await;
+    assert_eq!(world.advances(&two(), 2003 + 2 * release).await, Advance::Stranger);
+}
+
+pub async fn a_member_that_comes_again_was_gone<G: Ground>(world: World<G>) {
+    let world = world.with_members(&[one(), two()]).await;
+    let again = Member { connection: 2, ..two() };
+    world.hears(&one(), 2000).await;
+    world.attend(&again, 2500).await;
+    world.attend(&again, 2600).await;
+    assert_eq!(world.advances(&two(), 2700).await, Advance::Stranger);
+    assert!(!world.engine.gone(&two(), world.at(9000)).await.unwrap(), "that is known already");
+    world.hears(&one(), 2400).await;
+    world.hears(&again, 2900).await;
+    assert_eq!(world.heard().await, 1000);
+    assert_eq!(world.hears(&one(), 2800).await, world.blind(1000, 2800));
+    assert_eq!(world.hears(&one(), 3000).await, None);
+}
+
+pub async fn what_nobody_attended_nobody_heard<G: Ground>(world: World<G>) {
+    let world = world.with_members(&[one()]).await;
+    world.engine.leave(&one()).await.unwrap();
+    world.attend(&two(), 1500).await;
+    assert_eq!(world.heard().await, 1000);
+    assert_eq!(world.hears(&two(), 1800).await, world.blind(1000, 1800));
+}
+
+pub async fn plain_ears_take_the_furthest<G: Ground>(world: World<G>) {
+    // They have no names: whichever of them it was.
+    for (at, heard) in [(1000, 1000), (3000, 3000), (2000, 3000), (3500, 3500)] {
+        assert_eq!(world.canary(world.at(at), GAP.blind, GAP.tell).await, None);
+        assert_eq!(world.heard().await, heard);
+    }
+}
+
+pub async fn a_plain_ear_and_a_share_take_the_furthest<G: Ground>(world: World<G>) {
+    world.attend(&one(), 0).await;
+    world.attend(&two(), 0).await;
+    world.canary(world.at(1000), GAP.blind, GAP.tell).await;
+    world.hears(&one(), 900).await;
+    world.hears(&two(), 800).await;
+    assert_eq!(world.heard().await, 1000);
+    // The share leads, by its least.
+    world.hears(&one(), 2000).await;
+    assert_eq!(world.hears(&two(), 1900).await, None, "a plain ear heard while nobody attended");
+    assert_eq!(world.heard().await, 1900);
+    // A member ends, and the plain ear hears it all the same.
+    world.engine.gone(&two(), world.at(2500)).await.unwrap();
+    world.canary(world.at(3000), GAP.blind, GAP.tell).await;
+    assert_eq!(world.hears(&one(), 3500).await, None);
+    assert_eq!(world.heard().await, 3500);
+    // The share falls silent, and the plain ear goes on.
+    assert_eq!(world.canary(world.at(4000), GAP.blind, GAP.tell).await, None);
+    assert_eq!(world.heard().await, 4000);
+}
+
+pub async fn each_share_is_for_itself<G: Ground>(world: World<G>) {
+    // The name of one is the beginning of the other's.
+    let other = member("all.", "one");
+    let world = world.with_members(&[one(), other.clone()]).await;
+    world.hears(&one(), 3000).await;
+    assert_eq!(world.heard().await, 3000);
+    world.hears(&other, 2000).await;
+    world.engine.gone(&other, world.at(9000)).await.unwrap();
+    assert_eq!(world.hears(&one(), 4000).await, None);
+    assert_eq!(world.heard().await, 4000);
+}
+
+pub async fn a_stranger_is_told_so_and_changes_nothing<G: Ground>(world: World<G>) {
+    let world = world.with_members(&[one()]).await;
+    let disguised = Member { connection: 7, ..one() };
+    for stranger in [two(), member("other", "one"), disguised] {
+        assert_eq!(world.advances(&stranger, 2000).await, Advance::Stranger, "{stranger:?}");
+    }
+    assert_eq!(world.heard().await, 1000);
+    assert_eq!(world.hears(&one(), 2000).await, None);
+}
+
+pub async fn who_says_that_a_stranger_is_gone_changes_nothing<G: Ground>(world: World<G>) {
+    let world = world.with_members(&[one()]).await;
+    let disguised = Member { connection: 7, ..one() };
+    for stranger in [two(), member("other", "one"), disguised] {
+        assert!(!world.engine.gone(&stranger, world.at(9000)).await.unwrap(), "{stranger:?}");
+    }
+    assert_eq!(world.hears(&one(), 2000).await, None);
+    assert_eq!(world.heard().await, 2000);
+}

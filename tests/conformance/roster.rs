@@ -1,0 +1,55 @@
+//! Promises about instances: who is there, and what the time is.
+
+use std::time::Duration;
+
+use rollcall::clock::Timestamp;
+
+use crate::ground::Ground;
+use crate::world::World;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+impl<G: Ground> World<G> {
+    async fn renew(&self, instance: &str, lease: Duration) -> Vec<String> {
+        self.engine.renew(instance, lease, None).await.unwrap().instances
+    }
+}
+
+pub async fn instances_see_one_another_and_one_time<G: Ground>(world: World<G>) {
+    let (other, _) = world.another().await;
+    let first = world.engine.renew("b", MINUTE, None).await.unwrap();
+    assert_eq!(first.instances, ["b"]);
+    let second = other.renew("a", MINUTE, None).await.unwrap();
+    assert_eq!(second.instances, ["a", "b"]);
+    assert!(first.now <= second.now, "{first:?} {second:?}");
+    assert_eq!(world.renew("b", MINUTE).await, ["a", "b"]);
+}
+
+pub async fn promise_06_a_lease_that_is_not_renewed_ends<G: Ground>(world: World<G>) {
+    world.renew("dead", Duration::from_millis(1)).await;
+    let ended = async {
+        while world.renew("alive", MINUTE).await != ["alive"] {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(MINUTE, ended).await.expect("the lease ends");
+}
+
+pub async fn an_instance_that_resigned_is_gone_at_once<G: Ground>(world: World<G>) {
+    world.renew("goes", MINUTE).await;
+    world.renew("stays", MINUTE).await;
+    world.engine.resign("goes").await.unwrap();
+    assert_eq!(world.renew("stays", MINUTE).await, ["stays"]);
+    world.engine.resign("goes").await.unwrap();
+    assert_eq!(world.renew("goes", MINUTE).await, ["goes", "stays"], "and may come again");
+}
+
+pub async fn the_time_of_the_fleet_is_never_before_what_was_heard<G: Ground>(world: World<G>) {
+    let future = Timestamp::from_millis(4_000_000_000_000);
+    let ahead = world.engine.renew("a", MINUTE, Some(future)).await.unwrap();
+    assert!(ahead.now >= future && ahead.engine_clock < future, "{ahead:?}");
+    let (other, _) = world.another().await;
+    let later = other.renew("b", MINUTE, None).await.unwrap();
+    assert!(later.now >= ahead.now, "it does not go back for anybody: {later:?}");
+    assert_eq!(later.instances, ["a", "b"], "and leases go by it");
+}

@@ -1,0 +1,127 @@
+//! A broker that stops, dies, is saturated, and connections to it that break in every way.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::world::proxy::Wire;
+use crate::world::{Plan, TIMEOUT, World, signal};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_frozen_makes_nobody_offline_and_loses_nobody() {
+    let mut world = World::new(Plan::new(3)).await;
+    world.live(3 * TIMEOUT);
+    world.pass_some(SECOND).await;
+    let mark = world.disturb();
+    signal(world.broker.pid(), "STOP");
+    world.pass(2 * TIMEOUT).await;
+    signal(world.broker.pid(), "CONT");
+    world.broker_away_since(mark);
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_killed_and_forgets_all_sessions_makes_nobody_offline_and_loses_nobody() {
+    let mut world = World::new(Plan::new(3)).await;
+    world.live(4 * TIMEOUT);
+    for _ in 0..2 {
+        world.pass_some(SECOND).await;
+        let mark = world.disturb();
+        world.kill_broker();
+        world.pass_some(TIMEOUT).await;
+        world.start_broker();
+        world.broker_away_since(mark);
+    }
+    world.rests().await;
+}
+
+/// The wire of each instance breaks in some way, one after the other and all together.
+pub async fn broken(plan: Plan, wire: Wire, span: Duration) {
+    let mut world = World::new(Plan { wires: true, ..plan }).await;
+    world.live(3 * span + 2 * SECOND);
+    let all = 0..world.wires.len();
+    for broken in [0..1, all.end - 1..all.end, all] {
+        let mark = world.disturb();
+        world.wires[broken.clone()].iter().for_each(|proxy| proxy.set(wire));
+        world.pass(span).await;
+        world.wires[broken].iter().for_each(|proxy| proxy.set(Wire::Whole));
+        world.disturbed_since(mark);
+    }
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_are_cut_make_nobody_offline_and_lose_nobody() {
+    broken(Plan::new(3), Wire::Cut, SECOND).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_stalls_makes_nobody_offline_and_loses_nobody() {
+    broken(Plan::new(1), Wire::Stalled, TIMEOUT.mul_f64(1.5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_stalls_beside_others_brings_nobody_back_who_is_dead() {
+    broken(Plan::new(3), Wire::Stalled, TIMEOUT.mul_f64(1.5)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_stalls_and_is_not_lost_makes_nobody_offline() {
+    // Shorter than two keep-alives: what waited comes by the same connection, and canaries after it.
+    broken(Plan::new(1), Wire::Stalled, TIMEOUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_stall_together_and_are_not_lost_make_nobody_offline() {
+    broken(Plan::new(3), Wire::Stalled, TIMEOUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_half_open_is_noticed_and_makes_nobody_offline() {
+    broken(Plan::new(1), Wire::HalfOpen, 2 * TIMEOUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_is_half_open_beside_others_brings_nobody_back_who_is_dead() {
+    broken(Plan::new(3), Wire::HalfOpen, 2 * TIMEOUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_that_the_broker_drops_makes_nobody_offline() {
+    // What Mosquitto does by default: it drops beyond a thousand messages, without a word.
+    let broker = "max_inflight_messages 20\nmax_queued_messages 1000".to_owned();
+    let mut world = World::new(Plan { broker, ..Plan::new(1) }).await;
+    world.live(3 * TIMEOUT);
+    world.pass_some(SECOND).await;
+    let mark = world.disturb();
+    flood(world.broker.port(), 3 * SECOND).await;
+    // Heartbeats were dropped that the broker had acknowledged; the diary cannot know which.
+    // The broker was not away: how much of that time was blind depends on which canaries it dropped.
+    world.disturbed_since(mark);
+    world.forget_unheard_since(mark);
+    world.rests().await;
+}
+
+/// Publishes as fast as a socket takes it, to topics that are nobody's unit.
+async fn flood(port: u16, span: Duration) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let hello = b"\x10\x11\x00\x04MQTT\x04\x02\x00\x00\x00\x05flood";
+    stream.write_all(hello).await.unwrap();
+    let mut welcome = [0; 4];
+    stream.read_exact(&mut welcome).await.unwrap();
+    let topic = b"units//heartbeat";
+    let mut packet = vec![0x30, (2 + topic.len() + 2) as u8, 0, topic.len() as u8];
+    packet.extend(topic);
+    packet.extend(b"{}");
+    let many = packet.repeat(1000);
+    let until = tokio::time::Instant::now() + span;
+    while tokio::time::Instant::now() < until {
+        // A broker that reads no further holds the flood back by itself.
+        if let Ok(written) = tokio::time::timeout(span, stream.write_all(&many)).await {
+            written.unwrap();
+        }
+    }
+}

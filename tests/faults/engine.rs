@@ -1,0 +1,105 @@
+//! Redis that stops, dies, comes back with old data or none, forgets its scripts and settings, and
+//! is full.
+
+use std::time::Duration;
+
+use redis::cmd;
+
+use crate::world::{Plan, TIMEOUT, World, now};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_that_is_frozen_under_load_makes_nobody_offline_and_loses_nobody() {
+    let mut world = World::new(Plan::new(3)).await;
+    world.live(3 * TIMEOUT);
+    world.pass_some(SECOND).await;
+    let mark = world.disturb();
+    world.redis.signal("STOP");
+    world.pass(2 * TIMEOUT).await;
+    world.redis.signal("CONT");
+    world.disturbed_since(mark);
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_that_is_killed_and_has_everything_on_disk_makes_nobody_offline_and_loses_nobody() {
+    let mut world = World::new(Plan::new(3)).await;
+    world.live(5 * TIMEOUT);
+    for _ in 0..2 {
+        world.pass_some(3 * SECOND).await;
+        let mark = world.disturb();
+        world.redis.kill();
+        world.pass_some(2 * TIMEOUT).await;
+        world.redis.restart();
+        world.disturbed_since(mark);
+    }
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_that_comes_back_as_it_was_some_time_ago_makes_nobody_offline() {
+    let mut world = World::new(Plan::new(1).with_snapshots()).await;
+    world.live(4 * TIMEOUT);
+    world.pass_some(SECOND).await;
+    let snapshot = now();
+    world.redis.ask::<()>(&cmd("SAVE")).await;
+    world.pass(2 * TIMEOUT).await;
+    world.redis.kill();
+    world.pass(SECOND).await;
+    world.redis.restart();
+    world.lost_since(snapshot, false);
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_that_comes_back_empty_makes_nobody_offline_and_knows_the_fleet_again() {
+    let mut world = World::new(Plan::new(1)).await;
+    world.live(3 * TIMEOUT);
+    world.pass_some(2 * SECOND).await;
+    let begin = world.disturb();
+    world.redis.wipe();
+    world.redis.restart();
+    world.lost_since(begin, true);
+    world.rests().await;
+    let (_, ready) = world.instances[0].page("/readyz").await.expect("it answers");
+    println!("{ready}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scripts_connections_and_settings_that_are_gone_are_there_again_at_once() {
+    let mut world = World::new(Plan::new(3)).await;
+    world.live(3 * TIMEOUT);
+    for round in 0..6 {
+        world.pass_some(SECOND).await;
+        world.redis.ask::<()>(cmd("SCRIPT").arg("FLUSH")).await;
+        world.redis.ask::<usize>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub")).await;
+        if round == 2 {
+            world.redis.ask::<()>(cmd("CONFIG").arg("SET").arg("notify-keyspace-events").arg("")).await;
+        }
+        if round == 4 {
+            // Every connection, not only those that listen.
+            let kill = world.redis.ask::<usize>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal")).await;
+            assert!(kill >= 3, "{kill} connections were there to cut");
+        }
+    }
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_that_is_full_makes_nobody_offline_and_goes_on_when_it_has_room() {
+    let mut world = World::new(Plan::new(3)).await;
+    world.live(4 * TIMEOUT);
+    world.pass_some(SECOND).await;
+    let mark = world.disturb();
+    let limit = async |bytes: &str| {
+        world.redis.ask::<()>(cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes)).await;
+    };
+    limit("1mb").await;
+    let refused = world.redis.try_ask::<()>(cmd("SET").arg("somebody-elses").arg("1")).await;
+    assert!(refused.is_err_and(|why| why.contains("OOM")), "it is full");
+    world.pass(2 * TIMEOUT).await;
+    limit("0").await;
+    world.disturbed_since(mark);
+    world.rests().await;
+}

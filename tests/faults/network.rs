@@ -1,0 +1,127 @@
+//! An instance that the network cuts off from everything: Redis, the broker, and the receivers.
+//!
+//! It lives in a network namespace of its own, at the other end of a virtual cable that is pulled.
+//! Only root may make those. Where that is not permitted the test fails and says so.
+
+use std::process::Command;
+use std::time::Duration;
+
+use rollcall::simulate::servers::{Guard, free_port};
+
+use crate::world::instance::Instance;
+use crate::world::proxy::Proxy;
+use crate::world::{Plan, TIMEOUT, World};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A network of its own with a cable to ours.
+struct Namespace {
+    name: String,
+    ours: String,
+    theirs: String,
+    // Removes it also when this process is killed.
+    _guard: Guard,
+}
+
+impl Namespace {
+    fn new() -> Namespace {
+        let number: u16 = rand::random();
+        let name = format!("rollcall{number:04x}");
+        let [third, fourth] = [number >> 8, number & 0xfc];
+        let subnet = |last: u16| format!("10.213.{third}.{}", fourth + last);
+        let (ours, theirs) = (subnet(1), subnet(2));
+        let guard = Guard::new("ip netns del \"$1\"; ip link del \"$1\"", &name).unwrap();
+        let (inner, addresses) = (format!("{name}i"), [format!("{ours}/30"), format!("{theirs}/30")]);
+        ip(&["netns", "add", &name]);
+        ip(&["link", "add", &name, "type", "veth", "peer", "name", &inner]);
+        ip(&["link", "set", &inner, "netns", &name]);
+        ip(&["addr", "add", &addresses[0], "dev", &name]);
+        ip(&["link", "set", &name, "up"]);
+        ip(&["-n", &name, "addr", "add", &addresses[1], "dev", &inner]);
+        ip(&["-n", &name, "link", "set", &inner, "up"]);
+        ip(&["-n", &name, "link", "set", "lo", "up"]);
+        Namespace { name, ours, theirs, _guard: guard }
+    }
+
+    fn before(&self) -> Vec<String> {
+        ["ip", "netns", "exec", &self.name].map(str::to_owned).to_vec()
+    }
+
+    fn unplug(&self) {
+        ip(&["link", "set", &self.name, "down"]);
+    }
+
+    fn plug(&self) {
+        ip(&["link", "set", &self.name, "up"]);
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        for line in [["netns", "del"], ["link", "del"]] {
+            let _ = Command::new("ip").args(line).arg(&self.name).output();
+        }
+    }
+}
+
+fn ip(args: &[&str]) {
+    let done = Command::new("ip").args(args).output();
+    let done = done.unwrap_or_else(|why| panic!("ip cannot be run ({why}); install the package iproute2"));
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(
+        done.status.success(),
+        "ip {args:?}: {said}; this test needs root and the right to make network namespaces"
+    );
+}
+
+/// The third instance is cut off while the fleet lives.
+async fn cut_off(share: &str) {
+    let network = Namespace::new();
+    let mut world = World::new(Plan { share: share.to_owned(), ..Plan::new(2) }).await;
+    // Everything that listens on the loopback address is reached by a proxy at our end of the cable.
+    let lead =
+        async |port: u16| Proxy::start(&format!("{}:0", network.ours), &format!("127.0.0.1:{port}")).await;
+    let redis = lead(world.redis.port()).await;
+    let broker = lead(world.broker.port()).await;
+    let hook = lead(world.sink.port()).await;
+    let http = format!("{}:{}", network.theirs, free_port().unwrap());
+    let ours = &network.ours;
+    let config = world.config(
+        2,
+        &format!("redis://{ours}:{}/0", redis.port()),
+        &format!("mqtt://{ours}:{}", broker.port()),
+        &http,
+        &format!("http://{ours}:{}/hook", hook.port()),
+    );
+    // An address that others can reach needs a token.
+    let token =
+        format!("[[http.token]]\nname = \"test\"\nsha256 = \"{}\"\nrole = \"viewer\"\n", "0".repeat(64));
+    let mut remote = Instance::new(world.dir(), "instance-2", &http, &format!("{config}\n{token}"));
+    remote.before = network.before();
+    remote.start();
+    world.instances.push(remote);
+    world.ready().await;
+
+    world.live(4 * TIMEOUT);
+    world.pass_some(SECOND).await;
+    let mark = world.disturb();
+    network.unplug();
+    world.pass(TIMEOUT).await;
+    // The others find and tell what dies meanwhile.
+    let remote = world.instances.pop().expect("it was added");
+    world.probe().await;
+    world.instances.push(remote);
+    network.plug();
+    world.disturbed_since(mark);
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_cut_off_calls_nobody_offline_and_the_others_go_on() {
+    cut_off("rollcall").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_is_cut_off_brings_nobody_back_who_is_dead() {
+    cut_off("").await;
+}

@@ -1,0 +1,191 @@
+//! What users of such monitors complain of, each as a claim that it does not happen here.
+
+use std::time::Duration;
+
+use rollcall::simulate::webhook_sink::Answer;
+
+use crate::world::{Plan, TIMEOUT, World, crowd, now};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A kind that may be silent for longer than anything here takes.
+const LONG: &str = "[[kind]]\nname = \"slow\"\ntimeout = \"20s\"\ntopics = [\"slow/{unit}/heartbeat\"]";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_is_not_lost_between_the_decision_and_the_sending() {
+    // The receiver hangs; the instance that is telling it dies with the attempt under way.
+    let mut world = World::new(Plan { units: 20, ..Plan::new(1) }).await;
+    world.sink.answer_with(std::iter::repeat_n(Answer::Hang, 3));
+    world.fleet.silence("unit-000");
+    let before = world.sink.received().len();
+    world.eventually("it is being told", async |world| world.sink.received().len() > before).await;
+    let mark = world.disturb();
+    world.instances[0].kill();
+    world.sink.answer_with([]);
+    world.sink.release();
+    world.instances[0].start();
+    world.disturbed_since(mark);
+    // Told again under the same id, or the oracle says so.
+    let again = async |world: &World| {
+        world.tellings().iter().filter(|telling| telling.record.unit.as_str() == "unit-000").count() >= 2
+    };
+    world.eventually("it is told again", again).await;
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_whose_receiver_fails_for_a_while_is_told_under_the_same_id() {
+    let mut world = World::new(Plan { units: 40, ..Plan::new(1) }).await;
+    let mut answers = vec![Answer::Status(500), Answer::Status(503), Answer::Status(429), Answer::Hang];
+    answers.push(Answer::RetryAfter(503, "1".to_owned()));
+    world.sink.answer_with(answers);
+    world.live(2 * TIMEOUT);
+    world.rests().await;
+    let received = world.sink.received();
+    let first = received[0].header("webhook-id");
+    assert!(received[1..].iter().any(|again| again.header("webhook-id") == first), "it was tried again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_monitors_own_outage_is_no_mass_offline() {
+    // Nothing of the monitor runs for three timeouts, and nobody of the fleet is silent.
+    let mut world = World::new(Plan::new(1)).await;
+    let mark = world.disturb();
+    world.instances[0].kill();
+    world.redis.kill();
+    world.pass(3 * TIMEOUT).await;
+    world.redis.restart();
+    world.instances[0].start();
+    world.disturbed_since(mark);
+    world.ready().await;
+    world.pass(2 * TIMEOUT).await;
+    assert_eq!(world.redis.records().await.expect("it answers"), []);
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_dies_during_a_total_outage_is_told_afterwards() {
+    let mut world = World::new(Plan { units: 40, ..Plan::new(1) }).await;
+    let mark = world.disturb();
+    world.instances[0].kill();
+    world.redis.kill();
+    world.kill_broker();
+    for unit in ["unit-001", "unit-002", "unit-003"] {
+        world.fleet.silence(unit);
+    }
+    world.pass(2 * TIMEOUT).await;
+    world.start_broker();
+    world.redis.restart();
+    world.instances[0].start();
+    world.broker_away_since(mark);
+    world.rests().await;
+    let dead: Vec<String> = world.tellings().iter().map(|telling| telling.record.unit.to_string()).collect();
+    for unit in ["unit-001", "unit-002", "unit-003"] {
+        assert!(dead.iter().any(|dead| dead == unit), "{unit} was told: {dead:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_timeout_does_not_start_from_zero_at_each_restart() {
+    let options = LONG.to_owned();
+    let mut world = World::new(Plan { units: 10, kinds: options, ..Plan::new(1) }).await;
+    world.fleet.join("turtle", "slow/turtle/heartbeat");
+    let spoke =
+        async |world: &World| world.fleet.devices().last().is_some_and(|turtle| turtle.beats.len() >= 2);
+    world.eventually("the turtle has spoken", spoke).await;
+    world.fleet.silence("turtle");
+    let began = now();
+    let (mut blind, mut restarts) = (Duration::ZERO, 0);
+    let found = async |world: &World| {
+        let records = world.redis.records().await.unwrap_or_default();
+        records.into_iter().find(|record| record.kind.as_str() == "slow")
+    };
+    let record = loop {
+        if let Some(record) = found(&world).await {
+            break record;
+        }
+        assert!(restarts < 60, "it starts from zero at each of {restarts} restarts");
+        let mark = now();
+        world.instances[0].kill();
+        world.instances[0].start();
+        world.ready().await;
+        blind += now().since(mark);
+        restarts += 1;
+        world.pass(2 * SECOND).await;
+    };
+    assert!(restarts >= 3, "it was restarted within the timeout");
+    let timeout = Duration::from_secs(20);
+    let shown = format!("{record:?}, {restarts} restarts, blind for at most {blind:?}");
+    assert!(record.last_seen <= began && record.deadline.since(record.last_seen) >= timeout, "{shown}");
+    // Blind time counts once, and what is owed after it is at most the timeout once more.
+    assert!(record.deadline.since(record.last_seen) <= timeout + 2 * blind + 2 * SECOND, "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_moves_is_one_device_and_its_old_place_does_not_alarm() {
+    let mut world = World::new(Plan::new(3)).await;
+    for round in 0..4 {
+        for unit in ["unit-000", "unit-001", "unit-002"] {
+            world.fleet.with(unit, |device| device.topic = format!("sites/{round}/{unit}/heartbeat"));
+        }
+        world.pass(TIMEOUT / 2).await;
+    }
+    // It moves on while an instance that heard it at its old place is frozen.
+    let mark = world.disturb();
+    world.instances[0].freeze();
+    world.fleet.with("unit-000", |device| device.topic = "sites/last/unit-000/heartbeat".to_owned());
+    world.pass(2 * TIMEOUT).await;
+    world.instances[0].thaw();
+    world.disturbed_since(mark);
+    world.fleet.silence("unit-000");
+    world.rests().await;
+    let tellings = world.tellings();
+    let told = tellings.iter().find(|telling| telling.record.unit.as_str() == "unit-000").expect("it died");
+    assert_eq!(told.record.labels.get("site").map(String::as_str), Some("last"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_at_exactly_now_is_not_yet_passed() {
+    // A fleet that is due within the same few milliseconds, looked at by three at once: the oracle
+    // says no if any of it is found a moment too early.
+    let mut world = World::new(Plan::new(3)).await;
+    for unit in 0..100 {
+        world.fleet.silence(&format!("unit-{unit:03}"));
+    }
+    world.rests().await;
+    let records = world.redis.records().await.expect("it answers");
+    assert!(records.len() >= 100);
+    assert!(records.iter().all(|record| record.detected_at > record.deadline));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_brings_no_spike_of_old_alerts() {
+    let mut world = World::new(Plan::new(1)).await;
+    for unit in 0..60 {
+        world.fleet.silence(&format!("unit-{unit:03}"));
+    }
+    world.agrees().await;
+    world.eventually("nothing waits", async |world| world.redis.waiting().await == Some(0)).await;
+    let told = world.tellings().len();
+    for _ in 0..3 {
+        let mark = world.disturb();
+        world.instances[0].kill();
+        world.redis.restart();
+        world.instances[0].start();
+        world.ready().await;
+        world.disturbed_since(mark);
+    }
+    world.pass(TIMEOUT).await;
+    assert_eq!(world.tellings().len(), told, "everything that is known was told before");
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_that_falls_silent_at_once_has_a_record_each_and_nobody_is_told_twice() {
+    // As many as a build without optimisation tells within a minute on a busy machine.
+    const MANY: usize = 20_000;
+    let mut world = World::new(Plan { units: 40, ..Plan::new(3) }).await;
+    crowd::fill(&world, 0, MANY, now()).await;
+    crowd::all_are_told_once(&world, 0, MANY).await;
+    world.rests().await;
+}

@@ -1,0 +1,71 @@
+//! Instances that are killed, frozen, stopped and started.
+
+use std::time::Duration;
+
+use rand::Rng;
+
+use crate::world::{Plan, TIMEOUT, World};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Instances are killed at moments of chance, one after the other, while the fleet lives.
+async fn kills(instances: usize, times: usize) {
+    let mut world = World::new(Plan::new(instances)).await;
+    world.live(3 * SECOND * times as u32);
+    for _ in 0..times {
+        world.pass_some(2 * SECOND).await;
+        let victim = world.chance.random_range(0..instances);
+        let mark = world.disturb();
+        world.instances[victim].kill();
+        world.pass_some(2 * SECOND).await;
+        world.instances[victim].start();
+        world.disturbed_since(mark);
+    }
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_instance_that_is_killed_again_and_again_loses_nothing_and_says_nothing_twice() {
+    kills(1, 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_instances_that_are_killed_in_turn_lose_nothing_and_say_nothing_twice() {
+    kills(3, 4).await;
+}
+
+/// The first of them is frozen for longer than its connections and its lease live.
+async fn freezes(instances: usize) {
+    let mut world = World::new(Plan::new(instances)).await;
+    world.live(3 * TIMEOUT);
+    world.pass_some(SECOND).await;
+    let mark = world.disturb();
+    world.instances[0].freeze();
+    world.pass(3 * TIMEOUT).await;
+    world.instances[0].thaw();
+    world.disturbed_since(mark);
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_is_frozen_for_longer_than_its_connections_live_goes_on() {
+    freezes(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_is_frozen_beside_others_brings_nobody_back_who_is_dead() {
+    freezes(3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_was_away_for_long_and_finds_a_backlog_brings_nobody_back_who_is_dead() {
+    let mut world = World::new(Plan::new(3)).await;
+    world.live(3 * TIMEOUT);
+    world.pass_some(SECOND).await;
+    let mark = world.disturb();
+    world.instances[0].kill();
+    world.pass(4 * TIMEOUT).await;
+    world.instances[0].start();
+    world.disturbed_since(mark);
+    world.rests().await;
+}

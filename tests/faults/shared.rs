@@ -1,0 +1,85 @@
+//! Members of a shared subscription: each hears a part, and all of it counts.
+
+use std::time::Duration;
+
+use rand::Rng;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::broker::broken;
+use crate::world::proxy::Wire;
+use crate::world::{Plan, TIMEOUT, World};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn plan(members: usize) -> Plan {
+    Plan { share: "rollcall".to_owned(), ..Plan::new(members) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_members_that_are_killed_in_turn_lose_nobody_and_call_nobody_offline() {
+    let mut world = World::new(plan(5)).await;
+    world.live(10 * SECOND);
+    for _ in 0..4 {
+        world.pass_some(2 * SECOND).await;
+        let victim = world.chance.random_range(0..5);
+        world.kill_member(victim);
+        let mark = world.disturb();
+        world.pass_some(2 * SECOND).await;
+        world.instances[victim].start();
+        world.disturbed_since(mark);
+    }
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_frozen_beyond_its_keep_alive_calls_nobody_offline() {
+    let mut world = World::new(plan(3)).await;
+    world.live(4 * TIMEOUT);
+    world.pass_some(SECOND).await;
+    let mark = world.disturb();
+    world.instances[1].freeze();
+    world.pass(3 * TIMEOUT).await;
+    world.instances[1].thaw();
+    world.disturbed_since(mark);
+    // What the broker had handed to it was never heard in time.
+    world.forget_unheard_since(mark);
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wires_of_members_that_are_cut_call_nobody_offline() {
+    broken(plan(3), Wire::Cut, SECOND).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wires_of_members_that_stall_call_nobody_offline() {
+    broken(plan(3), Wire::Stalled, 2 * TIMEOUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wires_of_members_that_are_half_open_call_nobody_offline() {
+    broken(plan(3), Wire::HalfOpen, 2 * TIMEOUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deaf_member_calls_nobody_offline() {
+    // Somebody joins the share who takes messages and never says that it has them.
+    let mut world = World::new(plan(2)).await;
+    world.live(3 * TIMEOUT);
+    let mark = world.disturb();
+    let mut deaf = TcpStream::connect(("127.0.0.1", world.broker.port())).await.unwrap();
+    deaf.write_all(b"\x10\x10\x00\x04MQTT\x04\x02\x00\x00\x00\x04deaf").await.unwrap();
+    let filter = b"$share/rollcall/units/+/heartbeat";
+    let mut subscribe = vec![0x82, (2 + 2 + filter.len() + 1) as u8, 0, 1, 0, filter.len() as u8];
+    subscribe.extend(filter);
+    subscribe.push(1);
+    deaf.write_all(&subscribe).await.unwrap();
+    let mut answers = [0; 4096];
+    assert!(deaf.read(&mut answers).await.unwrap() > 0);
+    world.pass(TIMEOUT / 2).await;
+    drop(deaf);
+    world.disturbed_since(mark);
+    world.forget_unheard_since(mark);
+    world.rests().await;
+}

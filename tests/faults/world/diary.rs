@@ -1,0 +1,89 @@
+//! What a device did: when it spoke, and when the broker said that it had it.
+//!
+//! The oracle goes by this and never by what a device was meant to do: on a busy machine a device
+//! may be starved, and then it was silent.
+
+use std::time::Duration;
+
+use rollcall::clock::Timestamp;
+
+/// One heartbeat, by the clock of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Beat {
+    /// It cannot have arrived before.
+    pub sent: Timestamp,
+    /// The broker had it by then. `None`: it may have, or not.
+    pub acked: Option<Timestamp>,
+}
+
+/// One device and its diary.
+#[derive(Clone, Debug)]
+pub struct Device {
+    pub unit: String,
+    pub topic: String,
+    pub beats: Vec<Beat>,
+    /// When it is silent on purpose; the last may end at [`Timestamp::NEVER`].
+    pub silences: Vec<(Timestamp, Timestamp)>,
+    /// When it speaks next.
+    pub next: Timestamp,
+}
+
+impl Device {
+    pub fn is_silent(&self, now: Timestamp) -> bool {
+        self.silences.iter().any(|&(from, to)| from <= now && now < to)
+    }
+
+    /// Whether it has fallen silent for good, until somebody wakes it.
+    pub fn is_dead(&self, now: Timestamp) -> bool {
+        self.silences.iter().any(|&(from, to)| from <= now && to == Timestamp::NEVER)
+    }
+
+    /// Whether something is planned that has not happened yet.
+    pub fn has_plans(&self, now: Timestamp) -> bool {
+        self.silences.iter().any(|&(from, to)| from > now || (to > now && to != Timestamp::NEVER))
+    }
+
+    /// Ends a silence that has no end.
+    pub fn wake(&mut self, at: Timestamp) {
+        for (from, to) in &mut self.silences {
+            if *to == Timestamp::NEVER {
+                *to = at.max(*from);
+            }
+        }
+    }
+
+    /// The heartbeat that a silence with this last seen time began with.
+    pub fn beat_before(&self, last_seen: Timestamp) -> Option<usize> {
+        self.beats.partition_point(|beat| beat.sent <= last_seen + SKEW).checked_sub(1)
+    }
+
+    /// The longest that the broker can have heard nothing after a heartbeat, up to the next one that
+    /// it has; without the time in which it was away itself. `None` if there is no next one.
+    pub fn longest_gap_after(&self, beat: usize, outages: &[(Timestamp, Timestamp)]) -> Option<Duration> {
+        let from = self.beats[..=beat].iter().rev().find(|beat| beat.acked.is_some())?.sent;
+        let to = self.beats[beat + 1..].iter().find_map(|beat| beat.acked)?;
+        let blind: Duration = outages
+            .iter()
+            .map(|&(began, ended)| ended.min(to).since(began.max(from)).saturating_sub(UNNOTICED))
+            .sum();
+        Some(to.since(from).saturating_sub(blind))
+    }
+
+    /// For a message of a failed test.
+    pub fn story(&self) -> String {
+        const SHOWN: usize = 24;
+        let skipped = self.beats.len().saturating_sub(SHOWN);
+        let mut story = format!("diary of {} ({skipped} heartbeats before these):", self.unit);
+        for beat in &self.beats[skipped..] {
+            let took =
+                beat.acked.map_or("?".to_owned(), |acked| format!("+{}", acked.since(beat.sent).as_millis()));
+            story += &format!(" {}{took}", beat.sent.as_millis());
+        }
+        story + &format!("; silent on purpose: {:?}", self.silences)
+    }
+}
+
+/// Two processes on two cores of a virtual machine do not read quite the same clock.
+const SKEW: Duration = Duration::from_millis(5);
+/// An outage shorter than this may have passed between two canaries.
+const UNNOTICED: Duration = Duration::from_millis(1000);

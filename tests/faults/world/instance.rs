@@ -1,0 +1,117 @@
+//! One `rollcall serve`: a process with a file of its own, which is frozen, killed and started.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rollcall::simulate::servers::Guard;
+
+pub struct Instance {
+    pub name: String,
+    config: PathBuf,
+    log: PathBuf,
+    /// Where its pages are: host and port.
+    pub http: String,
+    /// What stands before its command line, such as another clock.
+    pub before: Vec<String>,
+    running: Option<(Child, Guard)>,
+}
+
+impl Instance {
+    /// An instance that does not run yet.
+    pub fn new(dir: &Path, name: &str, http: &str, config: &str) -> Instance {
+        let file = dir.join(format!("{name}.toml"));
+        std::fs::write(&file, config).unwrap();
+        let (name, log, http) = (name.to_owned(), dir.join(format!("{name}.log")), http.to_owned());
+        Instance { name, config: file, log, http, before: Vec::new(), running: None }
+    }
+
+    pub fn start(&mut self) {
+        let log = File::options().create(true).append(true).open(&self.log).unwrap();
+        let mut line = self.before.clone();
+        line.extend([env!("CARGO_BIN_EXE_rollcall").to_owned(), "serve".to_owned()]);
+        let mut command = Command::new(&line[0]);
+        command.args(&line[1..]).arg("--config").arg(&self.config);
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        let child = command.spawn().unwrap_or_else(|why| panic!("{:?} could not be started: {why}", line[0]));
+        let guard = Guard::new("kill -9 \"$1\"", child.id().to_string()).unwrap();
+        self.running = Some((child, guard));
+    }
+
+    /// Ends it as a power cut would.
+    pub fn kill(&mut self) {
+        if let Some((mut child, guard)) = self.running.take() {
+            drop(guard);
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub fn stop(&mut self) {
+        self.signal("TERM");
+        if let Some((mut child, guard)) = self.running.take() {
+            drop(guard);
+            let _ = child.wait();
+        }
+    }
+
+    pub fn freeze(&self) {
+        self.signal("STOP");
+    }
+
+    pub fn thaw(&self) {
+        self.signal("CONT");
+    }
+
+    pub fn signal(&self, name: &str) {
+        signal(self.running.as_ref().expect("it runs").0.id(), name);
+    }
+
+    /// Why it does not run although nobody ended it.
+    pub fn death(&mut self) -> Option<String> {
+        let (child, _) = self.running.as_mut()?;
+        let status = child.try_wait().ok().flatten()?;
+        Some(format!("{} ended by itself: {status}; see {}", self.name, self.log.display()))
+    }
+
+    /// The memory that it uses, in bytes; `None` if it does not run.
+    pub fn memory(&self) -> Option<u64> {
+        let (child, _) = self.running.as_ref()?;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
+    }
+
+    /// A page of it; `None` if it does not answer.
+    pub async fn page(&self, path: &str) -> Option<(u16, String)> {
+        let url = format!("http://{}{path}", self.http);
+        let asked = tokio::time::timeout(Duration::from_secs(5), async {
+            let answer = reqwest::get(url).await.ok()?;
+            Some((answer.status().as_u16(), answer.text().await.ok()?))
+        });
+        asked.await.ok().flatten()
+    }
+
+    /// The sum of a metric over its labels.
+    pub async fn metric(&self, name: &str) -> Option<f64> {
+        let (_, page) = self.page("/metrics").await?;
+        let of_this = |line: &&str| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']));
+        let values =
+            page.lines().filter(of_this).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        Some(values.sum())
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Sends a signal to a process that we started.
+pub fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+    assert!(sent.unwrap().success(), "no process {pid} to send {name}");
+}

@@ -1,0 +1,454 @@
+//! Real processes around a fleet that keeps a diary: instances of Rollcall, Redis, Mosquitto, a
+//! webhook sink, and an oracle that knows the truth.
+//!
+//! A test disturbs the world while the fleet lives, and then lets it come to rest: everything that
+//! has to come true is awaited, and what must never be true ends the test. Chance comes from one
+//! seed, which is printed; `FAULTS_SEED` repeats it. When a test fails, the directory with the logs
+//! of every process is kept and named.
+
+#![allow(dead_code, reason = "no family of faults needs all of it")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rollcall::clock::Timestamp;
+use rollcall::simulate::servers::{Server, free_port};
+use rollcall::simulate::webhook_sink::{self, WebhookSink};
+use tempfile::TempDir;
+
+pub mod crowd;
+pub mod devices;
+pub mod diary;
+pub mod instance;
+pub mod oracle;
+pub mod proxy;
+pub mod redis;
+
+pub use devices::{Fleet, now};
+pub use instance::{Instance, signal};
+use oracle::{Evidence, Finding, Loss, Telling};
+use proxy::Proxy;
+use redis::Redis;
+
+/// The silence that a unit is allowed.
+pub const TIMEOUT: Duration = Duration::from_secs(3);
+/// How often a unit speaks: six times within its timeout.
+pub const PERIOD: Duration = Duration::from_millis(500);
+/// The longest that anything is awaited.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// The most memory that a process may use, with a small fleet.
+pub const MOST_MEMORY: u64 = 200 << 20;
+/// What the ids of units begin with that keep no diary, of which the oracle knows nothing.
+pub const CROWD: &str = "crowd-";
+/// What the broker acknowledged this shortly before it died may have died with it.
+const IN_MEMORY: Duration = Duration::from_secs(2);
+
+/// What a world is made of.
+pub struct Plan {
+    pub instances: usize,
+    pub units: usize,
+    /// Arguments of Redis.
+    pub redis: Vec<String>,
+    /// More lines of the broker's configuration.
+    pub broker: String,
+    /// Name of a shared subscription; empty: every instance hears everything.
+    pub share: String,
+    /// Whether each instance reaches the broker by a wire that can be broken.
+    pub wires: bool,
+    /// More options of Rollcall.
+    pub options: String,
+    /// More kinds.
+    pub kinds: String,
+    /// What stands before the command line of the first instance.
+    pub before: Vec<String>,
+}
+
+impl Plan {
+    pub fn new(instances: usize) -> Plan {
+        Plan {
+            instances,
+            units: 120,
+            redis: redis::DURABLE.map(str::to_owned).to_vec(),
+            broker: String::new(),
+            share: String::new(),
+            wires: false,
+            options: String::new(),
+            kinds: String::new(),
+            before: Vec::new(),
+        }
+    }
+
+    /// Redis loses what it did since its last snapshot.
+    pub fn with_snapshots(self) -> Plan {
+        Plan { redis: redis::SNAPSHOTS.map(str::to_owned).to_vec(), ..self }
+    }
+}
+
+pub struct World {
+    pub chance: StdRng,
+    pub fleet: Fleet,
+    pub instances: Vec<Instance>,
+    pub wires: Vec<Proxy>,
+    pub redis: Redis,
+    pub broker: Server,
+    pub sink: WebhookSink,
+    pub plan: Plan,
+    seed: u64,
+    probes: usize,
+    outages: Vec<(Timestamp, Timestamp)>,
+    disturbances: Vec<(Timestamp, Timestamp)>,
+    losses: Vec<Loss>,
+    /// How many requests were read, and what they told.
+    told: Mutex<(usize, Vec<Telling>)>,
+    // Last, so that everything has ended when it is removed.
+    dir: Option<TempDir>,
+}
+
+impl World {
+    /// A world whose instances are ready and whose fleet is known.
+    pub async fn new(plan: Plan) -> World {
+        let seed = std::env::var("FAULTS_SEED").ok().and_then(|seed| seed.parse().ok());
+        World::with_seed(plan, seed.unwrap_or_else(rand::random)).await
+    }
+
+    pub async fn with_seed(plan: Plan, seed: u64) -> World {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        println!("FAULTS_SEED={seed}");
+        let dir = TempDir::new().unwrap();
+        let args: Vec<&str> = plan.redis.iter().map(String::as_str).collect();
+        let redis = Redis::start(&dir.path().join("redis"), free_port().unwrap(), &args);
+        let broker = start_broker(dir.path(), free_port().unwrap(), &plan.broker);
+        let sink = WebhookSink::start(webhook_sink::Options::default()).await.unwrap();
+        let fleet = Fleet::start(broker.port(), []);
+        let mut world = World {
+            chance: StdRng::seed_from_u64(seed),
+            fleet,
+            instances: Vec::new(),
+            wires: Vec::new(),
+            redis,
+            broker,
+            sink,
+            seed,
+            probes: 0,
+            outages: Vec::new(),
+            disturbances: Vec::new(),
+            losses: Vec::new(),
+            told: Mutex::default(),
+            dir: Some(dir),
+            plan,
+        };
+        for number in 0..world.plan.instances {
+            world.add_instance(number).await;
+        }
+        // The first alone, so that its session hears what the fleet says first.
+        world.ready().await;
+        for number in 0..world.plan.units {
+            let unit = format!("unit-{number:03}");
+            world.fleet.join(&unit, &format!("units/{unit}/heartbeat"));
+        }
+        world.eventually("the fleet is known", async |world| world.known().await >= world.plan.units).await;
+        world
+    }
+
+    async fn add_instance(&mut self, number: usize) {
+        let mut broker = format!("mqtt://127.0.0.1:{}", self.broker.port());
+        if self.plan.wires {
+            let wire = Proxy::start("127.0.0.1:0", &format!("127.0.0.1:{}", self.broker.port())).await;
+            broker = format!("mqtt://127.0.0.1:{}", wire.port());
+            self.wires.push(wire);
+        }
+        let http = format!("127.0.0.1:{}", free_port().unwrap());
+        let redis = format!("redis://127.0.0.1:{}/0", self.redis.port());
+        let config = self.config(number, &redis, &broker, &http, &self.sink.url());
+        let mut instance = Instance::new(self.dir(), &format!("instance-{number}"), &http, &config);
+        if number == 0 {
+            instance.before = self.plan.before.clone();
+        }
+        instance.start();
+        self.instances.push(instance);
+    }
+
+    /// The file of an instance that reaches everything at these addresses.
+    pub fn config(&self, number: usize, redis: &str, broker: &str, http: &str, hook: &str) -> String {
+        let Plan { share, options, kinds, .. } = &self.plan;
+        let timeout = TIMEOUT.as_secs();
+        format!(
+            r#"
+            engine.url = "{redis}"
+            mqtt = {{ url = "{broker}", client_id = "instance-{number}", share = "{share}", keep_alive = "2s" }}
+            http.listen = "{http}"
+            hearing.canary_period = "250ms"
+            log.level = "info"
+            {options}
+            [route]
+            receivers = ["hook"]
+            group_wait = "500ms"
+            group_interval = "100ms"
+            [[kind]]
+            name = "detector"
+            timeout = "{timeout}s"
+            topics = ["units/{{unit}}/heartbeat", "sites/{{site}}/{{unit}}/heartbeat"]
+            {kinds}
+            [[receiver]]
+            name = "hook"
+            type = "webhook"
+            url = "{hook}"
+            timeout = "5s"
+            retry = {{ first = "200ms", longest = "1s", give_up_after = "1h" }}
+            "#
+        )
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.as_ref().expect("it is there until the end").path()
+    }
+
+    /// How many units the engine knows.
+    async fn known(&self) -> usize {
+        let mut known = 0;
+        for partition in 0..16 {
+            let key = format!("rollcall:{{p{partition}}}:deadlines");
+            known += self.redis.try_ask::<usize>(::redis::cmd("ZCARD").arg(key)).await.unwrap_or(0);
+        }
+        known
+    }
+
+    // --- Life -----------------------------------------------------------------------------------
+
+    /// Lets the fleet live for so long, with deaths, returns and pauses at moments of chance.
+    pub fn live(&mut self, span: Duration) {
+        self.fleet.plan(&mut self.chance, span);
+    }
+
+    /// Waits, for life to go on. For how long never decides what is true.
+    pub async fn pass(&self, span: Duration) {
+        tokio::time::sleep(span).await;
+    }
+
+    /// A moment of chance within `span`.
+    pub async fn pass_some(&mut self, span: Duration) {
+        let some = span.mul_f64(self.chance.random());
+        tokio::time::sleep(some).await;
+    }
+
+    /// Whatever an answer depends on is disturbed until the returned mark is given back.
+    pub fn disturb(&self) -> Timestamp {
+        now()
+    }
+
+    pub fn disturbed_since(&mut self, mark: Timestamp) {
+        self.disturbances.push((mark, now()));
+    }
+
+    /// The broker was away since then.
+    pub fn broker_away_since(&mut self, mark: Timestamp) {
+        self.outages.push((mark, now()));
+        self.disturbed_since(mark);
+    }
+
+    /// The engine lost what happened since then.
+    pub fn lost_since(&mut self, from: Timestamp, of_everything: bool) {
+        self.losses.push(Loss { from, to: now(), of_everything });
+        self.disturbed_since(from);
+    }
+
+    /// The broker, or a member of a shared subscription, died with what it had not passed on.
+    pub fn forget_unheard(&self, died: Timestamp) {
+        for device in self.fleet.devices().iter_mut() {
+            for beat in device.beats.iter_mut().rev().take_while(|beat| beat.sent + IN_MEMORY > died) {
+                if beat.sent <= died {
+                    beat.acked = None;
+                }
+            }
+        }
+    }
+
+    /// What the broker acknowledged since then, it may have dropped.
+    pub fn forget_unheard_since(&self, mark: Timestamp) {
+        for device in self.fleet.devices().iter_mut() {
+            device.beats.iter_mut().filter(|beat| beat.sent >= mark).for_each(|beat| beat.acked = None);
+        }
+    }
+
+    /// Kills an instance and, if it shares, with it what the broker had handed to it.
+    pub fn kill_member(&mut self, number: usize) {
+        let died = now();
+        self.instances[number].kill();
+        if !self.plan.share.is_empty() {
+            self.forget_unheard(died);
+        }
+    }
+
+    pub fn kill_broker(&mut self) {
+        let died = now();
+        self.broker.kill();
+        self.forget_unheard(died);
+    }
+
+    pub fn start_broker(&mut self) {
+        let port = self.broker.port();
+        self.broker = start_broker(self.dir(), port, &self.plan.broker);
+    }
+
+    // --- Truth ----------------------------------------------------------------------------------
+
+    /// Awaits a fact about the world.
+    pub async fn eventually(&self, what: &str, fact: impl AsyncFn(&World) -> bool) {
+        let awaited = async {
+            while !fact(self).await {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, awaited).await.is_err() {
+            panic!("never came true: {what}");
+        }
+    }
+
+    /// Every instance answers that it is ready.
+    pub async fn ready(&self) {
+        for instance in &self.instances {
+            let what = format!("{} is ready", instance.name);
+            let is_ready =
+                async |_: &World| instance.page("/readyz").await.is_some_and(|(status, _)| status == 200);
+            self.eventually(&what, is_ready).await;
+        }
+    }
+
+    /// What operators were told so far.
+    pub fn tellings(&self) -> Vec<Telling> {
+        let mut told = self.told.lock().expect("nothing panics under this lock");
+        let received = self.sink.received();
+        for received in &received[told.0..] {
+            let json = received.json();
+            for list in ["offline", "online"] {
+                for record in json["data"][list].as_array().map(Vec::as_slice).unwrap_or_default() {
+                    let notification = received.header("webhook-id").to_owned();
+                    let record = serde_json::from_value(record.clone()).unwrap();
+                    told.1.push(Telling { notification, record });
+                }
+            }
+        }
+        told.0 = received.len();
+        told.1.clone()
+    }
+
+    /// What there is for the oracle to judge now; `None` while the engine does not answer.
+    async fn evidence(&self) -> Option<Evidence> {
+        // Against the stream: what was told has its record by now, and what was recorded its diary.
+        let mut tellings = self.tellings();
+        tellings.retain(|telling| !telling.record.unit.as_str().starts_with(CROWD));
+        let records = self.redis.records().await?;
+        let (now, devices) = (now(), self.fleet.devices().clone());
+        Some(Evidence {
+            devices,
+            records,
+            tellings,
+            outages: self.outages.clone(),
+            disturbances: self.disturbances.clone(),
+            losses: self.losses.clone(),
+            now,
+        })
+    }
+
+    /// A device that speaks, falls silent, is found and told: detection works.
+    pub async fn probe(&mut self) {
+        self.probes += 1;
+        let unit = format!("probe-{}", self.probes);
+        self.fleet.join(&unit, &format!("units/{unit}/heartbeat"));
+        let has_spoken = |devices: &[diary::Device]| {
+            let device = devices.iter().find(|device| device.unit == unit).expect("it was made");
+            device.beats.iter().filter(|beat| beat.acked.is_some()).count() >= 2
+        };
+        self.eventually("the probe has spoken", async |world| has_spoken(&world.fleet.devices())).await;
+        // What is given to a member that is cut off is lost, and nobody knows of who said it.
+        let deadlines = |n: u16| format!("rollcall:{{p{n}}}:deadlines");
+        let is_known = async |world: &World| {
+            for n in 0..16 {
+                let score = ::redis::cmd("ZSCORE").arg(deadlines(n)).arg(format!("detector:{unit}")).clone();
+                if matches!(world.redis.try_ask::<Option<f64>>(&score).await, Ok(Some(_))) {
+                    return true;
+                }
+            }
+            false
+        };
+        self.eventually("the probe is known", is_known).await;
+        self.fleet.silence(&unit);
+        let told = async |world: &World| {
+            let tellings = world.tellings();
+            tellings.iter().any(|telling| telling.record.unit.as_str() == unit)
+        };
+        self.eventually("a unit that dies after the fault is told", told).await;
+    }
+
+    /// Lets the world come to rest: every instance is ready, a probe is found, every death has its
+    /// one record and was told, some of the dead return and that is told too, nobody else has any,
+    /// nothing waits, and memory is bounded.
+    pub async fn rests(&mut self) {
+        self.ready().await;
+        self.probe().await;
+        self.agrees().await;
+        let woken = self.fleet.wake_some(&mut self.chance);
+        println!("{} units wake", woken.len());
+        self.agrees().await;
+        self.eventually("nothing waits", async |world| world.redis.waiting().await == Some(0)).await;
+        for instance in &mut self.instances {
+            assert_eq!(instance.death(), None);
+            let memory = instance.memory().expect("it runs");
+            assert!(memory < MOST_MEMORY, "{} uses {} MB", instance.name, memory >> 20);
+        }
+        self.ready().await;
+    }
+
+    /// Waits until the oracle has nothing to say.
+    pub async fn agrees(&self) {
+        let planned =
+            async |world: &World| !world.fleet.devices().iter().any(|device| device.has_plans(now()));
+        self.eventually("every device did what it was to do", planned).await;
+        let begun = tokio::time::Instant::now();
+        let mut left = None;
+        while begun.elapsed() < PATIENCE {
+            left = self.evidence().await.map(|evidence| (evidence.judge(), evidence));
+            match &left {
+                Some((findings, _)) if findings.is_empty() => return,
+                Some((findings, _)) if findings.iter().any(|finding| !finding.heals) => break,
+                _ => tokio::time::sleep(Duration::from_millis(200)).await,
+            }
+        }
+        let (findings, evidence) = left.expect("the engine answers");
+        panic!("{}", report(&findings, &evidence));
+    }
+}
+
+/// What a person needs to see why.
+fn report(findings: &[Finding], evidence: &Evidence) -> String {
+    const SHOWN: usize = 8;
+    let mut text = format!("{} things are not as they must be:\n", findings.len());
+    for finding in findings.iter().take(40) {
+        let when = if finding.heals { "never came right" } else { "is wrong" };
+        text += &format!("  {} {when}: {}\n", finding.unit, finding.what);
+    }
+    let units: BTreeSet<&str> = findings.iter().map(|finding| finding.unit.as_str()).collect();
+    units.into_iter().take(SHOWN).for_each(|unit| text += &evidence.story(unit));
+    let spans = |spans: &[(Timestamp, Timestamp)]| {
+        let spans = spans.iter().map(|(from, to)| format!("{}..{}", from.as_millis(), to.as_millis()));
+        spans.collect::<Vec<_>>().join(" ")
+    };
+    text + &format!("broker away: {}\ndisturbed: {}", spans(&evidence.outages), spans(&evidence.disturbances))
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let dir = self.dir.take().expect("it is there until the end").keep();
+            eprintln!("FAULTS_SEED={} repeats the chances; logs are in {}", self.seed, dir.display());
+        }
+    }
+}
+
+fn start_broker(dir: &Path, port: u16, more: &str) -> Server {
+    Server::mosquitto(&dir.join("broker"), port, more).unwrap()
+}

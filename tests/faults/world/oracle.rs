@@ -1,0 +1,272 @@
+//! The oracle: knows the truth from the diaries, and compares it with the records and with what
+//! operators were told.
+//!
+//! What may still come right by waiting is told apart from what never can, so that a test awaits the
+//! one and fails at once with the other.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use rollcall::clock::Timestamp;
+use rollcall::presence::{Closing, OfflineRecord};
+
+use super::TIMEOUT;
+use super::diary::Device;
+
+/// A gap in a diary this much shorter than the timeout was no silence: the slack that a deadline has
+/// before what was heard.
+const MARGIN: Duration = Duration::from_millis(TIMEOUT.as_millis() as u64 / 10);
+/// A heartbeat counts for this much later than the broker had it, at the most, however long it was
+/// under way: a gap between canaries, three of their periods.
+const GAP: Duration = Duration::from_millis(3 * 250);
+/// How far the clock of the fleet is from that of the diaries.
+const SKEW: Duration = Duration::from_millis(50);
+/// A partition whose owner died is swept by the others this late at the most.
+const LATE_LOOK: Duration = Duration::from_secs(3);
+/// A silence that lasted for longer than this after its detection was told.
+const SWALLOWED: Duration = Duration::from_secs(10);
+
+/// A word to operators about one record.
+#[derive(Clone, Debug)]
+pub struct Telling {
+    /// `webhook-id`.
+    pub notification: String,
+    pub record: OfflineRecord,
+}
+
+impl Telling {
+    fn is_return(&self) -> bool {
+        self.record.closed_by.is_some()
+    }
+}
+
+/// The engine lost what happened within this span.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss {
+    pub from: Timestamp,
+    pub to: Timestamp,
+    /// Also which units there are.
+    pub of_everything: bool,
+}
+
+/// What there is to judge.
+pub struct Evidence {
+    pub devices: Vec<Device>,
+    pub records: Vec<OfflineRecord>,
+    pub tellings: Vec<Telling>,
+    /// When the broker was away.
+    pub outages: Vec<(Timestamp, Timestamp)>,
+    /// When anything was.
+    pub disturbances: Vec<(Timestamp, Timestamp)>,
+    pub losses: Vec<Loss>,
+    pub now: Timestamp,
+}
+
+/// Something that is not as it must be.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    pub unit: String,
+    pub what: String,
+    /// It may still come right.
+    pub heals: bool,
+}
+
+fn wrong(unit: &str, what: String) -> Finding {
+    Finding { unit: unit.to_owned(), what, heals: false }
+}
+
+fn not_yet(unit: &str, what: String) -> Finding {
+    Finding { unit: unit.to_owned(), what, heals: true }
+}
+
+impl Evidence {
+    /// Everything that is not as it must be.
+    pub fn judge(&self) -> Vec<Finding> {
+        let devices: HashMap<&str, &Device> =
+            self.devices.iter().map(|device| (device.unit.as_str(), device)).collect();
+        let mut findings = Vec::new();
+        let mut of_unit: HashMap<&str, Vec<&OfflineRecord>> = HashMap::new();
+        for record in &self.records {
+            let unit = record.unit.as_str();
+            match devices.get(unit) {
+                Some(device) => findings.extend(self.judge_record(device, record)),
+                None => findings.push(wrong(unit, "has a record and never was".to_owned())),
+            }
+            of_unit.entry(unit).or_default().push(record);
+        }
+        for device in &self.devices {
+            let records = of_unit.get(device.unit.as_str()).map(Vec::as_slice).unwrap_or_default();
+            findings.extend(self.judge_device(device, records));
+        }
+        findings.extend(self.judge_tellings());
+        findings.sort();
+        findings.dedup();
+        findings
+    }
+
+    /// Everything about a unit, for a message of a failed test; moments in ms.
+    pub fn story(&self, unit: &str) -> String {
+        let ms = |moment: Timestamp| moment.as_millis();
+        let devices = self.devices.iter().filter(|device| device.unit == unit);
+        let mut story: String = devices.map(|device| device.story() + "\n").collect();
+        let mut records: Vec<_> = self.records.iter().filter(|record| record.unit.as_str() == unit).collect();
+        records.sort_by_key(|record| record.detected_at);
+        for record in records {
+            let (seen, detected) = (ms(record.last_seen), ms(record.detected_at));
+            story += &format!(
+                "  record: last seen {seen}, deadline +{}, detected at {detected} (+{}), back at {:?}, {:?}\n",
+                ms(record.deadline) - seen,
+                detected - seen,
+                record.back_at.map(ms),
+                record.closed_by
+            );
+        }
+        for telling in self.tellings.iter().filter(|telling| telling.record.unit.as_str() == unit) {
+            let what = if telling.is_return() { "return" } else { "silence" };
+            let seen = ms(telling.record.last_seen);
+            story += &format!("  told: {what} of {seen} as {}\n", telling.notification);
+        }
+        story
+    }
+
+    /// Whether what was known at that moment may have been lost since.
+    fn is_lost(&self, moment: Timestamp) -> bool {
+        self.losses.iter().any(|loss| moment < loss.to)
+    }
+
+    /// The heartbeat after which the silence of this record began; `None` if there was no silence.
+    ///
+    /// It is the last before the record's last seen time, with one exception: where nobody looked
+    /// before the key was gone, the record names the heartbeat of the last look, and others may have
+    /// come and gone with the key.
+    fn silence_of(&self, device: &Device, record: &OfflineRecord) -> Option<usize> {
+        let seen = record.last_seen;
+        let first = device.beat_before(seen)?;
+        let was_silent = |beat: &usize| {
+            device.longest_gap_after(*beat, &self.outages).is_none_or(|gap| gap + MARGIN > TIMEOUT)
+        };
+        let disturbed =
+            self.disturbances.iter().filter(|&&(from, to)| from <= record.detected_at && seen <= to);
+        let disturbed = disturbed.map(|&(_, to)| to + TIMEOUT).max();
+        // What was lost with the engine's data is not known to anybody any more.
+        let lost = self.losses.iter().map(|loss| loss.to).filter(|to| seen < *to);
+        let lost = lost.map(|to| to + TIMEOUT).max();
+        // But the silence had lasted for what is allowed when it was detected, unless words were lost in
+        // time that is known to be blind.
+        let unheard = if disturbed.is_some() { 2 * GAP } else { Duration::ZERO };
+        let latest = record.detected_at + SKEW + unheard - TIMEOUT;
+        let reach =
+            disturbed.max(lost).map_or(seen, |reach| reach.max(seen)).max(seen + LATE_LOOK).min(latest);
+        let within = |beat: &usize| *beat == first || device.beats[*beat].sent <= reach;
+        (first..device.beats.len()).take_while(within).find(was_silent)
+    }
+
+    fn judge_record(&self, device: &Device, record: &OfflineRecord) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let mut is_wrong =
+            |what: String| findings.push(wrong(&device.unit, format!("{}: {what}", record.id)));
+        let seen = record.last_seen;
+        let id = format!("{}:{}:{}", record.kind, record.unit, seen.as_millis());
+        if record.id.to_string() != id {
+            is_wrong(format!("the id should be {id}"));
+        }
+        if record.detected_at <= seen + TIMEOUT || record.deadline < seen + TIMEOUT {
+            is_wrong(format!("detected at {}, before its time was up", record.detected_at.as_millis()));
+        }
+        let Some(beat) = device.beat_before(seen) else {
+            is_wrong("last seen before it spoke for the first time".to_owned());
+            return findings;
+        };
+        let disturbed =
+            self.disturbances.iter().filter(|(from, _)| *from <= seen + 2 * GAP).map(|&(_, to)| to).max();
+        // Where nobody looked for long, a heartbeat may have to be presumed until then.
+        let latest = device.beats[beat].acked.map(|acked| (acked + GAP).max(disturbed.unwrap_or(acked)));
+        if let Some(late) = latest.map(|latest| seen.since(latest + SKEW)).filter(|late| !late.is_zero()) {
+            is_wrong(format!("last seen {} ms later than it can have been", late.as_millis()));
+        }
+        let Some(beat) = self.silence_of(device, record) else {
+            let gap = device.longest_gap_after(beat, &self.outages).unwrap_or_default();
+            is_wrong(format!("it was never silent for longer than {} ms there", gap.as_millis()));
+            return findings;
+        };
+        let is_last = beat + 1 == device.beats.len();
+        if record.closed_by == Some(Closing::Return) && is_last && !self.is_lost(seen) {
+            is_wrong("closed although it never spoke again".to_owned());
+        }
+        let spoke = device.beats[beat + 1..]
+            .iter()
+            .any(|beat| beat.acked.is_some_and(|_| beat.sent > record.detected_at));
+        if record.closed_by.is_none() && spoke && !device.is_silent(self.now) {
+            findings.push(not_yet(&device.unit, format!("{} is still open, and it speaks", record.id)));
+        }
+        findings
+    }
+
+    fn judge_device(&self, device: &Device, records: &[&OfflineRecord]) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let mut by_silence: BTreeMap<usize, Vec<&OfflineRecord>> = BTreeMap::new();
+        for record in records {
+            by_silence.entry(self.silence_of(device, record).unwrap_or(0)).or_default().push(record);
+        }
+        for several in by_silence.values().filter(|records| records.len() > 1) {
+            if !several.iter().any(|record| self.is_lost(record.last_seen)) {
+                let ids: Vec<String> = several.iter().map(|record| record.id.to_string()).collect();
+                findings.push(wrong(&device.unit, format!("one silence has several records: {ids:?}")));
+            }
+        }
+        let Some(last) = device.beats.iter().rev().find(|beat| beat.acked.is_some()) else { return findings };
+        let forgotten = self.losses.iter().any(|loss| loss.of_everything && last.sent < loss.to);
+        let is_open = records.iter().any(|record| record.closed_by.is_none());
+        if device.is_dead(self.now) && !is_open && !forgotten {
+            findings.push(not_yet(&device.unit, "is dead and has no open record".to_owned()));
+        }
+        findings
+    }
+
+    fn judge_tellings(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        // By record: the ids under which its silence was told, and its return.
+        let mut told: BTreeMap<String, [BTreeSet<&str>; 2]> = BTreeMap::new();
+        let known: HashMap<String, &OfflineRecord> =
+            self.records.iter().map(|record| (record.id.to_string(), record)).collect();
+        for telling in &self.tellings {
+            let id = telling.record.id.to_string();
+            if !known.contains_key(&id) && !self.is_lost(telling.record.last_seen) {
+                findings.push(wrong(
+                    telling.record.unit.as_str(),
+                    format!("{id} was told and there is no such record"),
+                ));
+            }
+            told.entry(id).or_default()[usize::from(telling.is_return())].insert(&telling.notification);
+        }
+        let nothing = Default::default();
+        for (id, record) in known {
+            let [offline, online] = told.get(&id).unwrap_or(&nothing);
+            let (unit, lenient) = (record.unit.as_str(), self.is_lost(record.last_seen));
+            for (ids, what) in [(offline, "silence"), (online, "return")] {
+                if ids.len() > 1 && !lenient {
+                    findings.push(wrong(unit, format!("the {what} of {id} was told as {ids:?}")));
+                }
+            }
+            if offline.is_empty() && !online.is_empty() && !lenient {
+                findings.push(wrong(unit, format!("the return of {id} was told and its silence was not")));
+            }
+            match record.back_at {
+                None if offline.is_empty() => findings.push(not_yet(unit, format!("{id} was not told"))),
+                Some(_) if !offline.is_empty() && online.is_empty() && !lenient => {
+                    findings.push(not_yet(unit, format!("the end of {id} was not told")));
+                }
+                Some(back) if offline.is_empty() && online.is_empty() && !lenient => {
+                    let open = (record.detected_at, back);
+                    let calm =
+                        !self.disturbances.iter().any(|&(from, to)| from < open.1 && open.0 < to + SWALLOWED);
+                    if calm && back.since(record.detected_at) > SWALLOWED {
+                        findings.push(wrong(unit, format!("{id} was open for long and never told")));
+                    }
+                }
+                _ => {}
+            }
+        }
+        findings
+    }
+}

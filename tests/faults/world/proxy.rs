@@ -1,0 +1,93 @@
+//! A wire that can be broken: a TCP proxy which cuts, stalls and loses one direction.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// What is wrong with the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wire {
+    /// Nothing.
+    #[default]
+    Whole,
+    /// Bytes wait, in both directions, and nobody is told.
+    Stalled,
+    /// What the server says is lost on the way, and the rest arrives: a connection half open.
+    HalfOpen,
+    /// Every connection breaks and none is made.
+    Cut,
+}
+
+/// The proxy; it ends when it goes.
+pub struct Proxy {
+    address: SocketAddr,
+    wire: Arc<watch::Sender<Wire>>,
+    _serving: JoinSet<()>,
+}
+
+impl Proxy {
+    /// Listens on `on` (port 0: any) and leads to `to`.
+    pub async fn start(on: &str, to: &str) -> Proxy {
+        let listener = TcpListener::bind(on).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (wire, to) = (Arc::new(watch::Sender::new(Wire::Whole)), to.to_owned());
+        let mut serving = JoinSet::new();
+        serving.spawn(serve(listener, to, wire.clone()));
+        Proxy { address, wire, _serving: serving }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    pub fn set(&self, wire: Wire) {
+        self.wire.send_replace(wire);
+    }
+}
+
+async fn serve(listener: TcpListener, to: String, wire: Arc<watch::Sender<Wire>>) {
+    let mut connections = JoinSet::new();
+    while let Ok((client, _)) = listener.accept().await {
+        while connections.try_join_next().is_some() {}
+        connections.spawn(carry(client, to.clone(), wire.subscribe()));
+    }
+}
+
+async fn carry(client: TcpStream, to: String, wire: watch::Receiver<Wire>) {
+    let mut cut = wire.clone();
+    if *wire.borrow() == Wire::Cut {
+        return;
+    }
+    let Ok(server) = TcpStream::connect(to).await else { return };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+    tokio::select! {
+        () = pass(from_client, to_server, wire.clone(), false) => {}
+        () = pass(from_server, to_client, wire, true) => {}
+        _ = cut.wait_for(|wire| *wire == Wire::Cut) => {}
+    }
+}
+
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut wire: watch::Receiver<Wire>,
+    answers: bool,
+) {
+    let mut bytes = vec![0; 16 << 10];
+    // Once something was lost, what follows makes no sense: a half-open connection never heals.
+    let mut lost = false;
+    loop {
+        let Ok(read @ 1..) = from.read(&mut bytes).await else { return };
+        let Ok(now) = wire.wait_for(|wire| *wire != Wire::Stalled).await.map(|wire| *wire) else { return };
+        lost |= answers && now == Wire::HalfOpen;
+        if !lost && to.write_all(&bytes[..read]).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The Redis of a world: frozen, killed, started with other data, asked as another program would.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use redis::{Cmd, FromRedisValue};
+use rollcall::presence::OfflineRecord;
+use rollcall::simulate::servers::Server;
+
+use super::instance::signal;
+
+/// What is answered is on disk.
+pub const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+/// Snapshots when asked for one, and nothing else on disk.
+pub const SNAPSHOTS: [&str; 4] = ["--save", "900000 1", "--appendonly", "no"];
+
+const PARTITIONS: u16 = 16;
+
+pub struct Redis {
+    server: Server,
+    args: Vec<String>,
+    dir: PathBuf,
+}
+
+impl Redis {
+    pub fn start(dir: &Path, port: u16, args: &[&str]) -> Redis {
+        let server = Server::redis(dir, port, args).unwrap();
+        Redis { server, args: args.iter().map(|arg| (*arg).to_owned()).collect(), dir: dir.to_owned() }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.server.port()
+    }
+
+    pub fn signal(&self, name: &str) {
+        signal(self.server.pid(), name);
+    }
+
+    /// Ends it as a power cut would.
+    pub fn kill(&mut self) {
+        self.server.kill();
+    }
+
+    /// Starts it again where it was, with what is on its disk.
+    pub fn restart(&mut self) {
+        let port = self.server.port();
+        self.server.kill();
+        let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
+        self.server = Server::redis(&self.dir, port, &args).unwrap();
+    }
+
+    /// Takes everything off its disk.
+    pub fn wipe(&mut self) {
+        self.server.kill();
+        for name in ["appendonlydir", "dump.rdb"] {
+            let path = self.dir.join(name);
+            let _ = std::fs::remove_dir_all(&path);
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+
+    /// Asks it something; an error if it does not answer in time.
+    pub async fn try_ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, String> {
+        let asked = async {
+            let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port()))?;
+            let mut connection = client.get_multiplexed_async_connection().await?;
+            command.query_async(&mut connection).await
+        };
+        match tokio::time::timeout(Duration::from_secs(10), asked).await {
+            Ok(answer) => answer.map_err(|error: redis::RedisError| error.to_string()),
+            Err(_) => Err("no answer".to_owned()),
+        }
+    }
+
+    pub async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> T {
+        self.try_ask(command).await.unwrap()
+    }
+
+    /// Every record of a unit that keeps a diary; `None` while it does not answer.
+    pub async fn records(&self) -> Option<Vec<OfflineRecord>> {
+        let mut records = Vec::new();
+        for partition in 0..PARTITIONS {
+            let key = format!("rollcall:{{p{partition}}}:archive");
+            let texts: Vec<String> = self.try_ask(redis::cmd("HVALS").arg(key)).await.ok()?;
+            let of_crowd = |text: &&String| text.contains(&format!("\"unit\":\"{}", super::CROWD));
+            records.extend(texts.iter().filter(|text| !of_crowd(text)).map(|text| {
+                serde_json::from_str::<OfflineRecord>(text).unwrap_or_else(|why| panic!("{text}: {why}"))
+            }));
+        }
+        Some(records)
+    }
+
+    /// How much waits to be told: entries of outboxes, members of groups, deliveries.
+    pub async fn waiting(&self) -> Option<usize> {
+        let mut waiting =
+            self.try_ask::<usize>(redis::cmd("XLEN").arg("rollcall:{hearing}:outbox")).await.ok()?;
+        for partition in 0..PARTITIONS {
+            for (command, name) in [("XLEN", "outbox"), ("ZCARD", "groups"), ("HLEN", "notifications")] {
+                let key = format!("rollcall:{{p{partition}}}:{name}");
+                waiting += self.try_ask::<usize>(redis::cmd(command).arg(key)).await.ok()?;
+            }
+        }
+        Some(waiting)
+    }
+}

@@ -1,0 +1,401 @@
+//! Several instances over one engine: they share the work, and cover for one another.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::engine::mirror::{Chunk, Cursor};
+use rollcall::engine::redis::RedisEngine;
+use rollcall::engine::roll::{HearingConfig, Rules};
+use rollcall::engine::roster::View;
+use rollcall::engine::tally::Tally;
+use rollcall::engine::{
+    AlertStore, Ear, Gap, HearingStore, Lease, Mirror, Ownership, Queries, Roll, Roster, UnitStore, Walk,
+    partition_of,
+};
+use rollcall::expiry::{self, Expiry};
+use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, State, Unit};
+use rollcall::telemetry::Telemetry;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+#[path = "support/redis.rs"]
+mod redis;
+
+use redis::Redis;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
+const TIMEOUT: Duration = Duration::from_secs(100);
+const PATIENCE: Duration = Duration::from_secs(30);
+const UNITS: usize = 400;
+
+/// One of the instances "a" and "b".
+struct Instance {
+    engine: Arc<RedisEngine>,
+    roll: Arc<Roll>,
+    mirror: Arc<Mirror>,
+    telemetry: Arc<Telemetry>,
+    clock: Clock,
+    name: &'static str,
+    view: watch::Sender<Arc<View>>,
+    ownership: Ownership,
+}
+
+impl Instance {
+    async fn new(name: &'static str, redis: &Redis, clock: &Clock) -> Instance {
+        let kind: Kind = "detector".parse().unwrap();
+        let policy = Policy { timeout: TIMEOUT, grace: Duration::ZERO };
+        let rules = Arc::new(Rules::from([(kind.clone(), KindRules { policy, ..KindRules::new(kind) })]));
+        let telemetry = Arc::new(Telemetry::new(clock));
+        let engine = redis.engine(&telemetry).await;
+        let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+        let config = HearingConfig { gap: 1000 * SECOND, settle: Duration::ZERO, tell: 1000 * SECOND };
+        let news = Arc::new(Notify::new());
+        let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, news);
+        let view = watch::Sender::new(Arc::new(View::new(name, named(&["a", "b"]), engine.partitions())));
+        let ownership = Ownership::follow(view.subscribe());
+        mirror.keep(|partition| ownership.owns(partition));
+        let (roll, clock) = (Arc::new(roll), clock.clone());
+        Instance { engine, roll, mirror, telemetry, clock, name, view, ownership }
+    }
+
+    /// It learns who is there.
+    fn sees(&self, instances: &[&str]) {
+        self.view.send_replace(Arc::new(View::new(self.name, named(instances), self.engine.partitions())));
+    }
+
+    /// Walks until the guard is dropped.
+    fn walk(&self, period: Duration) -> DropGuard {
+        let walk = Walk {
+            engine: self.engine.clone(),
+            ownership: self.ownership.clone(),
+            roll: self.roll.clone(),
+            mirror: self.mirror.clone(),
+            clock: self.clock.clone(),
+            telemetry: self.telemetry.clone(),
+            period,
+            keep_records: 1000 * TIMEOUT,
+            tally: Tally::new(&[]),
+        };
+        let stop = CancellationToken::new();
+        tokio::spawn(walk.run(stop.clone()));
+        stop.drop_guard()
+    }
+
+    /// The units of its mirror, by name, with their states and when they were seen.
+    fn listed(&self) -> BTreeMap<String, (State, Option<Timestamp>)> {
+        let (mut cursor, mut chunk, mut all) = (Cursor::default(), Chunk::default(), BTreeMap::new());
+        while self.mirror.read_next(&mut cursor, &mut chunk, &self.roll.hearing(), self.clock.now()) {
+            all.extend(self.mirror.units(&chunk).map(|one| (one.id.to_owned(), (one.state, one.last_seen))));
+        }
+        all
+    }
+
+    async fn hear(&self, unit: &Unit) {
+        let beat = Heartbeat {
+            unit: unit.clone(),
+            at: self.clock.now(),
+            not_before: None,
+            declared: Declared::default(),
+        };
+        self.roll.hear(&[beat], self.clock.now()).await.unwrap();
+    }
+
+    /// Finds silences until the guard is dropped.
+    fn expire(&self, sweep: bool, hints: bool) -> DropGuard {
+        let expiry = Expiry {
+            config: expiry::Config { tick: 10 * MILLISECOND, sweep, hints },
+            engine: self.engine.clone(),
+            roll: self.roll.clone(),
+            ownership: self.ownership.clone(),
+            mirror: self.mirror.clone(),
+            clock: self.clock.clone(),
+            telemetry: self.telemetry.clone(),
+        };
+        let stop = CancellationToken::new();
+        tokio::spawn(expiry.run(stop.clone()));
+        stop.drop_guard()
+    }
+
+    fn metric(&self, series: &str) -> usize {
+        let text = prometheus::TextEncoder::new().encode_to_string(&self.telemetry.gather()).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(series)).expect("such a series");
+        line.trim().parse().unwrap()
+    }
+
+    fn swept(&self) -> usize {
+        self.metric("rollcall_suspects_total{source=\"sweep\"}")
+    }
+
+    /// How often it asked what is due first.
+    fn looked(&self) -> usize {
+        self.commands("first_looks")
+    }
+
+    /// How often it asked the engine for that.
+    fn commands(&self, name: &str) -> usize {
+        self.metric(&format!("rollcall_engine_command_duration_seconds_count{{command=\"{name}\"}}"))
+    }
+
+    fn won(&self) -> usize {
+        self.metric("rollcall_takes_total{result=\"won\"}")
+    }
+
+    /// How many of the units are in its partitions.
+    fn own(&self) -> usize {
+        let partition = |unit: &Unit| partition_of(unit, self.engine.partitions());
+        units().iter().filter(|unit| self.ownership.owns(partition(unit))).count()
+    }
+
+    async fn records(&self) -> usize {
+        self.engine.records(false, None, 10 * UNITS).await.unwrap().len()
+    }
+}
+
+fn named(names: &[&str]) -> Vec<String> {
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+/// The public name of an expiry key.
+fn alive(unit: &Unit, partitions: u16) -> String {
+    format!("rollcall:{{p{}}}:alive:{unit}", partition_of(unit, partitions))
+}
+
+fn units() -> Vec<Unit> {
+    (0..UNITS).map(|number| format!("detector:unit-{number}").parse().unwrap()).collect()
+}
+
+/// Two instances whose units were heard once, and it is a millisecond after their deadline.
+async fn overdue() -> (Redis, Clock, Instance, Instance) {
+    let redis = Redis::start();
+    let clock = Clock::by_hand(Timestamp::from_millis(1_700_000_000_000));
+    let a = Instance::new("a", &redis, &clock).await;
+    let b = Instance::new("b", &redis, &clock).await;
+    let now = clock.now();
+    let beat = |unit: Unit| Heartbeat { unit, at: now, not_before: None, declared: Declared::default() };
+    a.roll.canary_returned(now).await.unwrap();
+    a.roll.hear(&units().into_iter().map(beat).collect::<Vec<_>>(), now).await.unwrap();
+    clock.advance(TIMEOUT + MILLISECOND);
+    a.roll.canary_returned(clock.now()).await.unwrap();
+    assert!(a.own() > 0 && b.own() > 0 && a.own() + b.own() == UNITS);
+    (redis, clock, a, b)
+}
+
+async fn until(what: &str, fact: impl AsyncFn() -> bool) {
+    let awaited = async {
+        while !fact().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
+}
+
+#[tokio::test]
+async fn each_silence_is_found_once_and_by_the_owner_of_its_partition() {
+    let (_redis, _clock, a, b) = overdue().await;
+    let _both = (a.expire(true, true), b.expire(true, true));
+    until("all are recorded", async || a.records().await == UNITS).await;
+    until("all is counted", async || a.won() + b.won() == UNITS).await;
+    assert_eq!((a.won(), b.won()), (a.own(), b.own()));
+    assert_eq!((a.swept(), b.swept()), (a.own(), b.own()), "nobody looked for the other");
+}
+
+#[tokio::test]
+async fn an_owner_that_is_gone_is_covered_after_a_second() {
+    let (_redis, clock, a, b) = overdue().await;
+    let _only_a = a.expire(true, true);
+    until("its own are recorded", async || a.records().await == a.own()).await;
+    clock.advance(SECOND - MILLISECOND);
+    a.roll.canary_returned(clock.now()).await.unwrap();
+    let before = a.looked();
+    until("it has looked again", async || a.looked() > before + 2).await;
+    assert_eq!(a.swept(), a.own(), "the others have a second");
+    clock.advance(MILLISECOND);
+    until("all are recorded", async || a.records().await == UNITS).await;
+    assert_eq!((a.swept(), b.swept()), (UNITS, 0));
+}
+
+#[tokio::test]
+async fn an_owner_that_is_slow_and_moves_on_has_no_rivals() {
+    let (_redis, clock, a, b) = overdue().await;
+    let _only_a = a.expire(true, false);
+    until("its own are recorded", async || a.records().await == a.own()).await;
+    let has_looked = async || {
+        let before = a.looked();
+        until("it has looked again", async || a.looked() > before + 2).await;
+    };
+    has_looked().await;
+    clock.advance(SECOND - MILLISECOND);
+    a.roll.canary_returned(clock.now()).await.unwrap();
+    let mut done = 0;
+    for partition in b.ownership.view().partitions.clone() {
+        let first = b.engine.due(partition, clock.now(), 0, 1).await.unwrap();
+        done += first.len();
+        b.roll.look(&first, clock.now()).await.unwrap();
+    }
+    has_looked().await;
+    clock.advance(SECOND / 2);
+    a.roll.canary_returned(clock.now()).await.unwrap();
+    has_looked().await;
+    assert_eq!((a.swept(), b.won()), (a.own(), done), "the owner did something half a second ago");
+    clock.advance(SECOND / 2 + MILLISECOND);
+    until("all are recorded", async || a.records().await == UNITS).await;
+    until("all is counted", async || (a.won(), b.won()) == (UNITS - done, done)).await;
+}
+
+#[tokio::test]
+async fn an_owner_that_is_slow_and_those_who_cover_for_it_record_each_silence_once() {
+    let (_redis, clock, a, b) = overdue().await;
+    clock.advance(SECOND);
+    a.roll.canary_returned(clock.now()).await.unwrap();
+    let _both = (a.expire(true, true), b.expire(true, true));
+    until("all are recorded", async || a.records().await == UNITS).await;
+    until("all is counted", async || a.won() + b.won() == UNITS).await;
+    assert_eq!(
+        a.engine.outbox(&(0..=a.engine.partitions()).collect::<Vec<u16>>(), 10 * UNITS).await.unwrap().len(),
+        UNITS
+    );
+}
+
+#[tokio::test]
+async fn without_a_sweep_every_hint_is_followed() {
+    let (redis, _clock, a, b) = overdue().await;
+    let keys: Vec<String> = units().iter().map(|unit| alive(unit, a.engine.partitions())).collect();
+    // Not so soon that the server deletes them at once, without a word.
+    let expire = || {
+        let mut client = redis.client();
+        keys.iter().for_each(|key| ::redis::cmd("PEXPIRE").arg(key).arg(20).exec(&mut client).unwrap());
+    };
+    // Whoever touches an overdue key makes it expire.
+    let touch = || ::redis::cmd("EXISTS").arg(&keys).exec(&mut redis.client()).unwrap();
+    let _only_a = a.expire(false, true);
+    ::redis::cmd("CONFIG")
+        .arg("SET")
+        .arg("notify-keyspace-events")
+        .arg("Ex")
+        .exec(&mut redis.client())
+        .unwrap();
+    until("it listens", async || {
+        let listening: Vec<(String, usize)> = ::redis::cmd("PUBSUB")
+            .arg("NUMSUB")
+            .arg("__keyevent@0__:expired")
+            .query(&mut redis.client())
+            .unwrap();
+        listening[0].1 == 1
+    })
+    .await;
+    expire();
+    until("all are recorded", async || {
+        touch();
+        a.records().await == UNITS
+    })
+    .await;
+    assert_eq!((a.won(), b.won()), (UNITS, 0));
+}
+
+/// A round that takes so long that nothing comes of it here.
+const ENDLESS: Duration = Duration::from_secs(100_000);
+
+#[tokio::test]
+async fn each_mirror_keeps_its_own_partitions_and_follows_when_they_move() {
+    let (_redis, _clock, a, b) = overdue().await;
+    assert_eq!((a.listed().len(), b.listed().len()), (a.own(), 0), "of what it hears it keeps its own");
+    let _both = (a.walk(ENDLESS), b.walk(ENDLESS));
+    until("both are filled", async || a.mirror.is_filled() && b.mirror.is_filled()).await;
+    assert_eq!((a.listed().len(), b.listed().len()), (a.own(), b.own()));
+    a.sees(&["a"]);
+    until("one has all", async || a.listed().len() == UNITS && a.mirror.is_filled()).await;
+    a.sees(&["b"]);
+    until("one has nothing", async || a.listed().is_empty()).await;
+    assert!(a.mirror.is_filled(), "and that is complete");
+    a.sees(&["a", "b"]);
+    until("it is as it was", async || a.mirror.is_filled() && a.listed().len() == a.own()).await;
+}
+
+#[tokio::test]
+async fn what_another_instance_changes_shows_in_the_mirror_of_the_owner() {
+    let (_redis, clock, a, b) = overdue().await;
+    let _only_b = b.walk(ENDLESS);
+    until("it is filled", async || b.mirror.is_filled()).await;
+    let bs = |unit: &&Unit| b.ownership.owns(partition_of(unit, b.engine.partitions()));
+    let all = units();
+    let [silent, back, gone]: [&Unit; 3] =
+        all.iter().filter(bs).take(3).collect::<Vec<_>>().try_into().unwrap();
+    let new: Vec<Unit> = (0..99).map(|number| format!("detector:new-{number}").parse().unwrap()).collect();
+    let new = new.iter().find(bs).unwrap();
+    let state = |unit: &Unit| b.listed().get(unit.id.as_str()).map(|(state, _)| *state);
+    a.roll.look(&[silent.clone(), back.clone()], clock.now()).await.unwrap();
+    until("they are offline", async || {
+        state(silent) == Some(State::Offline) && state(back) == Some(State::Offline)
+    })
+    .await;
+    a.hear(back).await;
+    a.hear(new).await;
+    a.roll.retire(gone, clock.now()).await.unwrap();
+    until("one is back", async || state(back) == Some(State::Online)).await;
+    until("one is new", async || state(new) == Some(State::Online)).await;
+    until("one is gone", async || state(gone).is_none()).await;
+}
+
+#[tokio::test]
+async fn heartbeats_that_another_instance_records_show_in_the_mirror_of_the_owner() {
+    let (_redis, clock, a, b) = overdue().await;
+    let _only_b = b.walk(10 * MILLISECOND);
+    until("it is filled", async || b.mirror.is_filled()).await;
+    let (pages, keys) = (Cell::new(b.commands("page")), Cell::new(b.commands("alive")));
+    until("rounds read keys only", async || {
+        if pages.replace(b.commands("page")) != pages.get() {
+            keys.set(b.commands("alive"));
+        }
+        b.commands("alive") > keys.get() + 20
+    })
+    .await;
+    let all = units();
+    let unit = all.iter().find(|unit| b.ownership.owns(partition_of(unit, 16))).unwrap();
+    let seen = || b.listed()[unit.id.as_str()].1;
+    let before = seen();
+    a.hear(unit).await;
+    until("it was seen", async || seen() == Some(clock.now())).await;
+    assert_ne!(before, seen());
+}
+
+#[tokio::test]
+async fn an_instance_that_starts_while_the_engines_clock_is_behind_what_was_heard_goes_on_from_there() {
+    let redis = Redis::start();
+    let clock = Clock::system();
+    let telemetry = Arc::new(Telemetry::new(&clock));
+    let engine = redis.engine(&telemetry).await;
+    let heard = clock.now() + 1000 * SECOND;
+    engine.advance(&Ear::Plain, heard, Gap { blind: SECOND, tell: SECOND }).await.unwrap();
+    let lease = Lease::take(engine, clock.clone(), telemetry.clone(), "late").await.unwrap();
+    assert!(clock.now() >= heard, "{} is before {heard}", clock.now());
+    assert_eq!(lease.ownership().view().instances, ["late"]);
+    let said = telemetry.problems().into_iter().find(|problem| problem.name == "clock_off").unwrap();
+    assert!(said.text.contains("behind the time of the fleet"), "{}", said.text);
+}
+
+#[tokio::test]
+async fn an_instance_that_cannot_renew_goes_on_believing_and_goes_all_the_same() {
+    let mut redis = Redis::start();
+    let clock = Clock::system();
+    let telemetry = Arc::new(Telemetry::new(&clock));
+    let engine = redis.engine(&telemetry).await;
+    engine.renew("other", 100 * SECOND, None).await.unwrap();
+    let lease = Lease::take(engine, clock.clone(), telemetry.clone(), "one").await.unwrap();
+    let (ownership, leave) = (lease.ownership(), CancellationToken::new());
+    let kept = tokio::spawn(lease.keep(leave.clone()));
+    telemetry.engine_up(None);
+    redis.kill();
+    let down = || telemetry.problems().iter().any(|problem| problem.text.contains("redis at"));
+    until("a renewal failed", async || {
+        tokio::time::sleep(MILLISECOND).await;
+        down()
+    })
+    .await;
+    assert_eq!(ownership.view().instances, ["one", "other"]);
+    leave.cancel();
+    tokio::time::timeout(PATIENCE, kept).await.expect("it ends").unwrap().unwrap();
+}

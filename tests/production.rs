@@ -1,0 +1,215 @@
+//! What `config/` holds for real fleets: the broker with names and rules keeps devices apart and
+//! lets Rollcall do its work, and the service of systemd is sound and shut in.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use rcgen::{CertificateParams, KeyPair};
+use rollcall::simulate::servers::{Server, free_port};
+use tempfile::TempDir;
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn output(program: &str, arguments: &[&str]) -> Output {
+    Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"))
+}
+
+fn succeeds(program: &str, arguments: &[&str]) {
+    let done = output(program, arguments);
+    let said = [done.stdout, done.stderr].concat();
+    assert!(done.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&said));
+}
+
+/// Everybody has the same password; the rules are tried, not the passwords.
+const PASSWORD: &str = "opens everything";
+
+/// Mosquitto with the shipped files. Only port, address and directories are others.
+struct Broker {
+    server: Server,
+    dir: TempDir,
+}
+
+impl Broker {
+    fn start() -> Broker {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let key = KeyPair::generate().unwrap();
+        let certificate =
+            CertificateParams::new(["localhost".to_owned()]).unwrap().self_signed(&key).unwrap();
+        std::fs::write(at("server.pem"), certificate.pem()).unwrap();
+        std::fs::write(at("server.key"), key.serialize_pem()).unwrap();
+        std::fs::write(at("rollcall.acl"), read("config/mosquitto/production.acl")).unwrap();
+        let users = ["rollcall", "pump-7", "pump-8"].map(|name| format!("{name}:{PASSWORD}\n"));
+        std::fs::write(at("passwords"), users.concat()).unwrap();
+        succeeds("mosquitto_passwd", &["-U", &at("passwords")]);
+        let port = free_port().unwrap();
+        let text = read("config/mosquitto/production.conf")
+            .replace("\nlistener 8883\n", &format!("\nlistener {port} 127.0.0.1\n"))
+            .replace("/etc/mosquitto/certs/", &at(""))
+            .replace("/etc/mosquitto/", &at(""))
+            .replace("/var/lib/mosquitto/", &at(""));
+        assert!(text.contains(&port.to_string()), "the line of the listener changed");
+        // Started as root it becomes `mosquitto`, which could not read a directory of ours.
+        std::fs::write(at("mosquitto.conf"), format!("{text}user root\n")).unwrap();
+        let server =
+            Server::start("mosquitto", &["-c".into(), at("mosquitto.conf")], dir.path(), port, "running");
+        Broker { server: server.unwrap(), dir }
+    }
+
+    fn port(&self) -> String {
+        self.server.port().to_string()
+    }
+
+    fn authority(&self) -> String {
+        self.dir.path().join("server.pem").to_str().unwrap().to_owned()
+    }
+
+    /// Says something; whether the broker heard it is for others to see.
+    fn publish(&self, name: &str, topic: &str) {
+        let (port, authority) = (self.port(), self.authority());
+        let who = ["-u", name, "-P", PASSWORD, "-V", "mqttv5"];
+        let how =
+            ["-h", "localhost", "-p", &port, "--cafile", &authority, "-q", "1", "-t", topic, "-m", "{}"];
+        output("mosquitto_pub", &[&who[..], &how[..]].concat());
+    }
+}
+
+/// Rollcall behind that broker.
+struct Watch {
+    listen: String,
+    client: reqwest::Client,
+    _redis: Server,
+    _service: tokio::process::Child,
+}
+
+impl Watch {
+    fn start(broker: &Broker, dir: &Path) -> Watch {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let redis = Server::redis(&dir.join("redis"), free_port().unwrap(), &[]).unwrap();
+        let listen = format!("127.0.0.1:{}", free_port().unwrap());
+        let text = format!(
+            "engine.url = \"redis://127.0.0.1:{}/0\"\n\
+             [mqtt]\nurl = \"mqtts://localhost:{}\"\nca_file = \"{}\"\nwatch_sys = true\n\
+             username = \"rollcall\"\npassword_file = \"password\"\nshare = \"fleet\"\n\
+             [http]\nlisten = \"{listen}\"\n",
+            redis.port(),
+            broker.port(),
+            broker.authority(),
+        );
+        std::fs::write(dir.join("password"), PASSWORD).unwrap();
+        std::fs::write(dir.join("rollcall.toml"), text).unwrap();
+        let service = tokio::process::Command::new(env!("CARGO_BIN_EXE_rollcall"))
+            .arg("serve")
+            .current_dir(dir)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        Watch { listen, client: reqwest::Client::new(), _redis: redis, _service: service }
+    }
+
+    /// What a page answers with; 0 while nobody does.
+    async fn status(&self, page: &str) -> u16 {
+        let answer = self.client.get(format!("http://{}{page}", self.listen)).send().await;
+        answer.map_or(0, |answer| answer.status().as_u16())
+    }
+
+    async fn eventually(&self, page: &str, status: u16) {
+        let mut tries = tokio::time::interval(Duration::from_millis(100));
+        for _ in 0..300 {
+            tries.tick().await;
+            if self.status(page).await == status {
+                return;
+            }
+        }
+        panic!("{page} never answered {status}");
+    }
+}
+
+#[tokio::test]
+async fn a_device_speaks_for_itself_and_rollcall_hears_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Broker::start();
+    let watch = Watch::start(&broker, dir.path());
+    // The canary comes back, so Rollcall may write and hear below rollcall/.
+    watch.eventually("/readyz", 200).await;
+    // What must not be heard is said first: when the last is heard, everything was.
+    broker.publish("pump-7", "units/pump-9/heartbeat");
+    broker.publish("nobody", "units/nobody/heartbeat");
+    broker.publish("pump-8", "units/pump-8/data");
+    broker.publish("pump-7", "units/pump-7/heartbeat");
+    watch.eventually("/api/v1/units/detector/pump-7", 200).await;
+    watch.eventually("/api/v1/units/detector/pump-8", 200).await;
+    for unit in ["pump-9", "nobody"] {
+        assert_eq!(watch.status(&format!("/api/v1/units/detector/{unit}")).await, 404, "{unit}");
+    }
+}
+
+#[tokio::test]
+async fn only_rollcall_speaks_below_rollcall() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Broker::start();
+    let watch = Watch::start(&broker, dir.path());
+    watch.eventually("/readyz", 200).await;
+    let (port, authority) = (broker.port(), broker.authority());
+    let tell = ["-P", PASSWORD, "-V", "mqttv5", "-h", "localhost", "-p", &port, "--cafile", &authority];
+    // A retained message is there for whoever comes later, if the broker took it.
+    for (name, topic) in [("pump-7", "rollcall/canary/false"), ("rollcall", "rollcall/canary/true")] {
+        let what = ["-u", name, "-q", "1", "-r", "-t", topic, "-m", "x"];
+        output("mosquitto_pub", &[&tell[..], &what[..]].concat());
+    }
+    // They come in the order of the subscriptions.
+    let what = [
+        "-u",
+        "rollcall",
+        "-t",
+        "rollcall/canary/false",
+        "-t",
+        "rollcall/canary/true",
+        "-C",
+        "1",
+        "-F",
+        "%t",
+    ];
+    let heard = output("mosquitto_sub", &[&tell[..], &what[..]].concat());
+    assert_eq!(String::from_utf8_lossy(&heard.stdout).trim(), "rollcall/canary/true");
+}
+
+/// The unit of systemd, with a program that is here.
+fn service(dir: &Path) -> String {
+    let text = read("config/systemd/rollcall.service");
+    let here = text.replace("/usr/local/bin/rollcall", env!("CARGO_BIN_EXE_rollcall"));
+    assert_ne!(text, here, "the program moved");
+    let file = dir.join("rollcall.service");
+    std::fs::write(&file, here).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn systemd_understands_every_line_of_the_service() {
+    let dir = tempfile::tempdir().unwrap();
+    let checked = output("systemd-analyze", &["verify", &service(dir.path())]);
+    let said = [checked.stdout, checked.stderr].concat();
+    assert!(checked.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn the_service_of_systemd_is_shut_in() {
+    let dir = tempfile::tempdir().unwrap();
+    // In tenths: 0 is no exposure at all, 100 everything; an ordinary service has 96.
+    succeeds("systemd-analyze", &["security", "--offline=true", "--threshold=15", &service(dir.path())]);
+}
+
+#[test]
+fn the_service_is_not_started_again_and_again_with_a_wrong_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rollcall.toml");
+    std::fs::write(&file, "engine.urll = \"redis://127.0.0.1\"\n").unwrap();
+    let ended = output(env!("CARGO_BIN_EXE_rollcall"), &["serve", "--config", file.to_str().unwrap()]);
+    let status = ended.status.code().unwrap();
+    let service = read("config/systemd/rollcall.service");
+    assert!(service.contains(&format!("\nRestartPreventExitStatus={status}\n")), "{status}");
+}

@@ -1,0 +1,57 @@
+//! Alertmanager with the file of the stack: who gets mail of what.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rollcall::simulate::mail_sink::{MailSink, Options};
+use rollcall::simulate::servers::{Server, free_port};
+
+use super::{output, read};
+
+/// How long a mail may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Alertmanager with the shipped file. Only addresses are others, and it does not wait for company.
+fn alertmanager(dir: &Path, mail: &MailSink) -> Server {
+    let text = read("config/alertmanager/alertmanager.yml");
+    let here = text.replace("mailpit:1025", &format!("127.0.0.1:{}", mail.port()));
+    assert_ne!(text, here, "the mail goes elsewhere");
+    let at_once =
+        here.replace("group_wait: 10s", "group_wait: 0s").replace("group_wait: 30s", "group_wait: 0s");
+    std::fs::write(dir.join("alertmanager.yml"), at_once).unwrap();
+    let port = free_port().unwrap();
+    let arguments = [
+        "--config.file=alertmanager.yml".to_owned(),
+        "--storage.path=data".to_owned(),
+        format!("--web.listen-address=127.0.0.1:{port}"),
+        // Alone: no port for others of its kind.
+        "--cluster.listen-address=".to_owned(),
+    ];
+    Server::start("prometheus-alertmanager", &arguments, dir, port, "Listening on").unwrap()
+}
+
+/// What Prometheus would say of an alert that fires.
+fn fire(server: &Server, labels: &[&str]) {
+    let url = format!("--alertmanager.url=http://127.0.0.1:{}", server.port());
+    let told = output("amtool", &[&["alert", "add", &url], labels].concat());
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cause_is_mailed_and_what_follows_from_it_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let mail = MailSink::start(Options::default()).await.unwrap();
+    let server = alertmanager(dir.path(), &mail);
+    fire(&server, &["alertname=RollcallWatchdog", "severity=none"]);
+    fire(&server, &["alertname=RollcallEngineDown", "severity=critical", "instance=a", "job=rollcall"]);
+    mail.wait_for(1, PATIENCE).await.unwrap();
+    // Groups are by job: these would be mails of their own, sent before the last.
+    fire(&server, &["alertname=RollcallBlind", "severity=critical", "job=one"]);
+    fire(&server, &["alertname=RollcallMirrorOld", "severity=warning", "job=two"]);
+    fire(&server, &["alertname=RollcallDeadLetters", "severity=warning", "receiver=hook", "job=three"]);
+    let mails = mail.wait_for(2, PATIENCE).await.unwrap();
+    let subjects: Vec<_> = mails.iter().filter_map(|mail| mail.header("Subject")).collect();
+    assert!(subjects[0].contains("RollcallEngineDown"), "{subjects:?}");
+    assert!(subjects[1].contains("RollcallDeadLetters"), "{subjects:?}");
+    assert_eq!(subjects.len(), 2, "{subjects:?}");
+}

@@ -1,0 +1,269 @@
+//! The stack of `docker-compose.yml`, as far as it can be had without an engine that runs containers:
+//! here the shipped files are read, in `running` real servers start with them.
+
+mod alarm;
+mod running;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// A file as its readers see it: with what `<<` stands for.
+fn yaml(path: &str) -> Value {
+    let parsed = serde_yaml_ng::from_str::<serde_yaml_ng::Value>(&read(path));
+    let mut value = parsed.unwrap_or_else(|error| panic!("{path}: {error}"));
+    // Twice, because what is merged may itself have been.
+    for _ in 0..2 {
+        value.apply_merge().unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+    serde_json::to_value(value).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// What is in `value` as a list of text; nothing if there is none.
+fn texts(value: &Value) -> Vec<&str> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+fn services(compose: &Value) -> Vec<(&str, &Value)> {
+    compose["services"].as_object().unwrap().iter().map(|(name, service)| (name.as_str(), service)).collect()
+}
+
+fn output(program: &str, arguments: &[&str]) -> Output {
+    Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"))
+}
+
+#[test]
+fn every_port_of_the_stack_is_of_this_machine_alone() {
+    let compose = yaml("docker-compose.yml");
+    let mut count = 0;
+    for (name, service) in services(&compose) {
+        assert!(service["network_mode"] != "host", "{name} is on the network of the machine");
+        for port in service["ports"].as_array().into_iter().flatten() {
+            let port = port.as_str().unwrap_or_else(|| panic!("{name}: {port} is not written as text"));
+            assert!(port.starts_with("127.0.0.1:"), "{name} publishes {port} to everybody");
+            count += 1;
+        }
+    }
+    assert!(count >= 7, "the ports are gone");
+}
+
+/// What Compose knows of a service, as far as this stack uses it.
+const KNOWN: &str = "build cap_drop command cpus depends_on environment healthcheck image logging mem_limit \
+    network_mode pids_limit ports profiles read_only restart security_opt stop_grace_period tmpfs user volumes";
+
+#[test]
+fn compose_knows_every_word_of_the_stack() {
+    let compose = yaml("docker-compose.yml");
+    let known: BTreeSet<&str> = KNOWN.split_whitespace().collect();
+    for (name, service) in services(&compose) {
+        for word in service.as_object().unwrap().keys() {
+            assert!(known.contains(word.as_str()), "{name}: {word}");
+        }
+    }
+    for word in compose.as_object().unwrap().keys() {
+        assert!(["name", "services", "volumes"].contains(&word.as_str()) || word.starts_with("x-"), "{word}");
+    }
+    for variable in read("docker-compose.yml").split("${").skip(1) {
+        let inner = variable.split('}').next().unwrap();
+        assert!(inner.contains(":-"), "the stack does not start without {inner} in the environment");
+    }
+}
+
+#[test]
+fn every_container_is_contained() {
+    let compose = yaml("docker-compose.yml");
+    for (name, service) in services(&compose) {
+        assert_eq!(service["read_only"], true, "{name} may write to its root");
+        assert_eq!(texts(&service["cap_drop"]), ["ALL"], "{name}");
+        assert_eq!(texts(&service["security_opt"]), ["no-new-privileges:true"], "{name}");
+        for limit in ["mem_limit", "cpus", "pids_limit"] {
+            assert!(!service[limit].is_null(), "{name} has no {limit}");
+        }
+        assert!(
+            service["logging"]["options"]["max-size"].is_string(),
+            "{name} may fill the disk with its log"
+        );
+    }
+}
+
+#[test]
+fn every_image_has_a_tag_that_does_not_move() {
+    let compose = yaml("docker-compose.yml");
+    let composed = services(&compose).into_iter().map(|(_, service)| service["image"].as_str().unwrap());
+    let dockerfile = read("Dockerfile");
+    let based = dockerfile.lines().filter_map(|line| line.strip_prefix("FROM ")?.split(' ').next());
+    let images: BTreeSet<&str> = composed.chain(based).filter(|image| *image != "rollcall:local").collect();
+    assert!(images.len() >= 8, "{images:?}");
+    for image in images {
+        let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
+        let numbers =
+            tag.trim_start_matches('v').split(['.', '-']).take_while(|part| part.parse::<u32>().is_ok());
+        assert!(numbers.count() >= 2, "{image} is not pinned to a release");
+    }
+}
+
+#[test]
+fn every_file_that_is_mounted_is_here_and_every_volume_is_declared() {
+    let compose = yaml("docker-compose.yml");
+    let mut used = BTreeSet::new();
+    for (name, service) in services(&compose) {
+        for mount in texts(&service["volumes"]) {
+            let source = mount.split(':').next().unwrap();
+            if source.starts_with('.') {
+                assert!(root().join(source).exists(), "{name} mounts {source}, which is not here");
+                assert!(
+                    mount.ends_with(":ro"),
+                    "{name} may write to {source}, which is part of the repository"
+                );
+            } else {
+                used.insert(source);
+            }
+        }
+    }
+    let declared = compose["volumes"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(used, declared);
+}
+
+#[test]
+fn everything_that_stays_up_says_whether_it_is_healthy() {
+    let compose = yaml("docker-compose.yml");
+    let services = services(&compose);
+    for (name, service) in &services {
+        let restarts = service["restart"] == "unless-stopped";
+        assert_eq!(restarts, service["healthcheck"].is_object(), "{name}");
+        for (other, wanted) in service["depends_on"].as_object().into_iter().flatten() {
+            let (_, other) = services.iter().find(|(name, _)| name == other).unwrap();
+            let ends = if other["restart"].is_string() {
+                "service_healthy"
+            } else {
+                "service_completed_successfully"
+            };
+            assert_eq!(wanted["condition"], ends, "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_configuration_of_prometheus_is_one() {
+    let file = root().join("config/prometheus/prometheus.yml");
+    // The file with the token is made by the stack; the rules are checked with theirs.
+    let checked = output("promtool", &["check", "config", "--syntax-only", file.to_str().unwrap()]);
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+}
+
+/// The containers of Rollcall that serve, as others call them.
+fn instances(compose: &Value) -> Vec<String> {
+    let services = services(compose).into_iter();
+    let serving = services
+        .filter(|(_, service)| service["image"] == "rollcall:local" && !service["command"].is_array());
+    serving.map(|(name, _)| format!("{name}:8080")).collect()
+}
+
+#[test]
+fn prometheus_asks_every_instance_and_tells_alertmanager() {
+    let compose = yaml("docker-compose.yml");
+    let instances = instances(&compose);
+    assert!(instances.len() >= 2, "{instances:?}");
+    let prometheus = yaml("config/prometheus/prometheus.yml");
+    for job in ["rollcall", "rollcall-units"] {
+        let jobs = prometheus["scrape_configs"].as_array().unwrap();
+        let job = jobs.iter().find(|it| it["job_name"] == job).unwrap();
+        assert_eq!(texts(&job["static_configs"][0]["targets"]), instances);
+    }
+    let told = &prometheus["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"];
+    assert_eq!(texts(told), ["alertmanager:9093"]);
+    let mounts = texts(&compose["services"]["prometheus"]["volumes"]);
+    assert_eq!(texts(&prometheus["rule_files"]), ["rules/*.yml"]);
+    assert!(mounts.contains(&"./config/prometheus/rules:/etc/prometheus/rules:ro"), "{mounts:?}");
+}
+
+#[test]
+fn several_instances_share_one_subscription() {
+    let config: toml::Table = read("config/compose/rollcall.toml").parse().unwrap();
+    let share = config["mqtt"].get("share").and_then(|it| it.as_str()).unwrap_or_default();
+    // Without one each would take the other's session.
+    assert!(!share.is_empty() || instances(&yaml("docker-compose.yml")).len() == 1);
+}
+
+#[test]
+fn alertmanager_tells_people_of_everything_but_the_watchdog() {
+    let file = root().join("config/alertmanager/alertmanager.yml");
+    let file = file.to_str().unwrap();
+    let checked = output("amtool", &["check-config", file]);
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    let receiver = |labels: &[&str]| {
+        let config = format!("--config.file={file}");
+        let tried = output("amtool", &[&["config", "routes", "test", &config], labels].concat());
+        String::from_utf8_lossy(&tried.stdout).trim().to_owned()
+    };
+    assert_eq!(receiver(&["alertname=RollcallWatchdog", "severity=none"]), "watchdog");
+    assert_eq!(receiver(&["alertname=RollcallBlind", "severity=critical"]), "mail");
+    assert_eq!(receiver(&["alertname=RollcallDeadLetters", "severity=warning"]), "mail");
+    // What is named in silencing must be an alert.
+    let rules = read("config/prometheus/rules/rollcall-alerts.yml");
+    let text = read("config/alertmanager/alertmanager.yml");
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+    for word in words.filter(|word| word.starts_with("Rollcall") && word.len() > "Rollcall".len()) {
+        assert!(rules.contains(&format!("alert: {word}\n")), "there is no alert {word}");
+    }
+}
+
+#[test]
+fn the_image_is_built_from_what_reaches_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let ignored = read(".dockerignore");
+    let dockerfile = read("Dockerfile");
+    assert!(!dockerfile.contains("# syntax="), "it would fetch a program that reads the file");
+    let copied = dockerfile.lines().filter_map(|line| line.strip_prefix("COPY "));
+    for copied in copied.filter(|line| !line.starts_with("--from")) {
+        let mut words: Vec<&str> = copied.split(' ').collect();
+        let to = words.pop().unwrap();
+        for from in words {
+            assert!(
+                ignored.lines().any(|line| line == format!("!{from}")),
+                "{from} does not reach the build"
+            );
+            // The licence goes past the build, straight into the image.
+            if !to.starts_with('/') {
+                let (from, to) = (root().join(from), dir.path().join(to));
+                let done = output("cp", &["-r", from.to_str().unwrap(), to.to_str().unwrap()]);
+                assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            }
+        }
+    }
+    // What would be compiled, without compiling it: only a plan looks for the file of every target.
+    // That it is shown is not stable yet, and allowed by a variable.
+    let cargo = Command::new(env!("CARGO"))
+        .args(["build", "--bin=rollcall", "--locked", "--offline", "--unit-graph", "-Zunstable-options"])
+        .env("RUSTC_BOOTSTRAP", "1")
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert!(cargo.status.success(), "{}", String::from_utf8_lossy(&cargo.stderr));
+}
+
+#[test]
+fn grafana_finds_its_source_and_its_dashboards_where_they_are_mounted() {
+    let compose = yaml("docker-compose.yml");
+    let mounts = texts(&compose["services"]["grafana"]["volumes"]);
+    let provider = yaml("config/grafana/provisioning/dashboards/rollcall.yml");
+    let path = provider["providers"][0]["options"]["path"].as_str().unwrap();
+    assert!(mounts.contains(&format!("./dashboards:{path}:ro").as_str()), "{path} is not among {mounts:?}");
+    let home =
+        compose["services"]["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"].as_str();
+    let home = home.unwrap().strip_prefix(path).unwrap();
+    assert!(root().join(format!("dashboards{home}")).is_file());
+    let source = &yaml("config/grafana/provisioning/datasources/prometheus.yml")["datasources"][0];
+    let interval = &yaml("config/prometheus/prometheus.yml")["global"]["scrape_interval"];
+    assert_eq!(source["jsonData"]["timeInterval"], *interval, "rates would have holes");
+}

@@ -43,6 +43,7 @@ use crate::telemetry::Ailment;
 
 pub mod declared;
 pub mod ear;
+pub mod embedded;
 pub mod encoding;
 pub mod examination;
 mod json;

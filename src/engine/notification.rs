@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::json::to_json;
 use super::{Delivery, Group, News, Result};
@@ -51,7 +51,7 @@ impl Member {
 }
 
 /// A notification as it was sealed, for whichever receiver.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 pub(super) struct Notification {
     pub group: Group,
     pub sealed_at: Timestamp,

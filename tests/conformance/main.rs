@@ -4,6 +4,7 @@
 //! Time is simulated: no case waits for a deadline.
 
 mod alerts;
+mod embedded;
 mod ground;
 mod hearing;
 mod redis;
@@ -94,3 +95,4 @@ macro_rules! every_case {
 
 every_case!(on_redis, crate::redis::Single);
 every_case!(on_a_cluster_node, crate::redis::ClusterNode);
+every_case!(on_a_directory, crate::embedded::Directory);

@@ -19,14 +19,18 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rusqlite::{Connection, params};
+use tokio::sync::oneshot;
 
-use super::fault::Fault;
+use super::ears::Blind;
+use super::fault::Outcome;
 use super::memory::Memory;
 use super::row::{Marks, Moment};
 use super::shard::Unwritten;
 use super::writer::Job;
 use crate::clock::Timestamp;
-use crate::engine::EngineError;
+use crate::engine::ear::USEFUL;
+use crate::engine::json::to_json;
+use crate::engine::{EngineError, News};
 use crate::telemetry::Telemetry;
 
 /// How many units' times lie on a page.
@@ -68,8 +72,8 @@ struct Kept {
     beats: usize,
     /// The pages that they belong to.
     pages: BTreeSet<(u16, u32)>,
-    /// How far was heard, as of the last flush.
-    heard: Option<Timestamp>,
+    /// Who hears and how far, as of the last flush.
+    ears: String,
 }
 
 impl Beats {
@@ -83,11 +87,11 @@ impl Beats {
     }
 
     /// As it was found on disk.
-    pub fn found(&self, number: i64, entries: &[(u16, u32, Timestamp)]) {
+    pub fn found(&self, number: i64, beats: usize, pages: BTreeSet<(u16, u32)>) {
         self.number.fetch_max(number, Ordering::SeqCst);
         let mut kept = self.kept();
-        kept.beats += entries.len();
-        kept.pages.extend(entries.iter().map(|(partition, place, _)| (*partition, place / PAGE)));
+        kept.beats = beats;
+        kept.pages = pages;
     }
 
     fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
@@ -99,42 +103,56 @@ impl Beats {
 pub(super) struct Flush {
     beats: Arc<Beats>,
     telemetry: Arc<Telemetry>,
-    /// How far was heard, if that is not what memory says.
-    heard: Option<Timestamp>,
+    ears: String,
+    blind: Vec<Blind>,
     taken: Vec<(u16, Vec<Unwritten>)>,
     carried: bool,
+    /// Who waits for it.
+    answer: Option<oneshot::Sender<crate::engine::Result<()>>>,
 }
 
 impl Flush {
     pub fn new(beats: Arc<Beats>, telemetry: Arc<Telemetry>) -> Flush {
-        Flush { beats, telemetry, heard: None, taken: Vec::new(), carried: false }
+        let (ears, blind, taken) = Default::default();
+        Flush { beats, telemetry, ears, blind, taken, carried: false, answer: None }
     }
 
-    /// Everything up to there was heard, which memory does not know yet.
-    pub fn heard(self, at: Timestamp) -> Flush {
-        Flush { heard: Some(at), ..self }
+    /// Somebody waits for it.
+    pub fn answering(self, answer: oneshot::Sender<crate::engine::Result<()>>) -> Flush {
+        Flush { answer: Some(answer), ..self }
     }
 
-    /// When it is on disk.
-    pub fn finished(self) {
-        let mut kept = self.beats.kept();
-        kept.heard = self.heard.or(kept.heard);
-        if self.carried {
-            kept.beats = 0;
-            kept.pages.clear();
-        }
-    }
-
-    fn take(&mut self) {
+    fn take(&mut self) -> crate::engine::Result<()> {
         // Before the heartbeats that it vouches for.
-        let heard = self.beats.memory.heard().at;
-        self.heard = self.heard.max(heard);
+        {
+            let ears = self.beats.memory.ears();
+            self.ears = to_json(&*ears)?;
+            self.blind = ears.unwritten();
+        }
         for partition in 0..self.beats.memory.partitions() {
             let taken = self.beats.memory.shard(partition).take_unwritten();
             if !taken.is_empty() {
                 self.taken.push((partition, taken));
             }
         }
+        Ok(())
+    }
+
+    fn write_ears(&self, database: &Connection) -> Outcome<()> {
+        database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('ears', ?)")?.execute([&self.ears])?;
+        for Blind { interval, is_news } in &self.blind {
+            let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
+            let useless = (interval.to - USEFUL).as_millis();
+            database.prepare_cached("DELETE FROM blind WHERE until <= ?")?.execute([useless])?;
+            database.prepare_cached("INSERT INTO blind(start, until) VALUES(?, ?)")?.execute([from, to])?;
+            if *is_news {
+                let news = to_json(&News::Blind(*interval))?;
+                database
+                    .prepare_cached("INSERT INTO outbox(partition, news) VALUES(?, ?)")?
+                    .execute(params![self.beats.memory.partitions(), news])?;
+            }
+        }
+        Ok(())
     }
 
     fn write_beats(&self, database: &Connection, number: i64) -> rusqlite::Result<()> {
@@ -195,22 +213,21 @@ impl Flush {
 }
 
 impl Job for Flush {
-    fn write(&mut self, database: &Connection) -> Result<(), Fault> {
-        self.take();
-        let (kept_beats, kept_pages, written) = {
+    fn write(&mut self, database: &Connection) -> Outcome<()> {
+        self.take()?;
+        let (kept_beats, kept_pages, is_known) = {
             let mut kept = self.beats.kept();
             for (partition, taken) in &self.taken {
                 kept.beats += taken.len();
                 kept.pages.extend(taken.iter().map(|beat| (*partition, beat.place / PAGE)));
             }
-            (kept.beats, kept.pages.len(), kept.heard)
+            (kept.beats, kept.pages.len(), kept.ears == self.ears)
         };
-        if self.taken.is_empty() && self.heard == written {
+        if self.taken.is_empty() && self.blind.is_empty() && is_known {
             return Ok(());
         }
         let number = self.beats.number.fetch_add(1, Ordering::SeqCst) + 1;
-        let heard = self.heard.map(Timestamp::as_millis);
-        database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('heard', ?)")?.execute([heard])?;
+        self.write_ears(database)?;
         database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('number', ?)")?.execute([number])?;
         self.write_looks(database)?;
         self.carried = kept_beats > FEW.max(2 * PAGE as usize * kept_pages);
@@ -230,12 +247,25 @@ impl Job for Flush {
     }
 
     fn finish(self: Box<Self>) {
-        self.finished();
+        let mut kept = self.beats.kept();
+        kept.ears = self.ears;
+        if self.carried {
+            kept.beats = 0;
+            kept.pages.clear();
+        }
+        drop(kept);
+        self.beats.memory.ears().written(self.blind.len());
+        if let Some(answer) = self.answer {
+            let _ = answer.send(Ok(()));
+        }
     }
 
     /// Told and tried again with the next; nothing is lost while this process lives.
     fn fail(self: Box<Self>, why: EngineError) {
-        self.telemetry.engine_up(Some(&why));
+        match self.answer {
+            Some(answer) => drop(answer.send(Err(why))),
+            None => self.telemetry.engine_up(Some(&why)),
+        }
     }
 }
 

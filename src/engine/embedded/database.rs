@@ -10,7 +10,7 @@ use std::path::Path;
 use rusqlite::{Connection, OpenFlags, params};
 
 use super::directory::{DATABASE, Directory};
-use super::fault::{Fault, damaged};
+use super::fault::{Outcome, damaged};
 use crate::engine::{EngineError, Result};
 
 /// Marks a file as a fleet of Rollcall.
@@ -30,13 +30,13 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 ///
 /// | table | what it holds |
 /// |---|---|
-/// | `meta` | `fleet` id, `partitions`, `heard` up to when everything was heard |
+/// | `meta` | `fleet` id, `partitions`; `ears`: who hears and how far (JSON), see `ears.rs`; `number` of the last beats |
 /// | `units` | name, facts (see `engine/encoding.rs`), expiry key and next look as of the last change; `after`: beats of this number and before are older |
 /// | `beats` | last seen times since then, by number: 2 bytes partition, 4 place, 6 time, little endian |
 /// | `pages` | what `beats` of this number and before say, 512 units to a page, 6 bytes each |
 /// | `blind` | blind intervals |
 /// | `records` | offline records by id (JSON) |
-/// | `outbox` | news that joined no group yet (JSON), by partition; that of hearing comes after the last |
+/// | `outbox` | news that joined no group yet (JSON), by partition; that of hearing comes after the last, and what cannot be read has none |
 /// | `groups`, `members` | who waits to be told; a member's letter as in `groups.rs` |
 /// | `notifications` | sealed notifications (JSON), and how many receivers do not have them yet |
 /// | `queue`, `lanes` | next attempt for each receiver and group; its notifications in order |
@@ -48,27 +48,28 @@ CREATE TABLE units(id INTEGER PRIMARY KEY, name TEXT NOT NULL, facts TEXT NOT NU
 CREATE TABLE beats(id INTEGER PRIMARY KEY, number INTEGER NOT NULL, entries BLOB NOT NULL);
 CREATE TABLE pages(id INTEGER PRIMARY KEY, number INTEGER NOT NULL, times BLOB NOT NULL);
 CREATE TABLE blind(start INTEGER NOT NULL, until INTEGER NOT NULL);
-CREATE TABLE records(id TEXT NOT NULL UNIQUE, detected INTEGER NOT NULL, closed INTEGER, record TEXT NOT NULL);
+CREATE TABLE records(id TEXT NOT NULL UNIQUE, partition INTEGER NOT NULL, detected INTEGER NOT NULL, closed INTEGER,
+  record TEXT NOT NULL);
 CREATE INDEX records_newest ON records(detected, id);
 CREATE INDEX records_open ON records(detected, id) WHERE closed IS NULL;
 CREATE INDEX records_closed ON records(closed) WHERE closed IS NOT NULL;
 CREATE TABLE outbox(id INTEGER PRIMARY KEY AUTOINCREMENT, partition INTEGER NOT NULL, news TEXT NOT NULL);
-CREATE TABLE groups(id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, body TEXT NOT NULL, due INTEGER,
-  sealed INTEGER);
+CREATE TABLE groups(id INTEGER PRIMARY KEY, partition INTEGER NOT NULL, key TEXT NOT NULL UNIQUE, body TEXT NOT NULL,
+  due INTEGER, sealed INTEGER);
 CREATE INDEX groups_due ON groups(due) WHERE due IS NOT NULL;
 CREATE TABLE members(grp INTEGER NOT NULL, member TEXT NOT NULL, letter TEXT NOT NULL,
   detected INTEGER NOT NULL, joined INTEGER, over INTEGER, body TEXT, PRIMARY KEY(grp, member)) WITHOUT ROWID;
 CREATE INDEX members_waiting ON members(grp, joined) WHERE joined IS NOT NULL;
 CREATE INDEX members_over ON members(over) WHERE over IS NOT NULL;
 CREATE TABLE notifications(id TEXT NOT NULL UNIQUE, body TEXT NOT NULL, owed INTEGER NOT NULL);
-CREATE TABLE queue(receiver TEXT NOT NULL, grp TEXT NOT NULL, at INTEGER NOT NULL,
+CREATE TABLE queue(receiver TEXT NOT NULL, grp TEXT NOT NULL, partition INTEGER NOT NULL, at INTEGER NOT NULL,
   PRIMARY KEY(receiver, grp)) WITHOUT ROWID;
 CREATE INDEX queue_at ON queue(receiver, at);
 CREATE TABLE lanes(id INTEGER PRIMARY KEY AUTOINCREMENT, receiver TEXT NOT NULL, grp TEXT NOT NULL,
   notification TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX lanes_of ON lanes(receiver, grp, id);
-CREATE TABLE letters(receiver TEXT NOT NULL, id TEXT NOT NULL, at INTEGER NOT NULL, letter TEXT NOT NULL,
-  UNIQUE(receiver, id));
+CREATE TABLE letters(receiver TEXT NOT NULL, id TEXT NOT NULL, partition INTEGER NOT NULL, at INTEGER NOT NULL,
+  letter TEXT NOT NULL, UNIQUE(receiver, id));
 CREATE INDEX letters_newest ON letters(receiver, at);
 CREATE TABLE untold(receiver TEXT NOT NULL, silence TEXT NOT NULL, letter TEXT NOT NULL,
   PRIMARY KEY(receiver, silence)) WITHOUT ROWID;
@@ -77,7 +78,7 @@ CREATE TABLE untold(receiver TEXT NOT NULL, silence TEXT NOT NULL, letter TEXT N
 /// Opens the fleet of a directory, for writing, or creates it.
 pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connection> {
     let path = directory.path().to_owned();
-    let work = || -> std::result::Result<(Connection, String), Fault> {
+    let work = || -> Outcome<(Connection, String)> {
         let mut connection = Connection::open(path.join(DATABASE))?;
         if identify(&connection, &path)? == Found::Nothing {
             directory.check_new()?;
@@ -102,7 +103,7 @@ pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connect
 }
 
 /// Opens the fleet of a directory to look at it; more than one may at the same time.
-pub(super) fn open_to_read(path: &Path) -> std::result::Result<Connection, Fault> {
+pub(super) fn open_to_read(path: &Path) -> Outcome<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path.join(DATABASE), flags)?;
     connection.set_prepared_statement_cache_capacity(32);
@@ -111,7 +112,7 @@ pub(super) fn open_to_read(path: &Path) -> std::result::Result<Connection, Fault
 
 /// Looks at the fleet of a directory, and through all of its pages.
 pub(super) fn survey(path: &Path, partitions: u16) -> Result<()> {
-    let work = || -> std::result::Result<(), Fault> {
+    let work = || -> Outcome<()> {
         let connection = open_to_read(path)?;
         if identify(&connection, path)? == Found::Nothing {
             return Err(EngineError::Damaged(damaged(path, "its database is empty")).into());
@@ -133,7 +134,7 @@ enum Found {
 }
 
 /// Whether there is a fleet that this version of Rollcall knows.
-fn identify(connection: &Connection, path: &Path) -> std::result::Result<Found, Fault> {
+fn identify(connection: &Connection, path: &Path) -> Outcome<Found> {
     let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     let place = path.display();
@@ -152,7 +153,7 @@ fn identify(connection: &Connection, path: &Path) -> std::result::Result<Found, 
     }
 }
 
-fn create(connection: &mut Connection, partitions: u16) -> std::result::Result<(), Fault> {
+fn create(connection: &mut Connection, partitions: u16) -> Outcome<()> {
     let transaction = connection.transaction()?;
     transaction.execute_batch(TABLES)?;
     let fleet = format!("{:016x}", rand::random::<u64>());
@@ -167,7 +168,7 @@ fn meta<T: rusqlite::types::FromSql>(connection: &Connection, name: &str) -> rus
     connection.query_row("SELECT value FROM meta WHERE name = ?", params![name], |row| row.get(0))
 }
 
-fn check_partitions(found: u16, partitions: u16, path: &Path) -> std::result::Result<(), Fault> {
+fn check_partitions(found: u16, partitions: u16, path: &Path) -> Outcome<()> {
     if found == partitions {
         return Ok(());
     }

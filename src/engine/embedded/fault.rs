@@ -14,6 +14,9 @@ pub(super) enum Fault {
     Engine(EngineError),
 }
 
+/// What a step on the database answers.
+pub(super) type Outcome<T> = std::result::Result<T, Fault>;
+
 impl From<rusqlite::Error> for Fault {
     fn from(error: rusqlite::Error) -> Fault {
         Fault::Database(error)

@@ -4,32 +4,37 @@
 //! and beats in the order in which they were written. What was not written when the process ended
 //! is after `heard`, so it is blind time.
 
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
+use rusqlite::types::FromSql;
 use rusqlite::{Connection, OptionalExtension, Row as Found};
 
 use super::beats::{Beats, PAGE, place, read_entries, read_times};
-use super::fault::{Fault, damaged};
-use super::memory::{Heard, Memory};
+use super::ears::Ears;
+use super::fault::{Fault, Outcome, damaged};
+use super::memory::Memory;
 use super::row::Moment;
 use crate::clock::Timestamp;
-use crate::engine::{EngineError, USEFUL};
+use crate::engine::EngineError;
+use crate::engine::ear::USEFUL;
+use crate::engine::json::from_json;
 use crate::presence::{Interval, Ledger};
 
 /// Fills the memory, which is empty.
-pub(super) fn load(database: &Connection, path: &Path, memory: &Memory, beats: &Beats) -> Result<(), Fault> {
-    let mut loading = Loading { path, memory, after: vec![Vec::new(); memory.partitions().into()], number: 0 };
+pub(super) fn load(database: &Connection, path: &Path, memory: &Memory, beats: &Beats) -> Outcome<()> {
+    let mut loading =
+        Loading { path, memory, after: vec![Vec::new(); memory.partitions().into()], number: 0 };
     loading.units(database)?;
     loading.pages(database)?;
-    let unfolded = loading.beats(database)?;
+    let (count, pages) = loading.beats(database)?;
     let number: Option<i64> = meta(database, "number")?;
     // A number that a change was written with counts as used, whatever came of its flush.
-    beats.found(number.unwrap_or(0).max(loading.number), &unfolded);
+    beats.found(number.unwrap_or(0).max(loading.number), count, pages);
     for partition in 0..memory.partitions() {
         memory.shard(partition).finish_loading();
     }
-    *memory.heard() = heard(database)?;
+    *memory.ears() = ears(database)?;
     Ok(())
 }
 
@@ -43,17 +48,18 @@ struct Loading<'a> {
 }
 
 impl Loading<'_> {
-    fn units(&mut self, database: &Connection) -> Result<(), Fault> {
+    fn units(&mut self, database: &Connection) -> Outcome<()> {
         for partition in 0..self.memory.partitions() {
             let from = super::beats::id(partition, 0);
             let to = super::beats::id(partition, u32::MAX);
             let mut select = database
                 .prepare("SELECT id, name, facts, alive, look, after FROM units WHERE id BETWEEN ? AND ?")?;
             // The last place tells how many there are, but for those that were forgotten.
-            let last: Option<i64> =
-                database.query_row("SELECT max(id) FROM units WHERE id BETWEEN ? AND ?", [from, to], |row| {
-                    row.get(0)
-                })?;
+            let last: Option<i64> = database.query_row(
+                "SELECT max(id) FROM units WHERE id BETWEEN ? AND ?",
+                [from, to],
+                |row| row.get(0),
+            )?;
             let mut shard = self.memory.shard(partition);
             let numbers = &mut self.after[usize::from(partition)];
             if let Some((_, last)) = last.and_then(place) {
@@ -77,7 +83,7 @@ impl Loading<'_> {
         Ok(())
     }
 
-    fn pages(&self, database: &Connection) -> Result<(), Fault> {
+    fn pages(&self, database: &Connection) -> Outcome<()> {
         let mut select = database.prepare("SELECT id, number, times FROM pages")?;
         let mut rows = select.query([])?;
         while let Some(row) = rows.next()? {
@@ -91,19 +97,21 @@ impl Loading<'_> {
         Ok(())
     }
 
-    fn beats(&self, database: &Connection) -> Result<Vec<(u16, u32, Timestamp)>, Fault> {
+    /// Answers how many there are, and of which pages.
+    fn beats(&self, database: &Connection) -> Outcome<(usize, BTreeSet<(u16, u32)>)> {
         let mut select = database.prepare("SELECT number, entries FROM beats ORDER BY id")?;
         let mut rows = select.query([])?;
-        let mut all = Vec::new();
+        let (mut count, mut pages) = (0, BTreeSet::new());
         while let Some(row) = rows.next()? {
             let number: i64 = row.get(0)?;
             let entries = blob(row, 1)?;
             for (partition, place, time) in read_entries(entries) {
                 self.newer(partition, place, number, time);
-                all.push((partition, place, time));
+                count += 1;
+                pages.insert((partition, place / PAGE));
             }
         }
-        Ok(all)
+        Ok((count, pages))
     }
 
     /// A heartbeat that is newer than the unit's last change, if it is one.
@@ -118,20 +126,23 @@ impl Loading<'_> {
     }
 }
 
-fn heard(database: &Connection) -> Result<Heard, Fault> {
-    let at: Option<i64> = meta(database, "heard")?;
-    let at = at.map(Timestamp::from_millis);
-    let useful = at.unwrap_or(Timestamp::ZERO) - Duration::from_secs(USEFUL.as_secs());
+fn ears(database: &Connection) -> Outcome<Ears> {
+    let text: Option<String> = meta(database, "ears")?;
+    let mut ears: Ears = match text {
+        Some(text) => from_json("who hears", &text)?,
+        None => Ears::default(),
+    };
+    let useful = ears.heard.unwrap_or(Timestamp::ZERO) - USEFUL;
     let mut select = database.prepare("SELECT start, until FROM blind WHERE until > ? ORDER BY start")?;
     let intervals = select.query_map([useful.as_millis()], |row| {
         let (from, to): (i64, i64) = (row.get(0)?, row.get(1)?);
         Ok(Interval { from: Timestamp::from_millis(from), to: Timestamp::from_millis(to) })
     })?;
-    let ledger = Ledger::new(intervals.collect::<rusqlite::Result<Vec<_>>>()?);
-    Ok(Heard { at, ledger })
+    ears.ledger = Ledger::new(intervals.collect::<rusqlite::Result<Vec<_>>>()?);
+    Ok(ears)
 }
 
-fn meta(database: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
+fn meta<T: FromSql>(database: &Connection, name: &str) -> rusqlite::Result<Option<T>> {
     let found = database.query_row("SELECT value FROM meta WHERE name = ?", [name], |row| row.get(0));
     Ok(found.optional()?.flatten())
 }
@@ -140,11 +151,11 @@ fn moment(ms: Option<i64>) -> Moment {
     ms.map(Timestamp::from_millis).into()
 }
 
-fn text<'a>(row: &'a Found<'_>, column: usize) -> Result<&'a str, Fault> {
+fn text<'a>(row: &'a Found<'_>, column: usize) -> Outcome<&'a str> {
     Ok(row.get_ref(column)?.as_str().map_err(rusqlite::Error::from)?)
 }
 
-fn blob<'a>(row: &'a Found<'_>, column: usize) -> Result<&'a [u8], Fault> {
+fn blob<'a>(row: &'a Found<'_>, column: usize) -> Outcome<&'a [u8]> {
     Ok(row.get_ref(column)?.as_blob().map_err(rusqlite::Error::from)?)
 }
 

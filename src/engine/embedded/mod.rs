@@ -22,7 +22,10 @@ mod config;
 mod database;
 mod deliveries;
 mod directory;
+mod ears;
+mod examine;
 mod fault;
+mod finish;
 mod groups;
 mod hearing;
 mod load;
@@ -30,7 +33,9 @@ mod memory;
 mod outbox;
 mod queries;
 mod readers;
+mod roster;
 mod row;
+mod seal;
 mod shard;
 mod units;
 mod writer;
@@ -38,18 +43,20 @@ mod writer;
 use beats::Beats;
 pub use config::Config;
 use directory::Directory;
+use examine::Premises;
+pub use examine::survey;
 use memory::Memory;
 use readers::Readers;
+use roster::Leases;
 use writer::Writer;
 
 /// The embedded engine.
 pub struct EmbeddedEngine {
     memory: Arc<Memory>,
-    beats: Arc<Beats>,
     writer: Writer,
     readers: Readers,
-    advancing: tokio::sync::Mutex<()>,
-    telemetry: Arc<Telemetry>,
+    leases: Leases,
+    premises: Premises,
 }
 
 impl EmbeddedEngine {
@@ -68,19 +75,20 @@ impl EmbeddedEngine {
 fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let mut directory = Directory::enter(&config.path)?;
     let database = database::open(&mut directory, config.partitions)?;
+    let premises = Premises::new(&config.path)?;
     let memory = Arc::new(Memory::new(config.partitions));
     let beats = Arc::new(Beats::new(memory.clone()));
     load::load(&database, &config.path, &memory, &beats).map_err(|fault| fault.explain(&config.path))?;
     let readers = Readers::new(&config.path);
-    let writer = Writer::start(database, directory, beats.clone(), telemetry.clone())
+    let writer = Writer::start(database, directory, beats, telemetry)
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
-    Ok(EmbeddedEngine { memory, beats, writer, readers, advancing: Default::default(), telemetry })
+    Ok(EmbeddedEngine { memory, writer, readers, leases: Leases::default(), premises })
 }
 
 #[async_trait]
 impl Engine for EmbeddedEngine {
     async fn examine(&self, _now: Timestamp) -> Result<Vec<Warning>> {
-        Ok(Vec::new())
+        self.premises.warnings()
     }
 
     /// There are no hints: sweeps read the index in memory, which costs nothing.

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
 use super::database::open_to_read;
-use super::fault::Fault;
+use super::fault::Outcome;
 use crate::engine::{EngineError, Result};
 
 /// How many look at the same time; others wait.
@@ -29,7 +29,7 @@ impl Readers {
     pub async fn read<T, F>(&self, look: F) -> Result<T>
     where
         T: Send + 'static,
-        F: FnOnce(&Connection) -> std::result::Result<T, Fault> + Send + 'static,
+        F: FnOnce(&Connection) -> Outcome<T> + Send + 'static,
     {
         let ended = |_| EngineError::Unavailable("a look at the fleet was broken off".into());
         let _place = self.places.acquire().await.expect("it is never closed");

@@ -63,8 +63,8 @@ pub(super) struct Shard {
 
 impl Shard {
     /// Writes a heartbeat into the expiry key, if there is one; the newest wins.
-    pub fn refresh(&mut self, beat: &Refresh) -> bool {
-        let Some(place) = self.find(&beat.unit) else { return false };
+    pub fn refresh(&mut self, beat: &Refresh<'_>) -> bool {
+        let Some(place) = self.find(beat.unit) else { return false };
         let row = &mut self.rows[place as usize];
         let Some(alive) = row.alive.get() else { return false };
         // What is being written would be decided anew by this heartbeat; it waits its turn.
@@ -95,19 +95,30 @@ impl Shard {
         self.find(unit).map(|place| (place, self.rows[place as usize].alive))
     }
 
-    /// Units whose look is at or before `until`, by that time.
+    /// Units whose look is at or before `until`: the `limit` that come after the first `skip`.
     pub fn due(&self, until: Timestamp, skip: usize, limit: usize) -> Result<Vec<Unit>> {
         let due = self.index.range(..=(until.as_millis(), u32::MAX));
-        due.skip(skip).take(limit).map(|(_, place)| self.unit(&self.rows[*place as usize])).collect()
+        let mut places: Vec<u32> = due.skip(skip).take(limit).map(|(_, place)| *place).collect();
+        // Their facts lie in this order.
+        places.sort_unstable();
+        places.iter().map(|place| self.unit(&self.rows[*place as usize])).collect()
     }
 
-    pub fn first_look(&self) -> Option<Timestamp> {
-        self.index.first().map(|(look, _)| Timestamp::from_millis(*look))
+    /// The earliest look, and the name of the unit that it is for.
+    pub fn first_look(&self) -> Option<(Timestamp, String)> {
+        let (look, place) = self.index.first()?;
+        Some((Timestamp::from_millis(*look), self.name(&self.rows[*place as usize]).to_owned()))
+    }
+
+    /// The expiry key of a unit by its name.
+    pub fn alive(&self, name: &str) -> Option<Timestamp> {
+        let place = self.find_name(name)?;
+        self.rows[place as usize].alive.get()
     }
 
     /// The unit of a row.
     pub fn unit(&self, row: &Row) -> Result<Unit> {
-        let name = self.names.get(row.name, row.length);
+        let name = self.name(row);
         name.parse().map_err(|error| EngineError::Damaged(format!("{name:?} is no unit: {error}")))
     }
 
@@ -235,11 +246,19 @@ impl Shard {
     fn find(&self, unit: &Unit) -> Option<u32> {
         let (kind, id) = (unit.kind.as_str(), unit.id.as_str());
         let is_it = |place: &u32| {
-            let row = &self.rows[*place as usize];
-            let name = self.names.get(row.name, row.length);
-            name.len() == kind.len() + 1 + id.len() && name.starts_with(kind) && name.ends_with(id)
+            let rest = self.name(&self.rows[*place as usize]).strip_prefix(kind);
+            rest.and_then(|rest| rest.strip_prefix(':')) == Some(id)
         };
         self.places.find(self.hasher.hash_one((kind, id)), is_it).copied()
+    }
+
+    fn find_name(&self, name: &str) -> Option<u32> {
+        let is_it = |place: &u32| self.name(&self.rows[*place as usize]) == name;
+        self.places.find(hash_of_name(&self.hasher, name), is_it).copied()
+    }
+
+    fn name(&self, row: &Row) -> &str {
+        self.names.get(row.name, row.length)
     }
 
     /// `None` if there is no room for one more.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
 use super::EmbeddedEngine;
 use super::beats::{Beats, id};
-use super::fault::Fault;
+use super::fault::Outcome;
 use super::memory::Memory;
 use super::row::Moment;
 use super::shard::{Held, Wanted};
@@ -23,12 +23,12 @@ const BATCH: usize = 4096;
 
 #[async_trait]
 impl UnitStore for EmbeddedEngine {
-    async fn refresh(&self, beats: &[Refresh]) -> Result<Vec<bool>> {
+    async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
         let mut applied = Vec::with_capacity(beats.len());
         let mut places: Vec<(u16, u32)> = Vec::with_capacity(beats.len().min(BATCH));
         for batch in beats.chunks(BATCH) {
             places.clear();
-            places.extend((0..).zip(batch).map(|(n, beat)| (self.memory.partition(&beat.unit), n)));
+            places.extend((0..).zip(batch).map(|(n, beat)| (self.memory.partition(beat.unit), n)));
             places.sort_unstable();
             let done = applied.len();
             applied.resize(done + batch.len(), false);
@@ -56,20 +56,24 @@ impl UnitStore for EmbeddedEngine {
         if found.iter().all(|(.., id)| id.is_none()) {
             return found.into_iter().map(|(unit, alive, _)| snapshot(unit, alive, None)).collect();
         }
-        self.readers
-            .read(move |database| {
-                let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ?")?;
-                let mut snapshots = Vec::with_capacity(found.len());
-                for (unit, alive, id) in found {
-                    let stored = match id {
-                        Some(id) => select.query_row([id], |row| row.get::<_, String>(0)).optional()?,
-                        None => None,
-                    };
-                    snapshots.push(snapshot(unit, alive, stored)?);
-                }
-                Ok(snapshots)
-            })
-            .await
+        let look = move |database: &Connection| {
+            let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ?")?;
+            let mut snapshots = Vec::with_capacity(found.len());
+            for (unit, alive, id) in found {
+                let Some(id) = id else {
+                    snapshots.push(snapshot(unit, alive, None)?);
+                    continue;
+                };
+                let mut rows = select.query([id])?;
+                let stored = match rows.next()? {
+                    Some(row) => Some(row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?),
+                    None => None,
+                };
+                snapshots.push(snapshot(unit, alive, stored)?);
+            }
+            Ok(snapshots)
+        };
+        self.readers.read(look).await
     }
 
     async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
@@ -78,7 +82,7 @@ impl UnitStore for EmbeddedEngine {
         for (seen, change) in changes {
             prepared.push(Prepared::new(&self.memory, seen, change)?);
         }
-        let (memory, beats) = (self.memory.clone(), self.beats.clone());
+        let (memory, beats) = (self.memory.clone(), self.writer.beats());
         self.writer.finish("apply", Box::new(Apply { memory, beats, prepared, answer }), answered).await
     }
 
@@ -90,15 +94,15 @@ impl UnitStore for EmbeddedEngine {
         self.memory.shard(partition).due(until, skip, limit)
     }
 
-    async fn first_looks(&self) -> Result<Vec<Option<Timestamp>>> {
+    async fn first_looks(&self) -> Result<Vec<Option<(Timestamp, String)>>> {
         Ok((0..self.memory.partitions()).map(|partition| self.memory.shard(partition).first_look()).collect())
     }
 }
 
 /// A unit as memory and disk say. That they may be of two moments does no harm: a change holds only
 /// for a unit that is exactly so.
-pub(super) fn snapshot(unit: Unit, alive: Moment, stored: Option<String>) -> Result<Snapshot> {
-    let facts = match &stored {
+pub(super) fn snapshot(unit: Unit, alive: Moment, stored: Option<&str>) -> Result<Snapshot> {
+    let facts = match stored {
         None => None,
         Some(text) => Some(encoding::decode(text).ok_or_else(|| {
             let text: String = text.chars().take(80).collect();
@@ -176,7 +180,7 @@ struct Apply {
 }
 
 impl Job for Apply {
-    fn write(&mut self, database: &Connection) -> std::result::Result<(), Fault> {
+    fn write(&mut self, database: &Connection) -> Outcome<()> {
         let number = self.beats.number();
         for change in &mut self.prepared {
             change.held = self.memory.shard(change.partition).hold(&change.unit, &change.wanted);
@@ -233,10 +237,10 @@ fn write_unit(database: &Connection, change: &Prepared, held: &Held, number: i64
 }
 
 fn write_record(database: &Connection, partition: u16, record: &Record) -> rusqlite::Result<()> {
-    let upsert = "INSERT INTO records(id, detected, closed, record) VALUES(?, ?, ?, ?) ON CONFLICT(id) DO UPDATE \
-                  SET detected = excluded.detected, closed = excluded.closed, record = excluded.record";
+    let upsert = "INSERT INTO records(id, partition, detected, closed, record) VALUES(?, ?, ?, ?, ?) ON CONFLICT(id) \
+                  DO UPDATE SET detected = excluded.detected, closed = excluded.closed, record = excluded.record";
     let Record { id, detected, closed, json, news } = record;
-    database.prepare_cached(upsert)?.execute(params![id, detected, closed, json])?;
+    database.prepare_cached(upsert)?.execute(params![id, partition, detected, closed, json])?;
     let insert = "INSERT INTO outbox(partition, news) VALUES(?, ?)";
     database.prepare_cached(insert)?.execute(params![partition, news])?;
     Ok(())

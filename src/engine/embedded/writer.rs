@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::beats::{Beats, Flush};
 use super::directory::Directory;
-use super::fault::Fault;
+use super::fault::{Fault, Outcome};
 use crate::engine::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
@@ -36,7 +36,7 @@ const WRITE_BEHIND: Duration = Duration::from_secs(2);
 /// Something to be written.
 pub(super) trait Job: Send {
     /// Writes. May be called again after [`Job::undo`].
-    fn write(&mut self, database: &Connection) -> std::result::Result<(), Fault>;
+    fn write(&mut self, database: &Connection) -> Outcome<()>;
     /// What was written is not to be: the transaction failed.
     fn undo(&mut self) {}
     /// What was written is on disk.
@@ -56,6 +56,7 @@ pub(super) struct Writer {
     jobs: Option<Sender<Waiting>>,
     places: Arc<Semaphore>,
     thread: Option<JoinHandle<()>>,
+    beats: Arc<Beats>,
     telemetry: Arc<Telemetry>,
 }
 
@@ -69,11 +70,17 @@ impl Writer {
     ) -> std::io::Result<Writer> {
         let (jobs, waiting) = mpsc::channel();
         let path = directory.path().to_owned();
-        let scribe = Scribe { database, path, beats, telemetry: telemetry.clone(), _directory: directory };
+        let scribe = Scribe {
+            database,
+            path,
+            beats: beats.clone(),
+            telemetry: telemetry.clone(),
+            _directory: directory,
+        };
         let thread =
             std::thread::Builder::new().name("engine-writer".into()).spawn(move || scribe.run(&waiting))?;
         let places = Arc::new(Semaphore::new(MOST_WAITING));
-        Ok(Writer { jobs: Some(jobs), places, thread: Some(thread), telemetry })
+        Ok(Writer { jobs: Some(jobs), places, thread: Some(thread), beats, telemetry })
     }
 
     /// Hands over a job; whoever made it learns from it how it ended.
@@ -88,10 +95,22 @@ impl Writer {
     pub async fn write<T, F>(&self, name: &'static str, step: F) -> Result<T>
     where
         T: Send + 'static,
-        F: FnMut(&Connection) -> std::result::Result<T, Fault> + Send + 'static,
+        F: FnMut(&Connection) -> Outcome<T> + Send + 'static,
     {
         let (answer, answered) = oneshot::channel();
         self.finish(name, Box::new(Step { step, outcome: None, answer }), answered).await
+    }
+
+    /// Last seen times on their way to disk.
+    pub fn beats(&self) -> Arc<Beats> {
+        self.beats.clone()
+    }
+
+    /// Writes what is in memory alone. `name` is for metrics.
+    pub async fn flush(&self, name: &'static str) -> Result<()> {
+        let (answer, answered) = oneshot::channel();
+        let flush = Flush::new(self.beats.clone(), self.telemetry.clone()).answering(answer);
+        self.finish(name, Box::new(flush), answered).await
     }
 
     /// Hands over a job and waits for its answer.
@@ -133,9 +152,9 @@ struct Step<T, F> {
 impl<T, F> Job for Step<T, F>
 where
     T: Send,
-    F: FnMut(&Connection) -> std::result::Result<T, Fault> + Send,
+    F: FnMut(&Connection) -> Outcome<T> + Send,
 {
-    fn write(&mut self, database: &Connection) -> std::result::Result<(), Fault> {
+    fn write(&mut self, database: &Connection) -> Outcome<()> {
         self.outcome = Some((self.step)(database)?);
         Ok(())
     }
@@ -199,7 +218,7 @@ impl Scribe {
         }
     }
 
-    fn transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> std::result::Result<(), Fault> {
+    fn transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Outcome<()> {
         let begun = self.database.execute_batch("BEGIN IMMEDIATE");
         let mut written = 0;
         let result = begun.map_err(Fault::from).and_then(|()| {

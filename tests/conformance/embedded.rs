@@ -46,6 +46,24 @@ impl Ground for Directory {
         self.engine.clone()
     }
 
+    /// How far was heard is written with the heartbeats before that.
+    async fn settle(&self) {
+        let heard = self.engine.hearing().await.unwrap().heard.unwrap().to_string();
+        let database = Connection::open(self.path().join("rollcall.db")).unwrap();
+        let mut every = tokio::time::interval(Duration::from_millis(20));
+        for _ in 0..1000 {
+            let written: rusqlite::Result<String> =
+                database.query_row("SELECT value ->> 'heard' FROM meta WHERE name = 'ears'", [], |row| {
+                    row.get(0)
+                });
+            if written.is_ok_and(|written| written >= heard) {
+                return;
+            }
+            every.tick().await;
+        }
+        panic!("what was heard until {heard} is not written behind");
+    }
+
     async fn crash(&mut self) {
         let after = TempDir::new().unwrap();
         copy(self.path(), after.path());

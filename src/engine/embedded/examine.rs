@@ -54,13 +54,19 @@ impl Premises {
 ///
 /// # Errors
 /// `Refused` if the service would be refused there; `Damaged` if what is there cannot be read.
-pub fn survey(config: &Config) -> Result<Condition> {
+pub async fn survey(config: &Config) -> Result<Condition> {
+    let config = config.clone();
+    let ended = |_| EngineError::Unavailable("the look at the fleet was broken off".into());
+    tokio::task::spawn_blocking(move || look(&config)).await.map_err(ended)?
+}
+
+fn look(config: &Config) -> Result<Condition> {
     let path = &config.path;
     let engine = format!("SQLite {}", rusqlite::version());
     match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Ok(Condition {
-                server: format!("{engine}, to be made at the start"),
+                server: format!("{engine}, a directory to be made at the start"),
                 warnings: Vec::new(),
             });
         }

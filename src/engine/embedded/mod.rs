@@ -53,8 +53,9 @@ use writer::Writer;
 /// The embedded engine.
 pub struct EmbeddedEngine {
     memory: Arc<Memory>,
-    writer: Writer,
+    /// Before the writer: whoever closes the database last tidies its log away, which only the writer may.
     readers: Readers,
+    writer: Writer,
     leases: Leases,
     premises: Premises,
 }

@@ -34,6 +34,7 @@ macro_rules! every_case {
             crashes {
                 promise_01_recorded_means_applied
                 promise_01_what_a_crash_loses_is_blind_time
+                promise_01_what_a_crash_loses_is_blind_time_however_short_and_however_soon
                 promise_01_what_a_crash_loses_is_no_transition
                 promise_02_a_crash_in_the_middle_of_a_storm_takes_nobody_twice_and_loses_nobody
                 promise_07_crashes_between_the_steps_of_telling_change_no_id

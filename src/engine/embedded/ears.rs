@@ -1,8 +1,9 @@
 //! Who hears, how far, and what was not heard. Pure: it knows no disk.
 //!
 //! Memory leads and the disk follows: what stands there is written with the heartbeats that it vouches
-//! for, so it may be some seconds old after a crash. That is on the safe side, but for one thing: a
-//! member would be released too early. So whoever was loaded is released later, by as long as nobody
+//! for, so it may be some seconds old after a crash. What came after it was acknowledged, and is lost:
+//! the time up to the first canary of the next run is blind, however short. And a member whose last
+//! proof is older than it was would be released too early: it is released later, by as long as nobody
 //! could ask.
 
 use std::collections::BTreeMap;
@@ -25,6 +26,9 @@ pub(super) struct Ears {
     floors: BTreeMap<String, Timestamp>,
     /// By client id: sessions that the broker keeps.
     sessions: BTreeMap<String, Session>,
+    /// Taken up where an earlier run left it on disk, and nothing was heard since.
+    #[serde(skip)]
+    pub is_resumed: bool,
     /// Blind intervals; they have a table of their own on disk.
     #[serde(skip)]
     pub ledger: Ledger,
@@ -182,9 +186,10 @@ impl Ears {
             return None;
         }
         self.heard = Some(heard);
+        let is_lost = std::mem::take(&mut self.is_resumed);
         let from = before?;
         let is_floored = floor.is_some_and(|floor| floor > from);
-        if !is_floored && heard.since(from) <= gap.blind {
+        if !is_lost && !is_floored && heard.since(from) <= gap.blind {
             return None;
         }
         let interval = Interval { from, to: heard };

@@ -17,11 +17,15 @@ impl HearingStore for EmbeddedEngine {
         Ok(Hearing { heard: ears.heard, ledger: ears.ledger.clone(), settle: Duration::ZERO })
     }
 
-    /// An ordinary canary stays in memory until the next heartbeats are written. A blind interval is
-    /// written at once; if that fails it stands in memory, and is written when the disk allows.
+    /// An ordinary canary stays in memory until the next heartbeats are written. The very first is written
+    /// at once: without it a crash would not know from when on it lost something. So is a blind interval;
+    /// if that fails it stands in memory, and is written when the disk allows.
     async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
-        let advance = self.memory.ears().advance(ear, sent_at, gap, Clock::machine());
-        if let Advance::Heard(Some(_)) = advance {
+        let (is_first, advance) = {
+            let mut ears = self.memory.ears();
+            (ears.heard.is_none(), ears.advance(ear, sent_at, gap, Clock::machine()))
+        };
+        if is_first || matches!(advance, Advance::Heard(Some(_))) {
             self.writer.flush("advance").await?;
         }
         Ok(advance)

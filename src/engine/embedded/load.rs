@@ -132,6 +132,7 @@ fn ears(database: &Connection) -> Outcome<Ears> {
         Some(text) => from_json("who hears", &text)?,
         None => Ears::default(),
     };
+    ears.is_resumed = true;
     let useful = ears.heard.unwrap_or(Timestamp::ZERO) - USEFUL;
     let mut select = database.prepare("SELECT start, until FROM blind WHERE until > ? ORDER BY start")?;
     let intervals = select.query_map([useful.as_millis()], |row| {

@@ -79,6 +79,10 @@ CREATE TABLE untold(receiver TEXT NOT NULL, silence TEXT NOT NULL, letter TEXT N
 pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connection> {
     let path = directory.path().to_owned();
     let work = || -> Outcome<(Connection, String)> {
+        // Opening makes the file where it is missing.
+        if !path.join(DATABASE).exists() {
+            directory.check_new()?;
+        }
         let mut connection = Connection::open(path.join(DATABASE))?;
         if identify(&connection, &path)? == Found::Nothing {
             directory.check_new()?;

@@ -14,7 +14,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::engine::redis;
 use crate::engine::roll::{HearingConfig, Rules};
 use crate::{alerting, broker, deadman, expiry, http, intake};
 
@@ -31,6 +30,7 @@ mod span;
 mod watcher;
 mod within;
 
+pub use engine::EngineConfig;
 pub use file::LogFormat;
 pub use problem::{ConfigError, Problem};
 pub use span::Span;
@@ -50,7 +50,7 @@ pub struct Config {
     /// The name of this instance among those that serve the fleet.
     pub instance: String,
     /// Where the state of the fleet lives.
-    pub engine: redis::Config,
+    pub engine: EngineConfig,
     /// The broker within the process, if one is wanted.
     pub broker: Option<broker::Config>,
     /// From where heartbeats come.
@@ -136,7 +136,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
     let broker = within::broker(&file.broker, &file.mqtt, base, &mut problems);
     let (intake, rules) = fleet::fleet(&file, base, &mut problems);
     let hearing = fleet::hearing(&file.hearing, &mut problems);
-    let expiry = engine::expiry(&file.expiry, &mut problems);
+    let expiry = engine::expiry(&file.expiry, &engine, &mut problems);
     let alerting = receivers::alerting(&file, base, &mut problems);
     let http = shown::http(&file.http, base, &mut problems);
     let count_by_labels = shown::count_by_labels(&file.http, &mut problems);

@@ -43,10 +43,13 @@ use crate::telemetry::Ailment;
 
 pub mod declared;
 pub mod ear;
+pub mod embedded;
 pub mod encoding;
 pub mod examination;
+mod json;
 pub mod lease;
 pub mod mirror;
+mod notification;
 mod partition;
 pub mod redis;
 pub mod roll;

@@ -83,6 +83,8 @@ impl Ground for Single {
     async fn engine(&self) -> Arc<dyn Engine> {
         self.0.engine().await
     }
+    /// It writes before it answers.
+    async fn settle(&self) {}
     async fn crash(&mut self) {
         self.0.crash();
     }
@@ -104,6 +106,8 @@ impl Ground for ClusterNode {
     async fn engine(&self) -> Arc<dyn Engine> {
         self.0.engine().await
     }
+    /// It writes before it answers.
+    async fn settle(&self) {}
     async fn crash(&mut self) {
         self.0.crash();
         self.0.until_whole().await;

@@ -38,6 +38,11 @@ async fn a_broker_that_is_killed_and_forgets_all_sessions_makes_nobody_offline_a
     world.rests().await;
 }
 
+on_both_engines! {
+    a_connection_that_stalls_makes_nobody_offline_and_loses_nobody
+    a_connection_that_is_half_open_is_noticed_and_makes_nobody_offline
+}
+
 /// The wire of each instance breaks in some way, one after the other and all together.
 pub async fn broken(plan: Plan, wire: Wire, span: Duration) {
     let mut world = World::new(Plan { wires: true, ..plan }).await;
@@ -58,9 +63,8 @@ async fn connections_that_are_cut_make_nobody_offline_and_lose_nobody() {
     broken(Plan::new(3), Wire::Cut, SECOND).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_stalls_makes_nobody_offline_and_loses_nobody() {
-    broken(Plan::new(1), Wire::Stalled, TIMEOUT.mul_f64(1.5)).await;
+async fn a_connection_that_stalls_makes_nobody_offline_and_loses_nobody(plan: Plan) {
+    broken(plan, Wire::Stalled, TIMEOUT.mul_f64(1.5)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,9 +83,8 @@ async fn connections_that_stall_together_and_are_not_lost_make_nobody_offline() 
     broken(Plan::new(3), Wire::Stalled, TIMEOUT).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_is_half_open_is_noticed_and_makes_nobody_offline() {
-    broken(Plan::new(1), Wire::HalfOpen, 2 * TIMEOUT).await;
+async fn a_connection_that_is_half_open_is_noticed_and_makes_nobody_offline(plan: Plan) {
+    broken(plan, Wire::HalfOpen, 2 * TIMEOUT).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use redis::pipe;
-use serde::Deserialize;
 
 use super::topology::few_at_once;
-use super::units::{first_score, from_json, to_json};
+use super::units::first_score;
 use super::{RedisEngine, groups, outbox};
 use crate::clock::Timestamp;
+use crate::engine::json::{from_json, to_json};
+use crate::engine::notification::{Notification, silence};
 use crate::engine::{
-    AlertStore, Backlog, DeadLetter, Delivery, Entry, Group, Join, LARGEST_STEP, Pace, Position, Result,
+    AlertStore, Backlog, DeadLetter, Delivery, Entry, Join, LARGEST_STEP, Pace, Position, Result,
 };
-use crate::presence::{Interval, OfflineRecord};
 
 /// How many deliveries are ended in one script, within a millisecond or two.
 const FINISH_STEP: usize = 200;
@@ -118,38 +118,10 @@ impl AlertStore for RedisEngine {
     }
 }
 
-/// A notification as `seal.lua` writes it.
-#[derive(Deserialize)]
-struct Notification {
-    group: Group,
-    sealed_at: Timestamp,
-    offline: Vec<OfflineRecord>,
-    online: Vec<OfflineRecord>,
-    blind: Vec<Interval>,
-}
-
 /// How a delivery ended.
 struct Ending<'a> {
     delivery: &'a Delivery,
     letter: Option<DeadLetter>,
-}
-
-fn delivery(id: String, receiver: &str, told: Notification, attempt: &str) -> Delivery {
-    Delivery {
-        id,
-        receiver: receiver.to_owned(),
-        group: told.group,
-        sealed_at: told.sealed_at,
-        offline: told.offline,
-        online: told.online,
-        blind: told.blind,
-        attempt: attempt.parse().unwrap_or(u32::MAX),
-    }
-}
-
-/// One opening of a record, the same when it is closed. A record may be opened twice.
-fn silence(record: &OfflineRecord) -> String {
-    format!("{} {}", record.detected_at.as_millis(), record.id)
 }
 
 impl RedisEngine {
@@ -215,8 +187,11 @@ impl RedisEngine {
         for leased in flat.chunks_exact(3) {
             let id = format!("{}.{receiver}", leased[0]);
             // One that cannot be read holds up its own group, and nobody else.
-            match from_json("a notification", &leased[2]) {
-                Ok(told) => deliveries.push(delivery(id, receiver, told, &leased[1])),
+            match from_json::<Notification>("a notification", &leased[2]) {
+                Ok(told) => {
+                    let attempt = leased[1].parse().unwrap_or(u32::MAX);
+                    deliveries.push(told.delivery(id, receiver, attempt));
+                }
                 Err(why) => tracing::error!(receiver, delivery = id, "nobody can be told: {why}"),
             }
         }

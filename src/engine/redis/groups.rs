@@ -1,60 +1,20 @@
 //! Groups: transitions that are told together wait here until their group is sealed.
 
-use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::collections::BTreeMap;
 
 use redis::{ScriptInvocation, pipe};
 
 use super::RedisEngine;
 use super::topology::few_at_once;
-use super::units::to_json;
 use crate::clock::Timestamp;
-use crate::engine::{Join, LARGEST_STEP, News, Pace, Result};
-use crate::presence::{Closing, Transition};
-
-/// The most members of one notification.
-const MOST_MEMBERS: usize = 1000;
+use crate::engine::json::to_json;
+use crate::engine::notification::{MOST_MEMBERS, Member, OVER, alone};
+use crate::engine::{Join, LARGEST_STEP, Pace, Result};
 
 /// How many transitions join, and how many groups are sealed, in one script: within a millisecond or
 /// two, so that other clients of the server do not wait.
 const JOIN_STEP: usize = 200;
 const SEAL_STEP: usize = 100;
-
-/// How long members that are over are kept against transitions that join again.
-const OVER: Duration = Duration::from_secs(86_400);
-
-/// What `join.lua` wants to know of one transition.
-struct Member {
-    id: String,
-    form: &'static str,
-    detected_at: Timestamp,
-    json: String,
-}
-
-impl Member {
-    /// A silence is one member, known by its record and its deadline. A record that is opened a
-    /// second time, after its unit was allowed more and then less again, is news: it has another
-    /// deadline or, where that is the same, `join.lua` tells it by when it was detected. Why that is
-    /// not simply part of the name: a silence that is detected again, because an engine lost the
-    /// first time, keeps its place and the id of its notification.
-    fn new(news: &News) -> Result<Member> {
-        Ok(match news {
-            News::Record(record) => {
-                let form = match (record.transition(), record.closed_by) {
-                    (_, Some(Closing::Removed)) => "removed",
-                    (Transition::Offline, _) => "offline",
-                    (Transition::Online, _) => "online",
-                };
-                let id = format!("{} {}", record.deadline.as_millis(), record.id);
-                Member { id, form, detected_at: record.detected_at, json: to_json(record)? }
-            }
-            News::Blind(interval) => {
-                let id = format!("blind {} {}", interval.from.as_millis(), interval.to.as_millis());
-                Member { id, form: "blind", detected_at: Timestamp::ZERO, json: to_json(interval)? }
-            }
-        })
-    }
-}
 
 pub(super) async fn join(
     engine: &RedisEngine,
@@ -63,15 +23,10 @@ pub(super) async fn join(
     receivers: &[String],
     now: Timestamp,
 ) -> Result<usize> {
-    let mut of_group: HashMap<&str, usize> = HashMap::new();
-    for join in joins {
-        *of_group.entry(&join.group.key).or_default() += 1;
-    }
     let mut partitions: BTreeMap<u16, Vec<(&Join, bool)>> = BTreeMap::new();
-    for join in joins {
-        let key = join.group.key.as_str();
-        let is_alone = of_group[key] == 1;
-        partitions.entry(engine.keys.partition_of_group(key)).or_default().push((join, is_alone));
+    for (join, is_alone) in joins.iter().zip(alone(joins)) {
+        let partition = engine.keys.partition_of_group(&join.group.key);
+        partitions.entry(partition).or_default().push((join, is_alone));
     }
     let steps = partitions.iter().flat_map(|(partition, joins)| {
         joins.chunks(JOIN_STEP).map(|step| join_step(engine, *partition, step, pace, receivers, now))

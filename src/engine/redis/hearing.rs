@@ -7,12 +7,9 @@ use redis::pipe;
 
 use super::RedisEngine;
 use crate::clock::Timestamp;
+use crate::engine::ear::USEFUL;
 use crate::engine::{Advance, Ear, EngineError, Gap, HearingStore, Member, Result};
-use crate::presence::{Hearing, Interval, LONGEST_TIMEOUT, Ledger};
-
-/// An interval is of use to a silence that may be as long as the longest timeout twice over: once
-/// allowed, once grace.
-const USEFUL: Duration = Duration::from_secs(2 * LONGEST_TIMEOUT.as_secs());
+use crate::presence::{Hearing, Interval, Ledger};
 
 #[async_trait]
 impl HearingStore for RedisEngine {

@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use redis::pipe;
 use tokio::sync::Notify;
 
+use super::examination::Condition;
 use super::{Engine, EngineError, Result, Warning};
 use crate::clock::Timestamp;
 use crate::presence::Hearing;
@@ -36,7 +37,6 @@ mod topology;
 mod units;
 
 pub use config::Config;
-pub use examine::Condition;
 use keys::Keys;
 use scripts::Scripts;
 use topology::Topology;

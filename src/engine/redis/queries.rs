@@ -6,8 +6,9 @@ use futures_util::future::try_join_all;
 use redis::{FromRedisValue, pipe};
 
 use super::RedisEngine;
-use super::units::{from_json, parse_unit, snapshot};
+use super::units::{parse_unit, snapshot};
 use crate::clock::Timestamp;
+use crate::engine::json::from_json;
 use crate::engine::{Queries, Result};
 use crate::presence::{OfflineRecord, RecordId, Snapshot, Unit};
 

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::redis::{Config, RedisEngine};
-use rollcall::engine::{Mirror, Roll, roll::HearingConfig};
+use rollcall::engine::embedded::EmbeddedEngine;
+use rollcall::engine::redis::RedisEngine;
+use rollcall::engine::{Engine, Mirror, Roll, embedded, redis, roll::HearingConfig};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules};
 use rollcall::telemetry::Telemetry;
 
@@ -19,6 +19,16 @@ fn prefix(crowd: usize) -> String {
     format!("{CROWD}{crowd}-")
 }
 
+/// The engine of a world. The embedded one can be had while no instance runs.
+async fn engine(world: &World, telemetry: Arc<Telemetry>) -> Arc<dyn Engine> {
+    if world.plan.embedded {
+        let config = embedded::Config { path: world.directory.path().to_owned(), partitions: 16 };
+        return Arc::new(EmbeddedEngine::open(&config, telemetry).await.unwrap());
+    }
+    let url = format!("redis://127.0.0.1:{}/0", world.redis.port());
+    Arc::new(RedisEngine::connect(&redis::Config { url, ..Default::default() }, telemetry).await.unwrap())
+}
+
 /// The units of that crowd were heard at one moment.
 pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
     let kind: Kind = "detector".parse().unwrap();
@@ -26,11 +36,10 @@ pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
     rules.policy.timeout = TIMEOUT;
     let rules = Arc::new([(kind, rules)].into());
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-    let url = format!("redis://127.0.0.1:{}/0", world.redis.port());
-    let engine = RedisEngine::connect(&Config { url, ..Config::default() }, telemetry.clone()).await.unwrap();
+    let engine = engine(world, telemetry.clone()).await;
     let hearing = HearingConfig { gap: SECOND, settle: SECOND, tell: SECOND };
     let mirror = Arc::new(Mirror::new(Arc::clone(&rules), 16));
-    let roll = Roll::new(Arc::new(engine), rules, mirror, telemetry, hearing, Default::default());
+    let roll = Roll::new(engine, rules, mirror, telemetry, hearing, Default::default());
     let beat = |n: usize| Heartbeat {
         unit: format!("detector:{}{n:06}", prefix(crowd)).parse().unwrap(),
         at,
@@ -43,16 +52,9 @@ pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
 
 /// Awaits that every unit of that crowd has its record and was told, under one id.
 pub async fn all_are_told_once(world: &World, crowd: usize, units: usize) {
-    let recorded = async |world: &World| {
-        let mut open = 0;
-        for partition in 0..16 {
-            let key = format!("rollcall:{{p{partition}}}:open");
-            open += world.redis.try_ask::<usize>(cmd("ZCARD").arg(key)).await.unwrap_or(0);
-        }
-        open >= units
-    };
+    let recorded = async |world: &World| world.open().await >= Some(units);
     world.eventually("every silence has its record", recorded).await;
-    world.eventually("nothing waits", async |world| world.redis.waiting().await == Some(0)).await;
+    world.eventually("nothing waits", async |world| world.waiting().await == Some(0)).await;
     let tellings = world.tellings().into_iter();
     let of_crowd = tellings.filter(|telling| telling.record.unit.as_str().starts_with(&prefix(crowd)));
     let told: BTreeSet<_> =

@@ -19,18 +19,25 @@ fn prefix(crowd: usize) -> String {
     format!("{CROWD}{crowd}-")
 }
 
-/// The units of that crowd were heard at one moment.
-pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
+/// A roll as an instance has it, and the engine below, on the Redis of that port.
+pub async fn roll(redis: u16) -> (Arc<RedisEngine>, Roll) {
     let kind: Kind = "detector".parse().unwrap();
     let mut rules = KindRules::new(kind.clone());
     rules.policy.timeout = TIMEOUT;
     let rules = Arc::new([(kind, rules)].into());
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-    let url = format!("redis://127.0.0.1:{}/0", world.redis.port());
+    let url = format!("redis://127.0.0.1:{redis}/0");
     let engine = RedisEngine::connect(&Config { url, ..Config::default() }, telemetry.clone()).await.unwrap();
+    let engine = Arc::new(engine);
     let hearing = HearingConfig { gap: SECOND, settle: SECOND, tell: SECOND };
     let mirror = Arc::new(Mirror::new(Arc::clone(&rules), 16));
-    let roll = Roll::new(Arc::new(engine), rules, mirror, telemetry, hearing, Default::default());
+    let roll = Roll::new(engine.clone(), rules, mirror, telemetry, hearing, Default::default());
+    (engine, roll)
+}
+
+/// The units of that crowd were heard at one moment.
+pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
+    let (_, roll) = roll(world.redis.port()).await;
     let beat = |n: usize| Heartbeat {
         unit: format!("detector:{}{n:06}", prefix(crowd)).parse().unwrap(),
         at,

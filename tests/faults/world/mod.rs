@@ -20,6 +20,7 @@ use rollcall::simulate::servers::{Server, free_port};
 use rollcall::simulate::webhook_sink::{self, WebhookSink};
 use tempfile::TempDir;
 
+pub mod calendar;
 pub mod crowd;
 pub mod devices;
 pub mod diary;
@@ -28,6 +29,7 @@ pub mod oracle;
 pub mod proxy;
 pub mod redis;
 
+use calendar::Calendar;
 pub use devices::{Fleet, now};
 pub use instance::{Instance, signal};
 use oracle::{Evidence, Finding, Loss, Telling};
@@ -65,6 +67,8 @@ pub struct Plan {
     pub kinds: String,
     /// What stands before the command line of the first instance.
     pub before: Vec<String>,
+    /// What stands before that of Redis; another clock, if anything.
+    pub before_redis: Vec<String>,
 }
 
 impl Plan {
@@ -79,6 +83,7 @@ impl Plan {
             options: String::new(),
             kinds: String::new(),
             before: Vec::new(),
+            before_redis: Vec::new(),
         }
     }
 
@@ -102,6 +107,8 @@ pub struct World {
     outages: Vec<(Timestamp, Timestamp)>,
     disturbances: Vec<(Timestamp, Timestamp)>,
     losses: Vec<Loss>,
+    /// Kept where the clock of Redis is not that of this machine.
+    calendar: Option<Calendar>,
     /// How many requests were read, and what they told.
     told: Mutex<(usize, Vec<Telling>)>,
     // Last, so that everything has ended when it is removed.
@@ -120,7 +127,8 @@ impl World {
         println!("FAULTS_SEED={seed}");
         let dir = TempDir::new().unwrap();
         let args: Vec<&str> = plan.redis.iter().map(String::as_str).collect();
-        let redis = Redis::start(&dir.path().join("redis"), free_port().unwrap(), &args);
+        let redis = Redis::start(&dir.path().join("redis"), free_port().unwrap(), &plan.before_redis, &args);
+        let calendar = (!plan.before_redis.is_empty()).then(|| Calendar::keep(redis.port()));
         let broker = start_broker(dir.path(), free_port().unwrap(), &plan.broker);
         let sink = WebhookSink::start(webhook_sink::Options::default()).await.unwrap();
         let fleet = Fleet::start(broker.port(), []);
@@ -137,6 +145,7 @@ impl World {
             outages: Vec::new(),
             disturbances: Vec::new(),
             losses: Vec::new(),
+            calendar,
             told: Mutex::default(),
             dir: Some(dir),
             plan,
@@ -341,9 +350,14 @@ impl World {
         // Against the stream: what was told has its record by now, and what was recorded its diary.
         let mut tellings = self.tellings();
         tellings.retain(|telling| !telling.record.unit.as_str().starts_with(CROWD));
-        let records = self.redis.records().await?;
+        let mut records = self.redis.records().await?;
+        let misnamed = oracle::misnamed(&records);
+        if let Some(calendar) = &self.calendar {
+            calendar.translate(&mut records);
+        }
         let (now, devices) = (now(), self.fleet.devices().clone());
         Some(Evidence {
+            misnamed,
             devices,
             records,
             tellings,

@@ -18,14 +18,17 @@ const PARTITIONS: u16 = 16;
 
 pub struct Redis {
     server: Server,
+    before: Vec<String>,
     args: Vec<String>,
     dir: PathBuf,
 }
 
 impl Redis {
-    pub fn start(dir: &Path, port: u16, args: &[&str]) -> Redis {
-        let server = Server::redis(dir, port, args).unwrap();
-        Redis { server, args: args.iter().map(|arg| (*arg).to_owned()).collect(), dir: dir.to_owned() }
+    /// `before`: what stands before its command line.
+    pub fn start(dir: &Path, port: u16, before: &[String], args: &[&str]) -> Redis {
+        let server = Server::redis_after(before, dir, port, args).unwrap();
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        Redis { server, before: before.to_vec(), args, dir: dir.to_owned() }
     }
 
     pub fn port(&self) -> u16 {
@@ -46,7 +49,7 @@ impl Redis {
         let port = self.server.port();
         self.server.kill();
         let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
-        self.server = Server::redis(&self.dir, port, &args).unwrap();
+        self.server = Server::redis_after(&self.before, &self.dir, port, &args).unwrap();
     }
 
     /// Takes everything off its disk.

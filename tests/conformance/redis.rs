@@ -138,6 +138,7 @@ impl Running {
 mod only_redis {
     use super::*;
     use crate::world::World;
+    use futures_util::StreamExt;
     use rollcall::engine::{EngineError, Group, Join, News, Pace};
     use rollcall::presence::Interval;
     use std::time::Duration;
@@ -230,6 +231,30 @@ mod only_redis {
         // Once; the next canary is as any other.
         world.roll.canary_returned(world.at(3000)).await.unwrap();
         assert_eq!(world.outbox().await.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn how_far_was_heard_is_read_after_the_units_that_it_vouches_for() {
+        // A server that comes back as it was some time ago between the two has forgotten heartbeats,
+        // and what was heard before must not vouch for their absence.
+        let world = World::<Single>::new().await;
+        let unit = world.unit("a");
+        world.hear(&unit, world.at(0)).await;
+        let client = Client::open(world.ground.0.config().url).unwrap();
+        let monitor = client.get_async_monitor().await.unwrap();
+        let mut commands = monitor.into_on_message::<String>();
+        world.look(&unit, world.at(1)).await;
+        let mut units_are_read = false;
+        let first = tokio::time::timeout(Duration::from_secs(30), async {
+            loop {
+                let command = commands.next().await.expect("the server stands");
+                if command.contains(":heard\"") {
+                    return units_are_read;
+                }
+                units_are_read |= command.contains(&alive(&unit));
+            }
+        });
+        assert!(first.await.expect("both are read"), "the units are not read first");
     }
 
     #[tokio::test]

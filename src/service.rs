@@ -19,7 +19,6 @@ use crate::broker::Broker;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::engine::redis::RedisEngine;
-use crate::engine::tally::Tally;
 use crate::engine::{Engine, EngineError, Lease, Mirror, Roll, Walk, examination};
 use crate::expiry::Expiry;
 use crate::telemetry::Telemetry;
@@ -77,8 +76,9 @@ async fn begin(
         let begun = async {
             let engine: Arc<dyn Engine> =
                 Arc::new(RedisEngine::connect(&config.engine, telemetry.clone()).await?);
-            let lease =
+            let mut lease =
                 Lease::take(engine.clone(), clock.clone(), telemetry.clone(), &config.instance).await?;
+            lease.announce(config.advertise.clone()).await?;
             Ok((engine, lease))
         };
         match begun.await {
@@ -107,7 +107,8 @@ fn start(
     let rules = Arc::new(config.rules);
     let news = Arc::new(Notify::new());
     let ownership = lease.ownership();
-    let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+    let mirror = Mirror::new(rules.clone(), engine.partitions()).with_labels(&config.count_by_labels);
+    let mirror = Arc::new(mirror);
     mirror.keep(|partition| ownership.owns(partition));
     let roll = Arc::new(Roll::new(
         engine.clone(),
@@ -130,7 +131,6 @@ fn start(
         telemetry: telemetry.clone(),
         period: WALK,
         keep_records: config.keep_records,
-        tally: Tally::new(&config.count_by_labels),
     };
     loops.add("walk", walk.run(stop.clone()));
     let expiry = Expiry {
@@ -161,6 +161,7 @@ fn start(
         engine,
         roll: roll.clone(),
         mirror,
+        metrics: config.metrics.clone(),
         telemetry: telemetry.clone(),
         clock: clock.clone(),
     };
@@ -168,7 +169,7 @@ fn start(
         loops.add("deadman", deadman::run(pings, telemetry.clone(), stop.clone()));
     }
     loops.add("http", http::serve(config.http, listener, shown, stop.clone()));
-    loops.add("intake", intake::run(config.intake, roll, clock, telemetry, stop));
+    loops.add("intake", intake::run(config.intake, roll, config.metrics, clock, telemetry, stop));
 }
 
 /// The long-lived tasks, by name.

@@ -28,7 +28,7 @@ pub use problems::{Problem, Severity};
 use sampler::Sampler;
 use series::Series;
 use words::heard_as_str;
-pub use words::{Ailment, Oddity, Outcome, Rejection, Source, Take};
+pub use words::{Ailment, Kept, Oddity, Outcome, Rejection, Source, Take};
 
 /// Counts and logs. Cheap to share.
 pub struct Telemetry {
@@ -94,6 +94,20 @@ impl Telemetry {
         self.series.oddities.with_label_values(&[odd.as_str()]).inc();
         if let Some(suppressed) = self.samples.admit(odd.as_str()) {
             tracing::warn!(%unit, reason = odd.as_str(), suppressed, "payload passed over: {what}");
+        }
+    }
+
+    /// Values that units told of themselves were written, or not.
+    pub fn unit_values(&self, what: Kept, count: u64) {
+        self.series.unit_values.with_label_values(&[what.as_str()]).inc_by(count);
+        if count > 0
+            && what == Kept::Overflow
+            && let Some(suppressed) = self.samples.admit("unit_values")
+        {
+            tracing::warn!(
+                suppressed,
+                "values of units left out: they come faster than the engine takes them"
+            );
         }
     }
 
@@ -300,6 +314,12 @@ impl Telemetry {
     /// How many units of a kind are in a state.
     pub fn units(&self, kind: &str, state: &str, count: u64) {
         self.series.units.with_label_values(&[kind, state]).set(count as i64);
+    }
+
+    /// Since when the unit of a kind was not heard that has been offline for longest; `None`: none is.
+    pub fn silent_since(&self, kind: &str, moment: Option<Timestamp>) {
+        let seconds = moment.map_or(0.0, |moment| moment.as_millis() as f64 / 1e3);
+        self.series.oldest_outage.with_label_values(&[kind]).set(seconds);
     }
 
     /// How many units are in which state, by label and value. Values that are gone leave.

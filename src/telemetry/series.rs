@@ -5,12 +5,13 @@ use prometheus::{
     IntGaugeVec, Opts, Registry,
 };
 
-use super::words::{Ailment, HEARD, Oddity, Rejection, Source, Take, heard_as_str};
+use super::words::{Ailment, HEARD, Kept, Oddity, Rejection, Source, Take, heard_as_str};
 
 /// Every metric that is kept; those of single units are not.
 pub(super) struct Series {
     pub heartbeats: IntCounterVec,
     pub oddities: IntCounterVec,
+    pub unit_values: IntCounterVec,
     pub heartbeat_lag: Histogram,
     pub connected: IntGaugeVec,
     pub broker_dropped: IntGauge,
@@ -32,6 +33,7 @@ pub(super) struct Series {
     pub partitions_owned: IntGauge,
     pub mirror_age: Gauge,
     pub units: IntGaugeVec,
+    pub oldest_outage: GaugeVec,
     pub seen_within: IntGaugeVec,
     pub units_by_label: IntGaugeVec,
     pub hints_dropped: IntCounter,
@@ -59,6 +61,11 @@ impl Series {
                 "payload_oddities_total",
                 "Things in payloads that were passed over.",
                 &["reason"],
+            ),
+            unit_values: make.counters(
+                "unit_values_total",
+                "Values that units told of themselves ([[kind.metric]]) by what became of them.",
+                &["result"],
             ),
             heartbeat_lag: make
                 .histogram("heartbeat_lag_seconds", "From the arrival of a heartbeat to its being applied."),
@@ -138,9 +145,16 @@ impl Series {
                 make.keep(gauge)
             },
             units: make.gauges("units", "Units by kind and state.", &["kind", "state"]),
+            oldest_outage: {
+                let opts = Opts::new(
+                    "rollcall_oldest_outage_timestamp_seconds",
+                    "When the unit that has been offline for longest was last heard; 0 while none is offline.",
+                );
+                make.keep(GaugeVec::new(opts, &["kind"]).expect("a constant name"))
+            },
             units_by_label: make.gauges(
                 "units_by_label",
-                "Units by the value of a label and state, as of the last round over all units.",
+                "Units by the value of a label and state.",
                 &["label", "value", "state"],
             ),
             seen_within: make.gauges(
@@ -167,6 +181,9 @@ impl Series {
         }
         for oddity in Oddity::ALL {
             self.oddities.with_label_values(&[oddity.as_str()]);
+        }
+        for kept in Kept::ALL {
+            self.unit_values.with_label_values(&[kept.as_str()]);
         }
         for source in Source::ALL {
             self.suspects.with_label_values(&[source.as_str()]);

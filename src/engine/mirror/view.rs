@@ -6,9 +6,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::Mirror;
-use super::row::{Absence, Footing, Row};
-use super::shard::Shard;
+use super::row::{Absence, Row};
+use super::shard::{Name, Shard};
+use super::tally::{Counted, Counts, Tally};
+use super::wanted::{Sieve, Wanted};
+use super::{Mirror, row::Footing};
 use crate::clock::Timestamp;
 use crate::presence::{self, Facts, Hearing, Kind, KindRules, Override, Snapshot, Standing, State, Unit};
 
@@ -31,16 +33,39 @@ pub const WINDOWS: [(&str, Duration); 8] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// For each configured kind, in order, the number of units in each of [`State::ALL`].
-    pub kinds: Vec<(Kind, [u64; State::ALL.len()])>,
+    pub kinds: Vec<(Kind, Counts)>,
+    /// For each of these, the last sign of life of the unit that has been offline for longest.
+    pub silent_since: Vec<Option<Timestamp>>,
+    /// The same numbers by the values of each of [`Mirror::labels`].
+    pub labels: Counted,
     /// How many units were heard within each of [`WINDOWS`]; a longer one includes the shorter.
     pub seen_within: [u64; WINDOWS.len()],
 }
 
-/// Where a reader of the mirror has come to.
-#[derive(Clone, Copy, Debug, Default)]
+/// Where a reader of the mirror has come to, and what it wants to see.
+#[derive(Clone, Debug, Default)]
 pub struct Cursor {
     partition: u16,
     place: usize,
+    wanted: Wanted,
+}
+
+impl Cursor {
+    /// At the beginning of those units.
+    pub fn of(wanted: Wanted) -> Cursor {
+        Cursor { wanted, ..Cursor::default() }
+    }
+}
+
+/// What the mirror knows of a unit that somebody else named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It is wanted.
+    Wanted,
+    /// It is there and not wanted.
+    Unwanted,
+    /// There is no such unit.
+    Nobody,
 }
 
 /// One unit as a reader sees it.
@@ -76,13 +101,42 @@ impl Mirror {
         chunk.names.clear();
         chunk.units.clear();
         let mut judge = Judge::new(&self.kinds, hearing, now);
-        self.read_piece(cursor, |shard, place, row| {
-            let start = chunk.names.len();
-            chunk.names.push_str(shard.id(row));
-            let name = start..chunk.names.len();
-            let last_seen = row.footing.is_heard().then_some(row.last_seen);
-            chunk.units.push((usize::from(row.kind), name, judge.state(shard, place, row), last_seen));
+        self.read_piece(cursor, |piece| {
+            let shard = piece.shard;
+            for (place, row) in
+                piece.units().filter(|(place, row)| piece.sieve.lets_through(shard, *place, row))
+            {
+                let start = chunk.names.len();
+                chunk.names.push_str(shard.id(row));
+                let name = start..chunk.names.len();
+                let last_seen = row.footing.is_heard().then_some(row.last_seen);
+                chunk.units.push((usize::from(row.kind), name, judge.state(shard, place, row), last_seen));
+            }
         })
+    }
+
+    /// What is known of units of a partition, each named `<kind>:<unit>`, in order.
+    pub fn find_all<'a>(
+        &self,
+        partition: u16,
+        wanted: &Wanted,
+        names: impl Iterator<Item = &'a str>,
+    ) -> Vec<Found> {
+        let shard = self.read(partition);
+        let sieve = Sieve::new(wanted, self, &shard).filter(|_| wanted.takes(partition));
+        let find = |name: &str| {
+            let (kind, id) = name.split_once(':')?;
+            let kind = self.kinds.iter().position(|rules| rules.kind.as_str() == kind)? as u16;
+            shard.place(Name { hash: self.hash(kind, id), kind, id })
+        };
+        let judge = |name| match find(name) {
+            None => Found::Nobody,
+            Some(place) => match &sieve {
+                Some(sieve) if sieve.lets_through(&shard, place, &shard.rows[place]) => Found::Wanted,
+                _ => Found::Unwanted,
+            },
+        };
+        names.map(judge).collect()
     }
 
     /// The units of a piece that was read.
@@ -98,40 +152,80 @@ impl Mirror {
     /// Counts all units. Takes some ten milliseconds for a million.
     pub fn summary(&self, hearing: &Hearing, now: Timestamp) -> Summary {
         let mut judge = Judge::new(&self.kinds, hearing, now);
-        let mut states = vec![[0; State::ALL.len()]; self.kinds.len()];
+        let mut states = vec![Counts::default(); self.kinds.len()];
+        let mut silent_since = vec![None; self.kinds.len()];
+        let labels = self.labels();
+        let mut tallies: Vec<Tally> = labels.iter().map(|_| Tally::default()).collect();
         // By in how many windows they were heard. Counting without branches is the fastest, as
         // each row may fall into another one.
         let mut heard_in = [0; WINDOWS.len() + 1];
         let starts = WINDOWS.map(|(_, length)| now - length);
         let mut cursor = Cursor::default();
-        while self.read_piece(&mut cursor, |shard, place, row| {
-            states[usize::from(row.kind)][judge.state(shard, place, row) as usize] += 1;
-            if row.footing.is_heard() {
-                heard_in[starts.iter().filter(|start| **start <= row.last_seen).count()] += 1;
+        while self.read_piece(&mut cursor, |piece| {
+            let shard = piece.shard;
+            for (tally, tags) in tallies.iter_mut().zip(&shard.tags) {
+                tally.go_on(piece.partition, tags);
+            }
+            for (place, row) in piece.units() {
+                let state = judge.state(shard, place, row);
+                states[usize::from(row.kind)][state as usize] += 1;
+                if row.footing.is_heard() {
+                    heard_in[starts.iter().filter(|start| **start <= row.last_seen).count()] += 1;
+                }
+                if row.footing.is_offline() {
+                    let since: &mut Option<Timestamp> = &mut silent_since[usize::from(row.kind)];
+                    *since = Some(since.map_or(row.last_seen, |since| since.min(row.last_seen)));
+                }
+                for (tally, tags) in tallies.iter_mut().zip(&shard.tags) {
+                    tally.add(tags, place, state);
+                }
             }
         }) {}
         // A unit that was heard in so many windows was heard in the longest ones.
         let seen_within = std::array::from_fn(|window| heard_in[WINDOWS.len() - window..].iter().sum());
-        Summary { kinds: self.kinds().cloned().zip(states).collect(), seen_within }
+        let mut counted = Counted::new();
+        for (label, tally) in labels.iter().zip(tallies) {
+            tally.finish(label, &mut counted);
+        }
+        Summary {
+            kinds: self.kinds().cloned().zip(states).collect(),
+            silent_since,
+            labels: counted,
+            seen_within,
+        }
     }
 
-    fn read_piece(&self, cursor: &mut Cursor, mut each: impl FnMut(&Shard, usize, &Row)) -> bool {
+    fn read_piece(&self, cursor: &mut Cursor, each: impl FnOnce(&Piece)) -> bool {
         while usize::from(cursor.partition) < self.shards.len() {
-            let shard = self.read(cursor.partition);
-            let end = shard.rows.len().min(cursor.place + PIECE);
-            if cursor.place < end {
-                let places = cursor.place..end;
-                for (place, row) in places.clone().zip(&shard.rows[places]) {
-                    if row.footing != Footing::Free {
-                        each(&shard, place, row);
-                    }
+            if cursor.wanted.takes(cursor.partition) {
+                let shard = self.read(cursor.partition);
+                let end = shard.rows.len().min(cursor.place + PIECE);
+                let sieve = Sieve::new(&cursor.wanted, self, &shard);
+                if let Some(sieve) = sieve.filter(|_| cursor.place < end) {
+                    let places = cursor.place..end;
+                    each(&Piece { partition: cursor.partition, shard: &shard, places, sieve });
+                    cursor.place = end;
+                    return true;
                 }
-                cursor.place = end;
-                return true;
             }
-            *cursor = Cursor { partition: cursor.partition + 1, place: 0 };
+            cursor.partition += 1;
+            cursor.place = 0;
         }
         false
+    }
+}
+
+/// Some rows of a partition, under its lock.
+struct Piece<'a> {
+    partition: u16,
+    shard: &'a Shard,
+    places: Range<usize>,
+    sieve: Sieve,
+}
+
+impl Piece<'_> {
+    fn units(&self) -> impl Iterator<Item = (usize, &Row)> {
+        self.shard.units_at(self.places.clone())
     }
 }
 

@@ -22,6 +22,7 @@ use crate::presence::Hearing;
 use crate::telemetry::Telemetry;
 
 mod config;
+mod data;
 mod deliveries;
 mod examine;
 mod groups;

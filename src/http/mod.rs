@@ -2,7 +2,8 @@
 //!
 //! One file a page. A page lists what it reads and gets no more; lists and counts come from the
 //! mirror, single units and records from the engine, and nothing walks over the engine for a
-//! request. The mirror holds the partitions of this instance, so what instances count adds up.
+//! request but `/metrics/units`, where kinds have metrics: their values are read as they are
+//! written, and held nowhere. The mirror holds the partitions of this instance, so what instances count adds up.
 //! Whatever goes wrong is answered as `application/problem+json`.
 //!
 //! Every page is read-only so far. With tokens configured, every page but the two for health needs

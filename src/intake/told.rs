@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use tokio_util::sync::CancellationToken;
 
 use super::Oddities;
@@ -23,8 +24,8 @@ const TURN: Duration = Duration::from_secs(2);
 /// The most units whose values wait. Beyond, values are counted and left to the next message. While a
 /// turn is written as many again may gather.
 const MOST_UNITS: usize = 100_000;
-/// Units whose values are written in one step.
-const STEP: usize = 200;
+/// Units whose values are written in one step: some sixty for each partition that there usually is.
+const STEP: usize = 1000;
 /// How often values of a unit that the engine does not know are tried: its first heartbeat may
 /// still be on its way there.
 const TRIES: u8 = 3;
@@ -32,7 +33,7 @@ const TRIES: u8 = 3;
 /// Takes values from messages and writes them.
 pub(super) struct Told {
     kinds: HashMap<Kind, (Tree, Arc<[Metric]>)>,
-    waiting: Mutex<HashMap<Unit, Waiting>>,
+    waiting: Mutex<HashMap<Unit, Waiting, FixedState>>,
     telemetry: Arc<Telemetry>,
 }
 
@@ -72,12 +73,15 @@ impl Told {
             return;
         }
         let mut waiting = self.lock();
-        if waiting.len() >= MOST_UNITS && !waiting.contains_key(unit) {
-            drop(waiting);
-            return self.telemetry.unit_values(Kept::Overflow, values.len() as u64);
+        let full = waiting.len() >= MOST_UNITS;
+        match waiting.get_mut(unit) {
+            Some(known) => values.into_iter().for_each(|(metric, value)| known.put(metric, at, value)),
+            None if full => self.telemetry.unit_values(Kept::Overflow, values.len() as u64),
+            None => {
+                let values = values.into_iter().map(|(metric, value)| (metric, at, value)).collect();
+                waiting.insert(unit.clone(), Waiting { tried: 0, values });
+            }
         }
-        let unit = waiting.entry(unit.clone()).or_default();
-        values.into_iter().for_each(|(metric, value)| unit.put(metric, at, value));
     }
 
     /// Writes what waits, turn by turn, until `stop`; then once more.
@@ -161,7 +165,7 @@ impl Told {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Unit, Waiting>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Unit, Waiting, FixedState>> {
         self.waiting.lock().expect("nothing panics under this lock")
     }
 }

@@ -73,9 +73,14 @@ impl Tags {
         self.give_back(before);
     }
 
-    /// The number of the value of the unit at that place.
-    pub fn number_at(&self, place: usize) -> Option<u16> {
-        self.numbers.get(place).copied().filter(|number| *number > 0)
+    /// The number of the value of the unit at that place; 0 if it has none.
+    pub fn number_at(&self, place: usize) -> u16 {
+        self.numbers.get(place).copied().unwrap_or_default()
+    }
+
+    /// All numbers are less than this.
+    pub fn numbers(&self) -> usize {
+        usize::from(FIRST) + self.values.len()
     }
 
     /// The number of a value, if a unit has it and it is told apart.
@@ -144,7 +149,7 @@ mod tests {
     fn a_unit_whose_value_changes_each_time_uses_one_place_and_numbers_that_change_are_noticed() {
         let mut tags = Tags::new("site".into());
         tags.set(7, Some("north"));
-        let (number, generation) = (tags.number_at(7).unwrap(), tags.generation());
+        let (number, generation) = (tags.number_at(7), tags.generation());
         assert_eq!((&*tags.value(number), tags.number_of("north")), ("north", Some(number)));
         for site in 0..1000 {
             tags.set(7, Some(&site.to_string()));
@@ -153,7 +158,7 @@ mod tests {
         assert_eq!(tags.number_of("north"), None);
         assert!(tags.generation() > generation);
         tags.set(7, None);
-        assert_eq!((tags.number_at(7), tags.number_at(9), tags.known.len()), (None, None, 0));
+        assert_eq!((tags.number_at(7), tags.number_at(9), tags.known.len()), (0, 0, 0));
     }
 
     #[test]
@@ -163,7 +168,7 @@ mod tests {
             tags.set(place, Some(&place.to_string()));
         }
         assert_eq!((tags.known.len(), tags.is_full()), (MOST_VALUES, true));
-        let beyond = tags.number_at(MOST_VALUES + 5).unwrap();
+        let beyond = tags.number_at(MOST_VALUES + 5);
         assert_eq!(&*tags.value(beyond), OTHER_VALUE);
         tags.set(0, None);
         tags.set(MOST_VALUES as u32 + 5, Some("now there is room"));

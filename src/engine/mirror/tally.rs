@@ -28,8 +28,10 @@ pub type Counted = BTreeMap<(String, String), Counts>;
 #[derive(Default)]
 pub(super) struct Tally {
     counted: HashMap<Arc<str>, Counts, FixedState>,
-    /// Those of the partition in hand, by the number of their value.
-    in_hand: Vec<(Option<Arc<str>>, Counts)>,
+    /// Those of the partition in hand, by the number of their value; the first are without one.
+    in_hand: Vec<Counts>,
+    /// The values, by number.
+    values: Vec<Arc<str>>,
     /// That partition, and what the numbers mean there.
     at: (u16, u64),
 }
@@ -42,18 +44,22 @@ impl Tally {
             self.put_down();
             self.at = at;
         }
+        let known = self.values.len();
+        self.values.extend((known..tags.numbers()).map(|number| tags.value(number as u16)));
+        self.in_hand.resize(self.values.len(), Counts::default());
     }
 
     /// Counts the unit at that place.
     pub fn add(&mut self, tags: &Tags, place: usize, state: State) {
-        let Some(number) = tags.number_at(place) else { return };
-        let at = usize::from(number);
-        if self.in_hand.len() <= at {
-            self.in_hand.resize_with(at + 1, Default::default);
+        self.in_hand[usize::from(tags.number_at(place))][state as usize] += 1;
+    }
+
+    /// The same counted elsewhere is added.
+    pub fn absorb(&mut self, mut other: Tally) {
+        other.put_down();
+        for (value, counts) in other.counted {
+            add(self.counted.entry(value).or_default(), &counts);
         }
-        let (value, counts) = &mut self.in_hand[at];
-        value.get_or_insert_with(|| tags.value(number));
-        counts[state as usize] += 1;
     }
 
     /// Everything, under the label's name.
@@ -69,8 +75,9 @@ impl Tally {
     }
 
     fn put_down(&mut self) {
-        for (value, counts) in self.in_hand.drain(..) {
-            if let Some(value) = value {
+        // Those of number 0 have no value.
+        for (value, counts) in self.values.drain(..).zip(self.in_hand.drain(..)).skip(1) {
+            if total(&counts) > 0 {
                 add(self.counted.entry(value).or_default(), &counts);
             }
         }

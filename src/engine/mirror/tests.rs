@@ -419,6 +419,27 @@ fn units_are_counted_by_state_and_by_the_window_they_were_seen_in() {
     assert_eq!(summary.seen_within, [2, 3, 4, 5, 5, 5, 5, 5]);
 }
 
+#[test]
+fn a_large_fleet_is_counted_as_a_small_one() {
+    let mirror = Mirror::new(rules(), 16).with_labels(&["site".to_owned()]);
+    let marks: Vec<Mark> = (0..16).map(|partition| mirror.mark(partition)).collect();
+    for number in 0..120_000 {
+        let seen = at_site(number, Some(["north", "south", "east"][number % 3]), Standing::Present);
+        mirror.compare(marks[usize::from(partition_of(&seen.unit, 16))], &[seen]);
+    }
+    let silent = at_site(7, Some("west"), silent());
+    mirror.compare(mirror.mark(partition_of(&silent.unit, 16)), &[silent]);
+    let summary = mirror.summary(&Hearing::default(), at(120_000));
+    let mut total = [0; State::ALL.len()];
+    for counts in summary.labels.values() {
+        total.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    assert_eq!(summary.kinds[0].1, total);
+    assert_eq!((total.iter().sum::<u64>(), total[State::Offline as usize]), (120_000, 1));
+    assert_eq!((summary.labels.len(), summary.silent_since[0]), (4, Some(at(7))));
+    assert_eq!((summary.seen_within[0], summary.seen_within[7]), (60, 120_000));
+}
+
 /// A unit of that site, as the engine holds it.
 fn at_site(number: usize, site: Option<&str>, standing: Standing) -> Snapshot {
     let mut seen = present(unit(number), at(number as u64));

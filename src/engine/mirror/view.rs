@@ -9,13 +9,19 @@ use std::time::Duration;
 use super::row::{Absence, Row};
 use super::shard::{Name, Shard};
 use super::tally::{Counted, Counts, Tally};
-use super::wanted::{Sieve, Wanted};
+use super::wanted::{Part, Sieve, Wanted};
 use super::{Mirror, row::Footing};
 use crate::clock::Timestamp;
 use crate::presence::{self, Facts, Hearing, Kind, KindRules, Override, Snapshot, Standing, State, Unit};
 
 /// How many rows are read at a time, within some tens of microseconds.
 const PIECE: usize = 1024;
+
+/// On how many threads the units of a large fleet are counted, each some of the partitions.
+const COUNTERS: u16 = 4;
+
+/// So few units are counted sooner than a thread is started.
+const FEW: usize = 100_000;
 
 /// The windows within which units are counted as seen: name and length.
 pub const WINDOWS: [(&str, Duration); 8] = [
@@ -149,50 +155,66 @@ impl Mirror {
         })
     }
 
-    /// Counts all units. Takes some ten milliseconds for a million.
+    /// Counts all units, on a few threads. Takes some milliseconds for a million.
     pub fn summary(&self, hearing: &Hearing, now: Timestamp) -> Summary {
+        let threads = if self.size() < FEW { 1 } else { COUNTERS };
+        let count = |number| self.count(Part { number, of: threads }, hearing, now);
+        let sum = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|number| scope.spawn(move || count(number))).collect();
+            let mut sum = count(0);
+            for other in others {
+                sum.absorb(other.join().expect("counting does not panic"));
+            }
+            sum
+        });
+        // A unit that was heard in so many windows was heard in the longest ones.
+        let seen_within = std::array::from_fn(|window| sum.heard_in[WINDOWS.len() - window..].iter().sum());
+        let mut labels = Counted::new();
+        for (label, tally) in self.labels().iter().zip(sum.tallies) {
+            tally.finish(label, &mut labels);
+        }
+        let kinds = self.kinds().cloned().zip(sum.states).collect();
+        Summary { kinds, silent_since: sum.silent_since, labels, seen_within }
+    }
+
+    /// About how many units there are.
+    fn size(&self) -> usize {
+        self.partitions().map(|partition| self.read(partition).rows.len()).sum()
+    }
+
+    /// Counts the units of a part.
+    fn count(&self, part: Part, hearing: &Hearing, now: Timestamp) -> Count {
         let mut judge = Judge::new(&self.kinds, hearing, now);
-        let mut states = vec![Counts::default(); self.kinds.len()];
-        let mut silent_since = vec![None; self.kinds.len()];
-        let labels = self.labels();
-        let mut tallies: Vec<Tally> = labels.iter().map(|_| Tally::default()).collect();
-        // By in how many windows they were heard. Counting without branches is the fastest, as
-        // each row may fall into another one.
-        let mut heard_in = [0; WINDOWS.len() + 1];
+        let mut count = Count {
+            states: vec![Counts::default(); self.kinds.len()],
+            silent_since: vec![None; self.kinds.len()],
+            tallies: self.labels().iter().map(|_| Tally::default()).collect(),
+            heard_in: Default::default(),
+        };
         let starts = WINDOWS.map(|(_, length)| now - length);
-        let mut cursor = Cursor::default();
+        let mut cursor = Cursor::of(Wanted { part: Some(part), ..Wanted::default() });
         while self.read_piece(&mut cursor, |piece| {
             let shard = piece.shard;
-            for (tally, tags) in tallies.iter_mut().zip(&shard.tags) {
+            for (tally, tags) in count.tallies.iter_mut().zip(&shard.tags) {
                 tally.go_on(piece.partition, tags);
             }
             for (place, row) in piece.units() {
                 let state = judge.state(shard, place, row);
-                states[usize::from(row.kind)][state as usize] += 1;
+                count.states[usize::from(row.kind)][state as usize] += 1;
                 if row.footing.is_heard() {
-                    heard_in[starts.iter().filter(|start| **start <= row.last_seen).count()] += 1;
+                    // Counting without branches is the fastest, as each row may fall into another window.
+                    count.heard_in[starts.iter().filter(|start| **start <= row.last_seen).count()] += 1;
                 }
                 if row.footing.is_offline() {
-                    let since: &mut Option<Timestamp> = &mut silent_since[usize::from(row.kind)];
-                    *since = Some(since.map_or(row.last_seen, |since| since.min(row.last_seen)));
+                    let since = &mut count.silent_since[usize::from(row.kind)];
+                    *since = earlier(*since, Some(row.last_seen));
                 }
-                for (tally, tags) in tallies.iter_mut().zip(&shard.tags) {
+                for (tally, tags) in count.tallies.iter_mut().zip(&shard.tags) {
                     tally.add(tags, place, state);
                 }
             }
         }) {}
-        // A unit that was heard in so many windows was heard in the longest ones.
-        let seen_within = std::array::from_fn(|window| heard_in[WINDOWS.len() - window..].iter().sum());
-        let mut counted = Counted::new();
-        for (label, tally) in labels.iter().zip(tallies) {
-            tally.finish(label, &mut counted);
-        }
-        Summary {
-            kinds: self.kinds().cloned().zip(states).collect(),
-            silent_since,
-            labels: counted,
-            seen_within,
-        }
+        count
     }
 
     fn read_piece(&self, cursor: &mut Cursor, each: impl FnOnce(&Piece)) -> bool {
@@ -213,6 +235,35 @@ impl Mirror {
         }
         false
     }
+}
+
+/// What was counted of a part of the units.
+struct Count {
+    /// By kind.
+    states: Vec<Counts>,
+    /// By kind.
+    silent_since: Vec<Option<Timestamp>>,
+    /// By label.
+    tallies: Vec<Tally>,
+    /// By in how many of [`WINDOWS`] they were heard.
+    heard_in: [u64; WINDOWS.len() + 1],
+}
+
+impl Count {
+    fn absorb(&mut self, other: Count) {
+        for (sum, counts) in self.states.iter_mut().zip(other.states) {
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        for (since, other) in self.silent_since.iter_mut().zip(other.silent_since) {
+            *since = earlier(*since, other);
+        }
+        self.tallies.iter_mut().zip(other.tallies).for_each(|(tally, other)| tally.absorb(other));
+        self.heard_in.iter_mut().zip(other.heard_in).for_each(|(sum, count)| *sum += count);
+    }
+}
+
+fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    one.into_iter().chain(other).min()
 }
 
 /// Some rows of a partition, under its lock.

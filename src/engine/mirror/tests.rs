@@ -481,12 +481,13 @@ fn units_are_counted_by_label_and_those_of_a_partition_that_goes_are_gone_at_onc
     let site = |name: &str, online, offline| (name.to_owned(), online, offline);
     assert_eq!(counted(&mirror), [site("north", 4, 1), site("south", 1, 1)]);
     assert_eq!(mirror.summary(&Hearing::default(), at(10)).silent_since, [Some(at(2))]);
-    // A unit that moves, one that is removed, and one that is only known by its heartbeat.
+    // A unit that moves, one that is removed, and one in its place that is only known by its heartbeat.
     let mark = mirror.mark(partition_of(&unit(1), 3));
     mirror.compare(mark, &[at_site(1, Some("south"), Standing::Present)]);
     let removed = presence::retire(&at_site(2, Some("south"), silent()), at(9)).unwrap();
     mirror.changed(&at_site(2, Some("south"), silent()), &removed);
-    mirror.seen(&unit(20), at(9));
+    let heir = (20..).map(unit).find(|unit| partition_of(unit, 3) == partition_of(&self::unit(2), 3));
+    mirror.seen(&heir.unwrap(), at(9));
     assert_eq!(counted(&mirror), [site("north", 3, 1), site("south", 2, 0)]);
     assert_eq!(mirror.summary(&Hearing::default(), at(10)).silent_since, [Some(at(3))]);
     let kept: u64 = counted(&mirror).iter().map(|(_, online, offline)| online + offline).sum();

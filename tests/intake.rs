@@ -82,7 +82,9 @@ async fn what_units_tell_while_the_engine_is_away_is_written_when_it_is_back() {
     eventually("it is kept", async || world.pressure("pump:9").await.as_deref() == Some("1")).await;
     world.redis.kill();
     eventually("the engine is missed", async || running.is_refused()).await;
+    let before = running.asked("keep_values");
     device.says("fleet/pump/hall/9", "{\"pressure\":2}").await;
+    eventually("it is tried in vain", async || running.asked("keep_values") > before).await;
     world.redis.restart();
     eventually("the newest is kept", async || world.pressure("pump:9").await.as_deref() == Some("2")).await;
     running.stop().await;

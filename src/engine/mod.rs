@@ -5,6 +5,7 @@
 //! | [`UnitStore`] | intake, expiry | expiry keys, the deadline index, facts, records |
 //! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
 //! | [`AlertStore`] | alerting | the outbox, groups, deliveries, dead letters |
+//! | [`DataStore`] | intake, http | the newest values of what units tell of themselves |
 //! | [`Queries`] | http, the mirror | the same facts and records, to look at |
 //! | [`Roster`] | every loop, through [`Ownership`] | the instances that are there, and the clock that they share |
 //!
@@ -41,6 +42,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Change, Hearing, Interval, Labels, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::telemetry::Ailment;
 
+pub mod data;
 pub mod declared;
 pub mod ear;
 pub mod embedded;
@@ -54,9 +56,9 @@ mod partition;
 pub mod redis;
 pub mod roll;
 pub mod roster;
-pub mod tally;
 pub mod walk;
 
+pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use ear::{Advance, Ear, Gap, Member};
 pub use lease::Lease;
 pub use mirror::Mirror;
@@ -376,7 +378,7 @@ pub enum Hint {
 
 /// An engine: all of the above, and a word on its health.
 #[async_trait]
-pub trait Engine: UnitStore + HearingStore + AlertStore + Queries + Roster {
+pub trait Engine: UnitStore + HearingStore + AlertStore + Queries + DataStore + Roster {
     /// Looks at the engine's settings and condition, and at how far its clock is from `now`. An
     /// error means that it cannot work at all.
     async fn examine(&self, now: Timestamp) -> Result<Vec<Warning>>;

@@ -5,6 +5,7 @@
 
 mod alerts;
 mod crashes;
+mod data;
 mod embedded;
 mod ground;
 mod hearing;
@@ -93,11 +94,18 @@ macro_rules! every_case {
                 a_long_blindness_is_told_at_once_and_by_itself
                 the_same_news_has_the_same_id
             }
+            data {
+                of_each_metric_and_unit_the_newest_value_is_kept
+                values_are_of_known_units_and_leave_with_them
+                every_value_is_on_exactly_one_page
+                values_survive_a_crash
+            }
             roster {
                 promise_06_a_lease_that_is_not_renewed_ends
                 instances_see_one_another_and_one_time
                 an_instance_that_resigned_is_gone_at_once
                 the_time_of_the_fleet_is_never_before_what_was_heard
+                an_instance_says_where_it_is_for_as_long_as_it_is_there
             }
         }
     };

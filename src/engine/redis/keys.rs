@@ -13,10 +13,13 @@
 //! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms) |
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that nobody was told of yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel that tells when one came or went |
+//! | `rollcall:{hearing}:address:<instance>` | string | where an instance is asked for metrics; PX = its lease |
 //! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal (ms) |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next look (ms) |
 //! | `rollcall:{pN}:facts:<page>` | hash | `<kind>:<unit>` → facts, see `engine/encoding.rs` |
+//! | `rollcall:{pN}:data` | set | names of the metrics that units of this partition have values of |
+//! | `rollcall:{pN}:data:<metric>:<page>` | hash | `<kind>:<unit>` → `<at> <value>`: the newest value and when it came (ms) |
 //! | `rollcall:{pN}:noted` | set | pages on which another than the owner changed something that the owner has not read yet |
 //! | `rollcall:{pN}:open` | zset | ids of open records by time of detection (ms) |
 //! | `rollcall:{pN}:past` | zset | ids of closed records by time of detection (ms) |
@@ -106,6 +109,10 @@ impl Keys {
         format!("{}:{{hearing}}:roster", self.prefix)
     }
 
+    pub fn address(&self, instance: &str) -> String {
+        format!("{}:{{hearing}}:address:{instance}", self.prefix)
+    }
+
     pub fn clock(&self) -> String {
         format!("{}:{{hearing}}:clock", self.prefix)
     }
@@ -155,8 +162,12 @@ impl Keys {
         format!("{}:{{p{partition}}}:facts:{page}", self.prefix)
     }
 
-    /// A key that a partition has once: `deadlines`, `noted`, `open`, `past`, `closed`, `archive`,
-    /// `groups`, `members`, `sealed`, `labels`, `over`, `notifications`, `owed`.
+    pub fn data_page(&self, partition: u16, metric: &str, page: u32) -> String {
+        format!("{}:{{p{partition}}}:data:{metric}:{page}", self.prefix)
+    }
+
+    /// A key that a partition has once: `deadlines`, `data`, `noted`, `open`, `past`, `closed`,
+    /// `archive`, `groups`, `members`, `sealed`, `labels`, `over`, `notifications`, `owed`.
     pub fn in_partition(&self, partition: u16, name: &str) -> String {
         format!("{}:{{p{partition}}}:{name}", self.prefix)
     }

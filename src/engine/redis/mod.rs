@@ -23,6 +23,7 @@ use crate::presence::Hearing;
 use crate::telemetry::Telemetry;
 
 mod config;
+mod data;
 mod deliveries;
 mod examine;
 mod groups;

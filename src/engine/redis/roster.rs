@@ -40,10 +40,25 @@ impl Roster for RedisEngine {
     async fn resign(&self, instance: &str) -> Result<()> {
         let mut leave = pipe();
         leave.zrem(self.keys.roster(), instance).ignore();
+        leave.del(self.keys.address(instance)).ignore();
         self.topology.send::<()>("resign", &leave).await?;
         let mut tell = pipe();
         tell.publish(self.keys.roster(), instance).ignore();
         self.topology.send("resign", &tell).await
+    }
+
+    async fn announce(&self, instance: &str, address: &str, lease: Duration) -> Result<()> {
+        let mut pipe = pipe();
+        pipe.pset_ex(self.keys.address(instance), address, lease.as_millis() as u64).ignore();
+        self.topology.send("announce", &pipe).await
+    }
+
+    async fn addresses(&self, instances: &[String]) -> Result<Vec<Option<String>>> {
+        let mut pipe = pipe();
+        for instance in instances {
+            pipe.get(self.keys.address(instance));
+        }
+        self.topology.send("addresses", &pipe).await
     }
 
     async fn changed(&self) {

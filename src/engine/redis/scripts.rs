@@ -14,6 +14,8 @@ pub struct Scripts {
     pub finish: Script,
     pub tidy: Script,
     pub forget_records: Script,
+    pub keep_values: Script,
+    pub forget_values: Script,
     pub renew: Script,
 }
 
@@ -30,6 +32,8 @@ impl Scripts {
             finish: Script::new(include_str!("scripts/finish.lua")),
             tidy: Script::new(include_str!("scripts/tidy.lua")),
             forget_records: Script::new(include_str!("scripts/forget_records.lua")),
+            keep_values: Script::new(include_str!("scripts/keep_values.lua")),
+            forget_values: Script::new(include_str!("scripts/forget_values.lua")),
             renew: Script::new(include_str!("scripts/renew.lua")),
         }
     }

@@ -53,6 +53,7 @@ impl World {
         let reader = Reader {
             topics: Arc::new(topics),
             fields: Fields::default(),
+            told: None,
             client_id: session.client_id().to_owned(),
             instance: None,
             max_payload: 1024,

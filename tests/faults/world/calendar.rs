@@ -17,8 +17,9 @@ use super::now;
 /// How often it is asked; instances renew less often.
 const PERIOD: Duration = Duration::from_millis(50);
 const HOUR: i64 = 3_600_000;
-/// What a time that goes on a little slower never does between two entries.
-const LEAP: i64 = 1000;
+/// More than a time that goes on a little slower loses between two entries. Where the clock of Redis goes
+/// back, the time of the fleet stands still from one renewal to the next.
+const LEAP: i64 = 50;
 
 /// From this moment on the fleet was ahead by so many milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,7 @@ impl Calendar {
         Calendar { entries, _keeping: keeping }
     }
 
-    /// By this machine's clock, when the time of the fleet leapt.
+    /// By this machine's clock, when the time of the fleet leapt or stood still.
     pub fn leaps(&self) -> Vec<Timestamp> {
         leaps(&self.entries.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -55,7 +55,7 @@ pub struct Loss {
 pub struct Evidence {
     /// Records whose id does not say when their unit was last seen.
     pub misnamed: Vec<Finding>,
-    /// When the time of the fleet leapt.
+    /// When the time of the fleet leapt or stood still.
     pub leaps: Vec<Timestamp>,
     pub devices: Vec<Device>,
     pub records: Vec<OfflineRecord>,

@@ -49,6 +49,12 @@
 //! several connections share the fleet, the least of them counts, and what one of them loses when it
 //! ends is blind time of all: see [`engine::ear`].
 //!
+//! # What units tell of themselves
+//! A kind may name fields of its messages as metrics. [`intake`] takes them while it reads, lets the
+//! newest of each wait for a moment and writes them beside the road of heartbeats, which they never hold
+//! up. The engine keeps them with the unit ([`engine::DataStore`]); [`http`] shows them, read page by page
+//! while they are written. They decide nothing.
+//!
 //! # Several instances
 //! There is no leader. Each holds a lease in the engine ([`engine::Lease`]) and works out from those of
 //! all which partitions are its own ([`engine::Ownership`]). It sweeps, tells and shows those. What is

@@ -82,7 +82,9 @@ impl World {
             http.listen = "{listen}"
             http.count_by_labels = ["site"]
             route = {{ receivers = ["hook"], group_wait = "0s", group_interval = "1s" }}
-            kind = [{{ name = "detector", topics = ["units/{{site}}/{{unit}}/heartbeat"], timeout = "1s" }}]
+            kind = [{{ name = "detector", topics = ["units/{{site}}/{{unit}}/heartbeat"], timeout = "1s", metric = [
+                {{ name = "detector_battery", pointer = "/battery", type = "gauge", help = "Charge in percent." }},
+            ] }}]
             receiver = [{{ name = "hook", type = "webhook", url = "{}" }}]
             "#,
             redis.port(),

@@ -5,13 +5,15 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT_ENCODING, ALLOW, CONTENT_ENCODING, CONTENT_TYPE, WWW_AUTHENTICATE};
+use reqwest::header::{ACCEPT, ACCEPT_ENCODING, ALLOW, CONTENT_ENCODING, CONTENT_TYPE, WWW_AUTHENTICATE};
 use reqwest::{Client, Method, Response};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::roll::{HearingConfig, Rules};
 use rollcall::engine::roster::View;
-use rollcall::engine::{Mirror, Ownership, Roll, UnitStore};
+use rollcall::engine::{
+    Catalogue, DataStore, Metric, MetricType, Mirror, Ownership, Reading, Roll, Roster, UnitStore,
+};
 use rollcall::http::{self, Config, Role, Shown, Token, UnitMetrics};
 use rollcall::presence::{
     Declared, Heartbeat, Interval, Kind, KindRules, Labels, Override, Policy, Registration, Unit,
@@ -55,12 +57,17 @@ impl Fleet {
     }
 
     async fn start_with(tokens: Vec<Token>, unit_metrics: UnitMetrics) -> Fleet {
+        Fleet::start_limited(tokens, unit_metrics, 1_000_000).await
+    }
+
+    async fn start_limited(tokens: Vec<Token>, unit_metrics: UnitMetrics, unit_metrics_limit: u64) -> Fleet {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let clock = Clock::by_hand(NOON);
         let dir = tempfile::tempdir().unwrap();
         let (redis, engine) = private::engine(dir.path()).await;
         let rules = rules();
-        let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+        let mirror = Mirror::new(rules.clone(), engine.partitions()).with_labels(&["site".to_owned()]);
+        let mirror = Arc::new(mirror);
         let telemetry = Arc::new(Telemetry::new(&clock));
         let config = HearingConfig { gap: 3 * SECOND, settle: 300 * SECOND, tell: 300 * SECOND };
         let news = Arc::new(Notify::new());
@@ -74,10 +81,11 @@ impl Fleet {
             engine: engine.clone(),
             roll: roll.clone(),
             mirror: mirror.clone(),
+            metrics: Arc::new(Catalogue::new([(rules_of("detector").kind, metrics())])),
             telemetry: telemetry.clone(),
             clock: clock.clone(),
         };
-        let config = Config { listen, tokens, unit_metrics };
+        let config = Config { listen, tokens, unit_metrics, unit_metrics_limit };
         let server = tokio::spawn(http::serve(config, listener, shown, stop.clone()));
         let client = Client::builder().no_proxy().build().unwrap();
         let url = format!("http://{listen}");
@@ -110,6 +118,21 @@ impl Fleet {
         self.roll.hear(&beats, now).await.unwrap();
     }
 
+    /// A heartbeat of a unit at that site.
+    async fn hear_at(&self, site: &str, unit: &str) {
+        let labels = Labels::from([("site".to_owned(), site.to_owned())]);
+        let declared = Declared { labels, ..Declared::default() };
+        let now = self.clock.now();
+        let beat = Heartbeat { unit: the(unit), at: now, not_before: None, declared };
+        self.roll.hear(&[beat], now).await.unwrap();
+    }
+
+    /// A unit tells something of itself.
+    async fn tell(&self, unit: &str, metric: &str, value: &str) {
+        let reading = Reading { unit: &the(unit), metric, at: self.clock.now(), value };
+        self.engine.keep_values(&[reading]).await.unwrap();
+    }
+
     /// That much later, all of it heard, and the units were looked at.
     async fn pass(&self, span: Duration, units: &[&str]) {
         let end = self.clock.now() + span;
@@ -128,6 +151,27 @@ impl Fleet {
             self.mirror.finish(mark, self.clock.now());
         }
     }
+}
+
+/// What detectors tell of themselves.
+fn metrics() -> Vec<Metric> {
+    let metric = |name: &str, metric_type, unit: &str| Metric {
+        name: name.to_owned(),
+        pointer: vec!["any".to_owned()],
+        metric_type,
+        help: format!("Of a detector: {name}."),
+        unit: unit.to_owned(),
+        label: "version".to_owned(),
+    };
+    vec![
+        metric("detector_firmware_info", MetricType::Info, ""),
+        metric("detector_battery_volts", MetricType::Gauge, "volts"),
+        metric("detector_alarms_total", MetricType::Counter, ""),
+    ]
+}
+
+fn rules_of(kind: &str) -> KindRules {
+    rules()[&kind.parse::<Kind>().unwrap()].clone()
 }
 
 fn rules() -> Arc<Rules> {
@@ -228,7 +272,8 @@ async fn each_unit_has_two_series_with_the_samples_of_a_family_together() {
     assert_eq!(response.headers()[CONTENT_TYPE], "text/plain; version=0.0.4; charset=utf-8");
     let text = response.text().await.unwrap();
     assert_promtool_accepts(&text);
-    let mut lines: Vec<&str> = text.lines().collect();
+    let mut lines: Vec<&str> = text.lines().filter(|line| line.contains("rollcall_unit_up")).collect();
+    lines.extend(text.lines().filter(|line| line.contains("rollcall_unit_last_seen")));
     lines[2..5].sort();
     lines[7..].sort();
     assert_eq!(
@@ -245,6 +290,9 @@ async fn each_unit_has_two_series_with_the_samples_of_a_family_together() {
             r#"rollcall_unit_last_seen_timestamp_seconds{kind="meter",unit="say \"hé\" \\ \\n"} 1772366400.000"#,
         ]
     );
+    for (line, count) in [("rollcall_unit_metrics_truncated 0", 1), ("rollcall_unit_values_read 1", 1)] {
+        assert_eq!(text.lines().filter(|other| *other == line).count(), count, "{line}");
+    }
 }
 
 #[tokio::test]
@@ -307,16 +355,283 @@ async fn large() -> Fleet {
 }
 
 #[tokio::test]
-async fn the_list_is_written_for_four_clients_at_a_time_and_no_longer_when_they_are_gone() {
+async fn a_shard_is_written_for_one_client_at_a_time_and_no_longer_when_it_is_gone() {
     let fleet = large().await;
-    let mut readers = Vec::new();
-    for _ in 0..4 {
-        readers.push(fleet.get("/metrics/units").await);
+    let first = fleet.get("/metrics/units?shard=0&shards=2").await;
+    let other = fleet.get("/metrics/units?shard=1&shards=2").await;
+    assert_eq!([first.status().as_u16(), other.status().as_u16()], [200, 200], "each shard for one");
+    // Who comes in between is refused after a while, or answered when the place is free.
+    assert_problem(fleet.get("/metrics/units?shard=0&shards=2").await, 503).await;
+    let waiting = fleet.get("/metrics/units?shard=0&shards=2");
+    let (waited, ()) = tokio::join!(waiting, async { drop(first) });
+    assert_eq!(waited.status(), 200);
+    drop(other);
+    let freed = async { while fleet.get("/metrics/units?shard=1&shards=2").await.status() != 200 {} };
+    tokio::time::timeout(PATIENCE, freed).await.expect("its place becomes free");
+}
+
+#[tokio::test]
+async fn each_unit_is_in_one_shard() {
+    let fleet = Fleet::start().await;
+    let units: Vec<String> = (0..50).map(|number| format!("meter:{number}")).collect();
+    fleet.hear(&units.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let mut all = Vec::new();
+    for shard in 0..2 {
+        let text = fleet.text(&format!("/metrics/units?shard={shard}&shards=2")).await;
+        let up = samples(&text, "rollcall_unit_up{");
+        assert!(up.len() > 10, "shard {shard} has {}", up.len());
+        assert_eq!(samples(&text, "rollcall_unit_last_seen_timestamp_seconds{").len(), up.len());
+        all.extend(up.into_iter().map(str::to_owned));
     }
-    assert_problem(fleet.get("/metrics/units").await, 503).await;
-    drop(readers);
-    let freed = async { while fleet.get("/metrics/units").await.status() != 200 {} };
-    tokio::time::timeout(PATIENCE, freed).await.expect("the places become free");
+    let text = fleet.text("/metrics/units").await;
+    let mut whole = samples(&text, "rollcall_unit_up{");
+    whole.sort();
+    all.sort();
+    assert_eq!(all, whole);
+}
+
+#[tokio::test]
+async fn units_are_chosen_by_kind_and_by_a_label_that_they_are_counted_by() {
+    let fleet = Fleet::start().await;
+    fleet.hear_at("north", "detector:1").await;
+    fleet.hear_at("south", "detector:2").await;
+    fleet.hear_at("north", "meter:1").await;
+    fleet.hear(&["meter:2"]).await;
+    for unit in ["detector:1", "detector:2"] {
+        fleet.tell(unit, "detector_battery_volts", "3.6").await;
+    }
+    for (query, up, volts) in [
+        ("", 4, 2),
+        ("?kind=meter", 2, 0),
+        ("?kind=detector&label=site=south", 1, 1),
+        ("?label=site=north", 2, 1),
+        ("?label=site=nowhere", 0, 0),
+        ("?label=site%3Dnorth&mode=offline", 0, 0),
+        ("?mode=off", 0, 0),
+    ] {
+        let text = fleet.text(&format!("/metrics/units{query}")).await;
+        assert_eq!(samples(&text, "rollcall_unit_up{").len(), up, "{query}");
+        assert_eq!(samples(&text, "detector_battery_volts{").len(), volts, "{query}");
+    }
+    for (query, word) in [
+        ("kind=lamp", "lamp"),
+        ("label=site", "name=value"),
+        ("label=floor=3", "http.count_by_labels"),
+        ("shard=2&shards=2", "from 0"),
+        ("shard=0&shards=3", "engine.partitions"),
+        ("shard=0", "belong together"),
+    ] {
+        let problem = assert_problem(fleet.get(&format!("/metrics/units?{query}")).await, 400).await;
+        assert!(problem["detail"].as_str().unwrap().contains(word), "{query}: {problem}");
+    }
+}
+
+#[tokio::test]
+async fn units_beyond_the_limit_are_left_out_and_counted() {
+    let fleet = Fleet::start_limited(Vec::new(), UnitMetrics::All, 3).await;
+    fleet.hear(&["detector:1", "detector:2", "meter:1", "meter:2", "meter:3"]).await;
+    for (query, shown, left_out) in [("", 3, 2), ("?kind=meter", 3, 0), ("?kind=detector", 2, 0)] {
+        let text = fleet.text(&format!("/metrics/units{query}")).await;
+        for family in ["rollcall_unit_up{", "rollcall_unit_last_seen_timestamp_seconds{"] {
+            assert_eq!(samples(&text, family).len(), shown, "{query} {family}");
+        }
+        let line = format!("rollcall_unit_metrics_truncated {left_out}");
+        assert_eq!(samples(&text, "rollcall_unit_metrics_truncated"), [line], "{query}");
+    }
+}
+
+#[tokio::test]
+async fn who_asks_for_openmetrics_gets_it() {
+    let fleet = Fleet::start().await;
+    fleet.hear(&["detector:1"]).await;
+    fleet.tell("detector:1", "detector_alarms_total", "7").await;
+    fleet.tell("detector:1", "detector_firmware_info", "v1").await;
+    fleet.tell("detector:1", "detector_battery_volts", "3.6").await;
+    for page in ["/metrics/units", "/probe?unit=detector:1"] {
+        let request = fleet.client.get(format!("{}{page}", fleet.url));
+        let response = request.header(ACCEPT, "application/openmetrics-text").send().await.unwrap();
+        let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        assert_eq!(response.headers()[CONTENT_TYPE], content_type);
+        let text = response.text().await.unwrap();
+        assert!(text.ends_with("\n# EOF\n"), "{text}");
+        for line in [
+            "# TYPE detector_alarms counter",
+            r#"detector_alarms_total{kind="detector",unit="1"} 7"#,
+            "# TYPE detector_firmware info",
+            r#"detector_firmware_info{kind="detector",unit="1",version="v1"} 1"#,
+            "# UNIT detector_battery_volts volts",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_units_tell_of_themselves_is_shown_and_leaves_with_them() {
+    let fleet = Fleet::start().await;
+    fleet.fill();
+    fleet.hear(&["detector:1", r#"detector:"2""#, "detector:3"]).await;
+    fleet.tell("detector:1", "detector_battery_volts", "3.6").await;
+    fleet.tell("detector:1", "detector_firmware_info", "v1 \"a\"").await;
+    fleet.tell(r#"detector:"2""#, "detector_battery_volts", "-2").await;
+    fleet.tell("detector:3", "detector_battery_volts", "of another type once").await;
+    let text = fleet.text("/metrics/units").await;
+    assert_promtool_accepts(&text);
+    let mut volts = samples(&text, "detector_battery_volts{");
+    volts.sort();
+    assert_eq!(
+        volts,
+        [
+            r#"detector_battery_volts{kind="detector",unit="1"} 3.6"#,
+            r#"detector_battery_volts{kind="detector",unit="\"2\""} -2"#,
+        ]
+    );
+    let firmware = [r#"detector_firmware_info{kind="detector",unit="1",version="v1 \"a\""} 1"#];
+    assert_eq!(samples(&text, "detector_firmware_info{"), firmware);
+
+    let at = "2026-03-01T12:00:00.000Z";
+    let told = json!({
+        "detector_battery_volts": { "value": 3.6, "at": at },
+        "detector_firmware_info": { "value": "v1 \"a\"", "at": at },
+    });
+    assert_eq!(fleet.json("/api/v1/units/detector/1").await["values"], told);
+
+    fleet.roll.retire(&the("detector:1"), fleet.clock.now()).await.unwrap();
+    let text = fleet.text("/metrics/units").await;
+    assert_eq!(samples(&text, "detector_battery_volts{").len(), 1);
+    assert_eq!(samples(&text, "detector_firmware_info{"), [""; 0]);
+}
+
+#[tokio::test]
+async fn values_that_a_crash_left_behind_are_nobodys_and_go_when_they_are_met() {
+    let mut fleet = Fleet::start().await;
+    fleet.fill();
+    fleet.hear(&["detector:1", "detector:gone"]).await;
+    for unit in ["detector:1", "detector:gone"] {
+        fleet.tell(unit, "detector_battery_volts", "3.6").await;
+    }
+    // As if it had been removed, and a crash had come before its values were.
+    let url = format!("redis://127.0.0.1:{}/", fleet.redis.port());
+    let mut other = redis::Client::open(url).unwrap().get_connection().unwrap();
+    let pages: Vec<String> = redis::cmd("KEYS").arg("*:facts:*").query(&mut other).unwrap();
+    for page in pages {
+        redis::cmd("HDEL").arg(page).arg("detector:gone").exec(&mut other).unwrap();
+    }
+    fleet.mirror.keep(|_| false);
+    fleet.mirror.keep(|_| true);
+    fleet.hear(&["detector:1"]).await;
+    let values = async || {
+        let text = fleet.text("/metrics/units").await;
+        assert_eq!(samples(&text, "detector_battery_volts{").len(), 1, "{text}");
+        fleet.engine.values(&the("detector:gone"), &["detector_battery_volts"]).await.unwrap()
+    };
+    assert_ne!(values().await, [None], "before all units were read nobody is nobody");
+    fleet.fill();
+    fleet.hear(&["detector:1"]).await;
+    let gone = async { while values().await != [None] {} };
+    tokio::time::timeout(PATIENCE, gone).await.expect("they go");
+    fleet.redis.kill();
+    let text = fleet.text("/metrics/units").await;
+    assert_eq!(samples(&text, "rollcall_unit_up{").len(), 1, "presence is shown without the engine");
+    assert_eq!(samples(&text, "rollcall_unit_values_read"), ["rollcall_unit_values_read 0"]);
+}
+
+#[tokio::test]
+async fn one_unit_is_probed_by_name_whoever_owns_it() {
+    let fleet = Fleet::start().await;
+    fleet.mirror.keep(|_| false);
+    fleet.hear(&["detector:a 1"]).await;
+    fleet.tell("detector:a 1", "detector_battery_volts", "3.6").await;
+    for unit in ["detector:a%201", "detector/a%201"] {
+        let text = fleet.text(&format!("/probe?unit={unit}")).await;
+        assert_promtool_accepts(&text);
+        for line in [
+            r#"rollcall_unit_up{kind="detector",unit="a 1"} 1"#,
+            r#"rollcall_unit_last_seen_timestamp_seconds{kind="detector",unit="a 1"} 1772366400.000"#,
+            r#"rollcall_unit_deadline_timestamp_seconds{kind="detector",unit="a 1"} 1772366520.000"#,
+            r#"rollcall_unit_state{kind="detector",unit="a 1",state="online"} 1"#,
+            r#"rollcall_unit_state{kind="detector",unit="a 1",state="offline"} 0"#,
+            r#"detector_battery_volts{kind="detector",unit="a 1"} 3.6"#,
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
+    }
+    fleet.pass(121 * SECOND, &["detector:a 1"]).await;
+    let text = fleet.text("/probe?unit=detector:a%201").await;
+    assert!(text.contains(r#"rollcall_unit_up{kind="detector",unit="a 1"} 0"#), "{text}");
+    for (query, status) in [("unit=detector:2", 404), ("unit=lamp:2", 404), ("unit=2", 400), ("", 400)] {
+        assert_problem(fleet.get(&format!("/probe?{query}")).await, status).await;
+    }
+}
+
+#[tokio::test]
+async fn the_targets_are_every_instance_that_says_where_it_is_and_each_shard_of_it() {
+    let fleet = Fleet::start().await;
+    fleet.engine.announce("one", "10.0.0.1:8080", 100 * SECOND).await.unwrap();
+    fleet.engine.announce("gone", "10.0.0.9:8080", 100 * SECOND).await.unwrap();
+    let path = "/api/v1/prometheus/targets";
+    let expected = json!([{
+        "targets": ["10.0.0.1:8080"],
+        "labels": { "__metrics_path__": "/metrics", "rollcall_instance": "one" },
+    }]);
+    assert_eq!(fleet.json(path).await, expected);
+    fleet.engine.announce("two", "10.0.0.2:8080", 100 * SECOND).await.unwrap();
+    let targets = fleet.json(&format!("{path}?shards=2")).await;
+    let shards: Vec<String> = targets
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|group| {
+            let label = |name: &str| group["labels"][name].as_str().unwrap().to_owned();
+            let (page, shard, of) =
+                (label("__metrics_path__"), label("__param_shard"), label("__param_shards"));
+            assert_eq!(label("shard"), shard);
+            format!("{} {page} {shard}/{of}", group["targets"][0].as_str().unwrap())
+        })
+        .collect();
+    assert_eq!(
+        shards,
+        [
+            "10.0.0.1:8080 /metrics/units 0/2",
+            "10.0.0.1:8080 /metrics/units 1/2",
+            "10.0.0.2:8080 /metrics/units 0/2",
+            "10.0.0.2:8080 /metrics/units 1/2",
+        ]
+    );
+    for shards in ["0", "3", "x"] {
+        assert_problem(fleet.get(&format!("{path}?shards={shards}")).await, 400).await;
+    }
+}
+
+#[tokio::test]
+async fn units_are_counted_by_label_at_the_moment_and_values_that_are_gone_leave() {
+    let fleet = Fleet::start().await;
+    fleet.hear(&["meter:2"]).await;
+    fleet.hear_at("north", "meter:1").await;
+    let by_site = |value: &str, state: &str, count: u64| {
+        format!("rollcall_units_by_label{{label=\"site\",state=\"{state}\",value=\"{value}\"}} {count}\n")
+    };
+    let text = fleet.text("/metrics").await;
+    assert!(text.contains(&by_site("north", "online", 1)), "{text}");
+    assert!(text.contains(&by_site("north", "offline", 0)));
+    fleet.hear_at("south", "meter:1").await;
+    let text = fleet.text("/metrics").await;
+    assert!(text.contains(&by_site("south", "online", 1)) && !text.contains("north"), "{text}");
+}
+
+#[tokio::test]
+async fn the_oldest_outage_is_that_of_the_unit_that_was_heard_least_lately() {
+    let fleet = Fleet::start().await;
+    let oldest =
+        |text: &str| samples(text, "rollcall_oldest_outage_timestamp_seconds{kind=\"detector\"}").concat();
+    assert!(oldest(&fleet.text("/metrics").await).ends_with("} 0"));
+    fleet.hear(&["detector:1"]).await;
+    fleet.clock.advance(SECOND);
+    fleet.hear(&["detector:2"]).await;
+    fleet.pass(130 * SECOND, &["detector:1", "detector:2"]).await;
+    assert!(oldest(&fleet.text("/metrics").await).ends_with("} 1772366400"));
+    fleet.hear(&["detector:1"]).await;
+    assert!(oldest(&fleet.text("/metrics").await).ends_with("} 1772366401"));
 }
 
 #[tokio::test]
@@ -408,7 +723,16 @@ async fn pages_need_a_known_token_where_tokens_are_configured_but_probes_do_not(
     let token = Token { name: "grafana".to_owned(), sha256, role: Role::Viewer };
     let other = Token { name: "other".to_owned(), sha256: [7; 32], role: Role::Admin };
     let fleet = Fleet::start_with(vec![other, token], UnitMetrics::All).await;
-    let pages = ["/", "/metrics", "/metrics/units", "/api/v1/records", "/api/v1/units/meter/1", "/nowhere"];
+    let pages = [
+        "/",
+        "/metrics",
+        "/metrics/units",
+        "/probe?unit=meter:1",
+        "/api/v1/prometheus/targets",
+        "/api/v1/records",
+        "/api/v1/units/meter/1",
+        "/nowhere",
+    ];
     for page in pages {
         let response = fleet.get(page).await;
         assert_eq!(response.headers()[WWW_AUTHENTICATE], "Bearer", "{page}");
@@ -431,13 +755,18 @@ async fn pages_need_a_known_token_where_tokens_are_configured_but_probes_do_not(
 async fn an_address_that_others_reach_is_not_served_without_a_token() {
     let fleet = Fleet::start().await;
     let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.unwrap();
-    let config =
-        Config { listen: listener.local_addr().unwrap(), tokens: Vec::new(), unit_metrics: UnitMetrics::All };
+    let config = Config {
+        listen: listener.local_addr().unwrap(),
+        tokens: Vec::new(),
+        unit_metrics: UnitMetrics::All,
+        unit_metrics_limit: 1,
+    };
     let shown = Shown {
         ownership: Ownership::of_everything(2),
         engine: fleet.engine.clone(),
         roll: fleet.roll.clone(),
         mirror: fleet.mirror.clone(),
+        metrics: Arc::default(),
         telemetry: fleet.telemetry.clone(),
         clock: fleet.clock.clone(),
     };
@@ -476,7 +805,13 @@ async fn whatever_goes_wrong_is_told_as_problem_details() {
         assert_problem(response, 405).await;
     }
     fleet.redis.kill();
-    for path in ["/api/v1/records", "/api/v1/records/detector:1:5", "/api/v1/units/detector/1"] {
+    for path in [
+        "/api/v1/records",
+        "/api/v1/records/detector:1:5",
+        "/api/v1/units/detector/1",
+        "/api/v1/prometheus/targets",
+        "/probe?unit=detector:1",
+    ] {
         assert_problem(fleet.get(path).await, 503).await;
     }
 }
@@ -570,6 +905,7 @@ async fn a_unit_is_shown_with_all_that_is_known_of_it() {
         "paused_until": "2026-03-01T12:01:00.000Z",
         "sleeps_until": null,
         "record": null,
+        "values": {},
     });
     assert_eq!(fleet.json("/api/v1/units/detector/1").await, expected);
     fleet.clock.advance(61 * SECOND);

@@ -22,11 +22,13 @@ use futures_util::future::{join_all, try_join_all};
 use tokio::sync::Notify;
 
 use super::declared::Declarations;
-use super::{Advance, Ear, Engine, Gap, LARGEST_STEP, Member, Mirror, Refresh, Result, partition_of};
+use super::{
+    Advance, Ear, Engine, Gap, LARGEST_STEP, Member, Mirror, Reading, Refresh, Result, partition_of,
+};
 use crate::clock::Timestamp;
 use crate::presence::{
     self, Change, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
-    Registration, Snapshot, Transition, Unit, Verdict,
+    Registration, Snapshot, Standing, Transition, Unit, Verdict,
 };
 use crate::telemetry::{Take, Telemetry};
 
@@ -156,6 +158,11 @@ impl Roll {
     /// Up to when a session that the broker keeps has heard, if that is known.
     pub async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
         self.engine.heard_by(client_id).await
+    }
+
+    /// Writes what units tell of themselves: see [`super::DataStore::keep_values`].
+    pub async fn keep_values(&self, readings: &[Reading<'_>]) -> Result<Vec<bool>> {
+        self.engine.keep_values(readings).await
     }
 
     /// A member of a shared subscription begins: see [`super::HearingStore::attend`].
@@ -339,6 +346,7 @@ impl Roll {
         let applied = self.engine.apply(changes).await?;
         let mut told = false;
         let mut foreign = Vec::new();
+        let mut gone = Vec::new();
         for ((seen, change), _) in changes.iter().zip(&applied).filter(|(_, applied)| **applied) {
             self.mirror.changed(seen, change);
             if !self.mirror.keeps(partition_of(&seen.unit, self.engine.partitions())) {
@@ -348,6 +356,9 @@ impl Roll {
                 self.tell(record);
                 told = true;
             }
+            if change.facts.as_ref().is_none_or(|facts| matches!(facts.standing, Standing::Retired(_))) {
+                gone.push(seen.unit.clone());
+            }
         }
         if told {
             self.news.notify_one();
@@ -356,6 +367,12 @@ impl Roll {
         // with its next round that reads everything.
         if !foreign.is_empty()
             && let Err(error) = self.engine.note(&foreign).await
+        {
+            self.telemetry.engine_up(Some(&error));
+        }
+        // Nobody shows the values of a unit that is gone; whoever meets them removes them, too.
+        if !gone.is_empty()
+            && let Err(error) = self.engine.forget_values(&gone).await
         {
             self.telemetry.engine_up(Some(&error));
         }

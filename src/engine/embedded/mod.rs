@@ -19,6 +19,7 @@ use crate::telemetry::Telemetry;
 
 mod beats;
 mod config;
+mod data;
 mod database;
 mod deliveries;
 mod directory;

@@ -187,8 +187,3 @@ fn find(program: &str) -> PathBuf {
         .find(|path| path.is_file())
         .unwrap_or_else(|| program.into())
 }
-
-/// Whether a program can be found.
-pub fn is_installed(program: &str) -> bool {
-    find(program).is_file()
-}

@@ -26,6 +26,10 @@ mod pages;
 mod rest;
 mod six_thousand;
 
+/// As in the program itself.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Every benchmark, in the order in which they run.
 const BENCHMARKS: [&str; 8] =
     ["engine", "ingest", "lateness", "mass", "six_thousand", "rest", "pages", "growth"];

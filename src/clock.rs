@@ -132,6 +132,11 @@ impl Clock {
         }
     }
 
+    /// The machine's own clock, for an engine that has none but this to tell the time by.
+    pub fn machine() -> Timestamp {
+        Timestamp::from_millis(read_system_clock())
+    }
+
     /// Follows the engine's clock, which told `theirs` at some moment of the `took` before now. Does
     /// nothing to a clock that is kept by hand.
     pub fn lead(&self, theirs: Timestamp, took: Duration) {
@@ -143,7 +148,7 @@ impl Clock {
     /// How far the machine's own clock is from this one, and whether it is ahead. Nothing depends on
     /// it, and somebody who reads logs should know.
     pub fn machine_is_off(&self) -> (Duration, bool) {
-        let (now, machine) = (self.now(), Timestamp::from_millis(read_system_clock()));
+        let (now, machine) = (self.now(), Clock::machine());
         (machine.since(now).max(now.since(machine)), machine > now)
     }
 

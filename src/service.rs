@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::broker::Broker;
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, EngineConfig};
+use crate::engine::embedded::EmbeddedEngine;
 use crate::engine::redis::RedisEngine;
 use crate::engine::{Engine, EngineError, Lease, Mirror, Roll, Walk, examination};
 use crate::expiry::Expiry;
@@ -65,7 +66,7 @@ pub async fn run(mut config: Config, stop: CancellationToken) -> anyhow::Result<
     loops.run(&stop).await
 }
 
-/// Connects to the engine and takes the lease of this instance; from then on the clock is the fleet's.
+/// Opens the engine and takes the lease of this instance; from then on the clock is the fleet's.
 async fn begin(
     config: &Config,
     clock: &Clock,
@@ -74,8 +75,7 @@ async fn begin(
     let mut failures = 0;
     loop {
         let begun = async {
-            let engine: Arc<dyn Engine> =
-                Arc::new(RedisEngine::connect(&config.engine, telemetry.clone()).await?);
+            let engine = open(&config.engine, telemetry.clone()).await?;
             let mut lease =
                 Lease::take(engine.clone(), clock.clone(), telemetry.clone(), &config.instance).await?;
             lease.announce(config.advertise.clone()).await?;
@@ -92,6 +92,13 @@ async fn begin(
             Err(refused) => return Err(refused.into()),
         }
     }
+}
+
+async fn open(config: &EngineConfig, telemetry: Arc<Telemetry>) -> Result<Arc<dyn Engine>, EngineError> {
+    Ok(match config {
+        EngineConfig::Redis(config) => Arc::new(RedisEngine::connect(config, telemetry).await?),
+        EngineConfig::Embedded(config) => Arc::new(EmbeddedEngine::open(config, telemetry).await?),
+    })
 }
 
 fn start(

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rollcall::alerting::ChannelConfig;
-use rollcall::config::{self, Config, ConfigError};
+use rollcall::config::{self, Config, ConfigError, EngineConfig};
 use rollcall::http::Role;
 use rollcall::presence::{Kind, Registry, TimeSource};
 
@@ -30,7 +30,7 @@ fn kind(name: &str) -> Kind {
 #[test]
 fn without_a_file_a_fleet_of_detectors_on_this_machine_is_watched() {
     let config = load("").unwrap();
-    assert_eq!(config.engine.url, "redis://127.0.0.1:6379/0");
+    assert_eq!(config.engine.to_string(), "redis://127.0.0.1:6379/0");
     assert_eq!(config.intake.url, "mqtt://127.0.0.1:1883");
     let topics = ["units/{unit}/heartbeat", "units/{unit}/data"];
     let expected: Vec<_> = topics.map(|topic| (topic.to_owned(), Some(kind("detector")))).into();
@@ -128,7 +128,7 @@ fn a_secret_is_never_shown_not_even_in_an_error_or_a_debug_line() {
 fn everything_that_makes_no_sense_is_told_at_once_under_the_name_of_its_option() {
     let text = r#"
         [engine]
-        type = "embedded"
+        path = "data"
         partitions = 0
         prefix = "a{b}"
         [mqtt]
@@ -189,8 +189,8 @@ fn everything_that_makes_no_sense_is_told_at_once_under_the_name_of_its_option()
         "broker.listen",
         "broker.max_packet",
         "engine.partitions",
+        "engine.path",
         "engine.prefix",
-        "engine.type",
         "expiry",
         "hearing.canary_period",
         "http.listen",
@@ -233,9 +233,12 @@ fn everything_that_makes_no_sense_is_told_at_once_under_the_name_of_its_option()
 #[test]
 fn what_is_planned_is_refused_with_not_yet_and_what_is_unknown_with_a_suggestion() {
     let cases = [
+        ("[engine]\npath = \"data\"", "engine.path: belongs to the embedded engine"),
+        ("[engine]\ntype = \"embedded\"\nurl = \"redis://a\"", "engine.url: belongs to the engine on Redis"),
+        ("[engine]\ntype = \"embedded\"\npath = \"\"", "engine.path: is empty"),
         (
-            "[engine]\ntype = \"embedded\"",
-            "engine.type: the embedded engine is not supported yet; use \"redis\"",
+            "[engine]\ntype = \"embedded\"\n[expiry]\nsweep = false",
+            "expiry.sweep: is all that finds silences with the embedded engine",
         ),
         ("[engine]\nurl = \"redis-sentinel://a\"", "engine.url: redis-sentinel:// is not supported yet"),
         ("[engine]\nurl = \"redis-cluster://a\"", "engine.url: redis-cluster:// is not supported yet"),
@@ -394,7 +397,7 @@ fn the_environment_wins_over_the_file_and_keeps_digits_text() {
         ("ROLLCALL_CONFIG", "somewhere.toml"),
     ];
     let config = with_variables(file, &variables).unwrap();
-    assert_eq!(config.engine.url, "redis://10.0.0.5:6379/1");
+    assert_eq!(config.engine.to_string(), "redis://10.0.0.5:6379/1");
     assert_eq!(config.intake.client_id, "0123");
     assert_eq!(config.intake.qos, 0);
     assert_eq!(config.intake.fields.ts, "time");
@@ -457,7 +460,8 @@ fn secrets_are_read_beside_the_file_without_their_newline() {
     std::fs::write(&file, text).unwrap();
     let config = config::load(Some(&file)).unwrap();
     assert_eq!(config.source.as_deref(), Some(file.as_path()));
-    assert_eq!(config.engine.password.as_deref(), Some("12345678"));
+    let EngineConfig::Redis(engine) = &config.engine else { panic!("{:?}", config.engine) };
+    assert_eq!(engine.password.as_deref(), Some("12345678"));
     assert_eq!(config.intake.credentials, Some(("rollcall".into(), "pass word".into())));
     let ChannelConfig::Webhook { secret, .. } = &config.alerting.receivers[0].channel else { panic!() };
     assert_eq!(secret.as_deref(), Some("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"));
@@ -517,4 +521,13 @@ fn what_works_and_is_probably_not_meant_is_a_warning() {
 fn a_file_that_was_named_and_is_not_there_is_an_error() {
     let told = config::load(Some(Path::new("/nowhere/rollcall.toml"))).unwrap_err().to_string();
     assert!(told.starts_with("/nowhere/rollcall.toml cannot be read: "), "{told}");
+}
+
+#[test]
+fn the_directory_of_an_embedded_fleet_lies_beside_the_file() {
+    let load = |text: &str| config::parse(text, Some(Path::new("/etc/rollcall/rollcall.toml")), []).unwrap();
+    let engine = load("[engine]\ntype = \"embedded\"").engine;
+    assert_eq!(engine.to_string(), "/etc/rollcall/rollcall-data");
+    let engine = load("[engine]\ntype = \"embedded\"\npath = \"/var/lib/rollcall\"").engine;
+    assert_eq!(engine.to_string(), "/var/lib/rollcall");
 }

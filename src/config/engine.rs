@@ -1,5 +1,6 @@
 //! Checks where the state of the fleet lives, how silence is found and how long records are kept.
 
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,27 +9,63 @@ use ::redis::IntoConnectionInfo;
 use super::file::{Engine, EngineType, Expiry, Records};
 use super::problem::{Problems, suggest};
 use super::{Span, secrets};
-use crate::engine::redis;
+use crate::engine::{embedded, redis};
 use crate::expiry;
 
 /// The longest time between two looks at the deadline index.
 const TICK: Duration = Duration::from_secs(1);
 const SCHEMES: [&str; 5] = ["redis", "rediss", "redis+unix", "redis-sentinel", "redis-cluster"];
 
-pub(super) fn engine(engine: &Engine, base: &Path, problems: &mut Problems) -> redis::Config {
-    if engine.engine == EngineType::Embedded {
-        problems.error("engine.type", "the embedded engine is not supported yet; use \"redis\"");
-    } else if !engine.path.is_empty() {
-        problems.error("engine.path", "belongs to the embedded engine, which is not supported yet");
-    } else {
-        address(engine, problems);
+/// Where the state of the fleet lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineConfig {
+    /// On Redis.
+    Redis(redis::Config),
+    /// In a directory of this machine.
+    Embedded(embedded::Config),
+}
+
+/// Where it is, without a password that may stand there.
+impl fmt::Display for EngineConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EngineConfig::Redis(config) => config.fmt(f),
+            EngineConfig::Embedded(config) => config.fmt(f),
+        }
     }
-    prefix(&engine.prefix, problems);
-    redis::Config {
-        url: engine.url.clone(),
-        password: secrets::read("engine.password_file", &engine.password_file, base, problems),
-        prefix: engine.prefix.clone(),
-        partitions: problems.number("engine.partitions", engine.partitions, 1, 1024),
+}
+
+pub(super) fn engine(engine: &Engine, base: &Path, problems: &mut Problems) -> EngineConfig {
+    let partitions = problems.number("engine.partitions", engine.partitions, 1, 1024);
+    let usual = Engine::default();
+    match engine.engine {
+        EngineType::Redis => {
+            if engine.path != usual.path {
+                problems.error("engine.path", "belongs to the embedded engine; write type = \"embedded\"");
+            }
+            address(engine, problems);
+            prefix(&engine.prefix, problems);
+            EngineConfig::Redis(redis::Config {
+                url: engine.url.clone(),
+                password: secrets::read("engine.password_file", &engine.password_file, base, problems),
+                prefix: engine.prefix.clone(),
+                partitions,
+            })
+        }
+        EngineType::Embedded => {
+            let of_redis = [
+                ("engine.url", engine.url != usual.url),
+                ("engine.password_file", engine.password_file != usual.password_file),
+                ("engine.prefix", engine.prefix != usual.prefix),
+            ];
+            for (option, _) in of_redis.into_iter().filter(|(_, is_set)| *is_set) {
+                problems.error(option, "belongs to the engine on Redis; the embedded engine has a path");
+            }
+            if engine.path.is_empty() {
+                problems.error("engine.path", "is empty; name a directory on a disk of this machine");
+            }
+            EngineConfig::Embedded(embedded::Config { path: base.join(&engine.path), partitions })
+        }
     }
 }
 
@@ -64,8 +101,10 @@ fn prefix(prefix: &str, problems: &mut Problems) {
     }
 }
 
-pub(super) fn expiry(expiry: &Expiry, problems: &mut Problems) -> expiry::Config {
-    if !expiry.sweep && !expiry.hints {
+pub(super) fn expiry(expiry: &Expiry, engine: &EngineConfig, problems: &mut Problems) -> expiry::Config {
+    if !expiry.sweep && matches!(engine, EngineConfig::Embedded(_)) {
+        problems.error("expiry.sweep", "is all that finds silences with the embedded engine; leave it on");
+    } else if !expiry.sweep && !expiry.hints {
         problems.error("expiry", "without sweep and without hints no silence is ever found; leave one on");
     } else if !expiry.sweep {
         problems

@@ -74,7 +74,7 @@ section! {
         password_file: String = String::new(),
         prefix: String = "rollcall".into(),
         partitions: u16 = 16,
-        path: String = String::new(),
+        path: String = "rollcall-data".into(),
     }
 }
 

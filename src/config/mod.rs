@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::engine::Catalogue;
 use crate::engine::roll::{HearingConfig, Rules};
-use crate::engine::{Catalogue, redis};
 use crate::{alerting, broker, deadman, expiry, http, intake};
 
 mod data;
@@ -33,6 +33,7 @@ mod span;
 mod watcher;
 mod within;
 
+pub use engine::EngineConfig;
 pub use file::LogFormat;
 pub use problem::{ConfigError, Problem};
 pub use span::Span;
@@ -52,7 +53,7 @@ pub struct Config {
     /// The name of this instance among those that serve the fleet.
     pub instance: String,
     /// Where the state of the fleet lives.
-    pub engine: redis::Config,
+    pub engine: EngineConfig,
     /// The broker within the process, if one is wanted.
     pub broker: Option<broker::Config>,
     /// From where heartbeats come.
@@ -143,7 +144,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
     let (intake, rules) = fleet::fleet(&file, base, &mut problems);
     let metrics = Arc::new(data::catalogue(&file.kind, &mut problems));
     let hearing = fleet::hearing(&file.hearing, &mut problems);
-    let expiry = engine::expiry(&file.expiry, &mut problems);
+    let expiry = engine::expiry(&file.expiry, &engine, &mut problems);
     let alerting = receivers::alerting(&file, base, &mut problems);
     let http = shown::http(&file.http, base, &mut problems);
     let advertise = shown::advertise(&file.http, &mut problems);

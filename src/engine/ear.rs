@@ -16,7 +16,11 @@
 
 use std::time::Duration;
 
-use crate::presence::Interval;
+use crate::presence::{Interval, LONGEST_TIMEOUT};
+
+/// How long a blind interval is of use: to a silence that may be as long as the longest timeout
+/// twice over, once allowed, once grace.
+pub(super) const USEFUL: Duration = Duration::from_secs(2 * LONGEST_TIMEOUT.as_secs());
 
 /// A connection that hears, and how much its canaries prove.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,9 +6,18 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Engine;
+use super::{Engine, Warning};
 use crate::clock::Clock;
 use crate::telemetry::{Ailment, Telemetry};
+
+/// What a look at an engine found on which the service may run one day.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// What it is, such as `Redis 7.0.15`.
+    pub server: String,
+    /// What is wrong with it.
+    pub warnings: Vec<Warning>,
+}
 
 const EVERY: Duration = Duration::from_secs(60);
 

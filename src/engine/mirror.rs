@@ -35,7 +35,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Change, KeyChange, Kind, KindRules, Snapshot, Standing, Unit};
 
 mod held;
-mod names;
+pub(super) mod names;
 mod policies;
 mod row;
 mod shard;

@@ -45,10 +45,13 @@ use crate::telemetry::Ailment;
 pub mod data;
 pub mod declared;
 pub mod ear;
+pub mod embedded;
 pub mod encoding;
 pub mod examination;
+mod json;
 pub mod lease;
 pub mod mirror;
+mod notification;
 mod partition;
 pub mod redis;
 pub mod roll;
@@ -255,7 +258,10 @@ pub trait AlertStore: Send + Sync {
     /// Lets every member join its group, for a notification at the pace given. A member that has
     /// joined before, in this form or a later one, changes nothing, also after it was sent. A
     /// return that comes before its silence was told takes it back: neither is told.
-    async fn join(&self, joins: &[Join], pace: Pace, now: Timestamp) -> Result<()>;
+    ///
+    /// A group that is due at once, that nobody waits in and that one member joins alone is sealed
+    /// with that, as by [`AlertStore::seal`]. Answers how many members were.
+    async fn join(&self, joins: &[Join], pace: Pace, receivers: &[String], now: Timestamp) -> Result<usize>;
 
     /// Removes entries of the outbox that were dealt with.
     async fn settle(&self, entries: &[Position]) -> Result<()>;
@@ -268,9 +274,9 @@ pub trait AlertStore: Send + Sync {
     /// When the next group of these partitions is due.
     async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;
 
-    /// Hands out deliveries of a receiver that are due in these partitions, at most `limit`, and keeps
-    /// them from everybody else until `until`. Deliveries of one group come one after the other, in
-    /// order.
+    /// Hands out deliveries of a receiver that are due in these partitions, at most `limit`, those of
+    /// the first partitions first, and keeps them from everybody else until `until`. Deliveries of
+    /// one group come one after the other, in order.
     async fn lease(
         &self,
         partitions: &[u16],

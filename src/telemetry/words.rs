@@ -117,6 +117,8 @@ words! {
         EvictionPossible => "eviction_possible",
         /// A restart loses what it holds.
         PersistenceOff => "persistence_off",
+        /// The disk that it writes to has little room left.
+        DiskNearlyFull => "disk_nearly_full",
         /// It does not tell when keys expire.
         NotificationsOff => "notifications_off",
         /// Its clock and ours are apart.

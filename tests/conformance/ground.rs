@@ -13,6 +13,10 @@ pub trait Ground: Sized {
     /// One more way in, as another instance would have it.
     async fn engine(&self) -> Arc<dyn Engine>;
 
+    /// Ends when all that was recorded up to now would outlive a crash. An engine that writes behind
+    /// comes to that by itself, within seconds.
+    async fn settle(&self);
+
     /// The engine is killed, without a word, and comes back.
     async fn crash(&mut self);
 

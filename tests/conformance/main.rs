@@ -4,7 +4,9 @@
 //! Time is simulated: no case waits for a deadline.
 
 mod alerts;
+mod crashes;
 mod data;
+mod embedded;
 mod ground;
 mod hearing;
 mod redis;
@@ -30,9 +32,17 @@ macro_rules! conformance {
 macro_rules! every_case {
     ($name:ident, $ground:ty) => {
         conformance! { $name, $ground:
-            units {
+            crashes {
                 promise_01_recorded_means_applied
+                promise_01_what_a_crash_loses_is_blind_time
+                promise_01_what_a_crash_loses_is_blind_time_however_short_and_however_soon
                 promise_01_what_a_crash_loses_is_no_transition
+                promise_02_a_crash_in_the_middle_of_a_storm_takes_nobody_twice_and_loses_nobody
+                promise_07_crashes_between_the_steps_of_telling_change_no_id
+                promise_11_a_crash_forgets_no_blind_time
+                a_crash_does_not_forget_who_attends_and_which_sessions_are_kept
+            }
+            units {
                 promise_02_each_silence_is_taken_by_exactly_one_caller
                 promise_03_taking_writes_record_and_outbox_in_one_step
                 promise_04_an_older_or_repeated_heartbeat_never_moves_a_deadline_back
@@ -74,6 +84,7 @@ macro_rules! every_case {
                 promise_07_joining_is_idempotent_also_after_it_was_sent
                 promise_07_a_return_that_comes_first_swallows_its_silence
                 promise_07_a_unit_that_returns_before_its_group_is_sealed_is_never_told
+                who_is_alone_in_a_group_that_is_due_does_not_wait
                 promise_08_delivered_is_never_leased_again
                 promise_12_the_silence_of_a_removed_unit_is_not_told_any_more
                 a_group_waits_and_keeps_its_distance
@@ -102,3 +113,4 @@ macro_rules! every_case {
 
 every_case!(on_redis, crate::redis::Single);
 every_case!(on_a_cluster_node, crate::redis::ClusterNode);
+every_case!(on_a_directory, crate::embedded::Directory);

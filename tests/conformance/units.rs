@@ -12,34 +12,6 @@ use crate::world::{HOUR, World};
 
 const MS: Duration = Duration::from_millis(1);
 
-pub async fn promise_01_recorded_means_applied<G: Ground>(mut world: World<G>) {
-    let units = world.units(1000);
-    world.hear_all(&units, world.at(0)).await;
-    world.hear_all(&units, world.at(7)).await;
-    world.ground.crash().await;
-    world.engine = world.ground.engine().await;
-    for seen in world.engine.read(&units).await.unwrap() {
-        assert_eq!(seen.alive, Some(world.at(7)), "{}", seen.unit);
-        assert_eq!(seen.facts.map(|facts| facts.standing), Some(Standing::Present));
-    }
-    assert_eq!(world.due(world.at(0) + 48 * HOUR).await.len(), 1000);
-}
-
-pub async fn promise_01_what_a_crash_loses_is_no_transition<G: Ground>(mut world: World<G>) {
-    let (gone, back) = (world.unit("gone"), world.unit("back"));
-    world.hear_all(&[gone.clone(), back.clone()], world.at(0)).await;
-    world.heard_until(world.hours(50)).await;
-    world.look(&gone, world.hours(49)).await;
-    world.look(&back, world.hours(49)).await;
-    world.hear(&back, world.hours(50)).await;
-    world.ground.crash().await;
-    world.engine = world.ground.engine().await;
-    let told: Vec<_> = world.told().await.into_iter().map(|r| (r.unit.to_string(), r.closed_by)).collect();
-    assert_eq!(told.len(), 3, "{told:?}");
-    assert!(told.contains(&("back".into(), Some(Closing::Return))));
-    assert_eq!(world.open_records().await.len(), 1);
-}
-
 pub async fn promise_02_each_silence_is_taken_by_exactly_one_caller<G: Ground>(world: World<G>) {
     let units = world.units(300);
     world.hear_all(&units, world.at(0)).await;

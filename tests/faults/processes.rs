@@ -8,9 +8,15 @@ use crate::world::{Plan, TIMEOUT, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
+on_both_engines! {
+    one_instance_that_is_killed_again_and_again_loses_nothing_and_says_nothing_twice
+    an_instance_that_is_frozen_for_longer_than_its_connections_live_goes_on
+}
+
 /// Instances are killed at moments of chance, one after the other, while the fleet lives.
-async fn kills(instances: usize, times: usize) {
-    let mut world = World::new(Plan::new(instances)).await;
+async fn kills(plan: Plan, times: usize) {
+    let instances = plan.instances;
+    let mut world = World::new(plan).await;
     world.live(3 * SECOND * times as u32);
     for _ in 0..times {
         world.pass_some(2 * SECOND).await;
@@ -24,19 +30,18 @@ async fn kills(instances: usize, times: usize) {
     world.rests().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn one_instance_that_is_killed_again_and_again_loses_nothing_and_says_nothing_twice() {
-    kills(1, 4).await;
+async fn one_instance_that_is_killed_again_and_again_loses_nothing_and_says_nothing_twice(plan: Plan) {
+    kills(plan, 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_instances_that_are_killed_in_turn_lose_nothing_and_say_nothing_twice() {
-    kills(3, 4).await;
+    kills(Plan::new(3), 4).await;
 }
 
 /// The first of them is frozen for longer than its connections and its lease live.
-async fn freezes(instances: usize) {
-    let mut world = World::new(Plan::new(instances)).await;
+async fn freezes(plan: Plan) {
+    let mut world = World::new(plan).await;
     world.live(3 * TIMEOUT);
     world.pass_some(SECOND).await;
     let mark = world.disturb();
@@ -47,14 +52,13 @@ async fn freezes(instances: usize) {
     world.rests().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_is_frozen_for_longer_than_its_connections_live_goes_on() {
-    freezes(1).await;
+async fn an_instance_that_is_frozen_for_longer_than_its_connections_live_goes_on(plan: Plan) {
+    freezes(plan).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_is_frozen_beside_others_brings_nobody_back_who_is_dead() {
-    freezes(3).await;
+    freezes(Plan::new(3)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ const TOLERATED_WASTE: usize = 64 * 1024;
 
 /// Names, by where they start and how long they are.
 #[derive(Default)]
-pub(super) struct Names {
+pub(in crate::engine) struct Names {
     text: String,
     wasted: usize,
 }

@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use redis::pipe;
-use serde::Deserialize;
 
 use super::topology::few_at_once;
-use super::units::{first_score, from_json, to_json};
+use super::units::first_score;
 use super::{RedisEngine, groups, outbox};
 use crate::clock::Timestamp;
+use crate::engine::json::{from_json, to_json};
+use crate::engine::notification::{Notification, silence};
 use crate::engine::{
-    AlertStore, Backlog, DeadLetter, Delivery, Entry, Group, Join, LARGEST_STEP, Pace, Position, Result,
+    AlertStore, Backlog, DeadLetter, Delivery, Entry, Join, LARGEST_STEP, Pace, Position, Result,
 };
-use crate::presence::{Interval, OfflineRecord};
 
 /// How many deliveries are ended in one script, within a millisecond or two.
 const FINISH_STEP: usize = 200;
@@ -28,8 +28,8 @@ impl AlertStore for RedisEngine {
         outbox::oldest(self, outboxes, limit).await
     }
 
-    async fn join(&self, joins: &[Join], pace: Pace, now: Timestamp) -> Result<()> {
-        groups::join(self, joins, pace, now).await
+    async fn join(&self, joins: &[Join], pace: Pace, receivers: &[String], now: Timestamp) -> Result<usize> {
+        groups::join(self, joins, pace, receivers, now).await
     }
 
     async fn settle(&self, entries: &[Position]) -> Result<()> {
@@ -53,24 +53,9 @@ impl AlertStore for RedisEngine {
         limit: usize,
     ) -> Result<Vec<Delivery>> {
         let limit = limit.min(LARGEST_STEP);
-        let mut pipe = pipe();
-        for partition in partitions {
-            let queue = self.keys.of(*partition, "queue", receiver);
-            pipe.zrangebyscore_limit_withscores(queue, "-inf", now.as_millis(), 0, limit as isize);
-        }
-        let due: Vec<Vec<(String, f64)>> = self.topology.send("queue", &pipe).await?;
-        let mut due: Vec<(f64, u16, String)> = partitions
-            .iter()
-            .zip(due)
-            .flat_map(|(partition, groups)| groups.into_iter().map(|(group, at)| (at, *partition, group)))
-            .collect();
-        due.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut taken: BTreeMap<u16, Vec<String>> = BTreeMap::new();
-        for (_, partition, group) in due.into_iter().take(limit) {
-            taken.entry(partition).or_default().push(group);
-        }
+        let due = self.queued(partitions, receiver, now, limit).await?;
         let steps =
-            taken.iter().map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
+            due.iter().map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
         let leased: Vec<Delivery> = few_at_once(steps.collect()).await?.into_iter().flatten().collect();
         self.leave_out_untold(receiver, leased, now).await
     }
@@ -133,41 +118,41 @@ impl AlertStore for RedisEngine {
     }
 }
 
-/// A notification as `seal.lua` writes it.
-#[derive(Deserialize)]
-struct Notification {
-    group: Group,
-    sealed_at: Timestamp,
-    offline: Vec<OfflineRecord>,
-    online: Vec<OfflineRecord>,
-    blind: Vec<Interval>,
-}
-
 /// How a delivery ended.
 struct Ending<'a> {
     delivery: &'a Delivery,
     letter: Option<DeadLetter>,
 }
 
-fn delivery(id: String, receiver: &str, told: Notification, attempt: &str) -> Delivery {
-    Delivery {
-        id,
-        receiver: receiver.to_owned(),
-        group: told.group,
-        sealed_at: told.sealed_at,
-        offline: told.offline,
-        online: told.online,
-        blind: told.blind,
-        attempt: attempt.parse().unwrap_or(u32::MAX),
-    }
-}
-
-/// One opening of a record, the same when it is closed. A record may be opened twice.
-fn silence(record: &OfflineRecord) -> String {
-    format!("{} {}", record.detected_at.as_millis(), record.id)
-}
-
 impl RedisEngine {
+    /// The groups of a receiver whose next attempt is due, at most `limit`: of as few partitions as
+    /// have that many, for what is of one partition is handed out, and later ended, in one step.
+    async fn queued(
+        &self,
+        partitions: &[u16],
+        receiver: &str,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(u16, Vec<String>)>> {
+        let queue = |partition: u16| self.keys.of(partition, "queue", receiver);
+        let mut counts = pipe();
+        for partition in partitions {
+            counts.zcount(queue(*partition), "-inf", now.as_millis());
+        }
+        let counts: Vec<usize> = self.topology.send("due_deliveries", &counts).await?;
+        let (mut room, mut chosen, mut groups) = (limit, Vec::new(), pipe());
+        for (&partition, count) in partitions.iter().zip(counts) {
+            let share = count.min(room);
+            if share > 0 {
+                room -= share;
+                chosen.push(partition);
+                groups.zrangebyscore_limit(queue(partition), "-inf", now.as_millis(), 0, share as isize);
+            }
+        }
+        let groups: Vec<Vec<String>> = self.topology.send("queue", &groups).await?;
+        Ok(chosen.into_iter().zip(groups).filter(|(_, groups)| !groups.is_empty()).collect())
+    }
+
     /// Nobody is handed these, or what follows them in their groups, before `at`.
     async fn put_off(
         &self,
@@ -194,19 +179,19 @@ impl RedisEngine {
     ) -> Result<Vec<Delivery>> {
         let mut script = self.scripts.lease.prepare_invoke();
         script.key(self.keys.of(partition, "queue", receiver));
+        script.key(self.keys.of(partition, "lanes", receiver));
         script.key(self.keys.in_partition(partition, "notifications"));
-        script.key(self.keys.in_partition(partition, "attempts"));
-        script.arg(now.as_millis()).arg(until.as_millis()).arg(receiver);
-        for group in groups {
-            script.key(self.keys.lane(partition, receiver, group)).arg(group);
-        }
+        script.arg(now.as_millis()).arg(until.as_millis()).arg(groups);
         let flat: Vec<String> = self.topology.run("lease", &script).await?;
         let mut deliveries = Vec::new();
         for leased in flat.chunks_exact(3) {
             let id = format!("{}.{receiver}", leased[0]);
             // One that cannot be read holds up its own group, and nobody else.
-            match from_json("a notification", &leased[2]) {
-                Ok(told) => deliveries.push(delivery(id, receiver, told, &leased[1])),
+            match from_json::<Notification>("a notification", &leased[2]) {
+                Ok(told) => {
+                    let attempt = leased[1].parse().unwrap_or(u32::MAX);
+                    deliveries.push(told.delivery(id, receiver, attempt));
+                }
                 Err(why) => tracing::error!(receiver, delivery = id, "nobody can be told: {why}"),
             }
         }
@@ -268,18 +253,24 @@ impl RedisEngine {
         now: Timestamp,
     ) -> Result<()> {
         let mut script = self.scripts.finish.prepare_invoke();
-        script.key(self.keys.of(partition, "queue", receiver));
-        for name in ["notifications", "owed", "attempts"] {
+        for name in ["queue", "lanes"] {
+            script.key(self.keys.of(partition, name, receiver));
+        }
+        for name in ["notifications", "owed"] {
             script.key(self.keys.in_partition(partition, name));
         }
         for name in ["dead", "letters", "untold"] {
             script.key(self.keys.of(partition, name, receiver));
         }
-        script.arg(now.as_millis()).arg(receiver);
-        for Ending { delivery, letter } in endings {
-            script.key(self.keys.lane(partition, receiver, &delivery.group.key));
+        script.arg(now.as_millis()).arg(endings.len());
+        for Ending { delivery, .. } in endings {
+            script.arg(&delivery.group.key);
+        }
+        for Ending { delivery, .. } in endings {
             let id = delivery.id.strip_suffix(receiver).and_then(|id| id.strip_suffix('.'));
-            script.arg(&delivery.group.key).arg(id.unwrap_or(&delivery.id));
+            script.arg(id.unwrap_or(&delivery.id));
+        }
+        for Ending { delivery, letter } in endings {
             match letter {
                 None => script.arg("").arg(0),
                 Some(letter) => script.arg(to_json(letter)?).arg(delivery.offline.len()),

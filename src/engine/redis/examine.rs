@@ -13,6 +13,7 @@ use super::keys::Keys;
 use super::topology::{Topology, classify};
 use super::{RedisEngine, check_partitions, found_fleet};
 use crate::clock::Timestamp;
+use crate::engine::examination::Condition;
 use crate::engine::{EngineError, Result, Warning};
 use crate::telemetry::Ailment;
 
@@ -24,15 +25,6 @@ const FARTHEST: Duration = Duration::from_millis(500);
 
 /// Detection does not depend on notifications.
 const MEANWHILE: &str = "Detection works by the deadline index meanwhile";
-
-/// What a look at a server found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
-    /// What it is, such as `Redis 7.0.15`.
-    pub server: String,
-    /// What is wrong with it.
-    pub warnings: Vec<Warning>,
-}
 
 /// What is read of a server in a look.
 struct Look {

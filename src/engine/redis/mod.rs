@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use redis::pipe;
 use tokio::sync::Notify;
 
+use super::examination::Condition;
 use super::{Engine, EngineError, Result, Warning};
 use crate::clock::Timestamp;
 use crate::presence::Hearing;
@@ -29,6 +30,7 @@ mod groups;
 mod hearing;
 mod hints;
 mod keys;
+mod leap;
 mod outbox;
 mod queries;
 mod roster;
@@ -37,8 +39,8 @@ mod topology;
 mod units;
 
 pub use config::Config;
-pub use examine::Condition;
 use keys::Keys;
+use leap::ServerClock;
 use scripts::Scripts;
 use topology::Topology;
 
@@ -48,6 +50,8 @@ pub struct RedisEngine {
     keys: Keys,
     scripts: Scripts,
     ledger: tokio::sync::Mutex<(i64, Hearing)>,
+    /// No lock is held while anything is awaited.
+    server_clock: std::sync::Mutex<ServerClock>,
     fleet: String,
     telemetry: Arc<Telemetry>,
     /// Rung when it is told that an instance came or went.
@@ -69,10 +73,16 @@ impl RedisEngine {
             keys,
             scripts: Scripts::new(),
             ledger: Default::default(),
+            server_clock: Default::default(),
             fleet,
             telemetry,
             roster_changed: Arc::default(),
         })
+    }
+
+    /// What the server's clock should tell.
+    fn server_clock(&self) -> std::sync::MutexGuard<'_, ServerClock> {
+        self.server_clock.lock().expect("nothing panics under this lock")
     }
 }
 

@@ -9,7 +9,7 @@ use redis::{from_redis_value_ref, pipe};
 
 use super::RedisEngine;
 use super::hearing::parse_interval;
-use super::units::from_json;
+use crate::engine::json::from_json;
 use crate::engine::{EngineError, Entry, News, Position, Result};
 
 /// The oldest entries of these outboxes.

@@ -21,6 +21,7 @@ use redis::{Cmd, Pipeline, Value, pipe};
 
 use super::RedisEngine;
 use crate::clock::Timestamp;
+use crate::engine::json::to_json;
 use crate::engine::{EngineError, LARGEST_STEP, Refresh, Result, UnitStore, encoding};
 use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
 
@@ -179,7 +180,7 @@ impl RedisEngine {
         changes: &[(Snapshot, Change)],
     ) -> Result<Vec<(usize, bool)>> {
         let mut script = self.scripts.apply.prepare_invoke();
-        for name in ["deadlines", "records", "open", "archive", "closed"] {
+        for name in ["deadlines", "past", "open", "archive", "closed"] {
             script.key(self.keys.in_partition(partition, name));
         }
         script.key(self.keys.outbox(partition));
@@ -279,15 +280,6 @@ pub(super) fn parse_unit(name: &str) -> Result<Unit> {
     name.parse().map_err(|error| {
         EngineError::Damaged(format!("the deadline index holds {name:?}, which is no unit: {error}"))
     })
-}
-
-pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|error| EngineError::Damaged(format!("cannot be written: {error}")))
-}
-
-pub(super) fn from_json<T: serde::de::DeserializeOwned>(what: &str, text: &str) -> Result<T> {
-    serde_json::from_str(text)
-        .map_err(|error| EngineError::Damaged(format!("{what} in redis cannot be read: {error}")))
 }
 
 /// The first member of each of several sorted sets, and its score.

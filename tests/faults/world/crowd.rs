@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::redis::{Config, RedisEngine};
-use rollcall::engine::{Mirror, Roll, roll::HearingConfig};
+use rollcall::engine::embedded::EmbeddedEngine;
+use rollcall::engine::redis::RedisEngine;
+use rollcall::engine::{Engine, Mirror, Roll, embedded, redis, roll::HearingConfig};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules};
 use rollcall::telemetry::Telemetry;
 
@@ -19,18 +19,41 @@ fn prefix(crowd: usize) -> String {
     format!("{CROWD}{crowd}-")
 }
 
-/// The units of that crowd were heard at one moment.
-pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
+/// The engine of a world. The embedded one can be had while no instance runs.
+async fn engine(world: &World, telemetry: Arc<Telemetry>) -> Arc<dyn Engine> {
+    if world.plan.embedded {
+        let config = embedded::Config { path: world.directory.path().to_owned(), partitions: 16 };
+        return Arc::new(EmbeddedEngine::open(&config, telemetry).await.unwrap());
+    }
+    on_redis(world.redis.port(), telemetry).await
+}
+
+async fn on_redis(port: u16, telemetry: Arc<Telemetry>) -> Arc<RedisEngine> {
+    let url = format!("redis://127.0.0.1:{port}/0");
+    Arc::new(RedisEngine::connect(&redis::Config { url, ..Default::default() }, telemetry).await.unwrap())
+}
+
+/// A roll as an instance has it, and the engine below, on the Redis of that port.
+pub async fn roll(redis: u16) -> (Arc<RedisEngine>, Roll) {
+    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+    let engine = on_redis(redis, telemetry.clone()).await;
+    (engine.clone(), roll_of(engine, telemetry))
+}
+
+fn roll_of(engine: Arc<dyn Engine>, telemetry: Arc<Telemetry>) -> Roll {
     let kind: Kind = "detector".parse().unwrap();
     let mut rules = KindRules::new(kind.clone());
     rules.policy.timeout = TIMEOUT;
     let rules = Arc::new([(kind, rules)].into());
-    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-    let url = format!("redis://127.0.0.1:{}/0", world.redis.port());
-    let engine = RedisEngine::connect(&Config { url, ..Config::default() }, telemetry.clone()).await.unwrap();
     let hearing = HearingConfig { gap: SECOND, settle: SECOND, tell: SECOND };
     let mirror = Arc::new(Mirror::new(Arc::clone(&rules), 16));
-    let roll = Roll::new(Arc::new(engine), rules, mirror, telemetry, hearing, Default::default());
+    Roll::new(engine, rules, mirror, telemetry, hearing, Default::default())
+}
+
+/// The units of that crowd were heard at one moment.
+pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
+    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+    let roll = roll_of(engine(world, telemetry.clone()).await, telemetry);
     let beat = |n: usize| Heartbeat {
         unit: format!("detector:{}{n:06}", prefix(crowd)).parse().unwrap(),
         at,
@@ -43,16 +66,9 @@ pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
 
 /// Awaits that every unit of that crowd has its record and was told, under one id.
 pub async fn all_are_told_once(world: &World, crowd: usize, units: usize) {
-    let recorded = async |world: &World| {
-        let mut open = 0;
-        for partition in 0..16 {
-            let key = format!("rollcall:{{p{partition}}}:open");
-            open += world.redis.try_ask::<usize>(cmd("ZCARD").arg(key)).await.unwrap_or(0);
-        }
-        open >= units
-    };
+    let recorded = async |world: &World| world.open().await >= Some(units);
     world.eventually("every silence has its record", recorded).await;
-    world.eventually("nothing waits", async |world| world.redis.waiting().await == Some(0)).await;
+    world.eventually("nothing waits", async |world| world.waiting().await == Some(0)).await;
     let tellings = world.tellings().into_iter();
     let of_crowd = tellings.filter(|telling| telling.record.unit.as_str().starts_with(&prefix(crowd)));
     let told: BTreeSet<_> =

@@ -16,42 +16,54 @@ pub const SNAPSHOTS: [&str; 4] = ["--save", "900000 1", "--appendonly", "no"];
 
 const PARTITIONS: u16 = 16;
 
+/// Worlds on the embedded engine have none; there nothing becomes of its being killed and started.
 pub struct Redis {
-    server: Server,
+    server: Option<Server>,
+    before: Vec<String>,
     args: Vec<String>,
     dir: PathBuf,
 }
 
 impl Redis {
-    pub fn start(dir: &Path, port: u16, args: &[&str]) -> Redis {
-        let server = Server::redis(dir, port, args).unwrap();
-        Redis { server, args: args.iter().map(|arg| (*arg).to_owned()).collect(), dir: dir.to_owned() }
+    /// `before`: what stands before its command line.
+    pub fn start(dir: &Path, port: u16, before: &[String], args: &[&str]) -> Redis {
+        let server = Some(Server::redis_after(before, dir, port, args).unwrap());
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        Redis { server, before: before.to_vec(), args, dir: dir.to_owned() }
+    }
+
+    pub fn none() -> Redis {
+        Redis { server: None, before: Vec::new(), args: Vec::new(), dir: PathBuf::new() }
     }
 
     pub fn port(&self) -> u16 {
-        self.server.port()
+        self.server().port()
+    }
+
+    fn server(&self) -> &Server {
+        self.server.as_ref().expect("this world has no Redis")
     }
 
     pub fn signal(&self, name: &str) {
-        signal(self.server.pid(), name);
+        signal(self.server().pid(), name);
     }
 
     /// Ends it as a power cut would.
     pub fn kill(&mut self) {
-        self.server.kill();
+        self.server.iter_mut().for_each(Server::kill);
     }
 
     /// Starts it again where it was, with what is on its disk.
     pub fn restart(&mut self) {
-        let port = self.server.port();
-        self.server.kill();
+        let Some(server) = &mut self.server else { return };
+        server.kill();
         let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
-        self.server = Server::redis(&self.dir, port, &args).unwrap();
+        *server = Server::redis_after(&self.before, &self.dir, server.port(), &args).unwrap();
     }
 
     /// Takes everything off its disk.
     pub fn wipe(&mut self) {
-        self.server.kill();
+        self.kill();
         for name in ["appendonlydir", "dump.rdb"] {
             let path = self.dir.join(name);
             let _ = std::fs::remove_dir_all(&path);
@@ -101,5 +113,37 @@ impl Redis {
             }
         }
         Some(waiting)
+    }
+
+    /// How many units are watched.
+    pub async fn known(&self) -> Option<usize> {
+        self.sum("deadlines").await
+    }
+
+    /// Whether that unit is watched.
+    pub async fn knows(&self, name: &str) -> Option<bool> {
+        for partition in 0..PARTITIONS {
+            let key = format!("rollcall:{{p{partition}}}:deadlines");
+            let look = self.try_ask::<Option<f64>>(redis::cmd("ZSCORE").arg(key).arg(name)).await.ok()?;
+            if look.is_some() {
+                return Some(true);
+            }
+        }
+        Some(false)
+    }
+
+    /// How many records are open.
+    pub async fn open(&self) -> Option<usize> {
+        self.sum("open").await
+    }
+
+    /// The sizes of a sorted set of every partition.
+    async fn sum(&self, name: &str) -> Option<usize> {
+        let mut sum = 0;
+        for partition in 0..PARTITIONS {
+            let key = format!("rollcall:{{p{partition}}}:{name}");
+            sum += self.try_ask::<usize>(redis::cmd("ZCARD").arg(key)).await.ok()?;
+        }
+        Some(sum)
     }
 }

@@ -1,0 +1,237 @@
+//! Deliveries: notifications on their way to receivers, and those that were given up.
+//!
+//! A group has a lane of its own for each receiver; only the first notification of a lane is handed
+//! out, so that news of one group arrives in order. Also the implementation of [`AlertStore`].
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::fault::Outcome;
+use super::finish::{Ending, finish_one};
+use super::{EmbeddedEngine, groups, outbox};
+use crate::clock::Timestamp;
+use crate::engine::json::{from_json, to_json};
+use crate::engine::notification::{Notification, silence};
+use crate::engine::{
+    AlertStore, Backlog, DeadLetter, Delivery, Entry, Join, LARGEST_STEP, Pace, Position, Result,
+};
+
+#[async_trait]
+impl AlertStore for EmbeddedEngine {
+    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
+        outbox::oldest(self, outboxes, limit).await
+    }
+
+    async fn join(&self, joins: &[Join], pace: Pace, receivers: &[String], now: Timestamp) -> Result<usize> {
+        groups::join(self, joins, pace, receivers, now).await
+    }
+
+    async fn settle(&self, entries: &[Position]) -> Result<()> {
+        outbox::settle(self, entries).await
+    }
+
+    async fn seal(&self, partitions: &[u16], receivers: &[String], now: Timestamp) -> Result<usize> {
+        groups::seal(self, partitions, receivers, now).await
+    }
+
+    async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
+        groups::first_seal(self, partitions).await
+    }
+
+    async fn lease(
+        &self,
+        partitions: &[u16],
+        receiver: &str,
+        now: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Delivery>> {
+        let (partitions, name) = (to_json(&partitions)?, receiver.to_owned());
+        let write = move |database: &Connection| lease(database, &partitions, &name, now, until, limit);
+        let mut leased = Vec::new();
+        for (id, attempt, body) in self.writer.write("lease", write).await? {
+            let id = format!("{id}.{receiver}");
+            // One that cannot be read holds up its own group, and nobody else.
+            match from_json::<Notification>("a notification", &body) {
+                Ok(told) => leased.push(told.delivery(id, receiver, attempt)),
+                Err(why) => tracing::error!(receiver, delivery = id, "nobody can be told: {why}"),
+            }
+        }
+        self.leave_out_untold(receiver, leased, now).await
+    }
+
+    async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>> {
+        let select = "SELECT at FROM queue WHERE receiver = ? AND partition IN \
+                      (SELECT value FROM json_each(?)) ORDER BY at LIMIT 1";
+        let (partitions, receiver) = (to_json(&partitions)?, receiver.to_owned());
+        let first = move |database: &Connection| {
+            let mut select = database.prepare_cached(select)?;
+            Ok(select.query_row([receiver, partitions], |row| row.get::<_, i64>(0)).optional()?)
+        };
+        Ok(self.readers.read(first).await?.map(Timestamp::from_millis))
+    }
+
+    async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()> {
+        self.finish(deliveries.iter().map(Ending::delivered).collect(), now).await
+    }
+
+    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<()> {
+        self.put_off("prolong", deliveries.iter().map(AsRef::as_ref), until).await
+    }
+
+    async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
+        self.put_off("postpone", std::iter::once(delivery), at).await
+    }
+
+    async fn bury(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
+        let letter = DeadLetter { delivery: delivery.clone(), at: now, reason: reason.to_owned() };
+        self.finish(vec![Ending::given_up(&letter)?], now).await
+    }
+
+    async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog> {
+        let (partitions, receiver) = (to_json(&partitions)?, receiver.to_owned());
+        let count = move |database: &Connection, table: &str| {
+            let select = format!(
+                "SELECT count(*) FROM {table} WHERE receiver = ? AND partition IN (SELECT value FROM json_each(?))"
+            );
+            let mut select = database.prepare_cached(&select)?;
+            select.query_row([&receiver, &partitions], |row| row.get::<_, i64>(0))
+        };
+        let counted = move |database: &Connection| {
+            let (waiting, dead) = (count(database, "queue")?, count(database, "letters")?);
+            Ok(Backlog { waiting: waiting as u64, dead: dead as u64 })
+        };
+        self.readers.read(counted).await
+    }
+
+    async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {
+        let select = "SELECT letter FROM letters WHERE receiver = ? ORDER BY at DESC, id LIMIT ?";
+        let receiver = receiver.to_owned();
+        let newest = move |database: &Connection| {
+            let mut select = database.prepare_cached(select)?;
+            let letters = select.query_map(params![receiver, limit as i64], |row| row.get::<_, String>(0))?;
+            Ok(letters.collect::<rusqlite::Result<Vec<_>>>()?)
+        };
+        let letters = self.readers.read(newest).await?;
+        letters.iter().map(|letter| from_json("a dead letter", letter)).collect()
+    }
+}
+
+/// Id, attempt and text of a notification that was handed out.
+type Leased = (String, u32, String);
+
+fn lease(
+    database: &Connection,
+    partitions: &str,
+    receiver: &str,
+    now: Timestamp,
+    until: Timestamp,
+    limit: usize,
+) -> Outcome<Vec<Leased>> {
+    let limit = limit.min(LARGEST_STEP) as i64;
+    let due: Vec<String> = database
+        .prepare_cached(
+            "SELECT grp FROM queue WHERE receiver = ? AND at <= ? AND partition IN \
+             (SELECT value FROM json_each(?)) ORDER BY at LIMIT ?",
+        )?
+        .query_map(params![receiver, now.as_millis(), partitions, limit], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut leased = Vec::new();
+    for group in due {
+        let first: Option<(i64, String, u32, Option<String>)> = database
+            .prepare_cached(
+                "SELECT lanes.id, notification, attempts, body FROM lanes \
+                 LEFT JOIN notifications ON notifications.id = notification \
+                 WHERE receiver = ? AND grp = ? ORDER BY lanes.id LIMIT 1",
+            )?
+            .query_row([receiver, &group], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
+            .optional()?;
+        match first {
+            Some((place, id, attempts, Some(body))) => {
+                database
+                    .prepare_cached("UPDATE queue SET at = ? WHERE receiver = ? AND grp = ?")?
+                    .execute(params![until.as_millis(), receiver, group])?;
+                database
+                    .prepare_cached("UPDATE lanes SET attempts = attempts + 1 WHERE id = ?")?
+                    .execute([place])?;
+                leased.push((id, attempts.saturating_add(1), body));
+            }
+            Some((place, ..)) => {
+                database.prepare_cached("DELETE FROM lanes WHERE id = ?")?.execute([place])?;
+            }
+            None => {
+                database
+                    .prepare_cached("DELETE FROM queue WHERE receiver = ? AND grp = ?")?
+                    .execute([receiver, &group])?;
+            }
+        }
+    }
+    Ok(leased)
+}
+
+impl EmbeddedEngine {
+    /// Nobody is handed these, or what follows them in their groups, before `at`.
+    async fn put_off(
+        &self,
+        name: &'static str,
+        deliveries: impl Iterator<Item = &Delivery> + Send,
+        at: Timestamp,
+    ) -> Result<()> {
+        let lanes: Vec<(String, String)> =
+            deliveries.map(|delivery| (delivery.receiver.clone(), delivery.group.key.clone())).collect();
+        let write = move |database: &Connection| {
+            let mut update =
+                database.prepare_cached("UPDATE queue SET at = ? WHERE receiver = ? AND grp = ?")?;
+            for (receiver, group) in &lanes {
+                update.execute(params![at.as_millis(), receiver, group])?;
+            }
+            Ok(())
+        };
+        self.writer.write(name, write).await
+    }
+
+    /// Leaves out the returns of units whose silence this receiver was never told, because it died
+    /// as a dead letter. A delivery with nothing left to say counts as delivered.
+    async fn leave_out_untold(
+        &self,
+        receiver: &str,
+        leased: Vec<Delivery>,
+        now: Timestamp,
+    ) -> Result<Vec<Delivery>> {
+        let silences: Vec<String> =
+            leased.iter().flat_map(|delivery| &delivery.online).map(silence).collect();
+        if silences.is_empty() {
+            return Ok(leased);
+        }
+        let receiver = receiver.to_owned();
+        let look = move |database: &Connection| {
+            let mut select =
+                database.prepare_cached("SELECT 1 FROM untold WHERE receiver = ? AND silence = ?")?;
+            let untold = silences.iter().map(|silence| select.exists([&receiver, silence]));
+            Ok(untold.collect::<rusqlite::Result<Vec<bool>>>()?)
+        };
+        let mut untold = self.readers.read(look).await?.into_iter();
+        let mut empty = Vec::new();
+        let mut full = Vec::new();
+        for mut delivery in leased {
+            delivery.online.retain(|_| !untold.next().unwrap_or(false));
+            let silent =
+                delivery.offline.is_empty() && delivery.online.is_empty() && delivery.blind.is_empty();
+            if silent { empty.push(delivery) } else { full.push(delivery) }
+        }
+        if !empty.is_empty() {
+            self.delivered(&empty, now).await?;
+        }
+        Ok(full)
+    }
+
+    async fn finish(&self, endings: Vec<Ending>, now: Timestamp) -> Result<()> {
+        let partitions = self.memory.partitions();
+        let write = move |database: &Connection| {
+            endings.iter().try_for_each(|ending| finish_one(database, ending, partitions, now))
+        };
+        self.writer.write("finish", write).await
+    }
+}

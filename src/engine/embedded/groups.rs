@@ -1,0 +1,184 @@
+//! Groups: transitions that are told together wait here until their group is sealed.
+//!
+//! A member is known by a letter:
+//! - `o` waits to be told that it is offline
+//! - `t` was told to be offline
+//! - `b` was told to be offline and waits to be told that it is back
+//! - `x` over: told both, or taken back before either was told
+//!
+//! Everything that does not lead from one of these to the next changes nothing, so a transition may
+//! join again at any time, and a return may come before its silence.
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::EmbeddedEngine;
+use super::fault::Outcome;
+use super::seal::{seal_group, tidy};
+use crate::clock::Timestamp;
+use crate::engine::json::to_json;
+use crate::engine::notification::{MOST_MEMBERS, Member, alone};
+use crate::engine::{Join, LARGEST_STEP, Pace, Result, crc16};
+
+/// How many members are sealed in one transaction at the most, and those of the group that exceeds it.
+const MOST_SEALED: usize = 10 * MOST_MEMBERS;
+
+/// A transition on its way into its group, ready to be written.
+struct Joining {
+    partition: u16,
+    key: String,
+    /// The group (JSON).
+    body: String,
+    member: Member,
+    /// Nothing else that joins with it is of its group.
+    is_alone: bool,
+}
+
+pub(super) async fn join(
+    engine: &EmbeddedEngine,
+    joins: &[Join],
+    pace: Pace,
+    receivers: &[String],
+    now: Timestamp,
+) -> Result<usize> {
+    let partitions = engine.memory.partitions();
+    let ready = joins.iter().zip(alone(joins)).map(|(join, is_alone)| {
+        let key = join.group.key.clone();
+        let partition = crc16(key.bytes()) % partitions;
+        let (body, member) = (to_json(&join.group)?, Member::new(&join.news)?);
+        Ok(Joining { partition, key, body, member, is_alone })
+    });
+    let ready: Vec<Joining> = ready.collect::<Result<_>>()?;
+    let receivers = receivers.to_vec();
+    let write = move |database: &Connection| {
+        let mut sealed = 0;
+        for one in &ready {
+            if let Some(due_at_once) = join_one(database, one, pace, now)? {
+                sealed += seal_group(database, due_at_once, &receivers, now)?;
+            }
+        }
+        Ok(sealed)
+    };
+    engine.writer.write("join", write).await
+}
+
+/// Lets one transition join its group. Answers the group if it is to be sealed with that.
+fn join_one(database: &Connection, joining: &Joining, pace: Pace, now: Timestamp) -> Outcome<Option<i64>> {
+    let Joining { partition, key, body, member, is_alone } = joining;
+    let (group, sealed, waits_until) = group_of(database, *partition, key, body)?;
+    let detected = member.detected_at.as_millis();
+    let mut name = member.id.clone();
+    let mut known = letter_of(database, group, &name)?;
+    // A silence that is over and was detected once more is news: it is a member of its own.
+    if known.is_some_and(|(letter, before)| letter == 'x' && before < detected) {
+        name = format!("{name} {detected}");
+        known = letter_of(database, group, &name)?;
+    }
+    let Some(next) = next_letter(known.map(|(letter, _)| letter), member.form) else { return Ok(None) };
+    let is_over = next == 'x';
+    let since = now.as_millis();
+    let (joined, over) = if is_over { (None, Some(since)) } else { (Some(since), None) };
+    let told = (!is_over).then_some(&member.json);
+    database
+        .prepare_cached("INSERT OR REPLACE INTO members VALUES(?, ?, ?, ?, ?, ?, ?)")?
+        .execute(params![group, name, next.to_string(), detected, joined, over, told])?;
+    if is_over {
+        rest_if_nobody_waits(database, group)?;
+        return Ok(None);
+    }
+    let due = match (member.form, sealed) {
+        ("blind", _) => now,
+        (_, None) => now + pace.wait,
+        (_, Some(sealed)) => (now + pace.wait).max(Timestamp::from_millis(sealed) + pace.interval),
+    };
+    database
+        .prepare_cached("UPDATE groups SET due = coalesce(due, ?), body = ? WHERE id = ?")?
+        .execute(params![due.as_millis(), body, group])?;
+    Ok((*is_alone && waits_until.is_none() && due <= now).then_some(group))
+}
+
+/// The group's number, when it was sealed last, and when it is due.
+fn group_of(
+    database: &Connection,
+    partition: u16,
+    key: &str,
+    body: &str,
+) -> rusqlite::Result<(i64, Option<i64>, Option<i64>)> {
+    let mut select = database.prepare_cached("SELECT id, sealed, due FROM groups WHERE key = ?")?;
+    let known = select.query_row([key], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?;
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let insert = "INSERT INTO groups(partition, key, body) VALUES(?, ?, ?)";
+    let group = database.prepare_cached(insert)?.insert(params![partition, key, body])?;
+    Ok((group, None, None))
+}
+
+fn letter_of(database: &Connection, group: i64, member: &str) -> rusqlite::Result<Option<(char, i64)>> {
+    let mut select =
+        database.prepare_cached("SELECT letter, detected FROM members WHERE grp = ? AND member = ?")?;
+    let known = select.query_row(params![group, member], |row| {
+        let letter: String = row.get(0)?;
+        Ok((letter.chars().next().unwrap_or('x'), row.get(1)?))
+    });
+    known.optional()
+}
+
+/// What becomes of a member of that letter to which this happens; `None`: nothing.
+fn next_letter(letter: Option<char>, form: &str) -> Option<char> {
+    let is_end = matches!(form, "online" | "removed");
+    match letter {
+        None if !is_end => Some('o'),
+        Some('t') if form == "online" => Some('b'),
+        None | Some('o' | 't') if is_end => Some('x'),
+        _ => None,
+    }
+}
+
+/// A group in which nobody waits is not due.
+pub(super) fn rest_if_nobody_waits(database: &Connection, group: i64) -> Outcome<()> {
+    let update = "UPDATE groups SET due = NULL WHERE id = ?1 AND NOT EXISTS \
+                  (SELECT 1 FROM members WHERE grp = ?1 AND joined IS NOT NULL)";
+    database.prepare_cached(update)?.execute([group])?;
+    Ok(())
+}
+
+/// Seals what is due in these partitions, up to a step of groups.
+pub(super) async fn seal(
+    engine: &EmbeddedEngine,
+    partitions: &[u16],
+    receivers: &[String],
+    now: Timestamp,
+) -> Result<usize> {
+    let (partitions, receivers) = (to_json(&partitions)?, receivers.to_vec());
+    let write = move |database: &Connection| {
+        let due: Vec<i64> = database
+            .prepare_cached(
+                "SELECT id FROM groups WHERE due <= ? AND partition IN (SELECT value FROM json_each(?)) \
+                 ORDER BY due LIMIT ?",
+            )?
+            .query_map(params![now.as_millis(), partitions, LARGEST_STEP as i64], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        let mut sealed = 0;
+        for group in due {
+            if sealed >= MOST_SEALED {
+                break;
+            }
+            sealed += seal_group(database, group, &receivers, now)?;
+        }
+        tidy(database, now)?;
+        Ok(sealed)
+    };
+    engine.writer.write("seal", write).await
+}
+
+/// When the next group of these partitions is due.
+pub(super) async fn first_seal(engine: &EmbeddedEngine, partitions: &[u16]) -> Result<Option<Timestamp>> {
+    let select = "SELECT due FROM groups WHERE due IS NOT NULL AND partition IN \
+                  (SELECT value FROM json_each(?)) ORDER BY due LIMIT 1";
+    let partitions = to_json(&partitions)?;
+    let first = move |database: &Connection| {
+        let mut select = database.prepare_cached(select)?;
+        Ok(select.query_row([partitions], |row| row.get::<_, i64>(0)).optional()?)
+    };
+    Ok(engine.readers.read(first).await?.map(Timestamp::from_millis))
+}

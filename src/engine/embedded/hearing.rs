@@ -1,0 +1,53 @@
+//! How far Rollcall has heard and by whom, and the ledger of blind intervals: what `ears.rs` decides is
+//! written before it is answered wherever somebody relies on it.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::EmbeddedEngine;
+use crate::clock::{Clock, Timestamp};
+use crate::engine::{Advance, Ear, Gap, HearingStore, Member, Result};
+use crate::presence::Hearing;
+
+#[async_trait]
+impl HearingStore for EmbeddedEngine {
+    async fn hearing(&self) -> Result<Hearing> {
+        let ears = self.memory.ears();
+        Ok(Hearing { heard: ears.heard, ledger: ears.ledger.clone(), settle: Duration::ZERO })
+    }
+
+    /// An ordinary canary stays in memory until the next heartbeats are written. The very first is written
+    /// at once: without it a crash would not know from when on it lost something. So is a blind interval;
+    /// if that fails it stands in memory, and is written when the disk allows.
+    async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
+        let (is_first, advance) = {
+            let mut ears = self.memory.ears();
+            (ears.heard.is_none(), ears.advance(ear, sent_at, gap, Clock::machine()))
+        };
+        if is_first || matches!(advance, Advance::Heard(Some(_))) {
+            self.writer.flush("advance").await?;
+        }
+        Ok(advance)
+    }
+
+    async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
+        Ok(self.memory.ears().heard_by(client_id, Clock::machine()))
+    }
+
+    async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()> {
+        self.memory.ears().attend(member, now, release);
+        self.writer.flush("attend").await
+    }
+
+    async fn leave(&self, member: &Member) -> Result<()> {
+        self.memory.ears().depart(member, None);
+        self.writer.flush("leave").await
+    }
+
+    async fn gone(&self, member: &Member, at: Timestamp) -> Result<bool> {
+        let was_member = self.memory.ears().depart(member, Some(at));
+        self.writer.flush("gone").await?;
+        Ok(was_member)
+    }
+}

@@ -1,0 +1,101 @@
+//! The embedded engine: a fleet in a directory, for a site with one machine and no Redis.
+//!
+//! Memory holds what a heartbeat needs (expiry keys, the deadline index); SQLite holds what must not
+//! be lost (facts, records, outbox, groups, dead letters), each change in one transaction. Last seen
+//! times are written behind, together with how far was heard, so that what a crash loses of them is
+//! blind time. One process has a directory to itself.
+//!
+//! # Why expiry keys do not expire
+//! No decision depends on a key's going by itself, and there is no clock in here. A key stands until
+//! a change deletes it; a heartbeat that comes late finds it, and the next look finds the heartbeat.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::{Engine, EngineError, Result, Warning};
+use crate::clock::Timestamp;
+use crate::telemetry::Telemetry;
+
+mod beats;
+mod config;
+mod data;
+mod database;
+mod deliveries;
+mod directory;
+mod ears;
+mod examine;
+mod fault;
+mod finish;
+mod groups;
+mod hearing;
+mod load;
+mod memory;
+mod outbox;
+mod queries;
+mod readers;
+mod roster;
+mod row;
+mod seal;
+mod shard;
+mod units;
+mod writer;
+
+use beats::Beats;
+pub use config::Config;
+use directory::Directory;
+use examine::Premises;
+pub use examine::survey;
+use memory::Memory;
+use readers::Readers;
+use roster::Leases;
+use writer::Writer;
+
+/// The embedded engine.
+pub struct EmbeddedEngine {
+    memory: Arc<Memory>,
+    /// Before the writer: whoever closes the database last tidies its log away, which only the writer may.
+    readers: Readers,
+    writer: Writer,
+    leases: Leases,
+    premises: Premises,
+}
+
+impl EmbeddedEngine {
+    /// Opens the fleet of a directory, or creates it.
+    ///
+    /// # Errors
+    /// `Refused` if another process works there or it cannot be written; `Damaged` if what is there
+    /// cannot be read; `Unavailable` while its disk is full.
+    pub async fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
+        let config = config.clone();
+        let ended = |_| EngineError::Unavailable("opening the fleet was broken off".into());
+        tokio::task::spawn_blocking(move || open(&config, telemetry)).await.map_err(ended)?
+    }
+}
+
+fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
+    let mut directory = Directory::enter(&config.path)?;
+    let database = database::open(&mut directory, config.partitions)?;
+    let premises = Premises::new(&config.path)?;
+    let memory = Arc::new(Memory::new(config.partitions));
+    let beats = Arc::new(Beats::new(memory.clone()));
+    load::load(&database, &config.path, &memory, &beats).map_err(|fault| fault.explain(&config.path))?;
+    let readers = Readers::new(&config.path);
+    let writer = Writer::start(database, directory, beats, telemetry)
+        .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
+    Ok(EmbeddedEngine { memory, writer, readers, leases: Leases::default(), premises })
+}
+
+#[async_trait]
+impl Engine for EmbeddedEngine {
+    async fn examine(&self, _now: Timestamp) -> Result<Vec<Warning>> {
+        self.premises.warnings()
+    }
+
+    /// There are no hints: sweeps read the index in memory, which costs nothing.
+    async fn listen(&self, hints: tokio::sync::mpsc::Sender<super::Hint>) -> Result<()> {
+        hints.closed().await;
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! The outbox: what happened and has joined no group yet, in the order in which it was written.
+//!
+//! An entry that cannot be read would hold up all others for good. It is set aside, loudly: a version
+//! of Rollcall that knew more wrote it.
+
+use rusqlite::{Connection, params};
+
+use super::EmbeddedEngine;
+use crate::engine::json::{from_json, to_json};
+use crate::engine::{Entry, Position, Result};
+
+/// The oldest entries of these outboxes.
+pub(super) async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
+    let select = "SELECT id, partition, news FROM outbox WHERE partition IN \
+                  (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?";
+    let outboxes = to_json(&outboxes)?;
+    let look = move |database: &Connection| {
+        let mut select = database.prepare_cached(select)?;
+        let rows = select.query_map(params![outboxes, limit as i64], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, u16>(1)?, row.get::<_, String>(2)?))
+        })?;
+        Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+    };
+    let mut entries = Vec::new();
+    for (id, outbox, news) in engine.readers.read(look).await? {
+        match from_json("news in the outbox", &news) {
+            Ok(news) => entries.push(Entry { position: Position { outbox, id: id.to_string() }, news }),
+            Err(why) => {
+                tracing::error!(entry = id, "nobody can be told, it is set aside: {why}");
+                set_aside(engine, id).await?;
+            }
+        }
+    }
+    Ok(entries)
+}
+
+/// Moves an entry out of the way, as it is: to an outbox that nobody owns.
+async fn set_aside(engine: &EmbeddedEngine, id: i64) -> Result<()> {
+    let update = "UPDATE outbox SET partition = -1 WHERE id = ?";
+    let write =
+        move |database: &Connection| Ok(database.prepare_cached(update)?.execute([id]).map(|_| ())?);
+    engine.writer.write("set_aside", write).await
+}
+
+/// Removes entries that were dealt with.
+pub(super) async fn settle(engine: &EmbeddedEngine, entries: &[Position]) -> Result<()> {
+    let ids: Vec<i64> = entries.iter().filter_map(|entry| entry.id.parse().ok()).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let write = move |database: &Connection| {
+        let mut delete = database.prepare_cached("DELETE FROM outbox WHERE id = ?")?;
+        for id in &ids {
+            delete.execute([id])?;
+        }
+        Ok(())
+    };
+    engine.writer.write("settle", write).await
+}

@@ -1,0 +1,66 @@
+//! What is kept in memory of a unit: what a heartbeat needs, and no more. Facts stay on disk.
+
+use crate::clock::Timestamp;
+
+/// A moment, or none, in eight bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Moment(i64);
+
+impl Moment {
+    pub const NONE: Moment = Moment(-1);
+
+    pub fn get(self) -> Option<Timestamp> {
+        (self.0 >= 0).then(|| Timestamp::from_millis(self.0))
+    }
+}
+
+impl From<Option<Timestamp>> for Moment {
+    fn from(moment: Option<Timestamp>) -> Moment {
+        moment.map_or(Moment::NONE, |at| Moment(at.as_millis()))
+    }
+}
+
+/// One unit in 32 bytes.
+pub(super) struct Row {
+    /// The expiry key: the newest heartbeat.
+    pub alive: Moment,
+    /// Its place in the deadline index: the next look.
+    pub look: Moment,
+    /// A digest of its facts as stored, zero for none.
+    pub facts: u64,
+    /// Where its name starts in the names.
+    pub name: u32,
+    /// The length of its name.
+    pub length: u8,
+    /// See [`Marks`].
+    pub marks: Marks,
+}
+
+/// What is under way with a row.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Marks(u8);
+
+impl Marks {
+    /// A change of it is being written: nothing else may change it until that has come to an end.
+    pub const BUSY: Marks = Marks(1);
+    /// Its newest heartbeat is not on disk yet.
+    pub const UNWRITTEN: Marks = Marks(2);
+    /// A heartbeat brought its look forward, which is not on disk yet.
+    pub const LOOK_MOVED: Marks = Marks(4);
+    /// No unit: the place is free for the next one.
+    pub const FREE: Marks = Marks(8);
+    /// It is on disk: what comes next updates it.
+    pub const STORED: Marks = Marks(16);
+
+    pub fn has(self, mark: Marks) -> bool {
+        self.0 & mark.0 != 0
+    }
+
+    pub fn set(&mut self, mark: Marks) {
+        self.0 |= mark.0;
+    }
+
+    pub fn clear(&mut self, mark: Marks) {
+        self.0 &= !mark.0;
+    }
+}

@@ -1,0 +1,131 @@
+//! Sealing a group: fixes members, body and id of a notification, and puts it at the end of the group's
+//! lane for each receiver.
+//!
+//! The id is a digest of the group and of what is told of whom, so that the same news has the same id
+//! even if what was sealed here is lost and sealed again.
+
+use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use rusqlite::{Connection, params};
+
+use super::fault::Outcome;
+use super::groups::rest_if_nobody_waits;
+use crate::clock::Timestamp;
+use crate::engine::notification::{MOST_MEMBERS, OVER};
+
+/// How many members that are over for long are forgotten at a time.
+const FORGOTTEN_AT_ONCE: i64 = 1000;
+
+/// What a notification will say, as JSON.
+#[derive(Default)]
+struct Told {
+    offline: Vec<String>,
+    online: Vec<String>,
+    blind: Vec<String>,
+}
+
+/// Seals one notification of a group. Answers how many members it has.
+pub(super) fn seal_group(
+    database: &Connection,
+    group: i64,
+    receivers: &[String],
+    now: Timestamp,
+) -> Outcome<usize> {
+    let (partition, key, body): (u16, String, String) = database
+        .prepare_cached("SELECT partition, key, body FROM groups WHERE id = ?")?
+        .query_row([group], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let members: Vec<(String, String, Option<String>)> = database
+        .prepare_cached(
+            "SELECT member, letter, body FROM members WHERE grp = ? AND joined IS NOT NULL \
+             ORDER BY joined, member LIMIT ?",
+        )?
+        .query_map(params![group, MOST_MEMBERS as i64], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut told = Told::default();
+    let mut said = key.clone();
+    let count = members.len();
+    for (member, letter, body) in members {
+        let letter = tell(database, group, &member, &letter, body.unwrap_or_default(), now, &mut told)?;
+        said += &format!("\n{letter}{member}");
+    }
+    // With nobody to tell there is nothing to keep: nobody would ever take it away.
+    if count > 0 && !receivers.is_empty() {
+        let id = format!("ntf_{}", &hex(digest(&SHA1_FOR_LEGACY_USE_ONLY, said.as_bytes()).as_ref())[..24]);
+        let notification = format!(
+            r#"{{"group":{body},"sealed_at":"{now}","offline":[{}],"online":[{}],"blind":[{}]}}"#,
+            told.offline.join(","),
+            told.online.join(","),
+            told.blind.join(",")
+        );
+        database.prepare_cached("INSERT OR REPLACE INTO notifications VALUES(?, ?, ?)")?.execute(params![
+            id,
+            notification,
+            receivers.len() as i64
+        ])?;
+        for receiver in receivers {
+            database
+                .prepare_cached("INSERT INTO lanes(receiver, grp, notification) VALUES(?, ?, ?)")?
+                .execute(params![receiver, key, id])?;
+            database.prepare_cached("INSERT OR IGNORE INTO queue VALUES(?, ?, ?, ?)")?.execute(params![
+                receiver,
+                key,
+                partition,
+                now.as_millis()
+            ])?;
+        }
+        database
+            .prepare_cached("UPDATE groups SET sealed = ? WHERE id = ?")?
+            .execute([now.as_millis(), group])?;
+    }
+    rest_if_nobody_waits(database, group)?;
+    Ok(count)
+}
+
+/// Puts what a member has to say where it belongs, and notes that it was told. Answers as what it counts
+/// in the id.
+fn tell<'a>(
+    database: &Connection,
+    group: i64,
+    member: &str,
+    letter: &'a str,
+    body: String,
+    now: Timestamp,
+    told: &mut Told,
+) -> rusqlite::Result<&'a str> {
+    let letter = if member.starts_with("blind ") { "b" } else { letter };
+    match letter {
+        "b" if member.starts_with("blind ") => told.blind.push(body),
+        "b" => told.online.push(body),
+        _ => told.offline.push(body),
+    }
+    let (next, over) = if letter == "b" { ("x", Some(now.as_millis())) } else { ("t", None) };
+    database
+        .prepare_cached(
+            "UPDATE members SET letter = ?, joined = NULL, over = ?, body = NULL WHERE grp = ? AND member = ?",
+        )?
+        .execute(params![next, over, group, member])?;
+    Ok(letter)
+}
+
+/// Forgets a bounded number of members that have been over for long, and groups without any.
+pub(super) fn tidy(database: &Connection, now: Timestamp) -> Outcome<()> {
+    let before = (now - OVER).as_millis();
+    let over: Vec<(i64, String)> = database
+        .prepare_cached("SELECT grp, member FROM members WHERE over <= ? ORDER BY over LIMIT ?")?
+        .query_map([before, FORGOTTEN_AT_ONCE], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    for (group, member) in over {
+        database
+            .prepare_cached("DELETE FROM members WHERE grp = ? AND member = ?")?
+            .execute(params![group, member])?;
+        database
+            .prepare_cached(
+                "DELETE FROM groups WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM members WHERE grp = ?1)",
+            )?
+            .execute([group])?;
+    }
+    Ok(())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

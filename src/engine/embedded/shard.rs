@@ -1,0 +1,331 @@
+//! One partition in memory: rows, the ways to find one, and its deadline index.
+//!
+//! A row keeps its place, a dense number, for as long as its unit is there; the same number finds
+//! it on disk. There is no timer for any unit: the index is one ordered set.
+
+use std::collections::BTreeSet;
+use std::hash::BuildHasher;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+
+use super::row::{Marks, Moment, Row};
+use crate::clock::Timestamp;
+use crate::engine::mirror::names::Names;
+use crate::engine::{EngineError, Refresh, Result};
+use crate::presence::Unit;
+
+/// A change of a row that is being written: what it will be.
+#[derive(Clone, Copy)]
+pub(super) struct Held {
+    pub place: u32,
+    /// Whether the unit is on disk already.
+    pub is_stored: bool,
+    pub alive: Moment,
+    pub look: Moment,
+}
+
+/// What a change wants of its row.
+pub(super) struct Wanted {
+    /// The expiry key as it was read.
+    pub alive: Moment,
+    /// The digest of the facts as they were read.
+    pub facts: u64,
+    /// The expiry key from now on; `None`: as it is.
+    pub next_alive: Option<Moment>,
+    /// The place in the index from now on; `None`: as it is.
+    pub next_look: Option<Moment>,
+    /// Whether it is void for a unit that is not in the index.
+    pub is_take: bool,
+}
+
+/// A heartbeat that is not on disk yet.
+pub(super) struct Unwritten {
+    pub place: u32,
+    pub alive: Moment,
+    /// The look, if that was brought forward.
+    pub look: Option<Moment>,
+}
+
+/// The units of one partition.
+#[derive(Default)]
+pub(super) struct Shard {
+    pub rows: Vec<Row>,
+    names: Names,
+    places: HashTable<u32>,
+    index: BTreeSet<(i64, u32)>,
+    /// Places with heartbeats that are not on disk yet; a place may stand here twice, its mark tells.
+    unwritten: Vec<u32>,
+    free: Vec<u32>,
+    /// Ids come from devices: nobody can know which of them collide.
+    hasher: RandomState,
+}
+
+impl Shard {
+    /// Writes a heartbeat into the expiry key, if there is one; the newest wins.
+    pub fn refresh(&mut self, beat: &Refresh<'_>) -> bool {
+        let Some(place) = self.find(beat.unit) else { return false };
+        let row = &mut self.rows[place as usize];
+        let Some(alive) = row.alive.get() else { return false };
+        // What is being written would be decided anew by this heartbeat; it waits its turn.
+        if row.marks.has(Marks::BUSY) {
+            return false;
+        }
+        let mut is_news = false;
+        if alive < beat.at {
+            row.alive = Some(beat.at).into();
+            is_news = true;
+        }
+        if let Some(look) = row.look.get().filter(|look| beat.look < *look) {
+            row.look = Some(beat.look).into();
+            row.marks.set(Marks::LOOK_MOVED);
+            self.index.remove(&(look.as_millis(), place));
+            self.index.insert((beat.look.as_millis(), place));
+            is_news = true;
+        }
+        if is_news && !row.marks.has(Marks::UNWRITTEN) {
+            row.marks.set(Marks::UNWRITTEN);
+            self.unwritten.push(place);
+        }
+        true
+    }
+
+    /// The place of a unit and its expiry key.
+    pub fn get(&self, unit: &Unit) -> Option<(u32, Moment)> {
+        self.find(unit).map(|place| (place, self.rows[place as usize].alive))
+    }
+
+    /// Units whose look is at or before `until`: the `limit` that come after the first `skip`.
+    pub fn due(&self, until: Timestamp, skip: usize, limit: usize) -> Result<Vec<Unit>> {
+        let due = self.index.range(..=(until.as_millis(), u32::MAX));
+        let mut places: Vec<u32> = due.skip(skip).take(limit).map(|(_, place)| *place).collect();
+        // Their facts lie in this order.
+        places.sort_unstable();
+        places.iter().map(|place| self.unit(&self.rows[*place as usize])).collect()
+    }
+
+    /// The earliest look, and the name of the unit that it is for.
+    pub fn first_look(&self) -> Option<(Timestamp, String)> {
+        let (look, place) = self.index.first()?;
+        Some((Timestamp::from_millis(*look), self.name(&self.rows[*place as usize]).to_owned()))
+    }
+
+    /// The expiry key of a unit by its name.
+    pub fn alive(&self, name: &str) -> Option<Timestamp> {
+        let place = self.find_name(name)?;
+        self.rows[place as usize].alive.get()
+    }
+
+    /// The unit of a row.
+    pub fn unit(&self, row: &Row) -> Result<Unit> {
+        let name = self.name(row);
+        name.parse().map_err(|error| EngineError::Damaged(format!("{name:?} is no unit: {error}")))
+    }
+
+    /// Keeps everybody else from a row while a change of it is written, if the unit still is as the
+    /// change wants it. A unit that is not there gets a place.
+    pub fn hold(&mut self, unit: &Unit, wanted: &Wanted) -> Option<Held> {
+        let place = match self.find(unit) {
+            Some(place) => place,
+            None if wanted.alive == Moment::NONE && wanted.facts == 0 && !wanted.is_take => {
+                self.add(unit.to_string().as_str(), Moment::NONE, Moment::NONE, 0)?
+            }
+            None => return None,
+        };
+        let row = &mut self.rows[place as usize];
+        let differs = row.alive != wanted.alive || row.facts != wanted.facts;
+        let is_lost = wanted.is_take && row.look == Moment::NONE;
+        if row.marks.has(Marks::BUSY) || differs || is_lost {
+            return None;
+        }
+        row.marks.set(Marks::BUSY);
+        Some(Held {
+            place,
+            is_stored: row.marks.has(Marks::STORED),
+            alive: wanted.next_alive.unwrap_or(row.alive),
+            look: wanted.next_look.unwrap_or(row.look),
+        })
+    }
+
+    /// The change was written. `facts`: their digest, zero forgets the unit.
+    pub fn settle(&mut self, held: Held, facts: u64) {
+        let row = &mut self.rows[held.place as usize];
+        if let Some(look) = row.look.get() {
+            self.index.remove(&(look.as_millis(), held.place));
+        }
+        if facts == 0 {
+            return self.remove(held.place);
+        }
+        row.alive = held.alive;
+        row.look = held.look;
+        row.facts = facts;
+        row.marks = Marks::default();
+        row.marks.set(Marks::STORED);
+        if let Some(look) = held.look.get() {
+            self.index.insert((look.as_millis(), held.place));
+        }
+    }
+
+    /// The change was not written: the row is as it was.
+    pub fn release(&mut self, held: Held) {
+        if held.is_stored {
+            self.rows[held.place as usize].marks.clear(Marks::BUSY);
+        } else {
+            self.remove(held.place);
+        }
+    }
+
+    /// Takes out what is not on disk yet, for it to be written. Rows of which a change is being
+    /// written stay: the change writes them whole.
+    pub fn take_unwritten(&mut self) -> Vec<Unwritten> {
+        let mut busy = Vec::new();
+        let mut taken = Vec::with_capacity(self.unwritten.len());
+        for place in std::mem::take(&mut self.unwritten) {
+            let row = &mut self.rows[place as usize];
+            if !row.marks.has(Marks::UNWRITTEN) {
+                continue;
+            }
+            if row.marks.has(Marks::BUSY) {
+                busy.push(place);
+                continue;
+            }
+            let look = row.marks.has(Marks::LOOK_MOVED).then_some(row.look);
+            row.marks.clear(Marks::UNWRITTEN);
+            row.marks.clear(Marks::LOOK_MOVED);
+            taken.push(Unwritten { place, alive: row.alive, look });
+        }
+        self.unwritten = busy;
+        taken
+    }
+
+    /// What was taken out could not be written.
+    pub fn put_back(&mut self, unwritten: &[Unwritten]) {
+        for Unwritten { place, look, .. } in unwritten {
+            let row = &mut self.rows[*place as usize];
+            if look.is_some() {
+                row.marks.set(Marks::LOOK_MOVED);
+            }
+            if !row.marks.has(Marks::UNWRITTEN) {
+                row.marks.set(Marks::UNWRITTEN);
+                self.unwritten.push(*place);
+            }
+        }
+    }
+
+    /// A unit as it was found on disk, at its place there.
+    pub fn load(&mut self, place: u32, name: &str, alive: Moment, look: Moment, facts: u64) -> Option<()> {
+        while self.rows.len() < place as usize {
+            self.free.push(self.rows.len() as u32);
+            self.grow();
+            self.rows.push(Row { marks: Marks::FREE, ..free() });
+        }
+        let start = self.names.add(name)?;
+        let length = u8::try_from(name.len()).ok()?;
+        let mut row = Row { alive, look, facts, name: start, length, marks: Marks::default() };
+        row.marks.set(Marks::STORED);
+        self.grow();
+        self.rows.push(row);
+        self.link(place, name);
+        Some(())
+    }
+
+    /// Everything was loaded: the index is made in one go, which is faster and denser than one by one.
+    pub fn finish_loading(&mut self) {
+        let looks = (0u32..).zip(&self.rows);
+        let looks = looks.filter_map(|(place, row)| Some((row.look.get()?.as_millis(), place)));
+        self.index = looks.collect();
+    }
+
+    /// About how many rows a load will bring.
+    pub fn reserve(&mut self, rows: usize) {
+        self.rows.reserve_exact(rows);
+        let (names, of, hasher) = (&self.names, &self.rows, &self.hasher);
+        self.places.reserve(rows, |place| hash_of(hasher, names, &of[*place as usize]));
+    }
+
+    fn find(&self, unit: &Unit) -> Option<u32> {
+        let (kind, id) = (unit.kind.as_str(), unit.id.as_str());
+        let is_it = |place: &u32| {
+            let rest = self.name(&self.rows[*place as usize]).strip_prefix(kind);
+            rest.and_then(|rest| rest.strip_prefix(':')) == Some(id)
+        };
+        self.places.find(self.hasher.hash_one((kind, id)), is_it).copied()
+    }
+
+    fn find_name(&self, name: &str) -> Option<u32> {
+        let is_it = |place: &u32| self.name(&self.rows[*place as usize]) == name;
+        self.places.find(hash_of_name(&self.hasher, name), is_it).copied()
+    }
+
+    fn name(&self, row: &Row) -> &str {
+        self.names.get(row.name, row.length)
+    }
+
+    /// `None` if there is no room for one more.
+    fn add(&mut self, name: &str, alive: Moment, look: Moment, facts: u64) -> Option<u32> {
+        let start = self.names.add(name)?;
+        let length = u8::try_from(name.len()).ok()?;
+        let row = Row { alive, look, facts, name: start, length, marks: Marks::default() };
+        let place = match self.free.pop() {
+            Some(place) => {
+                self.rows[place as usize] = row;
+                place
+            }
+            None => {
+                self.grow();
+                self.rows.push(row);
+                u32::try_from(self.rows.len() - 1).ok()?
+            }
+        };
+        self.link(place, name);
+        Some(place)
+    }
+
+    /// Doubling would leave half of the memory of a large fleet unused.
+    fn grow(&mut self) {
+        if self.rows.len() == self.rows.capacity() {
+            self.rows.reserve_exact(self.rows.len() / 8 + 64);
+        }
+    }
+
+    fn link(&mut self, place: u32, name: &str) {
+        let (names, rows, hasher) = (&self.names, &self.rows, &self.hasher);
+        let again = |place: &u32| hash_of(hasher, names, &rows[*place as usize]);
+        self.places.insert_unique(hash_of_name(hasher, name), place, again);
+    }
+
+    fn remove(&mut self, place: u32) {
+        let hash = hash_of(&self.hasher, &self.names, &self.rows[place as usize]);
+        if let Ok(entry) = self.places.find_entry(hash, |other| *other == place) {
+            entry.remove();
+        }
+        let row = &mut self.rows[place as usize];
+        self.names.forget(row.length);
+        *row = Row { marks: Marks::FREE, ..free() };
+        self.free.push(place);
+        self.tidy();
+    }
+
+    fn tidy(&mut self) {
+        if !self.names.is_wasteful() {
+            return;
+        }
+        let mut names = self.names.anew();
+        for row in self.rows.iter_mut().filter(|row| !row.marks.has(Marks::FREE)) {
+            row.name = names.add(self.names.get(row.name, row.length)).expect("it is shorter than it was");
+        }
+        self.names = names;
+    }
+}
+
+fn free() -> Row {
+    Row { alive: Moment::NONE, look: Moment::NONE, facts: 0, name: 0, length: 0, marks: Marks::default() }
+}
+
+fn hash_of(hasher: &RandomState, names: &Names, row: &Row) -> u64 {
+    hash_of_name(hasher, names.get(row.name, row.length))
+}
+
+fn hash_of_name(hasher: &RandomState, name: &str) -> u64 {
+    hasher.hash_one(name.split_once(':').unwrap_or((name, "")))
+}

@@ -1,0 +1,92 @@
+//! What every engine writes of notifications: how members of a group are named, what a notification
+//! holds, and how long either is kept.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::json::to_json;
+use super::{Delivery, Group, Join, News, Result};
+use crate::clock::Timestamp;
+use crate::presence::{Closing, Interval, OfflineRecord, Transition};
+
+/// The most members of one notification.
+pub(super) const MOST_MEMBERS: usize = 1000;
+
+/// How long members that are over are kept against transitions that join again.
+pub(super) const OVER: Duration = Duration::from_secs(86_400);
+
+/// Whether each transition is the only one of its group among these.
+pub(super) fn alone(joins: &[Join]) -> impl Iterator<Item = bool> {
+    let mut of_group: HashMap<&str, usize> = HashMap::new();
+    for join in joins {
+        *of_group.entry(&join.group.key).or_default() += 1;
+    }
+    joins.iter().map(move |join| of_group[join.group.key.as_str()] == 1)
+}
+
+/// What joining a group wants to know of one transition.
+pub(super) struct Member {
+    pub id: String,
+    /// `offline`, `online`, `removed` (back, and nobody is told) or `blind`.
+    pub form: &'static str,
+    pub detected_at: Timestamp,
+    pub json: String,
+}
+
+impl Member {
+    /// A silence is one member, known by its record and its deadline. A record that is opened a
+    /// second time, after its unit was allowed more and then less again, is news: it has another
+    /// deadline or, where that is the same, joining tells it by when it was detected. Why that is
+    /// not simply part of the name: a silence that is detected again, because an engine lost the
+    /// first time, keeps its place and the id of its notification.
+    pub fn new(news: &News) -> Result<Member> {
+        Ok(match news {
+            News::Record(record) => {
+                let form = match (record.transition(), record.closed_by) {
+                    (_, Some(Closing::Removed)) => "removed",
+                    (Transition::Offline, _) => "offline",
+                    (Transition::Online, _) => "online",
+                };
+                let id = format!("{} {}", record.deadline.as_millis(), record.id);
+                Member { id, form, detected_at: record.detected_at, json: to_json(record)? }
+            }
+            News::Blind(interval) => {
+                let id = format!("blind {} {}", interval.from.as_millis(), interval.to.as_millis());
+                Member { id, form: "blind", detected_at: Timestamp::ZERO, json: to_json(interval)? }
+            }
+        })
+    }
+}
+
+/// A notification as it was sealed, for whichever receiver.
+#[derive(Deserialize)]
+pub(super) struct Notification {
+    pub group: Group,
+    pub sealed_at: Timestamp,
+    pub offline: Vec<OfflineRecord>,
+    pub online: Vec<OfflineRecord>,
+    pub blind: Vec<Interval>,
+}
+
+impl Notification {
+    /// The delivery of this to one receiver.
+    pub fn delivery(self, id: String, receiver: &str, attempt: u32) -> Delivery {
+        Delivery {
+            id,
+            receiver: receiver.to_owned(),
+            group: self.group,
+            sealed_at: self.sealed_at,
+            offline: self.offline,
+            online: self.online,
+            blind: self.blind,
+            attempt,
+        }
+    }
+}
+
+/// One opening of a record, the same when it is closed. A record may be opened twice.
+pub(super) fn silence(record: &OfflineRecord) -> String {
+    format!("{} {}", record.detected_at.as_millis(), record.id)
+}

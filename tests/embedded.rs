@@ -1,0 +1,324 @@
+//! The directory of the embedded engine: who may work in it, and what becomes of it when the disk or a
+//! file in it goes wrong. What every engine promises stands in `tests/conformance`.
+//!
+//! A disk that is full or cannot be written is a small file system in memory. Only root may mount those;
+//! where that is not permitted the test fails and says so.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::engine::embedded::{Config, EmbeddedEngine, survey};
+use rollcall::engine::{Ear, Engine, EngineError, Gap, HearingStore, Queries, Refresh, UnitStore};
+use rollcall::presence::{Change, Facts, IndexChange, KeyChange, Snapshot, Standing, Unit};
+use rollcall::simulate::servers::Guard;
+use rollcall::telemetry::{Ailment, Telemetry};
+use tempfile::TempDir;
+
+const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+const HOUR: Duration = Duration::from_secs(3600);
+const DATABASE: &str = "rollcall.db";
+
+fn config(path: &Path) -> Config {
+    Config { path: path.to_owned(), partitions: 16 }
+}
+
+async fn open(path: &Path) -> Result<EmbeddedEngine, EngineError> {
+    let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)));
+    EmbeddedEngine::open(&config(path), telemetry).await
+}
+
+async fn refusal(path: &Path) -> EngineError {
+    match open(path).await {
+        Ok(_) => panic!("it is not refused"),
+        Err(error) => error,
+    }
+}
+
+fn unit(number: usize) -> Unit {
+    format!("detector:unit-{number:06}").parse().unwrap()
+}
+
+/// From a stranger to a unit that was seen at the beginning.
+fn present(unit: Unit) -> (Snapshot, Change) {
+    let change = Change {
+        key: KeyChange::Set { last_seen: BEGIN, ttl: HOUR },
+        index: IndexChange::LookAt(BEGIN + HOUR),
+        facts: Some(Facts::new(Standing::Present, BEGIN)),
+        record: None,
+    };
+    (Snapshot { unit, alive: None, facts: None, stored: None }, change)
+}
+
+async fn fill(engine: &EmbeddedEngine, units: std::ops::Range<usize>) -> Result<(), EngineError> {
+    let changes: Vec<_> = units.map(|number| present(unit(number))).collect();
+    let applied = engine.apply(&changes).await?;
+    assert!(applied.into_iter().all(|applied| applied));
+    Ok(())
+}
+
+async fn known(engine: &EmbeddedEngine) -> usize {
+    let mut known = 0;
+    for partition in 0..engine.partitions() {
+        for page in 0..engine.pages() {
+            known += engine.walk(partition, page).await.unwrap().len();
+        }
+    }
+    known
+}
+
+/// A fleet of so many units whose process has ended in order.
+async fn fleet(units: usize) -> TempDir {
+    let dir = TempDir::new().unwrap();
+    let engine = open(dir.path()).await.unwrap();
+    fill(&engine, 0..units).await.unwrap();
+    dir
+}
+
+#[tokio::test]
+async fn what_was_recorded_is_there_after_an_end_in_order() {
+    let dir = fleet(1000).await;
+    let later = BEGIN + Duration::from_secs(7);
+    let engine = open(dir.path()).await.unwrap();
+    let units: Vec<Unit> = (0..1000).map(unit).collect();
+    let beat = |unit| Refresh { unit, at: later, ttl: HOUR, look: later + HOUR };
+    let applied = engine.refresh(&units.iter().map(beat).collect::<Vec<_>>()).await.unwrap();
+    assert!(applied.into_iter().all(|applied| applied));
+    engine.advance(&Ear::Plain, later, Gap { blind: HOUR, tell: HOUR }).await.unwrap();
+    drop(engine);
+    let log = dir.path().join(format!("{DATABASE}-wal"));
+    assert!(!log.exists(), "the log is carried over");
+    let engine = open(dir.path()).await.unwrap();
+    assert!(engine.read(&units).await.unwrap().iter().all(|seen| seen.alive == Some(later)));
+    assert_eq!(engine.hearing().await.unwrap().heard, Some(later));
+}
+
+/// Beats come much faster than there are units: they are carried over into pages again and again.
+#[tokio::test]
+async fn a_fleet_that_beats_for_long_takes_no_more_room() {
+    let dir = fleet(2000).await;
+    let engine = open(dir.path()).await.unwrap();
+    let units: Vec<Unit> = (0..2000).map(unit).collect();
+    let gap = Gap { blind: Duration::ZERO, tell: HOUR };
+    let room = || std::fs::metadata(dir.path().join(DATABASE)).unwrap().len();
+    let mut at = BEGIN;
+    for _ in 0..400 {
+        at = at + Duration::from_millis(10);
+        let beat = |unit| Refresh { unit, at, ttl: HOUR, look: at + HOUR };
+        engine.refresh(&units.iter().map(beat).collect::<Vec<_>>()).await.unwrap();
+        // Blind time is written at once, and all heartbeats with it.
+        engine.advance(&Ear::Plain, at, gap).await.unwrap();
+    }
+    drop(engine);
+    assert!(room() < 3 << 20, "{} bytes after 800 000 heartbeats", room());
+    let engine = open(dir.path()).await.unwrap();
+    assert!(engine.read(&units).await.unwrap().iter().all(|seen| seen.alive == Some(at)));
+}
+
+#[tokio::test]
+async fn a_second_process_is_refused_and_told_who_is_there() {
+    let dir = fleet(1).await;
+    let engine = open(dir.path()).await.unwrap();
+    match refusal(dir.path()).await {
+        EngineError::Refused(why) => {
+            let me = format!("in use by process {}; one fleet has one process", std::process::id());
+            assert!(why.contains(&me), "{why}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let server = survey(&config(dir.path())).await.unwrap().server;
+    assert!(server.contains("in use by rollcall"), "{server}");
+    drop(engine);
+    open(dir.path()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fleet_of_another_number_of_partitions_is_refused_and_the_error_says_which() {
+    let dir = fleet(1).await;
+    let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)));
+    let other = Config { partitions: 32, ..config(dir.path()) };
+    let Err(EngineError::Refused(why)) = EmbeddedEngine::open(&other, telemetry).await else { panic!() };
+    assert!(why.contains("16 partitions"), "{why}");
+    assert!(survey(&other).await.is_err());
+}
+
+/// Everything in the directory, by name.
+fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let entry = |entry: std::io::Result<std::fs::DirEntry>| {
+        let entry = entry.unwrap();
+        (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())
+    };
+    let mut all: Vec<_> = std::fs::read_dir(dir).unwrap().map(entry).collect();
+    all.sort();
+    all
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_said_to_be_and_nothing_is_overwritten() {
+    type Damage = fn(&mut Vec<u8>);
+    let damages: [(&str, Damage); 5] = [
+        ("its head is gone", |file| file[..100].fill(7)),
+        ("pages are gone", |file| {
+            for page in file.chunks_mut(4096).skip(4) {
+                page[..64].fill(0xff);
+            }
+        }),
+        ("its end is gone", |file| file.truncate(file.len() / 2)),
+        ("it is empty", Vec::clear),
+        ("it is text", |file| *file = b"Dear diary, today nothing happened.\n".repeat(200)),
+    ];
+    for (damage, spoil) in damages {
+        let dir = fleet(3000).await;
+        let path = dir.path().join(DATABASE);
+        let mut file = std::fs::read(&path).unwrap();
+        spoil(&mut file);
+        std::fs::write(&path, &file).unwrap();
+        let before = contents(dir.path());
+        let looked = survey(&config(dir.path())).await;
+        assert!(matches!(looked, Err(EngineError::Damaged(_))), "{damage}: {looked:?}");
+        match refusal(dir.path()).await {
+            EngineError::Damaged(why) => {
+                assert!(why.contains("is damaged") && why.contains("backup"), "{why}")
+            }
+            other => panic!("{damage}: {other:?}"),
+        }
+        assert!(contents(dir.path()) == before, "{damage}, and something was written");
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_is_gone_is_missed_and_not_made_anew() {
+    let dir = fleet(1).await;
+    std::fs::remove_file(dir.path().join(DATABASE)).unwrap();
+    let EngineError::Damaged(why) = refusal(dir.path()).await else { panic!() };
+    assert!(why.contains("its database is missing"), "{why}");
+    assert!(!dir.path().join(DATABASE).exists());
+}
+
+#[tokio::test]
+async fn a_database_of_another_program_is_left_alone() {
+    let dir = TempDir::new().unwrap();
+    let theirs = rusqlite::Connection::open(dir.path().join(DATABASE)).unwrap();
+    theirs.execute_batch("CREATE TABLE songs(title TEXT); INSERT INTO songs VALUES('Gloria')").unwrap();
+    drop(theirs);
+    let EngineError::Refused(why) = refusal(dir.path()).await else { panic!() };
+    assert!(why.contains("another program's"), "{why}");
+    let theirs = rusqlite::Connection::open(dir.path().join(DATABASE)).unwrap();
+    let mode: String = theirs.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
+    assert_eq!(mode, "delete", "as it was");
+}
+
+#[tokio::test]
+async fn a_fleet_that_is_replaced_while_it_is_in_use_is_a_warning() {
+    let dir = fleet(1).await;
+    let engine = open(dir.path()).await.unwrap();
+    let names = |warnings: Vec<rollcall::engine::Warning>| {
+        warnings.into_iter().map(|warning| warning.name).collect::<Vec<_>>()
+    };
+    assert!(!names(engine.examine(BEGIN).await.unwrap()).contains(&Ailment::LostItsData));
+    std::fs::rename(dir.path().join(DATABASE), dir.path().join("elsewhere")).unwrap();
+    assert!(names(engine.examine(BEGIN).await.unwrap()).contains(&Ailment::LostItsData));
+}
+
+/// A file system of its own, in memory.
+struct Disk {
+    dir: TempDir,
+    // Unmounts it also when this process is killed.
+    _guard: Guard,
+}
+
+impl Disk {
+    fn of_mib(size: u32) -> Disk {
+        let dir = TempDir::new().unwrap();
+        let guard = Guard::new("umount -l \"$1\"", dir.path().display().to_string()).unwrap();
+        mount(&["-t", "tmpfs", "-o", &format!("size={size}m"), "tmpfs"], dir.path());
+        Disk { dir, _guard: guard }
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.dir.path().join("fleet")
+    }
+
+    fn remount(&self, option: &str) {
+        mount(&["-o", &format!("remount,{option}")], self.dir.path());
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.dir.path()).status();
+    }
+}
+
+fn mount(args: &[&str], at: &Path) {
+    let done = Command::new("mount").args(args).arg(at).output();
+    let done = done.unwrap_or_else(|why| panic!("mount cannot be run: {why}"));
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "mount {args:?}: {said}; this test needs root and the right to mount");
+}
+
+#[tokio::test]
+async fn a_disk_that_is_full_is_said_to_be_and_takes_up_work_again_when_it_has_room() {
+    let disk = Disk::of_mib(8);
+    let engine = open(&disk.path()).await.unwrap();
+    fill(&engine, 0..500).await.unwrap();
+    let warnings = engine.examine(BEGIN).await.unwrap();
+    assert_eq!(
+        warnings.iter().map(|w| w.name).collect::<Vec<_>>(),
+        [Ailment::DiskNearlyFull],
+        "{warnings:?}"
+    );
+    let ballast = disk.dir.path().join("ballast");
+    std::fs::write(&ballast, vec![1; 6 << 20]).unwrap();
+    let mut units = 500;
+    let why = loop {
+        match fill(&engine, units..units + 500).await {
+            Ok(()) => units += 500,
+            Err(EngineError::Unavailable(why)) => break why,
+            Err(other) => panic!("{other:?}"),
+        }
+        assert!(units < 100_000, "it is never full");
+    };
+    assert!(why.contains("its disk is full; make room"), "{why}");
+    // What needs no disk goes on.
+    let (first, later) = (unit(0), BEGIN + HOUR);
+    let beat = [Refresh { unit: &first, at: later, ttl: HOUR, look: later + HOUR }];
+    assert_eq!(engine.refresh(&beat).await.unwrap(), [true]);
+    assert_eq!(known(&engine).await, units);
+    std::fs::remove_file(ballast).unwrap();
+    fill(&engine, units..units + 500).await.unwrap();
+    drop(engine);
+    let engine = open(&disk.path()).await.unwrap();
+    assert_eq!(known(&engine).await, units + 500, "what was answered is there, and nothing half");
+    assert_eq!(engine.read(&[first]).await.unwrap()[0].alive, Some(later));
+}
+
+#[tokio::test]
+async fn a_directory_on_a_full_disk_is_waited_for() {
+    let disk = Disk::of_mib(1);
+    let path = disk.path();
+    std::fs::create_dir(&path).unwrap();
+    // As much of it as fits is written.
+    std::fs::write(disk.dir.path().join("ballast"), vec![1; 2 << 20]).unwrap_err();
+    match refusal(&path).await {
+        EngineError::Unavailable(why) => assert!(why.contains("make room"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_written_is_refused() {
+    let disk = Disk::of_mib(4);
+    let engine = open(&disk.path()).await.unwrap();
+    fill(&engine, 0..10).await.unwrap();
+    drop(engine);
+    disk.remount("ro");
+    match refusal(&disk.path()).await {
+        EngineError::Refused(why) => assert!(why.contains("Read-only file system"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    disk.remount("rw");
+    assert_eq!(known(&open(&disk.path()).await.unwrap()).await, 10);
+}

@@ -1,0 +1,64 @@
+//! The directory of a fleet on the embedded engine, read as it is on disk, whoever works in it.
+
+use std::path::{Path, PathBuf};
+
+use rollcall::presence::OfflineRecord;
+use rusqlite::{Connection, OpenFlags, params};
+
+pub struct Directory(PathBuf);
+
+impl Directory {
+    pub fn new(path: PathBuf) -> Directory {
+        Directory(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Every record of a unit that keeps a diary; `None` while it cannot be read.
+    pub fn records(&self) -> Option<Vec<OfflineRecord>> {
+        let select = "SELECT record FROM records WHERE id NOT LIKE ?";
+        let texts = self.look(|database| {
+            let mut select = database.prepare(select)?;
+            let rows = select.query_map([format!("%:{}%", super::CROWD)], |row| row.get::<_, String>(0))?;
+            rows.collect::<rusqlite::Result<Vec<String>>>()
+        })?;
+        let read = |text: &String| serde_json::from_str(text).unwrap_or_else(|why| panic!("{text}: {why}"));
+        Some(texts.iter().map(read).collect())
+    }
+
+    /// How much waits to be told: entries of the outbox, groups that are due, deliveries.
+    pub fn waiting(&self) -> Option<usize> {
+        self.count(
+            "SELECT (SELECT count(*) FROM outbox) + (SELECT count(*) FROM groups WHERE due IS NOT NULL) \
+             + (SELECT count(*) FROM notifications)",
+        )
+    }
+
+    /// How many units are watched.
+    pub fn known(&self) -> Option<usize> {
+        self.count("SELECT count(*) FROM units WHERE look IS NOT NULL")
+    }
+
+    pub fn knows(&self, name: &str) -> Option<bool> {
+        let select = "SELECT 1 FROM units WHERE name = ? AND look IS NOT NULL";
+        self.look(|database| database.prepare(select)?.exists(params![name]))
+    }
+
+    /// How many records are open.
+    pub fn open(&self) -> Option<usize> {
+        self.count("SELECT count(*) FROM records WHERE closed IS NULL")
+    }
+
+    fn count(&self, select: &str) -> Option<usize> {
+        self.look(|database| database.query_row(select, [], |row| row.get::<_, i64>(0)))
+            .map(|count| count as usize)
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Option<T> {
+        let database =
+            Connection::open_with_flags(self.0.join("rollcall.db"), OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
+        look(&database).ok()
+    }
+}

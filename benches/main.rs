@@ -16,6 +16,7 @@ use clap::{Parser, Subcommand};
 use lab::figures::Report;
 use lab::machine::Machine;
 
+mod embedded;
 mod engine;
 mod growth;
 mod ingest;
@@ -26,12 +27,13 @@ mod rest;
 mod six_thousand;
 
 /// Every benchmark, in the order in which they run.
-const BENCHMARKS: [&str; 7] = ["engine", "ingest", "lateness", "mass", "six_thousand", "rest", "growth"];
+const BENCHMARKS: [&str; 8] =
+    ["engine", "embedded", "ingest", "lateness", "mass", "six_thousand", "rest", "growth"];
 
 /// What is to be measured.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Only these benchmarks: engine, ingest, lateness, mass, six_thousand, rest, growth.
+    /// Only these benchmarks: engine, embedded, ingest, lateness, mass, six_thousand, rest, growth.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
     /// How many units the large fleet has. With less than a million, goals say little.
@@ -80,6 +82,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
         report.begin(name);
         match name {
             "engine" => engine::run(&mut report, options.units).await?,
+            "embedded" => embedded::run(&mut report, options.units).await?,
             "ingest" => ingest::run(&mut report, options.units).await?,
             "lateness" => lateness::run(&mut report, options.units).await?,
             "mass" => mass::run(&mut report, options.units).await?,

@@ -9,7 +9,6 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use rollcall::clock::Timestamp;
 use rollcall::engine::UnitStore;
-use rollcall::engine::redis::RedisEngine;
 use rollcall::presence::{Change, Facts, Heartbeat, IndexChange, KeyChange, Snapshot, Standing, Unit};
 
 use super::{say, thousands};
@@ -38,7 +37,7 @@ impl Fleet {
     /// Registers units as last seen at a moment that may depend on the unit.
     pub async fn fill(
         &self,
-        engine: &Arc<RedisEngine>,
+        engine: &Arc<impl UnitStore + 'static>,
         now: Timestamp,
         last_seen: impl Fn(u32) -> Timestamp,
     ) -> anyhow::Result<()> {

@@ -7,8 +7,7 @@ MAKEFLAGS += --no-print-directory
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## Watch a simulated fleet on private servers (installs redis-server and mosquitto if missing)
-	@.ci/need redis-server:redis-server mosquitto:mosquitto
+demo: ## Watch a simulated fleet; nothing else has to be installed
 	cargo run --release --locked -- demo
 
 # The documentation's examples come first, so that the summary of the tests is what is read last.

@@ -23,17 +23,23 @@ mod ingest;
 mod lab;
 mod lateness;
 mod mass;
+mod pages;
 mod rest;
 mod six_thousand;
 
+/// As in the program itself.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Every benchmark, in the order in which they run.
-const BENCHMARKS: [&str; 8] =
-    ["engine", "embedded", "ingest", "lateness", "mass", "six_thousand", "rest", "growth"];
+const BENCHMARKS: [&str; 9] =
+    ["engine", "embedded", "ingest", "lateness", "mass", "six_thousand", "rest", "pages", "growth"];
 
 /// What is to be measured.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Only these benchmarks: engine, embedded, ingest, lateness, mass, six_thousand, rest, growth.
+    /// Only these benchmarks: engine, embedded, ingest, lateness, mass, six_thousand, rest, pages,
+    /// growth.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
     /// How many units the large fleet has. With less than a million, goals say little.
@@ -88,6 +94,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
             "mass" => mass::run(&mut report, options.units).await?,
             "six_thousand" => six_thousand::run(&mut report, options.units).await?,
             "rest" => rest::run(&mut report, options.units).await?,
+            "pages" => pages::run(&mut report, options.units).await?,
             _ => growth::run(&mut report, options.units).await?,
         }
     }

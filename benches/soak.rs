@@ -36,6 +36,7 @@ enum Fault {
     Stop,
     RedisFreeze,
     RedisKill,
+    RedisEmpty,
     RedisScripts,
     RedisSettings,
     RedisFull,
@@ -48,13 +49,14 @@ enum Fault {
     Crowd,
 }
 
-const FAULTS: [Fault; 16] = [
+const FAULTS: [Fault; 17] = [
     Fault::Kill,
     Fault::KillAll,
     Fault::Freeze,
     Fault::Stop,
     Fault::RedisFreeze,
     Fault::RedisKill,
+    Fault::RedisEmpty,
     Fault::RedisScripts,
     Fault::RedisSettings,
     Fault::RedisFull,
@@ -159,6 +161,12 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
             world.redis.kill();
             world.pass(span).await;
             world.redis.restart();
+        }
+        Fault::RedisEmpty => {
+            world.redis.wipe();
+            world.pass(span).await;
+            world.redis.restart();
+            world.lost_since(mark, true);
         }
         Fault::RedisScripts => {
             world.redis.ask::<()>(cmd("SCRIPT").arg("FLUSH")).await;

@@ -14,7 +14,7 @@
 //! | | [`alerting`] | outbox to groups to receivers |
 //! | | [`http`] | metrics, health, records, units |
 //! | | [`deadman`] | pings another monitor while all is well |
-//! | | [`simulate`] | a fleet, sinks and private servers, for the demo and the tests |
+//! | | [`simulate`] | a fleet and sinks for the demo, and private servers for the tests |
 //! | 1 memory | [`engine`] | the state of the fleet behind small traits; [`engine::Roll`], the one place where stored state meets the rules; [`engine::redis`], the engine on Redis; [`engine::embedded`], the one in a directory; the mirror and the walk that keeps it true; the roster, which says which instance does what |
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where a person should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
@@ -48,6 +48,12 @@
 //! offline beyond what was heard, and blind time is nobody's silence: see [`presence::Ledger`]. Where
 //! several connections share the fleet, the least of them counts, and what one of them loses when it
 //! ends is blind time of all: see [`engine::ear`].
+//!
+//! # What units tell of themselves
+//! A kind may name fields of its messages as metrics. [`intake`] takes them while it reads, lets the
+//! newest of each wait for a moment and writes them beside the road of heartbeats, which they never hold
+//! up. The engine keeps them with the unit ([`engine::DataStore`]); [`http`] shows them, read page by page
+//! while they are written. They decide nothing.
 //!
 //! # Several instances
 //! There is no leader. Each holds a lease in the engine ([`engine::Lease`]) and works out from those of

@@ -20,7 +20,6 @@ use crate::clock::Clock;
 use crate::config::{Config, EngineConfig};
 use crate::engine::embedded::EmbeddedEngine;
 use crate::engine::redis::RedisEngine;
-use crate::engine::tally::Tally;
 use crate::engine::{Engine, EngineError, Lease, Mirror, Roll, Walk, examination};
 use crate::expiry::Expiry;
 use crate::telemetry::Telemetry;
@@ -77,8 +76,9 @@ async fn begin(
     loop {
         let begun = async {
             let engine = open(&config.engine, telemetry.clone()).await?;
-            let lease =
+            let mut lease =
                 Lease::take(engine.clone(), clock.clone(), telemetry.clone(), &config.instance).await?;
+            lease.announce(config.advertise.clone()).await?;
             Ok((engine, lease))
         };
         match begun.await {
@@ -114,7 +114,8 @@ fn start(
     let rules = Arc::new(config.rules);
     let news = Arc::new(Notify::new());
     let ownership = lease.ownership();
-    let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+    let mirror = Mirror::new(rules.clone(), engine.partitions()).with_labels(&config.count_by_labels);
+    let mirror = Arc::new(mirror);
     mirror.keep(|partition| ownership.owns(partition));
     let roll = Arc::new(Roll::new(
         engine.clone(),
@@ -137,7 +138,6 @@ fn start(
         telemetry: telemetry.clone(),
         period: WALK,
         keep_records: config.keep_records,
-        tally: Tally::new(&config.count_by_labels),
     };
     loops.add("walk", walk.run(stop.clone()));
     let expiry = Expiry {
@@ -168,6 +168,7 @@ fn start(
         engine,
         roll: roll.clone(),
         mirror,
+        metrics: config.metrics.clone(),
         telemetry: telemetry.clone(),
         clock: clock.clone(),
     };
@@ -175,7 +176,7 @@ fn start(
         loops.add("deadman", deadman::run(pings, telemetry.clone(), stop.clone()));
     }
     loops.add("http", http::serve(config.http, listener, shown, stop.clone()));
-    loops.add("intake", intake::run(config.intake, roll, clock, telemetry, stop));
+    loops.add("intake", intake::run(config.intake, roll, config.metrics, clock, telemetry, stop));
 }
 
 /// The long-lived tasks, by name.

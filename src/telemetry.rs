@@ -26,9 +26,9 @@ use problems::{
 };
 pub use problems::{Problem, Severity};
 use sampler::Sampler;
-use series::Series;
+use series::{OTHER, Series, TOLD_APART};
 use words::heard_as_str;
-pub use words::{Ailment, Oddity, Outcome, Rejection, Source, Take};
+pub use words::{Ailment, Kept, Oddity, Outcome, Rejection, Source, Take};
 
 /// Counts and logs. Cheap to share.
 pub struct Telemetry {
@@ -95,6 +95,25 @@ impl Telemetry {
         if let Some(suppressed) = self.samples.admit(odd.as_str()) {
             tracing::warn!(%unit, reason = odd.as_str(), suppressed, "payload passed over: {what}");
         }
+    }
+
+    /// Values that units told of themselves were written, or not.
+    pub fn unit_values(&self, what: Kept, count: u64) {
+        self.series.unit_values.with_label_values(&[what.as_str()]).inc_by(count);
+        if count > 0
+            && what == Kept::Overflow
+            && let Some(suppressed) = self.samples.admit("unit_values")
+        {
+            tracing::warn!(
+                suppressed,
+                "values of units left out: they come faster than the engine takes them"
+            );
+        }
+    }
+
+    /// Lets a connection's series start at zero.
+    pub fn connection_configured(&self, connection: &str) {
+        self.series.connected.with_label_values(&[connection]);
     }
 
     /// A connection to the broker stands and is subscribed.
@@ -230,6 +249,7 @@ impl Telemetry {
 
     /// A call of the engine ended.
     pub fn engine_command(&self, command: &'static str, took: Duration) {
+        let command = if TOLD_APART.contains(&command) { command } else { OTHER };
         self.series.engine_command.with_label_values(&[command]).observe(took.as_secs_f64());
     }
 
@@ -302,6 +322,12 @@ impl Telemetry {
         self.series.units.with_label_values(&[kind, state]).set(count as i64);
     }
 
+    /// Since when the unit of a kind was not heard that has been offline for longest; `None`: none is.
+    pub fn silent_since(&self, kind: &str, moment: Option<Timestamp>) {
+        let seconds = moment.map_or(0.0, |moment| moment.as_millis() as f64 / 1e3);
+        self.series.oldest_outage.with_label_values(&[kind]).set(seconds);
+    }
+
     /// How many units are in which state, by label and value. Values that are gone leave.
     pub fn units_by_label(&self, counted: BTreeMap<(String, String), [u64; State::ALL.len()]>) {
         let mut before = self.counted.lock().expect("nothing panics under this lock");
@@ -354,12 +380,15 @@ mod tests {
     #[test]
     fn a_service_of_several_kinds_and_receivers_has_fewer_than_500_series() {
         let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
-        // Some forty commands; any names will do.
-        const ALPHABET: &str = "a b c d e f g h i j k l m n o p q r s t u v w x y z 0 1 2 3 4 5 6 7 8 9 - _";
         let states = ["online", "late", "offline", "never_seen", "paused", "unknown"];
-        for command in ALPHABET.split(' ') {
+        for command in ["refresh", "any", "another"] {
             telemetry.engine_command(command, Duration::ZERO);
         }
+        // As many labels and values as are counted by.
+        let values =
+            ["site", "row"].map(|label| (0..11).map(move |value| (label.to_owned(), value.to_string())));
+        telemetry.units_by_label(values.into_iter().flatten().map(|both| (both, [1; 6])).collect());
+        telemetry.mqtt_connected("main", "broker");
         for receiver in ["mail", "hook"] {
             telemetry.receiver_configured(receiver);
         }
@@ -367,6 +396,10 @@ mod tests {
             for state in states {
                 telemetry.units(kind, state, 1);
             }
+            telemetry.silent_since(kind, None);
+        }
+        for window in ["1m", "5m", "15m", "1h", "6h", "24h", "48h", "7d"] {
+            telemetry.seen_within(window, 1);
         }
         let text = prometheus::TextEncoder::new().encode_to_string(&telemetry.gather()).unwrap();
         let series = text.lines().filter(|line| !line.starts_with('#')).count();

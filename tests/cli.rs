@@ -1,9 +1,8 @@
 //! The program as people and scripts meet it: its exit codes and what it prints.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
@@ -329,68 +328,4 @@ async fn a_receiver_gets_the_test_that_it_is_sent() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout), "receiver hook has taken the test\n");
     assert_eq!(sink.received().len(), 1);
-}
-
-/// A demo in a directory of its own, and the lines that it prints.
-fn demo(dir: &Path, more: &[&str]) -> (Child, mpsc::Receiver<String>) {
-    // With this seed the first silence begins soon.
-    let arguments = [&["demo", "--units", "3", "--seed", "3"], more].concat();
-    let temporary = dir.to_str().unwrap();
-    let mut command = command(dir, &arguments, &[("TMPDIR", temporary)]);
-    let mut demo = command.stdout(Stdio::piped()).spawn().unwrap();
-    let lines = follow(demo.stdout.take().unwrap());
-    (demo, lines)
-}
-
-/// Waits for a line with that text, and answers with it.
-fn line_with(lines: &mpsc::Receiver<String>, wanted: &str) -> String {
-    let mut all = String::new();
-    loop {
-        let line = lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no {wanted:?} in:\n{all}"));
-        if line.contains(wanted) {
-            return line;
-        }
-        all += &(line + "\n");
-    }
-}
-
-#[test]
-fn a_demo_shows_a_silence_and_leaves_nothing_behind() {
-    let dir = tempfile::tempdir().unwrap();
-    let listen = format!("127.0.0.1:{}", free_port().unwrap());
-    let (mut demo, lines) = demo(dir.path(), &["--listen", &listen]);
-    line_with(&lines, "webhook: OFFLINE detector/sim-00000");
-    line_with(&lines, "mail to ops@demo.example: OFFLINE");
-    let asked = Command::new("kill").args(["-TERM", &demo.id().to_string()]).status().unwrap();
-    assert!(asked.success());
-    line_with(&lines, "operators were told of ");
-    assert_eq!(demo.wait().unwrap().code(), Some(0));
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
-}
-
-#[test]
-fn a_demo_that_is_killed_takes_its_servers_with_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let listen = format!("127.0.0.1:{}", free_port().unwrap());
-    let (mut demo, lines) = demo(dir.path(), &["--listen", &listen]);
-    let line = line_with(&lines, "mosquitto_pub -p ");
-    let port = line.split(' ').skip_while(|word| *word != "-p").nth(1).unwrap();
-    let mut broker = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
-    demo.kill().unwrap();
-    demo.wait().unwrap();
-    broker.set_read_timeout(Some(PATIENCE)).unwrap();
-    // The end of the connection, or its reset: anything but silence.
-    let heard = broker.read(&mut [0]);
-    assert!(!heard.is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "the broker still runs");
-}
-
-#[test]
-fn a_demo_takes_a_free_port_where_the_usual_one_is_taken_and_ends_when_its_time_is_over() {
-    let dir = tempfile::tempdir().unwrap();
-    // If this fails, it is because somebody else holds it.
-    let _held = std::net::TcpListener::bind("127.0.0.1:8080");
-    let (mut demo, lines) = demo(dir.path(), &["--duration", "1s"]);
-    line_with(&lines, "Port 8080 is taken; the web server listens on ");
-    line_with(&lines, "the fleet has ended after 1 s");
-    assert_eq!(demo.wait().unwrap().code(), Some(0));
 }

@@ -299,6 +299,89 @@ fn two_kinds_never_hear_the_same_topics() {
     assert!(told.contains("kind[0].topics[1]: hears the same topics as \"x/{a}/{unit}\""), "{told}");
 }
 
+const PUMP: &str = r#"
+    [[kind]]
+    name = "pump"
+    topics = ["pumps/{unit}"]
+    [[kind.metric]]
+    name = "pump_starts_total"
+    pointer = "/motor/starts~1day"
+    type = "counter"
+    help = "Starts of the motor."
+    unit = "starts"
+    [[kind.metric]]
+    name = "firmware_info"
+    pointer = "/fw"
+    type = "info"
+    help = "The firmware."
+    label = "version"
+"#;
+
+#[test]
+fn what_units_tell_of_themselves_is_named_by_kind() {
+    let config = load(PUMP).unwrap();
+    let [starts, firmware] = config.metrics.of(&kind("pump")) else { panic!("{:?}", config.metrics) };
+    assert_eq!((starts.name.as_str(), starts.unit.as_str()), ("pump_starts_total", "starts"));
+    assert_eq!(starts.pointer, ["motor", "starts/day"]);
+    assert_eq!((firmware.metric_type.as_str(), firmware.label.as_str()), ("info", "version"));
+    assert!(load("").unwrap().metrics.is_empty());
+}
+
+#[test]
+fn a_metric_that_prometheus_would_not_understand_is_refused() {
+    let other = |changes: &[(&str, &str)]| {
+        let second = PUMP.replace("\"pump\"", "\"meter\"").replace("pumps/", "meters/");
+        format!("{PUMP}{}", changes.iter().fold(second, |text, (from, to)| text.replace(from, to)))
+    };
+    assert!(load(&other(&[("/fw", "/firmware")])).is_ok(), "the same metrics of another kind");
+    let cases = [
+        (PUMP.replace("pump_starts_total", "rollcall_starts_total"), "kind[0].metric[0].name"),
+        (PUMP.replace("pump_starts_total", "pump_starts"), "kind[0].metric[0].name"),
+        (PUMP.replace("firmware_info", "firmware"), "kind[0].metric[1].name"),
+        (PUMP.replace("firmware_info", "pump_starts_info"), "kind[0].metric[1].name"),
+        (PUMP.replace("\"/fw\"", "\"fw\""), "kind[0].metric[1].pointer"),
+        (PUMP.replace("The firmware.", ""), "kind[0].metric[1].help"),
+        (PUMP.replace("unit = \"starts\"", "unit = \"seconds\""), "kind[0].metric[0].unit"),
+        (PUMP.replace("\"version\"", "\"unit\""), "kind[0].metric[1].label"),
+        (PUMP.replace("type = \"info\"", ""), "kind[0].metric[1].type"),
+        (other(&[("The firmware.", "Another.")]), "kind[1].metric[1].help"),
+        (other(&[("version", "release")]), "kind[1].metric[1].label"),
+        (
+            other(&[("firmware_info", "pump_starts_total"), ("\"info\"", "\"counter\"")]),
+            "kind[1].metric[1].name",
+        ),
+        (other(&[("_starts_total", "_starts"), ("counter", "gauge")]), "kind[1].metric[0].name"),
+    ];
+    for (text, option) in cases {
+        let told = refused(&text);
+        assert!(
+            told.lines().any(|line| line.starts_with(&format!("{option}: "))),
+            "{told}\n--- expected {option}"
+        );
+    }
+    let many: String = (0..17)
+        .map(|n| {
+            format!("[[kind.metric]]\nname = \"m{n}\"\npointer = \"/m\"\ntype = \"gauge\"\nhelp = \"M.\"\n")
+        })
+        .collect();
+    let many = format!("[[kind]]\nname = \"pump\"\n{many}");
+    assert!(refused(&many).contains("more than 16"));
+}
+
+#[test]
+fn an_instance_is_asked_where_it_listens_unless_it_says_otherwise() {
+    let advertised = |text: &str| load(text).unwrap().advertise;
+    assert_eq!(advertised(""), "127.0.0.1:8080");
+    assert_eq!(advertised("http.advertise = \"rollcall-1.example.org:80\""), "rollcall-1.example.org:80");
+    let token = "sha256 = \"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"";
+    let everywhere = format!("[http]\nlisten = \"0.0.0.0:9000\"\n[[http.token]]\nname = \"a\"\n{token}");
+    let name = advertised(&everywhere);
+    assert!(name.ends_with(":9000") && !name.starts_with("0.0.0.0") && name.len() > 5, "{name}");
+    for bad in ["rollcall", "rollcall:http", "a b:80", "http://rollcall:80"] {
+        assert!(refused(&format!("http.advertise = {bad:?}")).starts_with("http.advertise: "), "{bad}");
+    }
+}
+
 #[test]
 fn the_environment_wins_over_the_file_and_keeps_digits_text() {
     let file = "[mqtt]\nclient_id = \"file\"\nqos = 1\n";

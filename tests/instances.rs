@@ -10,7 +10,6 @@ use rollcall::engine::mirror::{Chunk, Cursor};
 use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::roll::{HearingConfig, Rules};
 use rollcall::engine::roster::View;
-use rollcall::engine::tally::Tally;
 use rollcall::engine::{
     AlertStore, Ear, Gap, HearingStore, Lease, Mirror, Ownership, Queries, Roll, Roster, UnitStore, Walk,
     partition_of,
@@ -78,7 +77,6 @@ impl Instance {
             telemetry: self.telemetry.clone(),
             period,
             keep_records: 1000 * TIMEOUT,
-            tally: Tally::new(&[]),
         };
         let stop = CancellationToken::new();
         tokio::spawn(walk.run(stop.clone()));

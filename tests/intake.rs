@@ -56,6 +56,41 @@ async fn what_is_no_heartbeat_is_counted_by_reason_and_holds_up_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_unit_tells_of_itself_is_kept_and_what_it_is_not_is_counted() {
+    let world = World::new("").await;
+    let running = world.start().await;
+    let device = world.device();
+    for pressure in ["1", "2", "[]", "3.5", "null"] {
+        device.says("fleet/pump/hall/9", format!("{{\"pressure\":{pressure}}}")).await;
+    }
+    device.says("units/7/heartbeat", "{\"pressure\":9}").await;
+    eventually("it is kept", async || world.pressure("pump:9").await.as_deref() == Some("3.5")).await;
+    assert_eq!(running.metric("payload_oddities_total", "bad_value"), 1.0);
+    assert!(world.is_known("detector:7").await, "whose kind tells nothing");
+    let written = async || running.metric("unit_values_total", "written") >= 1.0;
+    eventually("that is counted", written).await;
+    running.stop().await;
+    assert_eq!(world.pressure("detector:7").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_units_tell_while_the_engine_is_away_is_written_when_it_is_back() {
+    let mut world = World::new("").await;
+    let running = world.start().await;
+    let device = world.device();
+    device.says("fleet/pump/hall/9", "{\"pressure\":1}").await;
+    eventually("it is kept", async || world.pressure("pump:9").await.as_deref() == Some("1")).await;
+    world.redis.kill();
+    eventually("the engine is missed", async || running.is_refused()).await;
+    let before = running.asked("keep_values");
+    device.says("fleet/pump/hall/9", "{\"pressure\":2}").await;
+    eventually("it is tried in vain", async || running.asked("keep_values") > before).await;
+    world.redis.restart();
+    eventually("the newest is kept", async || world.pressure("pump:9").await.as_deref() == Some("2")).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_implausible_time_or_timeout_is_passed_over_and_the_unit_still_lives() {
     let world = World::new("").await;
     let running = world.start().await;

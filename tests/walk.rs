@@ -83,15 +83,10 @@ impl Fleet {
             clock: self.clock.clone(),
             telemetry: self.telemetry.clone(),
             period: Duration::from_millis(20),
-            tally: rollcall::engine::tally::Tally::new(&["site".to_owned()]),
             keep_records: 1000 * SECOND,
         };
         let stop = CancellationToken::new();
         (tokio::spawn(walk.run(stop.clone())), stop)
-    }
-
-    fn metrics(&self) -> String {
-        prometheus::TextEncoder::new().encode_to_string(&self.telemetry.gather()).unwrap()
     }
 
     fn listed(&self) -> usize {
@@ -208,28 +203,6 @@ async fn the_mirror_follows_what_others_change_in_the_engine() {
     until(async || fleet.listed() == 9).await;
     fleet.restarted().hear(12).await;
     until(async || fleet.listed() == 12).await;
-}
-
-#[tokio::test]
-async fn units_are_counted_by_label_and_values_that_are_gone_leave() {
-    let (_behind, fleet) = Behind::start().await;
-    let at = |site: &str| {
-        let labels = [("site".to_owned(), site.to_owned())].into();
-        let declared = Declared { labels, ..Declared::default() };
-        Heartbeat { unit: unit(1), at: fleet.clock.now(), not_before: None, declared }
-    };
-    fleet.hear(3).await;
-    fleet.roll.hear(&[at("north")], fleet.clock.now()).await.unwrap();
-    let (_walk, _stop) = fleet.walk();
-    until(async || fleet.metrics().contains(&by_site("north", "online", 1))).await;
-    assert!(fleet.metrics().contains(&by_site("north", "offline", 0)));
-    fleet.roll.hear(&[at("south")], fleet.clock.now()).await.unwrap();
-    until(async || fleet.metrics().contains(&by_site("south", "online", 1))).await;
-    assert!(!fleet.metrics().contains("north"));
-}
-
-fn by_site(value: &str, state: &str, count: u64) -> String {
-    format!("rollcall_units_by_label{{label=\"site\",state=\"{state}\",value=\"{value}\"}} {count}\n")
 }
 
 #[tokio::test]

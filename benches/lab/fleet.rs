@@ -9,7 +9,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use rollcall::clock::Timestamp;
 use rollcall::engine::UnitStore;
-use rollcall::presence::{Change, Facts, Heartbeat, IndexChange, KeyChange, Snapshot, Standing, Unit};
+use rollcall::presence::{
+    Change, Facts, Heartbeat, IndexChange, KeyChange, Labels, Snapshot, Standing, Unit,
+};
 
 use super::{say, thousands};
 
@@ -41,10 +43,32 @@ impl Fleet {
         now: Timestamp,
         last_seen: impl Fn(u32) -> Timestamp,
     ) -> anyhow::Result<()> {
+        self.fill_with(engine, now, last_seen, |_| Labels::new()).await
+    }
+
+    /// The same, each unit at one of fifty sites.
+    pub async fn fill_by_site(
+        &self,
+        engine: &Arc<impl UnitStore + 'static>,
+        now: Timestamp,
+        last_seen: impl Fn(u32) -> Timestamp,
+    ) -> anyhow::Result<()> {
+        let labels = |number| Labels::from([("site".to_owned(), format!("site-{}", number % 50))]);
+        self.fill_with(engine, now, last_seen, labels).await
+    }
+
+    async fn fill_with(
+        &self,
+        engine: &Arc<impl UnitStore + 'static>,
+        now: Timestamp,
+        last_seen: impl Fn(u32) -> Timestamp,
+        labels: impl Fn(u32) -> Labels,
+    ) -> anyhow::Result<()> {
         say(format!("registering {} units", thousands(self.0.len() as u32)));
         let numbers: Vec<u32> = self.0.clone().collect();
         let chunks = numbers.chunks(CHUNK).map(|chunk| {
-            let changes: Vec<_> = chunk.iter().map(|n| present(unit(*n), last_seen(*n), now)).collect();
+            let change = |n: &u32| present(unit(*n), last_seen(*n), now, labels(*n));
+            let changes: Vec<_> = chunk.iter().map(change).collect();
             let engine = engine.clone();
             async move {
                 tokio::spawn(async move { engine.apply(&changes).await }).await?.map_err(anyhow::Error::from)
@@ -65,9 +89,9 @@ impl Fleet {
 }
 
 /// The step from a stranger to a unit that was seen at `last_seen`.
-fn present(unit: Unit, last_seen: Timestamp, now: Timestamp) -> (Snapshot, Change) {
+fn present(unit: Unit, last_seen: Timestamp, now: Timestamp, labels: Labels) -> (Snapshot, Change) {
     let deadline = last_seen + TIMEOUT;
-    let facts = Facts { looked_at: Some(now), ..Facts::new(Standing::Present, last_seen) };
+    let facts = Facts { looked_at: Some(now), labels, ..Facts::new(Standing::Present, last_seen) };
     let change = Change {
         key: KeyChange::Set { last_seen, ttl: deadline.since(now).max(Duration::from_millis(1)) },
         index: IndexChange::LookAt(deadline),

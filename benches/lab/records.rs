@@ -20,7 +20,8 @@ const PARTITIONS: u16 = 16;
 pub async fn count(client: &mut MultiplexedConnection) -> anyhow::Result<u64> {
     let mut pipe = pipe();
     for partition in 0..PARTITIONS {
-        pipe.zcard(format!("rollcall:{{p{partition}}}:records"));
+        pipe.zcard(format!("rollcall:{{p{partition}}}:open"));
+        pipe.zcard(format!("rollcall:{{p{partition}}}:past"));
     }
     let counts: Vec<u64> = pipe.query_async(client).await?;
     Ok(counts.into_iter().sum())

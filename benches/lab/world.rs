@@ -106,7 +106,8 @@ pub struct Rollcall {
 }
 
 impl Rollcall {
-    fn page(&self, path: &str) -> String {
+    /// Where it is asked for a page.
+    pub fn page(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.server.port())
     }
 

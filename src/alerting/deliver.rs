@@ -34,8 +34,9 @@ use crate::telemetry::{Outcome, Telemetry};
 const LEASE: Duration = Duration::from_secs(15);
 /// How often leases are prolonged.
 const PROLONG: Duration = Duration::from_secs(4);
-/// How many deliveries are held for each attempt that may be under way.
-const AHEAD: usize = 4;
+/// How many deliveries are held for each attempt that may be under way. In a storm the engine takes
+/// its time with each answer, and meanwhile there has to be something to do.
+const AHEAD: usize = 16;
 /// How long attempts that are under way may go on after the stop. What is cut off is attempted
 /// again when its lease has run out.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -69,6 +70,8 @@ struct Desk {
     held: HashMap<String, Arc<Delivery>>,
     /// Why the receiver is disabled.
     disabled: Option<String>,
+    /// How often deliveries were asked for.
+    leases: usize,
 }
 
 /// An attempt that ended.
@@ -120,7 +123,8 @@ impl Deliver {
             if leasing.is_none() && now >= look && room > 0 && is_low {
                 let counts = counted.is_none_or(|at: Instant| at.elapsed() >= TICK);
                 counted = if counts { Some(now) } else { counted };
-                leasing = Some(self.lease(room, counts));
+                leasing = Some(self.lease(room, counts, desk.leases));
+                desk.leases = desk.leases.wrapping_add(1);
             }
             let next = if leasing.is_none() && room > 0 && is_low { look.min(prolong) } else { prolong };
             let failed = tokio::select! {
@@ -166,12 +170,16 @@ impl Deliver {
         self.receiver.concurrency.max(1)
     }
 
-    /// Asks for deliveries that are due, and how many there are in all.
-    fn lease(&self, room: usize, counts: bool) -> BoxFuture<'static, Result<Leased>> {
-        let (engine, own, name) = (self.engine.clone(), self.ownership.view(), self.receiver.name.clone());
+    /// Asks for deliveries that are due, and how many there are in all. Each time another partition
+    /// comes first, `turn` says which, so that no storm in one keeps another's waiting for long.
+    fn lease(&self, room: usize, counts: bool, turn: usize) -> BoxFuture<'static, Result<Leased>> {
+        let (engine, name) = (self.engine.clone(), self.receiver.name.clone());
+        let mut own = self.ownership.view().partitions.clone();
+        let first = turn % own.len().max(1);
+        own.rotate_left(first);
         let now = self.clock.now();
         async move {
-            let own = &own.partitions;
+            let own = &own;
             let backlog = if counts { Some(engine.backlog(own, &name).await?) } else { None };
             let deliveries = engine.lease(own, &name, now, now + LEASE, room).await?;
             let rest = if deliveries.len() >= room {

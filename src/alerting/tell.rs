@@ -86,10 +86,20 @@ impl Tell {
                 (position, Join { group: group_of(&news, &self.route.group_by), news })
             })
             .unzip();
-        self.engine.join(&joins, self.route.pace, self.clock.now()).await?;
+        let Route { pace, receivers, .. } = &self.route;
+        if self.engine.join(&joins, *pace, receivers, self.clock.now()).await? > 0 {
+            self.ring();
+        }
         // Settle after joining: a crash in between joins once more, which changes nothing.
         self.engine.settle(&positions).await?;
         Ok(true)
+    }
+
+    /// There is something for receivers.
+    fn ring(&self) {
+        for receiver in &self.sealed {
+            receiver.notify_one();
+        }
     }
 
     /// Seals what is due. Answers how long it is until the next group is, at most a tick.
@@ -101,9 +111,7 @@ impl Tell {
             return Ok(first.since(now).min(TICK));
         }
         let sealed = self.engine.seal(own, &self.route.receivers, now).await?;
-        for receiver in &self.sealed {
-            receiver.notify_one();
-        }
+        self.ring();
         // Somebody else may have been faster; then there is nothing to hurry for.
         Ok(if sealed > 0 { Duration::ZERO } else { SHORTEST_WAIT })
     }

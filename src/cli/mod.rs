@@ -43,7 +43,7 @@ pub struct CommandLine {
 enum Command {
     /// Watch the fleet until told to stop.
     Serve(ConfigFile),
-    /// See Rollcall at work: a simulated fleet on private servers.
+    /// See Rollcall at work: a simulated fleet, in one process and with nothing else installed.
     Demo(demo::Arguments),
     /// Check the configuration and everything that Rollcall depends on.
     Check(check::Arguments),

@@ -89,6 +89,7 @@ impl Arguments {
             jitter: self.jitter,
             silence_chance: self.silence,
             silence_for: self.shortest_silence..self.longest_silence,
+            power_cuts: None,
             qos: self.qos,
             seed: self.seed,
             connections: self.connections,

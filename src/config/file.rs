@@ -144,7 +144,26 @@ section! {
         clock: ClockSource = ClockSource::Arrival,
         registry: Registry = Registry::Open,
         forget_after: Span = Span::from_days(30),
+        metric: Vec<Metric> = Vec::new(),
     }
+}
+
+section! {
+    /// A value that units of a kind tell of themselves.
+    Metric {
+        name: String = String::new(),
+        pointer: String = String::new(),
+        #[serde(rename = "type")]
+        metric_type: Option<MetricType> = None,
+        help: String = String::new(),
+        unit: String = String::new(),
+        label: String = "value".into(),
+    }
+}
+
+choice! {
+    /// What a value is to Prometheus.
+    MetricType { Gauge, Counter, Info }
 }
 
 choice! {
@@ -238,7 +257,9 @@ section! {
     /// What is shown.
     Http {
         listen: SocketAddr = (Ipv4Addr::LOCALHOST, 8080).into(),
+        advertise: String = String::new(),
         unit_metrics: UnitMetrics = UnitMetrics::All,
+        unit_metrics_limit: u32 = 1_000_000,
         count_by_labels: Vec<String> = Vec::new(),
         token: Vec<Token> = Vec::new(),
     }
@@ -301,6 +322,7 @@ impl Default for File {
 /// table, and `null` stands for a choice that has no default.
 pub fn options() -> serde_json::Value {
     let http = Http { token: vec![Token::default()], ..Http::default() };
-    let file = File { receiver: vec![Receiver::default()], http, ..File::default() };
+    let kind = Kind { metric: vec![Metric::default()], ..Kind::default() };
+    let file = File { kind: vec![kind], receiver: vec![Receiver::default()], http, ..File::default() };
     serde_json::to_value(file).expect("plain structs with text keys are JSON")
 }

@@ -11,13 +11,18 @@ const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
 pub(super) fn name(instance: &Instance, problems: &mut Problems) -> String {
     if instance.name.is_empty() {
-        return made_up(&std::fs::read_to_string(HOST_NAME).unwrap_or_default());
+        return made_up(&host());
     }
     if instance.name.len() > LONGEST || !instance.name.chars().all(is_plain) {
         let text = format!("{:?} is no name; write 1 to {LONGEST} of A-Z a-z 0-9 . _ -", instance.name);
         problems.error("instance.name", text);
     }
     instance.name.clone()
+}
+
+/// The name of the machine; empty if it has none.
+pub(super) fn host() -> String {
+    std::fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_owned()
 }
 
 /// The name of the machine, for people, and something random: several instances may run on one

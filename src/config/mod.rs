@@ -12,11 +12,14 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::engine::Catalogue;
 use crate::engine::roll::{HearingConfig, Rules};
 use crate::{alerting, broker, deadman, expiry, http, intake};
 
+mod data;
 mod engine;
 mod environment;
 pub mod file;
@@ -57,6 +60,8 @@ pub struct Config {
     pub intake: intake::Config,
     /// The rules of every kind.
     pub rules: Rules,
+    /// What units of each kind tell of themselves.
+    pub metrics: Arc<Catalogue>,
     /// How blindness is measured and owed.
     pub hearing: HearingConfig,
     /// How silence is found.
@@ -65,6 +70,8 @@ pub struct Config {
     pub alerting: alerting::Config,
     /// What is shown.
     pub http: http::Config,
+    /// Where other machines ask this instance for metrics, `host:port`.
+    pub advertise: String,
     /// Who watches the watcher, if anybody.
     pub deadman: Option<deadman::Config>,
     /// How long closed records are kept.
@@ -135,10 +142,12 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
     let engine = engine::engine(&file.engine, base, &mut problems);
     let broker = within::broker(&file.broker, &file.mqtt, base, &mut problems);
     let (intake, rules) = fleet::fleet(&file, base, &mut problems);
+    let metrics = Arc::new(data::catalogue(&file.kind, &mut problems));
     let hearing = fleet::hearing(&file.hearing, &mut problems);
     let expiry = engine::expiry(&file.expiry, &engine, &mut problems);
     let alerting = receivers::alerting(&file, base, &mut problems);
     let http = shown::http(&file.http, base, &mut problems);
+    let advertise = shown::advertise(&file.http, &mut problems);
     let count_by_labels = shown::count_by_labels(&file.http, &mut problems);
     let deadman = watcher::deadman(&file.deadman, base, &mut problems);
     let keep_records = engine::records(&file.records, &mut problems);
@@ -153,10 +162,12 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
         broker,
         intake,
         rules,
+        metrics,
         hearing,
         expiry,
         alerting,
         http,
+        advertise,
         deadman,
         keep_records,
         count_by_labels,

@@ -6,8 +6,8 @@ use tracing_subscriber::EnvFilter;
 
 use super::file::{Http, Log, Role, Token, UnitMetrics};
 use super::problem::Problems;
-use super::{LogConfig, secrets};
-use crate::engine::tally::MOST_LABELS;
+use super::{LogConfig, instance, secrets};
+use crate::engine::mirror::MOST_LABELS;
 use crate::http;
 use crate::presence::is_label_name;
 
@@ -37,7 +37,27 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
         UnitMetrics::Offline => http::UnitMetrics::Offline,
         UnitMetrics::Off => http::UnitMetrics::Off,
     };
-    http::Config { listen: http.listen, tokens, unit_metrics }
+    let unit_metrics_limit =
+        problems.number("http.unit_metrics_limit", http.unit_metrics_limit, 1, 100_000_000).into();
+    http::Config { listen: http.listen, tokens, unit_metrics, unit_metrics_limit }
+}
+
+/// Where other machines ask this instance for metrics.
+pub(super) fn advertise(http: &Http, problems: &mut Problems) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
+    let has_port = http.advertise.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    if http.advertise.is_empty() {
+        let host = match http.listen.ip() {
+            ip if !ip.is_unspecified() => return http.listen.to_string(),
+            _ => instance::host(),
+        };
+        return format!("{host}:{}", http.listen.port());
+    }
+    if !has_port || !http.advertise.chars().all(plain) {
+        let text = format!("{:?} is no address; write host:port", http.advertise);
+        problems.error("http.advertise", text);
+    }
+    http.advertise.clone()
 }
 
 /// The labels by which units are counted.

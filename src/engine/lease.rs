@@ -40,6 +40,8 @@ pub struct Lease {
     clock: Clock,
     telemetry: Arc<Telemetry>,
     view: watch::Sender<Arc<View>>,
+    /// Where this instance is asked for metrics.
+    address: Option<String>,
 }
 
 impl Lease {
@@ -51,9 +53,18 @@ impl Lease {
         instance: &str,
     ) -> Result<Lease> {
         let alone = View::new(instance, Vec::new(), engine.partitions());
-        let lease = Lease { engine, clock, telemetry, view: watch::channel(Arc::new(alone)).0 };
+        let lease =
+            Lease { engine, clock, telemetry, view: watch::channel(Arc::new(alone)).0, address: None };
         lease.renew().await?;
         Ok(lease)
+    }
+
+    /// Says from now on where this instance is asked for metrics.
+    pub async fn announce(&mut self, address: String) -> Result<()> {
+        let instance = self.view.borrow().instance.clone();
+        self.engine.announce(&instance, &address, LENGTH).await?;
+        self.address = Some(address);
+        Ok(())
     }
 
     /// What this instance owns, now and later.
@@ -87,6 +98,9 @@ impl Lease {
         let asked = Instant::now();
         let attendance = self.engine.renew(&before.instance, LENGTH, heard).await?;
         self.clock.lead(attendance.now, asked.elapsed());
+        if let Some(address) = &self.address {
+            self.engine.announce(&before.instance, address, LENGTH).await?;
+        }
         let behind = attendance.now.since(attendance.engine_clock);
         self.telemetry.engine_warning(Ailment::ClockOff, self.clock_is_off(behind).as_deref());
         let view = View::new(&before.instance, attendance.instances, self.engine.partitions());

@@ -18,7 +18,8 @@
 //! # Why so dense
 //! At a million units a map of strings takes 223 MB. Here a unit is a row of 24 bytes, a place in
 //! a table and its id in a long text, in as many parts as the engine has partitions, each behind a
-//! lock of its own that is held for microseconds and never over an await.
+//! lock of its own that is held for microseconds and never over an await. Each label that units are
+//! counted by adds two bytes.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,14 +39,20 @@ pub(super) mod names;
 mod policies;
 mod row;
 mod shard;
+mod tags;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod view;
+mod wanted;
 
 pub use held::Held;
 use row::Known;
 use shard::{Name, Shard};
-pub use view::{Chunk, Cursor, Seen, Summary, WINDOWS};
+use tags::Tags;
+pub use tally::{Counted, MOST_LABELS};
+pub use view::{Chunk, Cursor, Found, Seen, Summary, WINDOWS};
+pub use wanted::{Part, Wanted};
 
 /// A moment in the life of a partition's copy: what is told after it is newer than whatever was
 /// read from the engine before it.
@@ -81,6 +88,20 @@ impl Mirror {
             shards,
             was_ever_filled: AtomicBool::new(false),
         }
+    }
+
+    /// The same, which also knows the values of these labels. To be said while it is empty.
+    pub fn with_labels(mut self, labels: &[String]) -> Mirror {
+        for shard in &mut self.shards {
+            let shard = shard.get_mut().expect("nothing panics under this lock");
+            shard.tags = labels.iter().map(|label| Tags::new(label.as_str().into())).collect();
+        }
+        self
+    }
+
+    /// The labels whose values it knows.
+    pub fn labels(&self) -> Vec<String> {
+        self.read(0).tags.iter().map(|tags| tags.label().to_owned()).collect()
     }
 
     /// Keeps these partitions from now on and no others. What is not kept any more is gone when this
@@ -190,6 +211,11 @@ impl Mirror {
         self.partitions().map(|partition| self.read(partition).bytes()).sum()
     }
 
+    /// Over how many partitions the fleet is spread.
+    pub fn partition_count(&self) -> u16 {
+        self.shards.len() as u16
+    }
+
     fn partitions(&self) -> std::ops::Range<u16> {
         0..self.shards.len() as u16
     }
@@ -206,7 +232,7 @@ impl Mirror {
     fn name<'a>(&'a self, unit: &'a Unit) -> Option<(Name<'a>, &'a KindRules)> {
         let kind = *self.numbers.get(&unit.kind)?;
         let hash = self.hash(kind, unit.id.as_str());
-        Some((Name { hash, kind, id: &unit.id }, &self.kinds[usize::from(kind)]))
+        Some((Name { hash, kind, id: unit.id.as_str() }, &self.kinds[usize::from(kind)]))
     }
 
     fn hash(&self, kind: u16, id: &str) -> u64 {

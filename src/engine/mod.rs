@@ -5,6 +5,7 @@
 //! | [`UnitStore`] | intake, expiry | expiry keys, the deadline index, facts, records |
 //! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
 //! | [`AlertStore`] | alerting | the outbox, groups, deliveries, dead letters |
+//! | [`DataStore`] | intake, http | the newest values of what units tell of themselves |
 //! | [`Queries`] | http, the mirror | the same facts and records, to look at |
 //! | [`Roster`] | every loop, through [`Ownership`] | the instances that are there, and the clock that they share |
 //!
@@ -41,6 +42,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Change, Hearing, Interval, Labels, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::telemetry::Ailment;
 
+pub mod data;
 pub mod declared;
 pub mod ear;
 pub mod embedded;
@@ -54,9 +56,9 @@ mod partition;
 pub mod redis;
 pub mod roll;
 pub mod roster;
-pub mod tally;
 pub mod walk;
 
+pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use ear::{Advance, Ear, Gap, Member};
 pub use lease::Lease;
 pub use mirror::Mirror;
@@ -256,7 +258,10 @@ pub trait AlertStore: Send + Sync {
     /// Lets every member join its group, for a notification at the pace given. A member that has
     /// joined before, in this form or a later one, changes nothing, also after it was sent. A
     /// return that comes before its silence was told takes it back: neither is told.
-    async fn join(&self, joins: &[Join], pace: Pace, now: Timestamp) -> Result<()>;
+    ///
+    /// A group that is due at once, that nobody waits in and that one member joins alone is sealed
+    /// with that, as by [`AlertStore::seal`]. Answers how many members were.
+    async fn join(&self, joins: &[Join], pace: Pace, receivers: &[String], now: Timestamp) -> Result<usize>;
 
     /// Removes entries of the outbox that were dealt with.
     async fn settle(&self, entries: &[Position]) -> Result<()>;
@@ -269,9 +274,9 @@ pub trait AlertStore: Send + Sync {
     /// When the next group of these partitions is due.
     async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;
 
-    /// Hands out deliveries of a receiver that are due in these partitions, at most `limit`, and keeps
-    /// them from everybody else until `until`. Deliveries of one group come one after the other, in
-    /// order.
+    /// Hands out deliveries of a receiver that are due in these partitions, at most `limit`, those of
+    /// the first partitions first, and keeps them from everybody else until `until`. Deliveries of
+    /// one group come one after the other, in order.
     async fn lease(
         &self,
         partitions: &[u16],
@@ -373,7 +378,7 @@ pub enum Hint {
 
 /// An engine: all of the above, and a word on its health.
 #[async_trait]
-pub trait Engine: UnitStore + HearingStore + AlertStore + Queries + Roster {
+pub trait Engine: UnitStore + HearingStore + AlertStore + Queries + DataStore + Roster {
     /// Looks at the engine's settings and condition, and at how far its clock is from `now`. An
     /// error means that it cannot work at all.
     async fn examine(&self, now: Timestamp) -> Result<Vec<Warning>>;

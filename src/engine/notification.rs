@@ -1,12 +1,13 @@
 //! What every engine writes of notifications: how members of a group are named, what a notification
 //! holds, and how long either is kept.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use super::json::to_json;
-use super::{Delivery, Group, News, Result};
+use super::{Delivery, Group, Join, News, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Closing, Interval, OfflineRecord, Transition};
 
@@ -15,6 +16,15 @@ pub(super) const MOST_MEMBERS: usize = 1000;
 
 /// How long members that are over are kept against transitions that join again.
 pub(super) const OVER: Duration = Duration::from_secs(86_400);
+
+/// Whether each transition is the only one of its group among these.
+pub(super) fn alone(joins: &[Join]) -> impl Iterator<Item = bool> {
+    let mut of_group: HashMap<&str, usize> = HashMap::new();
+    for join in joins {
+        *of_group.entry(&join.group.key).or_default() += 1;
+    }
+    joins.iter().map(move |join| of_group[join.group.key.as_str()] == 1)
+}
 
 /// What joining a group wants to know of one transition.
 pub(super) struct Member {

@@ -22,11 +22,13 @@ use futures_util::future::{join_all, try_join_all};
 use tokio::sync::Notify;
 
 use super::declared::Declarations;
-use super::{Advance, Ear, Engine, Gap, LARGEST_STEP, Member, Mirror, Refresh, Result, partition_of};
+use super::{
+    Advance, Ear, Engine, Gap, LARGEST_STEP, Member, Mirror, Reading, Refresh, Result, partition_of,
+};
 use crate::clock::Timestamp;
 use crate::presence::{
     self, Change, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
-    Registration, Snapshot, Transition, Unit, Verdict,
+    Registration, Snapshot, Standing, Transition, Unit, Verdict,
 };
 use crate::telemetry::{Take, Telemetry};
 
@@ -158,6 +160,11 @@ impl Roll {
         self.engine.heard_by(client_id).await
     }
 
+    /// Writes what units tell of themselves: see [`super::DataStore::keep_values`].
+    pub async fn keep_values(&self, readings: &[Reading<'_>]) -> Result<Vec<bool>> {
+        self.engine.keep_values(readings).await
+    }
+
     /// A member of a shared subscription begins: see [`super::HearingStore::attend`].
     pub async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()> {
         self.engine.attend(member, now, release).await
@@ -268,11 +275,22 @@ impl Roll {
     /// Looks at suspects, each at most once in the list, and opens the records of those whose time
     /// is up. Answers with those about whom Rollcall has not heard far enough to say.
     pub async fn look(&self, suspects: &[Unit], now: Timestamp) -> Result<Vec<Unit>> {
+        self.look_by(suspects, || now).await
+    }
+
+    /// The same, asking for the time whenever some of them were read: a look at many takes a while,
+    /// and a key that is gone by then says less the later it is read.
+    pub async fn look_by(
+        &self,
+        suspects: &[Unit],
+        clock: impl Fn() -> Timestamp + Send + Sync,
+    ) -> Result<Vec<Unit>> {
         let mut undecided = Vec::new();
         for step in suspects.chunks(LARGEST_LOOK) {
             let mut changes = Vec::new();
             let mut takes = Vec::new();
             let read = self.engine.read(step).await?;
+            let now = clock();
             // Hearing is read after the units: an engine that came back as it was some time ago has
             // forgotten their heartbeats, and what was heard before must not vouch for that.
             let hearing = self.refresh_hearing().await?;
@@ -339,6 +357,7 @@ impl Roll {
         let applied = self.engine.apply(changes).await?;
         let mut told = false;
         let mut foreign = Vec::new();
+        let mut gone = Vec::new();
         for ((seen, change), _) in changes.iter().zip(&applied).filter(|(_, applied)| **applied) {
             self.mirror.changed(seen, change);
             if !self.mirror.keeps(partition_of(&seen.unit, self.engine.partitions())) {
@@ -348,6 +367,9 @@ impl Roll {
                 self.tell(record);
                 told = true;
             }
+            if change.facts.as_ref().is_none_or(|facts| matches!(facts.standing, Standing::Retired(_))) {
+                gone.push(seen.unit.clone());
+            }
         }
         if told {
             self.news.notify_one();
@@ -356,6 +378,12 @@ impl Roll {
         // with its next round that reads everything.
         if !foreign.is_empty()
             && let Err(error) = self.engine.note(&foreign).await
+        {
+            self.telemetry.engine_up(Some(&error));
+        }
+        // Nobody shows the values of a unit that is gone; whoever meets them removes them, too.
+        if !gone.is_empty()
+            && let Err(error) = self.engine.forget_values(&gone).await
         {
             self.telemetry.engine_up(Some(&error));
         }

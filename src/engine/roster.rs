@@ -42,6 +42,13 @@ pub trait Roster: Send + Sync {
     /// Gives up the lease of an instance and tells the others.
     async fn resign(&self, instance: &str) -> Result<()>;
 
+    /// Says where an instance is asked for metrics, for as long as a lease is; to be said again with
+    /// each renewal.
+    async fn announce(&self, instance: &str, address: &str, lease: Duration) -> Result<()>;
+
+    /// Where instances are asked for metrics, in order; `None`: it did not say lately.
+    async fn addresses(&self, instances: &[String]) -> Result<Vec<Option<String>>>;
+
     /// Ends when somebody came or went, as far as that is told at all: whoever relies on it renews
     /// from time to time.
     async fn changed(&self);

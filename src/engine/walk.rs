@@ -29,7 +29,6 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::mirror::Held;
-use super::tally::Tally;
 use super::{Engine, Mirror, Ownership, Result, Roll};
 use crate::clock::Clock;
 use crate::telemetry::Telemetry;
@@ -82,8 +81,6 @@ pub struct Walk {
     pub period: Duration,
     /// How long closed records are kept.
     pub keep_records: Duration,
-    /// Counts units by labels, once a round; then every round reads everything.
-    pub tally: Tally,
 }
 
 /// What those who fill and those who go round tell one another.
@@ -132,19 +129,14 @@ impl Walk {
         let partitions: Vec<u16> = self.own().into_iter().filter(unfilled).collect();
         if !partitions.is_empty() {
             filled.anew.store(true, Ordering::Relaxed);
-            // At the start this is a round over everything; later it is a part of none.
-            let is_all = partitions.len() == self.own().len();
             let fill = |partition| {
                 let walk = self.clone();
                 // A task of its own; it ends soon, and by itself if this is cancelled.
-                tokio::spawn(async move { walk.partition(partition, None, is_all).await })
+                tokio::spawn(async move { walk.partition(partition, None).await })
             };
             let mut fills = stream::iter(partitions).map(fill).buffer_unordered(PARTITIONS_AT_ONCE);
             while let Some(ended) = fills.next().await {
                 ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
-            }
-            if is_all {
-                self.telemetry.units_by_label(self.tally.take());
             }
         }
         if self.mirror.is_filled() {
@@ -155,7 +147,7 @@ impl Walk {
 
     async fn read_notes(&self) -> Result<()> {
         let noted = self.engine.noted(&self.own()).await?;
-        let read = stream::iter(noted).map(|(partition, page)| self.page(partition, page, false));
+        let read = stream::iter(noted).map(|(partition, page)| self.page(partition, page));
         read.buffer_unordered(PAGES_AT_ONCE).try_collect().await
     }
 
@@ -170,7 +162,7 @@ impl Walk {
             let pace = Pace::new(self.period);
             let is_anew = filled.anew.swap(false, Ordering::Relaxed);
             let is_alone = self.ownership.view().instances.len() <= 1;
-            let is_whole = is_anew || rounds % WHOLE_EVERY == 0 || !self.tally.is_idle();
+            let is_whole = is_anew || rounds % WHOLE_EVERY == 0;
             rounds += 1;
             self.round(is_whole, is_alone && was_alone, &pace).await;
             was_alone = is_alone;
@@ -181,11 +173,10 @@ impl Walk {
     /// Walks over everything once.
     async fn round(&self, is_whole: bool, is_alone: bool, pace: &Pace) {
         let partitions = self.own();
-        let mut whole = true;
         for (place, &partition) in partitions.iter().enumerate() {
             let part = Part { pace, done: place as f64, of: partitions.len() as f64 };
             let walked = if is_whole {
-                self.partition(partition, Some(&part), true).await
+                self.partition(partition, Some(&part)).await
             } else if is_alone {
                 // Every heartbeat comes through here.
                 self.mirror.refreshed(partition, self.clock.now());
@@ -194,14 +185,9 @@ impl Walk {
                 self.keys(partition, &part).await
             };
             if let Err(error) = walked {
-                whole = false;
                 self.telemetry.engine_up(Some(&error));
                 tokio::time::sleep(REST).await;
             }
-        }
-        let counted = self.tally.take();
-        if whole && is_whole {
-            self.telemetry.units_by_label(counted);
         }
         if let Err(error) = self.forget_records().await {
             self.telemetry.engine_up(Some(&error));
@@ -210,13 +196,13 @@ impl Walk {
     }
 
     /// Reads everything of a partition; as part of a round or, without one, as fast as it goes.
-    async fn partition(&self, partition: u16, part: Option<&Part<'_>>, is_counted: bool) -> Result<()> {
+    async fn partition(&self, partition: u16, part: Option<&Part<'_>>) -> Result<()> {
         let began = self.clock.now();
         let whole = self.mirror.mark(partition);
         let pages = self.engine.pages();
         for from in (0..pages).step_by(PAGES_A_STEP as usize) {
             let step = from..pages.min(from + PAGES_A_STEP);
-            let read = stream::iter(step.clone()).map(|page| self.page(partition, page, is_counted));
+            let read = stream::iter(step.clone()).map(|page| self.page(partition, page));
             read.buffer_unordered(PAGES_AT_ONCE).try_collect::<()>().await?;
             if let Some(part) = part {
                 part.rest(f64::from(step.end) / f64::from(pages)).await;

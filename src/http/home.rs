@@ -20,11 +20,12 @@ use crate::presence;
 const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Pages and what they are.
-const LINKS: [(&str, &str); 6] = [
+const LINKS: [(&str, &str); 7] = [
     ("/api/v1/records?open=true", "open offline records"),
     ("/api/v1/records", "all offline records, newest first"),
     ("/metrics", "metrics of the fleet and of Rollcall itself"),
     ("/metrics/units", "metrics of each unit"),
+    ("/api/v1/prometheus/targets", "whom Prometheus has to ask"),
     ("/readyz", "whether Rollcall does its work, and why not"),
     ("/healthz", "whether Rollcall lives"),
 ];

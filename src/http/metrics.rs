@@ -10,15 +10,13 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use prometheus::TextEncoder;
 
+use super::exposition::Format;
 use super::problem::Problem;
 use crate::clock::Clock;
 use crate::engine::mirror::WINDOWS;
 use crate::engine::{Mirror, Roll};
 use crate::presence;
 use crate::telemetry::Telemetry;
-
-/// The one format that every Prometheus reads.
-pub(super) const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 #[derive(Clone)]
 struct Counted {
@@ -38,14 +36,15 @@ async fn metrics(State(counted): State<Counted>) -> Result<impl IntoResponse, Pr
     let text = tokio::task::spawn_blocking(move || counted.text())
         .await
         .map_err(|error| Problem::internal(format!("counting failed: {error}")))??;
-    Ok(([(CONTENT_TYPE, TEXT_FORMAT)], text))
+    Ok(([(CONTENT_TYPE, Format::Text.content_type())], text))
 }
 
 impl Counted {
     fn text(&self) -> Result<String, Problem> {
         let now = self.clock.now();
         let summary = self.mirror.summary(&self.roll.hearing(), now);
-        for (kind, states) in summary.kinds {
+        for ((kind, states), silent_since) in summary.kinds.into_iter().zip(summary.silent_since) {
+            self.telemetry.silent_since(kind.as_str(), silent_since);
             for (state, count) in presence::State::ALL.into_iter().zip(states) {
                 self.telemetry.units(kind.as_str(), state.as_str(), count);
             }
@@ -53,6 +52,7 @@ impl Counted {
         for ((window, _), count) in WINDOWS.into_iter().zip(summary.seen_within) {
             self.telemetry.seen_within(window, count);
         }
+        self.telemetry.units_by_label(summary.labels);
         match self.mirror.age(now) {
             Some(age) => self.telemetry.mirror_age(age),
             // It keeps nothing, all partitions are others', and nothing does not age.

@@ -2,7 +2,8 @@
 //!
 //! One file a page. A page lists what it reads and gets no more; lists and counts come from the
 //! mirror, single units and records from the engine, and nothing walks over the engine for a
-//! request. The mirror holds the partitions of this instance, so what instances count adds up.
+//! request but `/metrics/units`, where kinds have metrics: their values are read as they are
+//! written, and held nowhere. The mirror holds the partitions of this instance, so what instances count adds up.
 //! Whatever goes wrong is answered as `application/problem+json`.
 //!
 //! Every page is read-only so far. With tokens configured, every page but the two for health needs
@@ -18,20 +19,25 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::engine::{Engine, Mirror, Ownership, Roll};
+use crate::engine::{Catalogue, Engine, Mirror, Ownership, Roll};
 use crate::telemetry::Telemetry;
 
 mod connections;
+mod exposition;
 mod guard;
 mod health;
 mod home;
 mod metrics;
+mod probe;
 mod problem;
 mod records;
+mod targets;
 mod unit_metrics;
 mod units;
 
+use probe::Probed;
 use problem::Problem;
+use unit_metrics::Listed;
 
 /// What the server needs to know.
 #[derive(Clone, Debug)]
@@ -42,6 +48,8 @@ pub struct Config {
     pub tokens: Vec<Token>,
     /// Which units `/metrics/units` shows when the request does not say.
     pub unit_metrics: UnitMetrics,
+    /// The most units that one page of `/metrics/units` shows.
+    pub unit_metrics_limit: u64,
 }
 
 /// Which units `/metrics/units` shows.
@@ -90,6 +98,8 @@ pub struct Shown {
     pub roll: Arc<Roll>,
     /// All units.
     pub mirror: Arc<Mirror>,
+    /// What units of each kind tell of themselves.
+    pub metrics: Arc<Catalogue>,
     /// Metrics and what is wrong.
     pub telemetry: Arc<Telemetry>,
     /// The time of asking.
@@ -114,14 +124,28 @@ pub async fn serve(
 }
 
 fn pages(config: &Config, shown: Shown, stop: &CancellationToken) -> Router {
-    let Shown { ownership, engine, roll, mirror, telemetry, clock } = shown;
+    let Shown { ownership, engine, roll, mirror, metrics, telemetry, clock } = shown;
+    let listed = Listed {
+        mirror: mirror.clone(),
+        engine: engine.clone(),
+        roll: roll.clone(),
+        clock: clock.clone(),
+        metrics: metrics.metrics(),
+        usual: config.unit_metrics,
+        limit: config.unit_metrics_limit,
+        stop: stop.clone(),
+    };
+    let probed =
+        Probed { engine: engine.clone(), roll: roll.clone(), clock: clock.clone(), metrics: metrics.clone() };
     Router::new()
         .merge(home::page(ownership.clone(), mirror.clone(), roll.clone(), clock.clone()))
-        .merge(health::pages(ownership, mirror.clone(), telemetry.clone()))
-        .merge(metrics::page(mirror.clone(), roll.clone(), telemetry, clock.clone()))
-        .merge(unit_metrics::page(mirror, roll.clone(), clock.clone(), config.unit_metrics, stop.clone()))
+        .merge(health::pages(ownership.clone(), mirror.clone(), telemetry.clone()))
+        .merge(metrics::page(mirror, roll.clone(), telemetry, clock.clone()))
+        .merge(unit_metrics::page(listed))
+        .merge(probe::page(probed))
+        .merge(targets::page(engine.clone(), ownership))
         .merge(records::pages(engine.clone()))
-        .merge(units::page(engine, roll, clock))
+        .merge(units::page(engine, roll, clock, metrics))
         .fallback(|| async { Problem::not_found("there is no such page") })
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(from_fn(guard::limit_time))

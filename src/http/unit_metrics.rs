@@ -1,8 +1,9 @@
-//! `/metrics/units`: two series a unit, written piece by piece from the mirror.
+//! `/metrics/units`: a few series a unit, written piece by piece.
 //!
 //! A million units make some 150 MB of text. No more than two pieces of it exist at a time: the
 //! next one is written when the client has taken the one before. A client that goes away, or takes
-//! nothing for a while, ends the writing.
+//! nothing for a while, ends the writing. The fleet may be asked for in shards; a unit stays in its
+//! shard for good, as that follows from its partition.
 //!
 //! # Why a stream that is cut off is an error
 //! A scrape that ended early but cleanly would say that half of the fleet is gone. So the end is
@@ -15,81 +16,75 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, HeaderValue, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
 use futures_util::stream::unfold;
-use serde::Deserialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::UnitMetrics;
-use super::metrics::TEXT_FORMAT;
-use super::problem::{Problem, query};
+use super::exposition::{Format, accepts_gzip};
+use super::problem::Problem;
 use crate::clock::Clock;
-use crate::engine::{Mirror, Roll};
+use crate::engine::{Engine, Metric, Mirror, Roll};
 
-mod text;
+mod asked;
+mod places;
+pub(super) mod text;
+mod values;
 
-use text::Text;
+use asked::Asked;
+use places::{Place, Places, READERS};
+use text::{Source, Text};
+use values::{Values, on_a_thread};
 
-/// How many clients may read at a time; each takes a core while it does.
-const READERS: usize = 4;
 /// How long a client may take nothing.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a text may take as a whole: longer than any Prometheus waits for one.
+const LONGEST: Duration = Duration::from_secs(300);
 
+/// What the page reads.
 #[derive(Clone)]
-struct Listed {
-    mirror: Arc<Mirror>,
-    roll: Arc<Roll>,
-    clock: Clock,
-    usual: UnitMetrics,
-    places: Arc<Semaphore>,
-    stop: CancellationToken,
+pub(super) struct Listed {
+    pub mirror: Arc<Mirror>,
+    pub engine: Arc<dyn Engine>,
+    pub roll: Arc<Roll>,
+    pub clock: Clock,
+    /// What units tell of themselves, by name.
+    pub metrics: Vec<Metric>,
+    /// Which units are shown where the request does not say.
+    pub usual: UnitMetrics,
+    /// The most units on a page.
+    pub limit: u64,
+    pub stop: CancellationToken,
 }
 
 /// The page.
-pub(super) fn page(
-    mirror: Arc<Mirror>,
-    roll: Arc<Roll>,
-    clock: Clock,
-    usual: UnitMetrics,
-    stop: CancellationToken,
-) -> Router {
-    let places = Arc::new(Semaphore::new(READERS));
-    Router::new().route("/metrics/units", get(unit_metrics)).with_state(Listed {
-        mirror,
-        roll,
-        clock,
-        usual,
-        places,
-        stop,
-    })
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Wanted {
-    mode: Option<UnitMetrics>,
+pub(super) fn page(listed: Listed) -> Router {
+    Router::new().route("/metrics/units", get(unit_metrics)).with_state((listed, Arc::new(Places::new())))
 }
 
 async fn unit_metrics(
-    State(listed): State<Listed>,
+    State((listed, places)): State<(Listed, Arc<Places>)>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let Wanted { mode } = query(&uri)?;
-    let Ok(place) = listed.places.try_acquire_owned() else {
-        return Err(Problem::unavailable(format!("{READERS} clients are reading this page already")));
+    let asked = Asked::read(&uri, listed.usual, &listed.mirror)?;
+    let Some(place) = places.take(asked.shard).await else {
+        return Err(Problem::unavailable(format!(
+            "this page is being written for somebody else, or others for {READERS} already"
+        )));
     };
-    let gzip = accepts_gzip(&headers);
-    let hearing = listed.roll.hearing();
-    let text = Text::new(listed.mirror, hearing, listed.clock.now(), mode.unwrap_or(listed.usual), gzip);
+    let (format, gzip) = (Format::wanted(&headers), accepts_gzip(&headers));
     let (pieces, taken) = mpsc::channel(1);
-    tokio::spawn(listed.stop.run_until_cancelled_owned(write(text, pieces, place)));
-    let headers = [(CONTENT_TYPE, TEXT_FORMAT), (VARY, "accept-encoding")];
+    tokio::spawn(listed.stop.clone().run_until_cancelled_owned(async move {
+        let written = write(listed, asked, format, gzip, Pieces(pieces), place);
+        let _ = tokio::time::timeout(LONGEST, written).await;
+    }));
+    let headers = [(CONTENT_TYPE, format.content_type()), (VARY, "accept, accept-encoding")];
     let mut response = (headers, Body::from_stream(stream(taken))).into_response();
     if gzip {
         response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
@@ -97,21 +92,64 @@ async fn unit_metrics(
     Ok(response)
 }
 
-/// Writes pieces as fast as they are taken, then the mark of the end.
-async fn write(mut text: Text, pieces: mpsc::Sender<Option<Bytes>>, _place: OwnedSemaphorePermit) {
+/// Where pieces go, and at last the mark of the end.
+struct Pieces(mpsc::Sender<Option<Bytes>>);
+
+impl Pieces {
+    /// Hands over a piece as soon as the one before was taken; nothing if the client is gone.
+    async fn send(&self, piece: Bytes) -> Option<()> {
+        if piece.is_empty() {
+            return Some(()); // The compressor still holds it.
+        }
+        self.hand_over(Some(piece)).await
+    }
+
+    async fn hand_over(&self, piece: Option<Bytes>) -> Option<()> {
+        tokio::time::timeout(PATIENCE, self.0.send(piece)).await.ok()?.ok()
+    }
+}
+
+/// Writes pieces as fast as they are taken, then the mark of the end; nothing if it came to none.
+async fn write(
+    listed: Listed,
+    asked: Asked,
+    format: Format,
+    gzip: bool,
+    pieces: Pieces,
+    _place: Place,
+) -> Option<()> {
+    let Listed { mirror, engine, roll, clock, metrics, limit, .. } = listed;
+    let source = Source {
+        mirror: mirror.clone(),
+        hearing: roll.hearing(),
+        now: clock.now(),
+        wanted: asked.wanted.clone(),
+        limit,
+    };
+    let mut text = Text::new(source, format, gzip);
     loop {
         let written = tokio::task::spawn_blocking(move || {
-            let piece = text.next_piece();
-            (text, piece)
+            let more = text.write_states();
+            let piece = if text.has_piece() { text.take_piece() } else { Bytes::new() };
+            (text, more, piece)
         });
-        let Ok((rest, piece)) = written.await else { return };
+        let (rest, more, piece) = written.await.ok()?;
         text = rest;
-        let last = piece.is_none();
-        let sent = tokio::time::timeout(PATIENCE, pieces.send(piece)).await;
-        if last || !matches!(sent, Ok(Ok(()))) {
-            return;
+        pieces.send(piece).await?;
+        if !more {
+            break;
         }
     }
+    let mut values_read = None;
+    if let Some(wanted) = asked.wanted.filter(|_| !metrics.is_empty()) {
+        let (rest, read) = Values { engine, mirror, metrics, wanted }.write(text, &pieces).await?;
+        (text, values_read) = (rest, Some(read));
+    }
+    text.end(values_read);
+    let (text, piece) = on_a_thread(text).await?;
+    pieces.send(piece).await?;
+    pieces.send(text.finish()).await?;
+    pieces.hand_over(None).await
 }
 
 /// What the client takes: pieces up to the mark of the end, or an error where it is missing.
@@ -124,35 +162,4 @@ fn stream(taken: mpsc::Receiver<Option<Bytes>>) -> impl futures_util::Stream<Ite
             None => Some((Err(io::Error::other("cut off")), None)),
         }
     })
-}
-
-/// Whether `Accept-Encoding` names gzip and does not refuse it with a weight of zero.
-fn accepts_gzip(headers: &HeaderMap) -> bool {
-    let all = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
-    all.flat_map(|value| value.split(',')).any(|offer| {
-        let (coding, parameters) = offer.split_once(';').unwrap_or((offer, ""));
-        let weight = parameters.trim().strip_prefix("q=").map(|weight| weight.trim().parse::<f32>());
-        coding.trim().eq_ignore_ascii_case("gzip") && weight != Some(Ok(0.0))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gzip_is_used_where_it_is_offered_and_not_refused() {
-        let cases = [
-            ("gzip", true),
-            ("deflate, GZIP;q=0.5", true),
-            ("gzip; q=0", false),
-            ("gzip;q=0.000", false),
-            ("identity", false),
-            ("", false),
-        ];
-        for (offer, expected) in cases {
-            let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, offer.parse().unwrap())]);
-            assert_eq!(accepts_gzip(&headers), expected, "{offer}");
-        }
-    }
 }

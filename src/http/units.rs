@@ -1,5 +1,6 @@
 //! `/api/v1/units/{kind}/{unit}`: one unit, as the engine holds it now.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
@@ -10,10 +11,10 @@ use serde::Serialize;
 
 use super::problem::Problem;
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Engine, Roll};
+use crate::engine::{Catalogue, Engine, MetricType, Roll};
 use crate::presence::{
-    self, Facts, Hearing, Interval, Kind, KindRules, Labels, NameError, OfflineRecord, RecordId, Snapshot,
-    Standing, Unit, UnitId,
+    self, Hearing, Interval, Kind, KindRules, Labels, NameError, OfflineRecord, RecordId, Snapshot, Standing,
+    Unit, UnitId,
 };
 
 #[derive(Clone)]
@@ -21,11 +22,18 @@ struct Asked {
     engine: Arc<dyn Engine>,
     roll: Arc<Roll>,
     clock: Clock,
+    metrics: Arc<Catalogue>,
 }
 
 /// The page.
-pub(super) fn page(engine: Arc<dyn Engine>, roll: Arc<Roll>, clock: Clock) -> Router {
-    Router::new().route("/api/v1/units/{kind}/{unit}", get(unit)).with_state(Asked { engine, roll, clock })
+pub(super) fn page(
+    engine: Arc<dyn Engine>,
+    roll: Arc<Roll>,
+    clock: Clock,
+    metrics: Arc<Catalogue>,
+) -> Router {
+    let asked = Asked { engine, roll, clock, metrics };
+    Router::new().route("/api/v1/units/{kind}/{unit}", get(unit)).with_state(asked)
 }
 
 /// A unit, for people and programs.
@@ -46,6 +54,15 @@ struct View {
     sleeps_until: Option<Timestamp>,
     /// The open record; `null` if it is not offline.
     record: Option<OfflineRecord>,
+    /// What it told last of itself, by the name of the metric.
+    values: BTreeMap<String, Told>,
+}
+
+/// A value, and when the unit told it.
+#[derive(Serialize)]
+struct Told {
+    value: serde_json::Value,
+    at: Timestamp,
 }
 
 async fn unit(
@@ -65,7 +82,25 @@ async fn unit(
     if let Some(open) = open {
         view.record = asked.engine.record(&open).await?;
     }
+    view.values = asked.values(&unit).await?;
     Ok(Json(view))
+}
+
+impl Asked {
+    async fn values(&self, unit: &Unit) -> Result<BTreeMap<String, Told>, Problem> {
+        let metrics = self.metrics.of(&unit.kind);
+        let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
+        let values = self.engine.values(unit, &names).await?;
+        let told = metrics.iter().zip(values).filter_map(|(metric, value)| {
+            let value = value?;
+            let told = match metric.metric_type {
+                MetricType::Info => serde_json::Value::String(value.text),
+                _ => serde_json::Number::from_f64(value.text.parse().ok()?)?.into(),
+            };
+            Some((metric.name.clone(), Told { value: told, at: value.at }))
+        });
+        Ok(told.collect())
+    }
 }
 
 fn parse(kind: &str, id: &str) -> Result<Unit, NameError> {
@@ -83,6 +118,7 @@ impl View {
     ) -> Option<(View, Option<RecordId>)> {
         let state = presence::state(&seen, rules, hearing, now)?;
         let deadline = presence::deadline(&seen, rules, hearing);
+        let last_heard = seen.last_heard();
         let Snapshot { unit, alive, facts, .. } = seen;
         let facts = facts?;
         let newest = alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen));
@@ -96,7 +132,7 @@ impl View {
             kind: unit.kind,
             unit: unit.id,
             state,
-            last_seen: was_heard(&facts).then_some(newest),
+            last_seen: last_heard,
             deadline,
             timeout_seconds: policy.timeout.as_secs_f64(),
             grace_seconds: policy.grace.as_secs_f64(),
@@ -105,15 +141,8 @@ impl View {
             paused_until: pause.map(|pause| pause.to),
             sleeps_until: sleep.map(|sleep| sleep.to),
             record: None,
+            values: BTreeMap::new(),
         };
         Some((view, open))
-    }
-}
-
-fn was_heard(facts: &Facts) -> bool {
-    match &facts.standing {
-        Standing::NeverSeen => false,
-        Standing::Offline(silence) => silence.cause != presence::Cause::NeverSeen,
-        _ => true,
     }
 }

@@ -35,12 +35,13 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
-use crate::engine::Roll;
+use crate::engine::{Catalogue, Roll};
 use crate::telemetry::{Oddity, Telemetry};
 
 mod canary;
 mod config;
 mod drops;
+mod fields;
 mod json;
 mod mqtt;
 mod payload;
@@ -48,6 +49,7 @@ mod prove;
 mod reader;
 mod record;
 mod tls;
+mod told;
 mod topic;
 
 pub use config::{Config, Fields};
@@ -90,6 +92,7 @@ impl Oddities {
 pub async fn run(
     config: Config,
     roll: Arc<Roll>,
+    metrics: Arc<Catalogue>,
     clock: Clock,
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
@@ -98,10 +101,14 @@ pub async fn run(
         anyhow::bail!(problem);
     }
     let topics = Arc::new(config.topics(roll.rules())?);
+    let told = told::Told::new(&metrics, telemetry.clone()).map(Arc::new);
     let writer = record::Writer { roll, clock, telemetry, stop: stop.clone() };
     let mut tasks = JoinSet::new();
     for number in 1..=config.connections {
-        listen(&config, &name(number), topics.clone(), &writer, &mut tasks).await?;
+        listen(&config, &name(number), topics.clone(), told.clone(), &writer, &mut tasks).await?;
+    }
+    if let Some(told) = told {
+        tasks.spawn(async move { told.write(&writer, &writer.stop).await });
     }
     while let Some(ended) = tasks.join_next().await {
         ended.context("a part of intake failed")?;
@@ -120,9 +127,11 @@ async fn listen(
     config: &Config,
     name: &str,
     topics: Arc<topic::Topics>,
+    told: Option<Arc<told::Told>>,
     writer: &record::Writer,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
+    writer.telemetry.connection_configured(name);
     let session = mqtt::Session::new(config, name, topics.filters())?;
     let room = LEAST_QUEUE.max(4 * usize::from(config.receive_maximum));
     // What an engine that is away knows of it is not worth the wait.
@@ -137,6 +146,7 @@ async fn listen(
     let reader = reader::Reader {
         topics,
         fields: config.fields.clone(),
+        told,
         client_id: client_id.clone(),
         instance: is_member.then(|| instance.clone()),
         max_payload: config.max_payload,

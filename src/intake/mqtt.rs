@@ -12,6 +12,12 @@
 //! queued without waiting ([`super`] says what happens when there is no room), and before a
 //! connection is made the queue has room for all that may come unacknowledged.
 //!
+//! # Why a canary that is missing counts
+//! Canaries go by the same queue of the broker as the fleet. Where that overflows, the broker drops some
+//! of what is in it, without a word, and the canaries that come through would vouch for heartbeats that
+//! did not. But they are numbered, and they come in their order: where one is missing between two that
+//! came, others may be missing beside it, and that time counts as blind.
+//!
 //! # Why it watches for silence itself
 //! The library pings after a time without *sending*. The canary is sent every second, so a broker
 //! that went away without a word would never be pinged. Nothing received for two keep-alives, not
@@ -133,6 +139,7 @@ impl Connection {
 
     async fn connect(&mut self) -> Ended {
         self.number += 1;
+        self.canaries.connecting();
         let (client, mut events) = self.session.open(self.number);
         let mut visit = Visit::new(client, self.session.patience, Instant::now());
         let mut ticks = interval(self.canaries.period);
@@ -328,6 +335,9 @@ impl Connection {
         if let What::Canary(canary) = &what {
             is_last = matches!(visit.stage, Stage::Last(seq) if canary.seq >= seq);
             self.given.canary_returned(canary.sent_at(), now);
+            if let Some(before) = self.canaries.lost_after(canary) {
+                self.deaf_until = self.deaf_until.max(before + self.deafness);
+            }
             if canary.sent_at() <= self.deaf_until {
                 what = What::Nothing;
             }
@@ -376,19 +386,44 @@ pub(super) struct Canaries {
     period: Duration,
     /// The number of the last one.
     seq: u64,
+    /// The number of the last one by an earlier connection, with which it may have been lost.
+    earlier: u64,
+    /// The number of the last one that came back, and when it was sent.
+    came: Option<(u64, Timestamp)>,
 }
 
 impl Canaries {
     pub fn new(session: &Session, instance: String, period: Duration) -> Canaries {
         let topic = canary::topic(session.client_id());
-        Canaries { topic, qos: session.qos, instance, period, seq: 0 }
+        Canaries { topic, qos: session.qos, instance, period, seq: 0, earlier: 0, came: None }
     }
 
     fn sing(&mut self, client: &AsyncClient, now: Timestamp) {
-        self.seq += 1;
-        let canary = Canary { instance: self.instance.clone(), seq: self.seq, sent_at: now.as_millis() };
-        // One that finds no room is missed, and that is what it is for.
-        let _ = client.try_publish(self.topic.clone(), canary.to_json(), PublishOptions::new(self.qos));
+        let seq = self.seq + 1;
+        let canary = Canary { instance: self.instance.clone(), seq, sent_at: now.as_millis() };
+        let options = PublishOptions::new(self.qos);
+        // One that finds no room is missed, and that is what it is for; but nobody dropped it.
+        if client.try_publish(self.topic.clone(), canary.to_json(), options).is_ok() {
+            self.seq = seq;
+        }
+    }
+
+    /// What was sent so far may be lost with the connection that it was sent by.
+    fn connecting(&mut self) {
+        self.earlier = self.seq;
+    }
+
+    /// One came back. When the one before it that came was sent, if another is missing between them.
+    fn lost_after(&mut self, canary: &Canary) -> Option<Timestamp> {
+        if canary.instance != self.instance {
+            return None;
+        }
+        let before = self.came.filter(|(seq, _)| canary.seq > *seq);
+        if before.is_some() || self.came.is_none() {
+            self.came = Some((canary.seq, canary.sent_at()));
+        }
+        let (seq, sent_at) = before?;
+        (canary.seq > seq.max(self.earlier) + 1).then_some(sent_at)
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::canary::Canary;
+use super::told::Told;
 use super::topic::{Refusal, Topics};
 use super::{Fields, Oddities, canary, payload};
 use crate::clock::{Clock, Timestamp};
@@ -43,6 +44,8 @@ pub(super) struct Message<'a> {
 pub(super) struct Reader {
     pub topics: Arc<Topics>,
     pub fields: Fields,
+    /// Takes what units tell of themselves, where a kind has metrics.
+    pub told: Option<Arc<Told>>,
     pub client_id: String,
     /// The process whose canaries alone count; `None`: those of earlier ones do too.
     pub instance: Option<String>,
@@ -96,6 +99,9 @@ impl Reader {
         {
             return Err((Rejection::TooOld, format!("it was sent at {sent}")));
         }
+        if let Some(told) = &self.told {
+            told.take(&sender.unit, spoken.at, message.payload, &mut odd);
+        }
         let mut declared = spoken.declared;
         // The topic is what a broker can guard, so its labels win.
         declared.labels.extend(sender.labels);
@@ -124,6 +130,7 @@ mod tests {
         Reader {
             topics: Arc::new(Topics::new(vec![template], &rules)),
             fields: Fields::default(),
+            told: None,
             client_id: "me".to_owned(),
             instance: None,
             max_payload: 1024,

@@ -178,10 +178,18 @@ fn look_at_watched(
     // The ledger may not show yet why nobody looked in time. So the hearing has to cover the silence
     // after a heartbeat that may have come unseen, too. Such a one is not later than the deadline, or
     // a look since then would have found its key.
-    let unseen = presumed.map(|at| times(&facts, at.min(deadline), &policy, hearing).deadline);
-    let proof = unseen.unwrap_or(deadline).max(deadline);
-    if hearing.heard.is_none_or(|heard| proof - policy.slack() > heard) {
+    let covers = |deadline: Timestamp| hearing.heard >= Some(deadline - policy.slack());
+    let after = |unseen: Timestamp| times(&facts, unseen, &policy, hearing).deadline;
+    let proof = presumed.map_or(deadline, |at| after(at.min(deadline)).max(deadline));
+    if !covers(proof) {
         return Verdict::Undecided;
+    }
+    // Unless nobody looked since then: who has more to record than there is time records late, and
+    // looks late. Presumed once, it does not move again, and the wait for hearing has an end.
+    if let Some(at) = presumed.filter(|at| *at > deadline && !covers(after(*at))) {
+        facts.last_seen = at;
+        let index = IndexChange::LookAt(next_look(&facts, rules, hearing, now));
+        return Verdict::Alive(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None });
     }
     let cause = match facts.standing {
         Standing::NeverSeen => Cause::NeverSeen,

@@ -126,6 +126,19 @@ pub struct Snapshot {
     pub stored: Option<Box<str>>,
 }
 
+impl Snapshot {
+    /// Its newest heartbeat; `None` if it was never heard.
+    pub fn last_heard(&self) -> Option<Timestamp> {
+        let facts = self.facts.as_ref()?;
+        let was_heard = match &facts.standing {
+            Standing::NeverSeen => false,
+            Standing::Offline(silence) => silence.cause != Cause::NeverSeen,
+            Standing::Present | Standing::Retired(_) => true,
+        };
+        was_heard.then(|| self.alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen)))
+    }
+}
+
 /// What becomes of the expiry key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyChange {

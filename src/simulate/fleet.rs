@@ -21,8 +21,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::address::{BrokerAddress, Scheme};
 use crate::backoff::Backoff;
+pub use plan::{Event as FleetEvent, Plan};
+pub use power::PowerCuts;
 use schedule::{Beat, Schedule};
 
+mod plan;
+mod power;
 mod schedule;
 
 /// How the broker is tried again.
@@ -55,6 +59,8 @@ pub struct FleetConfig {
     pub silence_chance: f64,
     /// How long silences are.
     pub silence_for: Range<Duration>,
+    /// A site that loses power, if one does.
+    pub power_cuts: Option<PowerCuts>,
     /// 0 or 1.
     pub qos: u8,
     /// What all chance comes from.
@@ -78,6 +84,7 @@ impl FleetConfig {
             jitter: 0.1,
             silence_chance: 0.0,
             silence_for: Duration::from_secs(60)..Duration::from_secs(300),
+            power_cuts: None,
             qos: 0,
             seed: 1,
             connections: 0,
@@ -95,6 +102,7 @@ impl FleetConfig {
     fn check(&self) -> anyhow::Result<()> {
         ensure!((1..=10_000_000).contains(&self.units), "a fleet has 1 to 10 000 000 units");
         ensure!(self.sites > 0, "a fleet has at least one site");
+        self.power_cuts.map_or(Ok(()), |cuts| cuts.check(self.sites))?;
         ensure!((0.0..=1.0).contains(&self.jitter), "jitter is between 0 and 1");
         ensure!((0.0..=1.0).contains(&self.silence_chance), "the chance of a silence is between 0 and 1");
         ensure!(self.interval >= Duration::from_millis(1), "the interval is at least 1 ms");
@@ -114,8 +122,18 @@ impl FleetConfig {
         format!("sim-{:06}", number + 1)
     }
 
+    /// The number of the site, from 0, at which the unit with a number is.
+    pub fn site(&self, number: u32) -> usize {
+        number as usize % self.sites
+    }
+
+    /// The name of the site with a number, from 0.
+    pub fn site_name(&self, site: usize) -> String {
+        format!("site-{:02}", site + 1)
+    }
+
     fn topic_of(&self, number: u32) -> String {
-        let site = format!("site-{:02}", number as usize % self.sites + 1);
+        let site = self.site_name(self.site(number));
         self.topic.replace("{unit}", &self.unit(number)).replace("{site}", &site)
     }
 }
@@ -270,7 +288,9 @@ impl Part {
     }
 
     async fn send(&self, client: &AsyncClient, beat: Beat, connected: &AtomicBool) {
-        self.counters.silent.fetch_add(i64::from(beat.last) - i64::from(beat.back), Relaxed);
+        self.counters
+            .silent
+            .fetch_add(i64::from(beat.after.is_silence()) - i64::from(beat.before.is_silence()), Relaxed);
         let topic = self.config.topic_of(beat.unit);
         let payload = format!("{{\"battery\":{}}}", 50 + (beat.unit + beat.at.as_secs() as u32 / 3600) % 50);
         let qos = if self.config.qos == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };

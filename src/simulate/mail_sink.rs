@@ -1,5 +1,5 @@
-//! A mail server to watch Rollcall with: it takes mails over SMTP, keeps and prints them, and
-//! refuses as it is told to.
+//! A mail server to watch Rollcall with: it takes mails over SMTP, keeps them, and refuses as it is
+//! told to.
 //!
 //! It speaks as much of SMTP (RFC 5321) as a client needs to hand over a mail, and `AUTH PLAIN` if
 //! it has a login. Listens on the loopback address only and ends, with every connection, when the
@@ -16,8 +16,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use super::webhook_sink::Printer;
-
 /// Mails that are kept; the oldest go first.
 const MOST_KEPT: usize = 10_000;
 /// The longest line of a conversation.
@@ -32,8 +30,6 @@ pub struct Options {
     pub port: u16,
     /// What a client has to send to log in: the base64 of `\0user\0password`.
     pub login: Option<String>,
-    /// Who prints what comes.
-    pub print: Option<Printer>,
 }
 
 /// How a mail is answered.
@@ -81,12 +77,6 @@ impl Mail {
         }
         value.map(|value| value.trim().to_owned())
     }
-
-    /// One line for people.
-    pub fn line(&self) -> String {
-        let subject = self.header("Subject").unwrap_or_default();
-        format!("mail to {}: {}", self.to.join(", "), subject.replace(|c: char| c.is_control(), " "))
-    }
 }
 
 /// A running mail server.
@@ -97,7 +87,6 @@ pub struct MailSink {
 
 struct Shared {
     login: Option<String>,
-    print: Option<Printer>,
     answers: Mutex<VecDeque<Answer>>,
     mails: Mutex<VecDeque<Mail>>,
     count: watch::Sender<usize>,
@@ -112,7 +101,6 @@ impl MailSink {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             login: options.login,
-            print: options.print,
             answers: Mutex::default(),
             mails: Mutex::default(),
             count: watch::Sender::new(0),
@@ -324,9 +312,6 @@ impl Shared {
     }
 
     fn keep(&self, mail: Mail) {
-        if let Some(print) = &self.print {
-            print(&mail.line());
-        }
         let mut mails = lock(&self.mails);
         if mails.len() >= MOST_KEPT {
             mails.pop_front();

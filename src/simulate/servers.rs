@@ -91,8 +91,14 @@ impl Server {
 
     /// A Redis server with expiry events, without persistence; `args` come last and win.
     pub fn redis(dir: &Path, port: u16, args: &[&str]) -> io::Result<Server> {
+        Server::redis_after(&[], dir, port, args)
+    }
+
+    /// The same, with a command line `before` its own, such as one that gives it another clock.
+    pub fn redis_after(before: &[String], dir: &Path, port: u16, args: &[&str]) -> io::Result<Server> {
         let port_text = port.to_string();
-        let mut all = vec!["--port", &port_text, "--bind", "127.0.0.1", "--save", ""];
+        let mut all: Vec<&str> = before.iter().map(String::as_str).collect();
+        all.extend(["redis-server", "--port", &port_text, "--bind", "127.0.0.1", "--save", ""]);
         all.extend([
             "--appendonly",
             "no",
@@ -103,7 +109,7 @@ impl Server {
         ]);
         all.extend(args);
         let all: Vec<String> = all.into_iter().map(str::to_owned).collect();
-        Server::start("redis-server", &all, dir, port, "Ready to accept connections")
+        Server::start(&all[0], &all[1..], dir, port, "Ready to accept connections")
     }
 
     /// A Mosquitto broker for anonymous clients with raised queue limits and persistent sessions
@@ -180,9 +186,4 @@ fn find(program: &str) -> PathBuf {
         .map(|dir| dir.join(program))
         .find(|path| path.is_file())
         .unwrap_or_else(|| program.into())
-}
-
-/// Whether a program can be found.
-pub fn is_installed(program: &str) -> bool {
-    find(program).is_file()
 }

@@ -1,5 +1,5 @@
-//! A receiver of webhooks to watch Rollcall with: it verifies, remembers and prints what comes,
-//! and answers as it is told to, well or badly.
+//! A receiver of webhooks to watch Rollcall with: it verifies, remembers and shows what comes, and
+//! answers as it is told to, well or badly.
 //!
 //! Listens on the loopback address only and ends, with every connection, when the value goes.
 
@@ -25,8 +25,8 @@ const MOST_KEPT: usize = 10_000;
 /// A notification of a thousand records is a few hundred kilobytes long.
 const LARGEST_BODY: usize = 16 << 20;
 
-/// Is given a line for each notification.
-pub type Printer = Box<dyn Fn(&str) + Send + Sync>;
+/// Is shown each request as it comes.
+pub type Watcher = Box<dyn Fn(&Received) + Send + Sync>;
 
 /// How a sink is started.
 #[derive(Default)]
@@ -35,8 +35,8 @@ pub struct Options {
     pub port: u16,
     /// The secret, `whsec_…`; with it, whatever is not signed well is answered with 401.
     pub secret: Option<String>,
-    /// Who prints what comes.
-    pub print: Option<Printer>,
+    /// Who is shown what comes.
+    pub watcher: Option<Watcher>,
 }
 
 /// How a request is answered.
@@ -73,38 +73,6 @@ impl Received {
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
-
-    /// One line for people.
-    pub fn line(&self) -> String {
-        let json = self.json();
-        let (kind, data) = (text(&json["type"]), &json["data"]);
-        let mut line = "webhook:".to_owned();
-        if kind != "rollcall.notification" {
-            line += &format!(" {kind}");
-        }
-        for (list, word) in [("offline", "OFFLINE"), ("online", "BACK")] {
-            let records = data[list].as_array().map(Vec::as_slice).unwrap_or_default();
-            if !records.is_empty() {
-                line += &format!(" {word} {}", units(records));
-            }
-        }
-        line
-    }
-}
-
-/// The first few units of some records.
-fn units(records: &[Value]) -> String {
-    const SHOWN: usize = 5;
-    let unit = |record: &Value| format!("{}/{}", text(&record["kind"]), text(&record["unit"]));
-    let mut units = records.iter().take(SHOWN).map(unit).collect::<Vec<_>>().join(", ");
-    if records.len() > SHOWN {
-        units += &format!(" and {} more", records.len() - SHOWN);
-    }
-    units
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or("?").chars().filter(|c| !c.is_control()).collect()
 }
 
 /// A running sink.
@@ -116,7 +84,7 @@ pub struct WebhookSink {
 
 struct Shared {
     verifier: Option<Webhook>,
-    print: Option<Printer>,
+    watcher: Option<Watcher>,
     answers: Mutex<VecDeque<Answer>>,
     received: Mutex<VecDeque<Received>>,
     count: watch::Sender<usize>,
@@ -135,7 +103,7 @@ impl WebhookSink {
         let stop = CancellationToken::new();
         let shared = Arc::new(Shared {
             verifier,
-            print: options.print,
+            watcher: options.watcher,
             answers: Mutex::default(),
             received: Mutex::default(),
             count: watch::Sender::new(0),
@@ -226,8 +194,8 @@ fn with(status: u16, more: Option<(header::HeaderName, String)>) -> Response {
 
 impl Shared {
     fn keep(&self, received: Received) {
-        if let Some(print) = &self.print {
-            print(&received.line());
+        if let Some(show) = &self.watcher {
+            show(&received);
         }
         let mut kept = lock(&self.received);
         if kept.len() >= MOST_KEPT {

@@ -5,12 +5,13 @@ use prometheus::{
     IntGaugeVec, Opts, Registry,
 };
 
-use super::words::{Ailment, HEARD, Oddity, Rejection, Source, Take, heard_as_str};
+use super::words::{Ailment, HEARD, Kept, Oddity, Rejection, Source, Take, heard_as_str};
 
 /// Every metric that is kept; those of single units are not.
 pub(super) struct Series {
     pub heartbeats: IntCounterVec,
     pub oddities: IntCounterVec,
+    pub unit_values: IntCounterVec,
     pub heartbeat_lag: Histogram,
     pub connected: IntGaugeVec,
     pub broker_dropped: IntGauge,
@@ -32,6 +33,7 @@ pub(super) struct Series {
     pub partitions_owned: IntGauge,
     pub mirror_age: Gauge,
     pub units: IntGaugeVec,
+    pub oldest_outage: GaugeVec,
     pub seen_within: IntGaugeVec,
     pub units_by_label: IntGaugeVec,
     pub hints_dropped: IntCounter,
@@ -41,9 +43,40 @@ pub(super) struct Series {
 const LATENCIES: [f64; 15] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
-/// A command's buckets: few, because there are dozens of commands and every bucket of each is a
-/// series.
-const COMMANDS: [f64; 5] = [0.001, 0.005, 0.025, 0.1, 1.0];
+/// A command's buckets: few, because every bucket of each is a series.
+const COMMANDS: [f64; 4] = [0.001, 0.01, 0.1, 1.0];
+
+/// Calls of the engine that are told apart: those that are made all the time, or that say that
+/// something happened. There are twice as many, and every one has seven series.
+pub(super) const TOLD_APART: [&str; 25] = [
+    "refresh",
+    "read",
+    "apply",
+    "due",
+    "first_looks",
+    "advance",
+    "hearing",
+    "attend",
+    "gone",
+    "renew",
+    "page",
+    "alive",
+    "keep_values",
+    "walk_values",
+    "outbox",
+    "settle",
+    "join",
+    "seal",
+    "first_seal",
+    "lease",
+    "first_lease",
+    "finish",
+    "backlog",
+    "queue",
+    OTHER,
+];
+/// All other calls.
+pub(super) const OTHER: &str = "other";
 
 impl Series {
     /// Registers every metric.
@@ -59,6 +92,11 @@ impl Series {
                 "payload_oddities_total",
                 "Things in payloads that were passed over.",
                 &["reason"],
+            ),
+            unit_values: make.counters(
+                "unit_values_total",
+                "Values that units told of themselves ([[kind.metric]]) by what became of them.",
+                &["result"],
             ),
             heartbeat_lag: make
                 .histogram("heartbeat_lag_seconds", "From the arrival of a heartbeat to its being applied."),
@@ -117,7 +155,7 @@ impl Series {
             engine_up: make.gauge("engine_up", "1 while the engine answers."),
             engine_command: make.histograms(
                 "engine_command_duration_seconds",
-                "How long a call of the engine took, whole batches as one.",
+                "How long a call of the engine took, whole batches as one; rare ones are told together as other.",
                 &["command"],
                 &COMMANDS,
             ),
@@ -138,9 +176,16 @@ impl Series {
                 make.keep(gauge)
             },
             units: make.gauges("units", "Units by kind and state.", &["kind", "state"]),
+            oldest_outage: {
+                let opts = Opts::new(
+                    "rollcall_oldest_outage_timestamp_seconds",
+                    "When the unit that has been offline for longest was last heard; 0 while none is offline.",
+                );
+                make.keep(GaugeVec::new(opts, &["kind"]).expect("a constant name"))
+            },
             units_by_label: make.gauges(
                 "units_by_label",
-                "Units by the value of a label and state, as of the last round over all units.",
+                "Units by the value of a label and state.",
                 &["label", "value", "state"],
             ),
             seen_within: make.gauges(
@@ -167,6 +212,12 @@ impl Series {
         }
         for oddity in Oddity::ALL {
             self.oddities.with_label_values(&[oddity.as_str()]);
+        }
+        for command in TOLD_APART {
+            self.engine_command.with_label_values(&[command]);
+        }
+        for kept in Kept::ALL {
+            self.unit_values.with_label_values(&[kept.as_str()]);
         }
         for source in Source::ALL {
             self.suspects.with_label_values(&[source.as_str()]);

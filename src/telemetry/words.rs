@@ -51,6 +51,20 @@ words! {
         BadLabel => "bad_label",
         /// `sleep` is no duration or out of bounds.
         BadSleep => "bad_sleep",
+        /// A field that is a metric holds something of another type.
+        BadValue => "bad_value",
+    }
+}
+
+words! {
+    /// What became of a value that a unit told of itself.
+    Kept {
+        /// It is in the engine, or a newer one is.
+        Written => "written",
+        /// Its unit is not one of the fleet.
+        UnknownUnit => "unknown_unit",
+        /// Too many waited; the unit's next message brings it again.
+        Overflow => "overflow",
     }
 }
 

@@ -61,6 +61,29 @@ async fn delivered(world: &World, receiver: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_join_yet_is_not_settled() {
+    let (sink, world) = one_hook().await;
+    // Where its group should be is something else.
+    let groups: Vec<String> =
+        world.partitions().iter().map(|n| format!("rollcall:{{p{n}}}:group:kind=detector")).collect();
+    let mut client = world.redis.client();
+    for group in &groups {
+        redis::cmd("SET").arg(group).arg("something else").exec(&mut client).unwrap();
+    }
+    world.lose(&["a"]).await;
+    let tried = world.commands("join");
+    until("it was tried again", async || world.commands("join") > tried + 1).await;
+    let waiting = world.engine.outbox(&world.outboxes(), 10).await.unwrap();
+    assert_eq!(waiting.len(), 1, "it waits in the outbox");
+    redis::cmd("DEL").arg(groups).exec(&mut client).unwrap();
+    world.joined().await;
+    world.advance(WAIT);
+    sink.wait_for(1, PATIENCE).await.unwrap();
+    delivered(&world, "hook").await;
+    assert_eq!(told(&sink, "offline"), once_each(&["a".to_owned()]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_joins_again_because_settling_it_was_lost_is_told_once() {
     let (sink, mut world) = one_hook().await;
     world.stop().await;

@@ -43,10 +43,10 @@ impl<G: Ground> World<G> {
         self.join_at(records, AT_ONCE, now).await;
     }
 
-    async fn join_at(&self, records: &[&OfflineRecord], pace: Pace, now: Timestamp) {
+    async fn join_at(&self, records: &[&OfflineRecord], pace: Pace, now: Timestamp) -> usize {
         let join = |record: &OfflineRecord| Join { group: group("g"), news: News::Record(record.clone()) };
         let joins: Vec<Join> = records.iter().map(|record| join(record)).collect();
-        self.engine.join(&joins, pace, now).await.unwrap();
+        self.engine.join(&joins, pace, &["hook".to_owned()], now).await.unwrap()
     }
 
     async fn seal(&self, now: Timestamp) -> usize {
@@ -141,8 +141,10 @@ pub async fn promise_08_delivered_is_never_leased_again<G: Ground>(world: World<
 
 pub async fn promise_12_the_silence_of_a_removed_unit_is_not_told_any_more<G: Ground>(world: World<G>) {
     let off = offline(&world.unit("a"), world.at(0));
-    world.join(&[&off], world.at(0)).await;
-    assert_eq!(world.sealed(&[&back(&off, Closing::Removed)], world.at(1)).await, []);
+    let pace = Pace { wait: MINUTE, interval: MINUTE };
+    world.join_at(&[&off], pace, world.at(0)).await;
+    world.join_at(&[&back(&off, Closing::Removed)], pace, world.at(1)).await;
+    assert_eq!(world.seal(world.hours(1)).await, 0);
     let off = offline(&world.unit("b"), world.at(0));
     assert_eq!(world.sealed(&[&off], world.at(2)).await.len(), 1);
     assert_eq!(world.sealed(&[&back(&off, Closing::Removed)], world.hours(1)).await.len(), 1);
@@ -162,6 +164,32 @@ pub async fn a_group_waits_and_keeps_its_distance<G: Ground>(world: World<G>) {
     assert_eq!(world.seal(seconds(309)).await, 0);
     assert_eq!(world.seal(seconds(310)).await, 1);
     assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
+}
+
+pub async fn who_is_alone_in_a_group_that_is_due_does_not_wait<G: Ground>(world: World<G>) {
+    let record = |unit: &str| offline(&world.unit(unit), world.at(0));
+    let (a, b, c, d) = (record("a"), record("b"), record("c"), record("d"));
+    let pace = Pace { wait: Duration::ZERO, interval: MINUTE };
+    assert_eq!(world.join_at(&[&a], pace, world.at(1)).await, 1);
+    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
+    let told = world.lease(world.at(1)).await;
+    assert_eq!((told.len(), told[0].offline.as_slice()), (1, [a.clone()].as_slice()));
+    world.engine.delivered(&told, world.at(2)).await.unwrap();
+    // The group keeps its distance, and who comes later does not overtake those that wait.
+    let next = world.at(1) + MINUTE;
+    assert_eq!(world.join_at(&[&b], pace, world.at(3)).await, 0);
+    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), Some(next));
+    assert_eq!(world.join_at(&[&c], pace, next + MINUTE).await, 0);
+    assert_eq!(world.seal(next + MINUTE).await, 2);
+    let told = world.lease(next + MINUTE).await;
+    assert_eq!((told.len(), told[0].offline.as_slice()), (1, [b, c].as_slice()));
+    // Those that come together are told together.
+    assert_eq!(world.join_at(&[&d, &back(&a, Closing::Return)], pace, world.hours(1)).await, 0);
+    assert_eq!(world.seal(world.hours(1)).await, 2);
+    // The return of one who was told at once is told at once.
+    assert_eq!(world.join_at(&[&back(&d, Closing::Return)], pace, world.hours(2)).await, 1);
+    assert_eq!(world.join_at(&[&back(&d, Closing::Return), &d], pace, world.hours(3)).await, 0);
+    assert_eq!(world.seal(world.hours(3)).await, 0);
 }
 
 pub async fn news_of_one_group_is_told_in_order<G: Ground>(world: World<G>) {
@@ -228,7 +256,8 @@ pub async fn a_long_blindness_is_told_at_once_and_by_itself<G: Ground>(world: Wo
     let pace = Pace { wait: MINUTE, interval: MINUTE };
     let join = Join { group: group("blind"), news: outbox[0].news.clone() };
     for _ in 0..2 {
-        world.engine.join(std::slice::from_ref(&join), pace, world.hours(2)).await.unwrap();
+        let joins = std::slice::from_ref(&join);
+        world.engine.join(joins, pace, &["hook".to_owned()], world.hours(2)).await.unwrap();
         world.seal(world.hours(2)).await;
     }
     let told = world.lease(world.hours(2)).await;

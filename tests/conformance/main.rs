@@ -5,6 +5,7 @@
 
 mod alerts;
 mod crashes;
+mod data;
 mod embedded;
 mod ground;
 mod hearing;
@@ -52,6 +53,7 @@ macro_rules! every_case {
                 promise_12_a_removed_unit_is_never_reported
                 promise_13_a_changed_timeout_moves_the_deadline_at_once
                 promise_14_a_deadline_at_exactly_now_is_not_yet_passed
+                a_look_at_many_judges_each_by_the_time_at_which_it_was_read
                 promise_15_a_lost_reply_leaves_nothing_that_is_not_repaired
                 promise_15_a_key_beside_an_open_record_is_a_return
                 a_decision_from_facts_that_changed_is_void
@@ -83,6 +85,7 @@ macro_rules! every_case {
                 promise_07_joining_is_idempotent_also_after_it_was_sent
                 promise_07_a_return_that_comes_first_swallows_its_silence
                 promise_07_a_unit_that_returns_before_its_group_is_sealed_is_never_told
+                who_is_alone_in_a_group_that_is_due_does_not_wait
                 promise_08_delivered_is_never_leased_again
                 promise_12_the_silence_of_a_removed_unit_is_not_told_any_more
                 a_group_waits_and_keeps_its_distance
@@ -92,11 +95,18 @@ macro_rules! every_case {
                 a_long_blindness_is_told_at_once_and_by_itself
                 the_same_news_has_the_same_id
             }
+            data {
+                of_each_metric_and_unit_the_newest_value_is_kept
+                values_are_of_known_units_and_leave_with_them
+                every_value_is_on_exactly_one_page
+                values_survive_a_crash
+            }
             roster {
                 promise_06_a_lease_that_is_not_renewed_ends
                 instances_see_one_another_and_one_time
                 an_instance_that_resigned_is_gone_at_once
                 the_time_of_the_fleet_is_never_before_what_was_heard
+                an_instance_says_where_it_is_for_as_long_as_it_is_there
             }
         }
     };

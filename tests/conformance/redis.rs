@@ -138,6 +138,7 @@ impl Running {
 mod only_redis {
     use super::*;
     use crate::world::World;
+    use futures_util::StreamExt;
     use rollcall::engine::{EngineError, Group, Join, News, Pace};
     use rollcall::presence::Interval;
     use std::time::Duration;
@@ -233,6 +234,30 @@ mod only_redis {
     }
 
     #[tokio::test]
+    async fn how_far_was_heard_is_read_after_the_units_that_it_vouches_for() {
+        // A server that comes back as it was some time ago between the two has forgotten heartbeats,
+        // and what was heard before must not vouch for their absence.
+        let world = World::<Single>::new().await;
+        let unit = world.unit("a");
+        world.hear(&unit, world.at(0)).await;
+        let client = Client::open(world.ground.0.config().url).unwrap();
+        let monitor = client.get_async_monitor().await.unwrap();
+        let mut commands = monitor.into_on_message::<String>();
+        world.look(&unit, world.at(1)).await;
+        let mut units_are_read = false;
+        let first = tokio::time::timeout(Duration::from_secs(30), async {
+            loop {
+                let command = commands.next().await.expect("the server stands");
+                if command.contains(":heard\"") {
+                    return units_are_read;
+                }
+                units_are_read |= command.contains(&alive(&unit));
+            }
+        });
+        assert!(first.await.expect("both are read"), "the units are not read first");
+    }
+
+    #[tokio::test]
     async fn with_nobody_to_tell_no_notification_is_kept() {
         let world = World::<Single>::new().await;
         let unit = world.unit("a");
@@ -242,8 +267,16 @@ mod only_redis {
         let group = Group { key: "g".into(), labels: Default::default() };
         let news = world.outbox().await.remove(0).news;
         let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
-        world.engine.join(&[Join { group, news }], pace, world.hours(49)).await.unwrap();
-        assert_eq!(world.engine.seal(&world.partitions(), &[], world.hours(49)).await.unwrap(), 1);
+        let (now, later) = (world.hours(49), world.hours(50));
+        assert_eq!(
+            world.engine.join(&[Join { group: group.clone(), news }], pace, &[], now).await.unwrap(),
+            1
+        );
+        world.hear(&unit, now).await;
+        let news = world.outbox().await.remove(1).news;
+        let waits = Pace { wait: Duration::from_secs(60), ..pace };
+        assert_eq!(world.engine.join(&[Join { group, news }], waits, &[], now).await.unwrap(), 0);
+        assert_eq!(world.engine.seal(&world.partitions(), &[], later).await.unwrap(), 1);
         assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
         let kept: Vec<String> = world.ground.0.ask(cmd("KEYS").arg("*:notifications")).await;
         assert_eq!(kept, [""; 0]);

@@ -53,3 +53,19 @@ pub async fn the_time_of_the_fleet_is_never_before_what_was_heard<G: Ground>(wor
     assert!(later.now >= ahead.now, "it does not go back for anybody: {later:?}");
     assert_eq!(later.instances, ["a", "b"], "and leases go by it");
 }
+
+pub async fn an_instance_says_where_it_is_for_as_long_as_it_is_there<G: Ground>(world: World<G>) {
+    let names = ["a", "b", "c"].map(str::to_owned);
+    let (other, _) = world.another().await;
+    world.engine.announce("a", "10.0.0.1:8080", MINUTE).await.unwrap();
+    world.engine.announce("b", "10.0.0.2:8080", Duration::from_millis(1)).await.unwrap();
+    let at = Some("10.0.0.1:8080".to_owned());
+    let ended = async {
+        while other.addresses(&names).await.unwrap() != [at.clone(), None, None] {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(MINUTE, ended).await.expect("what is not said again is forgotten");
+    world.engine.resign("a").await.unwrap();
+    assert_eq!(other.addresses(&names).await.unwrap(), [None, None, None]);
+}

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::world::devices::{hello, publish};
 use crate::world::proxy::Wire;
 use crate::world::{Plan, TIMEOUT, World, signal};
 
@@ -108,13 +109,49 @@ async fn a_flood_that_the_broker_drops_makes_nobody_offline() {
     world.rests().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_of_acknowledged_messages_that_overflows_makes_nobody_offline_and_is_warned_of() {
+    // Twenty under way and a thousand waiting, as Mosquitto has it by default.
+    let broker = "max_inflight_messages 20\nmax_queued_messages 1000\nsys_interval 1".to_owned();
+    let before = vec!["env".to_owned(), "ROLLCALL_MQTT__WATCH_SYS=true".to_owned()];
+    let mut world = World::new(Plan { broker, before, ..Plan::new(1) }).await;
+    world.live(3 * TIMEOUT);
+    world.pass_some(SECOND).await;
+    let mark = world.disturb();
+    let port = world.broker.port();
+    let mut floods = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        floods.spawn(flood_acknowledged(port, 2 * TIMEOUT));
+    }
+    let mut sent = 0;
+    while let Some(flood) = floods.join_next().await {
+        sent += flood.unwrap();
+    }
+    // The broker had acknowledged what it dropped then, and the diary cannot know which that was.
+    world.forget_unheard_since(mark);
+    world.disturbed_since(mark);
+    let dropped = async |world: &World| {
+        world.instances[0].metric("rollcall_broker_messages_dropped").await.unwrap_or_default()
+    };
+    let is_warned_of = async |world: &World| {
+        let page = world.instances[0].page("/readyz").await;
+        page.is_some_and(|(_, page)| page.contains("broker_drops_messages"))
+    };
+    world.eventually("the broker's drops are warned of", is_warned_of).await;
+    println!("{} of {sent} messages were dropped", dropped(&world).await);
+    // Nor may anybody be called offline whom nobody heard only because of that.
+    let records = world.redis.records().await.expect("it answers");
+    let was_silent = |unit: &str| {
+        world.fleet.devices().iter().any(|device| device.unit == unit && !device.silences.is_empty())
+    };
+    let living: Vec<_> = records.iter().filter(|record| !was_silent(record.unit.as_str())).collect();
+    assert!(living.is_empty(), "{} of them were never silent: {living:?}", living.len());
+    world.rests().await;
+}
+
 /// Publishes as fast as a socket takes it, to topics that are nobody's unit.
 async fn flood(port: u16, span: Duration) {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    let hello = b"\x10\x11\x00\x04MQTT\x04\x02\x00\x00\x00\x05flood";
-    stream.write_all(hello).await.unwrap();
-    let mut welcome = [0; 4];
-    stream.read_exact(&mut welcome).await.unwrap();
+    let mut stream = connect(port, "flood").await;
     let topic = b"units//heartbeat";
     let mut packet = vec![0x30, (2 + topic.len() + 2) as u8, 0, topic.len() as u8];
     packet.extend(topic);
@@ -127,4 +164,31 @@ async fn flood(port: u16, span: Duration) {
             written.unwrap();
         }
     }
+}
+
+/// Publishes at QoS 1 as fast as the broker acknowledges it, to topics that are nobody's unit; answers
+/// how many it acknowledged.
+async fn flood_acknowledged(port: u16, span: Duration) -> usize {
+    const WINDOW: u16 = 500;
+    let mut stream = connect(port, &format!("flood-{:08x}", rand::random::<u32>())).await;
+    let many: Vec<u8> = (1..=WINDOW).flat_map(|packet| publish("units//heartbeat", packet)).collect();
+    let until = tokio::time::Instant::now() + span;
+    let mut acknowledged = 0;
+    while tokio::time::Instant::now() < until {
+        stream.write_all(&many).await.unwrap();
+        // Each acknowledgement is four bytes long.
+        let mut answers = vec![0; 4 * usize::from(WINDOW)];
+        stream.read_exact(&mut answers).await.unwrap();
+        acknowledged += usize::from(WINDOW);
+    }
+    acknowledged
+}
+
+/// A client of the broker that hears nothing.
+async fn connect(port: u16, id: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    stream.write_all(&hello(id)).await.unwrap();
+    let mut welcome = [0; 4];
+    stream.read_exact(&mut welcome).await.unwrap();
+    stream
 }

@@ -4,7 +4,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::world::{Plan, TIMEOUT, World};
+use rollcall::clock::Timestamp;
+use rollcall::engine::{Engine, Queries, UnitStore};
+use rollcall::presence::{Declared, Heartbeat, Unit};
+use rollcall::simulate::servers::free_port;
+
+use crate::world::redis::{DURABLE, Redis};
+use crate::world::{Plan, TIMEOUT, World, crowd};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -39,7 +45,8 @@ impl Clock {
     fn before(&self) -> Vec<String> {
         vec![
             "env".to_owned(),
-            format!("LD_PRELOAD={}", library().display()),
+            // The allocator of Redis asks for the time before the library can answer; libc's does not.
+            format!("LD_PRELOAD={} libc.so.6", library().display()),
             format!("FAKETIME_TIMESTAMP_FILE={}", self.file.display()),
             "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
             "FAKETIME_NO_CACHE=1".to_owned(),
@@ -68,6 +75,93 @@ async fn an_instance_whose_clock_steps_forward_by_an_hour_calls_nobody_offline()
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_whose_clock_steps_back_by_an_hour_loses_nobody() {
     steps("-3600").await;
+}
+
+/// The clock of Redis, which leads those of all instances, steps there and back while the fleet lives.
+/// Each time an instance is started anew, so that one knows no other time.
+async fn steps_of_redis(offsets: [&str; 2], instances: usize, behind: usize) {
+    let clock = Clock::right();
+    let mut world = World::new(Plan { before_redis: clock.before(), ..Plan::new(instances) }).await;
+    world.live(6 * TIMEOUT);
+    for (number, offset) in offsets.into_iter().enumerate() {
+        world.pass_some(SECOND).await;
+        let mark = world.disturb();
+        clock.step(offset);
+        // Until every instance has been told of it.
+        world.pass(TIMEOUT).await;
+        world.instances[0].kill();
+        world.instances[0].start();
+        world.disturbed_since(mark);
+        if number == behind {
+            let is_told = async |world: &World| {
+                let page = world.instances[0].page("/readyz").await;
+                page.is_some_and(|(_, page)| page.contains("behind the time of the fleet"))
+            };
+            world.eventually("it is said that the clock of the engine was set back", is_told).await;
+        }
+        world.probe().await;
+    }
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_whose_clock_steps_forward_by_an_hour_and_back_makes_nobody_offline_and_loses_nobody() {
+    steps_of_redis(["+3600", "+0"], 3, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_whose_clock_steps_back_by_an_hour_and_forward_makes_nobody_offline_and_loses_nobody() {
+    steps_of_redis(["-3600", "+0"], 3, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeats_that_a_leap_of_redis_takes_away_are_not_missed() {
+    let clock = Clock::right();
+    let dir = tempfile::TempDir::new().unwrap();
+    let redis = Redis::start(dir.path(), free_port().unwrap(), &clock.before(), &DURABLE);
+    let (engine, roll) = crowd::roll(redis.port()).await;
+    let unit: Unit = "detector:turtle".parse().unwrap();
+    // The second time the fleet is ahead already, and its time hardly leaps.
+    for _ in 0..2 {
+        let begin = renew(&*engine).await;
+        let at = |part: f64| begin + TIMEOUT.mul_f64(part);
+        let beat = |at: Timestamp| {
+            [Heartbeat { unit: unit.clone(), at, not_before: None, declared: Declared::default() }]
+        };
+        let is_offline = async || !engine.records(true, None, 1).await.unwrap().is_empty();
+        let hear_until = async |tenths: std::ops::Range<u32>| {
+            for tenths in tenths {
+                roll.canary_returned(at(f64::from(tenths) / 10.0)).await.unwrap();
+            }
+        };
+        hear_until(0..1).await;
+        roll.hear(&beat(begin), begin).await.unwrap();
+        roll.hear(&beat(at(0.9)), at(0.9)).await.unwrap();
+        hear_until(1..13).await;
+        clock.step("+3600");
+        // Its key is gone, and the last look did not see its last heartbeat.
+        assert_eq!(engine.read(std::slice::from_ref(&unit)).await.unwrap()[0].alive, None);
+        roll.look(std::slice::from_ref(&unit), at(1.2)).await.unwrap();
+        assert!(!is_offline().await, "before anybody saw to the leap");
+        renew(&*engine).await;
+        roll.look(std::slice::from_ref(&unit), at(1.2)).await.unwrap();
+        assert!(!is_offline().await, "before anything was heard after it");
+        hear_until(13..14).await;
+        roll.look(std::slice::from_ref(&unit), at(1.3)).await.unwrap();
+        assert!(!is_offline().await, "when it is known to be blind time");
+        // But whoever stays silent is found.
+        hear_until(14..60).await;
+        roll.look(std::slice::from_ref(&unit), at(5.7)).await.unwrap();
+        assert!(is_offline().await, "it is silent");
+        roll.hear(&beat(at(5.8)), at(5.8)).await.unwrap();
+        clock.step("+0");
+    }
+}
+
+/// As instances do it: what the clock tells is read before.
+async fn renew(engine: &dyn Engine) -> Timestamp {
+    engine.hearing().await.unwrap();
+    engine.renew("alone", Duration::from_secs(8), None).await.unwrap().now
 }
 
 #[tokio::test(flavor = "multi_thread")]

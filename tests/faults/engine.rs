@@ -37,9 +37,9 @@ async fn redis_that_is_killed_and_has_everything_on_disk_makes_nobody_offline_an
     world.rests().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn redis_that_comes_back_as_it_was_some_time_ago_makes_nobody_offline() {
-    let mut world = World::new(Plan::new(1).with_snapshots()).await;
+/// Redis comes back as it was some time ago.
+async fn rolls_back(instances: usize) {
+    let mut world = World::new(Plan::new(instances).with_snapshots()).await;
     world.live(4 * TIMEOUT);
     world.pass_some(SECOND).await;
     let snapshot = now();
@@ -53,8 +53,18 @@ async fn redis_that_comes_back_as_it_was_some_time_ago_makes_nobody_offline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_that_comes_back_empty_makes_nobody_offline_and_knows_the_fleet_again() {
-    let mut world = World::new(Plan::new(1)).await;
+async fn redis_that_comes_back_as_it_was_some_time_ago_makes_nobody_offline() {
+    rolls_back(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_that_comes_back_as_it_was_some_time_ago_to_several_makes_nobody_offline() {
+    rolls_back(3).await;
+}
+
+/// Redis comes back without anything.
+async fn is_emptied(instances: usize) {
+    let mut world = World::new(Plan::new(instances)).await;
     world.live(3 * TIMEOUT);
     world.pass_some(2 * SECOND).await;
     let begin = world.disturb();
@@ -64,6 +74,16 @@ async fn redis_that_comes_back_empty_makes_nobody_offline_and_knows_the_fleet_ag
     world.rests().await;
     let (_, ready) = world.instances[0].page("/readyz").await.expect("it answers");
     println!("{ready}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_that_comes_back_empty_makes_nobody_offline_and_knows_the_fleet_again() {
+    is_emptied(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_that_comes_back_empty_to_several_makes_nobody_offline_and_knows_the_fleet_again() {
+    is_emptied(3).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,9 @@ use std::time::Duration;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{self, HearingStore, Mirror, Roll, UnitStore};
+use rollcall::engine::{
+    self, Catalogue, DataStore, HearingStore, Metric, MetricType, Mirror, Roll, UnitStore,
+};
 use rollcall::intake::{self, Config, Fields};
 use rollcall::presence::{Facts, Interval, Kind, KindRules, Snapshot, TimeSource, Unit};
 use rollcall::simulate::servers::{Server, free_port};
@@ -43,6 +45,9 @@ async fn sure<T, F: Future<Output = engine::Result<T>>>(ask: impl Fn() -> F) -> 
     };
     tokio::time::timeout(PATIENCE, answered).await.expect("the engine answers")
 }
+
+/// The metric of pumps.
+const PRESSURE: &str = "pump_pressure";
 
 pub struct World {
     pub redis: Redis,
@@ -118,6 +123,13 @@ impl World {
         sure(|| self.engine.read(&unit)).await.remove(0)
     }
 
+    /// The pressure that a pump told last.
+    pub async fn pressure(&self, pump: &str) -> Option<String> {
+        let unit: Unit = pump.parse().unwrap();
+        let values = sure(|| self.engine.values(&unit, &[PRESSURE])).await.remove(0);
+        values.map(|value| value.text)
+    }
+
     pub async fn heard(&self) -> Option<Timestamp> {
         sure(|| self.engine.hearing()).await.heard
     }
@@ -179,7 +191,7 @@ impl World {
         let hearing = HearingConfig { gap: self.gap, settle: Duration::ZERO, tell: Duration::from_secs(300) };
         let roll = Arc::new(Roll::new(engine, rules, mirror, telemetry.clone(), hearing, Arc::default()));
         let stop = CancellationToken::new();
-        let run = intake::run(self.config.clone(), roll, clock, telemetry.clone(), stop.clone());
+        let run = intake::run(self.config.clone(), roll, metrics(), clock, telemetry.clone(), stop.clone());
         Running { telemetry, stop, task: tokio::spawn(run) }
     }
 
@@ -310,6 +322,19 @@ impl Drop for Device {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// Pumps tell their pressure.
+fn metrics() -> Arc<Catalogue> {
+    let pressure = Metric {
+        name: PRESSURE.to_owned(),
+        pointer: vec!["pressure".to_owned()],
+        metric_type: MetricType::Gauge,
+        help: "Pressure.".to_owned(),
+        unit: String::new(),
+        label: "value".to_owned(),
+    };
+    Arc::new(Catalogue::new([(kind("pump"), vec![pressure])]))
 }
 
 pub fn kind(name: &str) -> Kind {

@@ -1,14 +1,14 @@
 //! What the demo shows: one line for each thing that happens, with its time.
 
 use std::io::{Write, stdout};
-use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Arguments, USUAL_PORT};
+use super::world::{TIMEOUT, World};
 use crate::clock::Clock;
-use crate::simulate::webhook_sink::Printer;
+use crate::simulate::fleet::{FleetConfig, Summary};
 
 /// Standard output. When nobody reads it any more, the demo ends.
 #[derive(Clone)]
@@ -24,34 +24,48 @@ impl Screen {
         self.print(&format!("{}  {text}", self.time()));
     }
 
-    /// Prints what a receiver is told.
-    pub fn printer(&self) -> Printer {
-        let screen = self.clone();
-        Box::new(move |line| screen.say(line))
+    /// What runs, where it is to be seen, and what to try.
+    pub fn welcome(&self, world: &World, fleet: &FleetConfig) {
+        for (port, whose) in [(world.web, "the web server"), (world.broker, "the broker")] {
+            if port.is_another() {
+                self.print(&format!("Port {} is taken; {whose} listens on {}.", port.wanted, port.found));
+            }
+        }
+        let (units, sites, timeout) = (fleet.units, fleet.sites, TIMEOUT.as_secs());
+        let cut = fleet.power_cuts.map_or(Duration::ZERO, |cuts| cuts.first).as_secs();
+        let (web, broker) = (world.web.address(), world.broker.found);
+        self.print(&format!(
+            "\nRollcall watches {units} simulated units at {sites} sites. Each sends a heartbeat every second; who is \
+             silent\nfor {timeout} s is offline. Now and then a unit falls silent, and in {cut} s a site loses power \
+             for a while.\n\n\
+             \x20 see        http://{web}/                           how the fleet is\n\
+             \x20            http://{web}/api/v1/records?open=true   who is offline\n\
+             \x20            http://{web}/metrics                    for Prometheus; each unit: /metrics/units\n\
+             \x20 be a unit  mosquitto_pub -h 127.0.0.1 -p {broker} -t sites/north/mine/heartbeat -m '{{}}'\n\
+             \x20            and do not send again: {timeout} s later it is offline\n\
+             \x20 stop       Ctrl-C; the fleet is in {dir} until then\n\n\
+             What happens to the fleet, and what operators are told (times are UTC):\n",
+            dir = world.directory.path().display(),
+        ));
     }
 
-    /// What is to be seen here, and what to try.
-    pub fn welcome(&self, arguments: &Arguments, listen: SocketAddr, broker: u16) {
-        let units = arguments.units;
+    /// What was told, and where things were.
+    pub fn farewell(&self, world: &World, fleet: &Summary) {
+        let told = world.told();
         self.print(&format!(
-            "\nA fleet of {units} units; each sends a heartbeat every second, and one that is silent for 5 s is \
-             offline.\nNow and then a unit falls silent, and is back 10 to 25 s later.\n"
+            "\nThe fleet sent {} heartbeats in {:.0} s. Operators were told of {} silences and {} returns, by {} \
+             webhooks.",
+            fleet.sent,
+            fleet.took.as_secs_f64(),
+            told.silences,
+            told.returns,
+            told.notifications,
         ));
-        if arguments.listen.is_none() && listen.port() != USUAL_PORT {
-            self.print(&format!(
-                "Port {USUAL_PORT} is taken; the web server listens on {}.\n",
-                listen.port()
-            ));
-        }
-        self.print(&format!(
-            "  see        http://{listen}/               how the fleet is\n\
-             \x20            http://{listen}/metrics        for Prometheus: the fleet\n\
-             \x20            http://{listen}/metrics/units  for Prometheus: every unit\n\
-             \x20 be a unit  mosquitto_pub -p {broker} -t sites/north/mine/heartbeat -m '{{}}'\n\
-             \x20            and do not send again: 5 s later it is offline\n\
-             \x20 stop       Ctrl-C; nothing is left behind\n\n\
-             What operators are told, by webhook and by mail (times are UTC):\n"
-        ));
+        let dir = world.directory.path().display();
+        self.print(&match world.directory.remove() {
+            Ok(()) => format!("All of it was in {dir}, which is removed."),
+            Err(error) => format!("All of it is in {dir}, which could not be removed: {error}."),
+        });
     }
 
     /// Hours, minutes and seconds of now.

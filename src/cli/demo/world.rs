@@ -1,114 +1,122 @@
-//! What the demo needs around it: a Redis, a broker and two receivers, on free ports of the loopback
-//! address and in a directory that goes with them.
+//! What the demo is made of besides its fleet: a directory for the engine, ports for the broker and the
+//! web server, and a receiver.
 
+use std::fs::DirBuilder;
 use std::io;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use super::screen::Screen;
+use super::told;
 use crate::config::{self, Config};
-use crate::simulate::servers::{Guard, Server, free_port, is_installed};
-use crate::simulate::{mail_sink, webhook_sink};
+use crate::simulate::webhook_sink::{Options, WebhookSink};
 
-/// Programs that are run, and the Debian packages that hold them.
-const PROGRAMS: [&str; 2] = ["redis-server", "mosquitto"];
+/// How long a unit may be silent.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct World {
-    redis: Server,
-    pub broker: Server,
-    hook: webhook_sink::WebhookSink,
-    mail: mail_sink::MailSink,
-    /// The last one, so that the servers have ended when it is removed.
-    _dir: Directory,
+    pub web: Port,
+    pub broker: Port,
+    pub directory: Directory,
+    receiver: WebhookSink,
 }
 
 impl World {
-    pub async fn start(screen: &Screen) -> anyhow::Result<World> {
-        let missing: Vec<&str> = PROGRAMS.into_iter().filter(|program| !is_installed(program)).collect();
-        if !missing.is_empty() {
-            let missing = missing.join(" ");
-            bail!(
-                "the demo runs servers that are not installed here: {missing}; `apt-get install {missing}`"
-            );
-        }
-        let dir = Directory::new().context("no directory for the demo")?;
-        let redis = Server::redis(&dir.path.join("redis"), free_port()?, &["--save", "60 1"])?;
-        let broker = Server::mosquitto(&dir.path.join("mosquitto"), free_port()?, "")?;
-        let print = || Some(screen.printer());
-        let hook = webhook_sink::Options { print: print(), ..Default::default() };
-        let mail = mail_sink::Options { print: print(), ..Default::default() };
-        let hook = webhook_sink::WebhookSink::start(hook).await?;
-        let mail = mail_sink::MailSink::start(mail).await?;
-        Ok(World { redis, broker, hook, mail, _dir: dir })
+    pub async fn prepare(web: u16, broker: u16, screen: &Screen) -> anyhow::Result<World> {
+        let directory = Directory::new().context("no directory for the fleet can be made")?;
+        let watcher = screen.clone();
+        let watcher = Box::new(move |received: &_| told::lines(received).iter().for_each(|l| watcher.say(l)));
+        let receiver = WebhookSink::start(Options { watcher: Some(watcher), ..Options::default() }).await?;
+        Ok(World { web: Port::find(web)?, broker: Port::find(broker)?, directory, receiver })
     }
 
-    /// The configuration with which they are used, as a file would hold it.
-    pub fn config(&self, listen: SocketAddr) -> anyhow::Result<Config> {
+    /// The configuration of the service, as a file would hold it.
+    pub fn config(&self) -> anyhow::Result<Config> {
+        let path = self.directory.path.to_str().context("the path of the temporary directory is no text")?;
         let text = format!(
             r#"
-            engine.url = "redis://127.0.0.1:{redis}/0"
-            mqtt.url = "mqtt://127.0.0.1:{broker}"
-            http.listen = "{listen}"
-            route = {{ receivers = ["hook", "mail"], group_wait = "2s", group_interval = "5s" }}
+            engine = {{ type = "embedded", path = {path} }}
+            broker.listen = "{broker}"
+            http.listen = "{web}"
+            route = {{ receivers = ["screen"], group_by = ["site"], group_wait = "2s", group_interval = "5s" }}
             [[kind]]
             name = "detector"
             topics = ["sites/{{site}}/{{unit}}/heartbeat"]
-            timeout = "5s"
+            timeout = "{timeout}s"
             [[receiver]]
-            name = "hook"
+            name = "screen"
             type = "webhook"
-            url = "{hook}"
-            [[receiver]]
-            name = "mail"
-            type = "email"
-            smtp = "{mail}"
-            from = "rollcall@demo.example"
-            to = ["ops@demo.example"]
+            url = "{receiver}"
             "#,
-            redis = self.redis.port(),
-            broker = self.broker.port(),
-            hook = self.hook.url(),
-            mail = self.mail.url(),
+            path = toml::Value::from(path),
+            broker = self.broker.address(),
+            web = self.web.address(),
+            timeout = TIMEOUT.as_secs(),
+            receiver = self.receiver.url(),
         );
         Ok(config::parse(&text, None, [])?)
     }
 
-    /// Of how many silences and of how many returns the webhook was told.
-    pub fn told(&self) -> (usize, usize) {
-        let told = self.hook.received();
-        let count = |list: &str| {
-            let each = told.iter().map(|one| one.json()["data"][list].as_array().map_or(0, Vec::len));
-            each.sum()
-        };
-        (count("offline"), count("online"))
-    }
-
-    /// How many webhooks and how many mails came.
-    pub fn received(&self) -> (usize, usize) {
-        (self.hook.received().len(), self.mail.mails().len())
+    /// What operators were told so far.
+    pub fn told(&self) -> told::Told {
+        told::count(&self.receiver.received())
     }
 }
 
-/// A directory of its own that goes when the value or the process goes.
-struct Directory {
+/// A port of the loopback address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Port {
+    pub wanted: u16,
+    pub found: u16,
+}
+
+impl Port {
+    /// The port that is wanted or, where somebody else has it, one that is free.
+    fn find(wanted: u16) -> anyhow::Result<Port> {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, wanted))
+            .or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
+            .context("no port of 127.0.0.1 is free")?;
+        Ok(Port { wanted, found: free.local_addr()?.port() })
+    }
+
+    pub fn is_another(&self) -> bool {
+        self.wanted != self.found
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.found).into()
+    }
+}
+
+/// A directory of its own, for nobody else to look into, that goes with the value. If the process is
+/// killed it stays, for the system to tidy away.
+pub(super) struct Directory {
     path: PathBuf,
-    _guard: Guard,
 }
 
 impl Directory {
     fn new() -> io::Result<Directory> {
         let path = std::env::temp_dir().join(format!("rollcall-demo-{:016x}", rand::random::<u64>()));
-        std::fs::create_dir(&path)?;
-        // A server that is just being ended by its own guard may still write there.
-        let guard = Guard::new("for try in 1 2 3; do rm -rf \"$1\" && break; sleep 1; done", &path)?;
-        Ok(Directory { path, _guard: guard })
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Directory { path })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it now, and says whether that worked.
+    pub fn remove(&self) -> io::Result<()> {
+        std::fs::remove_dir_all(&self.path)
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.path);
+        let _ = self.remove();
     }
 }

@@ -37,6 +37,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `units` | name, facts (see `engine/encoding.rs`), expiry key and next look as of the last change; `after`: beats of this number and before are older |
 /// | `beats` | last seen times since then, by number: 2 bytes partition, 4 place, 6 time, little endian |
 /// | `pages` | what `beats` of this number and before say, 512 units to a page, 6 bytes each |
+/// | `data` | the newest value of each unit and metric; leaves with its unit |
 /// | `blind` | blind intervals |
 /// | `records` | offline records by id (JSON) |
 /// | `outbox` | news that joined no group yet (JSON), by partition; that of hearing comes after the last, and what cannot be read has none |
@@ -50,6 +51,9 @@ CREATE TABLE units(id INTEGER PRIMARY KEY, name TEXT NOT NULL, facts TEXT NOT NU
   look INTEGER, after INTEGER NOT NULL);
 CREATE TABLE beats(id INTEGER PRIMARY KEY, number INTEGER NOT NULL, entries BLOB NOT NULL);
 CREATE TABLE pages(id INTEGER PRIMARY KEY, number INTEGER NOT NULL, times BLOB NOT NULL);
+CREATE TABLE data(id INTEGER NOT NULL, metric TEXT NOT NULL, at INTEGER NOT NULL, value TEXT NOT NULL,
+  PRIMARY KEY(id, metric)) WITHOUT ROWID;
+CREATE TRIGGER data_leaves AFTER DELETE ON units BEGIN DELETE FROM data WHERE id = OLD.id; END;
 CREATE TABLE blind(start INTEGER NOT NULL, until INTEGER NOT NULL);
 CREATE TABLE records(id TEXT NOT NULL UNIQUE, partition INTEGER NOT NULL, detected INTEGER NOT NULL, closed INTEGER,
   record TEXT NOT NULL);

@@ -24,8 +24,8 @@ impl AlertStore for EmbeddedEngine {
         outbox::oldest(self, outboxes, limit).await
     }
 
-    async fn join(&self, joins: &[Join], pace: Pace, now: Timestamp) -> Result<()> {
-        groups::join(self, joins, pace, now).await
+    async fn join(&self, joins: &[Join], pace: Pace, receivers: &[String], now: Timestamp) -> Result<usize> {
+        groups::join(self, joins, pace, receivers, now).await
     }
 
     async fn settle(&self, entries: &[Position]) -> Result<()> {

@@ -16,7 +16,7 @@ use super::fault::Outcome;
 use super::seal::{seal_group, tidy};
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
-use crate::engine::notification::{MOST_MEMBERS, Member};
+use crate::engine::notification::{MOST_MEMBERS, Member, alone};
 use crate::engine::{Join, LARGEST_STEP, Pace, Result, crc16};
 
 /// How many members are sealed in one transaction at the most, and those of the group that exceeds it.
@@ -29,25 +29,42 @@ struct Joining {
     /// The group (JSON).
     body: String,
     member: Member,
+    /// Nothing else that joins with it is of its group.
+    is_alone: bool,
 }
 
-pub(super) async fn join(engine: &EmbeddedEngine, joins: &[Join], pace: Pace, now: Timestamp) -> Result<()> {
+pub(super) async fn join(
+    engine: &EmbeddedEngine,
+    joins: &[Join],
+    pace: Pace,
+    receivers: &[String],
+    now: Timestamp,
+) -> Result<usize> {
     let partitions = engine.memory.partitions();
-    let ready = joins.iter().map(|join| {
+    let ready = joins.iter().zip(alone(joins)).map(|(join, is_alone)| {
         let key = join.group.key.clone();
         let partition = crc16(key.bytes()) % partitions;
-        Ok(Joining { partition, key, body: to_json(&join.group)?, member: Member::new(&join.news)? })
+        let (body, member) = (to_json(&join.group)?, Member::new(&join.news)?);
+        Ok(Joining { partition, key, body, member, is_alone })
     });
     let ready: Vec<Joining> = ready.collect::<Result<_>>()?;
-    let write =
-        move |database: &Connection| ready.iter().try_for_each(|one| join_one(database, one, pace, now));
+    let receivers = receivers.to_vec();
+    let write = move |database: &Connection| {
+        let mut sealed = 0;
+        for one in &ready {
+            if let Some(due_at_once) = join_one(database, one, pace, now)? {
+                sealed += seal_group(database, due_at_once, &receivers, now)?;
+            }
+        }
+        Ok(sealed)
+    };
     engine.writer.write("join", write).await
 }
 
-/// Lets one transition join its group.
-fn join_one(database: &Connection, joining: &Joining, pace: Pace, now: Timestamp) -> Outcome<()> {
-    let Joining { partition, key, body, member } = joining;
-    let (group, sealed) = group_of(database, *partition, key, body)?;
+/// Lets one transition join its group. Answers the group if it is to be sealed with that.
+fn join_one(database: &Connection, joining: &Joining, pace: Pace, now: Timestamp) -> Outcome<Option<i64>> {
+    let Joining { partition, key, body, member, is_alone } = joining;
+    let (group, sealed, waits_until) = group_of(database, *partition, key, body)?;
     let detected = member.detected_at.as_millis();
     let mut name = member.id.clone();
     let mut known = letter_of(database, group, &name)?;
@@ -56,7 +73,7 @@ fn join_one(database: &Connection, joining: &Joining, pace: Pace, now: Timestamp
         name = format!("{name} {detected}");
         known = letter_of(database, group, &name)?;
     }
-    let Some(next) = next_letter(known.map(|(letter, _)| letter), member.form) else { return Ok(()) };
+    let Some(next) = next_letter(known.map(|(letter, _)| letter), member.form) else { return Ok(None) };
     let is_over = next == 'x';
     let since = now.as_millis();
     let (joined, over) = if is_over { (None, Some(since)) } else { (Some(since), None) };
@@ -65,7 +82,8 @@ fn join_one(database: &Connection, joining: &Joining, pace: Pace, now: Timestamp
         .prepare_cached("INSERT OR REPLACE INTO members VALUES(?, ?, ?, ?, ?, ?, ?)")?
         .execute(params![group, name, next.to_string(), detected, joined, over, told])?;
     if is_over {
-        return rest_if_nobody_waits(database, group);
+        rest_if_nobody_waits(database, group)?;
+        return Ok(None);
     }
     let due = match (member.form, sealed) {
         ("blind", _) => now,
@@ -75,24 +93,24 @@ fn join_one(database: &Connection, joining: &Joining, pace: Pace, now: Timestamp
     database
         .prepare_cached("UPDATE groups SET due = coalesce(due, ?), body = ? WHERE id = ?")?
         .execute(params![due.as_millis(), body, group])?;
-    Ok(())
+    Ok((*is_alone && waits_until.is_none() && due <= now).then_some(group))
 }
 
-/// The group's number, and when it was sealed last.
+/// The group's number, when it was sealed last, and when it is due.
 fn group_of(
     database: &Connection,
     partition: u16,
     key: &str,
     body: &str,
-) -> rusqlite::Result<(i64, Option<i64>)> {
-    let mut select = database.prepare_cached("SELECT id, sealed FROM groups WHERE key = ?")?;
-    let known = select.query_row([key], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+) -> rusqlite::Result<(i64, Option<i64>, Option<i64>)> {
+    let mut select = database.prepare_cached("SELECT id, sealed, due FROM groups WHERE key = ?")?;
+    let known = select.query_row([key], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?;
     if let Some(known) = known {
         return Ok(known);
     }
     let insert = "INSERT INTO groups(partition, key, body) VALUES(?, ?, ?)";
     let group = database.prepare_cached(insert)?.insert(params![partition, key, body])?;
-    Ok((group, None))
+    Ok((group, None, None))
 }
 
 fn letter_of(database: &Connection, group: i64, member: &str) -> rusqlite::Result<Option<(char, i64)>> {

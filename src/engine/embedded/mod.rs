@@ -20,6 +20,7 @@ use crate::telemetry::Telemetry;
 mod apply;
 mod beats;
 mod config;
+mod data;
 mod database;
 mod deliveries;
 mod directory;

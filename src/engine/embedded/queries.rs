@@ -20,7 +20,7 @@ const MOST_REMOVED: usize = 2000;
 const MOST_NOTED: usize = 1024;
 
 /// How many places there are on a page.
-const PAGE: u32 = 256;
+pub(super) const PAGE: u32 = 256;
 
 #[async_trait]
 impl Queries for EmbeddedEngine {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::EmbeddedEngine;
 use crate::clock::{Clock, Timestamp};
@@ -27,6 +28,8 @@ pub(super) struct Leases {
 struct Kept {
     /// The end of each lease.
     ends: BTreeMap<String, Timestamp>,
+    /// Where instances are asked for metrics, and until when that holds.
+    addresses: BTreeMap<String, (String, Instant)>,
     /// The machine's clock and the time of the fleet, both as of the last renewal.
     last: Option<(Timestamp, Timestamp)>,
 }
@@ -59,9 +62,25 @@ impl Roster for EmbeddedEngine {
     }
 
     async fn resign(&self, instance: &str) -> Result<()> {
-        self.leases.kept.lock().expect("nothing panics under this lock").ends.remove(instance);
+        let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
+        kept.ends.remove(instance);
+        kept.addresses.remove(instance);
         self.leases.changed.notify_one();
         Ok(())
+    }
+
+    async fn announce(&self, instance: &str, address: &str, lease: Duration) -> Result<()> {
+        let said = (address.to_owned(), Instant::now() + lease);
+        let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
+        kept.addresses.insert(instance.to_owned(), said);
+        Ok(())
+    }
+
+    async fn addresses(&self, instances: &[String]) -> Result<Vec<Option<String>>> {
+        let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
+        kept.addresses.retain(|_, (_, until)| *until > Instant::now());
+        let address = |instance: &String| kept.addresses.get(instance).map(|(address, _)| address.clone());
+        Ok(instances.iter().map(address).collect())
     }
 
     async fn changed(&self) {

@@ -1,7 +1,7 @@
 //! What the mirror keeps of a unit, and which of two things it is told is the newer one.
 
 use crate::clock::Timestamp;
-use crate::presence::{Cause, Facts, Interval, KindRules, Policy, Standing};
+use crate::presence::{Cause, Facts, Interval, KindRules, Labels, Policy, Standing};
 
 /// How a unit stands, without the details of an open record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,16 +61,18 @@ pub(super) struct Absence {
 }
 
 /// What facts and expiry key say of a unit.
-pub(super) struct Known {
+pub(super) struct Known<'a> {
     pub footing: Footing,
     pub last_seen: Timestamp,
     pub policy: Policy,
     pub absence: Option<Absence>,
+    /// `None`: nothing is said of them.
+    pub labels: Option<&'a Labels>,
 }
 
-impl Known {
+impl Known<'_> {
     /// `None`: the unit was removed.
-    pub fn of(facts: &Facts, alive: Option<Timestamp>, rules: &KindRules) -> Option<Known> {
+    pub fn of<'a>(facts: &'a Facts, alive: Option<Timestamp>, rules: &KindRules) -> Option<Known<'a>> {
         let footing = match &facts.standing {
             Standing::Retired(_) => return None,
             Standing::NeverSeen => Footing::NeverSeen,
@@ -86,12 +88,13 @@ impl Known {
             last_seen: alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen)),
             policy: facts.policy(rules),
             absence: absent.then_some(Absence { pause: facts.pause, sleep: facts.sleep }),
+            labels: Some(&facts.labels),
         })
     }
 
     /// What a heartbeat alone says.
-    pub fn heard(at: Timestamp, policy: Policy) -> Known {
-        Known { footing: Footing::Assumed, last_seen: at, policy, absence: None }
+    pub fn heard(at: Timestamp, policy: Policy) -> Known<'static> {
+        Known { footing: Footing::Assumed, last_seen: at, policy, absence: None, labels: None }
     }
 
     /// Whether this tells of an earlier time than the row. Two tasks apply their changes in one

@@ -3,21 +3,24 @@
 //! A row keeps its place for as long as its unit is there, so that somebody who reads the rows
 //! piece by piece, with the lock open in between, misses none of those that stay.
 
+use std::ops::Range;
+
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashTable};
 
 use super::names::Names;
 use super::policies::Policies;
 use super::row::{Absence, Footing, Known, Row};
+use super::tags::Tags;
 use crate::clock::Timestamp;
-use crate::presence::{Policy, UnitId};
+use crate::presence::Policy;
 
 /// A unit within a shard: hash of both, number of the kind, id.
 #[derive(Clone, Copy)]
 pub(super) struct Name<'a> {
     pub hash: u64,
     pub kind: u16,
-    pub id: &'a UnitId,
+    pub id: &'a str,
 }
 
 /// Hashes a kind's number and an id.
@@ -31,6 +34,8 @@ pub(super) struct Shard {
     names: Names,
     policies: Policies,
     absences: HashMap<u32, Absence, FixedState>,
+    /// The values of those labels that were asked for.
+    pub tags: Vec<Tags>,
     free: Vec<u32>,
     /// Units that were removed a short while ago, by hash, with the marks when it was.
     removed: HashMap<u64, u32, FixedState>,
@@ -49,7 +54,9 @@ pub(super) struct Shard {
 impl Shard {
     /// Forgets everything; from now on it is kept or not.
     pub fn begin_anew(&mut self, is_kept: bool) {
-        *self = Shard { is_foreign: !is_kept, marks: self.marks, begun: self.marks, ..Shard::default() };
+        let tags = self.tags.iter().map(Tags::anew).collect();
+        *self =
+            Shard { is_foreign: !is_kept, marks: self.marks, begun: self.marks, tags, ..Shard::default() };
     }
 
     /// A heartbeat of that unit was recorded.
@@ -71,6 +78,16 @@ impl Shard {
     /// Whether that unit is known to be offline.
     pub fn is_offline(&self, name: Name) -> bool {
         self.find(name).is_some_and(|place| self.rows[place as usize].footing.is_offline())
+    }
+
+    /// The place of that unit.
+    pub fn place(&self, name: Name) -> Option<usize> {
+        self.find(name).map(|place| place as usize)
+    }
+
+    /// The units at some places, those that there are.
+    pub fn units_at(&self, places: Range<usize>) -> impl Iterator<Item = (usize, &Row)> {
+        places.clone().zip(&self.rows[places]).filter(|(_, row)| row.footing != Footing::Free)
     }
 
     /// A change was applied that leaves the unit as it is `known`. `was_there`: it was decided
@@ -169,13 +186,14 @@ impl Shard {
 
     /// About how much memory it takes.
     pub fn bytes(&self) -> usize {
-        self.rows.capacity() * size_of::<Row>() + self.names.bytes() + self.places.allocation_size()
+        let tags: usize = self.tags.iter().map(Tags::bytes).sum();
+        self.rows.capacity() * size_of::<Row>() + self.names.bytes() + self.places.allocation_size() + tags
     }
 
     fn find(&self, name: Name) -> Option<u32> {
         let same = |place: &u32| {
             let row = &self.rows[*place as usize];
-            row.kind == name.kind && self.names.get(row.name, row.length) == name.id.as_str()
+            row.kind == name.kind && self.names.get(row.name, row.length) == name.id
         };
         self.places.find(name.hash, same).copied()
     }
@@ -194,6 +212,12 @@ impl Shard {
             }
             None => self.add(name, &known, policy, hash),
         };
+        if let Some((place, labels)) = place.zip(known.labels) {
+            for tags in &mut self.tags {
+                let value = labels.get(tags.label()).map(String::as_str);
+                tags.set(place, value);
+            }
+        }
         match (place, known.absence) {
             (Some(place), Some(absence)) => {
                 self.absences.insert(place, absence);
@@ -206,7 +230,7 @@ impl Shard {
     }
 
     fn add(&mut self, name: Name, known: &Known, policy: u32, hash: Hash) -> Option<u32> {
-        let Some(start) = self.names.add(name.id.as_str()) else {
+        let Some(start) = self.names.add(name.id) else {
             self.policies.give_back(policy);
             return None;
         };
@@ -216,7 +240,7 @@ impl Shard {
             told: self.marks,
             policy,
             kind: name.kind,
-            length: name.id.as_str().len() as u8, // At most LONGEST_ID.
+            length: name.id.len() as u8, // At most LONGEST_ID.
             footing: known.footing,
         };
         let place = match self.free.pop() {
@@ -258,6 +282,7 @@ impl Shard {
         self.names.forget(row.length);
         self.policies.give_back(row.policy);
         self.absences.remove(&place);
+        self.tags.iter_mut().for_each(|tags| tags.set(place, None));
         self.free.push(place);
     }
 

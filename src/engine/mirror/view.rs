@@ -6,14 +6,22 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::Mirror;
-use super::row::{Absence, Footing, Row};
-use super::shard::Shard;
+use super::row::{Absence, Row};
+use super::shard::{Name, Shard};
+use super::tally::{Counted, Counts, Tally};
+use super::wanted::{Part, Sieve, Wanted};
+use super::{Mirror, row::Footing};
 use crate::clock::Timestamp;
 use crate::presence::{self, Facts, Hearing, Kind, KindRules, Override, Snapshot, Standing, State, Unit};
 
 /// How many rows are read at a time, within some tens of microseconds.
 const PIECE: usize = 1024;
+
+/// On how many threads the units of a large fleet are counted, each some of the partitions.
+const COUNTERS: u16 = 4;
+
+/// So few units are counted sooner than a thread is started.
+const FEW: usize = 100_000;
 
 /// The windows within which units are counted as seen: name and length.
 pub const WINDOWS: [(&str, Duration); 8] = [
@@ -31,16 +39,39 @@ pub const WINDOWS: [(&str, Duration); 8] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// For each configured kind, in order, the number of units in each of [`State::ALL`].
-    pub kinds: Vec<(Kind, [u64; State::ALL.len()])>,
+    pub kinds: Vec<(Kind, Counts)>,
+    /// For each of these, the last sign of life of the unit that has been offline for longest.
+    pub silent_since: Vec<Option<Timestamp>>,
+    /// The same numbers by the values of each of [`Mirror::labels`].
+    pub labels: Counted,
     /// How many units were heard within each of [`WINDOWS`]; a longer one includes the shorter.
     pub seen_within: [u64; WINDOWS.len()],
 }
 
-/// Where a reader of the mirror has come to.
-#[derive(Clone, Copy, Debug, Default)]
+/// Where a reader of the mirror has come to, and what it wants to see.
+#[derive(Clone, Debug, Default)]
 pub struct Cursor {
     partition: u16,
     place: usize,
+    wanted: Wanted,
+}
+
+impl Cursor {
+    /// At the beginning of those units.
+    pub fn of(wanted: Wanted) -> Cursor {
+        Cursor { wanted, ..Cursor::default() }
+    }
+}
+
+/// What the mirror knows of a unit that somebody else named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It is wanted.
+    Wanted,
+    /// It is there and not wanted.
+    Unwanted,
+    /// There is no such unit.
+    Nobody,
 }
 
 /// One unit as a reader sees it.
@@ -76,13 +107,42 @@ impl Mirror {
         chunk.names.clear();
         chunk.units.clear();
         let mut judge = Judge::new(&self.kinds, hearing, now);
-        self.read_piece(cursor, |shard, place, row| {
-            let start = chunk.names.len();
-            chunk.names.push_str(shard.id(row));
-            let name = start..chunk.names.len();
-            let last_seen = row.footing.is_heard().then_some(row.last_seen);
-            chunk.units.push((usize::from(row.kind), name, judge.state(shard, place, row), last_seen));
+        self.read_piece(cursor, |piece| {
+            let shard = piece.shard;
+            for (place, row) in
+                piece.units().filter(|(place, row)| piece.sieve.lets_through(shard, *place, row))
+            {
+                let start = chunk.names.len();
+                chunk.names.push_str(shard.id(row));
+                let name = start..chunk.names.len();
+                let last_seen = row.footing.is_heard().then_some(row.last_seen);
+                chunk.units.push((usize::from(row.kind), name, judge.state(shard, place, row), last_seen));
+            }
         })
+    }
+
+    /// What is known of units of a partition, each named `<kind>:<unit>`, in order.
+    pub fn find_all<'a>(
+        &self,
+        partition: u16,
+        wanted: &Wanted,
+        names: impl Iterator<Item = &'a str>,
+    ) -> Vec<Found> {
+        let shard = self.read(partition);
+        let sieve = Sieve::new(wanted, self, &shard).filter(|_| wanted.takes(partition));
+        let find = |name: &str| {
+            let (kind, id) = name.split_once(':')?;
+            let kind = self.kinds.iter().position(|rules| rules.kind.as_str() == kind)? as u16;
+            shard.place(Name { hash: self.hash(kind, id), kind, id })
+        };
+        let judge = |name| match find(name) {
+            None => Found::Nobody,
+            Some(place) => match &sieve {
+                Some(sieve) if sieve.lets_through(&shard, place, &shard.rows[place]) => Found::Wanted,
+                _ => Found::Unwanted,
+            },
+        };
+        names.map(judge).collect()
     }
 
     /// The units of a piece that was read.
@@ -95,43 +155,128 @@ impl Mirror {
         })
     }
 
-    /// Counts all units. Takes some ten milliseconds for a million.
+    /// Counts all units, on a few threads. Takes some milliseconds for a million.
     pub fn summary(&self, hearing: &Hearing, now: Timestamp) -> Summary {
-        let mut judge = Judge::new(&self.kinds, hearing, now);
-        let mut states = vec![[0; State::ALL.len()]; self.kinds.len()];
-        // By in how many windows they were heard. Counting without branches is the fastest, as
-        // each row may fall into another one.
-        let mut heard_in = [0; WINDOWS.len() + 1];
-        let starts = WINDOWS.map(|(_, length)| now - length);
-        let mut cursor = Cursor::default();
-        while self.read_piece(&mut cursor, |shard, place, row| {
-            states[usize::from(row.kind)][judge.state(shard, place, row) as usize] += 1;
-            if row.footing.is_heard() {
-                heard_in[starts.iter().filter(|start| **start <= row.last_seen).count()] += 1;
+        let threads = if self.size() < FEW { 1 } else { COUNTERS };
+        let count = |number| self.count(Part { number, of: threads }, hearing, now);
+        let sum = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|number| scope.spawn(move || count(number))).collect();
+            let mut sum = count(0);
+            for other in others {
+                sum.absorb(other.join().expect("counting does not panic"));
             }
-        }) {}
+            sum
+        });
         // A unit that was heard in so many windows was heard in the longest ones.
-        let seen_within = std::array::from_fn(|window| heard_in[WINDOWS.len() - window..].iter().sum());
-        Summary { kinds: self.kinds().cloned().zip(states).collect(), seen_within }
+        let seen_within = std::array::from_fn(|window| sum.heard_in[WINDOWS.len() - window..].iter().sum());
+        let mut labels = Counted::new();
+        for (label, tally) in self.labels().iter().zip(sum.tallies) {
+            tally.finish(label, &mut labels);
+        }
+        let kinds = self.kinds().cloned().zip(sum.states).collect();
+        Summary { kinds, silent_since: sum.silent_since, labels, seen_within }
     }
 
-    fn read_piece(&self, cursor: &mut Cursor, mut each: impl FnMut(&Shard, usize, &Row)) -> bool {
-        while usize::from(cursor.partition) < self.shards.len() {
-            let shard = self.read(cursor.partition);
-            let end = shard.rows.len().min(cursor.place + PIECE);
-            if cursor.place < end {
-                let places = cursor.place..end;
-                for (place, row) in places.clone().zip(&shard.rows[places]) {
-                    if row.footing != Footing::Free {
-                        each(&shard, place, row);
-                    }
-                }
-                cursor.place = end;
-                return true;
+    /// About how many units there are.
+    fn size(&self) -> usize {
+        self.partitions().map(|partition| self.read(partition).rows.len()).sum()
+    }
+
+    /// Counts the units of a part.
+    fn count(&self, part: Part, hearing: &Hearing, now: Timestamp) -> Count {
+        let mut judge = Judge::new(&self.kinds, hearing, now);
+        let mut count = Count {
+            states: vec![Counts::default(); self.kinds.len()],
+            silent_since: vec![None; self.kinds.len()],
+            tallies: self.labels().iter().map(|_| Tally::default()).collect(),
+            heard_in: Default::default(),
+        };
+        let starts = WINDOWS.map(|(_, length)| now - length);
+        let mut cursor = Cursor::of(Wanted { part: Some(part), ..Wanted::default() });
+        while self.read_piece(&mut cursor, |piece| {
+            let shard = piece.shard;
+            for (tally, tags) in count.tallies.iter_mut().zip(&shard.tags) {
+                tally.go_on(piece.partition, tags);
             }
-            *cursor = Cursor { partition: cursor.partition + 1, place: 0 };
+            for (place, row) in piece.units() {
+                let state = judge.state(shard, place, row);
+                count.states[usize::from(row.kind)][state as usize] += 1;
+                if row.footing.is_heard() {
+                    // Counting without branches is the fastest, as each row may fall into another window.
+                    count.heard_in[starts.iter().filter(|start| **start <= row.last_seen).count()] += 1;
+                }
+                if row.footing.is_offline() {
+                    let since = &mut count.silent_since[usize::from(row.kind)];
+                    *since = earlier(*since, Some(row.last_seen));
+                }
+                for (tally, tags) in count.tallies.iter_mut().zip(&shard.tags) {
+                    tally.add(tags, place, state);
+                }
+            }
+        }) {}
+        count
+    }
+
+    fn read_piece(&self, cursor: &mut Cursor, each: impl FnOnce(&Piece)) -> bool {
+        while usize::from(cursor.partition) < self.shards.len() {
+            if cursor.wanted.takes(cursor.partition) {
+                let shard = self.read(cursor.partition);
+                let end = shard.rows.len().min(cursor.place + PIECE);
+                let sieve = Sieve::new(&cursor.wanted, self, &shard);
+                if let Some(sieve) = sieve.filter(|_| cursor.place < end) {
+                    let places = cursor.place..end;
+                    each(&Piece { partition: cursor.partition, shard: &shard, places, sieve });
+                    cursor.place = end;
+                    return true;
+                }
+            }
+            cursor.partition += 1;
+            cursor.place = 0;
         }
         false
+    }
+}
+
+/// What was counted of a part of the units.
+struct Count {
+    /// By kind.
+    states: Vec<Counts>,
+    /// By kind.
+    silent_since: Vec<Option<Timestamp>>,
+    /// By label.
+    tallies: Vec<Tally>,
+    /// By in how many of [`WINDOWS`] they were heard.
+    heard_in: [u64; WINDOWS.len() + 1],
+}
+
+impl Count {
+    fn absorb(&mut self, other: Count) {
+        for (sum, counts) in self.states.iter_mut().zip(other.states) {
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        for (since, other) in self.silent_since.iter_mut().zip(other.silent_since) {
+            *since = earlier(*since, other);
+        }
+        self.tallies.iter_mut().zip(other.tallies).for_each(|(tally, other)| tally.absorb(other));
+        self.heard_in.iter_mut().zip(other.heard_in).for_each(|(sum, count)| *sum += count);
+    }
+}
+
+fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    one.into_iter().chain(other).min()
+}
+
+/// Some rows of a partition, under its lock.
+struct Piece<'a> {
+    partition: u16,
+    shard: &'a Shard,
+    places: Range<usize>,
+    sieve: Sieve,
+}
+
+impl Piece<'_> {
+    fn units(&self) -> impl Iterator<Item = (usize, &Row)> {
+        self.shard.units_at(self.places.clone())
     }
 }
 

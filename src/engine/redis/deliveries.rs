@@ -28,8 +28,8 @@ impl AlertStore for RedisEngine {
         outbox::oldest(self, outboxes, limit).await
     }
 
-    async fn join(&self, joins: &[Join], pace: Pace, now: Timestamp) -> Result<()> {
-        groups::join(self, joins, pace, now).await
+    async fn join(&self, joins: &[Join], pace: Pace, receivers: &[String], now: Timestamp) -> Result<usize> {
+        groups::join(self, joins, pace, receivers, now).await
     }
 
     async fn settle(&self, entries: &[Position]) -> Result<()> {
@@ -53,24 +53,9 @@ impl AlertStore for RedisEngine {
         limit: usize,
     ) -> Result<Vec<Delivery>> {
         let limit = limit.min(LARGEST_STEP);
-        let mut pipe = pipe();
-        for partition in partitions {
-            let queue = self.keys.of(*partition, "queue", receiver);
-            pipe.zrangebyscore_limit_withscores(queue, "-inf", now.as_millis(), 0, limit as isize);
-        }
-        let due: Vec<Vec<(String, f64)>> = self.topology.send("queue", &pipe).await?;
-        let mut due: Vec<(f64, u16, String)> = partitions
-            .iter()
-            .zip(due)
-            .flat_map(|(partition, groups)| groups.into_iter().map(|(group, at)| (at, *partition, group)))
-            .collect();
-        due.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut taken: BTreeMap<u16, Vec<String>> = BTreeMap::new();
-        for (_, partition, group) in due.into_iter().take(limit) {
-            taken.entry(partition).or_default().push(group);
-        }
+        let due = self.queued(partitions, receiver, now, limit).await?;
         let steps =
-            taken.iter().map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
+            due.iter().map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
         let leased: Vec<Delivery> = few_at_once(steps.collect()).await?.into_iter().flatten().collect();
         self.leave_out_untold(receiver, leased, now).await
     }
@@ -140,6 +125,34 @@ struct Ending<'a> {
 }
 
 impl RedisEngine {
+    /// The groups of a receiver whose next attempt is due, at most `limit`: of as few partitions as
+    /// have that many, for what is of one partition is handed out, and later ended, in one step.
+    async fn queued(
+        &self,
+        partitions: &[u16],
+        receiver: &str,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(u16, Vec<String>)>> {
+        let queue = |partition: u16| self.keys.of(partition, "queue", receiver);
+        let mut counts = pipe();
+        for partition in partitions {
+            counts.zcount(queue(*partition), "-inf", now.as_millis());
+        }
+        let counts: Vec<usize> = self.topology.send("due_deliveries", &counts).await?;
+        let (mut room, mut chosen, mut groups) = (limit, Vec::new(), pipe());
+        for (&partition, count) in partitions.iter().zip(counts) {
+            let share = count.min(room);
+            if share > 0 {
+                room -= share;
+                chosen.push(partition);
+                groups.zrangebyscore_limit(queue(partition), "-inf", now.as_millis(), 0, share as isize);
+            }
+        }
+        let groups: Vec<Vec<String>> = self.topology.send("queue", &groups).await?;
+        Ok(chosen.into_iter().zip(groups).filter(|(_, groups)| !groups.is_empty()).collect())
+    }
+
     /// Nobody is handed these, or what follows them in their groups, before `at`.
     async fn put_off(
         &self,
@@ -166,12 +179,9 @@ impl RedisEngine {
     ) -> Result<Vec<Delivery>> {
         let mut script = self.scripts.lease.prepare_invoke();
         script.key(self.keys.of(partition, "queue", receiver));
+        script.key(self.keys.of(partition, "lanes", receiver));
         script.key(self.keys.in_partition(partition, "notifications"));
-        script.key(self.keys.in_partition(partition, "attempts"));
-        script.arg(now.as_millis()).arg(until.as_millis()).arg(receiver);
-        for group in groups {
-            script.key(self.keys.lane(partition, receiver, group)).arg(group);
-        }
+        script.arg(now.as_millis()).arg(until.as_millis()).arg(groups);
         let flat: Vec<String> = self.topology.run("lease", &script).await?;
         let mut deliveries = Vec::new();
         for leased in flat.chunks_exact(3) {
@@ -243,18 +253,24 @@ impl RedisEngine {
         now: Timestamp,
     ) -> Result<()> {
         let mut script = self.scripts.finish.prepare_invoke();
-        script.key(self.keys.of(partition, "queue", receiver));
-        for name in ["notifications", "owed", "attempts"] {
+        for name in ["queue", "lanes"] {
+            script.key(self.keys.of(partition, name, receiver));
+        }
+        for name in ["notifications", "owed"] {
             script.key(self.keys.in_partition(partition, name));
         }
         for name in ["dead", "letters", "untold"] {
             script.key(self.keys.of(partition, name, receiver));
         }
-        script.arg(now.as_millis()).arg(receiver);
-        for Ending { delivery, letter } in endings {
-            script.key(self.keys.lane(partition, receiver, &delivery.group.key));
+        script.arg(now.as_millis()).arg(endings.len());
+        for Ending { delivery, .. } in endings {
+            script.arg(&delivery.group.key);
+        }
+        for Ending { delivery, .. } in endings {
             let id = delivery.id.strip_suffix(receiver).and_then(|id| id.strip_suffix('.'));
-            script.arg(&delivery.group.key).arg(id.unwrap_or(&delivery.id));
+            script.arg(id.unwrap_or(&delivery.id));
+        }
+        for Ending { delivery, letter } in endings {
             match letter {
                 None => script.arg("").arg(0),
                 Some(letter) => script.arg(to_json(letter)?).arg(delivery.offline.len()),

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use redis::pipe;
+use redis::{ScriptInvocation, pipe};
 
 use super::RedisEngine;
 use super::topology::few_at_once;
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
-use crate::engine::notification::{MOST_MEMBERS, Member, OVER};
+use crate::engine::notification::{MOST_MEMBERS, Member, OVER, alone};
 use crate::engine::{Join, LARGEST_STEP, Pace, Result};
 
 /// How many transitions join, and how many groups are sealed, in one script: within a millisecond or
@@ -16,35 +16,49 @@ use crate::engine::{Join, LARGEST_STEP, Pace, Result};
 const JOIN_STEP: usize = 200;
 const SEAL_STEP: usize = 100;
 
-pub(super) async fn join(engine: &RedisEngine, joins: &[Join], pace: Pace, now: Timestamp) -> Result<()> {
-    let mut partitions: BTreeMap<u16, Vec<&Join>> = BTreeMap::new();
-    for join in joins {
-        partitions.entry(engine.keys.partition_of_group(&join.group.key)).or_default().push(join);
+pub(super) async fn join(
+    engine: &RedisEngine,
+    joins: &[Join],
+    pace: Pace,
+    receivers: &[String],
+    now: Timestamp,
+) -> Result<usize> {
+    let mut partitions: BTreeMap<u16, Vec<(&Join, bool)>> = BTreeMap::new();
+    for (join, is_alone) in joins.iter().zip(alone(joins)) {
+        let partition = engine.keys.partition_of_group(&join.group.key);
+        partitions.entry(partition).or_default().push((join, is_alone));
     }
     let steps = partitions.iter().flat_map(|(partition, joins)| {
-        joins.chunks(JOIN_STEP).map(|step| join_step(engine, *partition, step, pace, now))
+        joins.chunks(JOIN_STEP).map(|step| join_step(engine, *partition, step, pace, receivers, now))
     });
     // Steps of one partition run in the order in which they were sent: one connection, one server.
-    few_at_once(steps.collect()).await?;
-    Ok(())
+    Ok(few_at_once(steps.collect()).await?.into_iter().sum())
 }
 
 async fn join_step(
     engine: &RedisEngine,
     partition: u16,
-    joins: &[&Join],
+    joins: &[(&Join, bool)],
     pace: Pace,
+    receivers: &[String],
     now: Timestamp,
-) -> Result<()> {
+) -> Result<usize> {
     let mut script = engine.scripts.join.prepare_invoke();
-    script.key(engine.keys.in_partition(partition, "groups"));
-    script.key(engine.keys.in_partition(partition, "over"));
-    script.arg(now.as_millis()).arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64);
-    for join in joins {
+    sealing_keys(engine, &mut script, partition, receivers);
+    script.arg(now.as_millis()).arg(now.to_string());
+    script.arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64);
+    script.arg(receivers.len()).arg(joins.len());
+    let members = joins.iter().map(|(join, _)| Member::new(&join.news)).collect::<Result<Vec<Member>>>()?;
+    for (join, _) in joins {
         let key = &join.group.key;
-        script.key(engine.keys.of(partition, "group", key)).key(engine.keys.of(partition, "waiting", key));
-        let member = Member::new(&join.news)?;
-        script.arg(key).arg(to_json(&join.group)?).arg(member.id).arg(member.form);
+        script.key(engine.keys.of(partition, "waiting", key)).arg(key);
+    }
+    for ((join, _), member) in joins.iter().zip(&members) {
+        script.arg(format!("{}\n{}", join.group.key, member.id));
+    }
+    for ((join, is_alone), member) in joins.iter().zip(members) {
+        script.arg(to_json(&join.group)?).arg(if *is_alone { "alone" } else { "" });
+        script.arg(member.id).arg(member.form);
         script.arg(member.detected_at.as_millis()).arg(member.json);
     }
     engine.topology.run("join", &script).await
@@ -80,22 +94,29 @@ async fn seal_step(
     now: Timestamp,
 ) -> Result<usize> {
     let mut script = engine.scripts.seal.prepare_invoke();
-    for name in ["groups", "over", "notifications", "owed"] {
-        script.key(engine.keys.in_partition(partition, name));
-    }
-    for receiver in receivers {
-        script.key(engine.keys.of(partition, "queue", receiver));
-    }
+    sealing_keys(engine, &mut script, partition, receivers);
     script.arg(now.as_millis()).arg(now.to_string()).arg(receivers.len()).arg(MOST_MEMBERS);
     for group in groups {
-        script.key(engine.keys.of(partition, "group", group));
-        script.key(engine.keys.of(partition, "waiting", group));
-        for receiver in receivers {
-            script.key(engine.keys.lane(partition, receiver, group));
-        }
-        script.arg(group);
+        script.key(engine.keys.of(partition, "waiting", group)).arg(group);
     }
     engine.topology.run("seal", &script).await
+}
+
+/// The keys that `join.lua` and `seal.lua` begin with.
+fn sealing_keys(
+    engine: &RedisEngine,
+    script: &mut ScriptInvocation<'_>,
+    partition: u16,
+    receivers: &[String],
+) {
+    for name in ["groups", "over", "members", "sealed", "labels", "notifications", "owed"] {
+        script.key(engine.keys.in_partition(partition, name));
+    }
+    for name in ["queue", "lanes"] {
+        for receiver in receivers {
+            script.key(engine.keys.of(partition, name, receiver));
+        }
+    }
 }
 
 /// Forgets a bounded number of members that have been over for long.
@@ -108,19 +129,21 @@ async fn tidy(engine: &RedisEngine, partitions: &[u16], now: Timestamp) -> Resul
     let over: Vec<Vec<String>> = engine.topology.send("over", &pipe).await?;
     for (&partition, entries) in partitions.iter().zip(over).filter(|(_, entries)| !entries.is_empty()) {
         let mut script = engine.scripts.tidy.prepare_invoke();
-        script.key(engine.keys.in_partition(partition, "over"));
+        for name in ["over", "members", "sealed"] {
+            script.key(engine.keys.in_partition(partition, name));
+        }
+        script.arg(before).arg(entries.len()).arg(&entries);
         for entry in &entries {
-            let (group, member) = split_entry(entry);
-            script.key(engine.keys.of(partition, "group", group)).arg(entry).arg(member);
+            script.arg(group_of(entry));
         }
         engine.topology.run::<()>("tidy", &script).await?;
     }
     Ok(())
 }
 
-/// `<group>\n<member>`: neither holds a line break.
-fn split_entry(entry: &str) -> (&str, &str) {
-    entry.split_once('\n').unwrap_or((entry, ""))
+/// Of `<group>\n<member>`: neither holds a line break.
+fn group_of(entry: &str) -> &str {
+    entry.split_once('\n').map_or(entry, |(group, _)| group)
 }
 
 pub(super) async fn first_seal(engine: &RedisEngine, partitions: &[u16]) -> Result<Option<Timestamp>> {

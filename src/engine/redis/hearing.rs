@@ -1,6 +1,6 @@
 //! How far Rollcall has heard and by whom, and the ledger of blind intervals.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use redis::pipe;
@@ -16,15 +16,19 @@ impl HearingStore for RedisEngine {
     async fn hearing(&self) -> Result<Hearing> {
         let mut known = self.ledger.lock().await;
         let mut short = pipe();
-        short.hmget(self.keys.heard(), &["at", "ledger"]);
-        let ((heard, version),): ((Option<i64>, Option<i64>),) =
-            self.topology.send("hearing", &short).await?;
+        short.hmget(self.keys.heard(), &["at", "ledger"]).cmd("TIME");
+        type Answer = ((Option<i64>, Option<i64>), (i64, i64));
+        let ((heard, version), (seconds, micros)): Answer = self.topology.send("hearing", &short).await?;
+        let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
+        let leapt = self.server_clock().read(Instant::now(), server);
         if version.unwrap_or(0) != known.0 {
             *known = self.read_ledger().await?;
         } else {
             known.1.heard = heard.map(Timestamp::from_millis);
         }
-        Ok(known.1.clone())
+        // Keys are gone that held what was heard: see `leap`.
+        let vouched = known.1.heard.filter(|_| !leapt);
+        Ok(Hearing { heard: vouched, ..known.1.clone() })
     }
 
     async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance> {

@@ -13,26 +13,30 @@
 //! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms) |
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that nobody was told of yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel that tells when one came or went |
+//! | `rollcall:{hearing}:address:<instance>` | string | where an instance is asked for metrics; PX = its lease |
 //! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal (ms) |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next look (ms) |
 //! | `rollcall:{pN}:facts:<page>` | hash | `<kind>:<unit>` → facts, see `engine/encoding.rs` |
+//! | `rollcall:{pN}:data` | set | names of the metrics that units of this partition have values of |
+//! | `rollcall:{pN}:data:<metric>:<page>` | hash | `<kind>:<unit>` → `<at> <value>`: the newest value and when it came (ms) |
 //! | `rollcall:{pN}:noted` | set | pages on which another than the owner changed something that the owner has not read yet |
-//! | `rollcall:{pN}:records` | zset | record ids by time of detection (ms) |
-//! | `rollcall:{pN}:open` | zset | the same, of open records only |
+//! | `rollcall:{pN}:open` | zset | ids of open records by time of detection (ms) |
+//! | `rollcall:{pN}:past` | zset | ids of closed records by time of detection (ms) |
 //! | `rollcall:{pN}:closed` | zset | ids of closed records by time of closing (ms) |
 //! | `rollcall:{pN}:archive` | hash | record id → record (JSON) |
 //! | `rollcall:{pN}:outbox` | stream | records opened and closed that joined no group yet |
 //! | `rollcall:{pN}:outbox:unreadable` | stream | entries of the outbox that nobody could read |
 //! | `rollcall:{pN}:groups` | zset | groups that wait, by when they are due (ms) |
-//! | `rollcall:{pN}:group:<group>` | hash | members of a group, see `join.lua` |
-//! | `rollcall:{pN}:waiting:<group>` | zset | its members that wait to be told, by when they joined (ms) |
+//! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → what it was told, see `join.lua` |
+//! | `rollcall:{pN}:sealed` | hash | group → when it was sealed last (ms) |
+//! | `rollcall:{pN}:labels` | hash | group that waits → its labels (JSON) |
+//! | `rollcall:{pN}:waiting:<group>` | zset | members that wait to be told, by when they joined (ms) |
 //! | `rollcall:{pN}:over` | zset | members that are over, kept a day against late repetitions |
 //! | `rollcall:{pN}:notifications` | hash | id → notification (JSON) |
-//! | `rollcall:{pN}:owed` | hash | id → number of receivers that do not have it yet |
-//! | `rollcall:{pN}:attempts` | hash | `<id>.<receiver>` → attempts begun |
+//! | `rollcall:{pN}:owed` | hash | id → number of receivers that do not have it yet, if more than one |
 //! | `rollcall:{pN}:queue:<receiver>` | zset | groups by their next attempt (ms) |
-//! | `rollcall:{pN}:lane:<receiver>:<group>` | list | ids of notifications, told one after the other |
+//! | `rollcall:{pN}:lanes:<receiver>` | hash | group → attempts at its first notification, and the ids of all, told one after the other |
 //! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
 //! | `rollcall:{pN}:letters:<receiver>` | hash | id → dead letter (JSON) |
 //! | `rollcall:{pN}:untold:<receiver>` | hash | `<detected at> <record id>` → its dead letter |
@@ -105,6 +109,10 @@ impl Keys {
         format!("{}:{{hearing}}:roster", self.prefix)
     }
 
+    pub fn address(&self, instance: &str) -> String {
+        format!("{}:{{hearing}}:address:{instance}", self.prefix)
+    }
+
     pub fn clock(&self) -> String {
         format!("{}:{{hearing}}:clock", self.prefix)
     }
@@ -154,20 +162,20 @@ impl Keys {
         format!("{}:{{p{partition}}}:facts:{page}", self.prefix)
     }
 
-    /// A key that a partition has once: `deadlines`, `noted`, `records`, `open`, `closed`, `archive`,
-    /// `groups`, `over`, `notifications`, `owed`, `attempts`.
+    pub fn data_page(&self, partition: u16, metric: &str, page: u32) -> String {
+        format!("{}:{{p{partition}}}:data:{metric}:{page}", self.prefix)
+    }
+
+    /// A key that a partition has once: `deadlines`, `data`, `noted`, `open`, `past`, `closed`,
+    /// `archive`, `groups`, `members`, `sealed`, `labels`, `over`, `notifications`, `owed`.
     pub fn in_partition(&self, partition: u16, name: &str) -> String {
         format!("{}:{{p{partition}}}:{name}", self.prefix)
     }
 
-    /// A key that a partition has once for each receiver or group: `queue`, `dead`, `letters`,
-    /// `untold`; `group`, `waiting`.
+    /// A key that a partition has once for each receiver: `queue`, `lanes`, `dead`,
+    /// `letters`, `untold`; or group: `waiting`.
     pub fn of(&self, partition: u16, name: &str, whose: &str) -> String {
         format!("{}:{{p{partition}}}:{name}:{whose}", self.prefix)
-    }
-
-    pub fn lane(&self, partition: u16, receiver: &str, group: &str) -> String {
-        format!("{}:{{p{partition}}}:lane:{receiver}:{group}", self.prefix)
     }
 
     /// The unit whose expiry key this is, if it is one of this fleet.

@@ -23,12 +23,14 @@ use crate::presence::Hearing;
 use crate::telemetry::Telemetry;
 
 mod config;
+mod data;
 mod deliveries;
 mod examine;
 mod groups;
 mod hearing;
 mod hints;
 mod keys;
+mod leap;
 mod outbox;
 mod queries;
 mod roster;
@@ -38,6 +40,7 @@ mod units;
 
 pub use config::Config;
 use keys::Keys;
+use leap::ServerClock;
 use scripts::Scripts;
 use topology::Topology;
 
@@ -47,6 +50,8 @@ pub struct RedisEngine {
     keys: Keys,
     scripts: Scripts,
     ledger: tokio::sync::Mutex<(i64, Hearing)>,
+    /// No lock is held while anything is awaited.
+    server_clock: std::sync::Mutex<ServerClock>,
     fleet: String,
     telemetry: Arc<Telemetry>,
     /// Rung when it is told that an instance came or went.
@@ -68,10 +73,16 @@ impl RedisEngine {
             keys,
             scripts: Scripts::new(),
             ledger: Default::default(),
+            server_clock: Default::default(),
             fleet,
             telemetry,
             roster_changed: Arc::default(),
         })
+    }
+
+    /// What the server's clock should tell.
+    fn server_clock(&self) -> std::sync::MutexGuard<'_, ServerClock> {
+        self.server_clock.lock().expect("nothing panics under this lock")
     }
 }
 

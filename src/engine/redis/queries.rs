@@ -34,9 +34,10 @@ impl Queries for RedisEngine {
         before: Option<(Timestamp, RecordId)>,
         limit: usize,
     ) -> Result<Vec<OfflineRecord>> {
-        let index = if open { "open" } else { "records" };
-        let partitions = 0..self.keys.partitions();
-        let lists = try_join_all(partitions.map(|p| self.newest(p, index, before.as_ref(), limit))).await?;
+        let indexes: &[&str] = if open { &["open"] } else { &["open", "past"] };
+        let of_all = (0..self.keys.partitions()).flat_map(|p| indexes.iter().map(move |index| (p, *index)));
+        let lists = of_all.map(|(partition, index)| self.newest(partition, index, before.as_ref(), limit));
+        let lists = try_join_all(lists).await?;
         let mut newest: Vec<(i64, u16, String)> = lists.into_iter().flatten().collect();
         newest.sort_by(|a, b| (b.0, &b.2).cmp(&(a.0, &a.2)));
         newest.truncate(limit);
@@ -95,7 +96,7 @@ impl Queries for RedisEngine {
     async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize> {
         let steps = partitions.iter().map(|&partition| async move {
             let mut script = self.scripts.forget_records.prepare_invoke();
-            for name in ["records", "archive", "closed"] {
+            for name in ["past", "archive", "closed"] {
                 script.key(self.keys.in_partition(partition, name));
             }
             script.arg(before.as_millis()).arg(MOST_REMOVED);

@@ -1,6 +1,6 @@
 //! The roster: leases of instances, and the clock that they share.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use redis::pipe;
@@ -12,26 +12,53 @@ use crate::engine::{Attendance, EngineError, Result, Roster};
 #[async_trait]
 impl Roster for RedisEngine {
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<Attendance> {
+        let leapt = self.server_clock().leapt();
+        let asked = Instant::now();
         let mut script = self.scripts.renew.prepare_invoke();
-        script.key(self.keys.roster()).key(self.keys.clock());
+        script.key(self.keys.roster()).key(self.keys.clock()).key(self.keys.heard());
         script.arg(instance).arg(lease.as_millis() as u64);
         script.arg(heard.map_or(0, Timestamp::as_millis)).arg(self.keys.roster());
+        script.arg(leapt.map(|without| without.as_millis().to_string()).unwrap_or_default());
         let answer: Vec<String> = self.topology.run("renew", &script).await?;
         let [now, engine_clock, instances @ ..] = answer.as_slice() else {
             return Err(EngineError::Damaged("the roster did not answer with a time".to_owned()));
         };
+        let (now, engine_clock) = (moment(now)?, moment(engine_clock)?);
+        if let Some(without) = leapt {
+            let seconds = engine_clock.since(without).as_secs_f64();
+            tracing::warn!(
+                seconds,
+                "the clock of the engine leapt forward, and expiry keys with it are gone"
+            );
+        }
+        self.server_clock().renewed(asked, engine_clock);
         let mut instances = instances.to_vec();
         instances.sort();
-        Ok(Attendance { now: moment(now)?, engine_clock: moment(engine_clock)?, instances })
+        Ok(Attendance { now, engine_clock, instances })
     }
 
     async fn resign(&self, instance: &str) -> Result<()> {
         let mut leave = pipe();
         leave.zrem(self.keys.roster(), instance).ignore();
+        leave.del(self.keys.address(instance)).ignore();
         self.topology.send::<()>("resign", &leave).await?;
         let mut tell = pipe();
         tell.publish(self.keys.roster(), instance).ignore();
         self.topology.send("resign", &tell).await
+    }
+
+    async fn announce(&self, instance: &str, address: &str, lease: Duration) -> Result<()> {
+        let mut pipe = pipe();
+        pipe.pset_ex(self.keys.address(instance), address, lease.as_millis() as u64).ignore();
+        self.topology.send("announce", &pipe).await
+    }
+
+    async fn addresses(&self, instances: &[String]) -> Result<Vec<Option<String>>> {
+        let mut pipe = pipe();
+        for instance in instances {
+            pipe.get(self.keys.address(instance));
+        }
+        self.topology.send("addresses", &pipe).await
     }
 
     async fn changed(&self) {

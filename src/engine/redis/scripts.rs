@@ -14,6 +14,8 @@ pub struct Scripts {
     pub finish: Script,
     pub tidy: Script,
     pub forget_records: Script,
+    pub keep_values: Script,
+    pub forget_values: Script,
     pub renew: Script,
 }
 
@@ -24,12 +26,14 @@ impl Scripts {
             advance: Script::new(include_str!("scripts/advance.lua")),
             attend: Script::new(include_str!("scripts/attend.lua")),
             depart: Script::new(include_str!("scripts/depart.lua")),
-            join: Script::new(include_str!("scripts/join.lua")),
-            seal: Script::new(include_str!("scripts/seal.lua")),
+            join: Script::new(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/join.lua"))),
+            seal: Script::new(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/seal.lua"))),
             lease: Script::new(include_str!("scripts/lease.lua")),
             finish: Script::new(include_str!("scripts/finish.lua")),
             tidy: Script::new(include_str!("scripts/tidy.lua")),
             forget_records: Script::new(include_str!("scripts/forget_records.lua")),
+            keep_values: Script::new(include_str!("scripts/keep_values.lua")),
+            forget_values: Script::new(include_str!("scripts/forget_values.lua")),
             renew: Script::new(include_str!("scripts/renew.lua")),
         }
     }

@@ -180,7 +180,7 @@ impl RedisEngine {
         changes: &[(Snapshot, Change)],
     ) -> Result<Vec<(usize, bool)>> {
         let mut script = self.scripts.apply.prepare_invoke();
-        for name in ["deadlines", "records", "open", "archive", "closed"] {
+        for name in ["deadlines", "past", "open", "archive", "closed"] {
             script.key(self.keys.in_partition(partition, name));
         }
         script.key(self.keys.outbox(partition));

@@ -7,17 +7,14 @@ use crate::presence::{self, Hearing, Snapshot, Standing, Unit, Verdict};
 use crate::telemetry::Source;
 
 impl Walk {
-    /// Reads a page and compares it. `is_counted`: its units are counted by their labels.
-    pub(super) async fn page(&self, partition: u16, page: u32, is_counted: bool) -> Result<()> {
+    /// Reads a page and compares it.
+    pub(super) async fn page(&self, partition: u16, page: u32) -> Result<()> {
         let mark = self.mirror.mark(partition);
         let snapshots = self.engine.walk(partition, page).await?;
         self.telemetry.engine_up(None);
         self.mirror.compare(mark, &snapshots);
         let now = self.clock.now();
         let hearing = self.roll.hearing();
-        if is_counted {
-            self.count(&snapshots, &hearing, now);
-        }
         let suspects: Vec<Unit> = snapshots
             .into_iter()
             .filter(|seen| self.is_suspect(seen, &hearing, now))
@@ -33,20 +30,6 @@ impl Walk {
             self.roll.look(suspects, now).await?;
         }
         Ok(())
-    }
-
-    fn count(&self, snapshots: &[Snapshot], hearing: &Hearing, now: Timestamp) {
-        if self.tally.is_idle() {
-            return;
-        }
-        for seen in snapshots {
-            let Some((facts, rules)) = seen.facts.as_ref().zip(self.roll.rules().get(&seen.unit.kind)) else {
-                continue;
-            };
-            if let Some(state) = presence::state(seen, rules, hearing, now) {
-                self.tally.add(&facts.labels, state);
-            }
-        }
     }
 
     fn is_suspect(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {

@@ -1,4 +1,4 @@
-//! The text itself: all samples of the first family, then all of the second.
+//! The text itself, family after family, as pieces.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -8,154 +8,223 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::clock::Timestamp;
-use crate::engine::Mirror;
-use crate::engine::mirror::{Chunk, Cursor, Seen};
-use crate::http::UnitMetrics;
+use crate::engine::mirror::{Chunk, Cursor, Found, Seen, Wanted};
+use crate::engine::{Metric, MetricType, Mirror};
+use crate::http::exposition::{Family, Format};
 use crate::presence::{Hearing, State};
 
 /// About how large a piece is before it is compressed.
 const PIECE: usize = 256 * 1024;
 
-/// The families in the order in which they are written.
-#[derive(Clone, Copy)]
-enum Family {
-    Up,
-    LastSeen,
+/// Whether a unit is there.
+pub(in crate::http) const UP: Family =
+    Family::gauge("rollcall_unit_up", "1 if the unit is present, 0 if it is offline or was never heard.");
+/// When it was heard.
+pub(in crate::http) const LAST_SEEN: Family =
+    Family::gauge("rollcall_unit_last_seen_timestamp_seconds", "When the unit was last heard.");
+
+const TRUNCATED: Family = Family::gauge(
+    "rollcall_unit_metrics_truncated",
+    "Units that are left out here because there are more than http.unit_metrics_limit.",
+);
+const VALUES_READ: Family = Family::gauge(
+    "rollcall_unit_values_read",
+    "1 if what units tell of themselves was read from the engine, 0 if it did not answer and that is missing here.",
+);
+
+/// What a text is made from.
+#[derive(Clone)]
+pub(super) struct Source {
+    pub mirror: Arc<Mirror>,
+    pub hearing: Arc<Hearing>,
+    pub now: Timestamp,
+    /// `None`: no units at all.
+    pub wanted: Option<Wanted>,
+    /// The most units.
+    pub limit: u64,
 }
 
-/// The text of all units, to be written piece by piece.
+/// A text that is being written.
 pub(super) struct Text {
-    mirror: Arc<Mirror>,
-    hearing: Arc<Hearing>,
-    now: Timestamp,
-    mode: UnitMetrics,
-    /// The family that is being written; `None` when all is written.
-    family: Option<Family>,
+    source: Source,
+    format: Format,
+    /// The family of states that is being written, of [`STATES`].
+    family: usize,
     cursor: Cursor,
     chunk: Chunk,
+    /// Units of the family in hand, those that were left out included.
+    units: u64,
+    left_out: u64,
     plain: Vec<u8>,
     gzip: Option<GzEncoder<Vec<u8>>>,
 }
 
+/// Writes the sample of a unit.
+type WriteSample = fn(&mut Vec<u8>, &Seen);
+
+/// The families that come from the mirror.
+const STATES: [(Family, WriteSample); 2] = [(UP, write_up), (LAST_SEEN, write_last_seen)];
+
 impl Text {
-    /// The text as of `now`.
-    pub fn new(
-        mirror: Arc<Mirror>,
-        hearing: Arc<Hearing>,
-        now: Timestamp,
-        mode: UnitMetrics,
-        gzip: bool,
-    ) -> Text {
+    /// An empty text.
+    pub fn new(source: Source, format: Format, gzip: bool) -> Text {
         let mut text = Text {
-            mirror,
-            hearing,
-            now,
-            mode,
-            family: None,
+            source,
+            format,
+            family: 0,
             cursor: Cursor::default(),
             chunk: Chunk::default(),
+            units: 0,
+            left_out: 0,
             plain: Vec::with_capacity(PIECE + PIECE / 2),
             // The fastest level already leaves less than a tenth of it.
             gzip: gzip.then(|| GzEncoder::new(Vec::new(), Compression::fast())),
         };
-        text.begin(Some(Family::Up));
+        text.begin_state();
         text
     }
 
-    /// The next piece; `None` after the last.
-    pub fn next_piece(&mut self) -> Option<Bytes> {
-        loop {
-            while self.plain.len() < PIECE && self.family.is_some() {
-                self.write_chunk();
-            }
-            let piece = match (&mut self.gzip, self.family) {
-                (Some(gzip), Some(_)) => {
-                    // Writing into memory cannot fail.
-                    let _ = gzip.write_all(&self.plain);
-                    self.plain.clear();
-                    std::mem::take(gzip.get_mut())
+    /// Writes on from the mirror, a piece at most; false when all its families are written.
+    pub fn write_states(&mut self) -> bool {
+        while self.plain.len() < PIECE && self.family < STATES.len() {
+            self.write_chunk();
+        }
+        self.family < STATES.len()
+    }
+
+    /// Begins a family of values.
+    pub fn begin_values(&mut self, metric: &Metric) {
+        Family::of(metric).begin(&mut self.plain, self.format);
+        self.units = 0;
+    }
+
+    /// Writes values of a partition, by the names of their units. Answers with those whose unit is
+    /// not there.
+    pub fn write_values(
+        &mut self,
+        metric: &Metric,
+        partition: u16,
+        values: Vec<(String, String)>,
+    ) -> Vec<String> {
+        let Some(wanted) = &self.source.wanted else { return Vec::new() };
+        let names = values.iter().map(|(name, _)| name.as_str());
+        let found = self.source.mirror.find_all(partition, wanted, names);
+        let mut nobody = Vec::new();
+        for ((name, value), found) in values.into_iter().zip(found) {
+            match found {
+                Found::Wanted if self.units < self.source.limit => {
+                    self.units += u64::from(write_value(&mut self.plain, metric, &name, &value));
                 }
-                (Some(_), None) => self.finish_gzip(),
-                (None, _) => std::mem::replace(&mut self.plain, Vec::with_capacity(PIECE + PIECE / 2)),
-            };
-            if !piece.is_empty() {
-                return Some(piece.into());
+                Found::Wanted | Found::Unwanted => {}
+                Found::Nobody => nobody.push(name),
             }
-            // Nothing came of it: the compressor still holds it, or it was the last.
-            self.family?;
+        }
+        nobody
+    }
+
+    /// Writes the last lines. `values_read`: whether all values were; `None` if there are none.
+    pub fn end(&mut self, values_read: Option<bool>) {
+        if let Some(read) = values_read {
+            VALUES_READ.begin(&mut self.plain, self.format);
+            let _ = writeln!(self.plain, "{} {}", VALUES_READ.name, u8::from(read));
+        }
+        TRUNCATED.begin(&mut self.plain, self.format);
+        let _ = writeln!(self.plain, "{} {}", TRUNCATED.name, self.left_out);
+        self.plain.extend_from_slice(self.format.end());
+    }
+
+    /// Whether there is enough for a piece.
+    pub fn has_piece(&self) -> bool {
+        self.plain.len() >= PIECE
+    }
+
+    /// What was written since the last piece; empty while the compressor holds it.
+    pub fn take_piece(&mut self) -> Bytes {
+        let piece = match &mut self.gzip {
+            Some(gzip) => {
+                // Writing into memory cannot fail.
+                let _ = gzip.write_all(&self.plain);
+                self.plain.clear();
+                std::mem::take(gzip.get_mut())
+            }
+            None => std::mem::replace(&mut self.plain, Vec::with_capacity(PIECE + PIECE / 2)),
+        };
+        piece.into()
+    }
+
+    /// The last piece.
+    pub fn finish(mut self) -> Bytes {
+        let piece = self.take_piece();
+        match self.gzip.take() {
+            None => piece,
+            Some(gzip) => [piece, gzip.finish().unwrap_or_default().into()].concat().into(),
         }
     }
 
-    fn finish_gzip(&mut self) -> Vec<u8> {
-        let Some(mut gzip) = self.gzip.take() else { return Vec::new() };
-        let _ = gzip.write_all(&self.plain);
-        self.plain = Vec::new();
-        gzip.finish().unwrap_or_default()
-    }
-
-    fn begin(&mut self, family: Option<Family>) {
-        let head = match family {
-            Some(Family::Up) => {
-                "# HELP rollcall_unit_up 1 if the unit is present, 0 if it is offline or was never heard.\n\
-                 # TYPE rollcall_unit_up gauge\n"
-            }
-            Some(Family::LastSeen) => {
-                "# HELP rollcall_unit_last_seen_timestamp_seconds When the unit was last heard.\n\
-                 # TYPE rollcall_unit_last_seen_timestamp_seconds gauge\n"
-            }
-            None => "",
-        };
-        self.plain.extend_from_slice(head.as_bytes());
-        self.family = family;
-        self.cursor = Cursor::default();
+    fn begin_state(&mut self) {
+        if let Some((family, _)) = STATES.get(self.family) {
+            family.begin(&mut self.plain, self.format);
+        }
+        self.units = 0;
+        self.cursor = Cursor::of(self.source.wanted.clone().unwrap_or_default());
     }
 
     fn write_chunk(&mut self) {
-        let Some(family) = self.family else { return };
-        let any = self.mode != UnitMetrics::Off
-            && self.mirror.read_next(&mut self.cursor, &mut self.chunk, &self.hearing, self.now);
+        let Source { mirror, hearing, now, wanted, limit } = &self.source;
+        let any = wanted.is_some() && mirror.read_next(&mut self.cursor, &mut self.chunk, hearing, *now);
         if !any {
-            return self.begin(match family {
-                Family::Up => Some(Family::LastSeen),
-                Family::LastSeen => None,
-            });
+            self.left_out = self.units.saturating_sub(*limit);
+            self.family += 1;
+            return self.begin_state();
         }
-        for unit in self.mirror.units(&self.chunk) {
-            if self.mode == UnitMetrics::All || unit.state == State::Offline {
-                write_sample(&mut self.plain, family, &unit);
+        let (_, write) = STATES[self.family];
+        for unit in mirror.units(&self.chunk) {
+            self.units += 1;
+            if self.units <= *limit {
+                write(&mut self.plain, &unit);
             }
         }
     }
 }
 
-fn write_sample(out: &mut Vec<u8>, family: Family, unit: &Seen) {
-    match family {
-        Family::Up => {
-            let up = !matches!(unit.state, State::Offline | State::NeverSeen);
-            write_series(out, "rollcall_unit_up", unit);
-            out.extend_from_slice(if up { b"1\n" } else { b"0\n" });
-        }
-        Family::LastSeen => {
-            // The time of a registration is no sign of life.
-            let Some(last_seen) = unit.last_seen else { return };
-            write_series(out, "rollcall_unit_last_seen_timestamp_seconds", unit);
-            let ms = last_seen.as_millis();
-            let _ = writeln!(out, "{}.{:03}", ms / 1000, ms % 1000);
-        }
-    }
+/// Whether a unit is up in the eyes of those who ask for metrics.
+pub(in crate::http) fn is_up(state: State) -> bool {
+    !matches!(state, State::Offline | State::NeverSeen)
 }
 
-fn write_series(out: &mut Vec<u8>, name: &str, unit: &Seen) {
-    out.extend_from_slice(name.as_bytes());
-    out.extend_from_slice(b"{kind=\"");
-    out.extend_from_slice(unit.kind.as_bytes());
-    out.extend_from_slice(b"\",unit=\"");
-    for &byte in unit.id.as_bytes() {
-        match byte {
-            b'\\' | b'"' => out.extend_from_slice(&[b'\\', byte]),
-            b'\n' => out.extend_from_slice(b"\\n"),
-            _ => out.push(byte),
-        }
+fn write_up(out: &mut Vec<u8>, unit: &Seen) {
+    UP.sample(out, unit.kind, unit.id, None);
+    out.extend_from_slice(if is_up(unit.state) { b"1\n" } else { b"0\n" });
+}
+
+fn write_last_seen(out: &mut Vec<u8>, unit: &Seen) {
+    // The time of a registration is no sign of life.
+    let Some(last_seen) = unit.last_seen else { return };
+    LAST_SEEN.sample(out, unit.kind, unit.id, None);
+    write_moment(out, last_seen);
+}
+
+/// Writes a moment in seconds, and ends the line.
+pub(in crate::http) fn write_moment(out: &mut Vec<u8>, moment: Timestamp) {
+    let ms = moment.as_millis();
+    let _ = writeln!(out, "{}.{:03}", ms / 1000, ms % 1000);
+}
+
+/// Writes the value of a unit, named `<kind>:<unit>`. Whether there was one: a text that was kept
+/// when the metric was of another type is none.
+pub(in crate::http) fn write_value(out: &mut Vec<u8>, metric: &Metric, name: &str, value: &str) -> bool {
+    let Some((kind, id)) = name.split_once(':') else { return false };
+    let family = Family::of(metric);
+    if metric.metric_type == MetricType::Info {
+        family.sample(out, kind, id, Some((&metric.label, value)));
+        out.extend_from_slice(b"1\n");
+        return true;
     }
-    out.extend_from_slice(b"\"} ");
+    if !value.parse::<f64>().is_ok_and(f64::is_finite) {
+        return false;
+    }
+    family.sample(out, kind, id, None);
+    out.extend_from_slice(value.as_bytes());
+    out.push(b'\n');
+    true
 }

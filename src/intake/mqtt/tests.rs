@@ -53,6 +53,7 @@ impl World {
         let reader = Reader {
             topics: Arc::new(topics),
             fields: Fields::default(),
+            told: None,
             client_id: session.client_id().to_owned(),
             instance: None,
             max_payload: 1024,
@@ -134,6 +135,26 @@ async fn canaries_are_withheld_after_a_loss_until_the_gap_shows_in_the_ledger() 
         .collect();
     // Lost at 0 s and withheld for 4 s: the gap between those at 0 s and 5 s shows the loss.
     assert_eq!(told, [false, false, false, false, true, true, true]);
+}
+
+#[tokio::test]
+async fn canaries_are_withheld_after_one_of_them_was_dropped_and_not_after_one_was_lost_on_the_way() {
+    let mut world = World::new(100);
+    let told = |world: &mut World, seq: u64| {
+        world.clock.advance(Duration::from_secs(1));
+        world.take(&world.canary(seq)).unwrap();
+        world.came().iter().any(|item| matches!(item.what, What::Canary(_)))
+    };
+    // The third is missing: the gap between the second and the eighth shows it.
+    let numbers = [1, 2, 4, 5, 6, 7];
+    assert_eq!(numbers.map(|seq| told(&mut world, seq)), [true, true, false, false, false, false]);
+    assert!(told(&mut world, 8));
+    // Those of an earlier connection may never have come to the broker.
+    world.connection.canaries.seq = 10;
+    world.connection.canaries.connecting();
+    assert!(told(&mut world, 9), "out of a backlog");
+    assert!(told(&mut world, 11));
+    assert!(!told(&mut world, 13));
 }
 
 #[tokio::test]

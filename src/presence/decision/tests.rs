@@ -143,8 +143,30 @@ fn a_heartbeat_that_may_have_come_unseen_needs_hearing_after_it() {
     assert_eq!(verdict, Verdict::Undecided);
     // It waits for two timeouts at the most, so that hearing which is always a little late is enough.
     let heard = BEGIN + 96 * HOUR;
-    let verdict = look(&gone, &rules(), &heard_until(heard), heard + 12 * HOUR);
+    let verdict = look(&gone, &rules(), &heard_until(heard), heard);
     assert!(matches!(verdict, Verdict::Offline(_)), "{verdict:?}");
+}
+
+#[test]
+fn a_heartbeat_may_have_come_after_the_deadline_where_nobody_looked_and_little_was_recorded() {
+    // The first look for four and a half days, and what was heard in the last twelve hours is not
+    // recorded yet: it may have been alive until half a day after its deadline, and since.
+    let gone = Snapshot { alive: None, ..present() };
+    let (heard, now) = (BEGIN + 96 * HOUR, BEGIN + 108 * HOUR);
+    let Verdict::Alive(change) = look(&gone, &rules(), &heard_until(heard), now) else { panic!() };
+    let facts = change.facts.clone().unwrap();
+    assert_eq!((facts.last_seen, facts.looked_at), (BEGIN + 60 * HOUR, None));
+    assert_eq!(look_at(&change), now);
+    // Presumed once: however late it is looked at again, hearing up to there is enough.
+    let again = after(&gone, &change);
+    for (heard, is_decided) in [(now - HOUR, false), (now, true)] {
+        let verdict = look(&again, &rules(), &heard_until(heard), now + 100 * HOUR);
+        assert_eq!(matches!(verdict, Verdict::Offline(_)), is_decided, "{verdict:?}");
+    }
+    // Where all of it is recorded there is nothing to presume.
+    let verdict = look(&gone, &rules(), &heard_until(now), now);
+    let Verdict::Offline(change) = verdict else { panic!("{verdict:?}") };
+    assert_eq!(change.record.unwrap().last_seen, BEGIN);
 }
 
 #[test]

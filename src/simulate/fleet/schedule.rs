@@ -13,6 +13,24 @@ use rand::{Rng, SeedableRng};
 
 use super::FleetConfig;
 
+/// Why a unit does not speak for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Wait {
+    /// Its interval is not over.
+    Usual,
+    /// It has fallen silent by itself.
+    Silence,
+    /// Its site has no power.
+    Dark,
+}
+
+impl Wait {
+    /// Whether the unit is missed meanwhile.
+    pub fn is_silence(self) -> bool {
+        self != Wait::Usual
+    }
+}
+
 /// One heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Beat {
@@ -20,15 +38,15 @@ pub(super) struct Beat {
     pub at: Duration,
     /// The number of the unit, from 0.
     pub unit: u32,
-    /// Whether it ends a silence.
-    pub back: bool,
-    /// Whether a silence begins after it.
-    pub last: bool,
+    /// What lies before it.
+    pub before: Wait,
+    /// What comes after it.
+    pub after: Wait,
 }
 
 /// The heartbeats of some units. Never ends unless there is no unit.
 pub(super) struct Schedule {
-    next: BinaryHeap<Reverse<(Duration, u32, bool)>>,
+    next: BinaryHeap<Reverse<(Duration, u32, Wait)>>,
     chance: SmallRng,
     config: FleetConfig,
 }
@@ -40,7 +58,7 @@ impl Schedule {
         let mut chance = SmallRng::seed_from_u64(config.seed.wrapping_add((part as u64) << 32));
         let units = (part..config.units).step_by(config.connections());
         let next = units
-            .map(|unit| Reverse((config.interval.mul_f64(chance.random::<f64>()), unit as u32, false)))
+            .map(|unit| Reverse((config.interval.mul_f64(chance.random::<f64>()), unit as u32, Wait::Usual)))
             .collect();
         Schedule { next, chance, config: config.clone() }
     }
@@ -59,23 +77,39 @@ impl Schedule {
         let range = &self.config.silence_for;
         range.start + range.end.saturating_sub(range.start).mul_f64(self.chance.random::<f64>())
     }
+
+    /// When the unit speaks again if its site has no power at `at`: within an interval after it is back.
+    fn after_power_cut(&mut self, unit: u32, at: Duration) -> Option<Duration> {
+        let cuts = self.config.power_cuts.filter(|cuts| cuts.site == self.config.site(unit))?;
+        let end = cuts.end_of(at)?;
+        Some(end + self.config.interval.mul_f64(self.chance.random::<f64>()))
+    }
 }
 
 impl Iterator for Schedule {
     type Item = Beat;
 
     fn next(&mut self) -> Option<Beat> {
-        let Reverse((at, unit, back)) = self.next.pop()?;
-        let last = self.chance.random_bool(self.config.silence_chance);
-        let wait = if last { self.silence() } else { self.wait() };
+        let Reverse((at, unit, before)) = self.next.pop()?;
+        let mut after = match self.chance.random_bool(self.config.silence_chance) {
+            true => Wait::Silence,
+            false => Wait::Usual,
+        };
+        let wait = if after == Wait::Silence { self.silence() } else { self.wait() };
         // A wait of nothing would hand out one unit for ever.
-        self.next.push(Reverse((at + wait.max(Duration::from_millis(1)), unit, last)));
-        Some(Beat { at, unit, back, last })
+        let mut next = at + wait.max(Duration::from_millis(1));
+        if let Some(later) = self.after_power_cut(unit, next) {
+            next = later;
+            after = if after == Wait::Usual { Wait::Dark } else { after };
+        }
+        self.next.push(Reverse((next, unit, after)));
+        Some(Beat { at, unit, before, after })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::PowerCuts;
     use super::*;
     use std::collections::HashMap;
 
@@ -97,7 +131,7 @@ mod tests {
         let config = config();
         let mut heard: Vec<u32> = (0..3)
             .flat_map(|part| Schedule::new(&config, part).take_while(|beat| beat.at < config.interval))
-            .filter(|beat| !beat.back)
+            .filter(|beat| beat.before == Wait::Usual)
             .map(|beat| beat.unit)
             .collect();
         heard.sort_unstable();
@@ -121,11 +155,32 @@ mod tests {
             assert!(beat.at >= at, "out of order");
             at = beat.at;
             let Some(before) = before.insert(beat.unit, beat) else { continue };
-            let (waited, expected) = (beat.at - before.at, if before.last { 600..1200 } else { 48..72 });
-            assert_eq!(beat.back, before.last);
+            let (waited, expected) =
+                (beat.at - before.at, if before.after == Wait::Silence { 600..1200 } else { 48..72 });
+            assert_eq!(beat.before, before.after);
             assert!(expected.contains(&waited.as_secs()), "{waited:?} {before:?}");
-            silences += u32::from(before.last);
+            silences += u32::from(before.after == Wait::Silence);
         }
         assert!((1_000..3_000).contains(&silences), "{silences} silences in 20 000 heartbeats at 0.1");
+    }
+
+    #[test]
+    fn a_site_without_power_says_nothing_and_all_of_it_is_back_within_an_interval() {
+        let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+        let cuts = PowerCuts { site: 1, first: minutes(5), lasts: minutes(10), every: minutes(60) };
+        let config = FleetConfig { silence_chance: 0.0, power_cuts: Some(cuts), connections: 1, ..config() };
+        let dark: Vec<u32> = (0..100).filter(|unit| config.site(*unit) == 1).collect();
+        let mut back = Vec::new();
+        for beat in Schedule::new(&config, 0).take_while(|beat| beat.at < minutes(60)) {
+            let is_dark = dark.contains(&beat.unit);
+            assert!(!is_dark || cuts.end_of(beat.at).is_none(), "{beat:?}");
+            assert!(is_dark || !beat.after.is_silence(), "{beat:?}");
+            if beat.before == Wait::Dark {
+                assert!(beat.at < minutes(16), "{beat:?}");
+                back.push(beat.unit);
+            }
+        }
+        back.sort_unstable();
+        assert_eq!(back, dark);
     }
 }

@@ -25,21 +25,35 @@ async fn engine(world: &World, telemetry: Arc<Telemetry>) -> Arc<dyn Engine> {
         let config = embedded::Config { path: world.directory.path().to_owned(), partitions: 16 };
         return Arc::new(EmbeddedEngine::open(&config, telemetry).await.unwrap());
     }
-    let url = format!("redis://127.0.0.1:{}/0", world.redis.port());
+    on_redis(world.redis.port(), telemetry).await
+}
+
+async fn on_redis(port: u16, telemetry: Arc<Telemetry>) -> Arc<RedisEngine> {
+    let url = format!("redis://127.0.0.1:{port}/0");
     Arc::new(RedisEngine::connect(&redis::Config { url, ..Default::default() }, telemetry).await.unwrap())
 }
 
-/// The units of that crowd were heard at one moment.
-pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
+/// A roll as an instance has it, and the engine below, on the Redis of that port.
+pub async fn roll(redis: u16) -> (Arc<RedisEngine>, Roll) {
+    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+    let engine = on_redis(redis, telemetry.clone()).await;
+    (engine.clone(), roll_of(engine, telemetry))
+}
+
+fn roll_of(engine: Arc<dyn Engine>, telemetry: Arc<Telemetry>) -> Roll {
     let kind: Kind = "detector".parse().unwrap();
     let mut rules = KindRules::new(kind.clone());
     rules.policy.timeout = TIMEOUT;
     let rules = Arc::new([(kind, rules)].into());
-    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-    let engine = engine(world, telemetry.clone()).await;
     let hearing = HearingConfig { gap: SECOND, settle: SECOND, tell: SECOND };
     let mirror = Arc::new(Mirror::new(Arc::clone(&rules), 16));
-    let roll = Roll::new(engine, rules, mirror, telemetry, hearing, Default::default());
+    Roll::new(engine, rules, mirror, telemetry, hearing, Default::default())
+}
+
+/// The units of that crowd were heard at one moment.
+pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
+    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+    let roll = roll_of(engine(world, telemetry.clone()).await, telemetry);
     let beat = |n: usize| Heartbeat {
         unit: format!("detector:{}{n:06}", prefix(crowd)).parse().unwrap(),
         at,

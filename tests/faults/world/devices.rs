@@ -132,7 +132,8 @@ async fn speak(port: u16, number: usize, devices: Arc<Mutex<Vec<Device>>>) {
 async fn talk(port: u16, number: usize, devices: &Mutex<Vec<Device>>) -> std::io::Result<()> {
     let mut stream = timeout(PATIENCE, TcpStream::connect(("127.0.0.1", port))).await??;
     stream.set_nodelay(true)?;
-    timeout(PATIENCE, stream.write_all(&hello(number))).await??;
+    let hello = hello(&format!("devices-{number}-{:08x}", rand::random::<u32>()));
+    timeout(PATIENCE, stream.write_all(&hello)).await??;
     let mut welcome = [0; 4];
     timeout(PATIENCE, stream.read_exact(&mut welcome)).await??;
     let (mut reader, mut writer) = stream.split();
@@ -189,8 +190,7 @@ fn write_beats(number: usize, devices: &mut [Device], mut send: impl FnMut(&str,
 }
 
 /// CONNECT of MQTT 3.1.1, a clean session that is never pinged.
-fn hello(number: usize) -> Vec<u8> {
-    let id = format!("devices-{number}-{:08x}", rand::random::<u32>());
+pub fn hello(id: &str) -> Vec<u8> {
     let mut rest = vec![0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0];
     rest.extend((id.len() as u16).to_be_bytes());
     rest.extend(id.bytes());

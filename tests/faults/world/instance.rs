@@ -16,6 +16,8 @@ pub struct Instance {
     /// What stands before its command line, such as another clock.
     pub before: Vec<String>,
     running: Option<(Child, Guard)>,
+    /// The most memory that any process of its used that has ended.
+    peak: u64,
 }
 
 impl Instance {
@@ -24,7 +26,7 @@ impl Instance {
         let file = dir.join(format!("{name}.toml"));
         std::fs::write(&file, config).unwrap();
         let (name, log, http) = (name.to_owned(), dir.join(format!("{name}.log")), http.to_owned());
-        Instance { name, config: file, log, http, before: Vec::new(), running: None }
+        Instance { name, config: file, log, http, before: Vec::new(), running: None, peak: 0 }
     }
 
     pub fn start(&mut self) {
@@ -41,6 +43,7 @@ impl Instance {
 
     /// Ends it as a power cut would.
     pub fn kill(&mut self) {
+        self.peak = self.peak_memory();
         if let Some((mut child, guard)) = self.running.take() {
             drop(guard);
             let _ = child.kill();
@@ -50,6 +53,7 @@ impl Instance {
 
     /// Asks it to end, and waits until it has.
     pub fn stop(&mut self) {
+        self.peak = self.peak_memory();
         self.signal("TERM");
         if let Some((mut child, guard)) = self.running.take() {
             drop(guard);
@@ -76,12 +80,10 @@ impl Instance {
         Some(format!("{} ended by itself: {status}; see {}", self.name, self.log.display()))
     }
 
-    /// The memory that it uses, in bytes; `None` if it does not run.
-    pub fn memory(&self) -> Option<u64> {
-        let (child, _) = self.running.as_ref()?;
-        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-        Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
+    /// The most memory that it ever used, in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        let now = self.running.as_ref().and_then(|(child, _)| peak_memory(child.id()));
+        self.peak.max(now.unwrap_or(0))
     }
 
     /// A page of it; `None` if it does not answer.
@@ -108,6 +110,13 @@ impl Drop for Instance {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The most memory that a process ever used, in bytes; `None` if there is none.
+pub fn peak_memory(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
 }
 
 /// Sends a signal to a process that we started.

@@ -23,6 +23,8 @@ const GAP: Duration = Duration::from_millis(3 * 250);
 const SKEW: Duration = Duration::from_millis(50);
 /// A partition whose owner died is swept by the others this late at the most.
 const LATE_LOOK: Duration = Duration::from_secs(3);
+/// By then every instance has renewed its lease, and with that knows the time.
+const RENEWAL: Duration = Duration::from_millis(2500);
 /// A silence that lasted for longer than this after its detection was told.
 const SWALLOWED: Duration = Duration::from_secs(10);
 
@@ -49,8 +51,12 @@ pub struct Loss {
     pub of_everything: bool,
 }
 
-/// What there is to judge.
+/// What there is to judge; every moment by the clock of the diaries.
 pub struct Evidence {
+    /// Records whose id does not say when their unit was last seen.
+    pub misnamed: Vec<Finding>,
+    /// When the time of the fleet leapt or stood still.
+    pub leaps: Vec<Timestamp>,
     pub devices: Vec<Device>,
     pub records: Vec<OfflineRecord>,
     pub tellings: Vec<Telling>,
@@ -79,12 +85,22 @@ fn not_yet(unit: &str, what: String) -> Finding {
     Finding { unit: unit.to_owned(), what, heals: true }
 }
 
+/// An id tells the unit and when it was last seen, by the clock of the fleet.
+pub fn misnamed(records: &[OfflineRecord]) -> Vec<Finding> {
+    let should = |record: &OfflineRecord| {
+        let id = format!("{}:{}:{}", record.kind, record.unit, record.last_seen.as_millis());
+        let what = format!("{}: the id should be {id}", record.id);
+        (record.id.to_string() != id).then(|| wrong(record.unit.as_str(), what))
+    };
+    records.iter().filter_map(should).collect()
+}
+
 impl Evidence {
     /// Everything that is not as it must be.
     pub fn judge(&self) -> Vec<Finding> {
         let devices: HashMap<&str, &Device> =
             self.devices.iter().map(|device| (device.unit.as_str(), device)).collect();
-        let mut findings = Vec::new();
+        let mut findings = self.misnamed.clone();
         let mut of_unit: HashMap<&str, Vec<&OfflineRecord>> = HashMap::new();
         for record in &self.records {
             let unit = record.unit.as_str();
@@ -166,20 +182,25 @@ impl Evidence {
         let mut is_wrong =
             |what: String| findings.push(wrong(&device.unit, format!("{}: {what}", record.id)));
         let seen = record.last_seen;
-        let id = format!("{}:{}:{}", record.kind, record.unit, seen.as_millis());
-        if record.id.to_string() != id {
-            is_wrong(format!("the id should be {id}"));
-        }
-        if record.detected_at <= seen + TIMEOUT || record.deadline < seen + TIMEOUT {
+        // Instances learn of a leap one after the other. What the last of them writes down meanwhile lies
+        // in time that is blind to the first, at the end of which a silence may begin.
+        let leapt = self.leaps.iter().any(|leap| seen <= *leap + RENEWAL && *leap <= record.detected_at);
+        let allowed = if leapt { TIMEOUT - RENEWAL } else { TIMEOUT };
+        if record.detected_at <= seen + allowed || record.deadline < seen + allowed {
             is_wrong(format!("detected at {}, before its time was up", record.detected_at.as_millis()));
         }
         let Some(beat) = device.beat_before(seen) else {
             is_wrong("last seen before it spoke for the first time".to_owned());
             return findings;
         };
-        let disturbed =
-            self.disturbances.iter().filter(|(from, _)| *from <= seen + 2 * GAP).map(|&(_, to)| to).max();
-        // Where nobody looked for long, a heartbeat may have to be presumed until then.
+        // Where nobody looked for long, a heartbeat may have to be presumed: as long before the look
+        // that came at last as its key would have stood.
+        let looked = seen + TIMEOUT;
+        let kept_from_looking = |&&(from, to): &&(Timestamp, Timestamp)| {
+            from <= seen + 2 * GAP || (from <= looked && looked <= to + LATE_LOOK)
+        };
+        let disturbed = self.disturbances.iter().filter(kept_from_looking);
+        let disturbed = disturbed.map(|&(from, to)| if from <= seen + 2 * GAP { to } else { seen }).max();
         let latest = device.beats[beat].acked.map(|acked| (acked + GAP).max(disturbed.unwrap_or(acked)));
         if let Some(late) = latest.map(|latest| seen.since(latest + SKEW)).filter(|late| !late.is_zero()) {
             is_wrong(format!("last seen {} ms later than it can have been", late.as_millis()));

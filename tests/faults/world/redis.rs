@@ -19,18 +19,21 @@ const PARTITIONS: u16 = 16;
 /// Worlds on the embedded engine have none; there nothing becomes of its being killed and started.
 pub struct Redis {
     server: Option<Server>,
+    before: Vec<String>,
     args: Vec<String>,
     dir: PathBuf,
 }
 
 impl Redis {
-    pub fn start(dir: &Path, port: u16, args: &[&str]) -> Redis {
-        let server = Some(Server::redis(dir, port, args).unwrap());
-        Redis { server, args: args.iter().map(|arg| (*arg).to_owned()).collect(), dir: dir.to_owned() }
+    /// `before`: what stands before its command line.
+    pub fn start(dir: &Path, port: u16, before: &[String], args: &[&str]) -> Redis {
+        let server = Some(Server::redis_after(before, dir, port, args).unwrap());
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        Redis { server, before: before.to_vec(), args, dir: dir.to_owned() }
     }
 
     pub fn none() -> Redis {
-        Redis { server: None, args: Vec::new(), dir: PathBuf::new() }
+        Redis { server: None, before: Vec::new(), args: Vec::new(), dir: PathBuf::new() }
     }
 
     pub fn port(&self) -> u16 {
@@ -55,7 +58,7 @@ impl Redis {
         let Some(server) = &mut self.server else { return };
         server.kill();
         let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
-        *server = Server::redis(&self.dir, server.port(), &args).unwrap();
+        *server = Server::redis_after(&self.before, &self.dir, server.port(), &args).unwrap();
     }
 
     /// Takes everything off its disk.

@@ -10,8 +10,8 @@
 -- changes of one unit come one after the other: only the first of them is considered.
 --
 -- KEYS[1] deadlines  zset  <kind>:<unit> -> next look (ms)
--- KEYS[2] records    zset  record id -> detected at (ms)
--- KEYS[3] open       zset  record id -> detected at (ms), open records only
+-- KEYS[2] past       zset  record id -> detected at (ms), closed records
+-- KEYS[3] open       zset  record id -> detected at (ms), open records
 -- KEYS[4] archive    hash  record id -> record (JSON)
 -- KEYS[5] closed     zset  record id -> closed at (ms)
 -- KEYS[6] outbox     stream
@@ -43,7 +43,7 @@ local detected, closed, json = unit + 8 * count, unit + 9 * count, unit + 10 * c
 local alive = redis.call('MGET', unpack(KEYS, 7 + pages))
 local indexed
 local answers, expired, taken, looks = {}, {}, {}, {}
-local archive, records, open, shut, over, reopened = {}, {}, {}, {}, {}, {}
+local archive, past, open, shut, over, reopened = {}, {}, {}, {}, {}, {}
 local from = 0
 for page = 1, pages do
   local facts = redis.call('HMGET', KEYS[6 + page], unpack(ARGV, unit + from + 1, unit + from + ARGV[1 + page]))
@@ -83,13 +83,13 @@ for page = 1, pages do
       if record ~= '' then
         archive[#archive + 1] = record
         archive[#archive + 1] = ARGV[json + i]
-        records[#records + 1] = ARGV[detected + i]
-        records[#records + 1] = record
         if ARGV[closed + i] == '' then
           open[#open + 1] = ARGV[detected + i]
           open[#open + 1] = record
           reopened[#reopened + 1] = record
         else
+          past[#past + 1] = ARGV[detected + i]
+          past[#past + 1] = record
           shut[#shut + 1] = ARGV[closed + i]
           shut[#shut + 1] = record
           over[#over + 1] = record
@@ -116,16 +116,17 @@ end
 if #looks > 0 then
   redis.call('ZADD', KEYS[1], unpack(looks))
 end
-if #records > 0 then
+if #archive > 0 then
   redis.call('HSET', KEYS[4], unpack(archive))
-  redis.call('ZADD', KEYS[2], unpack(records))
 end
 if #open > 0 then
   redis.call('ZADD', KEYS[3], unpack(open))
+  redis.call('ZREM', KEYS[2], unpack(reopened))
   redis.call('ZREM', KEYS[5], unpack(reopened))
 end
 if #shut > 0 then
   redis.call('ZREM', KEYS[3], unpack(over))
+  redis.call('ZADD', KEYS[2], unpack(past))
   redis.call('ZADD', KEYS[5], unpack(shut))
 end
 for place = 2, #archive, 2 do

@@ -1,46 +1,66 @@
 -- Ends deliveries to one receiver: they were delivered, or given up and become dead letters.
 --
 -- KEYS[1] queue          zset  group -> next attempt (ms)
--- KEYS[2] notifications  hash  id -> notification (JSON)
--- KEYS[3] owed           hash  id -> number of receivers that do not have it yet
--- KEYS[4] attempts       hash  "<id>.<receiver>" -> attempts begun
+-- KEYS[2] lanes          hash  group -> attempts at the first id, then ids
+-- KEYS[3] notifications  hash  id -> notification (JSON)
+-- KEYS[4] owed           hash  id -> number of receivers that do not have it yet; none is one
 -- KEYS[5] dead           zset  id -> given up at (ms)
 -- KEYS[6] letters        hash  id -> dead letter (JSON)
 -- KEYS[7] untold         hash  "<detected at> <record id>" -> id of its dead letter
--- then the lane of each delivery, a list of ids
 --
--- ARGV[1] now (ms), ARGV[2] receiver, then for each delivery:
---  1 group key
---  2 id
---  3 dead letter (JSON), "" if it was delivered
---  4 number N of silences that die with it, then N times "<detected at> <record id>"
+-- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, then N ids, then for each:
+--  1 dead letter (JSON), "" if it was delivered
+--  2 number of silences that die with it, then as many "<detected at> <record id>"
 --
--- Returns the number of deliveries that were ended here.
-local ended, a = 0, 2
-for i = 8, #KEYS do
-  local lane, group, id, letter = KEYS[i], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
-  local silences = tonumber(ARGV[a + 4])
-  if redis.call('LINDEX', lane, 0) == id then
-    redis.call('LPOP', lane)
-    redis.call('HDEL', KEYS[4], id .. '.' .. ARGV[2])
-    if redis.call('HINCRBY', KEYS[3], id, -1) <= 0 then
-      redis.call('HDEL', KEYS[3], id)
-      redis.call('HDEL', KEYS[2], id)
+-- Only what is first in its lane is under way. Returns the number of deliveries that were ended here.
+local count = tonumber(ARGV[2])
+local lanes = redis.call('HMGET', KEYS[2], unpack(ARGV, 3, 2 + count))
+local owed = redis.call('HMGET', KEYS[4], unpack(ARGV, 3 + count, 2 + 2 * count))
+local ended, free, empty, rest, told, still = 0, {}, {}, {}, {}, {}
+local a = 2 + 2 * count
+for i = 1, count do
+  local group, id, letter = ARGV[2 + i], ARGV[2 + count + i], ARGV[a + 1]
+  local silences = tonumber(ARGV[a + 2])
+  local first, others = string.match(lanes[i] or '', '^%d+ (%S+)(.*)$')
+  if first == id then
+    if tonumber(owed[i] or 1) <= 1 then
+      told[#told + 1] = id
+    else
+      still[#still + 1] = id
+      still[#still + 1] = string.format('%.0f', tonumber(owed[i]) - 1)
     end
     if letter ~= '' then
       redis.call('ZADD', KEYS[5], ARGV[1], id)
       redis.call('HSET', KEYS[6], id, letter)
       for n = 1, silences do
-        redis.call('HSET', KEYS[7], ARGV[a + 4 + n], id)
+        redis.call('HSET', KEYS[7], ARGV[a + 2 + n], id)
       end
     end
-    if redis.call('LLEN', lane) > 0 then
-      redis.call('ZADD', KEYS[1], ARGV[1], group)
+    if others == '' then
+      empty[#empty + 1] = group
     else
-      redis.call('ZREM', KEYS[1], group)
+      rest[#rest + 1] = group
+      rest[#rest + 1] = '0' .. others
+      free[#free + 1] = ARGV[1]
+      free[#free + 1] = group
     end
     ended = ended + 1
   end
-  a = a + 4 + silences
+  a = a + 2 + silences
+end
+if #told > 0 then
+  redis.call('HDEL', KEYS[3], unpack(told))
+  redis.call('HDEL', KEYS[4], unpack(told))
+end
+if #still > 0 then
+  redis.call('HSET', KEYS[4], unpack(still))
+end
+if #empty > 0 then
+  redis.call('HDEL', KEYS[2], unpack(empty))
+  redis.call('ZREM', KEYS[1], unpack(empty))
+end
+if #rest > 0 then
+  redis.call('HSET', KEYS[2], unpack(rest))
+  redis.call('ZADD', KEYS[1], unpack(free))
 end
 return ended

@@ -1,6 +1,6 @@
 -- Removes records that were closed long ago.
 --
--- KEYS[1] records  zset  record id -> detected at (ms)
+-- KEYS[1] past     zset  record id -> detected at (ms)
 -- KEYS[2] archive  hash  record id -> record (JSON)
 -- KEYS[3] closed   zset  record id -> closed at (ms)
 --

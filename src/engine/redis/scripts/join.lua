@@ -1,7 +1,7 @@
 -- Lets transitions join their groups.
 --
--- A member is known by what the group's hash holds of it: a letter, when the silence was detected
--- (ms) and, where it waits, a space and the record.
+-- A member is known by what is kept of it: a letter, when the silence was detected (ms) and, where
+-- it waits, a space and the record.
 --   o  waits to be told that it is offline
 --   t  was told to be offline
 --   b  was told to be offline and waits to be told that it is back
@@ -12,31 +12,46 @@
 -- A silence that is over and was detected once more (its unit was allowed more for a while) is
 -- news: it is a member of its own.
 --
--- KEYS[1] groups  zset  group -> when it is due (ms)
--- KEYS[2] over    zset  "<group>\n<member>" -> since when it is over (ms)
--- then for each transition i:
--- KEYS[1+2i] group  hash  member -> see above; "_" fields speak of the group itself
--- KEYS[2+2i] wait   zset  member -> when it joined (ms), those that wait
+-- Who is alone in a group that is due at once does not wait in it: the group is sealed here. So a
+-- hundred thousand units are told one by one in a third of the time.
 --
--- ARGV[1] now (ms), ARGV[2] wait (ms), ARGV[3] interval (ms), then 6 for each transition:
---  1 group key
---  2 group (JSON)
+-- KEYS[1] groups         zset  group -> when it is due (ms)
+-- KEYS[2] over           zset  "<group>\n<member>" -> since when it is over (ms)
+-- KEYS[3] members        hash  "<group>\n<member>" -> see above
+-- KEYS[4] sealed         hash  group -> when it was sealed last (ms)
+-- KEYS[5] labels         hash  group that waits -> group (JSON)
+-- KEYS[6] notifications  hash  id -> notification (JSON)
+-- KEYS[7] owed           hash  id -> number of receivers that do not have it yet; none is one
+-- KEYS[7+r]              zset  queue of receiver r of R: group -> next attempt (ms)
+-- KEYS[7+R+r]            hash  lanes of receiver r: group -> attempts at the first id, then ids
+-- then for each transition the members of its group that wait: zset  member -> when it joined (ms)
+--
+-- ARGV[1] now (ms), ARGV[2] now (RFC 3339), ARGV[3] wait (ms), ARGV[4] interval (ms), ARGV[5] R,
+-- ARGV[6] number of transitions N, N group keys, N times "<group>\n<member>", then 6 for each:
+--  1 group (JSON)
+--  2 "alone" if nothing else that joins with it is of its group
 --  3 member
 --  4 "offline", "online", "removed" (back, and nobody is told) or "blind"
 --  5 when it was detected (ms), 0 for an interval
 --  6 record or interval (JSON)
 --
--- Returns nothing.
-local now, wait, interval = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-for i = 1, (#KEYS - 2) / 2 do
-  local hash, waiting = KEYS[1 + 2 * i], KEYS[2 + 2 * i]
-  local a = 3 + (i - 1) * 6
-  local group, member, form = ARGV[a + 1], ARGV[a + 3], ARGV[a + 4]
-  local detected = ARGV[a + 5]
-  local letter, before = string.match(redis.call('HGET', hash, member) or '', '^(%a)(%d*)')
+-- Returns the number of members that were sealed.
+local now, wait, interval, receivers = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local count = tonumber(ARGV[6])
+local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, 7, 6 + count))
+local distances = redis.call('HMGET', KEYS[4], unpack(ARGV, 7, 6 + count))
+local values = redis.call('HMGET', KEYS[3], unpack(ARGV, 7 + count, 6 + 2 * count))
+-- What became of members in this step, and when groups that were empty are due.
+local held, soon = {}, {}
+local sealed = 0
+for i = 1, count do
+  local waiting, group, name = KEYS[7 + 2 * receivers + i], ARGV[6 + i], ARGV[6 + count + i]
+  local a = 6 + 2 * count + 6 * (i - 1)
+  local member, form, detected, body = ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]
+  local letter, before = string.match(held[name] or values[i] or '', '^(%a)(%d*)')
   if letter == 'x' and tonumber(before) < tonumber(detected) then
-    member = member .. ' ' .. detected
-    letter = string.match(redis.call('HGET', hash, member) or '', '^%a')
+    member, name = member .. ' ' .. detected, name .. ' ' .. detected
+    letter = string.match(held[name] or redis.call('HGET', KEYS[3], name) or '', '^%a')
   end
   letter = letter or ''
   local is_end = form == 'online' or form == 'removed'
@@ -49,23 +64,47 @@ for i = 1, (#KEYS - 2) / 2 do
     next_letter = 'x'
   end
   if next_letter == 'x' then
-    redis.call('HSET', hash, member, 'x' .. detected)
+    held[name] = 'x' .. detected
     redis.call('ZREM', waiting, member)
-    redis.call('ZADD', KEYS[2], ARGV[1], group .. '\n' .. member)
+    redis.call('ZADD', KEYS[2], ARGV[1], name)
     if redis.call('ZCARD', waiting) == 0 then
       redis.call('ZREM', KEYS[1], group)
+      redis.call('HDEL', KEYS[5], group)
+      soon[group] = nil
     end
   elseif next_letter then
-    redis.call('HSET', hash, member, next_letter .. detected .. ' ' .. ARGV[a + 6], '_group', ARGV[a + 2])
-    redis.call('ZADD', waiting, ARGV[1], member)
-    local due = now
+    local at = now
     if form ~= 'blind' then
-      due = now + wait
-      local sealed = tonumber(redis.call('HGET', hash, '_sealed'))
-      if sealed and sealed + interval > due then
-        due = sealed + interval
+      at = now + wait
+      if distances[i] and tonumber(distances[i]) + interval > at then
+        at = tonumber(distances[i]) + interval
       end
     end
-    redis.call('ZADD', KEYS[1], 'NX', string.format('%.0f', due), group)
+    if ARGV[a + 2] == 'alone' and at <= now and not due[i] then
+      tell(group, ARGV[a + 1], { { member, next_letter, body, detected } }, ARGV[1], ARGV[2], receivers)
+      sealed = sealed + 1
+    else
+      held[name] = next_letter .. detected .. ' ' .. body
+      redis.call('ZADD', waiting, ARGV[1], member)
+      soon[group] = soon[group] or { string.format('%.0f', at), ARGV[a + 1] }
+    end
   end
 end
+local members, times, labels = {}, {}, {}
+for name, value in pairs(held) do
+  members[#members + 1] = name
+  members[#members + 1] = value
+end
+for group, one in pairs(soon) do
+  times[#times + 1], labels[#labels + 1] = one[1], group
+  times[#times + 1], labels[#labels + 1] = group, one[2]
+end
+if #members > 0 then
+  redis.call('HSET', KEYS[3], unpack(members))
+end
+if #times > 0 then
+  redis.call('ZADD', KEYS[1], 'NX', unpack(times))
+  redis.call('HSET', KEYS[5], unpack(labels))
+end
+write_told(ARGV[1], receivers)
+return sealed

@@ -1,31 +1,58 @@
 -- Hands out the first notification of each group's lane, for one receiver.
 --
 -- KEYS[1] queue          zset  group -> next attempt (ms)
--- KEYS[2] notifications  hash  id -> notification (JSON)
--- KEYS[3] attempts       hash  "<id>.<receiver>" -> attempts begun
--- then the lane of each group, a list of ids
+-- KEYS[2] lanes          hash  group -> attempts at the first id, then ids
+-- KEYS[3] notifications  hash  id -> notification (JSON)
 --
--- ARGV[1] now (ms), ARGV[2] until when they are kept from others (ms), ARGV[3] receiver, then the
--- group keys
+-- ARGV[1] now (ms), ARGV[2] until when they are kept from others (ms), then the group keys
 --
 -- Returns a flat list: id, attempt, notification, for each that was leased.
-local leased = {}
-for i = 1, #ARGV - 3 do
-  local group, lane = ARGV[3 + i], KEYS[3 + i]
-  local due = redis.call('ZSCORE', KEYS[1], group)
-  if due and tonumber(due) <= tonumber(ARGV[1]) then
-    local id = redis.call('LINDEX', lane, 0)
-    local body = id and redis.call('HGET', KEYS[2], id)
-    if body then
-      redis.call('ZADD', KEYS[1], 'XX', ARGV[2], group)
-      leased[#leased + 1] = id
-      leased[#leased + 1] = redis.call('HINCRBY', KEYS[3], id .. '.' .. ARGV[3], 1)
-      leased[#leased + 1] = body
-    elseif id then
-      redis.call('LPOP', lane)
+local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, 3))
+local lanes = redis.call('HMGET', KEYS[2], unpack(ARGV, 3))
+local groups, ids, attempts, idle = {}, {}, {}, {}
+for i = 1, #due do
+  if due[i] and tonumber(due[i]) <= tonumber(ARGV[1]) then
+    local begun, id = string.match(lanes[i] or '', '^(%d+) (%S+)')
+    if id then
+      groups[#groups + 1] = i
+      ids[#ids + 1] = id
+      attempts[#attempts + 1] = string.format('%.0f', tonumber(begun) + 1)
     else
-      redis.call('ZREM', KEYS[1], group)
+      idle[#idle + 1] = ARGV[2 + i]
     end
   end
+end
+if #idle > 0 then
+  redis.call('ZREM', KEYS[1], unpack(idle))
+end
+if #ids == 0 then
+  return {}
+end
+local bodies = redis.call('HMGET', KEYS[3], unpack(ids))
+local leased, kept, after = {}, {}, {}
+for place, i in ipairs(groups) do
+  local group = ARGV[2 + i]
+  local rest = string.match(lanes[i], '^%d+ %S+(.*)$')
+  if bodies[place] then
+    kept[#kept + 1] = ARGV[2]
+    kept[#kept + 1] = group
+    after[#after + 1] = group
+    after[#after + 1] = attempts[place] .. ' ' .. ids[place] .. rest
+    leased[#leased + 1] = ids[place]
+    leased[#leased + 1] = attempts[place]
+    leased[#leased + 1] = bodies[place]
+  elseif rest ~= '' then
+    -- What it said is gone; what follows it in the lane is handed out next.
+    after[#after + 1] = group
+    after[#after + 1] = '0' .. rest
+  else
+    redis.call('HDEL', KEYS[2], group)
+  end
+end
+if #kept > 0 then
+  redis.call('ZADD', KEYS[1], 'XX', unpack(kept))
+end
+if #after > 0 then
+  redis.call('HSET', KEYS[2], unpack(after))
 end
 return leased

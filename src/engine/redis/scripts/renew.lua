@@ -7,11 +7,14 @@
 -- KEYS[1] roster  zset  instance -> end of its lease (ms, time of the fleet)
 -- KEYS[2] clock   hash  server -> the server's clock (ms), fleet -> the time of the fleet (ms), both
 --                       as of the last renewal
+-- KEYS[3] heard   hash  at -> up to when Rollcall has heard (ms)
 --
 -- ARGV[1] instance
 -- ARGV[2] length of the lease (ms)
 -- ARGV[3] up to when Rollcall has heard (ms), 0 if it has not
 -- ARGV[4] the channel on which others are told of a new one
+-- ARGV[5] what the server's clock would have told by now if it had not leapt forward (ms), "" if it
+--         did not
 --
 -- Returns {time of the fleet (ms), the server's clock (ms), instance, ...} with everybody who is there.
 local read = redis.call('TIME')
@@ -22,6 +25,12 @@ if last[2] then
   -- A leap forward is no time that has passed.
   local passed = math.min(math.max(server - tonumber(last[1]), 0), tonumber(ARGV[2]))
   fleet = math.max(fleet, tonumber(last[2]) + math.floor(passed * 0.995))
+end
+-- What the leap took from expiry keys it takes from what was heard. Whoever renews first sees to it.
+local leapt_from = tonumber(ARGV[5])
+local heard = leapt_from and tonumber(last[1] or leapt_from) <= leapt_from and redis.call('HGET', KEYS[3], 'at')
+if heard then
+  redis.call('HSET', KEYS[3], 'at', string.format('%.0f', tonumber(heard) - (server - leapt_from)))
 end
 local text = string.format('%.0f', fleet)
 redis.call('HSET', KEYS[2], 'server', string.format('%.0f', server), 'fleet', text)

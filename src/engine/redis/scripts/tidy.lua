@@ -1,18 +1,22 @@
--- Forgets members of groups that have been over for long, and groups that have no members left.
+-- Forgets members of groups that have been over for long, and when such groups were sealed.
 --
--- KEYS[1] over  zset  "<group>\n<member>" -> since when it is over (ms)
--- then for each: the hash of its group
+-- KEYS[1] over     zset  "<group>\n<member>" -> since when it is over (ms)
+-- KEYS[2] members  hash  "<group>\n<member>" -> see join.lua
+-- KEYS[3] sealed   hash  group -> when it was sealed last (ms)
 --
--- ARGV for each: "<group>\n<member>", member
+-- ARGV[1] before when that is long ago (ms), ARGV[2] number of members N, then N times
+-- "<group>\n<member>", then N times the group
 --
 -- Returns nothing.
-for i = 1, #ARGV / 2 do
-  local hash, entry, member = KEYS[1 + i], ARGV[2 * i - 1], ARGV[2 * i]
-  if string.sub(redis.call('HGET', hash, member) or '', 1, 1) == 'x' then
-    redis.call('HDEL', hash, member)
+local count = tonumber(ARGV[2])
+local members = redis.call('HMGET', KEYS[2], unpack(ARGV, 3, 2 + count))
+local sealed = redis.call('HMGET', KEYS[3], unpack(ARGV, 3 + count))
+for i = 1, count do
+  if string.sub(members[i] or '', 1, 1) == 'x' then
+    redis.call('HDEL', KEYS[2], ARGV[2 + i])
   end
-  redis.call('ZREM', KEYS[1], entry)
-  if redis.call('HLEN', hash) <= redis.call('HEXISTS', hash, '_group') + redis.call('HEXISTS', hash, '_sealed') then
-    redis.call('DEL', hash)
+  if sealed[i] and tonumber(sealed[i]) < tonumber(ARGV[1]) then
+    redis.call('HDEL', KEYS[3], ARGV[2 + count + i])
   end
 end
+redis.call('ZREM', KEYS[1], unpack(ARGV, 3, 2 + count))

@@ -1,0 +1,200 @@
+//! How metrics are written: the text that every Prometheus reads, and OpenMetrics for those who ask
+//! for it.
+
+use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, ACCEPT_ENCODING};
+
+use crate::engine::{Metric, MetricType};
+
+/// A way to write metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// Of Prometheus.
+    Text,
+    /// Of OpenMetrics 1.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// The one that the client likes best: text, unless it says otherwise.
+    pub fn wanted(headers: &HeaderMap) -> Format {
+        let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        let (mut open, mut text) = (0.0_f32, 0.0_f32);
+        for offer in values.flat_map(|value| value.split(',')) {
+            let (media, parameters) = offer.split_once(';').unwrap_or((offer, ""));
+            let parameter = |name: &str| {
+                let mut all = parameters.split(';').filter_map(|one| one.trim().split_once('='));
+                all.find(|(found, _)| found.trim().eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+            };
+            let weight = parameter("q").map_or(1.0, |weight| weight.parse().unwrap_or(0.0));
+            match media.trim().to_ascii_lowercase().as_str() {
+                "application/openmetrics-text" => {
+                    let known = matches!(parameter("version"), None | Some("1.0.0" | "0.0.1"));
+                    open = if known { open.max(weight) } else { open };
+                }
+                "text/plain" | "text/*" | "*/*" => text = text.max(weight),
+                _ => {}
+            }
+        }
+        if open > 0.0 && open >= text { Format::OpenMetrics } else { Format::Text }
+    }
+
+    /// The content type, to the letter: Prometheus 3 refuses a page whose type it does not know.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    /// What the page ends with.
+    pub fn end(self) -> &'static [u8] {
+        match self {
+            Format::Text => b"",
+            Format::OpenMetrics => b"# EOF\n",
+        }
+    }
+}
+
+/// Samples of one name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Family<'a> {
+    pub name: &'a str,
+    pub help: &'a str,
+    pub metric_type: MetricType,
+    pub unit: &'a str,
+}
+
+impl<'a> Family<'a> {
+    /// A number that goes up and down.
+    pub const fn gauge(name: &'a str, help: &'a str) -> Family<'a> {
+        Family { name, help, metric_type: MetricType::Gauge, unit: "" }
+    }
+
+    /// What units of a kind tell.
+    pub fn of(metric: &'a Metric) -> Family<'a> {
+        let Metric { name, help, metric_type, unit, .. } = metric;
+        Family { name, help, metric_type: *metric_type, unit }
+    }
+
+    /// Writes what stands before the samples.
+    pub fn begin(&self, out: &mut Vec<u8>, format: Format) {
+        let (name, metric_type) = match (format, self.metric_type) {
+            (Format::Text, MetricType::Info) => (self.name, MetricType::Gauge),
+            (Format::Text, metric_type) => (self.name, metric_type),
+            // There samples have the ending, and their family has not.
+            (Format::OpenMetrics, MetricType::Counter) => (cut(self.name, "_total"), MetricType::Counter),
+            (Format::OpenMetrics, MetricType::Info) => (cut(self.name, "_info"), MetricType::Info),
+            (Format::OpenMetrics, MetricType::Gauge) => (self.name, MetricType::Gauge),
+        };
+        let has_unit = format == Format::OpenMetrics && !self.unit.is_empty();
+        put(out, &["# HELP ", name, " "]);
+        escape(out, self.help, format == Format::OpenMetrics);
+        put(out, &["\n# TYPE ", name, " ", metric_type.as_str(), "\n"]);
+        if has_unit {
+            put(out, &["# UNIT ", name, " ", self.unit, "\n"]);
+        }
+    }
+
+    /// Writes a sample of a unit up to its value; `more` is another label and its value.
+    pub fn sample(&self, out: &mut Vec<u8>, kind: &str, id: &str, more: Option<(&str, &str)>) {
+        put(out, &[self.name, "{kind=\"", kind, "\",unit=\""]);
+        escape(out, id, true);
+        if let Some((label, value)) = more {
+            put(out, &["\",", label, "=\""]);
+            escape(out, value, true);
+        }
+        put(out, &["\"} "]);
+    }
+}
+
+fn cut<'a>(name: &'a str, ending: &str) -> &'a str {
+    name.strip_suffix(ending).unwrap_or(name)
+}
+
+fn put(out: &mut Vec<u8>, parts: &[&str]) {
+    parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
+}
+
+fn escape(out: &mut Vec<u8>, text: &str, quotes: bool) {
+    for &byte in text.as_bytes() {
+        match byte {
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'"' if quotes => out.extend_from_slice(b"\\\""),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            _ => out.push(byte),
+        }
+    }
+}
+
+/// Whether `Accept-Encoding` names gzip and does not refuse it with a weight of zero.
+pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let all = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    all.flat_map(|value| value.split(',')).any(|offer| {
+        let (coding, parameters) = offer.split_once(';').unwrap_or((offer, ""));
+        let weight = parameters.trim().strip_prefix("q=").map(|weight| weight.trim().parse::<f32>());
+        coding.trim().eq_ignore_ascii_case("gzip") && weight != Some(Ok(0.0))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gzip_is_used_where_it_is_offered_and_not_refused() {
+        let cases = [
+            ("gzip", true),
+            ("deflate, GZIP;q=0.5", true),
+            ("gzip; q=0", false),
+            ("gzip;q=0.000", false),
+            ("identity", false),
+            ("", false),
+        ];
+        for (offer, expected) in cases {
+            let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, offer.parse().unwrap())]);
+            assert_eq!(accepts_gzip(&headers), expected, "{offer}");
+        }
+    }
+
+    #[test]
+    fn openmetrics_is_for_those_who_like_it_at_least_as_well() {
+        let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+            application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;q=0.3,\
+            text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
+        let cases = [
+            (prometheus, Format::OpenMetrics),
+            ("application/openmetrics-text", Format::OpenMetrics),
+            ("Application/OpenMetrics-Text; version=1.0.0 , */*", Format::OpenMetrics),
+            ("application/openmetrics-text;version=2.0.0, text/plain;q=0.1", Format::Text),
+            ("application/openmetrics-text;q=0", Format::Text),
+            ("application/openmetrics-text;q=0.3, text/plain;q=0.5", Format::Text),
+            ("*/*", Format::Text),
+            ("", Format::Text),
+        ];
+        for (offer, expected) in cases {
+            let headers = HeaderMap::from_iter([(ACCEPT, offer.parse().unwrap())]);
+            assert_eq!(Format::wanted(&headers), expected, "{offer}");
+        }
+    }
+
+    #[test]
+    fn a_family_is_called_and_escaped_as_its_format_wants() {
+        let name = "pump_starts_total";
+        let family = Family { name, help: "a \"b\" \\", metric_type: MetricType::Counter, unit: "starts" };
+        let begun = |format| {
+            let mut out = Vec::new();
+            family.begin(&mut out, format);
+            String::from_utf8(out).unwrap()
+        };
+        let text = "# HELP pump_starts_total a \"b\" \\\\\n# TYPE pump_starts_total counter\n";
+        assert_eq!(begun(Format::Text), text);
+        let open =
+            "# HELP pump_starts a \\\"b\\\" \\\\\n# TYPE pump_starts counter\n# UNIT pump_starts starts\n";
+        assert_eq!(begun(Format::OpenMetrics), open);
+        let mut out = Vec::new();
+        family.sample(&mut out, "pump", "a\"\n", Some(("value", "\\")));
+        let sample = r#"pump_starts_total{kind="pump",unit="a\"\n",value="\\"} "#;
+        assert_eq!(String::from_utf8(out).unwrap(), sample);
+    }
+}

@@ -1,0 +1,116 @@
+//! `/probe?unit=KIND:ID`: the metrics of one unit, as the engine holds it now.
+//!
+//! For whoever watches a few units closely: Prometheus asks any instance for the unit by name, as it
+//! would ask a prober for a target.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, Uri};
+use axum::response::IntoResponse;
+use axum::routing::get;
+use serde::Deserialize;
+
+use super::exposition::{Family, Format};
+use super::problem::{Problem, query};
+use super::unit_metrics::text::{LAST_SEEN, UP, is_up, write_moment, write_value};
+use crate::clock::Clock;
+use crate::engine::{Catalogue, Engine, Roll};
+use crate::presence::{self, Unit};
+
+const DEADLINE: Family = Family::gauge(
+    "rollcall_unit_deadline_timestamp_seconds",
+    "When the unit is offline unless it is heard before, or since when it is.",
+);
+const STATE: Family = Family::gauge("rollcall_unit_state", "1 for the state that the unit is in.");
+
+/// What the page reads.
+#[derive(Clone)]
+pub(super) struct Probed {
+    pub engine: Arc<dyn Engine>,
+    pub roll: Arc<Roll>,
+    pub clock: Clock,
+    pub metrics: Arc<Catalogue>,
+}
+
+/// The page.
+pub(super) fn page(probed: Probed) -> Router {
+    Router::new().route("/probe", get(probe)).with_state(probed)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    unit: String,
+}
+
+async fn probe(
+    State(probed): State<Probed>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Problem> {
+    let Asked { unit } = query(&uri)?;
+    // An id has no slash, so one can only be between kind and id, where people write it.
+    let unit: Unit = unit
+        .replacen('/', ":", 1)
+        .parse()
+        .map_err(|error| Problem::bad_request(format!("unit {unit:?}: {error}")))?;
+    let format = Format::wanted(&headers);
+    let text = probed.text(&unit, format).await?;
+    let text = text.ok_or_else(|| Problem::not_found(format!("there is no unit {unit}")))?;
+    Ok(([(CONTENT_TYPE, format.content_type())], text))
+}
+
+impl Probed {
+    /// The metrics of a unit; `None` for a stranger and a unit that was removed.
+    async fn text(&self, unit: &Unit, format: Format) -> Result<Option<Vec<u8>>, Problem> {
+        let Some(rules) = self.roll.rules().get(&unit.kind) else { return Ok(None) };
+        let Some(seen) = self.engine.read(std::slice::from_ref(unit)).await?.into_iter().next() else {
+            return Ok(None);
+        };
+        let (hearing, now) = (self.roll.hearing(), self.clock.now());
+        let Some(state) = presence::state(&seen, rules, &hearing, now) else { return Ok(None) };
+        let (kind, id) = (unit.kind.as_str(), unit.id.as_str());
+        let mut out = Vec::new();
+        let sample = |out: &mut Vec<u8>, family: &Family| {
+            family.begin(out, format);
+            family.sample(out, kind, id, None);
+        };
+        sample(&mut out, &UP);
+        let _ = writeln!(out, "{}", u8::from(is_up(state)));
+        if let Some(last_seen) = seen.last_heard() {
+            sample(&mut out, &LAST_SEEN);
+            write_moment(&mut out, last_seen);
+        }
+        if let Some(deadline) = presence::deadline(&seen, rules, &hearing) {
+            sample(&mut out, &DEADLINE);
+            write_moment(&mut out, deadline);
+        }
+        STATE.begin(&mut out, format);
+        for one in presence::State::ALL {
+            STATE.sample(&mut out, kind, id, Some(("state", one.as_str())));
+            let _ = writeln!(out, "{}", u8::from(one == state));
+        }
+        self.write_values(&mut out, unit, format).await?;
+        out.extend_from_slice(format.end());
+        Ok(Some(out))
+    }
+
+    async fn write_values(&self, out: &mut Vec<u8>, unit: &Unit, format: Format) -> Result<(), Problem> {
+        let metrics = self.metrics.of(&unit.kind);
+        let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
+        let values = self.engine.values(unit, &names).await?;
+        for (metric, value) in metrics.iter().zip(values) {
+            let Some(value) = value else { continue };
+            let mut sample = Vec::new();
+            if write_value(&mut sample, metric, &unit.to_string(), &value.text) {
+                Family::of(metric).begin(out, format);
+                out.extend_from_slice(&sample);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,96 @@
+//! What a request for the metrics of units asks for.
+
+use axum::http::Uri;
+use serde::Deserialize;
+
+use crate::engine::Mirror;
+use crate::engine::mirror::{Part, Wanted};
+use crate::http::UnitMetrics;
+use crate::http::problem::{Problem, query};
+use crate::presence::Kind;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Query {
+    mode: Option<UnitMetrics>,
+    shard: Option<u16>,
+    shards: Option<u16>,
+    kind: Option<String>,
+    label: Option<String>,
+}
+
+/// A request that makes sense.
+pub(super) struct Asked {
+    /// Which units; `None`: none.
+    pub wanted: Option<Wanted>,
+    /// The shard that is asked for, 0 without shards.
+    pub shard: u16,
+}
+
+impl Asked {
+    /// Reads the query of a request.
+    pub fn read(uri: &Uri, usual: UnitMetrics, mirror: &Mirror) -> Result<Asked, Problem> {
+        let Query { mode, shard, shards, kind, label } = query(uri)?;
+        let part = part(shard, shards, mirror.partition_count())?;
+        let kind = kind.map(|kind| known(&kind, mirror)).transpose()?;
+        let label = label.map(|label| pair(&label, mirror)).transpose()?;
+        let mode = mode.unwrap_or(usual);
+        let wanted = Wanted { part, kind, label, offline: mode == UnitMetrics::Offline };
+        Ok(Asked {
+            wanted: (mode != UnitMetrics::Off).then_some(wanted),
+            shard: part.map_or(0, |part| part.number),
+        })
+    }
+}
+
+fn part(shard: Option<u16>, shards: Option<u16>, partitions: u16) -> Result<Option<Part>, Problem> {
+    let problem = match (shard, shards) {
+        (None, None) => return Ok(None),
+        (Some(number), Some(of)) if number < of && of <= partitions => return Ok(Some(Part { number, of })),
+        (Some(_), Some(of)) if of > partitions => {
+            format!("shards is at most {partitions}, the number of partitions (engine.partitions)")
+        }
+        (Some(_), Some(of)) => format!("shard is a number from 0, less than shards={of}"),
+        _ => "shard and shards belong together: shard=0&shards=4 is the first of four".to_owned(),
+    };
+    Err(Problem::bad_request(problem))
+}
+
+fn known(kind: &str, mirror: &Mirror) -> Result<Kind, Problem> {
+    let found = mirror.kinds().find(|known| known.as_str() == kind).cloned();
+    found.ok_or_else(|| Problem::bad_request(format!("there is no kind {kind:?} in the configuration")))
+}
+
+fn pair(label: &str, mirror: &Mirror) -> Result<(String, String), Problem> {
+    let Some((name, value)) = label.split_once('=') else {
+        return Err(Problem::bad_request("label is written name=value, e.g. label=site=north"));
+    };
+    if !mirror.labels().iter().any(|known| known == name) {
+        return Err(Problem::bad_request(format!(
+            "units can be chosen by labels that they are counted by; add {name:?} to http.count_by_labels"
+        )));
+    }
+    if mirror.is_vague(name) {
+        return Err(Problem::bad_request(format!(
+            "label {name:?} has too many values to choose units by; take one with fewer"
+        )));
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_is_one_of_at_most_as_many_as_there_are_partitions() {
+        assert_eq!(part(None, None, 16).unwrap(), None);
+        assert_eq!(part(Some(3), Some(4), 16).unwrap(), Some(Part { number: 3, of: 4 }));
+        assert_eq!(part(Some(15), Some(16), 16).unwrap(), Some(Part { number: 15, of: 16 }));
+        for (shard, shards) in
+            [(Some(4), Some(4)), (Some(0), Some(0)), (Some(0), Some(17)), (Some(0), None), (None, Some(4))]
+        {
+            assert!(part(shard, shards, 16).is_err(), "{shard:?} of {shards:?}");
+        }
+    }
+}

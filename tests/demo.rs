@@ -1,0 +1,166 @@
+//! `rollcall demo` as a newcomer meets it: nothing else is installed, ports may be in use, and nothing is
+//! left behind.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rollcall::simulate::servers::free_port;
+use tempfile::TempDir;
+
+/// How long the demo may take to say the next thing that is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A demo with its temporary files in a directory of its own, and with no program to be found.
+struct Demo {
+    process: Child,
+    /// What it said before the first event.
+    welcome: Vec<String>,
+    lines: mpsc::Receiver<String>,
+    dir: TempDir,
+}
+
+impl Demo {
+    fn start(arguments: &[&str]) -> Demo {
+        let dir = tempfile::tempdir().unwrap();
+        let nothing = dir.path().join("nothing");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+        command.arg("demo").args(arguments).env_clear();
+        command.env("PATH", &nothing).env("TMPDIR", dir.path());
+        // Two that look for free ports at the same time may find the same ones.
+        let turn = File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("demo.lock")).unwrap();
+        turn.lock().unwrap();
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let (lines, seen) = mpsc::channel();
+        let out = BufReader::new(process.stdout.take().unwrap());
+        std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| lines.send(line)));
+        let mut demo = Demo { process, welcome: Vec::new(), lines: seen, dir };
+        demo.welcome = demo.up_to("What happens to the fleet");
+        demo
+    }
+
+    /// The lines up to one with that text, which is waited for.
+    fn up_to(&self, wanted: &str) -> Vec<String> {
+        let mut all = Vec::new();
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => all.push(line),
+                Err(_) => panic!("no {wanted:?} in:\n{}", all.join("\n")),
+            }
+            if all.last().is_some_and(|line| line.contains(wanted)) {
+                return all;
+            }
+        }
+    }
+
+    /// Waits for a line with that text, and answers with it.
+    fn says(&self, wanted: &str) -> String {
+        self.up_to(wanted).pop().unwrap()
+    }
+
+    /// The line with that text of what it said first.
+    fn said(&self, wanted: &str) -> &str {
+        let line = self.welcome.iter().find(|line| line.contains(wanted));
+        line.unwrap_or_else(|| panic!("no {wanted:?} in {:#?}", self.welcome))
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.process.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// It ends well by itself and leaves nothing.
+    fn ends(mut self) {
+        self.says("Operators were told of ");
+        self.says(", which is removed.");
+        assert_eq!(self.process.wait().unwrap().code(), Some(0));
+        assert_eq!(names(self.dir.path()), [] as [String; 0]);
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    std::fs::read_dir(dir).unwrap().map(name).collect()
+}
+
+/// The body of a page at an address that the demo printed.
+fn page(address: &str) -> String {
+    let (host, path) = address.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    answer
+}
+
+fn address(line: &str) -> &str {
+    line.split_whitespace().find(|word| word.starts_with("http://")).unwrap()
+}
+
+#[test]
+fn with_nothing_else_installed_a_site_goes_and_comes_back_and_ctrl_c_leaves_nothing() {
+    let demo = Demo::start(&["--units", "30", "--port", &free_port().unwrap().to_string()]);
+    // Seed 1 is the second site; 30 units at 5 sites are 6 at each.
+    demo.says("fleet  site-02 loses power");
+    let told = demo.says(" at site-02: ");
+    assert!(told.contains("told   OFFLINE ") && told.contains(" ms of the deadline"), "{told}");
+    assert_eq!(names(demo.dir.path()).len(), 1, "the directory of the fleet");
+    let records = page(address(demo.said("who is offline")));
+    assert!(records.contains(r#""site":"site-02""#), "{records}");
+    demo.says("fleet  site-02 has power again");
+    let told = demo.says("told   BACK ");
+    assert!(told.contains(" at site-02"), "{told}");
+    demo.signal("-INT");
+    demo.ends();
+}
+
+#[test]
+fn ports_in_use_are_replaced_and_the_demo_ends_when_its_time_is_over() {
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = held.local_addr().unwrap().port().to_string();
+    // If this fails, it is because somebody else holds it.
+    let _held = TcpListener::bind("127.0.0.1:1883");
+    let demo = Demo::start(&["--port", &port, "--duration", "1s"]);
+    demo.said(&format!("Port {port} is taken; the web server listens on "));
+    demo.said("Port 1883 is taken; the broker listens on ");
+    let home = page(address(demo.said("how the fleet is")));
+    assert!(home.contains("detector"), "{home}");
+    demo.ends();
+}
+
+/// A device that a person starts beside the fleet.
+#[test]
+fn anybody_may_be_a_unit_of_the_demo() {
+    let demo = Demo::start(&["--units", "1", "--port", &free_port().unwrap().to_string()]);
+    let (_, arguments) = demo.said("mosquitto_pub ").split_once("mosquitto_pub ").unwrap();
+    let arguments = arguments.split_whitespace().map(|word| word.trim_matches('\''));
+    assert!(Command::new("mosquitto_pub").args(arguments).status().unwrap().success());
+    demo.says("told   OFFLINE mine at north");
+    demo.signal("-TERM");
+    demo.ends();
+}
+
+#[test]
+fn the_same_seed_is_the_same_fleet() {
+    let demos = ["7", "7", "8"]
+        .map(|seed| Demo::start(&["--seed", seed, "--port", &free_port().unwrap().to_string()]));
+    let stories = demos.map(|demo| {
+        let line = |_| demo.says(" falls silent").split_once("  fleet  ").unwrap().1.to_owned();
+        (0..2).map(line).collect::<Vec<String>>()
+    });
+    assert_eq!(stories[0], stories[1]);
+    assert_ne!(stories[0], stories[2]);
+}

@@ -63,9 +63,9 @@ async fn delivered(world: &World, receiver: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_join_yet_is_not_settled() {
     let (sink, world) = one_hook().await;
-    // Where its group should be is something else.
+    // Where members of groups should be is something else.
     let groups: Vec<String> =
-        world.partitions().iter().map(|n| format!("rollcall:{{p{n}}}:group:kind=detector")).collect();
+        world.partitions().iter().map(|n| format!("rollcall:{{p{n}}}:members")).collect();
     let mut client = world.redis.client();
     for group in &groups {
         redis::cmd("SET").arg(group).arg("something else").exec(&mut client).unwrap();

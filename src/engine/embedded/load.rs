@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use rusqlite::types::FromSql;
-use rusqlite::{Connection, OptionalExtension, Row as Found};
+use rusqlite::{Connection, OptionalExtension, Row as Found, params};
 
 use super::beats::{Beats, PAGE, place, read_entries, read_times};
 use super::ears::Ears;
@@ -40,6 +40,11 @@ pub(super) fn load(database: &Connection, path: &Path, memory: &Memory, beats: &
     Ok(())
 }
 
+/// So many names tell how long those of a partition are.
+const SAMPLE: u32 = 200;
+/// Others may be a little longer.
+const ROOM: f64 = 1.05;
+
 struct Loading<'a> {
     path: &'a Path,
     memory: &'a Memory,
@@ -65,7 +70,13 @@ impl Loading<'_> {
             let mut shard = self.memory.shard(partition);
             let numbers = &mut self.after[usize::from(partition)];
             if let Some((_, last)) = last.and_then(place) {
-                shard.reserve(last as usize + 1);
+                let length: Option<f64> = database.query_row(
+                    "SELECT avg(length(name)) FROM (SELECT name FROM units WHERE id BETWEEN ? AND ? LIMIT ?)",
+                    params![from, to, SAMPLE],
+                    |row| row.get(0),
+                )?;
+                let bytes = (last as f64 + 1.0) * length.unwrap_or(0.0) * ROOM;
+                shard.reserve(last as usize + 1, bytes as usize);
                 numbers.reserve_exact(last as usize + 1);
             }
             let mut rows = select.query([from, to])?;

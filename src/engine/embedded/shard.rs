@@ -238,9 +238,10 @@ impl Shard {
         self.index = looks.collect();
     }
 
-    /// About how many rows a load will bring.
-    pub fn reserve(&mut self, rows: usize) {
+    /// About how many rows a load will bring, and how many bytes of names.
+    pub fn reserve(&mut self, rows: usize, bytes: usize) {
         self.rows.reserve_exact(rows);
+        self.names.reserve(bytes);
         let (kinds, names, of, hasher) = (&self.kinds, &self.names, &self.rows, &self.hasher);
         self.places.reserve(rows, |place| hasher.hash_one(name_of(kinds, names, &of[*place as usize])));
     }

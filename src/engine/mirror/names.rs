@@ -11,6 +11,11 @@ pub(in crate::engine) struct Names {
 }
 
 impl Names {
+    /// Makes room for so many bytes more. Memory that grew step by step is not given back at once.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.text.reserve_exact(bytes);
+    }
+
     /// Adds a name and answers where it starts; `None` if the text is as long as it can be.
     pub fn add(&mut self, name: &str) -> Option<u32> {
         let start = u32::try_from(self.text.len()).ok()?;

@@ -17,6 +17,7 @@ use super::{Engine, EngineError, Result, Warning};
 use crate::clock::Timestamp;
 use crate::telemetry::Telemetry;
 
+mod arrival;
 mod beats;
 mod config;
 mod data;
@@ -32,6 +33,7 @@ mod hearing;
 mod load;
 mod memory;
 mod outbox;
+mod parcels;
 mod queries;
 mod readers;
 mod roster;
@@ -41,8 +43,10 @@ mod shard;
 mod units;
 mod writer;
 
+pub use arrival::EmbeddedArrival;
 use beats::Beats;
 pub use config::Config;
+pub use database::partitions;
 use directory::Directory;
 use examine::Premises;
 pub use examine::survey;

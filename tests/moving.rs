@@ -1,6 +1,7 @@
 //! `rollcall move`: a fleet goes from one engine to another, with everything that somebody may have to be
 //! told.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -12,10 +13,13 @@ use rollcall::engine::parcels::{Arrival, Departure, Moved, Parcel, move_house};
 use rollcall::engine::redis::{self as on_redis, RedisArrival, RedisEngine};
 use rollcall::engine::roll::{HearingConfig, Rules};
 use rollcall::engine::{
-    AlertStore, Ear, Engine, EngineError, Gap, Group, HearingStore, Join, Mirror, News, Pace, Queries,
-    Reading, Roll, Roster, UnitStore,
+    AlertStore, Delivery, Ear, Engine, EngineError, Gap, Group, HearingStore, Join, Mirror, News, Pace,
+    Queries, Reading, Roll, Roster, UnitStore,
 };
-use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Override, Registration, Unit};
+use rollcall::presence::{
+    Change, Closing, Declared, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord, Override,
+    Registration, Unit,
+};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
@@ -24,6 +28,7 @@ use tokio::sync::Notify;
 const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
+const PACE: Pace = Pace { wait: MINUTE, interval: HOUR };
 /// A gap that nothing exceeds.
 const NEVER: Gap = Gap { blind: Duration::from_secs(1 << 40), tell: Duration::from_secs(1 << 40) };
 
@@ -98,6 +103,15 @@ async fn hear(roll: &Roll, units: impl Iterator<Item = usize>, at: Timestamp) {
     roll.hear(&units.map(beat).collect::<Vec<_>>(), at).await.unwrap();
 }
 
+fn receivers() -> [String; 2] {
+    ["hook".to_owned(), "mail".to_owned()]
+}
+
+fn group(name: &str) -> Group {
+    let labels = [("kind".to_owned(), name.to_owned())].into();
+    Group { key: format!("kind={name}"), labels }
+}
+
 fn joins(news: &[News], group: &Group) -> Vec<Join> {
     news.iter().map(|news| Join { group: group.clone(), news: news.clone() }).collect()
 }
@@ -132,22 +146,17 @@ async fn fill(engine: Arc<dyn Engine>) {
         News::Blind(_) => (String::new(), None),
     });
     let news: Vec<News> = entries.iter().map(|entry| entry.news.clone()).collect();
-    let group = |name: &str| {
-        let labels = [("kind".to_owned(), name.to_owned())].into();
-        Group { key: format!("kind={name}"), labels }
-    };
-    let receivers = ["hook".to_owned(), "mail".to_owned()];
-    let pace = Pace { wait: MINUTE, interval: HOUR };
+    let receivers = receivers();
     let now = hours(61);
-    engine.join(&joins(&news[..4], &group("detector")), pace, &receivers, now).await.unwrap();
+    engine.join(&joins(&news[..4], &group("detector")), PACE, &receivers, now).await.unwrap();
     engine.seal(&partitions, &receivers, now + 2 * MINUTE).await.unwrap();
     let later = now + 3 * MINUTE;
     let leased = engine.lease(&partitions, "hook", later, later + MINUTE, 10).await.unwrap();
     engine.bury(&leased[0], "410 Gone", later).await.unwrap();
     let leased = engine.lease(&partitions, "mail", later, later + MINUTE, 10).await.unwrap();
     engine.postpone(&leased[0], hours(62)).await.unwrap();
-    engine.join(&joins(&news[4..5], &group("detector")), pace, &receivers, later).await.unwrap();
-    engine.join(&joins(&news[5..6], &group("other")), pace, &receivers, later).await.unwrap();
+    engine.join(&joins(&news[4..5], &group("detector")), PACE, &receivers, later).await.unwrap();
+    engine.join(&joins(&news[5..6], &group("other")), PACE, &receivers, later).await.unwrap();
     let done: Vec<_> = entries[..6].iter().map(|entry| entry.position.clone()).collect();
     engine.settle(&done).await.unwrap();
 }
@@ -250,18 +259,35 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
         seen.push(format!("{:?}", engine.backlog(&partitions, receiver).await.unwrap()));
         seen.push(format!("{:?}", engine.dead_letters(receiver, 10).await.unwrap()));
     }
-    let (now, receivers) = (hours(70), ["hook".to_owned(), "mail".to_owned()]);
+    // Whoever was not told of a silence, because that died with a dead letter, is not told of its end.
+    let (now, receivers) = (hours(70), receivers());
+    let open = engine.records(true, None, 100).await.unwrap();
+    let mut back = open.into_iter().find(|record| record.unit.as_str() == "unit-001").unwrap();
+    (back.back_at, back.closed_by) = (Some(hours(65)), Some(Closing::Return));
+    let back = joins(&[News::Record(back)], &group("detector"));
+    engine.join(&back, PACE, &receivers, hours(65)).await.unwrap();
     while engine.seal(&partitions, &receivers, now).await.unwrap() > 0 {}
     for receiver in receivers {
-        // Of one group one after the other; what died with the dead letter is not told to be back.
+        // Of one group one after the other.
         for _ in 0..3 {
             let mut leased = engine.lease(&partitions, &receiver, now, now + MINUTE, 10).await.unwrap();
-            leased.sort_by(|a, b| a.id.cmp(&b.id));
-            seen.push(format!("{leased:?}"));
+            leased.sort_by(|a, b| a.group.key.cmp(&b.group.key));
+            seen.extend(leased.iter().map(told));
             engine.delivered(&leased, now).await.unwrap();
         }
     }
     seen
+}
+
+/// A delivery, but for the order of its members and its id, which follows from that: what was not sealed
+/// yet is sealed by either engine in an order of its own.
+fn told(delivery: &Delivery) -> String {
+    let ids = |records: &[OfflineRecord]| {
+        records.iter().map(|record| record.id.to_string()).collect::<BTreeSet<String>>()
+    };
+    let Delivery { receiver, group, attempt, blind, .. } = delivery;
+    let (offline, online) = (ids(&delivery.offline), ids(&delivery.online));
+    format!("{receiver} {group:?} attempt {attempt}: {offline:?} {online:?} {blind:?}")
 }
 
 #[tokio::test]
@@ -303,6 +329,30 @@ async fn a_move_that_was_broken_off_leaves_no_fleet_and_begins_anew() {
 }
 
 #[tokio::test]
+async fn a_directory_in_which_a_fleet_was_has_nothing_left_of_it() {
+    let places = Places::new();
+    let here = places.open("here").await;
+    fill(here.clone()).await;
+    let back = places.open("back").await;
+    let gone = roll(back.clone()).await;
+    gone.canary_returned(hours(100)).await.unwrap();
+    for hour in [101, 102] {
+        hear(&gone, 0..60, hours(hour)).await;
+    }
+    // Once their heartbeats are on disk nothing is left of them but those.
+    drop((gone, back));
+    let back = places.open("back").await;
+    for seen in back.read(&(0..60).map(unit).collect::<Vec<_>>()).await.unwrap() {
+        let forgotten =
+            Change { key: KeyChange::Delete, index: IndexChange::Take, facts: None, record: None };
+        assert_eq!(back.apply(&[(seen, forgotten)]).await.unwrap(), [true]);
+    }
+    drop(back);
+    carry(&*here, &places.to_directory("back").await.unwrap()).await;
+    similar(&contents(&*places.open("back").await).await, &contents(&*here).await);
+}
+
+#[tokio::test]
 async fn where_there_is_a_fleet_none_arrives() {
     let places = Places::new();
     fill(places.open("here").await).await;
@@ -323,6 +373,17 @@ async fn a_fleet_that_is_served_is_not_moved() {
     let why = move_house(&*there, &to, |_| {}).await.unwrap_err().to_string();
     assert!(why.contains("is served by one; stop every instance"), "{why}");
     there.resign("one").await.unwrap();
+    // The server's clock was set back by an hour: the time of the fleet goes on, and a lease ends by that.
+    let mut client = redis::Client::open(places.url()).unwrap().get_connection().unwrap();
+    let (seconds, _): (i64, i64) = redis::cmd("TIME").query(&mut client).unwrap();
+    let (then, fleet) = ((seconds - 20) * 1000, (seconds + 3600) * 1000);
+    let clock = ["rollcall:{hearing}:clock", "server", &then.to_string(), "fleet", &fleet.to_string()];
+    redis::cmd("HSET").arg(&clock).exec(&mut client).unwrap();
+    for (lease, is_there) in [(30_000, true), (8_000, false)] {
+        let roster = ["rollcall:{hearing}:roster", &(fleet + lease).to_string(), "one"];
+        redis::cmd("ZADD").arg(&roster).exec(&mut client).unwrap();
+        assert_eq!(there.check_rest().await.is_err(), is_there);
+    }
     // Somebody comes and goes while it is moved.
     let moved = move_house(&*there, &Interrupting(there.clone(), &to), |_| {}).await;
     assert!(moved.unwrap_err().to_string().contains("somebody served the fleet while it was moved"));

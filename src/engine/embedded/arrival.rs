@@ -20,6 +20,10 @@ use crate::presence::Hearing;
 
 /// What must be empty where a fleet is to arrive.
 const HELD: [&str; 5] = ["units", "records", "outbox", "groups", "letters"];
+/// What a fleet of which nothing is left may have left all the same; last seen times above all, which
+/// would be taken for those of whoever gets the place.
+const LEFT: [&str; 9] =
+    ["beats", "pages", "data", "blind", "members", "notifications", "queue", "lanes", "untold"];
 
 /// A directory into which a fleet is moved. What was not completed is gone when this goes.
 pub struct EmbeddedArrival {
@@ -75,7 +79,11 @@ fn begin(database: &Connection, config: &Config) -> Outcome<()> {
             return Err(EngineError::Refused(why).into());
         }
     }
-    Ok(database.execute_batch("BEGIN IMMEDIATE")?)
+    database.execute_batch("BEGIN IMMEDIATE")?;
+    for table in LEFT {
+        database.execute(&format!("DELETE FROM {table}"), [])?;
+    }
+    Ok(())
 }
 
 #[async_trait]
@@ -207,7 +215,6 @@ impl House {
         let mut ears = Ears::default();
         ears.heard = hearing.heard;
         self.insert("INSERT OR REPLACE INTO meta VALUES('ears', ?)")?.execute([to_json(&ears)?])?;
-        self.insert("DELETE FROM blind")?.execute([])?;
         for interval in hearing.ledger.intervals() {
             self.insert("INSERT INTO blind(start, until) VALUES(?, ?)")?
                 .execute([interval.from.as_millis(), interval.to.as_millis()])?;

@@ -23,12 +23,15 @@ const NAMES: usize = 1000;
 impl Departure for RedisEngine {
     async fn check_rest(&self) -> Result<()> {
         let mut pipe = pipe();
-        pipe.cmd("TIME").zrange_withscores(self.keys.roster(), 0, -1).hget(self.keys.clock(), "fleet");
-        type Answer = ((i64, i64), Vec<(String, f64)>, Option<i64>);
-        let ((seconds, _), roster, fleet): Answer = self.topology.send("roster", &pipe).await?;
-        // Leases count by the time of the fleet, which may be ahead of the server's and stands still
-        // while nobody is there.
-        let now = (seconds * 1000).max(fleet.unwrap_or(0));
+        pipe.cmd("TIME")
+            .zrange_withscores(self.keys.roster(), 0, -1)
+            .hmget(self.keys.clock(), &["server", "fleet"]);
+        type Answer = ((i64, i64), Vec<(String, f64)>, (Option<i64>, Option<i64>));
+        let ((seconds, micros), roster, (then, fleet)): Answer = self.topology.send("roster", &pipe).await?;
+        // Leases count by the time of the fleet, which is ahead of a server whose clock was set back.
+        let server = seconds * 1000 + micros / 1000;
+        let passed = (server - then.unwrap_or(server)).max(0);
+        let now = server.max(fleet.unwrap_or(0) + passed);
         let there: Vec<String> =
             roster.into_iter().filter(|(_, end)| *end as i64 > now).map(|(name, _)| name).collect();
         if there.is_empty() {

@@ -165,7 +165,7 @@ impl Expiry {
         known: &mut HashMap<u16, First>,
         now: Timestamp,
     ) -> Result<Option<Timestamp>> {
-        self.follow(hinted, waiting, now).await?;
+        self.follow(hinted, waiting).await?;
         if !self.config.sweep {
             return Ok(Some(now + self.config.tick));
         }
@@ -189,7 +189,7 @@ impl Expiry {
                 due.push((first.partition, until));
             }
         }
-        let undecided = self.sweep(due, now).await?;
+        let undecided = self.sweep(due).await?;
         Ok((undecided == 0 && !is_held_up).then_some(now))
     }
 
@@ -224,12 +224,7 @@ impl Expiry {
     }
 
     /// Looks at the units of hints, and at those that waited, if their silence is not known yet.
-    async fn follow(
-        &self,
-        hinted: &mut Vec<Hint>,
-        waiting: &mut HashSet<Unit>,
-        now: Timestamp,
-    ) -> Result<()> {
+    async fn follow(&self, hinted: &mut Vec<Hint>, waiting: &mut HashSet<Unit>) -> Result<()> {
         let named = hinted.iter().filter_map(|hint| match hint {
             Hint::Expired(unit) => Some(unit.clone()),
             Hint::Doubt => None,
@@ -239,7 +234,7 @@ impl Expiry {
         let suspects: Vec<Unit> = suspects.into_iter().collect();
         if !suspects.is_empty() {
             self.telemetry.suspects(Source::Notification, suspects.len() as u64);
-            let undecided = self.roll.look(&suspects, now).await?;
+            let undecided = self.roll.look_by(&suspects, || self.clock.now()).await?;
             *waiting = undecided.into_iter().take(MOST_WAITING).collect();
         }
         hinted.clear();
@@ -248,7 +243,7 @@ impl Expiry {
 
     /// Looks at every unit of these partitions whose next look is at or before the time beside it.
     /// Answers how many could not be decided.
-    async fn sweep(self: &Arc<Self>, due: Vec<(u16, Timestamp)>, now: Timestamp) -> Result<usize> {
+    async fn sweep(self: &Arc<Self>, due: Vec<(u16, Timestamp)>) -> Result<usize> {
         let mut due = due.into_iter();
         let mut undecided = 0;
         // Tasks, for deciding and writing down a hundred thousand units is work for every core; they
@@ -257,7 +252,7 @@ impl Expiry {
         loop {
             for (partition, until) in due.by_ref().take(AT_ONCE - swept.len()) {
                 let expiry = self.clone();
-                swept.spawn(async move { expiry.sweep_partition(partition, until, now).await });
+                swept.spawn(async move { expiry.sweep_partition(partition, until).await });
             }
             match swept.join_next().await {
                 Some(Ok(of_partition)) => undecided += of_partition?,
@@ -267,7 +262,7 @@ impl Expiry {
         }
     }
 
-    async fn sweep_partition(&self, partition: u16, until: Timestamp, now: Timestamp) -> Result<usize> {
+    async fn sweep_partition(&self, partition: u16, until: Timestamp) -> Result<usize> {
         let mut undecided = 0;
         loop {
             let due = self.engine.due(partition, until, undecided, MOST_DUE).await?;
@@ -275,7 +270,7 @@ impl Expiry {
                 return Ok(undecided);
             }
             self.telemetry.suspects(Source::Sweep, due.len() as u64);
-            undecided += self.roll.look(&due, now).await?.len();
+            undecided += self.roll.look_by(&due, || self.clock.now()).await?.len();
             if due.len() < MOST_DUE {
                 return Ok(undecided);
             }

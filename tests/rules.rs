@@ -115,7 +115,7 @@ fn every_link_within_the_runbook_leads_somewhere() {
     }
 }
 
-/// What `/metrics/units` tells of itself; tests/http.rs reads it there.
+/// What `/metrics/units` tells of itself; tests/http reads it there.
 const ON_THE_PAGE_OF_UNITS: [&str; 1] = ["rollcall_unit_metrics_truncated"];
 
 #[test]

@@ -275,11 +275,22 @@ impl Roll {
     /// Looks at suspects, each at most once in the list, and opens the records of those whose time
     /// is up. Answers with those about whom Rollcall has not heard far enough to say.
     pub async fn look(&self, suspects: &[Unit], now: Timestamp) -> Result<Vec<Unit>> {
+        self.look_by(suspects, || now).await
+    }
+
+    /// The same, asking for the time whenever some of them were read: a look at many takes a while,
+    /// and a key that is gone by then says less the later it is read.
+    pub async fn look_by(
+        &self,
+        suspects: &[Unit],
+        clock: impl Fn() -> Timestamp + Send + Sync,
+    ) -> Result<Vec<Unit>> {
         let mut undecided = Vec::new();
         for step in suspects.chunks(LARGEST_LOOK) {
             let mut changes = Vec::new();
             let mut takes = Vec::new();
             let read = self.engine.read(step).await?;
+            let now = clock();
             // Hearing is read after the units: an engine that came back as it was some time ago has
             // forgotten their heartbeats, and what was heard before must not vouch for that.
             let hearing = self.refresh_hearing().await?;

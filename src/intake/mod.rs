@@ -131,6 +131,7 @@ async fn listen(
     writer: &record::Writer,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
+    writer.telemetry.connection_configured(name);
     let session = mqtt::Session::new(config, name, topics.filters())?;
     let room = LEAST_QUEUE.max(4 * usize::from(config.receive_maximum));
     // What an engine that is away knows of it is not worth the wait.

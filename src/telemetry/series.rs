@@ -213,6 +213,9 @@ impl Series {
         for oddity in Oddity::ALL {
             self.oddities.with_label_values(&[oddity.as_str()]);
         }
+        for command in TOLD_APART {
+            self.engine_command.with_label_values(&[command]);
+        }
         for kept in Kept::ALL {
             self.unit_values.with_label_values(&[kept.as_str()]);
         }

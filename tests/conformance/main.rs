@@ -53,6 +53,7 @@ macro_rules! every_case {
                 promise_12_a_removed_unit_is_never_reported
                 promise_13_a_changed_timeout_moves_the_deadline_at_once
                 promise_14_a_deadline_at_exactly_now_is_not_yet_passed
+                a_look_at_many_judges_each_by_the_time_at_which_it_was_read
                 promise_15_a_lost_reply_leaves_nothing_that_is_not_repaired
                 promise_15_a_key_beside_an_open_record_is_a_return
                 a_decision_from_facts_that_changed_is_void

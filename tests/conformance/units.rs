@@ -1,6 +1,7 @@
 //! Promises about units: heartbeats, silences, returns, blindness, removal.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rollcall::presence::{
@@ -195,6 +196,20 @@ pub async fn promise_14_a_deadline_at_exactly_now_is_not_yet_passed<G: Ground>(w
     }
     world.look(&unit, deadline + MS).await;
     assert_eq!(world.open_records().await[0].deadline, deadline);
+}
+
+pub async fn a_look_at_many_judges_each_by_the_time_at_which_it_was_read<G: Ground>(world: World<G>) {
+    // More than are read in one go.
+    let units = world.units(2001);
+    world.hear_all(&units, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    let (begin, reads) = (world.hours(49), AtomicU32::new(0));
+    let clock = || begin + MS * reads.fetch_add(1, Ordering::SeqCst);
+    world.roll.look_by(&units, clock).await.unwrap();
+    let records = world.engine.records(true, None, 2001).await.unwrap();
+    let mut count = BTreeMap::new();
+    records.iter().for_each(|record| *count.entry(record.detected_at).or_default() += 1);
+    assert_eq!(count, BTreeMap::from([(begin, 2000), (begin + MS, 1)]));
 }
 
 pub async fn promise_15_a_lost_reply_leaves_nothing_that_is_not_repaired<G: Ground>(world: World<G>) {

@@ -12,13 +12,13 @@ use futures_util::stream::{self, Stream, StreamExt};
 use super::Pieces;
 use super::text::Text;
 use crate::engine::mirror::Wanted;
-use crate::engine::{Engine, Metric, Mirror, Result};
+use crate::engine::{Engine, EngineError, Metric, Mirror, Result};
 use crate::presence::Unit;
 
 /// How many pages are read at a time, of some sixty units each in a large fleet.
 const PAGES_AT_ONCE: u32 = 32;
 /// How many of these are under way, so that the engine works while text is written.
-const UNDER_WAY: usize = 2;
+const UNDER_WAY: usize = 3;
 /// The most units without a place in the mirror whose values are removed after one text.
 const MOST_GONE: usize = 1000;
 
@@ -69,7 +69,12 @@ impl Values {
         });
         let read = move |(partition, pages)| {
             let (engine, metric) = (engine.clone(), metric.clone());
-            async move { Ok((partition, engine.walk_values(partition, &metric, pages).await?)) }
+            // On a task of its own: to unpack values takes as long as to write them.
+            let reading = tokio::spawn(async move { engine.walk_values(partition, &metric, pages).await });
+            async move {
+                let values = reading.await.map_err(|panic| EngineError::Damaged(panic.to_string()))?;
+                Ok((partition, values?))
+            }
         };
         Box::pin(stream::iter(steps).map(read).buffered(UNDER_WAY))
     }

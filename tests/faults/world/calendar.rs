@@ -17,6 +17,9 @@ use super::now;
 /// How often it is asked; instances renew less often.
 const PERIOD: Duration = Duration::from_millis(50);
 const HOUR: i64 = 3_600_000;
+/// More than a time that goes on a little slower loses between two entries. Where the clock of Redis goes
+/// back, the time of the fleet stands still from one renewal to the next.
+const LEAP: i64 = 50;
 
 /// From this moment on the fleet was ahead by so many milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +43,11 @@ impl Calendar {
         Calendar { entries, _keeping: keeping }
     }
 
+    /// By this machine's clock, when the time of the fleet leapt or stood still.
+    pub fn leaps(&self) -> Vec<Timestamp> {
+        leaps(&self.entries.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// By the clock of this machine from now on.
     pub fn translate(&self, records: &mut [OfflineRecord]) {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,6 +58,11 @@ impl Calendar {
             }
         }
     }
+}
+
+fn leaps(entries: &[Entry]) -> Vec<Timestamp> {
+    let leapt = entries.windows(2).filter(|two| (two[1].ahead - two[0].ahead).abs() > LEAP);
+    leapt.map(|two| Timestamp::from_millis(two[1].from)).collect()
 }
 
 /// An instance that has not heard yet of a leap goes by the time before it: its moments lie before

@@ -418,6 +418,7 @@ impl World {
         let (now, devices) = (now(), self.fleet.devices().clone());
         Some(Evidence {
             misnamed,
+            leaps: self.calendar.as_ref().map(Calendar::leaps).unwrap_or_default(),
             devices,
             records,
             tellings,

@@ -4,6 +4,9 @@
 --
 -- The id is a digest of the group and of what is told of whom, so that the same news has the same
 -- id even if what was sealed here is lost and sealed again.
+--
+-- KEYS up to the lanes of the last receiver are those of join.lua and seal.lua; no ARGV is read here.
+-- Returns nothing: it declares two functions for what follows.
 local told = { groups = {}, ids = {}, bodies = {}, owed = {}, over = {}, members = {}, sealed = {} }
 
 -- Fixes what a notification says. `group_json` speaks of the group, `news` is a list of {member,

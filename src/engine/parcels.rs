@@ -12,10 +12,16 @@
 //! that nobody could read stay where they can be looked at.
 
 use async_trait::async_trait;
+use futures_util::stream::{self, StreamExt};
 
 use super::{DeadLetter, EngineError, Group, News, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord, Unit};
+
+/// How many pages are packed at once: while one is looked up, the others are asked for.
+const UNDER_WAY: usize = 16;
+/// So many parcels are carried at a time, and those of the page that exceeds it.
+const LOAD: usize = 1000;
 
 /// Something that a fleet is made of.
 #[derive(Clone, Debug, PartialEq)]
@@ -169,16 +175,22 @@ pub async fn move_house(
     let hearing = from.hearing().await?;
     let (partitions, pages) = (from.partitions(), from.pages());
     let mut moved = Moved { blind: hearing.ledger.intervals().len() as u64, ..Moved::default() };
-    for partition in 0..=partitions {
-        for page in 0..pages {
-            if partition < partitions {
-                carry(from.pack_units(partition, page).await?, to, &mut moved).await?;
+    let mut load = Vec::new();
+    for partition in 0..partitions {
+        let packing = (0..pages).map(|page| from.pack_units(partition, page));
+        let mut packed = stream::iter(packing).buffered(UNDER_WAY).enumerate();
+        while let Some((page, parcels)) = packed.next().await {
+            load.extend(parcels?);
+            if load.len() >= LOAD {
+                carry(std::mem::take(&mut load), to, &mut moved).await?;
             }
-            let done = f64::from(partition) + f64::from(page) / f64::from(pages);
-            progress(done / f64::from(partitions + 1));
+            let done = f64::from(partition) + page as f64 / f64::from(pages);
+            progress(done / f64::from(partitions));
         }
-        carry(from.pack_rest(partition).await?, to, &mut moved).await?;
+        load.extend(from.pack_rest(partition).await?);
     }
+    load.extend(from.pack_rest(partitions).await?);
+    carry(load, to, &mut moved).await?;
     from.check_rest().await?;
     if from.hearing().await? != hearing {
         let why = "somebody served the fleet while it was moved; stop every instance, then move again";

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -472,4 +472,23 @@ async fn the_command_says_what_was_moved_and_why_something_was_not() {
     assert!(why.contains("there is a fleet at "), "{why}");
     let output = rollcall_move("elsewhere", &back);
     assert_eq!(output.status.code(), Some(2));
+}
+
+#[tokio::test]
+async fn a_move_that_is_broken_off_by_ctrl_c_says_where_the_fleet_is() {
+    let places = Places::new();
+    drop(places.open("here").await);
+    // A server that takes calls and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("redis://{}/0", silent.local_addr().unwrap());
+    let here = place(&places.dir.path().join("here"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+    let moving = command.args(["move", "--from", &here, "--to", &to]).stderr(Stdio::piped()).spawn().unwrap();
+    let _called = silent.accept().unwrap();
+    assert!(Command::new("kill").args(["-INT", &moving.id().to_string()]).status().unwrap().success());
+    let ended = moving.wait_with_output().unwrap();
+    let why = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(why.contains("broken off: nothing has arrived, and the fleet is where it was"), "{why}");
+    assert!(embedded::partitions(&places.embedded("here").path).unwrap().is_some());
 }

@@ -16,6 +16,7 @@ use clap::{Parser, Subcommand};
 use lab::figures::Report;
 use lab::machine::Machine;
 
+mod embedded;
 mod engine;
 mod growth;
 mod ingest;
@@ -31,13 +32,13 @@ mod six_thousand;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Every benchmark, in the order in which they run.
-const BENCHMARKS: [&str; 8] =
-    ["engine", "ingest", "lateness", "mass", "six_thousand", "rest", "pages", "growth"];
+const BENCHMARKS: [&str; 9] =
+    ["engine", "embedded", "ingest", "lateness", "mass", "six_thousand", "rest", "pages", "growth"];
 
 /// What is to be measured.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Only these benchmarks: engine, ingest, lateness, mass, six_thousand, rest, pages,
+    /// Only these benchmarks: engine, embedded, ingest, lateness, mass, six_thousand, rest, pages,
     /// growth.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
@@ -87,6 +88,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
         report.begin(name);
         match name {
             "engine" => engine::run(&mut report, options.units).await?,
+            "embedded" => embedded::run(&mut report, options.units).await?,
             "ingest" => ingest::run(&mut report, options.units).await?,
             "lateness" => lateness::run(&mut report, options.units).await?,
             "mass" => mass::run(&mut report, options.units).await?,

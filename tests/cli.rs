@@ -127,6 +127,30 @@ fn check_names_each_dependency_that_fails_and_what_to_do() {
     assert!(!told.contains("wrong"), "{told}");
 }
 
+#[test]
+fn check_looks_at_the_directory_of_an_embedded_fleet_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port().unwrap();
+    let config = format!(
+        "engine = {{ type = \"embedded\", path = \"fleet\" }}\nbroker.listen = \"127.0.0.1:{port}\"\n"
+    );
+    std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
+    let check = || text(&rollcall(dir.path(), &["check"], &[]).stdout);
+    let told = check();
+    assert!(
+        told.contains("ok    engine: fleet is SQLite ") && told.contains("to be made at the start"),
+        "{told}"
+    );
+    assert!(!dir.path().join("fleet").exists());
+    std::fs::create_dir(dir.path().join("fleet")).unwrap();
+    std::fs::write(dir.path().join("fleet/rollcall.db"), "Dear diary, today nothing happened.\n".repeat(200))
+        .unwrap();
+    let told = check();
+    assert!(told.contains("FAIL  engine: the fleet in fleet is damaged (file is not a database"), "{told}");
+    let there = std::fs::read_dir(dir.path().join("fleet")).unwrap().count();
+    assert_eq!(there, 1, "nothing but the file");
+}
+
 /// The setting of notifications, and how many keys there are.
 fn settled(redis: &Server, password: &str) -> (String, usize) {
     let url = format!("redis://:{password}@127.0.0.1:{}/0", redis.port());

@@ -315,6 +315,10 @@ async fn a_directory_that_cannot_be_written_is_refused() {
     fill(&engine, 0..10).await.unwrap();
     drop(engine);
     disk.remount("ro");
+    for path in [disk.path(), disk.dir.path().join("none/yet")] {
+        let looked = survey(&config(&path)).await;
+        assert!(matches!(looked, Err(EngineError::Refused(_))), "{looked:?}");
+    }
     match refusal(&disk.path()).await {
         EngineError::Refused(why) => assert!(why.contains("Read-only file system"), "{why}"),
         other => panic!("{other:?}"),

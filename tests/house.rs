@@ -31,12 +31,15 @@ const TOP: [&str; 3] = ["main", "lib", "cli"];
 const WORK: u8 = 2;
 
 /// Crates that are used in few places so that they can be replaced, and those places.
-const KEPT_INSIDE: [(&str, &[&str]); 4] = [
+const KEPT_INSIDE: [(&str, &[&str]); 5] = [
     ("rumqttc", &["src/intake/mqtt", "src/simulate/"]),
     ("mqtt5", &["src/broker/server.rs"]),
+    ("rusqlite", &["src/engine/embedded/"]),
     ("lettre", &["src/alerting/", "src/config/receivers.rs"]),
     ("axum", &["src/http/", "src/simulate/"]),
 ];
+/// Engines meet in their traits, and share what lies above both.
+const ENGINES: [&str; 2] = ["redis", "embedded"];
 /// What the floor of meaning does without: it decides, and touches nothing.
 const NOT_ON_THE_GROUND: [&str; 6] = ["tokio", "redis", "std::net", "std::fs", "std::process", "std::thread"];
 
@@ -230,6 +233,20 @@ fn what_may_be_replaced_one_day_is_kept_inside_few_files() {
         if floor(source.room()) == Some(0) {
             let touched = NOT_ON_THE_GROUND.iter().filter(|name| source.code.contains(&format!("{name}::")));
             found.extend(touched.map(|name| format!("{} uses {name}: rules touch nothing", source.path)));
+        }
+    }
+    none(found);
+}
+
+#[test]
+fn no_engine_knows_another() {
+    let mut found = Vec::new();
+    for source in sources() {
+        let home = ENGINES.iter().find(|name| source.path.starts_with(&format!("src/engine/{name}")));
+        for other in ENGINES.iter().filter(|name| home.is_some_and(|home| home != *name)) {
+            if source.code.contains(&format!("engine::{other}")) {
+                found.push(format!("{} knows the engine {other}", source.path));
+            }
         }
     }
     none(found);

@@ -9,7 +9,6 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use rollcall::clock::Timestamp;
 use rollcall::engine::UnitStore;
-use rollcall::engine::redis::RedisEngine;
 use rollcall::presence::{
     Change, Facts, Heartbeat, IndexChange, KeyChange, Labels, Snapshot, Standing, Unit,
 };
@@ -40,7 +39,7 @@ impl Fleet {
     /// Registers units as last seen at a moment that may depend on the unit.
     pub async fn fill(
         &self,
-        engine: &Arc<RedisEngine>,
+        engine: &Arc<impl UnitStore + 'static>,
         now: Timestamp,
         last_seen: impl Fn(u32) -> Timestamp,
     ) -> anyhow::Result<()> {
@@ -50,7 +49,7 @@ impl Fleet {
     /// The same, each unit at one of fifty sites.
     pub async fn fill_by_site(
         &self,
-        engine: &Arc<RedisEngine>,
+        engine: &Arc<impl UnitStore + 'static>,
         now: Timestamp,
         last_seen: impl Fn(u32) -> Timestamp,
     ) -> anyhow::Result<()> {
@@ -60,7 +59,7 @@ impl Fleet {
 
     async fn fill_with(
         &self,
-        engine: &Arc<RedisEngine>,
+        engine: &Arc<impl UnitStore + 'static>,
         now: Timestamp,
         last_seen: impl Fn(u32) -> Timestamp,
         labels: impl Fn(u32) -> Labels,

@@ -30,6 +30,13 @@ pub fn usage(pid: u32) -> anyhow::Result<Usage> {
     Ok(Usage { cpu: TICK * (ticks(11) + ticks(12)), rss: kilobytes * 1024 })
 }
 
+/// The bytes that this process has had written to disks so far.
+pub fn bytes_written() -> anyhow::Result<u64> {
+    let io = std::fs::read_to_string("/proc/self/io")?;
+    let written = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+    written.context("/proc/self/io tells no write_bytes")?.parse().context("write_bytes is no number")
+}
+
 /// The CPU time of several processes together.
 pub fn cpu_of(pids: &[u32]) -> anyhow::Result<Duration> {
     pids.iter().map(|pid| Ok(usage(*pid)?.cpu)).sum()

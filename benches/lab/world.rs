@@ -53,15 +53,20 @@ impl World {
 
     /// Starts a process of Rollcall and waits until it is ready. `options` are added to its file.
     pub async fn serve(&mut self, options: &str) -> anyhow::Result<Rollcall> {
+        let engine = format!("url = \"redis://127.0.0.1:{}/0\"", self.redis.port());
+        self.serve_on(&engine, options).await
+    }
+
+    /// The same on another engine.
+    pub async fn serve_on(&mut self, engine: &str, options: &str) -> anyhow::Result<Rollcall> {
         self.started += 1;
         let dir = self.dir.path().join(format!("rollcall-{}", self.started));
         let http = free_port()?;
         std::fs::create_dir_all(&dir)?;
         let file = dir.join("rollcall.toml");
         let text = format!(
-            "engine.url = \"redis://127.0.0.1:{}/0\"\nmqtt.url = \"mqtt://127.0.0.1:{}\"\n\
+            "engine = {{ {engine} }}\nmqtt.url = \"mqtt://127.0.0.1:{}\"\n\
              mqtt.client_id = \"bench-{}\"\nhttp.listen = \"127.0.0.1:{http}\"\n{options}\n",
-            self.redis.port(),
             self.broker.port(),
             self.started
         );

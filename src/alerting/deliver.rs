@@ -119,7 +119,8 @@ impl Deliver {
                 prolong = if now >= prolong { now + PROLONG } else { prolong };
             }
             let room = self.concurrency() * AHEAD - desk.held.len();
-            let is_low = desk.waiting.len() < self.concurrency();
+            // Asked for well before there is none left: in a storm an answer takes its time.
+            let is_low = desk.waiting.len() <= self.concurrency() * AHEAD / 2;
             if leasing.is_none() && now >= look && room > 0 && is_low {
                 let counts = counted.is_none_or(|at: Instant| at.elapsed() >= TICK);
                 counted = if counts { Some(now) } else { counted };
@@ -182,8 +183,8 @@ impl Deliver {
             let own = &own;
             let backlog = if counts { Some(engine.backlog(own, &name).await?) } else { None };
             let deliveries = engine.lease(own, &name, now, now + LEASE, room).await?;
-            let rest = if deliveries.len() >= room {
-                Duration::ZERO
+            let rest = if !deliveries.is_empty() {
+                Duration::ZERO // There may be more where those came from.
             } else {
                 let first = engine.first_lease(own, &name).await?;
                 first.map_or(TICK, |first| first.since(now).clamp(SHORTEST_WAIT, TICK))

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::group::group_of;
@@ -18,8 +19,12 @@ use crate::clock::Clock;
 use crate::engine::{Engine, Entry, Join, Ownership, Position, Result};
 use crate::telemetry::Telemetry;
 
-/// Entries of the outbox that are dealt with in one step.
-const STEP: usize = 2000;
+/// Entries of outboxes that are dealt with in one step.
+const STEP: usize = 1000;
+
+/// How many tasks do that at the same time: reading and writing a hundred thousand records is work for
+/// every core.
+const AT_ONCE: usize = 4;
 
 /// The loop and what it uses.
 pub(super) struct Tell {
@@ -41,24 +46,25 @@ impl Tell {
     pub async fn run(self) -> anyhow::Result<()> {
         let mut failures = 0;
         let mut ownership = self.ownership.clone();
+        let this = Arc::new(self);
         loop {
-            let wait = match self.step().await {
+            let wait = match this.step().await {
                 Ok(wait) => {
                     failures = 0;
-                    self.telemetry.engine_up(None);
+                    this.telemetry.engine_up(None);
                     wait
                 }
                 Err(error) => {
                     failures += 1;
-                    self.telemetry.engine_up(Some(&error));
+                    this.telemetry.engine_up(Some(&error));
                     ENGINE_BACKOFF.wait(failures, rand::random())
                 }
             };
             tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return Ok(()),
+                () = this.stop.cancelled() => return Ok(()),
                 // News does not cut the wait for an engine that fails: it rings often then.
-                () = self.news.notified(), if failures == 0 => {}
+                () = this.news.notified(), if failures == 0 => {}
                 () = ownership.changed(), if failures == 0 => {}
                 () = tokio::time::sleep(wait) => {}
             }
@@ -67,16 +73,32 @@ impl Tell {
 
     /// Deals with one batch of the outbox and the groups that are due. Answers for how long there
     /// is nothing to do.
-    async fn step(&self) -> Result<Duration> {
+    async fn step(self: &Arc<Self>) -> Result<Duration> {
         // Groups get their turn beside each batch, so that a long outbox does not hold up what is due.
-        let (joined, wait) = tokio::try_join!(self.join(), self.seal())?;
+        let (joined, wait) = tokio::try_join!(self.join_all(), self.seal())?;
         // There may be more where that came from.
         Ok(if joined { Duration::ZERO } else { wait })
     }
 
-    /// Lets a batch of the outbox join its groups. Answers whether there was any.
-    async fn join(&self) -> Result<bool> {
-        let entries = self.engine.outbox(&self.ownership.view().outboxes, STEP).await?;
+    /// Lets a batch of each outbox join its groups. Answers whether there was any. News of one unit
+    /// is in one outbox, so tasks that have different ones do not overtake one another.
+    async fn join_all(self: &Arc<Self>) -> Result<bool> {
+        let outboxes = self.ownership.view().outboxes.clone();
+        let mut joining = JoinSet::new();
+        for outboxes in outboxes.chunks(outboxes.len().div_ceil(AT_ONCE).max(1)) {
+            let (this, outboxes) = (self.clone(), outboxes.to_vec());
+            joining.spawn(async move { this.join(&outboxes).await });
+        }
+        let mut any = false;
+        while let Some(joined) = joining.join_next().await {
+            any |= joined.unwrap_or_else(|broken| std::panic::resume_unwind(broken.into_panic()))?;
+        }
+        Ok(any)
+    }
+
+    /// Lets a batch of these outboxes join its groups. Answers whether there was any.
+    async fn join(&self, outboxes: &[u16]) -> Result<bool> {
+        let entries = self.engine.outbox(outboxes, STEP).await?;
         if entries.is_empty() {
             return Ok(false);
         }

@@ -30,7 +30,7 @@ use super::writer::Job;
 use crate::clock::Timestamp;
 use crate::engine::ear::USEFUL;
 use crate::engine::json::to_json;
-use crate::engine::{EngineError, News};
+use crate::engine::{EngineError, News, Result};
 use crate::telemetry::Telemetry;
 
 /// How many units' times lie on a page.
@@ -108,7 +108,7 @@ pub(super) struct Flush {
     taken: Vec<(u16, Vec<Unwritten>)>,
     carried: bool,
     /// Who waits for it.
-    answer: Option<oneshot::Sender<crate::engine::Result<()>>>,
+    answer: Option<oneshot::Sender<Result<()>>>,
 }
 
 impl Flush {
@@ -118,11 +118,11 @@ impl Flush {
     }
 
     /// Somebody waits for it.
-    pub fn answering(self, answer: oneshot::Sender<crate::engine::Result<()>>) -> Flush {
+    pub fn answering(self, answer: oneshot::Sender<Result<()>>) -> Flush {
         Flush { answer: Some(answer), ..self }
     }
 
-    fn take(&mut self) -> crate::engine::Result<()> {
+    fn take(&mut self) -> Result<()> {
         // Before the heartbeats that it vouches for.
         {
             let ears = self.beats.memory.ears();

@@ -19,9 +19,12 @@ const APPLICATION: i32 = 0x526f_6c6c;
 const LAYOUT: i32 = 1;
 
 /// How much of the database the writer keeps in memory.
-const CACHE_KIB: i64 = 16 * 1024;
-/// After this many pages in the log they are carried over into the database.
-const CHECKPOINT_PAGES: i64 = 4000;
+const CACHE_KIB: i64 = 8 * 1024;
+/// … and each of those who only look.
+const READER_CACHE_KIB: i64 = 1024;
+/// After this many pages in the log they are carried over into the database: many, for in a storm the same
+/// pages are written again and again.
+const CHECKPOINT_PAGES: i64 = 16_000;
 /// The log is cut back to this when it was carried over.
 const LOG_BYTES: i64 = 64 * 1024 * 1024;
 
@@ -114,6 +117,7 @@ pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connect
 pub(super) fn open_to_read(path: &Path) -> Outcome<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path.join(DATABASE), flags)?;
+    connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
     connection.set_prepared_statement_cache_capacity(32);
     Ok(connection)
 }

@@ -5,6 +5,8 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Access;
+
 use super::config::Config;
 use super::database;
 use super::directory::{DATABASE, Directory};
@@ -65,6 +67,7 @@ fn look(config: &Config) -> Result<Condition> {
     let engine = format!("SQLite {}", rusqlite::version());
     match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            check_rights(path)?;
             return Ok(Condition {
                 server: format!("{engine}, a directory to be made at the start"),
                 warnings: Vec::new(),
@@ -75,7 +78,7 @@ fn look(config: &Config) -> Result<Condition> {
             let text = format!("{} is no directory; choose another engine.path", path.display());
             return Err(EngineError::Refused(text));
         }
-        Ok(_) => {}
+        Ok(_) => check_rights(path)?,
     }
     if path.join(DATABASE).exists() {
         database::survey(path, config.partitions)?;
@@ -86,6 +89,14 @@ fn look(config: &Config) -> Result<Condition> {
         server: format!("{engine}, {size} MiB{user}"),
         warnings: little_room(path)?.into_iter().collect(),
     })
+}
+
+/// Whether the directory could be written or, where there is none, be made.
+fn check_rights(path: &Path) -> Result<()> {
+    let here = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
+    let Some(there) = path.ancestors().map(here).find(|path| path.exists()) else { return Ok(()) };
+    let may = rustix::fs::access(&there, Access::WRITE_OK | Access::EXEC_OK);
+    may.map_err(|error| explain_file(&error.into(), "written", &there))
 }
 
 fn identity(file: &Metadata) -> (u64, u64) {

@@ -35,6 +35,8 @@ pub(super) fn load(database: &Connection, path: &Path, memory: &Memory, beats: &
         memory.shard(partition).finish_loading();
     }
     *memory.ears() = ears(database)?;
+    // Everything was read once, and will not be soon again.
+    database.pragma_update(None, "shrink_memory", true)?;
     Ok(())
 }
 

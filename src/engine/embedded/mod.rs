@@ -17,6 +17,7 @@ use super::{Engine, EngineError, Result, Warning};
 use crate::clock::Timestamp;
 use crate::telemetry::Telemetry;
 
+mod apply;
 mod arrival;
 mod beats;
 mod config;

@@ -28,9 +28,11 @@ pub(super) struct Row {
     pub look: Moment,
     /// A digest of its facts as stored, zero for none.
     pub facts: u64,
-    /// Where its name starts in the names.
+    /// Where its id starts in the names.
     pub name: u32,
-    /// The length of its name.
+    /// The number of its kind.
+    pub kind: u16,
+    /// The length of its id.
     pub length: u8,
     /// See [`Marks`].
     pub marks: Marks,

@@ -13,7 +13,7 @@ use super::row::{Marks, Moment, Row};
 use crate::clock::Timestamp;
 use crate::engine::mirror::names::Names;
 use crate::engine::{EngineError, Refresh, Result};
-use crate::presence::Unit;
+use crate::presence::{Kind, Unit};
 
 /// A change of a row that is being written: what it will be.
 #[derive(Clone, Copy)]
@@ -51,6 +51,9 @@ pub(super) struct Unwritten {
 #[derive(Default)]
 pub(super) struct Shard {
     pub rows: Vec<Row>,
+    /// By number; there are as many as the configuration has, and those that it had once.
+    kinds: Vec<Kind>,
+    /// Ids.
     names: Names,
     places: HashTable<u32>,
     index: BTreeSet<(i64, u32)>,
@@ -107,19 +110,21 @@ impl Shard {
     /// The earliest look, and the name of the unit that it is for.
     pub fn first_look(&self) -> Option<(Timestamp, String)> {
         let (look, place) = self.index.first()?;
-        Some((Timestamp::from_millis(*look), self.name(&self.rows[*place as usize]).to_owned()))
+        let (kind, id) = self.name(&self.rows[*place as usize]);
+        Some((Timestamp::from_millis(*look), format!("{kind}:{id}")))
     }
 
     /// The expiry key of a unit by its name.
     pub fn alive(&self, name: &str) -> Option<Timestamp> {
-        let place = self.find_name(name)?;
+        let place = self.find_name(name.split_once(':')?)?;
         self.rows[place as usize].alive.get()
     }
 
     /// The unit of a row.
     pub fn unit(&self, row: &Row) -> Result<Unit> {
-        let name = self.name(row);
-        name.parse().map_err(|error| EngineError::Damaged(format!("{name:?} is no unit: {error}")))
+        let id = self.names.get(row.name, row.length);
+        let id = id.parse().map_err(|error| EngineError::Damaged(format!("{id:?} is no unit: {error}")))?;
+        Ok(Unit::new(self.kinds[usize::from(row.kind)].clone(), id))
     }
 
     /// Keeps everybody else from a row while a change of it is written, if the unit still is as the
@@ -127,9 +132,7 @@ impl Shard {
     pub fn hold(&mut self, unit: &Unit, wanted: &Wanted) -> Option<Held> {
         let place = match self.find(unit) {
             Some(place) => place,
-            None if wanted.alive == Moment::NONE && wanted.facts == 0 && !wanted.is_take => {
-                self.add(unit.to_string().as_str(), Moment::NONE, Moment::NONE, 0)?
-            }
+            None if wanted.alive == Moment::NONE && wanted.facts == 0 && !wanted.is_take => self.add(unit)?,
             None => return None,
         };
         let row = &mut self.rows[place as usize];
@@ -217,15 +220,14 @@ impl Shard {
         while self.rows.len() < place as usize {
             self.free.push(self.rows.len() as u32);
             self.grow();
-            self.rows.push(Row { marks: Marks::FREE, ..free() });
+            self.rows.push(free());
         }
-        let start = self.names.add(name)?;
-        let length = u8::try_from(name.len()).ok()?;
-        let mut row = Row { alive, look, facts, name: start, length, marks: Marks::default() };
+        let (kind, id) = name.split_once(':')?;
+        let mut row = Row { alive, look, facts, ..self.row_of(kind, id)? };
         row.marks.set(Marks::STORED);
         self.grow();
         self.rows.push(row);
-        self.link(place, name);
+        self.link(place);
         Some(())
     }
 
@@ -239,33 +241,40 @@ impl Shard {
     /// About how many rows a load will bring.
     pub fn reserve(&mut self, rows: usize) {
         self.rows.reserve_exact(rows);
-        let (names, of, hasher) = (&self.names, &self.rows, &self.hasher);
-        self.places.reserve(rows, |place| hash_of(hasher, names, &of[*place as usize]));
+        let (kinds, names, of, hasher) = (&self.kinds, &self.names, &self.rows, &self.hasher);
+        self.places.reserve(rows, |place| hasher.hash_one(name_of(kinds, names, &of[*place as usize])));
     }
 
     fn find(&self, unit: &Unit) -> Option<u32> {
-        let (kind, id) = (unit.kind.as_str(), unit.id.as_str());
-        let is_it = |place: &u32| {
-            let rest = self.name(&self.rows[*place as usize]).strip_prefix(kind);
-            rest.and_then(|rest| rest.strip_prefix(':')) == Some(id)
-        };
-        self.places.find(self.hasher.hash_one((kind, id)), is_it).copied()
+        self.find_name((unit.kind.as_str(), unit.id.as_str()))
     }
 
-    fn find_name(&self, name: &str) -> Option<u32> {
+    fn find_name(&self, name: (&str, &str)) -> Option<u32> {
         let is_it = |place: &u32| self.name(&self.rows[*place as usize]) == name;
-        self.places.find(hash_of_name(&self.hasher, name), is_it).copied()
+        self.places.find(self.hasher.hash_one(name), is_it).copied()
     }
 
-    fn name(&self, row: &Row) -> &str {
-        self.names.get(row.name, row.length)
+    /// Kind and id.
+    fn name(&self, row: &Row) -> (&str, &str) {
+        name_of(&self.kinds, &self.names, row)
+    }
+
+    /// A row with nothing but a name; `None` if it is no name or there is no room for one more.
+    fn row_of(&mut self, kind: &str, id: &str) -> Option<Row> {
+        let number = match self.kinds.iter().position(|known| known.as_str() == kind) {
+            Some(number) => number,
+            None => {
+                self.kinds.push(kind.parse().ok()?);
+                self.kinds.len() - 1
+            }
+        };
+        let (kind, length) = (u16::try_from(number).ok()?, u8::try_from(id.len()).ok()?);
+        Some(Row { name: self.names.add(id)?, kind, length, marks: Marks::default(), ..free() })
     }
 
     /// `None` if there is no room for one more.
-    fn add(&mut self, name: &str, alive: Moment, look: Moment, facts: u64) -> Option<u32> {
-        let start = self.names.add(name)?;
-        let length = u8::try_from(name.len()).ok()?;
-        let row = Row { alive, look, facts, name: start, length, marks: Marks::default() };
+    fn add(&mut self, unit: &Unit) -> Option<u32> {
+        let row = self.row_of(unit.kind.as_str(), unit.id.as_str())?;
         let place = match self.free.pop() {
             Some(place) => {
                 self.rows[place as usize] = row;
@@ -277,7 +286,7 @@ impl Shard {
                 u32::try_from(self.rows.len() - 1).ok()?
             }
         };
-        self.link(place, name);
+        self.link(place);
         Some(place)
     }
 
@@ -288,20 +297,20 @@ impl Shard {
         }
     }
 
-    fn link(&mut self, place: u32, name: &str) {
-        let (names, rows, hasher) = (&self.names, &self.rows, &self.hasher);
-        let again = |place: &u32| hash_of(hasher, names, &rows[*place as usize]);
-        self.places.insert_unique(hash_of_name(hasher, name), place, again);
+    fn link(&mut self, place: u32) {
+        let (kinds, names, rows, hasher) = (&self.kinds, &self.names, &self.rows, &self.hasher);
+        let hash = |place: &u32| hasher.hash_one(name_of(kinds, names, &rows[*place as usize]));
+        self.places.insert_unique(hash(&place), place, hash);
     }
 
     fn remove(&mut self, place: u32) {
-        let hash = hash_of(&self.hasher, &self.names, &self.rows[place as usize]);
+        let hash = self.hasher.hash_one(self.name(&self.rows[place as usize]));
         if let Ok(entry) = self.places.find_entry(hash, |other| *other == place) {
             entry.remove();
         }
         let row = &mut self.rows[place as usize];
         self.names.forget(row.length);
-        *row = Row { marks: Marks::FREE, ..free() };
+        *row = free();
         self.free.push(place);
         self.tidy();
     }
@@ -318,14 +327,12 @@ impl Shard {
     }
 }
 
+/// A place without a unit.
 fn free() -> Row {
-    Row { alive: Moment::NONE, look: Moment::NONE, facts: 0, name: 0, length: 0, marks: Marks::default() }
+    let (alive, look) = (Moment::NONE, Moment::NONE);
+    Row { alive, look, facts: 0, name: 0, kind: 0, length: 0, marks: Marks::FREE }
 }
 
-fn hash_of(hasher: &RandomState, names: &Names, row: &Row) -> u64 {
-    hash_of_name(hasher, names.get(row.name, row.length))
-}
-
-fn hash_of_name(hasher: &RandomState, name: &str) -> u64 {
-    hasher.hash_one(name.split_once(':').unwrap_or((name, "")))
+fn name_of<'a>(kinds: &'a [Kind], names: &'a Names, row: &Row) -> (&'a str, &'a str) {
+    (kinds[usize::from(row.kind)].as_str(), names.get(row.name, row.length))
 }

@@ -11,9 +11,9 @@ use crate::engine::json::to_json;
 use crate::engine::notification::{MOST_MEMBERS, Member, OVER, alone};
 use crate::engine::{Join, LARGEST_STEP, Pace, Result};
 
-/// How many transitions join, and how many groups are sealed, in one script: within a millisecond or
-/// two, so that other clients of the server do not wait.
-const JOIN_STEP: usize = 200;
+/// How many transitions join, and how many groups are sealed, in one script: within a millisecond, for
+/// nobody else is served meanwhile.
+const JOIN_STEP: usize = 100;
 const SEAL_STEP: usize = 100;
 
 pub(super) async fn join(

@@ -26,6 +26,8 @@ use crate::engine::{EngineError, LARGEST_STEP, Refresh, Result, UnitStore, encod
 use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
 
 const BATCH: usize = 200;
+/// How many changes are applied in one script: within a millisecond, for nobody else is served meanwhile.
+const APPLY_STEP: usize = 100;
 /// Room for a `SET` of an expiry key, without the key.
 const SET_BYTES: usize = 48;
 /// Room for a look at a unit whose name is about as long as most.
@@ -52,7 +54,7 @@ impl UnitStore for RedisEngine {
         places.sort_by_cached_key(|place| (self.keys.home(unit(place)), unit(place).clone()));
         let partition = |place: &usize| self.keys.partition(unit(place));
         let steps = places.chunk_by(|a, b| partition(a) == partition(b)).flat_map(|places| {
-            places.chunks(BATCH).map(|step| self.apply_step(partition(&step[0]), step, changes))
+            places.chunks(APPLY_STEP).map(|step| self.apply_step(partition(&step[0]), step, changes))
         });
         let mut applied = vec![false; changes.len()];
         for (place, answer) in try_join_all(steps).await?.into_iter().flatten() {

@@ -1,0 +1,189 @@
+//! Changes on their way to disk: each in full or not at all, and what is written together is one
+//! transaction.
+//!
+//! A change holds for the unit as it was read. The row in memory is compared, and kept from everybody else
+//! until the transaction has come to its end; then it becomes what was written.
+
+use std::sync::Arc;
+
+use rusqlite::{CachedStatement, Connection, params};
+use tokio::sync::oneshot;
+
+use super::beats::{Beats, id};
+use super::fault::Outcome;
+use super::memory::Memory;
+use super::row::Moment;
+use super::shard::{Held, Wanted};
+use super::writer::Job;
+use crate::clock::Timestamp;
+use crate::engine::json::to_json;
+use crate::engine::{EngineError, Result, encoding};
+use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
+
+/// A change, ready to be written: whatever takes time was done by whoever wants it.
+pub(super) struct Prepared {
+    unit: Unit,
+    partition: u16,
+    wanted: Wanted,
+    facts: Option<String>,
+    digest: u64,
+    record: Option<Record>,
+    /// While it is being written.
+    held: Option<Held>,
+}
+
+struct Record {
+    id: String,
+    detected: i64,
+    closed: Option<i64>,
+    json: String,
+    news: String,
+}
+
+impl Prepared {
+    pub fn new(memory: &Memory, seen: &Snapshot, change: &Change) -> Result<Prepared> {
+        let next_alive = match change.key {
+            KeyChange::Keep => None,
+            KeyChange::Delete => Some(Moment::NONE),
+            // It stands until it is deleted: no decision depends on its going by itself.
+            KeyChange::Set { last_seen, .. } => Some(Some(last_seen).into()),
+        };
+        let next_look = match change.index {
+            IndexChange::Keep => None,
+            IndexChange::Take => Some(Moment::NONE),
+            IndexChange::LookAt(at) => Some(Some(at).into()),
+        };
+        let wanted = Wanted {
+            alive: seen.alive.into(),
+            facts: memory.digest(seen.stored.as_deref()),
+            next_alive,
+            next_look,
+            is_take: change.index == IndexChange::Take,
+        };
+        let record = match &change.record {
+            None => None,
+            Some(record) => {
+                let json = to_json(record)?;
+                Some(Record {
+                    id: record.id.to_string(),
+                    detected: record.detected_at.as_millis(),
+                    closed: record.back_at.map(Timestamp::as_millis),
+                    // As `News::Record` is written.
+                    news: format!("{{\"record\":{json}}}"),
+                    json,
+                })
+            }
+        };
+        let facts = change.facts.as_ref().map(encoding::encode);
+        let digest = memory.digest(facts.as_deref());
+        let partition = memory.partition(&seen.unit);
+        Ok(Prepared { unit: seen.unit.clone(), partition, wanted, facts, digest, record, held: None })
+    }
+}
+
+/// What came of changes: whether each was applied. They come back with it, so that whoever made them
+/// frees them, and not the one thread that writes.
+pub(super) type Applied = (Vec<bool>, Vec<Prepared>);
+
+/// Changes that are written together.
+pub(super) struct Apply {
+    memory: Arc<Memory>,
+    beats: Arc<Beats>,
+    prepared: Vec<Prepared>,
+    answer: oneshot::Sender<Result<Applied>>,
+}
+
+impl Apply {
+    pub fn new(
+        memory: Arc<Memory>,
+        beats: Arc<Beats>,
+        prepared: Vec<Prepared>,
+        answer: oneshot::Sender<Result<Applied>>,
+    ) -> Apply {
+        Apply { memory, beats, prepared, answer }
+    }
+}
+
+impl Job for Apply {
+    fn write(&mut self, database: &Connection) -> Outcome<()> {
+        let number = self.beats.number();
+        let mut statements = Statements::new(database)?;
+        for change in &mut self.prepared {
+            change.held = self.memory.shard(change.partition).hold(&change.unit, &change.wanted);
+            let Some(held) = &change.held else { continue };
+            statements.write_unit(change, held, number)?;
+            if let Some(record) = &change.record {
+                statements.write_record(change.partition, record)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn undo(&mut self) {
+        for change in &mut self.prepared {
+            if let Some(held) = change.held.take() {
+                self.memory.shard(change.partition).release(held);
+            }
+        }
+    }
+
+    fn finish(self: Box<Self>) {
+        let applied = self.prepared.iter().map(|change| {
+            let held = change.held?;
+            self.memory.shard(change.partition).settle(held, change.digest);
+            Some(())
+        });
+        let applied = applied.map(|settled| settled.is_some()).collect();
+        let _ = self.answer.send(Ok((applied, self.prepared)));
+    }
+
+    fn fail(self: Box<Self>, why: EngineError) {
+        let _ = self.answer.send(Err(why));
+    }
+}
+
+/// Found once for all changes of a job.
+struct Statements<'a> {
+    insert: CachedStatement<'a>,
+    update: CachedStatement<'a>,
+    delete: CachedStatement<'a>,
+    record: CachedStatement<'a>,
+    news: CachedStatement<'a>,
+}
+
+impl<'a> Statements<'a> {
+    fn new(database: &'a Connection) -> rusqlite::Result<Statements<'a>> {
+        let find = |sql| database.prepare_cached(sql);
+        Ok(Statements {
+            insert: find("INSERT INTO units(id, name, facts, alive, look, after) VALUES(?, ?, ?, ?, ?, ?)")?,
+            update: find("UPDATE units SET facts = ?, alive = ?, look = ?, after = ? WHERE id = ?")?,
+            delete: find("DELETE FROM units WHERE id = ?")?,
+            record: find(
+                "INSERT INTO records(id, partition, detected, closed, record) VALUES(?, ?, ?, ?, ?) ON CONFLICT(id) \
+                 DO UPDATE SET detected = excluded.detected, closed = excluded.closed, record = excluded.record",
+            )?,
+            news: find("INSERT INTO outbox(partition, news) VALUES(?, ?)")?,
+        })
+    }
+
+    fn write_unit(&mut self, change: &Prepared, held: &Held, number: i64) -> rusqlite::Result<()> {
+        let id = id(change.partition, held.place);
+        let ms = |moment: Moment| moment.get().map(Timestamp::as_millis);
+        let (alive, look) = (ms(held.alive), ms(held.look));
+        match &change.facts {
+            None => self.delete.execute([id])?,
+            Some(facts) if held.is_stored => self.update.execute(params![facts, alive, look, number, id])?,
+            Some(facts) => {
+                self.insert.execute(params![id, change.unit.to_string(), facts, alive, look, number])?
+            }
+        };
+        Ok(())
+    }
+
+    fn write_record(&mut self, partition: u16, record: &Record) -> rusqlite::Result<()> {
+        let Record { id, detected, closed, json, news } = record;
+        self.record.execute(params![id, partition, detected, closed, json])?;
+        self.news.execute(params![partition, news])?;
+        Ok(())
+    }
+}

@@ -15,7 +15,7 @@
 //! | | [`http`] | metrics, health, records, units |
 //! | | [`deadman`] | pings another monitor while all is well |
 //! | | [`simulate`] | a fleet and sinks for the demo, and private servers for the tests |
-//! | 1 memory | [`engine`] | the state of the fleet behind small traits; [`engine::Roll`], the one place where stored state meets the rules; [`engine::redis`], the engine on Redis; [`engine::embedded`], the one in a directory; the mirror and the walk that keeps it true; the roster, which says which instance does what |
+//! | 1 memory | [`engine`] | the state of the fleet behind small traits; [`engine::Roll`], the one place where stored state meets the rules; [`engine::redis`], the engine on Redis; [`engine::embedded`], the one in a directory; the mirror and the walk that keeps it true; the roster, which says which instance does what; [`engine::parcels`], by which a fleet moves from one engine to another |
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where a person should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
 //! | | [`clock`], [`backoff`], [`address`], [`trust`] | what a moment is; how waits grow; where a broker is; whom TLS trusts |

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rollcall::simulate::servers::free_port;
 use tempfile::TempDir;
@@ -46,8 +46,9 @@ impl Demo {
     /// The lines up to one with that text, which is waited for.
     fn up_to(&self, wanted: &str) -> Vec<String> {
         let mut all = Vec::new();
+        let until = Instant::now() + PATIENCE;
         loop {
-            match self.lines.recv_timeout(PATIENCE) {
+            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(line) => all.push(line),
                 Err(_) => panic!("no {wanted:?} in:\n{}", all.join("\n")),
             }

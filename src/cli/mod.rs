@@ -21,6 +21,7 @@ use crate::config::{self, Config, ConfigError};
 mod check;
 mod demo;
 mod logging;
+mod moving;
 mod send_test;
 mod serve;
 mod signals;
@@ -49,6 +50,8 @@ enum Command {
     Check(check::Arguments),
     /// Be a fleet: speak over MQTT for many units that fall silent and come back.
     Simulate(simulate::Arguments),
+    /// Take a fleet from one engine to another.
+    Move(moving::Arguments),
     /// Send a receiver a notification that is marked as a test.
     SendTest(send_test::Arguments),
 }
@@ -78,6 +81,7 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Demo(arguments) => demo::run(arguments).await,
             Command::Check(arguments) => check::run(arguments).await,
             Command::Simulate(arguments) => simulate::run(arguments).await,
+            Command::Move(arguments) => moving::run(arguments).await,
             Command::SendTest(arguments) => send_test::run(arguments).await,
         }
     });

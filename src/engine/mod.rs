@@ -52,6 +52,7 @@ mod json;
 pub mod lease;
 pub mod mirror;
 mod notification;
+pub mod parcels;
 mod partition;
 pub mod redis;
 pub mod roll;

@@ -31,7 +31,10 @@ impl World {
         let watcher = screen.clone();
         let watcher = Box::new(move |received: &_| told::lines(received).iter().for_each(|l| watcher.say(l)));
         let receiver = WebhookSink::start(Options { watcher: Some(watcher), ..Options::default() }).await?;
-        Ok(World { web: Port::find(web)?, broker: Port::find(broker)?, directory, receiver })
+        // Held until both are found, so that they are two.
+        let (web, _held) = Port::find(web)?;
+        let (broker, _held) = Port::find(broker)?;
+        Ok(World { web, broker, directory, receiver })
     }
 
     /// The configuration of the service, as a file would hold it.
@@ -76,15 +79,15 @@ pub(super) struct Port {
 
 impl Port {
     /// The port that is wanted or, where somebody else has it, one that is free.
-    fn find(wanted: u16) -> anyhow::Result<Port> {
+    fn find(wanted: u16) -> anyhow::Result<(Port, TcpListener)> {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, wanted))
             .or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
             .context("no port of 127.0.0.1 is free")?;
-        Ok(Port { wanted, found: free.local_addr()?.port() })
+        Ok((Port { wanted, found: free.local_addr()?.port() }, free))
     }
 
     pub fn is_another(&self) -> bool {
-        self.wanted != self.found
+        self.wanted != 0 && self.wanted != self.found
     }
 
     pub fn address(&self) -> SocketAddr {

@@ -122,6 +122,22 @@ pub(super) fn open_to_read(path: &Path) -> Outcome<Connection> {
     Ok(connection)
 }
 
+/// Over how many partitions the fleet of a directory is spread; `None` if there is none.
+///
+/// # Errors
+/// `Damaged` or `Refused` if what is there is no fleet that can be read.
+pub fn partitions(path: &Path) -> Result<Option<u16>> {
+    let look = || -> Outcome<Option<u16>> {
+        let connection = open_to_read(path)?;
+        let found = identify(&connection, path)? == Found::Fleet;
+        Ok(if found { Some(meta(&connection, "partitions")?) } else { None })
+    };
+    if !path.join(DATABASE).exists() {
+        return Ok(None);
+    }
+    look().map_err(|fault| fault.explain(path))
+}
+
 /// Looks at the fleet of a directory, and through all of its pages.
 pub(super) fn survey(path: &Path, partitions: u16) -> Result<()> {
     let work = || -> Outcome<()> {

@@ -18,6 +18,7 @@ use crate::clock::Timestamp;
 use crate::telemetry::Telemetry;
 
 mod apply;
+mod arrival;
 mod beats;
 mod config;
 mod data;
@@ -33,6 +34,7 @@ mod hearing;
 mod load;
 mod memory;
 mod outbox;
+mod parcels;
 mod queries;
 mod readers;
 mod roster;
@@ -42,8 +44,10 @@ mod shard;
 mod units;
 mod writer;
 
+pub use arrival::EmbeddedArrival;
 use beats::Beats;
 pub use config::Config;
+pub use database::partitions;
 use directory::Directory;
 use examine::Premises;
 pub use examine::survey;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::keys::Keys;
 use super::topology::{Topology, classify};
-use super::{RedisEngine, check_partitions, found_fleet};
+use super::{RedisEngine, check_partitions, check_whole, found_fleet};
 use crate::clock::Timestamp;
 use crate::engine::examination::Condition;
 use crate::engine::{EngineError, Result, Warning};
@@ -40,6 +40,7 @@ struct Look {
 pub(super) async fn survey(topology: &Topology, keys: &Keys, now: Timestamp) -> Result<Condition> {
     let look = look(topology, keys, now).await?;
     check_version(&look.info)?;
+    check_whole(topology, keys).await?;
     look.partitions.map_or(Ok(()), |found| check_partitions(topology, keys, found))?;
     topology.send::<()>("probe", &probe(keys)).await?;
     let mut warnings = look.warnings();

@@ -22,6 +22,7 @@ use crate::clock::Timestamp;
 use crate::presence::Hearing;
 use crate::telemetry::Telemetry;
 
+mod arrival;
 mod config;
 mod data;
 mod deliveries;
@@ -32,12 +33,14 @@ mod hints;
 mod keys;
 mod leap;
 mod outbox;
+mod parcels;
 mod queries;
 mod roster;
 mod scripts;
 mod topology;
 mod units;
 
+pub use arrival::RedisArrival;
 pub use config::Config;
 use keys::Keys;
 use leap::ServerClock;
@@ -88,6 +91,7 @@ impl RedisEngine {
 
 /// Finds the fleet or creates it, and answers with its id.
 async fn found_fleet(topology: &Topology, keys: &Keys) -> Result<String> {
+    check_whole(topology, keys).await?;
     let meta = keys.meta();
     let id = format!("{:016x}", rand::random::<u64>());
     let mut pipe = pipe();
@@ -97,6 +101,31 @@ async fn found_fleet(topology: &Topology, keys: &Keys) -> Result<String> {
     let ((fleet, partitions),): ((String, u16),) = topology.send("meta", &pipe).await?;
     check_partitions(topology, keys, partitions)?;
     Ok(fleet)
+}
+
+/// Over how many partitions the fleet on the server of `config` is spread; `None` if there is none.
+///
+/// # Errors
+/// `Unavailable` if it cannot be reached; `Refused` if it does not let us in.
+pub async fn partitions(config: &Config, telemetry: Arc<Telemetry>) -> Result<Option<u16>> {
+    let topology = Topology::new(config, telemetry)?;
+    let mut look = pipe();
+    look.hmget(Keys::new(&config.prefix, config.partitions).meta(), &["fleet", "partitions"]);
+    let ((fleet, partitions),): ((Option<String>, Option<u16>),) = topology.send("meta", &look).await?;
+    Ok(fleet.and(partitions))
+}
+
+/// Refuses a part of a fleet that is on its way here.
+async fn check_whole(topology: &Topology, keys: &Keys) -> Result<()> {
+    let mut look = pipe();
+    look.hget(keys.meta(), "moving");
+    match topology.send("meta", &look).await? {
+        (None::<String>,) => Ok(()),
+        _ => Err(EngineError::Refused(format!(
+            "a move to {} has begun and is not complete; let it end, or repeat it: rollcall move",
+            topology.address()
+        ))),
+    }
 }
 
 fn check_partitions(topology: &Topology, keys: &Keys, partitions: u16) -> Result<()> {

@@ -45,7 +45,7 @@ async fn set_aside(engine: &RedisEngine, outbox: u16, entry: &StreamId, why: &En
     engine.topology.send("set_aside", &pipe).await
 }
 
-fn news(entry: &StreamId) -> Result<News> {
+pub(super) fn news(entry: &StreamId) -> Result<News> {
     let field = |name: &str| entry.map.get(name).and_then(|value| from_redis_value_ref::<String>(value).ok());
     if let Some(json) = field("record") {
         return from_json("a record in the outbox", &json).map(News::Record);

@@ -1,0 +1,494 @@
+//! `rollcall move`: a fleet goes from one engine to another, with everything that somebody may have to be
+//! told.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::engine::embedded::{self, EmbeddedArrival, EmbeddedEngine};
+use rollcall::engine::parcels::{Arrival, Departure, Moved, Parcel, move_house};
+use rollcall::engine::redis::{self as on_redis, RedisArrival, RedisEngine};
+use rollcall::engine::roll::{HearingConfig, Rules};
+use rollcall::engine::{
+    AlertStore, Delivery, Ear, Engine, EngineError, Gap, Group, HearingStore, Join, Mirror, News, Pace,
+    Queries, Reading, Roll, Roster, UnitStore,
+};
+use rollcall::presence::{
+    Change, Closing, Declared, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord, Override,
+    Registration, Unit,
+};
+use rollcall::simulate::servers::{Server, free_port};
+use rollcall::telemetry::Telemetry;
+use tempfile::TempDir;
+use tokio::sync::Notify;
+
+const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+const PACE: Pace = Pace { wait: MINUTE, interval: HOUR };
+/// A gap that nothing exceeds.
+const NEVER: Gap = Gap { blind: Duration::from_secs(1 << 40), tell: Duration::from_secs(1 << 40) };
+
+fn hours(hours: u32) -> Timestamp {
+    BEGIN + hours * HOUR
+}
+
+fn telemetry() -> Arc<Telemetry> {
+    Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)))
+}
+
+fn unit(number: usize) -> Unit {
+    format!("detector:unit-{number:03}").parse().unwrap()
+}
+
+/// A server and a directory to move between.
+struct Places {
+    dir: TempDir,
+    redis: Server,
+}
+
+impl Places {
+    fn new() -> Places {
+        let dir = TempDir::new().unwrap();
+        let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
+        Places { dir, redis }
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/0", self.redis.port())
+    }
+
+    fn on_redis(&self) -> on_redis::Config {
+        on_redis::Config { url: self.url(), ..on_redis::Config::default() }
+    }
+
+    fn embedded(&self, name: &str) -> embedded::Config {
+        embedded::Config { path: self.dir.path().join(name), partitions: 16 }
+    }
+
+    async fn open(&self, name: &str) -> Arc<EmbeddedEngine> {
+        Arc::new(EmbeddedEngine::open(&self.embedded(name), telemetry()).await.unwrap())
+    }
+
+    async fn connect(&self) -> Result<Arc<RedisEngine>, EngineError> {
+        RedisEngine::connect(&self.on_redis(), telemetry()).await.map(Arc::new)
+    }
+
+    async fn to_redis(&self) -> Result<RedisArrival, EngineError> {
+        RedisArrival::prepare(&self.on_redis(), telemetry()).await
+    }
+
+    async fn to_directory(&self, name: &str) -> Result<EmbeddedArrival, EngineError> {
+        EmbeddedArrival::prepare(&self.embedded(name)).await
+    }
+}
+
+/// The fleet on an engine, with simulated time.
+async fn roll(engine: Arc<dyn Engine>) -> Roll {
+    let kind: Kind = "detector".parse().unwrap();
+    let rules = Arc::new(Rules::from([(kind.clone(), KindRules::new(kind))]));
+    let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+    let (gap, settle) = (Duration::from_secs(3), 5 * MINUTE);
+    let config = HearingConfig { gap, settle, tell: 5 * MINUTE };
+    let roll = Roll::new(engine, rules, mirror, telemetry(), config, Arc::new(Notify::new()));
+    roll.refresh_hearing().await.unwrap();
+    roll
+}
+
+async fn hear(roll: &Roll, units: impl Iterator<Item = usize>, at: Timestamp) {
+    let beat = |number| Heartbeat { unit: unit(number), at, not_before: None, declared: Declared::default() };
+    roll.hear(&units.map(beat).collect::<Vec<_>>(), at).await.unwrap();
+}
+
+fn receivers() -> [String; 2] {
+    ["hook".to_owned(), "mail".to_owned()]
+}
+
+fn group(name: &str) -> Group {
+    let labels = [("kind".to_owned(), name.to_owned())].into();
+    Group { key: format!("kind={name}"), labels }
+}
+
+fn joins(news: &[News], group: &Group) -> Vec<Join> {
+    news.iter().map(|news| Join { group: group.clone(), news: news.clone() }).collect()
+}
+
+/// A fleet with something of everything.
+async fn fill(engine: Arc<dyn Engine>) {
+    let roll = roll(engine.clone()).await;
+    roll.canary_returned(BEGIN).await.unwrap();
+    hear(&roll, 0..60, BEGIN).await;
+    let wanted =
+        Registration { set: Override { timeout: Some(5 * HOUR), grace: None }, ..Registration::default() };
+    roll.register(&unit(7), &wanted, BEGIN).await.unwrap();
+    roll.register(&unit(900), &Registration::default(), BEGIN).await.unwrap();
+    roll.retire(&unit(8), BEGIN).await.unwrap();
+    let value = Reading { unit: &unit(9), metric: "battery", at: BEGIN, value: "87" };
+    assert_eq!(engine.keep_values(&[value]).await.unwrap(), [true]);
+    // Ten minutes are blind, and told; heartbeats go on except for those of five units.
+    engine.advance(&Ear::Plain, BEGIN + 10 * MINUTE, Gap { blind: MINUTE, tell: MINUTE }).await.unwrap();
+    hear(&roll, 10..60, hours(40)).await;
+    engine.advance(&Ear::Plain, hours(60), NEVER).await.unwrap();
+    roll.refresh_hearing().await.unwrap();
+    let silent: Vec<Unit> = (0..6).map(unit).collect();
+    roll.look(&silent, hours(60)).await.unwrap();
+    hear(&roll, 0..1, hours(60) + MINUTE).await;
+    // Of the news some are sealed, one waits in its group and the rest has joined none.
+    let outboxes: Vec<u16> = (0..=engine.partitions()).collect();
+    let partitions: Vec<u16> = (0..engine.partitions()).collect();
+    let mut entries = engine.outbox(&outboxes, 1000).await.unwrap();
+    assert_eq!(entries.len(), 8, "six silences, a return and an interval");
+    entries.sort_by_key(|entry| match &entry.news {
+        News::Record(record) => (record.unit.to_string(), record.back_at),
+        News::Blind(_) => (String::new(), None),
+    });
+    let news: Vec<News> = entries.iter().map(|entry| entry.news.clone()).collect();
+    let receivers = receivers();
+    let now = hours(61);
+    engine.join(&joins(&news[..4], &group("detector")), PACE, &receivers, now).await.unwrap();
+    engine.seal(&partitions, &receivers, now + 2 * MINUTE).await.unwrap();
+    let later = now + 3 * MINUTE;
+    let leased = engine.lease(&partitions, "hook", later, later + MINUTE, 10).await.unwrap();
+    engine.bury(&leased[0], "410 Gone", later).await.unwrap();
+    let leased = engine.lease(&partitions, "mail", later, later + MINUTE, 10).await.unwrap();
+    engine.postpone(&leased[0], hours(62)).await.unwrap();
+    engine.join(&joins(&news[4..5], &group("detector")), PACE, &receivers, later).await.unwrap();
+    engine.join(&joins(&news[5..6], &group("other")), PACE, &receivers, later).await.unwrap();
+    let done: Vec<_> = entries[..6].iter().map(|entry| entry.position.clone()).collect();
+    engine.settle(&done).await.unwrap();
+}
+
+/// Everything that there is, in an order that no engine decides. What a group's members share is not
+/// known while nobody waits in it.
+async fn contents(engine: &(impl Departure + Engine)) -> Vec<String> {
+    let mut all = Vec::new();
+    for partition in 0..=engine.partitions() {
+        for page in 0..engine.pages() {
+            if partition < engine.partitions() {
+                all.extend(engine.pack_units(partition, page).await.unwrap());
+            }
+        }
+        all.extend(engine.pack_rest(partition).await.unwrap());
+    }
+    let mut all: Vec<String> = all
+        .into_iter()
+        .map(|parcel| match parcel {
+            Parcel::Group { mut group, due: None, sealed } => {
+                group.labels.clear();
+                format!("{:?}", Parcel::Group { group, due: None, sealed })
+            }
+            parcel => format!("{parcel:?}"),
+        })
+        .collect();
+    all.sort();
+    all.push(format!("{:?}", engine.hearing().await.unwrap()));
+    all
+}
+
+async fn carry(from: &(impl Departure + Engine), to: &dyn Arrival) -> Moved {
+    move_house(from, to, |_| {}).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_fleet_is_the_same_after_it_was_moved_there_and_back() {
+    let places = Places::new();
+    let here = places.open("here").await;
+    fill(here.clone()).await;
+    let before = contents(&*here).await;
+    let moved = carry(&*here, &places.to_redis().await.unwrap()).await;
+    let expected = Moved {
+        units: 61,
+        values: 1,
+        open_records: 5,
+        closed_records: 1,
+        untold: 4,
+        undelivered: 1,
+        dead_letters: 1,
+        blind: 1,
+    };
+    assert_eq!(moved, expected);
+    let there = places.connect().await.unwrap();
+    similar(&contents(&*there).await, &before);
+    let back = places.to_directory("back").await.unwrap();
+    assert_eq!(carry(&*there, &back).await, expected);
+    drop(back);
+    let back = places.open("back").await;
+    similar(&contents(&*back).await, &before);
+    let here = seen(&*here).await;
+    similar(&seen(&*there).await, &here);
+    similar(&seen(&*back).await, &here);
+}
+
+fn similar(found: &[String], expected: &[String]) {
+    for line in expected {
+        assert!(found.contains(line), "{line} is missing in\n{}", found.join("\n"));
+    }
+    assert_eq!(found.len(), expected.len());
+}
+
+/// What whoever uses an engine sees of the fleet, without a word about parcels. Seals and leases at the end.
+async fn seen(engine: &dyn Engine) -> Vec<String> {
+    let partitions: Vec<u16> = (0..engine.partitions()).collect();
+    let outboxes: Vec<u16> = (0..=engine.partitions()).collect();
+    let everybody: Vec<Unit> = (0..60).chain([900]).map(unit).collect();
+    let mut seen = Vec::new();
+    for snapshot in engine.read(&everybody).await.unwrap() {
+        seen.push(format!("{snapshot:?}"));
+    }
+    for partition in &partitions {
+        let mut due = engine.due(*partition, Timestamp::NEVER, 0, 100).await.unwrap();
+        due.sort();
+        seen.push(format!("{due:?}"));
+    }
+    let mut news: Vec<String> = Vec::new();
+    for entry in engine.outbox(&outboxes, 1000).await.unwrap() {
+        news.push(format!("{:?}", entry.news));
+    }
+    news.sort();
+    seen.extend(news);
+    seen.push(format!("{:?}", engine.hearing().await.unwrap()));
+    seen.push(format!("{:?}", engine.records(true, None, 100).await.unwrap()));
+    seen.push(format!("{:?}", engine.records(false, None, 100).await.unwrap()));
+    seen.push(format!("{:?}", engine.values(&unit(9), &["battery"]).await.unwrap()));
+    seen.push(format!("{:?}", engine.first_seal(&partitions).await.unwrap()));
+    for receiver in ["hook", "mail"] {
+        seen.push(format!("{:?}", engine.first_lease(&partitions, receiver).await.unwrap()));
+        seen.push(format!("{:?}", engine.backlog(&partitions, receiver).await.unwrap()));
+        seen.push(format!("{:?}", engine.dead_letters(receiver, 10).await.unwrap()));
+    }
+    // Whoever was not told of a silence, because that died with a dead letter, is not told of its end.
+    let (now, receivers) = (hours(70), receivers());
+    let open = engine.records(true, None, 100).await.unwrap();
+    let mut back = open.into_iter().find(|record| record.unit.as_str() == "unit-001").unwrap();
+    (back.back_at, back.closed_by) = (Some(hours(65)), Some(Closing::Return));
+    let back = joins(&[News::Record(back)], &group("detector"));
+    engine.join(&back, PACE, &receivers, hours(65)).await.unwrap();
+    while engine.seal(&partitions, &receivers, now).await.unwrap() > 0 {}
+    for receiver in receivers {
+        // Of one group one after the other.
+        for _ in 0..3 {
+            let mut leased = engine.lease(&partitions, &receiver, now, now + MINUTE, 10).await.unwrap();
+            leased.sort_by(|a, b| a.group.key.cmp(&b.group.key));
+            seen.extend(leased.iter().map(told));
+            engine.delivered(&leased, now).await.unwrap();
+        }
+    }
+    seen
+}
+
+/// A delivery, but for the order of its members and its id, which follows from that: what was not sealed
+/// yet is sealed by either engine in an order of its own.
+fn told(delivery: &Delivery) -> String {
+    let ids = |records: &[OfflineRecord]| {
+        records.iter().map(|record| record.id.to_string()).collect::<BTreeSet<String>>()
+    };
+    let Delivery { receiver, group, attempt, blind, .. } = delivery;
+    let (offline, online) = (ids(&delivery.offline), ids(&delivery.online));
+    format!("{receiver} {group:?} attempt {attempt}: {offline:?} {online:?} {blind:?}")
+}
+
+#[tokio::test]
+async fn a_move_that_was_broken_off_leaves_no_fleet_and_begins_anew() {
+    let places = Places::new();
+    let here = places.open("here").await;
+    fill(here.clone()).await;
+    let before = contents(&*here).await;
+    // Another fleet there, whose prefix begins alike.
+    let config = on_redis::Config { prefix: "rollcall:two".into(), ..places.on_redis() };
+    let other = RedisEngine::connect(&config, telemetry()).await.unwrap();
+    hear(&roll(Arc::new(other)).await, 0..3, BEGIN).await;
+
+    let broken_off = places.to_redis().await.unwrap();
+    for partition in 0..5 {
+        broken_off.unpack(here.pack_rest(partition).await.unwrap()).await.unwrap();
+        for page in 0..here.pages() {
+            broken_off.unpack(here.pack_units(partition, page).await.unwrap()).await.unwrap();
+        }
+    }
+    let stray = here.read(&[unit(0)]).await.unwrap().remove(0).stored.unwrap().to_string();
+    let stray = Parcel::Unit { unit: unit(999), facts: stray, alive: None, look: None };
+    broken_off.unpack(vec![stray.clone()]).await.unwrap();
+    let why = places.connect().await.err().unwrap().to_string();
+    assert!(why.contains("has begun and is not complete"), "{why}");
+    let looked = on_redis::survey(&places.on_redis(), BEGIN, telemetry()).await;
+    assert!(looked.err().unwrap().to_string().contains("has begun and is not complete"));
+    carry(&*here, &places.to_redis().await.unwrap()).await;
+    let there = places.connect().await.unwrap();
+    similar(&contents(&*there).await, &before);
+    let other = RedisEngine::connect(&config, telemetry()).await.unwrap();
+    assert!(other.read(&[unit(0)]).await.unwrap()[0].facts.is_some(), "it is not ours");
+
+    let broken_off = places.to_directory("back").await.unwrap();
+    broken_off.unpack(vec![stray]).await.unwrap();
+    drop(broken_off);
+    carry(&*there, &places.to_directory("back").await.unwrap()).await;
+    similar(&contents(&*places.open("back").await).await, &before);
+}
+
+#[tokio::test]
+async fn a_directory_in_which_a_fleet_was_has_nothing_left_of_it() {
+    let places = Places::new();
+    let here = places.open("here").await;
+    fill(here.clone()).await;
+    let back = places.open("back").await;
+    let gone = roll(back.clone()).await;
+    gone.canary_returned(hours(100)).await.unwrap();
+    for hour in [101, 102] {
+        hear(&gone, 0..60, hours(hour)).await;
+    }
+    // Once their heartbeats are on disk nothing is left of them but those.
+    drop((gone, back));
+    let back = places.open("back").await;
+    for seen in back.read(&(0..60).map(unit).collect::<Vec<_>>()).await.unwrap() {
+        let forgotten =
+            Change { key: KeyChange::Delete, index: IndexChange::Take, facts: None, record: None };
+        assert_eq!(back.apply(&[(seen, forgotten)]).await.unwrap(), [true]);
+    }
+    drop(back);
+    carry(&*here, &places.to_directory("back").await.unwrap()).await;
+    similar(&contents(&*places.open("back").await).await, &contents(&*here).await);
+}
+
+#[tokio::test]
+async fn where_there_is_a_fleet_none_arrives() {
+    let places = Places::new();
+    fill(places.open("here").await).await;
+    fill(places.connect().await.unwrap()).await;
+    let why = places.to_redis().await.err().unwrap().to_string();
+    assert!(why.contains("there is a fleet at redis://127.0.0.1:"), "{why}");
+    let why = places.to_directory("here").await.err().unwrap().to_string();
+    assert!(why.contains("here already (units)"), "{why}");
+}
+
+#[tokio::test]
+async fn a_fleet_that_is_served_is_not_moved() {
+    let places = Places::new();
+    let there = places.connect().await.unwrap();
+    fill(there.clone()).await;
+    there.renew("one", Duration::from_secs(600), None).await.unwrap();
+    let to = places.to_directory("here").await.unwrap();
+    let why = move_house(&*there, &to, |_| {}).await.unwrap_err().to_string();
+    assert!(why.contains("is served by one; stop every instance"), "{why}");
+    there.resign("one").await.unwrap();
+    // The server's clock was set back by an hour: the time of the fleet goes on, and a lease ends by that.
+    let mut client = redis::Client::open(places.url()).unwrap().get_connection().unwrap();
+    let (seconds, _): (i64, i64) = redis::cmd("TIME").query(&mut client).unwrap();
+    let (then, fleet) = ((seconds - 20) * 1000, (seconds + 3600) * 1000);
+    let clock = ["rollcall:{hearing}:clock", "server", &then.to_string(), "fleet", &fleet.to_string()];
+    redis::cmd("HSET").arg(&clock).exec(&mut client).unwrap();
+    for (lease, is_there) in [(30_000, true), (8_000, false)] {
+        let roster = ["rollcall:{hearing}:roster", &(fleet + lease).to_string(), "one"];
+        redis::cmd("ZADD").arg(&roster).exec(&mut client).unwrap();
+        assert_eq!(there.check_rest().await.is_err(), is_there);
+    }
+    // Somebody comes and goes while it is moved.
+    let moved = move_house(&*there, &Interrupting(there.clone(), &to), |_| {}).await;
+    assert!(moved.unwrap_err().to_string().contains("somebody served the fleet while it was moved"));
+}
+
+/// Somebody hears more while a fleet is moved.
+struct Interrupting<'a>(Arc<RedisEngine>, &'a EmbeddedArrival);
+
+#[async_trait::async_trait]
+impl Arrival for Interrupting<'_> {
+    async fn unpack(&self, parcels: Vec<Parcel>) -> Result<(), EngineError> {
+        self.0.advance(&Ear::Plain, hours(100), NEVER).await?;
+        self.1.unpack(parcels).await
+    }
+
+    async fn complete(&self, _: rollcall::presence::Hearing) -> Result<(), EngineError> {
+        panic!("it is not")
+    }
+}
+
+#[tokio::test]
+async fn a_unit_that_is_silent_during_a_move_is_told_exactly_once() {
+    let places = Places::new();
+    let here = places.open("here").await;
+    let before = roll(here.clone()).await;
+    before.canary_returned(BEGIN).await.unwrap();
+    hear(&before, 0..2, BEGIN).await;
+    carry(&*here, &places.to_redis().await.unwrap()).await;
+    let there = places.connect().await.unwrap();
+    let after = roll(there.clone()).await;
+    // Ten hours are blind; then one of them is heard and the other one is not.
+    after.canary_returned(hours(10)).await.unwrap();
+    hear(&after, 0..1, hours(11)).await;
+    let both = [unit(0), unit(1)];
+    let outboxes: Vec<u16> = (0..there.partitions()).collect();
+    let mut told = Vec::new();
+    for hour in 11..62 {
+        there.advance(&Ear::Plain, hours(hour), NEVER).await.unwrap();
+        after.refresh_hearing().await.unwrap();
+        if hour % 10 == 0 {
+            hear(&after, 0..1, hours(hour)).await;
+        }
+        after.look(&both, hours(hour)).await.unwrap();
+        let entries = there.outbox(&outboxes, 1000).await.unwrap();
+        told = entries.into_iter().map(|entry| (hour, entry.news)).collect();
+        if hour < 58 {
+            assert!(told.is_empty(), "48 hours of hearing are not over: {told:?}");
+        }
+    }
+    let [(_, News::Record(record))] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!((record.unit.as_str(), record.last_seen), ("unit-001", BEGIN));
+    assert!(record.deadline >= hours(58), "{record:?}");
+}
+
+fn rollcall_move(from: &str, to: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+    command.args(["move", "--from", from, "--to", to]).env_remove("RUST_LOG").output().unwrap()
+}
+
+fn place(path: &Path) -> String {
+    format!("embedded:{}", path.display())
+}
+
+#[tokio::test]
+async fn the_command_says_what_was_moved_and_why_something_was_not() {
+    let places = Places::new();
+    let (here, back) = (place(&places.dir.path().join("here")), place(&places.dir.path().join("back")));
+    let refused = |from: &str, to: &str| {
+        let output = rollcall_move(from, to);
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(refused(&here, &places.url()).contains("there is no fleet at "));
+    let engine = places.open("here").await;
+    fill(engine.clone()).await;
+    let why = refused(&here, &places.url());
+    assert!(why.contains("is in use by process "), "{why}");
+    drop(engine);
+    for (from, to) in [(&here, &places.url()), (&places.url(), &back)] {
+        let output = rollcall_move(from, to);
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8(output.stderr).unwrap());
+        assert!(said.starts_with("moved: 61 units and 1 values of their metrics; 5 open records"), "{said}");
+    }
+    let why = refused(&here, &places.url());
+    assert!(why.contains("there is a fleet at "), "{why}");
+    let output = rollcall_move("elsewhere", &back);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[tokio::test]
+async fn a_move_that_is_broken_off_by_ctrl_c_says_where_the_fleet_is() {
+    let places = Places::new();
+    drop(places.open("here").await);
+    // A server that takes calls and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = format!("redis://{}/0", silent.local_addr().unwrap());
+    let here = place(&places.dir.path().join("here"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+    let moving = command.args(["move", "--from", &here, "--to", &to]).stderr(Stdio::piped()).spawn().unwrap();
+    let _called = silent.accept().unwrap();
+    assert!(Command::new("kill").args(["-INT", &moving.id().to_string()]).status().unwrap().success());
+    let ended = moving.wait_with_output().unwrap();
+    let why = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(why.contains("broken off: nothing has arrived, and the fleet is where it was"), "{why}");
+    assert!(embedded::partitions(&places.embedded("here").path).unwrap().is_some());
+}

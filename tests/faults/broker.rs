@@ -41,6 +41,7 @@ async fn a_broker_that_is_killed_and_forgets_all_sessions_makes_nobody_offline_a
 
 on_both_engines! {
     a_connection_that_stalls_makes_nobody_offline_and_loses_nobody
+    a_connection_that_stalls_and_is_not_lost_makes_nobody_offline
     a_connection_that_is_half_open_is_noticed_and_makes_nobody_offline
 }
 
@@ -73,10 +74,9 @@ async fn a_connection_that_stalls_beside_others_brings_nobody_back_who_is_dead()
     broken(Plan::new(3), Wire::Stalled, TIMEOUT.mul_f64(1.5)).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_stalls_and_is_not_lost_makes_nobody_offline() {
+async fn a_connection_that_stalls_and_is_not_lost_makes_nobody_offline(plan: Plan) {
     // Shorter than two keep-alives: what waited comes by the same connection, and canaries after it.
-    broken(Plan::new(1), Wire::Stalled, TIMEOUT).await;
+    broken(plan, Wire::Stalled, TIMEOUT).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

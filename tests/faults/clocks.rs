@@ -54,10 +54,10 @@ impl Clock {
     }
 }
 
-/// The clock of the first of three instances steps there and back while the fleet lives.
-async fn steps(there: &str) {
+/// The clock of the first instance steps there and back while the fleet lives.
+async fn steps(there: &str, plan: Plan) {
     let clock = Clock::right();
-    let mut world = World::new(Plan { before: clock.before(), ..Plan::new(3) }).await;
+    let mut world = World::new(Plan { before: clock.before(), ..plan }).await;
     world.live(4 * TIMEOUT);
     for offset in [there, "+0"] {
         world.pass_some(SECOND).await;
@@ -69,12 +69,17 @@ async fn steps(there: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_whose_clock_steps_forward_by_an_hour_calls_nobody_offline() {
-    steps("+3600").await;
+    steps("+3600", Plan::new(3)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_whose_clock_steps_back_by_an_hour_loses_nobody() {
-    steps("-3600").await;
+    steps("-3600", Plan::new(3)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_in_a_directory_goes_on_where_the_clock_steps_back_by_an_hour() {
+    steps("-3600", Plan::embedded()).await;
 }
 
 /// The clock of Redis, which leads those of all instances, steps there and back while the fleet lives.

@@ -30,20 +30,18 @@ struct Kept {
     ends: BTreeMap<String, Timestamp>,
     /// Where instances are asked for metrics, and until when that holds.
     addresses: BTreeMap<String, (String, Instant)>,
-    /// The machine's clock and the time of the fleet, both as of the last renewal.
-    last: Option<(Timestamp, Timestamp)>,
+    /// The time of the fleet at the last renewal, and when that was by a clock that nobody sets.
+    last: Option<(Instant, Timestamp)>,
 }
 
 impl Kept {
     /// The time of the fleet, which never goes back.
-    fn now(&mut self, machine: Timestamp, lease: Duration, heard: Option<Timestamp>) -> Timestamp {
+    fn now(&mut self, machine: Timestamp, heard: Option<Timestamp>) -> Timestamp {
         let mut now = machine.max(heard.unwrap_or(Timestamp::ZERO));
-        if let Some((machine_then, then)) = self.last {
-            // A leap forward is no time that has passed.
-            let passed = machine.since(machine_then).min(lease);
-            now = now.max(then + passed * (1000 - SLOWER) / 1000);
+        if let Some((renewed, then)) = self.last {
+            now = now.max(then + renewed.elapsed() * (1000 - SLOWER) / 1000);
         }
-        self.last = Some((machine, now));
+        self.last = Some((Instant::now(), now));
         now
     }
 }
@@ -53,7 +51,7 @@ impl Roster for EmbeddedEngine {
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<Attendance> {
         let engine_clock = Clock::machine();
         let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
-        let now = kept.now(engine_clock, lease, heard);
+        let now = kept.now(engine_clock, heard);
         kept.ends.retain(|_, end| *end > now);
         if kept.ends.insert(instance.to_owned(), now + lease).is_none() {
             self.leases.changed.notify_one();

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::channel::{Channel, Failure, within};
-use super::{ENGINE_BACKOFF, ReceiverConfig, Retry, SHORTEST_WAIT, TICK};
+use super::{ENGINE_BACKOFF, ReceiverConfig, Retry, SHORTEST_WAIT, TICK, tick};
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Backlog, Delivery, Engine, Ownership, Result};
 use crate::telemetry::{Outcome, Telemetry};
@@ -175,7 +175,7 @@ impl Deliver {
     /// comes first, `turn` says which, so that no storm in one keeps another's waiting for long.
     fn lease(&self, room: usize, counts: bool, turn: usize) -> BoxFuture<'static, Result<Leased>> {
         let (engine, name) = (self.engine.clone(), self.receiver.name.clone());
-        let mut own = self.ownership.view().partitions.clone();
+        let (mut own, tick) = (self.ownership.view().partitions.clone(), tick(&self.ownership));
         let first = turn % own.len().max(1);
         own.rotate_left(first);
         let now = self.clock.now();
@@ -187,7 +187,7 @@ impl Deliver {
                 Duration::ZERO // There may be more where those came from.
             } else {
                 let first = engine.first_lease(own, &name).await?;
-                first.map_or(TICK, |first| first.since(now).clamp(SHORTEST_WAIT, TICK))
+                first.map_or(tick, |first| first.since(now).clamp(SHORTEST_WAIT, tick))
             };
             Ok(Leased { deliveries, rest, backlog })
         }

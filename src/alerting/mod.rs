@@ -44,6 +44,8 @@ use tell::Tell;
 
 /// No loop sleeps longer: with every hint lost, everything still happens.
 const TICK: Duration = Duration::from_secs(1);
+/// The same where there are other instances: what they join and seal of ours comes without a bell.
+const TICK_BESIDE_OTHERS: Duration = Duration::from_millis(200);
 /// The shortest wait for something that should be due and is not: no loop spins.
 const SHORTEST_WAIT: Duration = Duration::from_millis(20);
 /// The waits while the engine fails.
@@ -132,6 +134,11 @@ impl std::fmt::Debug for ChannelConfig {
             ChannelConfig::Email { .. } => "Email",
         })
     }
+}
+
+/// How long a loop may sleep.
+fn tick(ownership: &Ownership) -> Duration {
+    if ownership.view().instances.len() > 1 { TICK_BESIDE_OTHERS } else { TICK }
 }
 
 /// Tells until it is stopped; attempts that are under way get a moment to end. Ends early only

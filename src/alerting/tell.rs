@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::group::group_of;
-use super::{ENGINE_BACKOFF, Route, SHORTEST_WAIT, TICK};
+use super::{ENGINE_BACKOFF, Route, SHORTEST_WAIT, tick};
 use crate::clock::Clock;
 use crate::engine::{Engine, Entry, Join, Ownership, Position, Result};
 use crate::telemetry::Telemetry;
@@ -126,11 +126,11 @@ impl Tell {
 
     /// Seals what is due. Answers how long it is until the next group is, at most a tick.
     async fn seal(&self) -> Result<Duration> {
-        let own = &self.ownership.view().partitions;
-        let Some(first) = self.engine.first_seal(own).await? else { return Ok(TICK) };
+        let (own, tick) = (&self.ownership.view().partitions, tick(&self.ownership));
+        let Some(first) = self.engine.first_seal(own).await? else { return Ok(tick) };
         let now = self.clock.now();
         if first > now {
-            return Ok(first.since(now).min(TICK));
+            return Ok(first.since(now).min(tick));
         }
         let sealed = self.engine.seal(own, &self.route.receivers, now).await?;
         self.ring();

@@ -33,13 +33,15 @@ pub(super) fn seal_group(
     let (partition, key, body): (u16, String, String) = database
         .prepare_cached("SELECT partition, key, body FROM groups WHERE id = ?")?
         .query_row([group], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    let members: Vec<(String, String, Option<String>)> = database
+    let mut members: Vec<(String, String, Option<String>)> = database
         .prepare_cached(
             "SELECT member, letter, body FROM members WHERE grp = ? AND joined IS NOT NULL \
              ORDER BY joined, member LIMIT ?",
         )?
         .query_map(params![group, MOST_MEMBERS as i64], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
         .collect::<rusqlite::Result<_>>()?;
+    // As every engine does: the same news has the same id on each.
+    members.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     let mut told = Told::default();
     let mut said = key.clone();
     let count = members.len();

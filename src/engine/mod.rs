@@ -237,6 +237,14 @@ pub struct Delivery {
     pub attempt: u32,
 }
 
+impl Delivery {
+    /// The id of the notification, which is the same for every receiver.
+    pub fn notification(&self) -> &str {
+        let id = self.id.strip_suffix(&self.receiver).and_then(|id| id.strip_suffix('.'));
+        id.unwrap_or(&self.id)
+    }
+}
+
 /// A delivery that was given up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeadLetter {

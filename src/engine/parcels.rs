@@ -204,9 +204,3 @@ async fn carry(parcels: Vec<Parcel>, to: &dyn Arrival, moved: &mut Moved) -> Res
     parcels.iter().for_each(|parcel| moved.count(parcel));
     if parcels.is_empty() { Ok(()) } else { to.unpack(parcels).await }
 }
-
-/// The id of a dead letter's notification.
-pub(super) fn notification_of(letter: &DeadLetter) -> &str {
-    let id = &letter.delivery.id;
-    id.strip_suffix(&letter.delivery.receiver).and_then(|id| id.strip_suffix('.')).unwrap_or(id)
-}

@@ -14,7 +14,7 @@ use super::{Config, database};
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
 use crate::engine::notification::silence;
-use crate::engine::parcels::{Arrival, Parcel, notification_of};
+use crate::engine::parcels::{Arrival, Parcel};
 use crate::engine::{EngineError, News, Result, crc16, partition_of};
 use crate::presence::Hearing;
 
@@ -190,7 +190,7 @@ impl House {
                 }
             }
             Parcel::Letter(letter) => {
-                let (id, delivery) = (notification_of(letter), &letter.delivery);
+                let (id, delivery) = (letter.delivery.notification(), &letter.delivery);
                 let partition = self.home(&delivery.group.key);
                 self.insert("INSERT INTO letters VALUES(?, ?, ?, ?, ?)")?.execute(params![
                     delivery.receiver,

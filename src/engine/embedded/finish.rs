@@ -21,11 +21,10 @@ pub(super) struct Ending {
 impl Ending {
     /// The receiver has it.
     pub fn delivered(delivery: &Delivery) -> Ending {
-        let id = delivery.id.strip_suffix(&delivery.receiver).and_then(|id| id.strip_suffix('.'));
         Ending {
             receiver: delivery.receiver.clone(),
             group: delivery.group.key.clone(),
-            id: id.unwrap_or(&delivery.id).to_owned(),
+            id: delivery.notification().to_owned(),
             letter: None,
         }
     }

@@ -16,7 +16,7 @@ use super::{Config, Keys, Topology};
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
 use crate::engine::notification::{Notification, silence};
-use crate::engine::parcels::{Arrival, Parcel, notification_of};
+use crate::engine::parcels::{Arrival, Parcel};
 use crate::engine::{EngineError, News, Result};
 use crate::presence::{Hearing, OfflineRecord};
 use crate::telemetry::Telemetry;
@@ -157,7 +157,7 @@ impl RedisArrival {
                 pipe.hset(self.keys.of(partition, "lanes", receiver), group, lane).ignore();
             }
             Parcel::Letter(letter) => {
-                let (id, delivery) = (notification_of(letter), &letter.delivery);
+                let (id, delivery) = (letter.delivery.notification(), &letter.delivery);
                 let partition = self.keys.partition_of_group(&delivery.group.key);
                 let key = |name: &str| self.keys.of(partition, name, &delivery.receiver);
                 pipe.zadd(key("dead"), id, letter.at.as_millis()).ignore();

@@ -267,8 +267,7 @@ impl RedisEngine {
             script.arg(&delivery.group.key);
         }
         for Ending { delivery, .. } in endings {
-            let id = delivery.id.strip_suffix(receiver).and_then(|id| id.strip_suffix('.'));
-            script.arg(id.unwrap_or(&delivery.id));
+            script.arg(delivery.notification());
         }
         for Ending { delivery, letter } in endings {
             match letter {

@@ -19,24 +19,24 @@ use std::time::Duration;
 
 use anyhow::Context;
 use futures_util::future::{BoxFuture, FutureExt, OptionFuture};
-use tokio::sync::Notify;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::channel::{Channel, Failure, within};
-use super::{ENGINE_BACKOFF, ReceiverConfig, Retry, SHORTEST_WAIT, TICK, tick};
+use super::tray::{Placed, Tray};
+use super::{ENGINE_BACKOFF, LEASE, ReceiverConfig, Retry, SHORTEST_WAIT, TICK, tick};
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Backlog, Delivery, Engine, Ownership, Result};
+use crate::engine::{Backlog, Delivery, Engine, LARGEST_STEP, Ownership, Result};
 use crate::telemetry::{Outcome, Telemetry};
 
-/// How long a delivery is kept from others that is not prolonged.
-const LEASE: Duration = Duration::from_secs(15);
 /// How often leases are prolonged.
 const PROLONG: Duration = Duration::from_secs(4);
 /// How many deliveries are held for each attempt that may be under way. In a storm the engine takes
 /// its time with each answer, and meanwhile there has to be something to do.
-const AHEAD: usize = 16;
+pub(super) const AHEAD: usize = 16;
 /// How long attempts that are under way may go on after the stop. What is cut off is attempted
 /// again when its lease has run out.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -52,13 +52,13 @@ pub(super) struct Deliver {
     pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
-    /// Rung when groups were sealed.
-    pub sealed: Arc<Notify>,
+    /// Where deliveries are put that were handed out already, and room for those that are held.
+    pub tray: Arc<Tray>,
     pub stop: CancellationToken,
 }
 
-/// What is held. All of it together is never more than [`AHEAD`] times the receiver's concurrency, so
-/// nothing grows while the engine or the receiver hangs.
+/// What is held. Everything has its place in the tray, so nothing grows while the engine or the
+/// receiver hangs.
 #[derive(Default)]
 struct Desk {
     /// Leased and not begun.
@@ -67,11 +67,17 @@ struct Desk {
     /// Ended and not yet recorded.
     endings: Vec<Ending>,
     /// Everything of which the engine does not know how it ended, by id.
-    held: HashMap<String, Arc<Delivery>>,
+    held: HashMap<String, Held>,
     /// Why the receiver is disabled.
     disabled: Option<String>,
     /// How often deliveries were asked for.
     leases: usize,
+}
+
+/// A delivery and the place in the tray that it takes up.
+struct Held {
+    delivery: Arc<Delivery>,
+    _place: OwnedSemaphorePermit,
 }
 
 /// An attempt that ended.
@@ -94,6 +100,7 @@ enum Next {
 /// What the engine was asked to hand out.
 struct Leased {
     deliveries: Vec<Delivery>,
+    places: OwnedSemaphorePermit,
     /// For how long there is nothing more.
     rest: Duration,
     backlog: Option<Backlog>,
@@ -101,7 +108,7 @@ struct Leased {
 
 impl Deliver {
     /// Runs until it is stopped.
-    pub async fn run(self) -> anyhow::Result<()> {
+    pub async fn run(self, mut placed: UnboundedReceiver<Placed>) -> anyhow::Result<()> {
         let mut desk = Desk::default();
         let mut ownership = self.ownership.clone();
         let mut failures = 0;
@@ -110,6 +117,9 @@ impl Deliver {
         let (mut look, mut prolong, mut counted) = (Instant::now(), Instant::now() + PROLONG, None);
         loop {
             let now = Instant::now();
+            while let Ok(placed) = placed.try_recv() {
+                desk.put(placed);
+            }
             self.begin(&mut desk);
             let is_patient = failures > 0 && now < look;
             if recording.is_none() && !is_patient && (!desk.endings.is_empty() || now >= prolong) {
@@ -118,19 +128,23 @@ impl Deliver {
                 recording = Some(self.record(std::mem::take(&mut desk.endings), others));
                 prolong = if now >= prolong { now + PROLONG } else { prolong };
             }
-            let room = self.concurrency() * AHEAD - desk.held.len();
             // Asked for well before there is none left: in a storm an answer takes its time.
             let is_low = desk.waiting.len() <= self.concurrency() * AHEAD / 2;
-            if leasing.is_none() && now >= look && room > 0 && is_low {
+            if leasing.is_none()
+                && now >= look
+                && is_low
+                && let Some(places) = self.tray.reserve(LARGEST_STEP)
+            {
                 let counts = counted.is_none_or(|at: Instant| at.elapsed() >= TICK);
                 counted = if counts { Some(now) } else { counted };
-                leasing = Some(self.lease(room, counts, desk.leases));
+                leasing = Some(self.lease(places, counts, desk.leases));
                 desk.leases = desk.leases.wrapping_add(1);
             }
-            let next = if leasing.is_none() && room > 0 && is_low { look.min(prolong) } else { prolong };
+            let waits_for_look = leasing.is_none() && is_low && self.tray.free() > 0;
+            let next = if waits_for_look { look.min(prolong) } else { prolong };
             let failed = tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return self.leave(desk, recording).await,
+                () = self.stop.cancelled() => return self.leave(desk, placed, recording).await,
                 Some(ended) = desk.attempts.join_next() => {
                     self.conclude(&mut desk, ended)?;
                     None
@@ -151,7 +165,8 @@ impl Deliver {
                         Err(error) => Some(error),
                     }
                 }
-                () = self.sealed.notified(), if failures == 0 => { look = now; None }
+                Some(placed) = placed.recv() => { desk.put(placed); None }
+                () = self.tray.rung(), if failures == 0 => { look = now; None }
                 () = ownership.changed(), if failures == 0 => { look = now; None }
                 () = sleep_until(next.max(now + SHORTEST_WAIT)) => None,
             };
@@ -173,7 +188,12 @@ impl Deliver {
 
     /// Asks for deliveries that are due, and how many there are in all. Each time another partition
     /// comes first, `turn` says which, so that no storm in one keeps another's waiting for long.
-    fn lease(&self, room: usize, counts: bool, turn: usize) -> BoxFuture<'static, Result<Leased>> {
+    fn lease(
+        &self,
+        places: OwnedSemaphorePermit,
+        counts: bool,
+        turn: usize,
+    ) -> BoxFuture<'static, Result<Leased>> {
         let (engine, name) = (self.engine.clone(), self.receiver.name.clone());
         let (mut own, tick) = (self.ownership.view().partitions.clone(), tick(&self.ownership));
         let first = turn % own.len().max(1);
@@ -182,26 +202,26 @@ impl Deliver {
         async move {
             let own = &own;
             let backlog = if counts { Some(engine.backlog(own, &name).await?) } else { None };
-            let deliveries = engine.lease(own, &name, now, now + LEASE, room).await?;
+            let deliveries = engine.lease(own, &name, now, now + LEASE, places.num_permits()).await?;
             let rest = if !deliveries.is_empty() {
                 Duration::ZERO // There may be more where those came from.
             } else {
                 let first = engine.first_lease(own, &name).await?;
                 first.map_or(tick, |first| first.since(now).clamp(SHORTEST_WAIT, tick))
             };
-            Ok(Leased { deliveries, rest, backlog })
+            Ok(Leased { deliveries, places, rest, backlog })
         }
         .boxed()
     }
 
-    fn take(&self, desk: &mut Desk, leased: Leased) {
+    fn take(&self, desk: &mut Desk, mut leased: Leased) {
         if let Some(Backlog { waiting, dead }) = leased.backlog {
             self.telemetry.backlog(&self.receiver.name, waiting, dead);
         }
         for delivery in leased.deliveries {
-            let delivery = Arc::new(delivery);
-            desk.held.insert(delivery.id.clone(), delivery.clone());
-            desk.waiting.push_back(delivery);
+            if let Some(place) = leased.places.split(1) {
+                desk.put(Placed { delivery, place });
+            }
         }
     }
 
@@ -337,6 +357,7 @@ impl Deliver {
     async fn leave(
         &self,
         mut desk: Desk,
+        mut placed: UnboundedReceiver<Placed>,
         recording: Option<BoxFuture<'static, (Vec<Ending>, Result<()>)>>,
     ) -> anyhow::Result<()> {
         let until = Instant::now() + LAST_WORDS;
@@ -346,6 +367,9 @@ impl Deliver {
         }
         while let Ok(Some(ended)) = tokio::time::timeout_at(until, desk.attempts.join_next()).await {
             self.conclude(&mut desk, ended)?;
+        }
+        while let Ok(placed) = placed.try_recv() {
+            desk.put(placed);
         }
         let now = self.clock.now();
         let unbegun =
@@ -359,10 +383,17 @@ impl Deliver {
 }
 
 impl Desk {
+    fn put(&mut self, Placed { delivery, place }: Placed) {
+        let delivery = Arc::new(delivery);
+        self.held.insert(delivery.id.clone(), Held { delivery: delivery.clone(), _place: place });
+        self.waiting.push_back(delivery);
+    }
+
     /// What is held and has not ended.
     fn others(&self) -> Vec<Arc<Delivery>> {
         let ended = |delivery: &&Arc<Delivery>| self.endings.iter().any(|(other, _)| other.id == delivery.id);
-        self.held.values().filter(|delivery| !ended(delivery)).cloned().collect()
+        let held = self.held.values().map(|held| &held.delivery);
+        held.filter(|delivery| !ended(delivery)).cloned().collect()
     }
 }
 

@@ -11,7 +11,7 @@
 //! attempt says the same under the same id. A receiver is told at least once: after a crash
 //! between an attempt and its record it is told again, and knows the id.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,13 +35,17 @@ mod group;
 mod letter;
 mod tell;
 mod text;
+mod tray;
 mod webhook;
 
 pub use channel::{Channel, Failure, open, probe, send_test};
 
-use deliver::Deliver;
+use deliver::{AHEAD, Deliver};
 use tell::Tell;
+use tray::Tray;
 
+/// How long a delivery is kept from others that is not prolonged.
+const LEASE: Duration = Duration::from_secs(15);
 /// No loop sleeps longer: with every hint lost, everything still happens.
 const TICK: Duration = Duration::from_secs(1);
 /// The same where there are other instances: what they join and seal of ours comes without a bell.
@@ -154,13 +158,13 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     type Ended = (String, anyhow::Result<()>);
     let mut loops: FuturesUnordered<BoxFuture<'static, Ended>> = FuturesUnordered::new();
-    let mut sealed = Vec::with_capacity(config.receivers.len());
+    let mut trays = HashMap::with_capacity(config.receivers.len());
     for receiver in config.receivers {
         let name = receiver.name.clone();
         let channel = open(&receiver).map_err(|error| anyhow::anyhow!("receiver {name}: {error}"))?;
         telemetry.receiver_configured(&name);
-        let bell = Arc::new(Notify::new());
-        sealed.push(bell.clone());
+        let (tray, placed) = Tray::new(receiver.concurrency.max(1) * AHEAD);
+        trays.insert(name.clone(), tray.clone());
         let deliver = Deliver {
             receiver,
             channel,
@@ -168,13 +172,13 @@ pub async fn run(
             ownership: ownership.clone(),
             clock: clock.clone(),
             telemetry: telemetry.clone(),
-            sealed: bell,
+            tray,
             stop: stop.clone(),
         };
-        loops.push(deliver.run().map(move |ended| (format!("delivering to {name}"), ended)).boxed());
+        loops.push(deliver.run(placed).map(move |ended| (format!("delivering to {name}"), ended)).boxed());
     }
     let tell =
-        Tell { route: config.route, engine, ownership, clock, telemetry, news, sealed, stop: stop.clone() };
+        Tell { route: config.route, engine, ownership, clock, telemetry, news, trays, stop: stop.clone() };
     loops.push(tell.run().map(|ended| ("telling".to_owned(), ended)).boxed());
     while let Some((what, ended)) = loops.next().await {
         ended.with_context(|| format!("alerting: {what} failed"))?;

@@ -6,17 +6,19 @@
 //! nothing and repeats nothing. Several instances may do this at the same time; each sees to what is
 //! its own, and when that changes, whoever comes next finds everything as it was left.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::group::group_of;
-use super::{ENGINE_BACKOFF, Route, SHORTEST_WAIT, tick};
+use super::tray::Tray;
+use super::{ENGINE_BACKOFF, LEASE, Route, SHORTEST_WAIT, tick};
 use crate::clock::Clock;
-use crate::engine::{Engine, Entry, Join, Ownership, Position, Result};
+use crate::engine::{Engine, Entry, Join, Ownership, Position, Result, Room};
 use crate::telemetry::Telemetry;
 
 /// Entries of outboxes that are dealt with in one step.
@@ -36,8 +38,8 @@ pub(super) struct Tell {
     pub telemetry: Arc<Telemetry>,
     /// Rung when there is something in the outbox.
     pub news: Arc<Notify>,
-    /// Rings for each receiver's loop.
-    pub sealed: Vec<Arc<Notify>>,
+    /// Where deliveries go that joining hands out, one for each receiver.
+    pub trays: HashMap<String, Arc<Tray>>,
     pub stop: CancellationToken,
 }
 
@@ -109,7 +111,25 @@ impl Tell {
             })
             .unzip();
         let Route { pace, receivers, .. } = &self.route;
-        if self.engine.join(&joins, *pace, receivers, self.clock.now()).await? > 0 {
+        let now = self.clock.now();
+        let trays = receivers.iter().filter_map(|name| self.trays.get_key_value(name));
+        let mut places: HashMap<&str, OwnedSemaphorePermit> =
+            trays.filter_map(|(name, tray)| Some((name.as_str(), tray.reserve(joins.len())?))).collect();
+        // No more than there is room for with every receiver.
+        let most = match places.len() == receivers.len() {
+            true => places.values().map(OwnedSemaphorePermit::num_permits).min().unwrap_or(0),
+            false => 0,
+        };
+        let room = Room { most, until: now + LEASE };
+        let joined = self.engine.join(&joins, *pace, receivers, room, now).await?;
+        let is_all = joined.deliveries.len() == joined.sealed * receivers.len();
+        for delivery in joined.deliveries {
+            let name = delivery.receiver.clone();
+            if let (Some(tray), Some(places)) = (self.trays.get(&name), places.get_mut(name.as_str())) {
+                tray.put(delivery, places);
+            }
+        }
+        if !is_all {
             self.ring();
         }
         // Settle after joining: a crash in between joins once more, which changes nothing.
@@ -117,10 +137,10 @@ impl Tell {
         Ok(true)
     }
 
-    /// There is something for receivers.
+    /// There is something for receivers to fetch.
     fn ring(&self) {
-        for receiver in &self.sealed {
-            receiver.notify_one();
+        for tray in self.trays.values() {
+            tray.ring();
         }
     }
 

@@ -171,10 +171,11 @@ pub enum News {
     Blind(Interval),
 }
 
-/// An entry of the outbox.
+/// News in the outbox.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// Where it stands; given back when it was dealt with.
+    /// Where it stands; given back when it was dealt with. News that was written in one step may
+    /// stand in one place.
     pub position: Position,
     /// What it says.
     pub news: News,
@@ -214,6 +215,30 @@ pub struct Pace {
     pub wait: Duration,
     /// The least time between two notifications of one group.
     pub interval: Duration,
+}
+
+/// How many deliveries for each receiver the caller of [`AlertStore::join`] can take on, and until when
+/// they are kept from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// How many.
+    pub most: usize,
+    /// Until when.
+    pub until: Timestamp,
+}
+
+impl Room {
+    /// For nothing: deliveries are left to [`AlertStore::lease`].
+    pub const NONE: Room = Room { most: 0, until: Timestamp::ZERO };
+}
+
+/// What came of joining.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Joined {
+    /// How many members were sealed.
+    pub sealed: usize,
+    /// What was handed out.
+    pub deliveries: Vec<Delivery>,
 }
 
 /// One notification for one receiver; fixed when its group was sealed.
@@ -259,8 +284,8 @@ pub struct DeadLetter {
 /// The outbox, groups and deliveries.
 #[async_trait]
 pub trait AlertStore: Send + Sync {
-    /// The oldest entries of these outboxes, at most about `limit`. They stay until
-    /// [`AlertStore::settle`] is called. Each partition has an outbox; that of hearing has the number
+    /// The oldest news of these outboxes, about `limit` of them, and all that stands in the same places.
+    /// It stays until [`AlertStore::settle`] is called. Each partition has an outbox; that of hearing has the number
     /// after the last partition's.
     async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>>;
 
@@ -269,10 +294,18 @@ pub trait AlertStore: Send + Sync {
     /// return that comes before its silence was told takes it back: neither is told.
     ///
     /// A group that is due at once, that nobody waits in and that one member joins alone is sealed
-    /// with that, as by [`AlertStore::seal`]. Answers how many members were.
-    async fn join(&self, joins: &[Join], pace: Pace, receivers: &[String], now: Timestamp) -> Result<usize>;
+    /// with that, as by [`AlertStore::seal`]. Silences among these may be handed out at once, as by
+    /// [`AlertStore::lease`]: for each receiver as many as there is room for, until the time given.
+    async fn join(
+        &self,
+        joins: &[Join],
+        pace: Pace,
+        receivers: &[String],
+        room: Room,
+        now: Timestamp,
+    ) -> Result<Joined>;
 
-    /// Removes entries of the outbox that were dealt with.
+    /// Empties places of the outbox: everything that stood there was dealt with.
     async fn settle(&self, entries: &[Position]) -> Result<()>;
 
     /// Seals groups of these partitions that are due: fixes members and id of their notifications and queues a

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
-use rollcall::engine::{Delivery, Group, Join, News, Pace};
+use rollcall::engine::{Delivery, Group, Join, News, Pace, Room};
 use rollcall::presence::{Cause, Closing, Interval, OfflineRecord, RecordId, Unit};
 
 use crate::ground::Ground;
@@ -46,7 +46,7 @@ impl<G: Ground> World<G> {
     async fn join_at(&self, records: &[&OfflineRecord], pace: Pace, now: Timestamp) -> usize {
         let join = |record: &OfflineRecord| Join { group: group("g"), news: News::Record(record.clone()) };
         let joins: Vec<Join> = records.iter().map(|record| join(record)).collect();
-        self.engine.join(&joins, pace, &["hook".to_owned()], now).await.unwrap()
+        self.engine.join(&joins, pace, &["hook".to_owned()], Room::NONE, now).await.unwrap().sealed
     }
 
     async fn seal(&self, now: Timestamp) -> usize {
@@ -79,6 +79,38 @@ pub async fn promise_06_a_dead_holders_lease_comes_back<G: Ground>(world: World<
     assert_eq!(world.engine.first_lease(&world.partitions(), "hook").await.unwrap(), Some(later));
     let again = other.lease(&world.partitions(), "hook", later, later + MINUTE, 100).await.unwrap();
     assert_eq!(again, [Delivery { attempt: 2, ..first }]);
+}
+
+pub async fn promise_06_what_joining_hands_out_is_leased_with_that<G: Ground>(world: World<G>) {
+    let records = world.units(5).into_iter().map(|unit| offline(&unit, world.at(0)));
+    let join =
+        |record: OfflineRecord| Join { group: group(record.unit.as_str()), news: News::Record(record) };
+    let joins: Vec<Join> = records.map(join).collect();
+    let now = world.at(1000);
+    let receivers = ["hook".to_owned(), "mail".to_owned()];
+    let room = Room { most: 3, until: now + MINUTE };
+    let joined = world.engine.join(&joins, AT_ONCE, &receivers, room, now).await.unwrap();
+    assert_eq!(joined.sealed, 5);
+    for receiver in &receivers {
+        let lease =
+            async |at| world.engine.lease(&world.partitions(), receiver, at, at + MINUTE, 100).await.unwrap();
+        let handed_out = joined.deliveries.iter().filter(|delivery| delivery.receiver == *receiver);
+        let handed_out: Vec<Delivery> = handed_out.cloned().collect();
+        assert!(handed_out.len() <= 3, "there is room for three");
+        let fetched = lease(now).await;
+        assert_eq!(handed_out.len() + fetched.len(), 5, "each is held once");
+        assert_eq!(lease(now).await, []);
+        // What a holder that died was handed comes back as it was.
+        world.engine.delivered(&fetched, now).await.unwrap();
+        let mut again = lease(now + MINUTE).await;
+        let mut lost: Vec<Delivery> =
+            handed_out.into_iter().map(|delivery| Delivery { attempt: 2, ..delivery }).collect();
+        again.sort_by(|a, b| a.id.cmp(&b.id));
+        lost.sort_by(|a, b| a.id.cmp(&b.id));
+        assert_eq!(again, lost);
+        world.engine.delivered(&again, now + MINUTE).await.unwrap();
+        assert_eq!(lease(world.hours(100)).await, []);
+    }
 }
 
 pub async fn promise_07_joining_is_idempotent_also_after_it_was_sent<G: Ground>(world: World<G>) {
@@ -257,7 +289,7 @@ pub async fn a_long_blindness_is_told_at_once_and_by_itself<G: Ground>(world: Wo
     let join = Join { group: group("blind"), news: outbox[0].news.clone() };
     for _ in 0..2 {
         let joins = std::slice::from_ref(&join);
-        world.engine.join(joins, pace, &["hook".to_owned()], world.hours(2)).await.unwrap();
+        world.engine.join(joins, pace, &["hook".to_owned()], Room::NONE, world.hours(2)).await.unwrap();
         world.seal(world.hours(2)).await;
     }
     let told = world.lease(world.hours(2)).await;

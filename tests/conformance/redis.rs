@@ -139,7 +139,7 @@ mod only_redis {
     use super::*;
     use crate::world::World;
     use futures_util::StreamExt;
-    use rollcall::engine::{EngineError, Group, Join, News, Pace};
+    use rollcall::engine::{EngineError, Group, Join, News, Pace, Room};
     use rollcall::presence::Interval;
     use std::time::Duration;
 
@@ -268,14 +268,16 @@ mod only_redis {
         let news = world.outbox().await.remove(0).news;
         let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
         let (now, later) = (world.hours(49), world.hours(50));
-        assert_eq!(
-            world.engine.join(&[Join { group: group.clone(), news }], pace, &[], now).await.unwrap(),
-            1
-        );
+        let joins = [Join { group: group.clone(), news }];
+        let joined = world.engine.join(&joins, pace, &[], Room::NONE, now).await.unwrap();
+        assert_eq!(joined.sealed, 1);
         world.hear(&unit, now).await;
         let news = world.outbox().await.remove(1).news;
         let waits = Pace { wait: Duration::from_secs(60), ..pace };
-        assert_eq!(world.engine.join(&[Join { group, news }], waits, &[], now).await.unwrap(), 0);
+        assert_eq!(
+            world.engine.join(&[Join { group, news }], waits, &[], Room::NONE, now).await.unwrap().sealed,
+            0
+        );
         assert_eq!(world.engine.seal(&world.partitions(), &[], later).await.unwrap(), 1);
         assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
         let kept: Vec<String> = world.ground.0.ask(cmd("KEYS").arg("*:notifications")).await;

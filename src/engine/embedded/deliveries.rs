@@ -15,7 +15,8 @@ use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
 use crate::engine::notification::{Notification, silence};
 use crate::engine::{
-    AlertStore, Backlog, DeadLetter, Delivery, Entry, Join, LARGEST_STEP, Pace, Position, Result,
+    AlertStore, Backlog, DeadLetter, Delivery, Entry, Join, Joined, LARGEST_STEP, Pace, Position, Result,
+    Room,
 };
 
 #[async_trait]
@@ -24,7 +25,14 @@ impl AlertStore for EmbeddedEngine {
         outbox::oldest(self, outboxes, limit).await
     }
 
-    async fn join(&self, joins: &[Join], pace: Pace, receivers: &[String], now: Timestamp) -> Result<usize> {
+    async fn join(
+        &self,
+        joins: &[Join],
+        pace: Pace,
+        receivers: &[String],
+        _: Room,
+        now: Timestamp,
+    ) -> Result<Joined> {
         groups::join(self, joins, pace, receivers, now).await
     }
 

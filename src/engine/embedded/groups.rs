@@ -17,7 +17,7 @@ use super::seal::{seal_group, tidy};
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
 use crate::engine::notification::{MOST_MEMBERS, Member, alone};
-use crate::engine::{Join, LARGEST_STEP, Pace, Result, crc16};
+use crate::engine::{Join, Joined, LARGEST_STEP, Pace, Result, crc16};
 
 /// How many members are sealed in one transaction at the most, and those of the group that exceeds it.
 const MOST_SEALED: usize = 10 * MOST_MEMBERS;
@@ -39,7 +39,7 @@ pub(super) async fn join(
     pace: Pace,
     receivers: &[String],
     now: Timestamp,
-) -> Result<usize> {
+) -> Result<Joined> {
     let partitions = engine.memory.partitions();
     let ready = joins.iter().zip(alone(joins)).map(|(join, is_alone)| {
         let key = join.group.key.clone();
@@ -56,7 +56,7 @@ pub(super) async fn join(
                 sealed += seal_group(database, due_at_once, &receivers, now)?;
             }
         }
-        Ok(sealed)
+        Ok(Joined { sealed, deliveries: Vec::new() })
     };
     engine.writer.write("join", write).await
 }

@@ -16,7 +16,8 @@ use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
 use crate::engine::notification::{Notification, silence};
 use crate::engine::{
-    AlertStore, Backlog, DeadLetter, Delivery, Entry, Join, LARGEST_STEP, Pace, Position, Result,
+    AlertStore, Backlog, DeadLetter, Delivery, Entry, Join, Joined, LARGEST_STEP, Pace, Position, Result,
+    Room,
 };
 
 /// How many deliveries are ended in one script, within a millisecond or two.
@@ -28,8 +29,15 @@ impl AlertStore for RedisEngine {
         outbox::oldest(self, outboxes, limit).await
     }
 
-    async fn join(&self, joins: &[Join], pace: Pace, receivers: &[String], now: Timestamp) -> Result<usize> {
-        groups::join(self, joins, pace, receivers, now).await
+    async fn join(
+        &self,
+        joins: &[Join],
+        pace: Pace,
+        receivers: &[String],
+        room: Room,
+        now: Timestamp,
+    ) -> Result<Joined> {
+        groups::join(self, joins, pace, receivers, room, now).await
     }
 
     async fn settle(&self, entries: &[Position]) -> Result<()> {
@@ -182,7 +190,7 @@ impl RedisEngine {
         script.key(self.keys.of(partition, "lanes", receiver));
         script.key(self.keys.in_partition(partition, "notifications"));
         script.arg(now.as_millis()).arg(until.as_millis()).arg(groups);
-        let flat: Vec<String> = self.topology.run("lease", &script).await?;
+        let flat: Vec<String> = self.topology.tell("lease", &script).await?;
         let mut deliveries = Vec::new();
         for leased in flat.chunks_exact(3) {
             let id = format!("{}.{receiver}", leased[0]);
@@ -280,7 +288,7 @@ impl RedisEngine {
                 }
             }
         }
-        self.topology.run::<u64>("finish", &script).await?;
+        self.topology.tell::<u64>("finish", &script).await?;
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use super::topology::few_at_once;
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
 use crate::engine::notification::{MOST_MEMBERS, Member, OVER, alone};
-use crate::engine::{Join, LARGEST_STEP, Pace, Result};
+use crate::engine::{Delivery, Join, Joined, LARGEST_STEP, News, Pace, Result, Room};
 
 /// How many transitions join, and how many groups are sealed, in one script: within a millisecond, for
 /// nobody else is served meanwhile.
@@ -21,18 +21,29 @@ pub(super) async fn join(
     joins: &[Join],
     pace: Pace,
     receivers: &[String],
+    mut room: Room,
     now: Timestamp,
-) -> Result<usize> {
+) -> Result<Joined> {
     let mut partitions: BTreeMap<u16, Vec<(&Join, bool)>> = BTreeMap::new();
     for (join, is_alone) in joins.iter().zip(alone(joins)) {
         let partition = engine.keys.partition_of_group(&join.group.key);
         partitions.entry(partition).or_default().push((join, is_alone));
     }
-    let steps = partitions.iter().flat_map(|(partition, joins)| {
-        joins.chunks(JOIN_STEP).map(|step| join_step(engine, *partition, step, pace, receivers, now))
-    });
+    let mut steps = Vec::new();
+    for (partition, joins) in &partitions {
+        for step in joins.chunks(JOIN_STEP) {
+            let most = room.most.min(step.len());
+            room.most -= most;
+            steps.push(join_step(engine, *partition, step, pace, receivers, Room { most, ..room }, now));
+        }
+    }
+    let mut all = Joined::default();
     // Steps of one partition run in the order in which they were sent: one connection, one server.
-    Ok(few_at_once(steps.collect()).await?.into_iter().sum())
+    for joined in few_at_once(steps).await? {
+        all.sealed += joined.sealed;
+        all.deliveries.extend(joined.deliveries);
+    }
+    Ok(all)
 }
 
 async fn join_step(
@@ -41,13 +52,14 @@ async fn join_step(
     joins: &[(&Join, bool)],
     pace: Pace,
     receivers: &[String],
+    room: Room,
     now: Timestamp,
-) -> Result<usize> {
+) -> Result<Joined> {
     let mut script = engine.scripts.join.prepare_invoke();
     sealing_keys(engine, &mut script, partition, receivers);
     script.arg(now.as_millis()).arg(now.to_string());
     script.arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64);
-    script.arg(receivers.len()).arg(joins.len());
+    script.arg(receivers.len()).arg(room.most).arg(room.until.as_millis()).arg(joins.len());
     let members = joins.iter().map(|(join, _)| Member::new(&join.news)).collect::<Result<Vec<Member>>>()?;
     for (join, _) in joins {
         let key = &join.group.key;
@@ -61,7 +73,25 @@ async fn join_step(
         script.arg(member.id).arg(member.form);
         script.arg(member.detected_at.as_millis()).arg(member.json);
     }
-    engine.topology.run("join", &script).await
+    let (sealed, handed_out): (usize, Vec<(usize, usize, String)>) =
+        engine.topology.tell("join", &script).await?;
+    let deliveries = handed_out.into_iter().map(|(receiver, place, notification)| {
+        let (receiver, (join, _)) = (&receivers[receiver - 1], joins[place - 1]);
+        first_attempt(join, format!("{notification}.{receiver}"), receiver, now)
+    });
+    Ok(Joined { sealed, deliveries: deliveries.collect() })
+}
+
+/// The delivery of a notification that says nothing but this.
+fn first_attempt(join: &Join, id: String, receiver: &str, sealed_at: Timestamp) -> Delivery {
+    let (mut offline, mut online, mut blind) = (Vec::new(), Vec::new(), Vec::new());
+    match &join.news {
+        News::Record(record) if record.back_at.is_none() => offline.push(record.clone()),
+        News::Record(record) => online.push(record.clone()),
+        News::Blind(interval) => blind.push(*interval),
+    }
+    let group = join.group.clone();
+    Delivery { id, receiver: receiver.to_owned(), group, sealed_at, offline, online, blind, attempt: 1 }
 }
 
 /// Seals what is due in these partitions, up to a step of groups in each.
@@ -99,7 +129,7 @@ async fn seal_step(
     for group in groups {
         script.key(engine.keys.of(partition, "waiting", group)).arg(group);
     }
-    engine.topology.run("seal", &script).await
+    engine.topology.tell("seal", &script).await
 }
 
 /// The keys that `join.lua` and `seal.lua` begin with.

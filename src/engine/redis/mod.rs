@@ -38,6 +38,7 @@ mod queries;
 mod roster;
 mod scripts;
 mod topology;
+mod turns;
 mod units;
 
 pub use arrival::RedisArrival;

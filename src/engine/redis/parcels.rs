@@ -7,7 +7,6 @@ use std::collections::{BTreeSet, HashMap};
 
 use async_trait::async_trait;
 use redis::pipe;
-use redis::streams::StreamRangeReply;
 
 use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
@@ -94,9 +93,9 @@ impl RedisEngine {
     async fn pack_news(&self, number: u16, parcels: &mut Vec<Parcel>) -> Result<()> {
         let mut pipe = pipe();
         pipe.xrange_all(self.keys.outbox(number));
-        let (entries,): (StreamRangeReply,) = self.topology.send("pack_news", &pipe).await?;
-        for entry in &entries.ids {
-            parcels.push(Parcel::News(outbox::news(entry)?));
+        let (entries,): (Vec<outbox::Stored>,) = self.topology.send("pack_news", &pipe).await?;
+        for (_, fields) in &entries {
+            parcels.extend(outbox::news(fields)?.into_iter().map(Parcel::News));
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use redis::{
 use tokio::time::Instant;
 
 use super::Config;
+use super::turns::Turns;
 use crate::engine::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
@@ -30,6 +31,7 @@ pub struct Topology {
     client: Client,
     connection: ConnectionManager,
     address: String,
+    turns: Turns,
     telemetry: Arc<Telemetry>,
 }
 
@@ -40,7 +42,7 @@ impl Topology {
         let client = client(config).map_err(|error| classify(&address, &error))?;
         let connection = ConnectionManager::new_lazy_with_config(client.clone(), manager())
             .map_err(|error| classify(&address, &error))?;
-        Ok(Topology { client, connection, address, telemetry })
+        Ok(Topology { client, connection, address, turns: Turns::new(), telemetry })
     }
 
     /// The server, for people: without user and password.
@@ -88,6 +90,26 @@ impl Topology {
         self.judge(name, began, answer)
     }
 
+    /// Runs a script that changes many units, when its turn has come.
+    pub async fn change<T: FromRedisValue>(
+        &self,
+        name: &'static str,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T> {
+        let _turn = self.turns.change().await;
+        self.run(name, script).await
+    }
+
+    /// Runs a script that has to do with telling, when its turn has come.
+    pub async fn tell<T: FromRedisValue>(
+        &self,
+        name: &'static str,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<T> {
+        let _turn = self.turns.tell().await;
+        self.run(name, script).await
+    }
+
     fn judge<T>(&self, name: &'static str, began: Instant, answer: RedisResult<T>) -> Result<T> {
         self.telemetry.engine_command(name, began.elapsed());
         match answer {
@@ -104,9 +126,7 @@ impl Topology {
     }
 }
 
-/// Awaits steps in order, few of them under way at once. A server works off whatever one client has
-/// sent before it turns to the next one, so a hundred scripts that are sent together keep everybody
-/// else waiting for as long as all of them take.
+/// Awaits steps in order, few of them under way at once: see [`super::turns`].
 pub async fn few_at_once<T>(steps: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
     stream::iter(steps).buffered(UNDER_WAY).try_collect().await
 }

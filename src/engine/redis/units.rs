@@ -200,11 +200,14 @@ impl RedisEngine {
             rows.push(arguments(seen, change)?);
         }
         for column in 0..COLUMNS {
-            for row in &rows {
+            let is_one = column > 0 && rows.iter().all(|row| row[column] == rows[0][column]);
+            let values = if is_one { &rows[..1] } else { &rows[..] };
+            script.arg(values.len());
+            for row in values {
                 script.arg(&row[column]);
             }
         }
-        let answers: Vec<u8> = self.topology.run("apply", &script).await?;
+        let answers: Vec<u8> = self.topology.change("apply", &script).await?;
         Ok(places.iter().copied().zip(answers.into_iter().map(|answer| answer == 1)).collect())
     }
 }

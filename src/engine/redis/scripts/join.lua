@@ -12,8 +12,9 @@
 -- A silence that is over and was detected once more (its unit was allowed more for a while) is
 -- news: it is a member of its own.
 --
--- Who is alone in a group that is due at once does not wait in it: the group is sealed here. So a
--- hundred thousand units are told one by one in a third of the time.
+-- Who is alone in a group that is due at once does not wait in it: the group is sealed here, and the
+-- caller is handed the notification with that, if it has room. So a hundred thousand units are told
+-- one by one in a quarter of the time.
 --
 -- KEYS[1] groups         zset  group -> when it is due (ms)
 -- KEYS[2] over           zset  "<group>\n<member>" -> since when it is over (ms)
@@ -27,7 +28,8 @@
 -- then for each transition the members of its group that wait: zset  member -> when it joined (ms)
 --
 -- ARGV[1] now (ms), ARGV[2] now (RFC 3339), ARGV[3] wait (ms), ARGV[4] interval (ms), ARGV[5] R,
--- ARGV[6] number of transitions N, N group keys, N times "<group>\n<member>", then 6 for each:
+-- ARGV[6] how many silences the caller has room for, ARGV[7] until when they are kept from others (ms),
+-- ARGV[8] number of transitions N, N group keys, N times "<group>\n<member>", then 6 for each:
 --  1 group (JSON)
 --  2 "alone" if nothing else that joins with it is of its group
 --  3 member
@@ -35,18 +37,19 @@
 --  5 when it was detected (ms), 0 for an interval
 --  6 record or interval (JSON)
 --
--- Returns the number of members that were sealed.
+-- Returns the number of members that were sealed, and what was handed out, in a flat list: number of
+-- the receiver, number of the transition, id.
 local now, wait, interval, receivers = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local count = tonumber(ARGV[6])
-local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, 7, 6 + count))
-local distances = redis.call('HMGET', KEYS[4], unpack(ARGV, 7, 6 + count))
-local values = redis.call('HMGET', KEYS[3], unpack(ARGV, 7 + count, 6 + 2 * count))
+local room, count = tonumber(ARGV[6]), tonumber(ARGV[8])
+local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, 9, 8 + count))
+local distances = redis.call('HMGET', KEYS[4], unpack(ARGV, 9, 8 + count))
+local values = redis.call('HMGET', KEYS[3], unpack(ARGV, 9 + count, 8 + 2 * count))
 -- What became of members in this step, and when groups that were empty are due.
 local held, soon = {}, {}
 local sealed = 0
 for i = 1, count do
-  local waiting, group, name = KEYS[7 + 2 * receivers + i], ARGV[6 + i], ARGV[6 + count + i]
-  local a = 6 + 2 * count + 6 * (i - 1)
+  local waiting, group, name = KEYS[7 + 2 * receivers + i], ARGV[8 + i], ARGV[8 + count + i]
+  local a = 8 + 2 * count + 6 * (i - 1)
   local member, form, detected, body = ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]
   local letter, before = string.match(held[name] or values[i] or '', '^(%a)(%d*)')
   if letter == 'x' and tonumber(before) < tonumber(detected) then
@@ -81,7 +84,11 @@ for i = 1, count do
       end
     end
     if ARGV[a + 2] == 'alone' and at <= now and not due[i] then
-      tell(group, ARGV[a + 1], { { member, next_letter, body, detected } }, ARGV[1], ARGV[2], receivers)
+      local place = tell(group, ARGV[a + 1], { { member, next_letter, body, detected } }, ARGV[1], ARGV[2], receivers)
+      if place and next_letter == 'o' and form == 'offline' and room > 0 then
+        told.for_caller[place] = i
+        room = room - 1
+      end
       sealed = sealed + 1
     else
       held[name] = next_letter .. detected .. ' ' .. body
@@ -106,5 +113,4 @@ if #times > 0 then
   redis.call('ZADD', KEYS[1], 'NX', unpack(times))
   redis.call('HSET', KEYS[5], unpack(labels))
 end
-write_told(ARGV[1], receivers)
-return sealed
+return { sealed, write_told(ARGV[1], receivers, ARGV[7]) }

@@ -1,0 +1,85 @@
+//! Whose script runs next, when there is more to do than the server can do at once.
+//!
+//! A server works off whatever one client has sent before it turns to the next one, so a hundred
+//! scripts that are sent together keep everybody else waiting for as long as all of them take. Few
+//! are sent at a time; while one runs, the next is there.
+//!
+//! What writes records goes first: that a unit is silent is on record within a second, also if a
+//! hundred thousand are, and telling follows. It is held up, but not for good: under a load of
+//! changes that does not end it goes on slowly.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+
+/// How many scripts that change units are under way.
+const CHANGING: usize = 3;
+/// How many scripts that tell are under way.
+const TELLING: usize = 2;
+/// How long a script that tells is held up at the most.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The turns of one instance at its server.
+pub struct Turns {
+    changing: Semaphore,
+    telling: Semaphore,
+    /// Changes that wait or are under way.
+    changes: AtomicUsize,
+    all_changed: Notify,
+}
+
+/// A turn; it ends when this is dropped.
+pub struct Turn<'a> {
+    _permit: SemaphorePermit<'a>,
+    _change: Option<Changing<'a>>,
+}
+
+struct Changing<'a>(&'a Turns);
+
+impl Turns {
+    pub fn new() -> Turns {
+        Turns {
+            changing: Semaphore::new(CHANGING),
+            telling: Semaphore::new(TELLING),
+            changes: AtomicUsize::new(0),
+            all_changed: Notify::new(),
+        }
+    }
+
+    /// Waits for a turn to change units. They come in the order in which they were asked for.
+    pub async fn change(&self) -> Turn<'_> {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        let change = Changing(self);
+        Turn { _permit: permit(&self.changing).await, _change: Some(change) }
+    }
+
+    /// Waits for a turn to tell.
+    pub async fn tell(&self) -> Turn<'_> {
+        let permit = permit(&self.telling).await;
+        let all_changed = async {
+            loop {
+                let mut changed = std::pin::pin!(self.all_changed.notified());
+                changed.as_mut().enable();
+                if self.changes.load(Ordering::Relaxed) == 0 {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        let _ = tokio::time::timeout(PATIENCE, all_changed).await;
+        Turn { _permit: permit, _change: None }
+    }
+}
+
+async fn permit(semaphore: &Semaphore) -> SemaphorePermit<'_> {
+    semaphore.acquire().await.expect("it is never closed")
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        if self.0.changes.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.all_changed.notify_waiters();
+        }
+    }
+}

@@ -1,11 +1,9 @@
 //! A tenth of a large fleet comes due at one instant: how long until everything is written, until
 //! everybody is told one by one, and what other clients of Redis notice of it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-use redis::aio::MultiplexedConnection;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 
 use rollcall::clock::Clock;
 
@@ -74,7 +72,7 @@ async fn storm(
     sink.forget();
     let before = records::count(&mut client).await?;
     tokio::time::sleep(instant.since(clock.now())).await;
-    let probe = Probe::start(world.client().await?);
+    let probe = Probe::start(world.redis()?);
     let (_, took) = records::wait_for(&mut client, clock, instant, before, due, PATIENCE).await?;
     report.add(format!("{title}: records and outbox durable"), took.as_secs_f64(), "s", Goal::AtMost(1.0));
     // Not to get there is a figure too: it shows as patience that has run out.
@@ -94,23 +92,26 @@ async fn storm(
     Ok(())
 }
 
-/// Another client of the same Redis.
+/// Another client of the same Redis, on a thread of its own: what it measures is the server, not how
+/// busy this process is with being told.
 pub struct Probe {
-    end: oneshot::Sender<()>,
-    running: JoinHandle<anyhow::Result<Vec<f64>>>,
+    end: Arc<AtomicBool>,
+    running: std::thread::JoinHandle<anyhow::Result<Vec<f64>>>,
 }
 
 impl Probe {
     /// Begins to write, about a thousand times a second.
-    pub fn start(mut client: MultiplexedConnection) -> Probe {
-        let (end, mut ended) = oneshot::channel();
-        let running = tokio::spawn(async move {
+    pub fn start(client: redis::Client) -> Probe {
+        let end = Arc::new(AtomicBool::new(false));
+        let ended = end.clone();
+        let running = std::thread::spawn(move || {
+            let mut connection = client.get_connection()?;
             let mut latencies = Vec::new();
-            while ended.try_recv().is_err() {
+            while !ended.load(Ordering::Relaxed) {
                 let began = Instant::now();
-                redis::cmd("SET").arg("other").arg("value").exec_async(&mut client).await?;
+                redis::cmd("SET").arg("other").arg("value").exec(&mut connection)?;
                 latencies.push(began.elapsed().as_secs_f64() * 1000.0);
-                tokio::time::sleep(Duration::from_millis(1)).await;
+                std::thread::park_timeout(Duration::from_millis(1));
             }
             Ok(latencies)
         });
@@ -119,7 +120,8 @@ impl Probe {
 
     /// Ends it and answers how long each write took, in ms.
     pub async fn finish(self) -> anyhow::Result<Vec<f64>> {
-        let _ = self.end.send(());
-        self.running.await?
+        self.end.store(true, Ordering::Relaxed);
+        let running = tokio::task::spawn_blocking(move || self.running.join());
+        running.await?.map_err(|_| anyhow::anyhow!("the other client broke down"))?
     }
 }

@@ -148,15 +148,15 @@ async fn fill(engine: Arc<dyn Engine>) {
     let news: Vec<News> = entries.iter().map(|entry| entry.news.clone()).collect();
     let receivers = receivers();
     let now = hours(61);
-    engine.join(&joins(&news[..4], &group("detector")), PACE, &receivers, Room::NONE, now).await.unwrap();
+    engine.join(&joins(&news[..4], &group("detector")), PACE, &receivers, &Room::NONE, now).await.unwrap();
     engine.seal(&partitions, &receivers, now + 2 * MINUTE).await.unwrap();
     let later = now + 3 * MINUTE;
     let leased = engine.lease(&partitions, "hook", later, later + MINUTE, 10).await.unwrap();
     engine.bury(&leased[0], "410 Gone", later).await.unwrap();
     let leased = engine.lease(&partitions, "mail", later, later + MINUTE, 10).await.unwrap();
     engine.postpone(&leased[0], hours(62)).await.unwrap();
-    engine.join(&joins(&news[4..5], &group("detector")), PACE, &receivers, Room::NONE, later).await.unwrap();
-    engine.join(&joins(&news[5..6], &group("other")), PACE, &receivers, Room::NONE, later).await.unwrap();
+    engine.join(&joins(&news[4..5], &group("detector")), PACE, &receivers, &Room::NONE, later).await.unwrap();
+    engine.join(&joins(&news[5..6], &group("other")), PACE, &receivers, &Room::NONE, later).await.unwrap();
     let done: Vec<_> = entries[..6].iter().map(|entry| entry.position.clone()).collect();
     engine.settle(&done).await.unwrap();
 }
@@ -265,7 +265,7 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
     let mut back = open.into_iter().find(|record| record.unit.as_str() == "unit-001").unwrap();
     (back.back_at, back.closed_by) = (Some(hours(65)), Some(Closing::Return));
     let back = joins(&[News::Record(back)], &group("detector"));
-    engine.join(&back, PACE, &receivers, Room::NONE, hours(65)).await.unwrap();
+    engine.join(&back, PACE, &receivers, &Room::NONE, hours(65)).await.unwrap();
     while engine.seal(&partitions, &receivers, now).await.unwrap() > 0 {}
     for receiver in receivers {
         // Of one group one after the other.

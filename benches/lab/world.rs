@@ -37,9 +37,14 @@ impl World {
         Ok(World { redis, broker, started: 0, dir })
     }
 
+    /// Redis, as any other client finds it.
+    pub fn redis(&self) -> anyhow::Result<redis::Client> {
+        Ok(redis::Client::open(format!("redis://127.0.0.1:{}/?protocol=resp3", self.redis.port()))?)
+    }
+
     /// A connection to Redis, as any other client would have.
     pub async fn client(&self) -> anyhow::Result<MultiplexedConnection> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}/?protocol=resp3", self.redis.port()))?;
+        let client = self.redis()?;
         let patience = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
         Ok(client.get_multiplexed_async_connection_with_config(&patience).await?)
     }

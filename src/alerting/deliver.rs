@@ -36,7 +36,7 @@ use crate::telemetry::{Outcome, Telemetry};
 const PROLONG: Duration = Duration::from_secs(4);
 /// How many deliveries are held for each attempt that may be under way. In a storm the engine takes
 /// its time with each answer, and meanwhile there has to be something to do.
-pub(super) const AHEAD: usize = 16;
+pub(super) const AHEAD: usize = 32;
 /// How long attempts that are under way may go on after the stop. What is cut off is attempted
 /// again when its lease has run out.
 const LAST_WORDS: Duration = Duration::from_secs(5);

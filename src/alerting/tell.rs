@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::group::group_of;
-use super::tray::Tray;
+use super::tray::{Tray, len, room};
 use super::{ENGINE_BACKOFF, LEASE, Route, SHORTEST_WAIT, tick};
 use crate::clock::Clock;
 use crate::engine::{Engine, Entry, Join, Ownership, Position, Result, Room};
@@ -110,31 +110,38 @@ impl Tell {
                 (position, Join { group: group_of(&news, &self.route.group_by), news })
             })
             .unzip();
-        let Route { pace, receivers, .. } = &self.route;
-        let now = self.clock.now();
-        let trays = receivers.iter().filter_map(|name| self.trays.get_key_value(name));
-        let mut places: HashMap<&str, OwnedSemaphorePermit> =
-            trays.filter_map(|(name, tray)| Some((name.as_str(), tray.reserve(joins.len())?))).collect();
-        // No more than there is room for with every receiver.
-        let most = match places.len() == receivers.len() {
-            true => places.values().map(OwnedSemaphorePermit::num_permits).min().unwrap_or(0),
-            false => 0,
-        };
-        let room = Room { most, until: now + LEASE };
-        let joined = self.engine.join(&joins, *pace, receivers, room, now).await?;
-        let is_all = joined.deliveries.len() == joined.sealed * receivers.len();
-        for delivery in joined.deliveries {
-            let name = delivery.receiver.clone();
-            if let (Some(tray), Some(places)) = (self.trays.get(&name), places.get_mut(name.as_str())) {
-                tray.put(delivery, places);
-            }
-        }
-        if !is_all {
-            self.ring();
+        let mut rest = &joins[..];
+        while !rest.is_empty() {
+            rest = self.join_some(rest).await?;
         }
         // Settle after joining: a crash in between joins once more, which changes nothing.
         self.engine.settle(&positions).await?;
         Ok(true)
+    }
+
+    /// Lets the first of these join: if they may be told at once, as many as a receiver has room for,
+    /// lest they are written down for it and read again. Answers with the others.
+    async fn join_some<'a>(&self, joins: &'a [Join]) -> Result<&'a [Join]> {
+        let Route { pace, receivers, .. } = &self.route;
+        let trays: Vec<Arc<Tray>> =
+            receivers.iter().filter_map(|name| self.trays.get(name).cloned()).collect();
+        let mut places = room(&trays, if pace.wait.is_zero() { joins.len() } else { 0 }).await;
+        let most: Vec<usize> = places.iter().map(len).collect();
+        let fitting = most.iter().copied().max().filter(|fitting| *fitting > 0);
+        let (joins, rest) = joins.split_at(fitting.unwrap_or(joins.len()));
+        let now = self.clock.now();
+        let room = Room { most, until: now + LEASE };
+        let joined = self.engine.join(joins, *pace, receivers, &room, now).await?;
+        if joined.deliveries.len() < joined.sealed * receivers.len() {
+            self.ring();
+        }
+        for delivery in joined.deliveries {
+            let at = receivers.iter().position(|name| *name == delivery.receiver);
+            if let Some((tray, Some(places))) = at.map(|at| (&trays[at], places[at].as_mut())) {
+                tray.put(delivery, places);
+            }
+        }
+        Ok(rest)
     }
 
     /// There is something for receivers to fetch.

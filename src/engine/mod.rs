@@ -217,19 +217,19 @@ pub struct Pace {
     pub interval: Duration,
 }
 
-/// How many deliveries for each receiver the caller of [`AlertStore::join`] can take on, and until when
-/// they are kept from others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How many deliveries the caller of [`AlertStore::join`] can take on, and until when they are kept from
+/// others.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// How many.
-    pub most: usize,
+    /// How many for each receiver, in their order; none for those that are missing.
+    pub most: Vec<usize>,
     /// Until when.
     pub until: Timestamp,
 }
 
 impl Room {
     /// For nothing: deliveries are left to [`AlertStore::lease`].
-    pub const NONE: Room = Room { most: 0, until: Timestamp::ZERO };
+    pub const NONE: Room = Room { most: Vec::new(), until: Timestamp::ZERO };
 }
 
 /// What came of joining.
@@ -295,13 +295,13 @@ pub trait AlertStore: Send + Sync {
     ///
     /// A group that is due at once, that nobody waits in and that one member joins alone is sealed
     /// with that, as by [`AlertStore::seal`]. Silences among these may be handed out at once, as by
-    /// [`AlertStore::lease`]: for each receiver as many as there is room for, until the time given.
+    /// [`AlertStore::lease`]: for each receiver as many as there is room for.
     async fn join(
         &self,
         joins: &[Join],
         pace: Pace,
         receivers: &[String],
-        room: Room,
+        room: &Room,
         now: Timestamp,
     ) -> Result<Joined>;
 

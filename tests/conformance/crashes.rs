@@ -39,7 +39,7 @@ impl<G: Ground> World<G> {
         let group = Group { key: "g".into(), labels: Default::default() };
         let join = |entry: &Entry| Join { group: group.clone(), news: entry.news.clone() };
         let joins: Vec<Join> = entries.iter().map(join).collect();
-        self.engine.join(&joins, AT_ONCE, &["hook".to_owned()], Room::NONE, now).await.unwrap();
+        self.engine.join(&joins, AT_ONCE, &["hook".to_owned()], &Room::NONE, now).await.unwrap();
     }
 }
 
@@ -193,7 +193,7 @@ pub async fn promise_07_crashes_between_the_steps_of_telling_change_no_id<G: Gro
         news: News::Record(record.clone()),
     };
     let again: Vec<Join> = records.iter().map(again).collect();
-    world.engine.join(&again, AT_ONCE, &hook, Room::NONE, world.hours(50)).await.unwrap();
+    world.engine.join(&again, AT_ONCE, &hook, &Room::NONE, world.hours(50)).await.unwrap();
     assert_eq!(world.engine.seal(&world.partitions(), &hook, world.hours(50)).await.unwrap(), 0);
 }
 

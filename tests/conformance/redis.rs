@@ -269,13 +269,13 @@ mod only_redis {
         let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
         let (now, later) = (world.hours(49), world.hours(50));
         let joins = [Join { group: group.clone(), news }];
-        let joined = world.engine.join(&joins, pace, &[], Room::NONE, now).await.unwrap();
+        let joined = world.engine.join(&joins, pace, &[], &Room::NONE, now).await.unwrap();
         assert_eq!(joined.sealed, 1);
         world.hear(&unit, now).await;
         let news = world.outbox().await.remove(1).news;
         let waits = Pace { wait: Duration::from_secs(60), ..pace };
         assert_eq!(
-            world.engine.join(&[Join { group, news }], waits, &[], Room::NONE, now).await.unwrap().sealed,
+            world.engine.join(&[Join { group, news }], waits, &[], &Room::NONE, now).await.unwrap().sealed,
             0
         );
         assert_eq!(world.engine.seal(&world.partitions(), &[], later).await.unwrap(), 1);

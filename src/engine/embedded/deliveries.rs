@@ -30,7 +30,7 @@ impl AlertStore for EmbeddedEngine {
         joins: &[Join],
         pace: Pace,
         receivers: &[String],
-        _: Room,
+        _: &Room,
         now: Timestamp,
     ) -> Result<Joined> {
         groups::join(self, joins, pace, receivers, now).await

@@ -34,7 +34,7 @@ impl AlertStore for RedisEngine {
         joins: &[Join],
         pace: Pace,
         receivers: &[String],
-        room: Room,
+        room: &Room,
         now: Timestamp,
     ) -> Result<Joined> {
         groups::join(self, joins, pace, receivers, room, now).await
@@ -288,7 +288,7 @@ impl RedisEngine {
                 }
             }
         }
-        self.topology.tell::<u64>("finish", &script).await?;
+        self.topology.run::<u64>("finish", &script).await?;
         Ok(())
     }
 }

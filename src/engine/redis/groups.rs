@@ -21,7 +21,7 @@ pub(super) async fn join(
     joins: &[Join],
     pace: Pace,
     receivers: &[String],
-    mut room: Room,
+    room: &Room,
     now: Timestamp,
 ) -> Result<Joined> {
     let mut partitions: BTreeMap<u16, Vec<(&Join, bool)>> = BTreeMap::new();
@@ -29,12 +29,14 @@ pub(super) async fn join(
         let partition = engine.keys.partition_of_group(&join.group.key);
         partitions.entry(partition).or_default().push((join, is_alone));
     }
+    let mut free: Vec<usize> = (0..receivers.len()).map(|r| room.most.get(r).copied().unwrap_or(0)).collect();
     let mut steps = Vec::new();
     for (partition, joins) in &partitions {
         for step in joins.chunks(JOIN_STEP) {
-            let most = room.most.min(step.len());
-            room.most -= most;
-            steps.push(join_step(engine, *partition, step, pace, receivers, Room { most, ..room }, now));
+            let most: Vec<usize> = free.iter().map(|free| step.len().min(*free)).collect();
+            free.iter_mut().zip(&most).for_each(|(free, most)| *free -= most);
+            let room = Room { most, until: room.until };
+            steps.push(join_step(engine, *partition, step, pace, receivers, room, now));
         }
     }
     let mut all = Joined::default();
@@ -59,7 +61,7 @@ async fn join_step(
     sealing_keys(engine, &mut script, partition, receivers);
     script.arg(now.as_millis()).arg(now.to_string());
     script.arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64);
-    script.arg(receivers.len()).arg(room.most).arg(room.until.as_millis()).arg(joins.len());
+    script.arg(receivers.len()).arg(joins.len()).arg(room.until.as_millis()).arg(room.most);
     let members = joins.iter().map(|(join, _)| Member::new(&join.news)).collect::<Result<Vec<Member>>>()?;
     for (join, _) in joins {
         let key = &join.group.key;

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 /// How many scripts that change units are under way.
-const CHANGING: usize = 3;
+const CHANGING: usize = 2;
 /// How many scripts that tell are under way.
 const TELLING: usize = 2;
 /// How long a script that tells is held up at the most.
@@ -81,5 +81,39 @@ impl Drop for Changing<'_> {
         if self.0.changes.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.all_changed.notify_waiters();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_tells_waits_for_what_changes_units_but_not_for_good() {
+        let turns = Turns::new();
+        let change = turns.change().await;
+        assert!(turns.tell().now_or_never().is_none());
+        drop(turns.tell().await);
+        drop(change);
+        assert!(turns.tell().now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn few_scripts_are_under_way() {
+        let turns = Turns::new();
+        let mut held: Vec<Turn> = Vec::new();
+        for _ in 0..CHANGING {
+            held.extend(turns.change().now_or_never());
+        }
+        assert_eq!(held.len(), CHANGING);
+        assert!(turns.change().now_or_never().is_none());
+        held.pop();
+        held.extend(turns.change().now_or_never());
+        assert_eq!(held.len(), CHANGING);
+        // Who gave up waiting for a turn holds up nobody.
+        held.clear();
+        assert!(turns.tell().now_or_never().is_some());
     }
 }

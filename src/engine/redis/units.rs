@@ -20,6 +20,7 @@ use futures_util::future::try_join_all;
 use redis::{Cmd, Pipeline, Value, pipe};
 
 use super::RedisEngine;
+use super::topology::few_at_once;
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
 use crate::engine::{EngineError, LARGEST_STEP, Refresh, Result, UnitStore, encoding};
@@ -57,7 +58,7 @@ impl UnitStore for RedisEngine {
             places.chunks(APPLY_STEP).map(|step| self.apply_step(partition(&step[0]), step, changes))
         });
         let mut applied = vec![false; changes.len()];
-        for (place, answer) in try_join_all(steps).await?.into_iter().flatten() {
+        for (place, answer) in few_at_once(steps.collect()).await?.into_iter().flatten() {
             applied[place] = answer;
         }
         Ok(applied)

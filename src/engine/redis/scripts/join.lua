@@ -28,8 +28,8 @@
 -- then for each transition the members of its group that wait: zset  member -> when it joined (ms)
 --
 -- ARGV[1] now (ms), ARGV[2] now (RFC 3339), ARGV[3] wait (ms), ARGV[4] interval (ms), ARGV[5] R,
--- ARGV[6] how many silences the caller has room for, ARGV[7] until when they are kept from others (ms),
--- ARGV[8] number of transitions N, N group keys, N times "<group>\n<member>", then 6 for each:
+-- ARGV[6] number of transitions N, ARGV[7] until when what is handed out is kept from others (ms), for
+-- each receiver how many deliveries the caller has room for, then N group keys, N times "<group>\n<member>", then 6 for each:
 --  1 group (JSON)
 --  2 "alone" if nothing else that joins with it is of its group
 --  3 member
@@ -40,23 +40,30 @@
 -- Returns the number of members that were sealed, and what was handed out, in a flat list: number of
 -- the receiver, number of the transition, id.
 local now, wait, interval, receivers = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local room, count = tonumber(ARGV[6]), tonumber(ARGV[8])
-local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, 9, 8 + count))
-local distances = redis.call('HMGET', KEYS[4], unpack(ARGV, 9, 8 + count))
-local values = redis.call('HMGET', KEYS[3], unpack(ARGV, 9 + count, 8 + 2 * count))
+local count, head = tonumber(ARGV[6]), 7 + receivers
+local room = {}
+for r = 1, receivers do
+  room[r] = tonumber(ARGV[7 + r])
+end
+local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, head + 1, head + count))
+local distances = redis.call('HMGET', KEYS[4], unpack(ARGV, head + 1, head + count))
+local values = redis.call('HMGET', KEYS[3], unpack(ARGV, head + 1 + count, head + 2 * count))
 -- What became of members in this step, and when groups that were empty are due.
 local held, soon = {}, {}
 local sealed = 0
 for i = 1, count do
-  local waiting, group, name = KEYS[7 + 2 * receivers + i], ARGV[8 + i], ARGV[8 + count + i]
-  local a = 8 + 2 * count + 6 * (i - 1)
+  local waiting, group, name = KEYS[7 + 2 * receivers + i], ARGV[head + i], ARGV[head + count + i]
+  local a = head + 2 * count + 6 * (i - 1)
   local member, form, detected, body = ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]
-  local letter, before = string.match(held[name] or values[i] or '', '^(%a)(%d*)')
-  if letter == 'x' and tonumber(before) < tonumber(detected) then
-    member, name = member .. ' ' .. detected, name .. ' ' .. detected
-    letter = string.match(held[name] or redis.call('HGET', KEYS[3], name) or '', '^%a')
+  local known, letter = held[name] or values[i], ''
+  if known then
+    local before
+    letter, before = string.match(known, '^(%a)(%d*)')
+    if letter == 'x' and tonumber(before) < tonumber(detected) then
+      member, name = member .. ' ' .. detected, name .. ' ' .. detected
+      letter = string.match(held[name] or redis.call('HGET', KEYS[3], name) or '', '^%a') or ''
+    end
   end
-  letter = letter or ''
   local is_end = form == 'online' or form == 'removed'
   local next_letter = nil
   if letter == '' and not is_end then
@@ -84,10 +91,18 @@ for i = 1, count do
       end
     end
     if ARGV[a + 2] == 'alone' and at <= now and not due[i] then
-      local place = tell(group, ARGV[a + 1], { { member, next_letter, body, detected } }, ARGV[1], ARGV[2], receivers)
-      if place and next_letter == 'o' and form == 'offline' and room > 0 then
+      local offline, online, blind = '', '', ''
+      if form == 'offline' then
+        offline = body
+      elseif form == 'online' then
+        online = body
+      else
+        blind, next_letter = body, 'b'
+      end
+      local digest = note(name, member, next_letter, detected, ARGV[1])
+      local place = tell(group, ARGV[a + 1], digest, offline, online, blind, ARGV[1], ARGV[2], receivers)
+      if place and form == 'offline' then
         told.for_caller[place] = i
-        room = room - 1
       end
       sealed = sealed + 1
     else
@@ -113,4 +128,4 @@ if #times > 0 then
   redis.call('ZADD', KEYS[1], 'NX', unpack(times))
   redis.call('HSET', KEYS[5], unpack(labels))
 end
-return { sealed, write_told(ARGV[1], receivers, ARGV[7]) }
+return { sealed, write_told(ARGV[1], receivers, room, ARGV[7]) }

@@ -25,20 +25,33 @@ for i = 1, #due do
   if due[i] and tonumber(due[i]) <= now and sealed < most then
     local members = redis.call('ZRANGE', waiting, 0, most - 1)
     if #members > 0 then
-      local names, news = {}, {}
+      local names = {}
       for place, member in ipairs(members) do
         names[place] = group .. '\n' .. member
       end
       local values = redis.call('HMGET', KEYS[3], unpack(names))
+      local news = {}
       for place, member in ipairs(members) do
         local letter, detected, body = string.match(values[place] or '', '^(%a)(%d*) (.*)$')
         if letter then
-          news[#news + 1] = { member, letter, body, detected }
+          news[#news + 1] = { member, letter, body, detected, names[place] }
         end
       end
       redis.call('ZREM', waiting, unpack(members))
       if #news > 0 and labels[i] then
-        tell(group, labels[i], news, ARGV[1], ARGV[2], receivers)
+        table.sort(news, function(a, b) return a[1] < b[1] end)
+        local offline, online, blind, digest = {}, {}, {}, {}
+        for _, one in ipairs(news) do
+          local member, letter, body, detected, name = unpack(one)
+          local list = letter == 'o' and offline or online
+          if string.sub(member, 1, 6) == 'blind ' then
+            list, letter = blind, 'b'
+          end
+          list[#list + 1] = body
+          digest[#digest + 1] = note(name, member, letter, detected, ARGV[1])
+        end
+        tell(group, labels[i], table.concat(digest, '\n'), table.concat(offline, ','), table.concat(online, ','),
+          table.concat(blind, ','), ARGV[1], ARGV[2], receivers)
       end
     end
     if #members < most or redis.call('ZCARD', waiting) == 0 then

@@ -26,6 +26,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::channel::{Channel, Failure, within};
+use super::lines::Lines;
 use super::tray::{Placed, Tray};
 use super::{ENGINE_BACKOFF, LEASE, ReceiverConfig, Retry, SHORTEST_WAIT, TICK, tick};
 use crate::clock::{Clock, Timestamp};
@@ -36,7 +37,7 @@ use crate::telemetry::{Outcome, Telemetry};
 const PROLONG: Duration = Duration::from_secs(4);
 /// How many deliveries are held for each attempt that may be under way. In a storm the engine takes
 /// its time with each answer, and meanwhile there has to be something to do.
-pub(super) const AHEAD: usize = 32;
+pub(super) const AHEAD: usize = 64;
 /// How long attempts that are under way may go on after the stop. What is cut off is attempted
 /// again when its lease has run out.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -59,7 +60,6 @@ pub(super) struct Deliver {
 
 /// What is held. Everything has its place in the tray, so nothing grows while the engine or the
 /// receiver hangs.
-#[derive(Default)]
 struct Desk {
     /// Leased and not begun.
     waiting: VecDeque<Arc<Delivery>>,
@@ -72,6 +72,8 @@ struct Desk {
     disabled: Option<String>,
     /// How often deliveries were asked for.
     leases: usize,
+    /// What was delivered.
+    lines: Lines,
 }
 
 /// A delivery and the place in the tray that it takes up.
@@ -109,7 +111,7 @@ struct Leased {
 impl Deliver {
     /// Runs until it is stopped.
     pub async fn run(self, mut placed: UnboundedReceiver<Placed>) -> anyhow::Result<()> {
-        let mut desk = Desk::default();
+        let mut desk = Desk::new();
         let mut ownership = self.ownership.clone();
         let mut failures = 0;
         let mut leasing: Option<BoxFuture<Result<Leased>>> = None;
@@ -121,6 +123,9 @@ impl Deliver {
                 desk.put(placed);
             }
             self.begin(&mut desk);
+            if let Some(more) = desk.lines.turn(now) {
+                tracing::info!(receiver = self.receiver.name, more, "more notifications were delivered");
+            }
             let is_patient = failures > 0 && now < look;
             if recording.is_none() && !is_patient && (!desk.endings.is_empty() || now >= prolong) {
                 // Without those that end here: the next of their groups must not wait.
@@ -255,7 +260,7 @@ impl Deliver {
             self.disable(desk, why);
         }
         let next = next(&delivery, result.as_ref(), self.clock.now(), &self.receiver.retry, rand::random());
-        let outcome = self.say(&delivery, &next, result.err());
+        let outcome = self.say(&mut desk.lines, &delivery, &next, result.err());
         self.telemetry.notification(&self.receiver.name, outcome, took);
         desk.endings.push((delivery, next));
         Ok(())
@@ -272,13 +277,22 @@ impl Deliver {
         desk.disabled = Some(why.to_owned());
     }
 
-    fn say(&self, delivery: &Delivery, next: &Next, failure: Option<Failure>) -> Outcome {
+    fn say(&self, lines: &mut Lines, delivery: &Delivery, next: &Next, failure: Option<Failure>) -> Outcome {
         let (receiver, id, attempt) = (&self.receiver.name, &delivery.id, delivery.attempt);
         let why = failure.map(|failure| failure.to_string()).unwrap_or_default();
         match next {
             Next::Delivered => {
-                let (offline, online) = (delivery.offline.len(), delivery.online.len());
-                tracing::info!(receiver, delivery = id, attempt, offline, online, "notification delivered");
+                if lines.admit() {
+                    let (offline, online) = (delivery.offline.len(), delivery.online.len());
+                    tracing::info!(
+                        receiver,
+                        delivery = id,
+                        attempt,
+                        offline,
+                        online,
+                        "notification delivered"
+                    );
+                }
                 Outcome::Delivered
             }
             Next::Postpone(at) => {
@@ -383,6 +397,18 @@ impl Deliver {
 }
 
 impl Desk {
+    fn new() -> Desk {
+        Desk {
+            waiting: VecDeque::new(),
+            attempts: JoinSet::new(),
+            endings: Vec::new(),
+            held: HashMap::new(),
+            disabled: None,
+            leases: 0,
+            lines: Lines::new(Instant::now()),
+        }
+    }
+
     fn put(&mut self, Placed { delivery, place }: Placed) {
         let delivery = Arc::new(delivery);
         self.held.insert(delivery.id.clone(), Held { delivery: delivery.clone(), _place: place });

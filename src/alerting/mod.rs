@@ -33,6 +33,7 @@ mod deliver;
 mod email;
 mod group;
 mod letter;
+mod lines;
 mod tell;
 mod text;
 mod tray;

@@ -18,7 +18,7 @@ use super::group::group_of;
 use super::tray::{Tray, len, room};
 use super::{ENGINE_BACKOFF, LEASE, Route, SHORTEST_WAIT, tick};
 use crate::clock::Clock;
-use crate::engine::{Engine, Entry, Join, Ownership, Position, Result, Room};
+use crate::engine::{Engine, Entry, Join, Ownership, Position, Result, Room, partition_of_group};
 use crate::telemetry::Telemetry;
 
 /// Entries of outboxes that are dealt with in one step.
@@ -104,12 +104,15 @@ impl Tell {
         if entries.is_empty() {
             return Ok(false);
         }
-        let (positions, joins): (Vec<Position>, Vec<Join>) = entries
+        let (positions, mut joins): (Vec<Position>, Vec<Join>) = entries
             .into_iter()
             .map(|Entry { position, news }| {
                 (position, Join { group: group_of(&news, &self.route.group_by), news })
             })
             .unzip();
+        // What is of one partition joins, and is delivered later, in one step.
+        let partitions = self.engine.partitions();
+        joins.sort_by_cached_key(|join| partition_of_group(&join.group.key, partitions));
         let mut rest = &joins[..];
         while !rest.is_empty() {
             rest = self.join_some(rest).await?;
@@ -120,7 +123,8 @@ impl Tell {
     }
 
     /// Lets the first of these join: if they may be told at once, as many as a receiver has room for,
-    /// lest they are written down for it and read again. Answers with the others.
+    /// lest they are written down for it and read again; a step of them if nobody has any. Answers with
+    /// the others.
     async fn join_some<'a>(&self, joins: &'a [Join]) -> Result<&'a [Join]> {
         let Route { pace, receivers, .. } = &self.route;
         let trays: Vec<Arc<Tray>> =
@@ -128,7 +132,7 @@ impl Tell {
         let mut places = room(&trays, if pace.wait.is_zero() { joins.len() } else { 0 }).await;
         let most: Vec<usize> = places.iter().map(len).collect();
         let fitting = most.iter().copied().max().filter(|fitting| *fitting > 0);
-        let (joins, rest) = joins.split_at(fitting.unwrap_or(joins.len()));
+        let (joins, rest) = joins.split_at(fitting.unwrap_or(STEP).min(joins.len()));
         let now = self.clock.now();
         let room = Room { most, until: now + LEASE };
         let joined = self.engine.join(joins, *pace, receivers, &room, now).await?;

@@ -8,6 +8,11 @@ pub fn partition_of(unit: &Unit, partitions: u16) -> u16 {
     crc16(name_bytes(unit)) % partitions.max(1)
 }
 
+/// The partition that holds a group, as if its key were the name of a unit.
+pub fn partition_of_group(key: &str, partitions: u16) -> u16 {
+    crc16(key.bytes()) % partitions.max(1)
+}
+
 pub(super) fn name_bytes(unit: &Unit) -> impl Iterator<Item = u8> + '_ {
     unit.kind.as_str().bytes().chain([b':']).chain(unit.id.as_str().bytes())
 }

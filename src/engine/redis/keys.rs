@@ -25,7 +25,7 @@
 //! | `rollcall:{pN}:past` | zset | ids of closed records by time of detection (ms) |
 //! | `rollcall:{pN}:closed` | zset | ids of closed records by time of closing (ms) |
 //! | `rollcall:{pN}:archive` | hash | record id → record (JSON) |
-//! | `rollcall:{pN}:outbox` | stream | records opened and closed that joined no group yet |
+//! | `rollcall:{pN}:outbox` | stream | records opened and closed that joined no group yet: an entry for each step, a field `record` (JSON) for each of its records |
 //! | `rollcall:{pN}:outbox:unreadable` | stream | entries of the outbox that nobody could read |
 //! | `rollcall:{pN}:groups` | zset | groups that wait, by when they are due (ms) |
 //! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → what it was told, see `join.lua` |
@@ -78,7 +78,7 @@ impl Keys {
 
     /// The partition of a group: as if its key were a unit's.
     pub fn partition_of_group(&self, group: &str) -> u16 {
-        crate::engine::crc16(group.bytes()) % self.partitions
+        crate::engine::partition_of_group(group, self.partitions)
     }
 
     pub fn meta(&self) -> String {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
-use redis::streams::{StreamReadOptions, StreamReadReply};
-use redis::{AsyncCommands, from_redis_value_ref, pipe};
+use redis::streams::StreamReadOptions;
+use redis::{AsyncCommands, pipe};
 use tokio::task::JoinHandle;
 
 use rollcall::clock::{Clock, Timestamp};
@@ -64,11 +64,11 @@ impl Watch {
             let wait = StreamReadOptions::default().block(200).count(1000);
             while Instant::now() < end {
                 let (keys, ids): (Vec<&String>, Vec<&String>) = last.iter().unzip();
-                let news: Option<StreamReadReply> = client.xread_options(&keys, &ids, &wait).await?;
-                for stream in news.into_iter().flat_map(|news| news.keys) {
-                    for entry in stream.ids {
-                        late_ms.extend(lateness(&entry));
-                        last.insert(stream.key.clone(), entry.id);
+                let news: Option<Streams> = client.xread_options(&keys, &ids, &wait).await?;
+                for (key, entries) in news.into_iter().flatten() {
+                    for (id, fields) in entries {
+                        late_ms.extend(fields.chunks(2).filter_map(|field| lateness(&id, field)));
+                        last.insert(key.clone(), id);
                     }
                 }
             }
@@ -82,9 +82,12 @@ impl Watch {
     }
 }
 
-fn lateness(entry: &redis::streams::StreamId) -> Option<f64> {
-    let written: i64 = entry.id.split_once('-')?.0.parse().ok()?;
-    let json: String = from_redis_value_ref(entry.map.get("record")?).ok()?;
-    let record: OfflineRecord = serde_json::from_str(&json).ok()?;
+/// Entries of streams: the id of each, then fields and values in turn.
+type Streams = HashMap<String, Vec<(String, Vec<String>)>>;
+
+fn lateness(id: &str, field: &[String]) -> Option<f64> {
+    let written: i64 = id.split_once('-')?.0.parse().ok()?;
+    let [name, json] = field else { return None };
+    let record: OfflineRecord = serde_json::from_str(json).ok().filter(|_| name == "record")?;
     Some((written - record.deadline.as_millis()) as f64)
 }

@@ -37,6 +37,12 @@ impl World {
         Ok(World { redis, broker, started: 0, dir })
     }
 
+    /// A broker that knows of nobody, in the place of the one that was there.
+    pub fn renew_broker(&mut self) -> anyhow::Result<()> {
+        self.broker = Server::mosquitto(&self.dir.path().join("broker"), free_port()?, BROKER)?;
+        Ok(())
+    }
+
     /// A connection to Redis, as any other client would have.
     pub async fn client(&self) -> anyhow::Result<MultiplexedConnection> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}/?protocol=resp3", self.redis.port()))?;

@@ -13,8 +13,8 @@ use rollcall::telemetry::Telemetry;
 
 use super::until;
 
-/// Far more than one subscriber can be sent ahead.
-const BROKER: &str = "max_inflight_messages 0\nmax_queued_messages 1000000";
+/// As the one that is shipped. Without a bound of what is sent ahead, Mosquitto at times delivers a third.
+const BROKER: &str = "max_inflight_messages 1000\nmax_queued_messages 1000000\nmax_queued_bytes 536870912";
 
 /// How long a process may take until it is ready.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -7,6 +7,7 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::mirror::{Chunk, Cursor};
 use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::roll::{HearingConfig, Rules};
+use rollcall::engine::roster::View;
 use rollcall::engine::{Mirror, Ownership, Queries, Roll, UnitStore, Walk, encoding, partition_of};
 use rollcall::presence::{
     Declared, Facts, Hearing, Heartbeat, Kind, KindRules, Override, Policy, Standing, Unit,
@@ -75,7 +76,12 @@ impl Fleet {
     }
 
     fn walk(&self) -> (JoinHandle<anyhow::Result<()>>, CancellationToken) {
-        let walk = Walk {
+        let stop = CancellationToken::new();
+        (tokio::spawn(self.walker().run(stop.clone())), stop)
+    }
+
+    fn walker(&self) -> Walk {
+        Walk {
             engine: self.engine.clone(),
             ownership: Ownership::of_everything(self.engine.partitions()),
             roll: self.roll.clone(),
@@ -84,9 +90,7 @@ impl Fleet {
             telemetry: self.telemetry.clone(),
             period: Duration::from_millis(20),
             keep_records: 1000 * SECOND,
-        };
-        let stop = CancellationToken::new();
-        (tokio::spawn(walk.run(stop.clone())), stop)
+        }
     }
 
     fn listed(&self) -> usize {
@@ -127,6 +131,24 @@ impl Behind {
         let client = redis::Client::open(("127.0.0.1", self.server.port())).unwrap();
         let mut connection = client.get_multiplexed_async_connection().await?;
         redis::cmd(command[0]).arg(&command[1..]).query_async(&mut connection).await
+    }
+
+    /// How often the server was asked for that.
+    async fn asked(&self, command: &str) -> u64 {
+        let stats: String = self.ask(&["INFO", "commandstats"]).await.unwrap();
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    }
+
+    /// How many pages were read whole since the last `CONFIG RESETSTAT`.
+    async fn pages(&self) -> u64 {
+        self.asked("hgetall").await
+    }
+
+    /// How many rounds were gone since then by the owner of some partitions, if nobody changed anything:
+    /// each ends with a script for each partition.
+    async fn rounds(&self, partitions: usize) -> u64 {
+        self.asked("evalsha").await / partitions as u64
     }
 
     /// The page that holds the facts of the unit.
@@ -256,6 +278,50 @@ async fn a_unit_that_is_overdue_is_found_though_its_next_look_is_far_away() {
     let () = behind.ask(&["ZADD", &deadlines, &far, &unit(0).to_string()]).await.unwrap();
     let (_walk, _stop) = fleet.walk();
     fleet.until_offline(&unit(0)).await;
+}
+
+#[tokio::test]
+async fn what_was_just_read_is_not_read_again_but_bit_by_bit() {
+    let (behind, old) = Behind::start().await;
+    old.hear(500).await;
+    let fleet = old.restarted();
+    let (pages, partitions) = (u64::from(fleet.engine.pages()), fleet.engine.partitions().into());
+    let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
+    let (_walk, _stop) = fleet.walk();
+    until(async || behind.rounds(partitions).await >= 1).await;
+    let read = behind.pages().await;
+    // The second partition has its turn in the tenth round.
+    let is_early = behind.rounds(partitions).await < 9;
+    assert!(!is_early || read == 3 * pages, "{read} pages, {pages} for each of two partitions");
+    // The script was unknown the first time, and asked for twice.
+    until(async || behind.rounds(partitions).await > 10).await;
+    assert!(behind.pages().await >= 4 * pages);
+}
+
+#[tokio::test]
+async fn where_somebody_could_not_be_helped_the_next_round_reads_everything() {
+    let (behind, fleet) = Behind::start().await;
+    fleet.hear(500).await;
+    fleet.clock.advance(500 * SECOND);
+    let pages = u64::from(fleet.engine.pages());
+    let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
+    // Nobody has heard anything, so nobody is offline.
+    let (_walk, _stop) = fleet.walk();
+    until(async || behind.rounds(2).await >= 1).await;
+    assert!(behind.pages().await >= 4 * pages);
+}
+
+#[tokio::test]
+async fn what_came_while_there_are_others_is_read_again_in_the_next_round() {
+    let (behind, fleet) = Behind::start().await;
+    fleet.hear(500).await;
+    let view = View::new("two", ["one", "two"].map(str::to_owned).to_vec(), fleet.engine.partitions());
+    assert_eq!(view.partitions, [0, 1]);
+    let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
+    let walk = Walk { ownership: Ownership::fixed(view), ..fleet.walker() };
+    let _walk = tokio::spawn(walk.run(CancellationToken::new()));
+    until(async || behind.rounds(2).await >= 1).await;
+    assert!(behind.pages().await >= 4 * u64::from(fleet.engine.pages()));
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ pub mod poster;
 pub mod process;
 pub mod publisher;
 pub mod records;
+pub mod scribe;
 pub mod sink;
 pub mod subscriber;
 pub mod world;

@@ -1,4 +1,5 @@
-//! A bare subscriber: the MQTT library alone, counting. No service can be given more.
+//! A bare subscriber: the MQTT library alone, counting. No service can be given more. It asks for what
+//! Rollcall asks for, in a session that the broker keeps.
 
 use std::process::Stdio;
 
@@ -9,8 +10,13 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::mpsc;
 
+use super::scribe::Scribe;
+
 /// As many messages as Rollcall is sent ahead of their acknowledgement.
 const WINDOW: u16 = 1000;
+
+/// Seconds for which the broker keeps the session, as it does for Rollcall.
+const SESSION: u32 = 3600;
 
 /// What to count.
 #[derive(Debug, Args)]
@@ -21,6 +27,9 @@ pub struct Options {
     /// 0 or 1.
     #[arg(long)]
     qos: u8,
+    /// Port of the Redis that each heartbeat is written to; only what is written counts then.
+    #[arg(long)]
+    redis: Option<u16>,
 }
 
 /// A subscriber in a process of its own; ended with the value.
@@ -31,9 +40,10 @@ pub struct Subscriber {
 
 impl Subscriber {
     /// Starts it and waits until it is subscribed.
-    pub async fn start(port: u16, qos: u8) -> anyhow::Result<Subscriber> {
+    pub async fn start(port: u16, qos: u8, redis: Option<u16>) -> anyhow::Result<Subscriber> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["subscribe", "--port", &port.to_string(), "--qos", &qos.to_string()])
+            .args(redis.map(|port| format!("--redis={port}")))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -62,21 +72,31 @@ pub async fn count(options: Options) -> anyhow::Result<()> {
         MqttOptions::new(format!("subscriber-{}", std::process::id()), ("127.0.0.1", options.port));
     let mut network = NetworkOptions::new();
     network.set_tcp_nodelay(true);
-    mqtt.set_network_options(network).set_clean_start(true).set_receive_maximum(Some(WINDOW));
+    mqtt.set_network_options(network)
+        .set_clean_start(false)
+        .set_session_expiry_interval(Some(SESSION))
+        .set_receive_maximum(Some(WINDOW));
     let (client, mut events) = AsyncClient::builder(mqtt).capacity(4 * usize::from(WINDOW)).build();
     let qos = if options.qos == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
     client.try_subscribe_many([SubscribeFilterInput::new("units/+/heartbeat", qos)])?;
+    let scribe = match options.redis {
+        None => None,
+        Some(port) => Some(Scribe::start(port).await?),
+    };
     let mut asked = lines_of_input();
     let mut count = 0_u64;
     loop {
         tokio::select! {
             event = events.poll() => match event? {
-                Event::Incoming(Packet::Publish(_)) => count += 1,
+                Event::Incoming(Packet::Publish(publish)) => match &scribe {
+                    None => count += 1,
+                    Some(scribe) => scribe.heard(&publish.topic)?,
+                },
                 Event::Incoming(Packet::SubAck(_)) => println!("{count}"),
                 _ => {}
             },
             ask = asked.recv() => match ask {
-                Some(()) => println!("{count}"),
+                Some(()) => println!("{}", scribe.as_ref().map_or(count, |scribe| scribe.recorded())),
                 None => return Ok(()),
             },
         }

@@ -13,8 +13,8 @@ use rollcall::telemetry::Telemetry;
 
 use super::until;
 
-/// Far more than one subscriber can be sent ahead.
-const BROKER: &str = "max_inflight_messages 0\nmax_queued_messages 1000000";
+/// As the one that is shipped. Without a bound of what is sent ahead, Mosquitto at times delivers a third.
+const BROKER: &str = "max_inflight_messages 1000\nmax_queued_messages 1000000\nmax_queued_bytes 536870912";
 
 /// How long a process may take until it is ready.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -40,6 +40,12 @@ impl World {
     /// Redis, as any other client finds it.
     pub fn redis(&self) -> anyhow::Result<redis::Client> {
         Ok(redis::Client::open(format!("redis://127.0.0.1:{}/?protocol=resp3", self.redis.port()))?)
+    }
+
+    /// A broker that knows of nobody, in the place of the one that was there.
+    pub fn renew_broker(&mut self) -> anyhow::Result<()> {
+        self.broker = Server::mosquitto(&self.dir.path().join("broker"), free_port()?, BROKER)?;
+        Ok(())
     }
 
     /// A connection to Redis, as any other client would have.

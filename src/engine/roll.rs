@@ -375,7 +375,7 @@ impl Roll {
             self.news.notify_one();
         }
         // The changes stand, whatever becomes of this: without it the owner's mirror learns of them
-        // with its next round that reads everything.
+        // when it next reads that partition whole.
         if !foreign.is_empty()
             && let Err(error) = self.engine.note(&foreign).await
         {

@@ -2,12 +2,12 @@
 //!
 //! A partition that comes to this instance is read as fast as the engine answers; one that goes is
 //! dropped. From then on the mirror is kept true by rounds, each spread evenly over a period:
-//! - most compare expiry keys only, which is a tenth of the work and brings the heartbeats that other
-//!   instances recorded; where there are no others there is nothing to bring;
-//! - every tenth, and the one after a partition came, reads everything, and looks at those units that
-//!   nothing else would lead to: one with an open record whose expiry key stands (a crash came between
-//!   the two), one with an open record that is allowed another silence than when it was written, one
-//!   that is overdue although its next look is far away (its kind's timeout was shortened).
+//! - of most partitions they compare expiry keys only, which is a tenth of the work and brings the
+//!   heartbeats that other instances recorded; where there are no others there is nothing to bring;
+//! - of every tenth, another one each time, they read everything, and look at those units that nothing
+//!   else would lead to: one with an open record whose expiry key stands (a crash came between the
+//!   two), one with an open record that is allowed another silence than when it was written, one that is
+//!   overdue although its next look is far away (its kind's timeout was shortened).
 //!
 //! What other instances change otherwise (a unit is new, back, offline, removed) they note for the
 //! owner, page by page, and the owner reads those pages every second.
@@ -16,12 +16,15 @@
 //! says so, waits a little and goes on with the next partition; a partition that was not walked
 //! completely counts as not compared.
 //!
-//! # Why a round follows that reads everything
-//! While a partition moves, its old owner may apply a change and take itself for the owner still:
-//! then it notes nothing. A round later all agree whose it is.
+//! # Which partitions are read again at once
+//! One that came while there were others: while it moves, its old owner may apply a change and take
+//! itself for the owner still; then it notes nothing. A round later all agree whose it is. And one in
+//! which somebody is odd who could not be helped, because Rollcall had not heard far enough, as after a
+//! start with a shorter timeout. Whoever starts alone has just read everything; to read it all again
+//! within half a minute cost more than a minute of everything else.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -37,6 +40,7 @@ mod pace;
 mod page;
 
 use pace::Pace;
+use page::Found;
 
 /// How many pages are read before the next rest. Each rest costs a wake-up of several threads,
 /// which for a single page of some sixty units is more than the page itself.
@@ -51,7 +55,7 @@ const PARTITIONS_AT_ONCE: usize = 4;
 /// How many expiry keys are read at a time.
 const KEYS_A_STEP: usize = 500;
 
-/// Of how many rounds one reads everything.
+/// In how many rounds every partition is read whole once.
 const WHOLE_EVERY: u32 = 10;
 
 /// How often it is asked what others have noted.
@@ -88,8 +92,14 @@ pub struct Walk {
 struct Filled {
     /// Rung when every partition is filled.
     all: Notify,
-    /// Whether one was filled since the last round that read everything.
-    anew: AtomicBool,
+    /// Partitions that the next round reads whole.
+    again: Mutex<HashSet<u16>>,
+}
+
+impl Filled {
+    fn again(&self) -> MutexGuard<'_, HashSet<u16>> {
+        self.again.lock().expect("nothing panics under this lock")
+    }
 }
 
 impl Walk {
@@ -128,15 +138,19 @@ impl Walk {
         let unfilled = |partition: &u16| !self.mirror.is_partition_filled(*partition);
         let partitions: Vec<u16> = self.own().into_iter().filter(unfilled).collect();
         if !partitions.is_empty() {
-            filled.anew.store(true, Ordering::Relaxed);
+            filled.again().extend(&partitions);
             let fill = |partition| {
                 let walk = self.clone();
                 // A task of its own; it ends soon, and by itself if this is cancelled.
-                tokio::spawn(async move { walk.partition(partition, None).await })
+                tokio::spawn(async move { (partition, walk.partition(partition, None).await) })
             };
             let mut fills = stream::iter(partitions).map(fill).buffer_unordered(PARTITIONS_AT_ONCE);
             while let Some(ended) = fills.next().await {
-                ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+                let (partition, read) =
+                    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+                if read? == Found::Nothing && self.is_alone() {
+                    filled.again().remove(&partition);
+                }
             }
         }
         if self.mirror.is_filled() {
@@ -148,36 +162,37 @@ impl Walk {
     async fn read_notes(&self) -> Result<()> {
         let noted = self.engine.noted(&self.own()).await?;
         let read = stream::iter(noted).map(|(partition, page)| self.page(partition, page));
-        read.buffer_unordered(PAGES_AT_ONCE).try_collect().await
+        read.buffer_unordered(PAGES_AT_ONCE).try_for_each(|_| async { Ok(()) }).await
     }
 
     /// Goes round, once everything is filled.
     async fn go_round(&self, filled: &Filled) {
-        let mut rounds = 0;
-        let mut was_alone = false;
+        let mut number = 0;
+        // What was filled while there were others is read again in any case.
+        let mut was_alone = true;
         loop {
             while !self.mirror.is_filled() {
                 filled.all.notified().await;
             }
             let pace = Pace::new(self.period);
-            let is_anew = filled.anew.swap(false, Ordering::Relaxed);
-            let is_alone = self.ownership.view().instances.len() <= 1;
-            let is_whole = is_anew || rounds % WHOLE_EVERY == 0;
-            rounds += 1;
-            self.round(is_whole, is_alone && was_alone, &pace).await;
+            let is_alone = self.is_alone();
+            let again = std::mem::take(&mut *filled.again());
+            let round = Round { number, again, is_alone: is_alone && was_alone };
+            self.round(&round, &pace).await;
+            number += 1;
             was_alone = is_alone;
             pace.rest(1.0).await;
         }
     }
 
     /// Walks over everything once.
-    async fn round(&self, is_whole: bool, is_alone: bool, pace: &Pace) {
+    async fn round(&self, round: &Round, pace: &Pace) {
         let partitions = self.own();
         for (place, &partition) in partitions.iter().enumerate() {
             let part = Part { pace, done: place as f64, of: partitions.len() as f64 };
-            let walked = if is_whole {
-                self.partition(partition, Some(&part)).await
-            } else if is_alone {
+            let walked = if round.is_whole(partition) {
+                self.partition(partition, Some(&part)).await.map(|_| ())
+            } else if round.is_alone {
                 // Every heartbeat comes through here.
                 self.mirror.refreshed(partition, self.clock.now());
                 Ok(())
@@ -196,20 +211,24 @@ impl Walk {
     }
 
     /// Reads everything of a partition; as part of a round or, without one, as fast as it goes.
-    async fn partition(&self, partition: u16, part: Option<&Part<'_>>) -> Result<()> {
+    async fn partition(&self, partition: u16, part: Option<&Part<'_>>) -> Result<Found> {
+        let mut found = Found::Nothing;
         let began = self.clock.now();
         let whole = self.mirror.mark(partition);
         let pages = self.engine.pages();
         for from in (0..pages).step_by(PAGES_A_STEP as usize) {
             let step = from..pages.min(from + PAGES_A_STEP);
             let read = stream::iter(step.clone()).map(|page| self.page(partition, page));
-            read.buffer_unordered(PAGES_AT_ONCE).try_collect::<()>().await?;
+            let mut read = read.buffer_unordered(PAGES_AT_ONCE);
+            while let Some(page) = read.try_next().await? {
+                found = found.max(page);
+            }
             if let Some(part) = part {
                 part.rest(f64::from(step.end) / f64::from(pages)).await;
             }
         }
         self.mirror.finish(whole, began);
-        Ok(())
+        Ok(found)
     }
 
     /// Reads the expiry keys of the units that the mirror knows.
@@ -243,6 +262,27 @@ impl Walk {
 
     fn own(&self) -> Vec<u16> {
         self.ownership.view().partitions.clone()
+    }
+
+    fn is_alone(&self) -> bool {
+        self.ownership.view().instances.len() <= 1
+    }
+}
+
+/// What a round does.
+struct Round {
+    /// How many were before it.
+    number: u32,
+    /// Partitions that are read again.
+    again: HashSet<u16>,
+    /// Whether nobody else records heartbeats.
+    is_alone: bool,
+}
+
+impl Round {
+    fn is_whole(&self, partition: u16) -> bool {
+        let is_its_turn = self.number.wrapping_add(partition.into()).is_multiple_of(WHOLE_EVERY);
+        is_its_turn || self.again.contains(&partition)
     }
 }
 

@@ -6,9 +6,10 @@
 //!               └── canary, once a second            acknowledgements ◀──┘
 //! ```
 //!
-//! Two tasks for each connection. The connection never waits for the engine: it turns each message
-//! into a heartbeat and queues it. The recorder takes whatever has queued up as one batch, so batches
-//! grow with the load and no timer is needed. The canary proves that all of this works.
+//! A thread and a task for each connection. The connection, on the thread, never waits for the engine:
+//! it turns each message into a heartbeat and queues it. The recorder, a task, takes whatever has queued
+//! up as one batch, so batches grow with the load and no timer is needed. The canary proves that all of
+//! this works.
 //!
 //! # One or several
 //! A plain subscription has one connection, which hears the whole fleet. Members of a shared
@@ -48,6 +49,7 @@ mod payload;
 mod prove;
 mod reader;
 mod record;
+mod thread;
 mod tls;
 mod told;
 mod topic;
@@ -162,7 +164,7 @@ async fn listen(
         reader,
         given: mqtt::Given::new(heard, config.receive_maximum, writer.roll.gap()),
         drops: (config.watch_sys && name == MAIN).then(|| drops::Drops::new(writer.telemetry.clone())),
-        queue: Some(queue),
+        queue: Some(mqtt::Heap::new(queue)),
         link,
         proof,
         deafness: writer.roll.gap() + config.canary_period,
@@ -173,7 +175,8 @@ async fn listen(
     };
     let recorder = record::Recorder { writer: writer.clone(), prover, link: linked };
     let most = config.max_batch;
-    tasks.spawn(connection.stay());
+    let name = name.to_owned();
+    tasks.spawn(async move { thread::on_its_own(&name, connection.stay()).await });
     tasks.spawn(async move {
         // Also when it panics: then the connection must not wait for it.
         let _recorded = recorded.drop_guard();

@@ -30,7 +30,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use rumqttc::{AsyncClient, ConnectionError, Event, EventLoop, Packet, Publish, PublishOptions, QoS, SubAck};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -43,13 +43,16 @@ use crate::clock::Timestamp;
 use crate::telemetry::Rejection;
 
 mod given;
+mod heap;
 mod link;
+mod nap;
 mod probe;
 mod session;
 mod visit;
 mod words;
 
 pub(super) use given::Given;
+pub(super) use heap::Heap;
 pub(super) use link::{Ack, Link, Proof};
 pub use probe::probe;
 pub(super) use session::Session;
@@ -74,7 +77,7 @@ pub(super) struct Connection {
     /// Follows what the broker throws away, on one of the connections if it is to.
     pub drops: Option<Drops>,
     /// `None` once Rollcall is stopping: nothing more is taken.
-    pub queue: Option<mpsc::Sender<Item>>,
+    pub queue: Option<Heap>,
     pub link: watch::Sender<Link>,
     /// What the recorder makes of this connection.
     pub proof: watch::Receiver<Proof>,
@@ -106,7 +109,7 @@ enum Enough {
 
 /// How many packets that wait already are taken before anything else is seen to: what that costs is
 /// felt if it is paid for each.
-const BURST: u32 = 64;
+const BURST: u32 = 256;
 
 impl Connection {
     /// Stays connected.
@@ -117,6 +120,7 @@ impl Connection {
         while self.has_room().await {
             let began = Instant::now();
             let ended = self.connect().await;
+            self.hand_over();
             self.link.send_replace(Link::default());
             self.given.connection_lost();
             let Ended::Lost(why) = ended else { return };
@@ -133,8 +137,8 @@ impl Connection {
     /// Rollcall is stopping.
     async fn has_room(&self) -> bool {
         let Some(queue) = &self.queue else { return false };
-        let room = queue.reserve_many(self.session.window.into());
-        matches!(self.stop.run_until_cancelled(room).await, Some(Ok(_)))
+        let room = queue.has_room(self.session.window.into());
+        self.stop.run_until_cancelled(room).await == Some(true)
     }
 
     async fn connect(&mut self) -> Ended {
@@ -200,10 +204,14 @@ impl Connection {
         ticks: &mut Interval,
     ) -> Result<Result<Event, ConnectionError>, Enough> {
         let mut poll = pin!(events.poll());
-        if visit.is_in_burst(BURST)
-            && let Poll::Ready(event) = poll_fn(|cx| Poll::Ready(poll.as_mut().poll(cx))).await
-        {
-            return Ok(event);
+        if visit.is_in_burst(BURST) {
+            if let Poll::Ready(event) = poll_fn(|cx| Poll::Ready(poll.as_mut().poll(cx))).await {
+                return Ok(event);
+            }
+            self.hand_over();
+            visit.nap.take();
+        } else {
+            self.hand_over();
         }
         let (stop, recorded) = (self.stop.clone(), self.recorded.clone());
         let (mut stopped, mut recorded) = (pin!(stop.cancelled()), pin!(recorded.cancelled()));
@@ -218,7 +226,10 @@ impl Connection {
                 () = sleep_until(check) => self.check(visit),
                 Ok(()) = self.proof.changed() => self.heed_proof(visit),
                 _ = ticks.tick(), if visit.sings() => self.sing(visit),
-                event = &mut poll => return Ok(event),
+                event = &mut poll => {
+                    visit.nap.woke(Instant::now());
+                    return Ok(event);
+                }
             };
             seen_to.map_err(Enough::Lost)?;
         }
@@ -345,7 +356,7 @@ impl Connection {
         if ack.is_none() && what == What::Nothing {
             return Ok(());
         }
-        if ack.is_none() && queue.capacity() <= self.session.window.into() {
+        if ack.is_none() && queue.room() <= self.session.window.into() {
             self.deaf_until = arrived + self.deafness;
             let topic = String::from_utf8_lossy(&publish.topic);
             let text = "the queue is full; the time until it has room counts as blind";
@@ -361,11 +372,15 @@ impl Connection {
         Ok(())
     }
 
-    fn enqueue(&self, what: What, arrived: Timestamp, ack: Option<Ack>) -> Result<(), String> {
-        let Some(queue) = &self.queue else { return Ok(()) };
+    fn enqueue(&mut self, what: What, arrived: Timestamp, ack: Option<Ack>) -> Result<(), String> {
+        let Some(queue) = &mut self.queue else { return Ok(()) };
         let item = Item { what, arrived, connection: self.number, ack };
-        let full = |_| "the broker sent more than the receive maximum allows".to_owned();
-        queue.try_send(item).map_err(full)
+        let full = || "the broker sent more than the receive maximum allows".to_owned();
+        queue.add(item).then_some(()).ok_or_else(full)
+    }
+
+    fn hand_over(&mut self) {
+        self.queue.iter_mut().for_each(Heap::hand_over);
     }
 }
 

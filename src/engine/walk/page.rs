@@ -6,21 +6,32 @@ use crate::engine::Result;
 use crate::presence::{self, Hearing, Snapshot, Standing, Unit, Verdict};
 use crate::telemetry::Source;
 
+/// What a page holds that the walk is there to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Found {
+    /// Nothing that was left as it is.
+    Nothing,
+    /// Somebody who is odd and cannot be helped now.
+    Unhelped,
+}
+
 impl Walk {
     /// Reads a page and compares it.
-    pub(super) async fn page(&self, partition: u16, page: u32) -> Result<()> {
+    pub(super) async fn page(&self, partition: u16, page: u32) -> Result<Found> {
         let mark = self.mirror.mark(partition);
         let snapshots = self.engine.walk(partition, page).await?;
         self.telemetry.engine_up(None);
         self.mirror.compare(mark, &snapshots);
         let now = self.clock.now();
         let hearing = self.roll.hearing();
-        let suspects: Vec<Unit> = snapshots
-            .into_iter()
-            .filter(|seen| self.is_suspect(seen, &hearing, now))
-            .map(|seen| seen.unit)
-            .collect();
-        self.look(&suspects, now).await
+        let odd = snapshots.into_iter().filter(|seen| self.is_odd(seen, &hearing, now));
+        // Most of what is odd cannot be helped now, such as a fleet that is due while Rollcall is
+        // blind; reading all of it again would be for nothing.
+        let (suspects, unhelped): (Vec<Snapshot>, Vec<Snapshot>) =
+            odd.partition(|seen| self.can_be_helped(seen, &hearing, now));
+        let suspects: Vec<Unit> = suspects.into_iter().map(|seen| seen.unit).collect();
+        self.look(&suspects, now).await?;
+        Ok(if unhelped.is_empty() { Found::Nothing } else { Found::Unhelped })
     }
 
     /// Looks at units that nothing else would lead to.
@@ -32,19 +43,21 @@ impl Walk {
         Ok(())
     }
 
-    fn is_suspect(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {
+    fn is_odd(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {
         let Some((facts, rules)) = seen.facts.as_ref().zip(self.roll.rules().get(&seen.unit.kind)) else {
             return false;
         };
-        let odd = match &facts.standing {
+        match &facts.standing {
             Standing::Retired(_) => false,
             Standing::Offline(silence) => {
                 seen.alive.is_some() || silence.allowed != facts.policy(rules).allowed()
             }
             _ => presence::deadline(seen, rules, hearing).is_some_and(|deadline| deadline < now),
-        };
-        // Most of what is odd cannot be helped now, such as a fleet that is due while Rollcall is
-        // blind; reading all of it again would be for nothing.
-        odd && matches!(presence::look(seen, rules, hearing, now), Verdict::Offline(_) | Verdict::Back(_))
+        }
+    }
+
+    fn can_be_helped(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {
+        let rules = &self.roll.rules()[&seen.unit.kind];
+        matches!(presence::look(seen, rules, hearing, now), Verdict::Offline(_) | Verdict::Back(_))
     }
 }

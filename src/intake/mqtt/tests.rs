@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tokio::sync::mpsc;
+
 use super::*;
 use crate::clock::Clock;
 use crate::engine::roll::Rules;
@@ -72,7 +74,7 @@ impl World {
             session,
             reader,
             drops: None,
-            queue: Some(queue),
+            queue: Some(Heap::new(queue)),
             link: watch::Sender::new(Link::default()),
             proof,
             deafness: DEAFNESS,
@@ -89,6 +91,7 @@ impl World {
     }
 
     fn came(&mut self) -> Vec<Item> {
+        self.connection.hand_over();
         std::iter::from_fn(|| self.queued.try_recv().ok()).collect()
     }
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 use rumqttc::AsyncClient;
 use tokio::time::Instant;
 
+use super::nap::Nap;
 use super::session::Patience;
 use super::words;
 
@@ -58,6 +59,8 @@ pub struct Visit {
     leave_until: Instant,
     /// Packets since anything else was seen to.
     burst: u32,
+    /// What is slept while messages come fast.
+    pub nap: Nap,
 }
 
 impl Visit {
@@ -72,6 +75,7 @@ impl Visit {
             proved: now,
             leave_until: now + LEAVING,
             burst: 0,
+            nap: Nap::default(),
         }
     }
 

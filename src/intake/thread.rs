@@ -1,0 +1,52 @@
+//! A thread for each connection, where it may sleep without keeping anybody else from work: see
+//! `mqtt::nap`.
+
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+/// Does that work on a thread of its own until it ends. If this is dropped the work is, too, a moment
+/// later. Panics if the work does.
+pub(super) async fn on_its_own(name: &str, work: impl Future<Output = ()> + Send + 'static) {
+    let dropped = CancellationToken::new();
+    let _guard = dropped.clone().drop_guard();
+    let (ended, end) = oneshot::channel();
+    let runtime = Builder::new_current_thread().enable_all().build().expect("threads can be had at a start");
+    let run = move || {
+        runtime.block_on(dropped.run_until_cancelled_owned(work));
+        // Whoever still waits for a name to be looked up does so on a thread that cannot be ended.
+        runtime.shutdown_background();
+        let _ = ended.send(());
+    };
+    std::thread::Builder::new()
+        .name(format!("mqtt-{name}"))
+        .spawn(run)
+        .expect("threads can be had at a start");
+    end.await.expect("a connection does not panic");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_work_ends_with_whoever_waits_for_it() {
+        let (alive, ended) = oneshot::channel::<()>();
+        let (begins, begun) = oneshot::channel();
+        let work = async move {
+            let _alive = alive;
+            begins.send(()).unwrap();
+            std::future::pending().await
+        };
+        let waits = tokio::spawn(on_its_own("test", work));
+        begun.await.unwrap();
+        waits.abort();
+        assert!(ended.await.is_err(), "it was dropped");
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_the_work_is_one_of_whoever_waits_for_it() {
+        let ended = tokio::spawn(on_its_own("test", async { panic!("as it should") })).await;
+        assert!(ended.unwrap_err().is_panic());
+    }
+}

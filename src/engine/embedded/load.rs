@@ -31,9 +31,6 @@ pub(super) fn load(database: &Connection, path: &Path, memory: &Memory, beats: &
     let number: Option<i64> = meta(database, "number")?;
     // A number that a change was written with counts as used, whatever came of its flush.
     beats.found(number.unwrap_or(0).max(loading.number), count, pages);
-    for partition in 0..memory.partitions() {
-        memory.shard(partition).finish_loading();
-    }
     *memory.ears() = ears(database)?;
     // Everything was read once, and will not be soon again.
     database.pragma_update(None, "shrink_memory", true)?;

@@ -32,6 +32,7 @@ mod finish;
 mod groups;
 mod hearing;
 mod load;
+mod looks;
 mod memory;
 mod outbox;
 mod parcels;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use rusqlite::types::FromSql;
-use rusqlite::{Connection, OptionalExtension, Row as Found, params};
+use rusqlite::{Connection, OptionalExtension, Row as Found};
 
 use super::beats::{Beats, PAGE, place, read_entries, read_times};
 use super::ears::Ears;
@@ -37,11 +37,6 @@ pub(super) fn load(database: &Connection, path: &Path, memory: &Memory, beats: &
     Ok(())
 }
 
-/// So many names tell how long those of a partition are.
-const SAMPLE: u32 = 200;
-/// Others may be a little longer.
-const ROOM: f64 = 1.05;
-
 struct Loading<'a> {
     path: &'a Path,
     memory: &'a Memory,
@@ -67,13 +62,7 @@ impl Loading<'_> {
             let mut shard = self.memory.shard(partition);
             let numbers = &mut self.after[usize::from(partition)];
             if let Some((_, last)) = last.and_then(place) {
-                let length: Option<f64> = database.query_row(
-                    "SELECT avg(length(name)) FROM (SELECT name FROM units WHERE id BETWEEN ? AND ? LIMIT ?)",
-                    params![from, to, SAMPLE],
-                    |row| row.get(0),
-                )?;
-                let bytes = (last as f64 + 1.0) * length.unwrap_or(0.0) * ROOM;
-                shard.reserve(last as usize + 1, bytes as usize);
+                shard.reserve(last as usize + 1);
                 numbers.reserve_exact(last as usize + 1);
             }
             let mut rows = select.query([from, to])?;

@@ -12,6 +12,7 @@
 
 use super::row::Row;
 use crate::clock::Timestamp;
+use crate::engine::blocks::Blocks;
 
 /// How many rows share an entry: as many as are read in the time that a search of a tree would take.
 const ZONE: usize = 64;
@@ -27,7 +28,7 @@ pub(super) struct Looks {
 
 impl Looks {
     /// The look of the row at that place was another one, or there was none.
-    pub fn moved(&mut self, rows: &[Row], place: u32, before: Option<Timestamp>) {
+    pub fn moved(&mut self, rows: &Blocks<Row>, place: u32, before: Option<Timestamp>) {
         let (zone, row) = (place as usize / ZONE, &rows[place as usize]);
         if self.earliest.len() <= zone {
             self.earliest.resize(zone + 1, NEVER);
@@ -47,7 +48,7 @@ impl Looks {
     }
 
     /// The earliest look, and the place of the row that it is for.
-    pub fn first(&self, rows: &[Row]) -> Option<(Timestamp, u32)> {
+    pub fn first(&self, rows: &Blocks<Row>) -> Option<(Timestamp, u32)> {
         let earliest = self.earliest.iter().copied().min().filter(|look| *look < NEVER)?;
         let zone = self.earliest.iter().position(|look| *look == earliest)?;
         let at = zone_of(rows, zone).position(|row| ms(row.look.get()) == earliest)?;
@@ -55,7 +56,7 @@ impl Looks {
     }
 
     /// The places of the rows whose look is at or before `until`, in order.
-    pub fn due<'a>(&'a self, rows: &'a [Row], until: Timestamp) -> impl Iterator<Item = u32> + 'a {
+    pub fn due<'a>(&'a self, rows: &'a Blocks<Row>, until: Timestamp) -> impl Iterator<Item = u32> + 'a {
         let until = until.as_millis().min(NEVER - 1);
         let zones = (0..).zip(&self.earliest).filter(move |(_, look)| **look <= until);
         let places = zones.flat_map(|(zone, _)| ((zone * ZONE) as u32..).zip(zone_of(rows, zone)));
@@ -63,9 +64,8 @@ impl Looks {
     }
 }
 
-fn zone_of(rows: &[Row], zone: usize) -> std::slice::Iter<'_, Row> {
-    let start = (zone * ZONE).min(rows.len());
-    rows[start..rows.len().min(start + ZONE)].iter()
+fn zone_of(rows: &Blocks<Row>, zone: usize) -> impl Iterator<Item = &Row> {
+    rows.range(zone * ZONE..(zone + 1) * ZONE)
 }
 
 fn ms(look: Option<Timestamp>) -> i64 {
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn what_is_due_is_what_an_ordered_set_says() {
         let mut random = StdRng::seed_from_u64(1);
-        let (mut rows, mut looks, mut set) = (Vec::new(), Looks::default(), BTreeSet::new());
+        let (mut rows, mut looks, mut set) = (Blocks::default(), Looks::default(), BTreeSet::new());
         for _ in 0..20_000 {
             let place = random.random_range(0..ROWS);
             while rows.len() <= place as usize {

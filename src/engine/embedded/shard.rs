@@ -11,6 +11,7 @@ use hashbrown::HashTable;
 use super::looks::Looks;
 use super::row::{Marks, Moment, Row};
 use crate::clock::Timestamp;
+use crate::engine::blocks::Blocks;
 use crate::engine::mirror::names::Names;
 use crate::engine::{EngineError, Refresh, Result};
 use crate::presence::{Kind, Unit};
@@ -50,7 +51,7 @@ pub(super) struct Unwritten {
 /// The units of one partition.
 #[derive(Default)]
 pub(super) struct Shard {
-    pub rows: Vec<Row>,
+    pub rows: Blocks<Row>,
     /// By number; there are as many as the configuration has, and those that it had once.
     kinds: Vec<Kind>,
     /// Ids.
@@ -215,23 +216,19 @@ impl Shard {
     pub fn load(&mut self, place: u32, name: &str, alive: Moment, look: Moment, facts: u64) -> Option<()> {
         while self.rows.len() < place as usize {
             self.free.push(self.rows.len() as u32);
-            self.grow();
             self.rows.push(free());
         }
         let (kind, id) = name.split_once(':')?;
         let mut row = Row { alive, look, facts, ..self.row_of(kind, id)? };
         row.marks.set(Marks::STORED);
-        self.grow();
         self.rows.push(row);
         self.looks.moved(&self.rows, place, None);
         self.link(place);
         Some(())
     }
 
-    /// About how many rows a load will bring, and how many bytes of names.
-    pub fn reserve(&mut self, rows: usize, bytes: usize) {
-        self.rows.reserve_exact(rows);
-        self.names.reserve(bytes);
+    /// So many rows a load will bring: tables that grew step by step would leave remains.
+    pub fn reserve(&mut self, rows: usize) {
         self.looks.reserve(rows);
         let (kinds, names, of, hasher) = (&self.kinds, &self.names, &self.rows, &self.hasher);
         self.places.reserve(rows, |place| hasher.hash_one(name_of(kinds, names, &of[*place as usize])));
@@ -273,20 +270,12 @@ impl Shard {
                 place
             }
             None => {
-                self.grow();
                 self.rows.push(row);
                 u32::try_from(self.rows.len() - 1).ok()?
             }
         };
         self.link(place);
         Some(place)
-    }
-
-    /// Doubling would leave half of the memory of a large fleet unused.
-    fn grow(&mut self) {
-        if self.rows.len() == self.rows.capacity() {
-            self.rows.reserve_exact(self.rows.len() / 8 + 64);
-        }
     }
 
     fn link(&mut self, place: u32) {
@@ -313,7 +302,7 @@ impl Shard {
         if !self.names.is_wasteful() {
             return;
         }
-        let mut names = self.names.anew();
+        let mut names = Names::default();
         for row in self.rows.iter_mut().filter(|row| !row.marks.has(Marks::FREE)) {
             row.name = names.add(self.names.get(row.name, row.length)).expect("it is shorter than it was");
         }

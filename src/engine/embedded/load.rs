@@ -32,8 +32,6 @@ pub(super) fn load(database: &Connection, path: &Path, memory: &Memory, beats: &
     // A number that a change was written with counts as used, whatever came of its flush.
     beats.found(number.unwrap_or(0).max(loading.number), count, pages);
     *memory.ears() = ears(database)?;
-    // Everything was read once, and will not be soon again.
-    database.pragma_update(None, "shrink_memory", true)?;
     Ok(())
 }
 

@@ -86,7 +86,8 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let premises = Premises::new(&config.path)?;
     let memory = Arc::new(Memory::new(config.partitions));
     let beats = Arc::new(Beats::new(memory.clone()));
-    load::load(&database, &config.path, &memory, &beats).map_err(|fault| fault.explain(&config.path))?;
+    let load = || load::load(&database, &config.path, &memory, &beats);
+    database::read_through(&database, load).map_err(|fault| fault.explain(&config.path))?;
     let readers = Readers::new(&config.path);
     let writer = Writer::start(database, directory, beats, telemetry)
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;

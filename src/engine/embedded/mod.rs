@@ -11,8 +11,8 @@
 //!
 //! # Where the memory of a million units goes
 //! 32 MB are rows, 12 MB ids, 10 MB the table that finds them; the mirror, which is the same with every
-//! engine, takes 47 MB, the program and its libraries 17 MB. The rest, some 40 MB, is SQLite and what the
-//! allocator keeps at hand. While a storm is written, and told, the writer's cache adds up to 32 MB.
+//! engine, takes 47 MB, the program and its libraries 17 MB. The rest, 40 to 60 MB, is SQLite and what the
+//! allocators keep at hand. While a storm is written, and told, the writer's cache adds up to 32 MB.
 
 use std::sync::Arc;
 

@@ -19,8 +19,9 @@ use crate::lab::fleet::{Fleet, KIND, TIMEOUT};
 use crate::lab::process::{bytes_written, usage};
 use crate::lab::{World, say, thousands};
 
-/// How long a process is left alone before its memory is looked at.
-const REST: Duration = Duration::from_secs(10);
+/// How long a process is left alone before its memory is looked at: it has a storm to tell first, and what
+/// that needed is given back some seconds after.
+const REST: Duration = Duration::from_secs(20);
 /// Partitions that are swept at the same time, as by expiry.
 const AT_ONCE: usize = 4;
 /// Rounds of heartbeats of which each is written, and the time between two: longer than last seen times
@@ -138,7 +139,6 @@ async fn restart(report: &mut Report, world: &mut World, dir: &TempDir, units: u
     let title = format!("{} units, embedded engine", thousands(units));
     let ready = rollcall.ready_after.as_secs_f64();
     report.add(format!("{title}: ready after"), ready, "s", Goal::AtMost(3.0));
-    // What loading needed for a moment is given back in a second or two.
     tokio::time::sleep(REST).await;
     let megabytes = usage(rollcall.server.pid())?.rss as f64 / 1e6;
     report.add(format!("{title}: memory of Rollcall at rest"), megabytes, "MB", Goal::AtMost(200.0));

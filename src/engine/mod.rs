@@ -42,6 +42,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Change, Hearing, Interval, Labels, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::telemetry::Ailment;
 
+mod blocks;
 pub mod data;
 pub mod declared;
 pub mod ear;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::{CachedStatement, Connection, params};
+use rusqlite::{CachedStatement, Connection, ToSql, params};
 use tokio::sync::oneshot;
 
 use super::beats::{Beats, id};
@@ -31,6 +31,9 @@ pub(super) struct Prepared {
     /// While it is being written.
     held: Option<Held>,
 }
+
+/// So many records one statement writes: much of what a row costs is its statement.
+const TOGETHER: usize = 16;
 
 struct Record {
     id: String,
@@ -112,11 +115,10 @@ impl Job for Apply {
             change.held = self.memory.shard(change.partition).hold(&change.unit, &change.wanted);
             let Some(held) = &change.held else { continue };
             statements.write_unit(change, held, number)?;
-            if let Some(record) = &change.record {
-                statements.write_record(change.partition, record)?;
-            }
         }
-        Ok(())
+        let held = self.prepared.iter().filter(|change| change.held.is_some());
+        let records = held.filter_map(|change| Some((change.partition, change.record.as_ref()?)));
+        write_records(database, &records.collect::<Vec<_>>())
     }
 
     fn undo(&mut self) {
@@ -147,8 +149,6 @@ struct Statements<'a> {
     insert: CachedStatement<'a>,
     update: CachedStatement<'a>,
     delete: CachedStatement<'a>,
-    record: CachedStatement<'a>,
-    news: CachedStatement<'a>,
 }
 
 impl<'a> Statements<'a> {
@@ -158,11 +158,6 @@ impl<'a> Statements<'a> {
             insert: find("INSERT INTO units(id, name, facts, alive, look, after) VALUES(?, ?, ?, ?, ?, ?)")?,
             update: find("UPDATE units SET facts = ?, alive = ?, look = ?, after = ? WHERE id = ?")?,
             delete: find("DELETE FROM units WHERE id = ?")?,
-            record: find(
-                "INSERT INTO records(id, partition, detected, closed, record) VALUES(?, ?, ?, ?, ?) ON CONFLICT(id) \
-                 DO UPDATE SET detected = excluded.detected, closed = excluded.closed, record = excluded.record",
-            )?,
-            news: find("INSERT INTO outbox(partition, news) VALUES(?, ?)")?,
         })
     }
 
@@ -179,11 +174,32 @@ impl<'a> Statements<'a> {
         };
         Ok(())
     }
+}
 
-    fn write_record(&mut self, partition: u16, record: &Record) -> rusqlite::Result<()> {
-        let Record { id, detected, closed, json, news } = record;
-        self.record.execute(params![id, partition, detected, closed, json])?;
-        self.news.execute(params![partition, news])?;
-        Ok(())
+/// Writes records and what the outbox says of them.
+fn write_records(database: &Connection, records: &[(u16, &Record)]) -> Outcome<()> {
+    for some in records.chunks(TOGETHER) {
+        // The last few are written one by one, so that there are no more than two statements to keep.
+        let rows = if some.len() == TOGETHER { TOGETHER } else { 1 };
+        let list = |row: &str| vec![row; rows].join(", ");
+        let mut record = database.prepare_cached(&format!(
+            "INSERT INTO records(id, partition, detected, closed, record) VALUES {} ON CONFLICT(id) DO UPDATE \
+             SET detected = excluded.detected, closed = excluded.closed, record = excluded.record",
+            list("(?, ?, ?, ?, ?)")
+        ))?;
+        // What fails is undone with the whole transaction, so the statement keeps no journal of its own.
+        let news = format!("INSERT OR FAIL INTO outbox(partition, news) VALUES {}", list("(?, ?)"));
+        let mut news = database.prepare_cached(&news)?;
+        for some in some.chunks(rows) {
+            let mut of_records: Vec<&dyn ToSql> = Vec::with_capacity(5 * rows);
+            let mut of_news: Vec<&dyn ToSql> = Vec::with_capacity(2 * rows);
+            for (partition, Record { id, detected, closed, json, news }) in some {
+                of_records.extend([id as &dyn ToSql, partition, detected, closed, json]);
+                of_news.extend([partition as &dyn ToSql, news]);
+            }
+            record.execute(&of_records[..])?;
+            news.execute(&of_news[..])?;
+        }
     }
+    Ok(())
 }

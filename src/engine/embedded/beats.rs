@@ -199,7 +199,7 @@ impl Flush {
             let mut times = Vec::with_capacity(PAGE as usize * TIME);
             let shard = self.beats.memory.shard(*partition);
             let from = (*page * PAGE) as usize;
-            for row in shard.rows.iter().skip(from).take(PAGE as usize) {
+            for row in shard.rows.range(from..from + PAGE as usize) {
                 // A row of which a change is being written is written whole by that.
                 let says = if row.marks.has(Marks::BUSY) { Moment::NONE } else { row.alive };
                 times.extend_from_slice(&time(says));

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use rusqlite::types::FromSql;
-use rusqlite::{Connection, OptionalExtension, Row as Found, params};
+use rusqlite::{Connection, OptionalExtension, Row as Found};
 
 use super::beats::{Beats, PAGE, place, read_entries, read_times};
 use super::ears::Ears;
@@ -31,19 +31,9 @@ pub(super) fn load(database: &Connection, path: &Path, memory: &Memory, beats: &
     let number: Option<i64> = meta(database, "number")?;
     // A number that a change was written with counts as used, whatever came of its flush.
     beats.found(number.unwrap_or(0).max(loading.number), count, pages);
-    for partition in 0..memory.partitions() {
-        memory.shard(partition).finish_loading();
-    }
     *memory.ears() = ears(database)?;
-    // Everything was read once, and will not be soon again.
-    database.pragma_update(None, "shrink_memory", true)?;
     Ok(())
 }
-
-/// So many names tell how long those of a partition are.
-const SAMPLE: u32 = 200;
-/// Others may be a little longer.
-const ROOM: f64 = 1.05;
 
 struct Loading<'a> {
     path: &'a Path,
@@ -70,13 +60,7 @@ impl Loading<'_> {
             let mut shard = self.memory.shard(partition);
             let numbers = &mut self.after[usize::from(partition)];
             if let Some((_, last)) = last.and_then(place) {
-                let length: Option<f64> = database.query_row(
-                    "SELECT avg(length(name)) FROM (SELECT name FROM units WHERE id BETWEEN ? AND ? LIMIT ?)",
-                    params![from, to, SAMPLE],
-                    |row| row.get(0),
-                )?;
-                let bytes = (last as f64 + 1.0) * length.unwrap_or(0.0) * ROOM;
-                shard.reserve(last as usize + 1, bytes as usize);
+                shard.reserve(last as usize + 1);
                 numbers.reserve_exact(last as usize + 1);
             }
             let mut rows = select.query([from, to])?;

@@ -8,6 +8,11 @@
 //! # Why expiry keys do not expire
 //! No decision depends on a key's going by itself, and there is no clock in here. A key stands until
 //! a change deletes it; a heartbeat that comes late finds it, and the next look finds the heartbeat.
+//!
+//! # Where the memory of a million units goes
+//! 32 MB are rows, 12 MB ids, 10 MB the table that finds them; the mirror, which is the same with every
+//! engine, takes 47 MB, the program and its libraries 17 MB. The rest, 40 to 60 MB, is SQLite and what the
+//! allocators keep at hand. While a storm is written, and told, the writer's cache adds up to 32 MB.
 
 use std::sync::Arc;
 
@@ -32,6 +37,7 @@ mod finish;
 mod groups;
 mod hearing;
 mod load;
+mod looks;
 mod memory;
 mod outbox;
 mod parcels;
@@ -85,7 +91,8 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let premises = Premises::new(&config.path)?;
     let memory = Arc::new(Memory::new(config.partitions));
     let beats = Arc::new(Beats::new(memory.clone()));
-    load::load(&database, &config.path, &memory, &beats).map_err(|fault| fault.explain(&config.path))?;
+    let load = || load::load(&database, &config.path, &memory, &beats);
+    database::read_through(&database, load).map_err(|fault| fault.explain(&config.path))?;
     let readers = Readers::new(&config.path);
     let writer = Writer::start(database, directory, beats, telemetry)
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;

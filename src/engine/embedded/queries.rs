@@ -61,9 +61,10 @@ impl Queries for EmbeddedEngine {
 
     async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>> {
         let from = page.saturating_mul(PAGE);
+        let places = from as usize..from as usize + PAGE as usize;
         let units = {
             let shard = self.memory.shard(partition);
-            let rows = (from..).zip(shard.rows.iter().skip(from as usize).take(PAGE as usize));
+            let rows = (from..).zip(shard.rows.range(places));
             let stored = rows.filter(|(_, row)| row.marks.has(Marks::STORED));
             let units = stored.map(|(place, row)| Ok((id(partition, place), shard.unit(row)?, row.alive)));
             units.collect::<Result<Vec<_>>>()?

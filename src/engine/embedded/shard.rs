@@ -1,16 +1,17 @@
 //! One partition in memory: rows, the ways to find one, and its deadline index.
 //!
 //! A row keeps its place, a dense number, for as long as its unit is there; the same number finds
-//! it on disk. There is no timer for any unit: the index is one ordered set.
+//! it on disk. There is no timer for any unit: the index is in `looks.rs`.
 
-use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
+use super::looks::Looks;
 use super::row::{Marks, Moment, Row};
 use crate::clock::Timestamp;
+use crate::engine::blocks::Blocks;
 use crate::engine::mirror::names::Names;
 use crate::engine::{EngineError, Refresh, Result};
 use crate::presence::{Kind, Unit};
@@ -50,13 +51,13 @@ pub(super) struct Unwritten {
 /// The units of one partition.
 #[derive(Default)]
 pub(super) struct Shard {
-    pub rows: Vec<Row>,
+    pub rows: Blocks<Row>,
     /// By number; there are as many as the configuration has, and those that it had once.
     kinds: Vec<Kind>,
     /// Ids.
     names: Names,
     places: HashTable<u32>,
-    index: BTreeSet<(i64, u32)>,
+    looks: Looks,
     /// Places with heartbeats that are not on disk yet; a place may stand here twice, its mark tells.
     unwritten: Vec<u32>,
     free: Vec<u32>,
@@ -79,16 +80,18 @@ impl Shard {
             row.alive = Some(beat.at).into();
             is_news = true;
         }
-        if let Some(look) = row.look.get().filter(|look| beat.look < *look) {
+        let later = row.look.get().filter(|look| beat.look < *look);
+        if later.is_some() {
             row.look = Some(beat.look).into();
             row.marks.set(Marks::LOOK_MOVED);
-            self.index.remove(&(look.as_millis(), place));
-            self.index.insert((beat.look.as_millis(), place));
             is_news = true;
         }
         if is_news && !row.marks.has(Marks::UNWRITTEN) {
             row.marks.set(Marks::UNWRITTEN);
             self.unwritten.push(place);
+        }
+        if later.is_some() {
+            self.looks.moved(&self.rows, place, later);
         }
         true
     }
@@ -98,20 +101,18 @@ impl Shard {
         self.find(unit).map(|place| (place, self.rows[place as usize].alive))
     }
 
-    /// Units whose look is at or before `until`: the `limit` that come after the first `skip`.
+    /// Units whose look is at or before `until`: the `limit` that come after the first `skip`, in the
+    /// order in which their facts lie on disk.
     pub fn due(&self, until: Timestamp, skip: usize, limit: usize) -> Result<Vec<Unit>> {
-        let due = self.index.range(..=(until.as_millis(), u32::MAX));
-        let mut places: Vec<u32> = due.skip(skip).take(limit).map(|(_, place)| *place).collect();
-        // Their facts lie in this order.
-        places.sort_unstable();
-        places.iter().map(|place| self.unit(&self.rows[*place as usize])).collect()
+        let due = self.looks.due(&self.rows, until).skip(skip).take(limit);
+        due.map(|place| self.unit(&self.rows[place as usize])).collect()
     }
 
     /// The earliest look, and the name of the unit that it is for.
     pub fn first_look(&self) -> Option<(Timestamp, String)> {
-        let (look, place) = self.index.first()?;
-        let (kind, id) = self.name(&self.rows[*place as usize]);
-        Some((Timestamp::from_millis(*look), format!("{kind}:{id}")))
+        let (look, place) = self.looks.first(&self.rows)?;
+        let (kind, id) = self.name(&self.rows[place as usize]);
+        Some((look, format!("{kind}:{id}")))
     }
 
     /// The expiry key of a unit by its name.
@@ -152,21 +153,17 @@ impl Shard {
 
     /// The change was written. `facts`: their digest, zero forgets the unit.
     pub fn settle(&mut self, held: Held, facts: u64) {
-        let row = &mut self.rows[held.place as usize];
-        if let Some(look) = row.look.get() {
-            self.index.remove(&(look.as_millis(), held.place));
-        }
         if facts == 0 {
             return self.remove(held.place);
         }
+        let row = &mut self.rows[held.place as usize];
+        let before = row.look.get();
         row.alive = held.alive;
         row.look = held.look;
         row.facts = facts;
         row.marks = Marks::default();
         row.marks.set(Marks::STORED);
-        if let Some(look) = held.look.get() {
-            self.index.insert((look.as_millis(), held.place));
-        }
+        self.looks.moved(&self.rows, held.place, before);
     }
 
     /// The change was not written: the row is as it was.
@@ -219,29 +216,20 @@ impl Shard {
     pub fn load(&mut self, place: u32, name: &str, alive: Moment, look: Moment, facts: u64) -> Option<()> {
         while self.rows.len() < place as usize {
             self.free.push(self.rows.len() as u32);
-            self.grow();
             self.rows.push(free());
         }
         let (kind, id) = name.split_once(':')?;
         let mut row = Row { alive, look, facts, ..self.row_of(kind, id)? };
         row.marks.set(Marks::STORED);
-        self.grow();
         self.rows.push(row);
+        self.looks.moved(&self.rows, place, None);
         self.link(place);
         Some(())
     }
 
-    /// Everything was loaded: the index is made in one go, which is faster and denser than one by one.
-    pub fn finish_loading(&mut self) {
-        let looks = (0u32..).zip(&self.rows);
-        let looks = looks.filter_map(|(place, row)| Some((row.look.get()?.as_millis(), place)));
-        self.index = looks.collect();
-    }
-
-    /// About how many rows a load will bring, and how many bytes of names.
-    pub fn reserve(&mut self, rows: usize, bytes: usize) {
-        self.rows.reserve_exact(rows);
-        self.names.reserve(bytes);
+    /// So many rows a load will bring: tables that grew step by step would leave remains.
+    pub fn reserve(&mut self, rows: usize) {
+        self.looks.reserve(rows);
         let (kinds, names, of, hasher) = (&self.kinds, &self.names, &self.rows, &self.hasher);
         self.places.reserve(rows, |place| hasher.hash_one(name_of(kinds, names, &of[*place as usize])));
     }
@@ -282,20 +270,12 @@ impl Shard {
                 place
             }
             None => {
-                self.grow();
                 self.rows.push(row);
                 u32::try_from(self.rows.len() - 1).ok()?
             }
         };
         self.link(place);
         Some(place)
-    }
-
-    /// Doubling would leave half of the memory of a large fleet unused.
-    fn grow(&mut self) {
-        if self.rows.len() == self.rows.capacity() {
-            self.rows.reserve_exact(self.rows.len() / 8 + 64);
-        }
     }
 
     fn link(&mut self, place: u32) {
@@ -310,8 +290,10 @@ impl Shard {
             entry.remove();
         }
         let row = &mut self.rows[place as usize];
+        let before = row.look.get();
         self.names.forget(row.length);
         *row = free();
+        self.looks.moved(&self.rows, place, before);
         self.free.push(place);
         self.tidy();
     }
@@ -320,7 +302,7 @@ impl Shard {
         if !self.names.is_wasteful() {
             return;
         }
-        let mut names = self.names.anew();
+        let mut names = Names::default();
         for row in self.rows.iter_mut().filter(|row| !row.marks.has(Marks::FREE)) {
             row.name = names.add(self.names.get(row.name, row.length)).expect("it is shorter than it was");
         }

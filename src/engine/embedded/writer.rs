@@ -19,6 +19,7 @@ use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::beats::{Beats, Flush};
+use super::database;
 use super::directory::Directory;
 use super::fault::{Fault, Outcome};
 use crate::engine::{EngineError, Result};
@@ -32,6 +33,9 @@ const MOST_TOGETHER: usize = 64;
 
 /// How long last seen times may be in memory alone.
 const WRITE_BEHIND: Duration = Duration::from_secs(2);
+
+/// With fewer rows than this between two flushes little is written.
+const FEW_ROWS: u64 = 10_000;
 
 /// Something to be written.
 pub(super) trait Job: Send {
@@ -182,6 +186,7 @@ struct Scribe {
 impl Scribe {
     fn run(mut self, waiting: &Receiver<Waiting>) {
         let mut flush_at = Instant::now() + WRITE_BEHIND;
+        let mut rows = 0;
         loop {
             let mut places = Vec::new();
             let mut jobs: Vec<Box<dyn Job>> = Vec::new();
@@ -191,12 +196,23 @@ impl Scribe {
                 jobs.push(job);
                 places.push(_place);
             }
-            if is_over || flush_at <= Instant::now() {
-                // Last: what is being changed in this transaction is written by its change.
-                jobs.push(Box::new(Flush::new(self.beats.clone(), self.telemetry.clone())));
-                flush_at = Instant::now() + WRITE_BEHIND;
+            let is_flush = is_over || flush_at <= Instant::now();
+            if !is_flush {
+                self.write(jobs);
+                continue;
             }
+            let before = std::mem::replace(&mut rows, self.database.total_changes());
+            let is_calm = rows - before < FEW_ROWS;
+            if is_calm {
+                database::carry_over_soon(&self.database);
+            }
+            // Last: what is being changed in this transaction is written by its change.
+            jobs.push(Box::new(Flush::new(self.beats.clone(), self.telemetry.clone())));
+            flush_at = Instant::now() + WRITE_BEHIND;
             self.write(jobs);
+            if is_calm {
+                database::rest(&self.database);
+            }
             if is_over {
                 return;
             }

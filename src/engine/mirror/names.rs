@@ -1,36 +1,37 @@
-//! The ids of a partition's units, end to end in one text: no allocation and no pointer a unit.
+//! The ids of a partition's units, end to end in long texts: no allocation and no pointer a unit.
 
 /// Below this much waste a rewrite is not worth its while.
 const TOLERATED_WASTE: usize = 64 * 1024;
 
+/// How long a text is. A name lies in one of them whole; of the room that the last name of a text leaves
+/// there is little.
+const TEXT: usize = 16 * 1024;
+
 /// Names, by where they start and how long they are.
 #[derive(Default)]
 pub(in crate::engine) struct Names {
-    text: String,
+    /// Each is full but the last, and none ever grows, for the reasons that [`super::super::blocks`] gives.
+    texts: Vec<String>,
     wasted: usize,
 }
 
 impl Names {
-    /// Makes room for so many bytes more. Memory that grew step by step is not given back at once.
-    pub fn reserve(&mut self, bytes: usize) {
-        self.text.reserve_exact(bytes);
-    }
-
-    /// Adds a name and answers where it starts; `None` if the text is as long as it can be.
+    /// Adds a name and answers where it starts; `None` if there are as many as there can be.
     pub fn add(&mut self, name: &str) -> Option<u32> {
-        let start = u32::try_from(self.text.len()).ok()?;
-        if self.text.capacity() - self.text.len() < name.len() {
-            // Doubling would leave half of the memory of a large fleet unused.
-            self.text.reserve_exact(self.text.len() / 8 + 1024);
+        if self.texts.last().is_none_or(|last| TEXT - last.len() < name.len()) {
+            self.texts.push(String::with_capacity(TEXT));
         }
-        self.text.push_str(name);
+        let first = (self.texts.len() - 1) * TEXT;
+        let last = self.texts.last_mut()?;
+        let start = u32::try_from(first + last.len()).ok()?;
+        last.push_str(name);
         Some(start)
     }
 
     /// The name that starts there.
     pub fn get(&self, start: u32, length: u8) -> &str {
-        let start = start as usize;
-        &self.text[start..start + usize::from(length)]
+        let (text, start) = (start as usize / TEXT, start as usize % TEXT);
+        &self.texts[text][start..start + usize::from(length)]
     }
 
     /// A name of that length is used no more.
@@ -40,16 +41,27 @@ impl Names {
 
     /// Whether more than half of the text is waste, so that it should be written anew.
     pub fn is_wasteful(&self) -> bool {
-        self.wasted > TOLERATED_WASTE && self.wasted > self.text.len() / 2
-    }
-
-    /// Room for the names that are still used.
-    pub fn anew(&self) -> Names {
-        Names { text: String::with_capacity(self.text.len() - self.wasted), wasted: 0 }
+        self.wasted > TOLERATED_WASTE && self.wasted > self.bytes() / 2
     }
 
     /// How much memory it takes.
     pub fn bytes(&self) -> usize {
-        self.text.capacity()
+        self.texts.len() * TEXT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_every_length_come_back() {
+        let mut names = Names::default();
+        let name = |n: usize| "ä".repeat(n % 64) + &n.to_string();
+        let starts: Vec<u32> = (0..3000).filter_map(|n| names.add(&name(n))).collect();
+        assert!(names.texts.len() > 3, "they lie in several texts");
+        for (n, start) in starts.into_iter().enumerate() {
+            assert_eq!(names.get(start, name(n).len() as u8), name(n));
+        }
     }
 }

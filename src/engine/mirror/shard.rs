@@ -13,6 +13,7 @@ use super::policies::Policies;
 use super::row::{Absence, Footing, Known, Row};
 use super::tags::Tags;
 use crate::clock::Timestamp;
+use crate::engine::blocks::Blocks;
 use crate::presence::Policy;
 
 /// A unit within a shard: hash of both, number of the kind, id.
@@ -29,7 +30,7 @@ pub(super) type Hash<'a> = &'a dyn Fn(u16, &str) -> u64;
 /// The units of one partition.
 #[derive(Default)]
 pub(super) struct Shard {
-    pub rows: Vec<Row>,
+    pub rows: Blocks<Row>,
     places: HashTable<u32>,
     names: Names,
     policies: Policies,
@@ -87,7 +88,7 @@ impl Shard {
 
     /// The units at some places, those that there are.
     pub fn units_at(&self, places: Range<usize>) -> impl Iterator<Item = (usize, &Row)> {
-        places.clone().zip(&self.rows[places]).filter(|(_, row)| row.footing != Footing::Free)
+        places.clone().zip(self.rows.range(places)).filter(|(_, row)| row.footing != Footing::Free)
     }
 
     /// A change was applied that leaves the unit as it is `known`. `was_there`: it was decided
@@ -187,7 +188,7 @@ impl Shard {
     /// About how much memory it takes.
     pub fn bytes(&self) -> usize {
         let tags: usize = self.tags.iter().map(Tags::bytes).sum();
-        self.rows.capacity() * size_of::<Row>() + self.names.bytes() + self.places.allocation_size() + tags
+        self.rows.bytes() + self.names.bytes() + self.places.allocation_size() + tags
     }
 
     fn find(&self, name: Name) -> Option<u32> {
@@ -249,10 +250,6 @@ impl Shard {
                 place
             }
             None => {
-                if self.rows.len() == self.rows.capacity() {
-                    // Doubling would leave half of the memory of a large fleet unused.
-                    self.rows.reserve_exact(self.rows.len() / 8 + 64);
-                }
                 self.rows.push(row);
                 (self.rows.len() - 1) as u32
             }
@@ -291,7 +288,7 @@ impl Shard {
         if !self.names.is_wasteful() {
             return;
         }
-        let mut names = self.names.anew();
+        let mut names = Names::default();
         for row in self.rows.iter_mut().filter(|row| row.footing != Footing::Free) {
             if let Some(start) = names.add(self.names.get(row.name, row.length)) {
                 row.name = start;

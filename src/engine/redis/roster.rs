@@ -32,6 +32,7 @@ impl Roster for RedisEngine {
             );
         }
         self.server_clock().renewed(asked, engine_clock);
+        self.topology.share(instances.len());
         let mut instances = instances.to_vec();
         instances.sort();
         Ok(Attendance { now, engine_clock, instances })

@@ -90,6 +90,11 @@ impl Topology {
         self.judge(name, began, answer)
     }
 
+    /// So many instances are there: see [`Turns::share`].
+    pub fn share(&self, instances: usize) {
+        self.turns.share(instances);
+    }
+
     /// Runs a script that changes many units, when its turn has come.
     pub async fn change<T: FromRedisValue>(
         &self,

@@ -8,15 +8,16 @@
 //! hundred thousand are, and telling follows. It is held up, but not for good: under a load of
 //! changes that does not end it goes on slowly.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-/// How many scripts that change units are under way.
-const CHANGING: usize = 2;
-/// How many scripts that tell are under way.
-const TELLING: usize = 2;
+/// How many scripts that change units, and how many that tell, are under way.
+const ALONE: usize = 2;
+/// The same where there are other instances: the server has theirs to go on with.
+const BESIDE_OTHERS: usize = 1;
 /// How long a script that tells is held up at the most.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -27,6 +28,8 @@ pub struct Turns {
     /// Changes that wait or are under way.
     changes: AtomicUsize,
     all_changed: Notify,
+    /// How many are under way of each at the moment, at the most.
+    most: Mutex<[usize; 2]>,
 }
 
 /// A turn; it ends when this is dropped.
@@ -40,10 +43,22 @@ struct Changing<'a>(&'a Turns);
 impl Turns {
     pub fn new() -> Turns {
         Turns {
-            changing: Semaphore::new(CHANGING),
-            telling: Semaphore::new(TELLING),
+            changing: Semaphore::new(ALONE),
+            telling: Semaphore::new(ALONE),
             changes: AtomicUsize::new(0),
             all_changed: Notify::new(),
+            most: Mutex::new([ALONE; 2]),
+        }
+    }
+
+    /// So many instances share the server. Turns that are taken go on to their end.
+    pub fn share(&self, instances: usize) {
+        let wanted = if instances > 1 { BESIDE_OTHERS } else { ALONE };
+        let mut most = self.most.lock().expect("nothing panics under this lock");
+        for (most, turns) in most.iter_mut().zip([&self.changing, &self.telling]) {
+            turns.add_permits(wanted.saturating_sub(*most));
+            // Those that are taken are asked for again the next time.
+            *most = wanted.max(*most - turns.forget_permits(most.saturating_sub(wanted)));
         }
     }
 
@@ -101,19 +116,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn few_scripts_are_under_way() {
+    async fn few_scripts_are_under_way_and_beside_other_instances_fewer() {
         let turns = Turns::new();
-        let mut held: Vec<Turn> = Vec::new();
-        for _ in 0..CHANGING {
-            held.extend(turns.change().now_or_never());
-        }
-        assert_eq!(held.len(), CHANGING);
-        assert!(turns.change().now_or_never().is_none());
+        let all = || std::iter::from_fn(|| turns.change().now_or_never()).collect::<Vec<Turn>>();
+        let mut held = all();
+        assert_eq!(held.len(), ALONE);
+        // Those that are taken go on to their end, and fewer begin.
+        turns.share(3);
         held.pop();
-        held.extend(turns.change().now_or_never());
-        assert_eq!(held.len(), CHANGING);
-        // Who gave up waiting for a turn holds up nobody.
+        turns.share(3);
+        assert_eq!(all().len(), 0);
         held.clear();
-        assert!(turns.tell().now_or_never().is_some());
+        assert_eq!(all().len(), BESIDE_OTHERS);
+        turns.share(1);
+        turns.share(1);
+        assert_eq!(all().len(), ALONE);
+        // Who gave up waiting for a turn holds up nobody.
+        let _turn = turns.tell().now_or_never().expect("no change waits");
     }
 }

@@ -10,6 +10,9 @@
 //! delays nobody. What is told is fixed when its group is sealed, before the first attempt; every
 //! attempt says the same under the same id. A receiver is told at least once: after a crash
 //! between an attempt and its record it is told again, and knows the id.
+//!
+//! Who is alone in a group that is due at once is sealed with joining it, and goes straight into the
+//! receiver's tray if there is room: the engine keeps it all the same, leased to this instance.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -14,7 +14,7 @@
 --
 -- Who is alone in a group that is due at once does not wait in it: the group is sealed here, and the
 -- caller is handed the notification with that, if it has room. So a hundred thousand units are told
--- one by one in a quarter of the time.
+-- one by one in less than a third of the time.
 --
 -- KEYS[1] groups         zset  group -> when it is due (ms)
 -- KEYS[2] over           zset  "<group>\n<member>" -> since when it is over (ms)

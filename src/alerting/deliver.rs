@@ -13,7 +13,7 @@
 //! disables the receiver: everything for it becomes a dead letter, until a restart. Nothing is ever
 //! dropped.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -417,9 +417,9 @@ impl Desk {
 
     /// What is held and has not ended.
     fn others(&self) -> Vec<Arc<Delivery>> {
-        let ended = |delivery: &&Arc<Delivery>| self.endings.iter().any(|(other, _)| other.id == delivery.id);
+        let ended: HashSet<&str> = self.endings.iter().map(|(delivery, _)| delivery.id.as_str()).collect();
         let held = self.held.values().map(|held| &held.delivery);
-        held.filter(|delivery| !ended(delivery)).cloned().collect()
+        held.filter(|delivery| !ended.contains(delivery.id.as_str())).cloned().collect()
     }
 }
 

@@ -14,10 +14,12 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-/// How many scripts that change units, and how many that tell, are under way.
-const ALONE: usize = 2;
+/// How many scripts that change units are under way.
+const CHANGING: usize = 2;
+/// How many scripts that tell are under way.
+const TELLING: usize = 2;
 /// The same where there are other instances: the server has theirs to go on with.
-const BESIDE_OTHERS: usize = 1;
+const TELLING_BESIDE_OTHERS: usize = 1;
 /// How long a script that tells is held up at the most.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -28,8 +30,8 @@ pub struct Turns {
     /// Changes that wait or are under way.
     changes: AtomicUsize,
     all_changed: Notify,
-    /// How many are under way of each at the moment, at the most.
-    most: Mutex<[usize; 2]>,
+    /// How many scripts that tell may be under way at the moment.
+    most: Mutex<usize>,
 }
 
 /// A turn; it ends when this is dropped.
@@ -43,23 +45,21 @@ struct Changing<'a>(&'a Turns);
 impl Turns {
     pub fn new() -> Turns {
         Turns {
-            changing: Semaphore::new(ALONE),
-            telling: Semaphore::new(ALONE),
+            changing: Semaphore::new(CHANGING),
+            telling: Semaphore::new(TELLING),
             changes: AtomicUsize::new(0),
             all_changed: Notify::new(),
-            most: Mutex::new([ALONE; 2]),
+            most: Mutex::new(TELLING),
         }
     }
 
     /// So many instances share the server. Turns that are taken go on to their end.
     pub fn share(&self, instances: usize) {
-        let wanted = if instances > 1 { BESIDE_OTHERS } else { ALONE };
+        let wanted = if instances > 1 { TELLING_BESIDE_OTHERS } else { TELLING };
         let mut most = self.most.lock().expect("nothing panics under this lock");
-        for (most, turns) in most.iter_mut().zip([&self.changing, &self.telling]) {
-            turns.add_permits(wanted.saturating_sub(*most));
-            // Those that are taken are asked for again the next time.
-            *most = wanted.max(*most - turns.forget_permits(most.saturating_sub(wanted)));
-        }
+        self.telling.add_permits(wanted.saturating_sub(*most));
+        // Those that are taken are asked for again the next time.
+        *most = wanted.max(*most - self.telling.forget_permits(most.saturating_sub(wanted)));
     }
 
     /// Waits for a turn to change units. They come in the order in which they were asked for.
@@ -118,19 +118,21 @@ mod tests {
     #[tokio::test]
     async fn few_scripts_are_under_way_and_beside_other_instances_fewer() {
         let turns = Turns::new();
-        let all = || std::iter::from_fn(|| turns.change().now_or_never()).collect::<Vec<Turn>>();
-        let mut held = all();
-        assert_eq!(held.len(), ALONE);
+        let change = || std::iter::from_fn(|| turns.change().now_or_never()).collect::<Vec<Turn>>();
+        assert_eq!(change().len(), CHANGING);
+        let tell = || std::iter::from_fn(|| turns.tell().now_or_never()).collect::<Vec<Turn>>();
+        let mut held = tell();
+        assert_eq!(held.len(), TELLING);
         // Those that are taken go on to their end, and fewer begin.
         turns.share(3);
         held.pop();
         turns.share(3);
-        assert_eq!(all().len(), 0);
+        assert_eq!(tell().len(), 0);
         held.clear();
-        assert_eq!(all().len(), BESIDE_OTHERS);
+        assert_eq!(tell().len(), TELLING_BESIDE_OTHERS);
         turns.share(1);
         turns.share(1);
-        assert_eq!(all().len(), ALONE);
+        assert_eq!(tell().len(), TELLING);
         // Who gave up waiting for a turn holds up nobody.
         let _turn = turns.tell().now_or_never().expect("no change waits");
     }

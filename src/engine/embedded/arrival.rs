@@ -15,7 +15,7 @@ use crate::clock::Timestamp;
 use crate::engine::json::to_json;
 use crate::engine::notification::silence;
 use crate::engine::parcels::{Arrival, Parcel};
-use crate::engine::{EngineError, News, Result, crc16, partition_of};
+use crate::engine::{EngineError, News, Result, partition_of, partition_of_group};
 use crate::presence::Hearing;
 
 /// What must be empty where a fleet is to arrive.
@@ -227,7 +227,7 @@ impl House {
     }
 
     fn home(&self, group: &str) -> u16 {
-        crc16(group.bytes()) % self.partitions
+        partition_of_group(group, self.partitions)
     }
 }
 

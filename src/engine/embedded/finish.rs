@@ -6,7 +6,7 @@ use super::fault::Outcome;
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
 use crate::engine::notification::silence;
-use crate::engine::{DeadLetter, Delivery, Result, crc16};
+use crate::engine::{DeadLetter, Delivery, Result, partition_of_group};
 
 /// The end of one delivery, ready to be written.
 pub(super) struct Ending {
@@ -53,7 +53,7 @@ pub(super) fn finish_one(
     database.prepare_cached("UPDATE notifications SET owed = owed - 1 WHERE id = ?")?.execute([id])?;
     database.prepare_cached("DELETE FROM notifications WHERE id = ? AND owed <= 0")?.execute([id])?;
     if let Some((letter, silences)) = letter {
-        let partition = crc16(group.bytes()) % partitions;
+        let partition = partition_of_group(group, partitions);
         database.prepare_cached("INSERT OR REPLACE INTO letters VALUES(?, ?, ?, ?, ?)")?.execute(params![
             receiver,
             id,

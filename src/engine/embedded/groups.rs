@@ -17,7 +17,7 @@ use super::seal::{seal_group, tidy};
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
 use crate::engine::notification::{MOST_MEMBERS, Member, alone};
-use crate::engine::{Join, Joined, LARGEST_STEP, Pace, Result, crc16};
+use crate::engine::{Join, Joined, LARGEST_STEP, Pace, Result, partition_of_group};
 
 /// How many members are sealed in one transaction at the most, and those of the group that exceeds it.
 const MOST_SEALED: usize = 10 * MOST_MEMBERS;
@@ -43,7 +43,7 @@ pub(super) async fn join(
     let partitions = engine.memory.partitions();
     let ready = joins.iter().zip(alone(joins)).map(|(join, is_alone)| {
         let key = join.group.key.clone();
-        let partition = crc16(key.bytes()) % partitions;
+        let partition = partition_of_group(&key, partitions);
         let (body, member) = (to_json(&join.group)?, Member::new(&join.news)?);
         Ok(Joining { partition, key, body, member, is_alone })
     });

@@ -9,7 +9,7 @@ use redis::{AsyncCommands, pipe};
 use tokio::task::JoinHandle;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::presence::OfflineRecord;
+use rollcall::engine::encoding;
 
 use super::World;
 
@@ -20,7 +20,7 @@ const PARTITIONS: u16 = 16;
 pub async fn count(client: &mut MultiplexedConnection) -> anyhow::Result<u64> {
     let mut pipe = pipe();
     for partition in 0..PARTITIONS {
-        pipe.zcard(format!("rollcall:{{p{partition}}}:open"));
+        pipe.zcard(format!("rollcall:{{p{partition}}}:offline"));
         pipe.zcard(format!("rollcall:{{p{partition}}}:past"));
     }
     let counts: Vec<u64> = pipe.query_async(client).await?;
@@ -87,7 +87,7 @@ type Streams = HashMap<String, Vec<(String, Vec<String>)>>;
 
 fn lateness(id: &str, field: &[String]) -> Option<f64> {
     let written: i64 = id.split_once('-')?.0.parse().ok()?;
-    let [name, json] = field else { return None };
-    let record: OfflineRecord = serde_json::from_str(json).ok().filter(|_| name == "record")?;
+    let [name, facts] = field else { return None };
+    let record = encoding::decode(facts)?.open_record(&name.parse().ok()?)?;
     Some((written - record.deadline.as_millis()) as f64)
 }

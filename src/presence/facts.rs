@@ -85,7 +85,15 @@ impl Facts {
         self.policy(rules).allowed().min(rules.policy.allowed()).min(declared)
     }
 
-    /// The open record, or the record that `silence` would be.
+    /// The open record of the unit that these are facts of.
+    pub fn open_record(&self, unit: &Unit) -> Option<OfflineRecord> {
+        match &self.standing {
+            Standing::Offline(silence) => Some(self.record(unit, silence)),
+            _ => None,
+        }
+    }
+
+    /// The record that `silence` is, or would be.
     pub(super) fn record(&self, unit: &Unit, silence: &Silence) -> OfflineRecord {
         OfflineRecord {
             id: RecordId { unit: unit.clone(), last_seen: self.last_seen },

@@ -174,14 +174,14 @@ impl RedisArrival {
         let partition = self.keys.partition(record.whose());
         let key = |name: &str| self.keys.in_partition(partition, name);
         let (id, detected) = (record.id.to_string(), record.detected_at.as_millis());
-        pipe.hset(key("archive"), &id, to_json(record)?).ignore();
-        match record.back_at {
-            None => pipe.zadd(key("open"), id, detected).ignore(),
-            Some(back) => {
-                pipe.zadd(key("closed"), &id, back.as_millis()).ignore();
-                pipe.zadd(key("past"), id, detected).ignore()
-            }
-        };
+        if let Some(back) = record.back_at {
+            pipe.hset(key("archive"), &id, to_json(record)?).ignore();
+            pipe.zadd(key("closed"), &id, back.as_millis()).ignore();
+            pipe.zadd(key("past"), id, detected).ignore();
+        } else {
+            // The facts of its unit tell the rest.
+            pipe.zadd(key("offline"), record.whose().to_string(), detected).ignore();
+        }
         Ok(())
     }
 }

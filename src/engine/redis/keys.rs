@@ -21,11 +21,11 @@
 //! | `rollcall:{pN}:data` | set | names of the metrics that units of this partition have values of |
 //! | `rollcall:{pN}:data:<metric>:<page>` | hash | `<kind>:<unit>` → `<at> <value>`: the newest value and when it came (ms) |
 //! | `rollcall:{pN}:noted` | set | pages on which another than the owner changed something that the owner has not read yet |
-//! | `rollcall:{pN}:open` | zset | ids of open records by time of detection (ms) |
+//! | `rollcall:{pN}:offline` | zset | `<kind>:<unit>` by time of detection (ms): units with an open record, which their facts tell |
 //! | `rollcall:{pN}:past` | zset | ids of closed records by time of detection (ms) |
 //! | `rollcall:{pN}:closed` | zset | ids of closed records by time of closing (ms) |
-//! | `rollcall:{pN}:archive` | hash | record id → record (JSON) |
-//! | `rollcall:{pN}:outbox` | stream | records opened and closed that joined no group yet: an entry for each step, a field `record` (JSON) for each of its records |
+//! | `rollcall:{pN}:archive` | hash | record id → record (JSON), closed records |
+//! | `rollcall:{pN}:outbox` | stream | records opened and closed that joined no group yet: an entry for each step, see `outbox.rs` |
 //! | `rollcall:{pN}:outbox:unreadable` | stream | entries of the outbox that nobody could read |
 //! | `rollcall:{pN}:groups` | zset | groups that wait, by when they are due (ms) |
 //! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → what it was told, see `join.lua` |
@@ -166,7 +166,7 @@ impl Keys {
         format!("{}:{{p{partition}}}:data:{metric}:{page}", self.prefix)
     }
 
-    /// A key that a partition has once: `deadlines`, `data`, `noted`, `open`, `past`, `closed`,
+    /// A key that a partition has once: `deadlines`, `data`, `noted`, `offline`, `past`, `closed`,
     /// `archive`, `groups`, `members`, `sealed`, `labels`, `over`, `notifications`, `owed`.
     pub fn in_partition(&self, partition: u16, name: &str) -> String {
         format!("{}:{{p{partition}}}:{name}", self.prefix)

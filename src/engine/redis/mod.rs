@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use super::examination::Condition;
 use super::{Engine, EngineError, Result, Warning};
 use crate::clock::Timestamp;
-use crate::presence::Hearing;
+use crate::presence::{Hearing, Unit};
 use crate::telemetry::Telemetry;
 
 mod arrival;
@@ -47,6 +47,14 @@ use keys::Keys;
 use leap::ServerClock;
 use scripts::Scripts;
 use topology::Topology;
+
+/// The key under which another program finds the facts of a unit, a field with its name; `encoding` reads
+/// them. The fleet has that prefix and so many partitions.
+pub fn facts_key(prefix: &str, partitions: u16, unit: &Unit) -> String {
+    let keys = Keys::new(prefix, partitions);
+    let (partition, page) = keys.home(unit);
+    keys.facts_page(partition, page)
+}
 
 /// The engine on Redis.
 pub struct RedisEngine {

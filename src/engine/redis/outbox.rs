@@ -2,7 +2,9 @@
 //! for hearing.
 //!
 //! An entry holds what was written in one step, as a field and a value for each piece of news: a
-//! hundred records in one entry cost the server a third of a hundred entries.
+//! hundred records in one entry cost the server a third of a hundred entries. A record that was opened
+//! is the name of its unit and the facts, one that was closed is `record` and the record (JSON), an
+//! interval is `blind` and its ends.
 //!
 //! An entry that cannot be read would hold up all others for good. It is set aside, loudly: somebody
 //! else wrote it, or a version of Rollcall that knew more.
@@ -12,7 +14,8 @@ use redis::pipe;
 use super::RedisEngine;
 use super::hearing::parse_interval;
 use crate::engine::json::from_json;
-use crate::engine::{EngineError, Entry, News, Position, Result};
+use crate::engine::{EngineError, Entry, News, Position, Result, encoding};
+use crate::presence::OfflineRecord;
 
 /// About how many pieces of news an entry holds: one on a quiet day, a hundred in a storm.
 const TOGETHER: usize = 10;
@@ -65,10 +68,17 @@ pub(super) fn news(fields: &[Vec<u8>]) -> Result<Vec<News>> {
         match *texts.collect::<Vec<&str>>() {
             ["record", json] => from_json("a record in the outbox", json).map(News::Record),
             ["blind", interval] => parse_interval(interval).map(News::Blind),
-            _ => Err(EngineError::Damaged("it says nothing known".to_owned())),
+            [unit, facts] => opened(unit, facts)
+                .map(News::Record)
+                .ok_or_else(|| EngineError::Damaged("it says nothing known".to_owned())),
+            _ => Err(EngineError::Damaged("a field has no value".to_owned())),
         }
     });
     news.collect()
+}
+
+fn opened(unit: &str, facts: &str) -> Option<OfflineRecord> {
+    encoding::decode(facts)?.open_record(&unit.parse().ok()?)
 }
 
 /// Removes entries that were dealt with.

@@ -57,7 +57,9 @@ impl Departure for RedisEngine {
         let mut parcels = Vec::new();
         for (seen, look) in units.into_iter().zip(looks) {
             let facts = seen.stored.as_deref().unwrap_or_default().to_owned();
+            let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
             parcels.push(Parcel::Unit { unit: seen.unit, facts, alive: seen.alive, look: look.map(moment) });
+            parcels.extend(open.map(Parcel::Record));
         }
         for metric in metrics {
             let mut pipe = redis::pipe();

@@ -9,7 +9,7 @@ use super::RedisEngine;
 use super::units::{parse_unit, snapshot};
 use crate::clock::Timestamp;
 use crate::engine::json::from_json;
-use crate::engine::{Queries, Result};
+use crate::engine::{Queries, Result, UnitStore};
 use crate::presence::{OfflineRecord, RecordId, Snapshot, Unit};
 
 /// The most notes of a partition that are taken at a time; the rest stays for the next.
@@ -21,11 +21,17 @@ const MOST_REMOVED: usize = 500;
 #[async_trait]
 impl Queries for RedisEngine {
     async fn record(&self, id: &RecordId) -> Result<Option<OfflineRecord>> {
-        let archive = self.keys.in_partition(self.keys.partition(&id.unit), "archive");
+        let (partition, page) = self.keys.home(&id.unit);
         let mut pipe = pipe();
-        pipe.hget(archive, id.to_string());
-        let (json,): (Option<String>,) = self.topology.send("record", &pipe).await?;
-        json.map(|json| from_json("a record", &json)).transpose()
+        pipe.hget(self.keys.facts_page(partition, page), id.unit.to_string());
+        pipe.hget(self.keys.in_partition(partition, "archive"), id.to_string());
+        let (facts, archived): (Option<String>, Option<String>) = self.topology.send("record", &pipe).await?;
+        let open =
+            snapshot(id.unit.clone(), None, facts)?.facts.and_then(|facts| facts.open_record(&id.unit));
+        match (open.filter(|open| open.id == *id), archived) {
+            (Some(open), _) => Ok(Some(open)),
+            (None, archived) => archived.map(|json| from_json("a record", &json)).transpose(),
+        }
     }
 
     async fn records(
@@ -34,22 +40,24 @@ impl Queries for RedisEngine {
         before: Option<(Timestamp, RecordId)>,
         limit: usize,
     ) -> Result<Vec<OfflineRecord>> {
-        let indexes: &[&str] = if open { &["open"] } else { &["open", "past"] };
+        let end = before.as_ref().map_or(Timestamp::NEVER, |(at, _)| *at);
+        let indexes: &[&str] = if open { &["offline"] } else { &["offline", "past"] };
         let of_all = (0..self.keys.partitions()).flat_map(|p| indexes.iter().map(move |index| (p, *index)));
-        let lists = of_all.map(|(partition, index)| self.newest(partition, index, before.as_ref(), limit));
-        let lists = try_join_all(lists).await?;
-        let mut newest: Vec<(i64, u16, String)> = lists.into_iter().flatten().collect();
-        newest.sort_by(|a, b| (b.0, &b.2).cmp(&(a.0, &a.2)));
-        newest.truncate(limit);
-        if newest.is_empty() {
-            return Ok(Vec::new());
+        let newest = try_join_all(of_all.map(|(p, index)| self.newest(p, index, end, limit))).await?;
+        let mut entries: Vec<Indexed> = newest.into_iter().flatten().collect();
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.at));
+        if let Some(last) = entries.iter().filter(|entry| entry.at < end).nth(limit).map(|entry| entry.at) {
+            entries.retain(|entry| entry.at >= last);
         }
-        let mut pipe = pipe();
-        for (_, partition, id) in &newest {
-            pipe.hget(self.keys.in_partition(*partition, "archive"), id);
+        let mut records = self.indexed(entries).await?;
+        if let Some(before) = &before {
+            records.retain(|record| {
+                (record.detected_at, record.id.to_string()) < (before.0, before.1.to_string())
+            });
         }
-        let records: Vec<Option<String>> = self.topology.send("archive", &pipe).await?;
-        records.into_iter().flatten().map(|json| from_json("a record", &json)).collect()
+        records.sort_by_cached_key(|record| std::cmp::Reverse((record.detected_at, record.id.to_string())));
+        records.truncate(limit);
+        Ok(records)
     }
 
     fn pages(&self) -> u32 {
@@ -106,6 +114,15 @@ impl Queries for RedisEngine {
     }
 }
 
+/// An entry of an index of records: the name of a unit in `offline`, the id of a record in `past`.
+struct Indexed {
+    /// When the record was detected.
+    at: Timestamp,
+    partition: u16,
+    index: &'static str,
+    name: String,
+}
+
 impl RedisEngine {
     /// The values of the expiry keys of some units of a partition.
     async fn read_alive<T: FromRedisValue>(
@@ -127,33 +144,53 @@ impl RedisEngine {
         Ok(values)
     }
 
-    /// The newest record ids of a partition, strictly before a place in the order (time, id).
+    /// The newest entries of an index of records, at least `limit` of those before `end`. Within one
+    /// millisecond they are not in the order of records, so it is read to its end.
     async fn newest(
         &self,
         partition: u16,
-        index: &str,
-        before: Option<&(Timestamp, RecordId)>,
+        index: &'static str,
+        end: Timestamp,
         limit: usize,
-    ) -> Result<Vec<(i64, u16, String)>> {
+    ) -> Result<Vec<Indexed>> {
         let key = self.keys.in_partition(partition, index);
-        let mut found: Vec<(i64, u16, String)> = Vec::new();
-        let mut skip = 0;
+        let mut found: Vec<Indexed> = Vec::new();
+        let step = limit + 1;
         loop {
-            let from = before.map_or("+inf".to_owned(), |(at, _)| at.as_millis().to_string());
             let mut pipe = pipe();
-            pipe.zrevrangebyscore_limit_withscores(&key, from, "-inf", skip, limit as isize);
+            let (skip, step) = (found.len() as isize, step as isize);
+            pipe.zrevrangebyscore_limit_withscores(&key, end.as_millis(), "-inf", skip, step);
             let (page,): (Vec<(String, f64)>,) = self.topology.send("records", &pipe).await?;
-            let read = page.len();
-            let wanted = page.into_iter().map(|(id, at)| (at as i64, partition, id)).filter(|(at, _, id)| {
-                before.is_none_or(|(time, last)| (*at, id.as_str()) < (time.as_millis(), &last.to_string()))
-            });
-            found.extend(wanted);
-            // Records of one and the same millisecond are sifted by id, which may take more pages.
-            if found.len() >= limit || read < limit {
-                found.truncate(limit);
+            let is_last = page.len() < limit + 1;
+            let entry =
+                |(name, at)| Indexed { at: Timestamp::from_millis(at as i64), partition, index, name };
+            found.extend(page.into_iter().map(entry));
+            let lowest = found.last().map(|entry| entry.at);
+            let wanted = found.iter().filter(|entry| entry.at < end).nth(limit.saturating_sub(1));
+            if is_last || wanted.is_some_and(|entry| lowest < Some(entry.at)) {
                 return Ok(found);
             }
-            skip += limit as isize;
         }
+    }
+
+    /// The records of these entries, but for those that were opened or closed since.
+    async fn indexed(&self, entries: Vec<Indexed>) -> Result<Vec<OfflineRecord>> {
+        let (offline, past): (Vec<Indexed>, Vec<Indexed>) =
+            entries.into_iter().partition(|entry| entry.index == "offline");
+        let units = offline.iter().map(|entry| parse_unit(&entry.name)).collect::<Result<Vec<Unit>>>()?;
+        let seen = self.read(&units).await?;
+        let mut records: Vec<OfflineRecord> =
+            seen.iter().filter_map(|seen| seen.facts.as_ref()?.open_record(&seen.unit)).collect();
+        let mut pipe = pipe();
+        for entry in &past {
+            pipe.hget(self.keys.in_partition(entry.partition, "archive"), &entry.name);
+        }
+        if !past.is_empty() {
+            let archived: Vec<Option<String>> = self.topology.send("archive", &pipe).await?;
+            for json in archived.into_iter().flatten() {
+                records.push(from_json("a record", &json)?);
+            }
+        }
+        Ok(records)
     }
 }

@@ -183,7 +183,7 @@ impl RedisEngine {
         changes: &[(Snapshot, Change)],
     ) -> Result<Vec<(usize, bool)>> {
         let mut script = self.scripts.apply.prepare_invoke();
-        for name in ["deadlines", "past", "open", "archive", "closed"] {
+        for name in ["deadlines", "offline", "archive", "past", "closed"] {
             script.key(self.keys.in_partition(partition, name));
         }
         script.key(self.keys.outbox(partition));
@@ -234,14 +234,11 @@ fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
         IndexChange::Take => "-".to_owned(),
         IndexChange::LookAt(at) => at.as_millis().to_string(),
     };
-    let [id, detected_at, closed_at, json] = match &change.record {
+    let detected_at = change.record.as_ref().map(|record| record.detected_at.as_millis().to_string());
+    let closed = change.record.as_ref().and_then(|record| Some((record, record.back_at?)));
+    let [id, closed_at, json] = match closed {
         None => Default::default(),
-        Some(record) => [
-            record.id.to_string(),
-            record.detected_at.as_millis().to_string(),
-            record.back_at.map(|at| at.as_millis().to_string()).unwrap_or_default(),
-            to_json(record)?,
-        ],
+        Some((record, at)) => [record.id.to_string(), at.as_millis().to_string(), to_json(record)?],
     };
     Ok([
         seen.unit.to_string(),
@@ -251,8 +248,8 @@ fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
         ttl,
         look,
         change.facts.as_ref().map(encoding::encode).unwrap_or_default(),
+        detected_at.unwrap_or_default(),
         id,
-        detected_at,
         closed_at,
         json,
     ])

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue};
-use rollcall::presence::OfflineRecord;
+use rollcall::engine::encoding;
+use rollcall::engine::redis::facts_key;
+use rollcall::presence::{OfflineRecord, Unit};
 use rollcall::simulate::servers::Server;
 
 use super::instance::signal;
@@ -92,14 +94,32 @@ impl Redis {
     pub async fn records(&self) -> Option<Vec<OfflineRecord>> {
         let mut records = Vec::new();
         for partition in 0..PARTITIONS {
+            let key = format!("rollcall:{{p{partition}}}:offline");
+            let names: Vec<String> = self.try_ask(redis::cmd("ZRANGE").arg(key).arg(0).arg(-1)).await.ok()?;
+            let mut open = Vec::new();
+            for name in names.iter().filter(|name| !name.contains(super::CROWD)) {
+                open.extend(self.open_record(name).await?);
+            }
             let key = format!("rollcall:{{p{partition}}}:archive");
             let texts: Vec<String> = self.try_ask(redis::cmd("HVALS").arg(key)).await.ok()?;
-            let of_crowd = |text: &&String| text.contains(&format!("\"unit\":\"{}", super::CROWD));
-            records.extend(texts.iter().filter(|text| !of_crowd(text)).map(|text| {
-                serde_json::from_str::<OfflineRecord>(text).unwrap_or_else(|why| panic!("{text}: {why}"))
-            }));
+            let closed: Vec<OfflineRecord> = texts
+                .iter()
+                .map(|text| serde_json::from_str(text).unwrap_or_else(|why| panic!("{text}: {why}")))
+                .collect();
+            // One may be closed between the two questions.
+            open.retain(|open: &OfflineRecord| closed.iter().all(|closed| closed.id != open.id));
+            records.extend(open.into_iter().chain(closed));
         }
+        records.retain(|record| !record.unit.as_str().starts_with(super::CROWD));
         Some(records)
+    }
+
+    /// The open record of a unit, if it has one still; `None` while it does not answer.
+    async fn open_record(&self, name: &str) -> Option<Option<OfflineRecord>> {
+        let unit: Unit = name.parse().unwrap();
+        let ask = redis::cmd("HGET").arg(facts_key("rollcall", PARTITIONS, &unit)).arg(name).to_owned();
+        let facts = self.try_ask::<Option<String>>(&ask).await.ok()?;
+        Some(facts.and_then(|facts| encoding::decode(&facts)?.open_record(&unit)))
     }
 
     /// How much waits to be told: entries of outboxes, members of groups, deliveries.
@@ -134,7 +154,7 @@ impl Redis {
 
     /// How many records are open.
     pub async fn open(&self) -> Option<usize> {
-        self.sum("open").await
+        self.sum("offline").await
     }
 
     /// The sizes of a sorted set of every partition.

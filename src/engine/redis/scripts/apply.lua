@@ -9,10 +9,13 @@
 -- more than what it does. So the changes come by the page that holds the facts of their units, and
 -- changes of one unit come one after the other: only the first of them is considered.
 --
+-- A record that is open is what the facts say, and an opening is told by the facts, too: there is
+-- nothing else to write down of it but the place of its unit among those that are offline.
+--
 -- KEYS[1] deadlines  zset  <kind>:<unit> -> next look (ms)
--- KEYS[2] past       zset  record id -> detected at (ms), closed records
--- KEYS[3] open       zset  record id -> detected at (ms), open records
--- KEYS[4] archive    hash  record id -> record (JSON)
+-- KEYS[2] offline    zset  <kind>:<unit> -> detected at (ms), units with an open record
+-- KEYS[3] archive    hash  record id -> record (JSON), closed records
+-- KEYS[4] past       zset  record id -> detected at (ms), closed records
 -- KEYS[5] closed     zset  record id -> closed at (ms)
 -- KEYS[6] outbox     stream
 -- KEYS[6+p] facts    hash, page p of P
@@ -28,9 +31,9 @@
 --  5 for how long the value stands (ms)
 --  6 index from now on: "" as it is, "-" taken out, else the next look (ms)
 --  7 facts from now on, "" for none
---  8 record id, "" if no record changes
---  9 detected at (ms)
--- 10 closed at (ms), "" for an open record
+--  8 when the record was detected that is opened or closed (ms), "" if none is
+--  9 id of the record that is closed, "" if it is opened
+-- 10 closed at (ms)
 -- 11 record (JSON)
 --
 -- Returns for each change 1 if it was applied, else 0.
@@ -54,15 +57,15 @@ local alive_now, alive_now_by = column()
 local ttl, ttl_by = column()
 local look, look_by = column()
 local facts_now, facts_now_by = column()
-local id, id_by = column()
 local detected, detected_by = column()
+local id, id_by = column()
 local closed, closed_by = column()
 local json, json_by = column()
 
 local alive = redis.call('MGET', unpack(KEYS, 7 + pages))
 local indexed
 local answers, expired, taken, looks = {}, {}, {}, {}
-local archive, past, open, shut, over, reopened, news = {}, {}, {}, {}, {}, {}, {}
+local offline, back, archive, past, closings, news = {}, {}, {}, {}, {}, {}
 local from = 0
 for page = 1, pages do
   local facts = redis.call('HMGET', KEYS[6 + page], unpack(ARGV, unit + from + 1, unit + from + ARGV[1 + page]))
@@ -99,22 +102,24 @@ for page = 1, pages do
         known[#known + 1] = name
         known[#known + 1] = value
       end
-      local record = ARGV[id + id_by * i]
-      if record ~= '' then
-        archive[#archive + 1] = record
-        archive[#archive + 1] = ARGV[json + json_by * i]
-        news[#news + 1] = 'record'
-        news[#news + 1] = ARGV[json + json_by * i]
-        if ARGV[closed + closed_by * i] == '' then
-          open[#open + 1] = ARGV[detected + detected_by * i]
-          open[#open + 1] = record
-          reopened[#reopened + 1] = record
+      local detected_at = ARGV[detected + detected_by * i]
+      if detected_at ~= '' then
+        local record = ARGV[id + id_by * i]
+        if record == '' then
+          offline[#offline + 1] = detected_at
+          offline[#offline + 1] = name
+          news[#news + 1] = name
+          news[#news + 1] = value
         else
-          past[#past + 1] = ARGV[detected + detected_by * i]
+          back[#back + 1] = name
+          past[#past + 1] = detected_at
           past[#past + 1] = record
-          shut[#shut + 1] = ARGV[closed + closed_by * i]
-          shut[#shut + 1] = record
-          over[#over + 1] = record
+          closings[#closings + 1] = ARGV[closed + closed_by * i]
+          closings[#closings + 1] = record
+          news[#news + 1] = 'record'
+          news[#news + 1] = ARGV[json + json_by * i]
+          archive[#archive + 1] = record
+          archive[#archive + 1] = ARGV[json + json_by * i]
         end
       end
     end
@@ -138,18 +143,27 @@ end
 if #looks > 0 then
   redis.call('ZADD', KEYS[1], unpack(looks))
 end
-if #archive > 0 then
-  redis.call('HSET', KEYS[4], unpack(archive))
+if #offline > 0 then
+  redis.call('ZADD', KEYS[2], unpack(offline))
+  if redis.call('EXISTS', KEYS[3]) == 1 then
+    -- A record that was closed and is opened once more, because its unit was allowed more for a while,
+    -- is not a closed one any longer.
+    local reopened = {}
+    for i = 2, #news, 2 do
+      local seen = string.match(news[i], '^f(%d+)')
+      reopened[#reopened + 1] = seen and news[i - 1] .. ':' .. seen
+    end
+    if redis.call('HDEL', KEYS[3], unpack(reopened)) > 0 then
+      redis.call('ZREM', KEYS[4], unpack(reopened))
+      redis.call('ZREM', KEYS[5], unpack(reopened))
+    end
+  end
 end
-if #open > 0 then
-  redis.call('ZADD', KEYS[3], unpack(open))
-  redis.call('ZREM', KEYS[2], unpack(reopened))
-  redis.call('ZREM', KEYS[5], unpack(reopened))
-end
-if #shut > 0 then
-  redis.call('ZREM', KEYS[3], unpack(over))
-  redis.call('ZADD', KEYS[2], unpack(past))
-  redis.call('ZADD', KEYS[5], unpack(shut))
+if #back > 0 then
+  redis.call('ZREM', KEYS[2], unpack(back))
+  redis.call('HSET', KEYS[3], unpack(archive))
+  redis.call('ZADD', KEYS[4], unpack(past))
+  redis.call('ZADD', KEYS[5], unpack(closings))
 end
 if #news > 0 then
   redis.call('XADD', KEYS[6], '*', unpack(news))

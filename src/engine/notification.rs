@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use serde::Deserialize;
 
 use super::json::to_json;
@@ -24,6 +25,29 @@ pub(super) fn alone(joins: &[Join]) -> impl Iterator<Item = bool> {
         *of_group.entry(&join.group.key).or_default() += 1;
     }
     joins.iter().map(move |join| of_group[join.group.key.as_str()] == 1)
+}
+
+/// The id of a notification: a digest of the group and of what is told of whom, so that the same news has
+/// the same id on every engine, even if what was sealed is lost and sealed again. `told` is for each member,
+/// in their order, the letter of what it is told and its name, with line breaks between them.
+pub(super) fn notification_id(group: &str, told: &str) -> String {
+    let digest = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{group}\n{told}").as_bytes());
+    let hex: String = digest.as_ref()[..12].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("ntf_{hex}")
+}
+
+/// A notification, as [`Notification`] is read from it: its group (JSON) and, of each list, what is in it
+/// (JSON).
+pub(super) fn notification(
+    group: &str,
+    sealed_at: Timestamp,
+    offline: &str,
+    online: &str,
+    blind: &str,
+) -> String {
+    format!(
+        r#"{{"group":{group},"sealed_at":"{sealed_at}","offline":[{offline}],"online":[{online}],"blind":[{blind}]}}"#
+    )
 }
 
 /// What joining a group wants to know of one transition.

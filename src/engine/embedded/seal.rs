@@ -1,16 +1,12 @@
 //! Sealing a group: fixes members, body and id of a notification, and puts it at the end of the group's
 //! lane for each receiver.
-//!
-//! The id is a digest of the group and of what is told of whom, so that the same news has the same id
-//! even if what was sealed here is lost and sealed again.
 
-use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use rusqlite::{Connection, params};
 
 use super::fault::Outcome;
 use super::groups::rest_if_nobody_waits;
 use crate::clock::Timestamp;
-use crate::engine::notification::{MOST_MEMBERS, OVER};
+use crate::engine::notification::{MOST_MEMBERS, OVER, notification, notification_id};
 
 /// How many members that are over for long are forgotten at a time.
 const FORGOTTEN_AT_ONCE: i64 = 1000;
@@ -43,21 +39,17 @@ pub(super) fn seal_group(
     // As every engine does: the same news has the same id on each.
     members.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     let mut told = Told::default();
-    let mut said = key.clone();
+    let mut said = Vec::new();
     let count = members.len();
     for (member, letter, body) in members {
         let letter = tell(database, group, &member, &letter, body.unwrap_or_default(), now, &mut told)?;
-        said += &format!("\n{letter}{member}");
+        said.push(format!("{letter}{member}"));
     }
     // With nobody to tell there is nothing to keep: nobody would ever take it away.
     if count > 0 && !receivers.is_empty() {
-        let id = format!("ntf_{}", &hex(digest(&SHA1_FOR_LEGACY_USE_ONLY, said.as_bytes()).as_ref())[..24]);
-        let notification = format!(
-            r#"{{"group":{body},"sealed_at":"{now}","offline":[{}],"online":[{}],"blind":[{}]}}"#,
-            told.offline.join(","),
-            told.online.join(","),
-            told.blind.join(",")
-        );
+        let id = notification_id(&key, &said.join("\n"));
+        let lists = [&told.offline, &told.online, &told.blind].map(|list| list.join(","));
+        let notification = notification(&body, now, &lists[0], &lists[1], &lists[2]);
         database.prepare_cached("INSERT OR REPLACE INTO notifications VALUES(?, ?, ?)")?.execute(params![
             id,
             notification,
@@ -126,8 +118,4 @@ pub(super) fn tidy(database: &Connection, now: Timestamp) -> Outcome<()> {
             .execute([group])?;
     }
     Ok(())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

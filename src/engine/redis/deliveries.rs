@@ -20,6 +20,9 @@ use crate::engine::{
     Room,
 };
 
+/// How many lists of groups of a partition are looked at before what else is due.
+const MOST_SPREAD: usize = 16;
+
 /// How many deliveries are ended in one script, within a millisecond or two.
 const FINISH_STEP: usize = 200;
 
@@ -61,7 +64,8 @@ impl AlertStore for RedisEngine {
         limit: usize,
     ) -> Result<Vec<Delivery>> {
         let limit = limit.min(LARGEST_STEP);
-        let due = self.queued(partitions, receiver, now, limit).await?;
+        let mut due = self.queued(partitions, receiver, now, limit).await?;
+        self.spread(&mut due, receiver, now).await?;
         let steps =
             due.iter().map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
         let leased: Vec<Delivery> = few_at_once(steps.collect()).await?.into_iter().flatten().collect();
@@ -95,7 +99,7 @@ impl AlertStore for RedisEngine {
     async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog> {
         let mut pipe = pipe();
         for partition in partitions {
-            pipe.zcard(self.keys.of(*partition, "queue", receiver));
+            pipe.hlen(self.keys.of(*partition, "lanes", receiver));
             pipe.zcard(self.keys.of(*partition, "dead", receiver));
         }
         let counts: Vec<u64> = self.topology.send("backlog", &pipe).await?;
@@ -161,7 +165,28 @@ impl RedisEngine {
         Ok(chosen.into_iter().zip(groups).filter(|(_, groups)| !groups.is_empty()).collect())
     }
 
-    /// Nobody is handed these, or what follows them in their groups, before `at`.
+    /// Takes lists of groups out of what is due, see `hand_out.lua`. What has not ended of them has a
+    /// place of its own with that.
+    async fn spread(&self, due: &mut [(u16, Vec<String>)], receiver: &str, now: Timestamp) -> Result<()> {
+        let mut steps = Vec::new();
+        for (partition, groups) in due {
+            let lists = groups.extract_if(.., |group| group.contains('\n'));
+            for list in lists.take(MOST_SPREAD) {
+                let mut script = self.scripts.spread.prepare_invoke();
+                script.key(self.keys.of(*partition, "queue", receiver));
+                script.key(self.keys.of(*partition, "lanes", receiver));
+                script.arg(now.as_millis()).arg(&list);
+                script.arg(list.split('\n').collect::<Vec<&str>>());
+                steps.push(async move { self.topology.tell::<usize>("spread", &script).await });
+            }
+            groups.retain(|group| !group.contains('\n'));
+        }
+        few_at_once(steps).await?;
+        Ok(())
+    }
+
+    /// Nobody is handed these, or what follows them in their groups, before `at`. A group of a list has
+    /// a place of its own with that; one that has nothing under way any more loses it when it is due.
     async fn put_off(
         &self,
         name: &'static str,
@@ -172,7 +197,7 @@ impl RedisEngine {
         for delivery in deliveries {
             let partition = self.keys.partition_of_group(&delivery.group.key);
             pipe.cmd("ZADD").arg(self.keys.of(partition, "queue", &delivery.receiver));
-            pipe.arg("XX").arg(at.as_millis()).arg(&delivery.group.key).ignore();
+            pipe.arg(at.as_millis()).arg(&delivery.group.key).ignore();
         }
         self.topology.send(name, &pipe).await
     }

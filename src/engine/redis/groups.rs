@@ -4,12 +4,27 @@ use std::collections::BTreeMap;
 
 use redis::{ScriptInvocation, pipe};
 
-use super::RedisEngine;
 use super::topology::few_at_once;
+use super::{RedisEngine, handout};
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
 use crate::engine::notification::{MOST_MEMBERS, Member, OVER, alone};
-use crate::engine::{Delivery, Join, Joined, LARGEST_STEP, News, Pace, Result, Room};
+use crate::engine::{Join, Joined, LARGEST_STEP, Pace, Result, Room};
+
+/// A transition that joins its group.
+pub(super) struct Joining<'a> {
+    pub join: &'a Join,
+    pub member: Member,
+    /// Nothing else that joins with it is of its group.
+    pub is_alone: bool,
+}
+
+impl Joining<'_> {
+    /// What the member is called among those of all groups.
+    pub fn name(&self) -> String {
+        format!("{}\n{}", self.join.group.key, self.member.id)
+    }
+}
 
 /// How many transitions join, and how many groups are sealed, in one script: within a millisecond, for
 /// nobody else is served meanwhile.
@@ -24,76 +39,53 @@ pub(super) async fn join(
     room: &Room,
     now: Timestamp,
 ) -> Result<Joined> {
-    let mut partitions: BTreeMap<u16, Vec<(&Join, bool)>> = BTreeMap::new();
-    for (join, is_alone) in joins.iter().zip(alone(joins)) {
-        let partition = engine.keys.partition_of_group(&join.group.key);
-        partitions.entry(partition).or_default().push((join, is_alone));
+    let members = joins.iter().map(|join| Member::new(&join.news)).collect::<Result<Vec<Member>>>()?;
+    let joining: Vec<Joining> = joins
+        .iter()
+        .zip(members)
+        .zip(alone(joins))
+        .map(|((join, member), is_alone)| Joining { join, member, is_alone })
+        .collect();
+    let (mut joined, rest) = handout::hand_out(engine, joining, pace, receivers, room, now).await?;
+    let mut partitions: BTreeMap<u16, Vec<Joining>> = BTreeMap::new();
+    for joining in rest {
+        let partition = engine.keys.partition_of_group(&joining.join.group.key);
+        partitions.entry(partition).or_default().push(joining);
     }
-    let mut free: Vec<usize> = (0..receivers.len()).map(|r| room.most.get(r).copied().unwrap_or(0)).collect();
-    let mut steps = Vec::new();
-    for (partition, joins) in &partitions {
-        for step in joins.chunks(JOIN_STEP) {
-            let most: Vec<usize> = free.iter().map(|free| step.len().min(*free)).collect();
-            free.iter_mut().zip(&most).for_each(|(free, most)| *free -= most);
-            let room = Room { most, until: room.until };
-            steps.push(join_step(engine, *partition, step, pace, receivers, room, now));
-        }
-    }
-    let mut all = Joined::default();
+    let steps = partitions.iter().flat_map(|(partition, joining)| {
+        joining.chunks(JOIN_STEP).map(|step| join_step(engine, *partition, step, pace, receivers, now))
+    });
     // Steps of one partition run in the order in which they were sent: one connection, one server.
-    for joined in few_at_once(steps).await? {
-        all.sealed += joined.sealed;
-        all.deliveries.extend(joined.deliveries);
-    }
-    Ok(all)
+    joined.sealed += few_at_once(steps.collect()).await?.into_iter().sum::<usize>();
+    Ok(joined)
 }
 
 async fn join_step(
     engine: &RedisEngine,
     partition: u16,
-    joins: &[(&Join, bool)],
+    joining: &[Joining<'_>],
     pace: Pace,
     receivers: &[String],
-    room: Room,
     now: Timestamp,
-) -> Result<Joined> {
+) -> Result<usize> {
     let mut script = engine.scripts.join.prepare_invoke();
     sealing_keys(engine, &mut script, partition, receivers);
     script.arg(now.as_millis()).arg(now.to_string());
     script.arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64);
-    script.arg(receivers.len()).arg(joins.len()).arg(room.until.as_millis()).arg(room.most);
-    let members = joins.iter().map(|(join, _)| Member::new(&join.news)).collect::<Result<Vec<Member>>>()?;
-    for (join, _) in joins {
+    script.arg(receivers.len()).arg(joining.len());
+    for Joining { join, .. } in joining {
         let key = &join.group.key;
         script.key(engine.keys.of(partition, "waiting", key)).arg(key);
     }
-    for ((join, _), member) in joins.iter().zip(&members) {
-        script.arg(format!("{}\n{}", join.group.key, member.id));
+    for joining in joining {
+        script.arg(joining.name());
     }
-    for ((join, is_alone), member) in joins.iter().zip(members) {
+    for Joining { join, member, is_alone } in joining {
         script.arg(to_json(&join.group)?).arg(if *is_alone { "alone" } else { "" });
-        script.arg(member.id).arg(member.form);
-        script.arg(member.detected_at.as_millis()).arg(member.json);
+        script.arg(&member.id).arg(member.form);
+        script.arg(member.detected_at.as_millis()).arg(&member.json);
     }
-    let (sealed, handed_out): (usize, Vec<(usize, usize, String)>) =
-        engine.topology.tell("join", &script).await?;
-    let deliveries = handed_out.into_iter().map(|(receiver, place, notification)| {
-        let (receiver, (join, _)) = (&receivers[receiver - 1], joins[place - 1]);
-        first_attempt(join, format!("{notification}.{receiver}"), receiver, now)
-    });
-    Ok(Joined { sealed, deliveries: deliveries.collect() })
-}
-
-/// The delivery of a notification that says nothing but this.
-fn first_attempt(join: &Join, id: String, receiver: &str, sealed_at: Timestamp) -> Delivery {
-    let (mut offline, mut online, mut blind) = (Vec::new(), Vec::new(), Vec::new());
-    match &join.news {
-        News::Record(record) if record.back_at.is_none() => offline.push(record.clone()),
-        News::Record(record) => online.push(record.clone()),
-        News::Blind(interval) => blind.push(*interval),
-    }
-    let group = join.group.clone();
-    Delivery { id, receiver: receiver.to_owned(), group, sealed_at, offline, online, blind, attempt: 1 }
+    engine.topology.tell("join", &script).await
 }
 
 /// Seals what is due in these partitions, up to a step of groups in each.

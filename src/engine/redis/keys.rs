@@ -35,8 +35,8 @@
 //! | `rollcall:{pN}:over` | zset | members that are over, kept a day against late repetitions |
 //! | `rollcall:{pN}:notifications` | hash | id → notification (JSON) |
 //! | `rollcall:{pN}:owed` | hash | id → number of receivers that do not have it yet, if more than one |
-//! | `rollcall:{pN}:queue:<receiver>` | zset | groups by their next attempt (ms) |
-//! | `rollcall:{pN}:lanes:<receiver>` | hash | group → attempts at its first notification, and the ids of all, told one after the other |
+//! | `rollcall:{pN}:queue:<receiver>` | zset | groups by their next attempt (ms); a list of groups with line breaks, by when to look for what has not ended of those that were handed out together |
+//! | `rollcall:{pN}:lanes:<receiver>` | hash | group → attempts at its first notification, the ids of all, told one after the other, and what the first says if it is nowhere else, see `lease.lua` |
 //! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
 //! | `rollcall:{pN}:letters:<receiver>` | hash | id → dead letter (JSON) |
 //! | `rollcall:{pN}:untold:<receiver>` | hash | `<detected at> <record id>` → its dead letter |

@@ -28,6 +28,7 @@ mod data;
 mod deliveries;
 mod examine;
 mod groups;
+mod handout;
 mod hearing;
 mod hints;
 mod keys;

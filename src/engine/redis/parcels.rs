@@ -3,7 +3,7 @@
 //! Which receivers have something waiting stands only in the names of keys, so packing begins with one
 //! walk over those of the whole server, in small steps.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use async_trait::async_trait;
 use redis::pipe;
@@ -84,9 +84,15 @@ impl Departure for RedisEngine {
             self.pack_groups(partition, &mut parcels).await?;
             return Ok(parcels);
         }
+        let mut lanes = Vec::new();
+        // What was handed out as soon as it was sealed lies in the lane of each receiver.
+        let mut in_lanes: BTreeMap<String, (String, u64)> = BTreeMap::new();
         for (partition, receiver) in self.receivers().await? {
-            self.pack_lanes(partition, &receiver, &mut parcels).await?;
+            self.pack_lanes(partition, &receiver, &mut lanes, &mut in_lanes).await?;
         }
+        let notification = |(id, (body, owed))| Parcel::Notification { id, body, owed };
+        parcels.extend(in_lanes.into_iter().map(notification));
+        parcels.extend(lanes);
         Ok(parcels)
     }
 }
@@ -177,18 +183,30 @@ impl RedisEngine {
         Ok(())
     }
 
-    async fn pack_lanes(&self, partition: u16, receiver: &str, parcels: &mut Vec<Parcel>) -> Result<()> {
+    async fn pack_lanes(
+        &self,
+        partition: u16,
+        receiver: &str,
+        parcels: &mut Vec<Parcel>,
+        in_lanes: &mut BTreeMap<String, (String, u64)>,
+    ) -> Result<()> {
         let key = |name: &str| self.keys.of(partition, name, receiver);
         let mut pipe = pipe();
         pipe.zrange_withscores(key("queue"), 0, -1).hgetall(key("lanes")).hgetall(key("letters"));
         type Answer = (Vec<(String, f64)>, HashMap<String, String>, Vec<(String, String)>);
         let (queue, lanes, letters): Answer = self.topology.send("pack_lanes", &pipe).await?;
-        for (group, next) in queue {
-            let Some(lane) = lanes.get(&group) else { continue };
-            let mut words = lane.split(' ');
+        let queue: HashMap<String, f64> = queue.into_iter().collect();
+        for (group, lane) in lanes {
+            let (ids, body) = lane.split_once('\n').map_or((lane.as_str(), None), |(ids, b)| (ids, Some(b)));
+            let mut words = ids.split(' ');
             let attempts = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
-            let notifications = words.map(str::to_owned).collect();
-            let (receiver, next) = (receiver.to_owned(), moment(next));
+            let notifications: Vec<String> = words.map(str::to_owned).collect();
+            if let (Some(first), Some(body)) = (notifications.first(), body) {
+                in_lanes.entry(first.clone()).or_insert((body.to_owned(), 0)).1 += 1;
+            }
+            // Who had it in hand is gone: it is due.
+            let next = queue.get(&group).copied().map_or(Timestamp::ZERO, moment);
+            let receiver = receiver.to_owned();
             parcels.push(Parcel::Lane { receiver, group, next, attempts, notifications });
         }
         for (_, json) in letters {

@@ -1,7 +1,7 @@
 -- Ends deliveries to one receiver: they were delivered, or given up and become dead letters.
 --
 -- KEYS[1] queue          zset  group -> next attempt (ms)
--- KEYS[2] lanes          hash  group -> attempts at the first id, then ids
+-- KEYS[2] lanes          hash  group -> see lease.lua
 -- KEYS[3] notifications  hash  id -> notification (JSON)
 -- KEYS[4] owed           hash  id -> number of receivers that do not have it yet; none is one
 -- KEYS[5] dead           zset  id -> given up at (ms)
@@ -21,7 +21,7 @@ local a = 2 + 2 * count
 for i = 1, count do
   local group, id, letter = ARGV[2 + i], ARGV[2 + count + i], ARGV[a + 1]
   local silences = tonumber(ARGV[a + 2])
-  local first, others = string.match(lanes[i] or '', '^%d+ (%S+)(.*)$')
+  local first, others = string.match(lanes[i] or '', '^%d+ (%S+)([^\n]*)')
   if first == id then
     if tonumber(owed[i] or 1) <= 1 then
       told[#told + 1] = id

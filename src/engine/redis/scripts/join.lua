@@ -12,9 +12,7 @@
 -- A silence that is over and was detected once more (its unit was allowed more for a while) is
 -- news: it is a member of its own.
 --
--- Who is alone in a group that is due at once does not wait in it: the group is sealed here, and the
--- caller is handed the notification with that, if it has room. So a hundred thousand units are told
--- one by one in less than a third of the time.
+-- Who is alone in a group that is due at once does not wait in it: the group is sealed here.
 --
 -- KEYS[1] groups         zset  group -> when it is due (ms)
 -- KEYS[2] over           zset  "<group>\n<member>" -> since when it is over (ms)
@@ -24,12 +22,11 @@
 -- KEYS[6] notifications  hash  id -> notification (JSON)
 -- KEYS[7] owed           hash  id -> number of receivers that do not have it yet; none is one
 -- KEYS[7+r]              zset  queue of receiver r of R: group -> next attempt (ms)
--- KEYS[7+R+r]            hash  lanes of receiver r: group -> attempts at the first id, then ids
+-- KEYS[7+R+r]            hash  lanes of receiver r: group -> see lease.lua
 -- then for each transition the members of its group that wait: zset  member -> when it joined (ms)
 --
 -- ARGV[1] now (ms), ARGV[2] now (RFC 3339), ARGV[3] wait (ms), ARGV[4] interval (ms), ARGV[5] R,
--- ARGV[6] number of transitions N, ARGV[7] until when what is handed out is kept from others (ms), for
--- each receiver how many deliveries the caller has room for, then N group keys, N times "<group>\n<member>", then 6 for each:
+-- ARGV[6] number of transitions N, then N group keys, N times "<group>\n<member>", then 6 for each:
 --  1 group (JSON)
 --  2 "alone" if nothing else that joins with it is of its group
 --  3 member
@@ -37,14 +34,9 @@
 --  5 when it was detected (ms), 0 for an interval
 --  6 record or interval (JSON)
 --
--- Returns the number of members that were sealed, and what was handed out, in a flat list: number of
--- the receiver, number of the transition, id.
+-- Returns the number of members that were sealed.
 local now, wait, interval, receivers = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local count, head = tonumber(ARGV[6]), 7 + receivers
-local room = {}
-for r = 1, receivers do
-  room[r] = tonumber(ARGV[7 + r])
-end
+local count, head = tonumber(ARGV[6]), 6
 local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, head + 1, head + count))
 local distances = redis.call('HMGET', KEYS[4], unpack(ARGV, head + 1, head + count))
 local values = redis.call('HMGET', KEYS[3], unpack(ARGV, head + 1 + count, head + 2 * count))
@@ -100,10 +92,7 @@ for i = 1, count do
         blind, next_letter = body, 'b'
       end
       local digest = note(name, member, next_letter, detected, ARGV[1])
-      local place = tell(group, ARGV[a + 1], digest, offline, online, blind, ARGV[1], ARGV[2], receivers)
-      if place and form == 'offline' then
-        told.for_caller[place] = i
-      end
+      tell(group, ARGV[a + 1], digest, offline, online, blind, ARGV[1], ARGV[2], receivers)
       sealed = sealed + 1
     else
       held[name] = next_letter .. detected .. ' ' .. body
@@ -128,4 +117,5 @@ if #times > 0 then
   redis.call('ZADD', KEYS[1], 'NX', unpack(times))
   redis.call('HSET', KEYS[5], unpack(labels))
 end
-return { sealed, write_told(ARGV[1], receivers, room, ARGV[7]) }
+write_told(ARGV[1], receivers)
+return sealed

@@ -1,7 +1,11 @@
 -- Hands out the first notification of each group's lane, for one receiver.
 --
+-- A lane is the number of attempts at its first notification and the ids of all, with spaces between
+-- them. What the first one says is kept among the notifications or, if it was handed out as soon as it
+-- was sealed, at the end of the lane, after a line break.
+--
 -- KEYS[1] queue          zset  group -> next attempt (ms)
--- KEYS[2] lanes          hash  group -> attempts at the first id, then ids
+-- KEYS[2] lanes          hash  group -> lane
 -- KEYS[3] notifications  hash  id -> notification (JSON)
 --
 -- ARGV[1] now (ms), ARGV[2] until when they are kept from others (ms), then the group keys
@@ -32,15 +36,16 @@ local bodies = redis.call('HMGET', KEYS[3], unpack(ids))
 local leased, kept, after = {}, {}, {}
 for place, i in ipairs(groups) do
   local group = ARGV[2 + i]
-  local rest = string.match(lanes[i], '^%d+ %S+(.*)$')
-  if bodies[place] then
+  local rest, own = string.match(lanes[i], '^%d+ %S+([^\n]*)(.*)$')
+  local body = own ~= '' and string.sub(own, 2) or bodies[place]
+  if body then
     kept[#kept + 1] = ARGV[2]
     kept[#kept + 1] = group
     after[#after + 1] = group
-    after[#after + 1] = attempts[place] .. ' ' .. ids[place] .. rest
+    after[#after + 1] = attempts[place] .. ' ' .. ids[place] .. rest .. own
     leased[#leased + 1] = ids[place]
     leased[#leased + 1] = attempts[place]
-    leased[#leased + 1] = bodies[place]
+    leased[#leased + 1] = body
   elseif rest ~= '' then
     -- What it said is gone; what follows it in the lane is handed out next.
     after[#after + 1] = group

@@ -9,7 +9,7 @@
 -- KEYS[6] notifications  hash  id -> notification (JSON)
 -- KEYS[7] owed           hash  id -> number of receivers that do not have it yet; none is one
 -- KEYS[7+r]              zset  queue of receiver r of R: group -> next attempt (ms)
--- KEYS[7+R+r]            hash  lanes of receiver r: group -> attempts at the first id, then ids
+-- KEYS[7+R+r]            hash  lanes of receiver r: group -> see lease.lua
 -- then for each group its members that wait: zset  member -> when it joined (ms)
 --
 -- ARGV[1] now (ms), ARGV[2] now (RFC 3339), ARGV[3] number of receivers R, ARGV[4] the most members

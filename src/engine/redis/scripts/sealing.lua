@@ -7,7 +7,7 @@
 --
 -- KEYS up to the lanes of the last receiver are those of join.lua and seal.lua; no ARGV is read here.
 -- Returns nothing: it declares three functions for what follows.
-local told = { groups = {}, ids = {}, bodies = {}, owed = {}, over = {}, members = {}, sealed = {}, for_caller = {} }
+local told = { groups = {}, ids = {}, bodies = {}, owed = {}, over = {}, members = {}, sealed = {} }
 
 -- Notes that a member was told with this letter. Returns what the id of the notification is made of.
 local function note(name, member, letter, detected, now)
@@ -24,11 +24,11 @@ local function note(name, member, letter, detected, now)
 end
 
 -- Fixes what a notification says: records and intervals, each list (JSON) without its brackets.
--- `group_json` speaks of the group, `digest` is made of what was noted. Returns its place in what is
--- told. With nobody to tell there is nothing to keep: nobody would ever take it away.
+-- `group_json` speaks of the group, `digest` is made of what was noted.
+-- With nobody to tell there is nothing to keep: nobody would ever take it away.
 local function tell(group, group_json, digest, offline, online, blind, now, now_text, receivers)
   if receivers == 0 then
-    return nil
+    return
   end
   local place = #told.ids + 1
   local id = 'ntf_' .. string.sub(redis.sha1hex(group .. '\n' .. digest), 1, 24)
@@ -40,16 +40,11 @@ local function tell(group, group_json, digest, offline, online, blind, now, now_
   if receivers > 1 then
     told.owed[2 * place - 1], told.owed[2 * place] = id, receivers
   end
-  return place
 end
 
 -- Writes what was collected: notifications, and each at the end of its group's lane for each
--- receiver. No group is told twice in one step. Those of `told.for_caller` that are first in their
--- lane are under way with that, as many for receiver r as `room[r]` says: the caller has them, and
--- nobody else is handed them before `until_then`.
---
--- Returns these, in a flat list: number of the receiver, what `told.for_caller` says, id.
-local function write_told(now, receivers, room, until_then)
+-- receiver. No group is told twice in one step.
+local function write_told(now, receivers)
   if #told.members > 0 then
     redis.call('HSET', KEYS[3], unpack(told.members))
   end
@@ -57,39 +52,23 @@ local function write_told(now, receivers, room, until_then)
     redis.call('ZADD', KEYS[2], unpack(told.over))
   end
   if #told.ids == 0 then
-    return {}
+    return
   end
   redis.call('HSET', KEYS[4], unpack(told.sealed))
   redis.call('HSET', KEYS[6], unpack(told.bodies))
   if receivers > 1 then
     redis.call('HSET', KEYS[7], unpack(told.owed))
   end
-  local under_way = {}
   for r = 1, receivers do
     local before = redis.call('HMGET', KEYS[7 + receivers + r], unpack(told.groups))
-    local lanes, queued, leased, free = {}, {}, {}, room and room[r] or 0
+    local lanes, queued = {}, {}
     for place, group in ipairs(told.groups) do
-      local id, caller = told.ids[place], told.for_caller[place]
-      local list, at, begun = queued, now, '0'
-      if caller and free > 0 and not before[place] then
-        free = free - 1
-        list, at, begun = leased, until_then, '1'
-        under_way[#under_way + 1] = r
-        under_way[#under_way + 1] = caller
-        under_way[#under_way + 1] = id
-      end
-      list[#list + 1] = at
-      list[#list + 1] = group
-      lanes[2 * place - 1], lanes[2 * place] = group, (before[place] or begun) .. ' ' .. id
+      local ids, body = string.match(before[place] or '0', '^([^\n]*)(.*)$')
+      lanes[2 * place - 1], lanes[2 * place] = group, ids .. ' ' .. told.ids[place] .. body
+      queued[2 * place - 1], queued[2 * place] = now, group
     end
     redis.call('HSET', KEYS[7 + receivers + r], unpack(lanes))
-    if #queued > 0 then
-      redis.call('ZADD', KEYS[7 + r], 'NX', unpack(queued))
-    end
-    if #leased > 0 then
-      redis.call('ZADD', KEYS[7 + r], unpack(leased))
-    end
+    redis.call('ZADD', KEYS[7 + r], 'NX', unpack(queued))
   end
-  return under_way
 end
 

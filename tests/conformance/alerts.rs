@@ -113,6 +113,75 @@ pub async fn promise_06_what_joining_hands_out_is_leased_with_that<G: Ground>(wo
     }
 }
 
+pub async fn promise_06_what_was_handed_out_together_ends_one_by_one<G: Ground>(world: World<G>) {
+    // Many, for some of them are in the same place of an engine.
+    let records: Vec<OfflineRecord> =
+        world.units(64).iter().map(|unit| offline(unit, world.at(0))).collect();
+    let join = |record: &OfflineRecord| Join {
+        group: group(record.unit.as_str()),
+        news: News::Record(record.clone()),
+    };
+    let joins: Vec<Join> = records.iter().map(join).collect();
+    let hook = ["hook".to_owned()];
+    let now = world.at(1000);
+    let room = Room { most: vec![64], until: now + MINUTE };
+    let joined = world.engine.join(&joins, AT_ONCE, &hook, &room, now).await.unwrap();
+    // An engine that hands nothing out has it fetched.
+    let mut held = joined.deliveries;
+    held.extend(world.lease(now).await);
+    held.sort_by(|a, b| a.group.key.cmp(&b.group.key));
+    assert_eq!(held.len(), 64);
+    let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
+    assert_eq!((backlog.waiting, backlog.dead), (64, 0));
+    // Some end well, some later, some badly, some are held on to, and of the rest nobody is heard again.
+    let (delivered, rest) = held.split_at(40);
+    let (postponed, rest) = rest.split_at(4);
+    let (buried, rest) = rest.split_at(4);
+    let (prolonged, lost) = rest.split_at(8);
+    world.engine.delivered(delivered, now).await.unwrap();
+    world.engine.postpone(&postponed[0], now + 3 * MINUTE).await.unwrap();
+    for delivery in &postponed[1..] {
+        world.engine.postpone(delivery, now + MINUTE / 2).await.unwrap();
+    }
+    for delivery in buried {
+        world.engine.bury(delivery, "gone", now).await.unwrap();
+    }
+    let prolonged: Vec<Arc<Delivery>> = prolonged.iter().cloned().map(Arc::new).collect();
+    world.engine.prolong(&prolonged, now + 2 * MINUTE).await.unwrap();
+    // The return of one that is under way is told after it.
+    let returns: Vec<Join> =
+        [&prolonged[0], &lost[0]].map(|delivery| join(&back(&delivery.offline[0], Closing::Return))).into();
+    world.engine.join(&returns, AT_ONCE, &hook, &room, now).await.unwrap();
+    assert_eq!(world.lease(now).await, []);
+    let ids = |deliveries: &[Delivery]| -> HashSet<(String, u32)> {
+        deliveries.iter().map(|delivery| (delivery.id.clone(), delivery.attempt)).collect()
+    };
+    let again = |deliveries: &[Delivery]| -> HashSet<(String, u32)> {
+        deliveries.iter().map(|delivery| (delivery.id.clone(), delivery.attempt + 1)).collect()
+    };
+    let early = world.lease(now + MINUTE / 2).await;
+    assert_eq!(ids(&early), again(&postponed[1..]));
+    world.engine.delivered(&early, now + MINUTE / 2).await.unwrap();
+    // It may be seen to in several steps.
+    let mut found = world.lease(now + MINUTE).await;
+    found.extend(world.lease(now + MINUTE).await);
+    assert_eq!(ids(&found), again(lost));
+    let same = |delivery: &&Delivery| lost.iter().any(|lost| lost.offline == delivery.offline);
+    assert_eq!(found.iter().filter(same).count(), lost.len(), "they say what they said");
+    world.engine.delivered(&found, now + MINUTE).await.unwrap();
+    let follows = world.lease(now + MINUTE).await;
+    assert_eq!(follows.len(), 1, "the return");
+    assert_eq!(follows[0].online[0].id, lost[0].offline[0].id);
+    world.engine.delivered(&follows, now + MINUTE).await.unwrap();
+    let held: Vec<Delivery> = prolonged.iter().map(|delivery| (**delivery).clone()).collect();
+    assert_eq!(ids(&world.lease(now + 2 * MINUTE).await), again(&held));
+    world.engine.delivered(&held, now + 2 * MINUTE).await.unwrap();
+    assert_eq!(world.lease(now + 2 * MINUTE).await.len(), 1, "the other return");
+    assert_eq!(ids(&world.lease(now + 3 * MINUTE).await).len(), 2, "the one that was postponed for longest, too");
+    let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
+    assert_eq!((backlog.waiting, backlog.dead), (2, 4));
+}
+
 pub async fn promise_07_joining_is_idempotent_also_after_it_was_sent<G: Ground>(world: World<G>) {
     let off = offline(&world.unit("a"), world.at(0));
     let on = back(&off, Closing::Return);

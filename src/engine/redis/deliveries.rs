@@ -66,8 +66,9 @@ impl AlertStore for RedisEngine {
         let limit = limit.min(LARGEST_STEP);
         let mut due = self.queued(partitions, receiver, now, limit).await?;
         self.spread(&mut due, receiver, now).await?;
+        let due = due.iter().filter(|(_, groups)| !groups.is_empty());
         let steps =
-            due.iter().map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
+            due.map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
         let leased: Vec<Delivery> = few_at_once(steps.collect()).await?.into_iter().flatten().collect();
         self.leave_out_untold(receiver, leased, now).await
     }

@@ -43,7 +43,8 @@ local function tell(group, group_json, digest, offline, online, blind, now, now_
 end
 
 -- Writes what was collected: notifications, and each at the end of its group's lane for each
--- receiver. No group is told twice in one step.
+-- receiver. Who has something in its lane has a place in the queue, too, if only in a list of groups.
+-- No group is told twice in one step.
 local function write_told(now, receivers)
   if #told.members > 0 then
     redis.call('HSET', KEYS[3], unpack(told.members))
@@ -65,10 +66,15 @@ local function write_told(now, receivers)
     for place, group in ipairs(told.groups) do
       local ids, body = string.match(before[place] or '0', '^([^\n]*)(.*)$')
       lanes[2 * place - 1], lanes[2 * place] = group, ids .. ' ' .. told.ids[place] .. body
-      queued[2 * place - 1], queued[2 * place] = now, group
+      if not before[place] then
+        queued[#queued + 1] = now
+        queued[#queued + 1] = group
+      end
     end
     redis.call('HSET', KEYS[7 + receivers + r], unpack(lanes))
-    redis.call('ZADD', KEYS[7 + r], 'NX', unpack(queued))
+    if #queued > 0 then
+      redis.call('ZADD', KEYS[7 + r], 'NX', unpack(queued))
+    end
   end
 end
 

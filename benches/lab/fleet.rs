@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -66,8 +66,11 @@ impl Fleet {
     ) -> anyhow::Result<()> {
         say(format!("registering {} units", thousands(self.0.len() as u32)));
         let numbers: Vec<u32> = self.0.clone().collect();
+        let began = Instant::now();
         let chunks = numbers.chunks(CHUNK).map(|chunk| {
-            let change = |n: &u32| present(unit(*n), last_seen(*n), now, labels(*n));
+            // Keys stand until the deadline, however long registering takes.
+            let passed = began.elapsed();
+            let change = |n: &u32| present(unit(*n), last_seen(*n), now + passed, labels(*n));
             let changes: Vec<_> = chunk.iter().map(change).collect();
             let engine = engine.clone();
             async move {

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::json::to_json;
 use super::{Delivery, Group, Join, News, Result};
 use crate::clock::Timestamp;
-use crate::presence::{Closing, Interval, OfflineRecord, Transition};
+use crate::presence::{Cause, Closing, Interval, Labels, OfflineRecord, RecordId, Transition};
 
 /// The most members of one notification.
 pub(super) const MOST_MEMBERS: usize = 1000;
@@ -36,18 +36,42 @@ pub(super) fn notification_id(group: &str, told: &str) -> String {
     format!("ntf_{hex}")
 }
 
-/// A notification, as [`Notification`] is read from it: its group (JSON) and, of each list, what is in it
-/// (JSON).
-pub(super) fn notification(
-    group: &str,
-    sealed_at: Timestamp,
-    offline: &str,
-    online: &str,
-    blind: &str,
-) -> String {
-    format!(
-        r#"{{"group":{group},"sealed_at":"{sealed_at}","offline":[{offline}],"online":[{online}],"blind":[{blind}]}}"#
-    )
+/// The notification of one silence, in few words: the rest follows from these. There are many of them at a
+/// time, and an engine that is handed a quarter of the bytes has time for others.
+///
+/// The record's id, deadline, detected and sealed (ms), why, the unit's labels, and those that its group shares.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Lone(RecordId, i64, i64, i64, Cause, Labels, Labels);
+
+impl Lone {
+    /// In few words.
+    pub fn new(group: &Group, record: &OfflineRecord, sealed_at: Timestamp) -> Lone {
+        let times = [record.deadline, record.detected_at, sealed_at].map(Timestamp::as_millis);
+        let [deadline, detected_at, sealed_at] = times;
+        let (labels, shared) = (record.labels.clone(), group.labels.clone());
+        Lone(record.id.clone(), deadline, detected_at, sealed_at, record.cause, labels, shared)
+    }
+
+    /// In full, for the group with that key.
+    pub fn notification(self, key: &str) -> Notification {
+        let Lone(id, deadline, detected_at, sealed_at, cause, labels, shared) = self;
+        let times = [deadline, detected_at, sealed_at].map(Timestamp::from_millis);
+        let [deadline, detected_at, sealed_at] = times;
+        let group = Group { key: key.to_owned(), labels: shared };
+        let record = OfflineRecord {
+            kind: id.unit.kind.clone(),
+            unit: id.unit.id.clone(),
+            last_seen: id.last_seen,
+            id,
+            labels,
+            deadline,
+            detected_at,
+            back_at: None,
+            cause,
+            closed_by: None,
+        };
+        Notification { group, sealed_at, offline: vec![record], online: Vec::new(), blind: Vec::new() }
+    }
 }
 
 /// What joining a group wants to know of one transition.
@@ -56,7 +80,6 @@ pub(super) struct Member {
     /// `offline`, `online`, `removed` (back, and nobody is told) or `blind`.
     pub form: &'static str,
     pub detected_at: Timestamp,
-    pub json: String,
 }
 
 impl Member {
@@ -65,8 +88,8 @@ impl Member {
     /// deadline or, where that is the same, joining tells it by when it was detected. Why that is
     /// not simply part of the name: a silence that is detected again, because an engine lost the
     /// first time, keeps its place and the id of its notification.
-    pub fn new(news: &News) -> Result<Member> {
-        Ok(match news {
+    pub fn new(news: &News) -> Member {
+        match news {
             News::Record(record) => {
                 let form = match (record.transition(), record.closed_by) {
                     (_, Some(Closing::Removed)) => "removed",
@@ -74,18 +97,26 @@ impl Member {
                     (Transition::Online, _) => "online",
                 };
                 let id = format!("{} {}", record.deadline.as_millis(), record.id);
-                Member { id, form, detected_at: record.detected_at, json: to_json(record)? }
+                Member { id, form, detected_at: record.detected_at }
             }
             News::Blind(interval) => {
                 let id = format!("blind {} {}", interval.from.as_millis(), interval.to.as_millis());
-                Member { id, form: "blind", detected_at: Timestamp::ZERO, json: to_json(interval)? }
+                Member { id, form: "blind", detected_at: Timestamp::ZERO }
             }
-        })
+        }
+    }
+}
+
+/// What is told of a transition (JSON).
+pub(super) fn told(news: &News) -> Result<String> {
+    match news {
+        News::Record(record) => to_json(record),
+        News::Blind(interval) => to_json(interval),
     }
 }
 
 /// A notification as it was sealed, for whichever receiver.
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub(super) struct Notification {
     pub group: Group,
     pub sealed_at: Timestamp,

@@ -115,8 +115,7 @@ pub async fn promise_06_what_joining_hands_out_is_leased_with_that<G: Ground>(wo
 
 pub async fn promise_06_what_was_handed_out_together_ends_one_by_one<G: Ground>(world: World<G>) {
     // Many, for some of them are in the same place of an engine.
-    let records: Vec<OfflineRecord> =
-        world.units(64).iter().map(|unit| offline(unit, world.at(0))).collect();
+    let records: Vec<OfflineRecord> = world.units(64).iter().map(|unit| offline(unit, world.at(0))).collect();
     let join = |record: &OfflineRecord| Join {
         group: group(record.unit.as_str()),
         news: News::Record(record.clone()),
@@ -177,7 +176,11 @@ pub async fn promise_06_what_was_handed_out_together_ends_one_by_one<G: Ground>(
     assert_eq!(ids(&world.lease(now + 2 * MINUTE).await), again(&held));
     world.engine.delivered(&held, now + 2 * MINUTE).await.unwrap();
     assert_eq!(world.lease(now + 2 * MINUTE).await.len(), 1, "the other return");
-    assert_eq!(ids(&world.lease(now + 3 * MINUTE).await).len(), 2, "the one that was postponed for longest, too");
+    assert_eq!(
+        ids(&world.lease(now + 3 * MINUTE).await).len(),
+        2,
+        "the one that was postponed for longest, too"
+    );
     let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
     assert_eq!((backlog.waiting, backlog.dead), (2, 4));
 }

@@ -16,7 +16,7 @@ use super::fault::Outcome;
 use super::seal::{seal_group, tidy};
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
-use crate::engine::notification::{MOST_MEMBERS, Member, alone};
+use crate::engine::notification::{MOST_MEMBERS, Member, alone, told};
 use crate::engine::{Join, Joined, LARGEST_STEP, Pace, Result, partition_of_group};
 
 /// How many members are sealed in one transaction at the most, and those of the group that exceeds it.
@@ -29,6 +29,8 @@ struct Joining {
     /// The group (JSON).
     body: String,
     member: Member,
+    /// What is told of it (JSON).
+    told: String,
     /// Nothing else that joins with it is of its group.
     is_alone: bool,
 }
@@ -44,8 +46,8 @@ pub(super) async fn join(
     let ready = joins.iter().zip(alone(joins)).map(|(join, is_alone)| {
         let key = join.group.key.clone();
         let partition = partition_of_group(&key, partitions);
-        let (body, member) = (to_json(&join.group)?, Member::new(&join.news)?);
-        Ok(Joining { partition, key, body, member, is_alone })
+        let (body, member, told) = (to_json(&join.group)?, Member::new(&join.news), told(&join.news)?);
+        Ok(Joining { partition, key, body, member, told, is_alone })
     });
     let ready: Vec<Joining> = ready.collect::<Result<_>>()?;
     let receivers = receivers.to_vec();
@@ -63,7 +65,7 @@ pub(super) async fn join(
 
 /// Lets one transition join its group. Answers the group if it is to be sealed with that.
 fn join_one(database: &Connection, joining: &Joining, pace: Pace, now: Timestamp) -> Outcome<Option<i64>> {
-    let Joining { partition, key, body, member, is_alone } = joining;
+    let Joining { partition, key, body, member, told, is_alone } = joining;
     let (group, sealed, waits_until) = group_of(database, *partition, key, body)?;
     let detected = member.detected_at.as_millis();
     let mut name = member.id.clone();
@@ -77,7 +79,7 @@ fn join_one(database: &Connection, joining: &Joining, pace: Pace, now: Timestamp
     let is_over = next == 'x';
     let since = now.as_millis();
     let (joined, over) = if is_over { (None, Some(since)) } else { (Some(since), None) };
-    let told = (!is_over).then_some(&member.json);
+    let told = (!is_over).then_some(told);
     database
         .prepare_cached("INSERT OR REPLACE INTO members VALUES(?, ?, ?, ?, ?, ?, ?)")?
         .execute(params![group, name, next.to_string(), detected, joined, over, told])?;

@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 use super::fault::Outcome;
 use super::groups::rest_if_nobody_waits;
 use crate::clock::Timestamp;
-use crate::engine::notification::{MOST_MEMBERS, OVER, notification, notification_id};
+use crate::engine::notification::{MOST_MEMBERS, OVER, notification_id};
 
 /// How many members that are over for long are forgotten at a time.
 const FORGOTTEN_AT_ONCE: i64 = 1000;
@@ -48,8 +48,12 @@ pub(super) fn seal_group(
     // With nobody to tell there is nothing to keep: nobody would ever take it away.
     if count > 0 && !receivers.is_empty() {
         let id = notification_id(&key, &said.join("\n"));
-        let lists = [&told.offline, &told.online, &told.blind].map(|list| list.join(","));
-        let notification = notification(&body, now, &lists[0], &lists[1], &lists[2]);
+        let notification = format!(
+            r#"{{"group":{body},"sealed_at":"{now}","offline":[{}],"online":[{}],"blind":[{}]}}"#,
+            told.offline.join(","),
+            told.online.join(","),
+            told.blind.join(",")
+        );
         database.prepare_cached("INSERT OR REPLACE INTO notifications VALUES(?, ?, ?)")?.execute(params![
             id,
             notification,

@@ -14,7 +14,7 @@ use super::units::first_score;
 use super::{RedisEngine, groups, outbox};
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
-use crate::engine::notification::{Notification, silence};
+use crate::engine::notification::{Lone, Notification, silence};
 use crate::engine::{
     AlertStore, Backlog, DeadLetter, Delivery, Entry, Join, Joined, LARGEST_STEP, Pace, Position, Result,
     Room,
@@ -67,8 +67,7 @@ impl AlertStore for RedisEngine {
         let mut due = self.queued(partitions, receiver, now, limit).await?;
         self.spread(&mut due, receiver, now).await?;
         let due = due.iter().filter(|(_, groups)| !groups.is_empty());
-        let steps =
-            due.map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
+        let steps = due.map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
         let leased: Vec<Delivery> = few_at_once(steps.collect()).await?.into_iter().flatten().collect();
         self.leave_out_untold(receiver, leased, now).await
     }
@@ -128,6 +127,15 @@ impl AlertStore for RedisEngine {
         letters.sort_by_key(|letter| std::cmp::Reverse(letter.at));
         letters.truncate(limit);
         Ok(letters)
+    }
+}
+
+/// What a notification to the group with that key says, whichever way it was written.
+pub(super) fn notification(group: &str, text: &str) -> Result<Notification> {
+    if text.starts_with('[') {
+        from_json::<Lone>("a notification", text).map(|lone| lone.notification(group))
+    } else {
+        from_json("a notification", text)
     }
 }
 
@@ -218,10 +226,10 @@ impl RedisEngine {
         script.arg(now.as_millis()).arg(until.as_millis()).arg(groups);
         let flat: Vec<String> = self.topology.tell("lease", &script).await?;
         let mut deliveries = Vec::new();
-        for leased in flat.chunks_exact(3) {
+        for leased in flat.chunks_exact(4) {
             let id = format!("{}.{receiver}", leased[0]);
             // One that cannot be read holds up its own group, and nobody else.
-            match from_json::<Notification>("a notification", &leased[2]) {
+            match notification(&leased[3], &leased[2]) {
                 Ok(told) => {
                     let attempt = leased[1].parse().unwrap_or(u32::MAX);
                     deliveries.push(told.delivery(id, receiver, attempt));

@@ -8,7 +8,7 @@ use super::topology::few_at_once;
 use super::{RedisEngine, handout};
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
-use crate::engine::notification::{MOST_MEMBERS, Member, OVER, alone};
+use crate::engine::notification::{MOST_MEMBERS, Member, OVER, alone, told};
 use crate::engine::{Join, Joined, LARGEST_STEP, Pace, Result, Room};
 
 /// A transition that joins its group.
@@ -39,12 +39,10 @@ pub(super) async fn join(
     room: &Room,
     now: Timestamp,
 ) -> Result<Joined> {
-    let members = joins.iter().map(|join| Member::new(&join.news)).collect::<Result<Vec<Member>>>()?;
     let joining: Vec<Joining> = joins
         .iter()
-        .zip(members)
         .zip(alone(joins))
-        .map(|((join, member), is_alone)| Joining { join, member, is_alone })
+        .map(|(join, is_alone)| Joining { join, member: Member::new(&join.news), is_alone })
         .collect();
     let (mut joined, rest) = handout::hand_out(engine, joining, pace, receivers, room, now).await?;
     let mut partitions: BTreeMap<u16, Vec<Joining>> = BTreeMap::new();
@@ -83,7 +81,7 @@ async fn join_step(
     for Joining { join, member, is_alone } in joining {
         script.arg(to_json(&join.group)?).arg(if *is_alone { "alone" } else { "" });
         script.arg(&member.id).arg(member.form);
-        script.arg(member.detected_at.as_millis()).arg(&member.json);
+        script.arg(member.detected_at.as_millis()).arg(told(&join.news)?);
     }
     engine.topology.tell("join", &script).await
 }

@@ -8,14 +8,14 @@ use super::groups::Joining;
 use super::topology::few_at_once;
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
-use crate::engine::notification::{notification, notification_id};
+use crate::engine::notification::{Lone, notification_id};
 use crate::engine::{Delivery, Joined, News, Pace, Result, Room};
 
 /// How many silences are told in one script: within a millisecond, for nobody else is served meanwhile.
 const STEP: usize = 100;
 
-/// A silence and its notification.
-struct Lone<'a> {
+/// A silence and the id of its notification.
+struct Silence<'a> {
     joining: Joining<'a>,
     id: String,
 }
@@ -33,16 +33,16 @@ pub(super) async fn hand_out<'a>(
     let has_room = pace.wait.is_zero() && free.iter().any(|free| *free > 0);
     let is_lone = |joining: &Joining| has_room && joining.is_alone && joining.member.form == "offline";
     let (lone, mut rest): (Vec<Joining>, Vec<Joining>) = joining.into_iter().partition(is_lone);
-    let mut partitions: BTreeMap<u16, Vec<Lone>> = BTreeMap::new();
+    let mut partitions: BTreeMap<u16, Vec<Silence>> = BTreeMap::new();
     for joining in lone {
         let group = &joining.join.group.key;
         let id = notification_id(group, &format!("o{}", joining.member.id));
-        partitions.entry(engine.keys.partition_of_group(group)).or_default().push(Lone { joining, id });
+        partitions.entry(engine.keys.partition_of_group(group)).or_default().push(Silence { joining, id });
     }
     let mut steps = Vec::new();
     for (partition, mut lone) in partitions {
         while !lone.is_empty() {
-            let step: Vec<Lone> = lone.drain(..lone.len().min(STEP)).collect();
+            let step: Vec<Silence> = lone.drain(..lone.len().min(STEP)).collect();
             let most: Vec<usize> = free.iter().map(|free| step.len().min(*free)).collect();
             free.iter_mut().zip(&most).for_each(|(free, most)| *free -= most);
             let room = Room { most, until: room.until };
@@ -62,7 +62,7 @@ pub(super) async fn hand_out<'a>(
 async fn hand_out_step<'a>(
     engine: &RedisEngine,
     partition: u16,
-    step: Vec<Lone<'a>>,
+    step: Vec<Silence<'a>>,
     pace: Pace,
     receivers: &[String],
     room: Room,
@@ -88,13 +88,14 @@ async fn hand_out_step<'a>(
     for lone in &step {
         script.arg(format!("t{}", lone.joining.member.detected_at.as_millis()));
     }
-    for Lone { joining, id } in &step {
-        let body = notification(&to_json(&joining.join.group)?, now, &joining.member.json, "", "");
-        script.arg(format!("1 {id}\n{body}"));
+    for Silence { joining, id } in &step {
+        let News::Record(record) = &joining.join.news else { continue };
+        let told = to_json(&Lone::new(&joining.join.group, record, now))?;
+        script.arg(format!("1 {id}\n{told}"));
     }
     let answers: Vec<u8> = engine.topology.tell("hand_out", &script).await?;
     let (mut joined, mut refused) = (Joined::default(), Vec::new());
-    for (Lone { joining, id }, answer) in step.into_iter().zip(answers) {
+    for (Silence { joining, id }, answer) in step.into_iter().zip(answers) {
         if answer == 0 {
             refused.push(joining);
             continue;

@@ -35,7 +35,7 @@ const SET_BYTES: usize = 48;
 const LOOK_BYTES: usize = 48;
 
 /// The arguments of `apply.lua` for each change.
-const COLUMNS: usize = 11;
+const COLUMNS: usize = 12;
 
 #[async_trait]
 impl UnitStore for RedisEngine {
@@ -197,7 +197,9 @@ impl RedisEngine {
         let mut rows = Vec::with_capacity(places.len());
         for &place in places {
             let (seen, change) = &changes[place];
-            script.key(self.keys.alive(&seen.unit));
+            if is_marked(seen, change) {
+                script.key(self.keys.alive(&seen.unit));
+            }
             rows.push(arguments(seen, change)?);
         }
         for column in 0..COLUMNS {
@@ -218,6 +220,11 @@ fn set_alive(pipe: &mut Pipeline, key: &str, at: i64, beat: &Refresh<'_>) {
     let mut set = Cmd::with_capacity(7, SET_BYTES + key.len());
     set.arg("SET").arg(key).arg(at).arg("PX").arg(ttl).arg("XX").arg("GET");
     pipe.add_command(set);
+}
+
+/// Whether `apply.lua` looks at the expiry key: it was there, or is to be.
+fn is_marked(seen: &Snapshot, change: &Change) -> bool {
+    seen.alive.is_some() || matches!(change.key, KeyChange::Set { .. })
 }
 
 /// The arguments of `apply.lua` for one change, one for each column.
@@ -242,6 +249,7 @@ fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
     };
     Ok([
         seen.unit.to_string(),
+        if is_marked(seen, change) { "1" } else { "" }.to_owned(),
         seen.alive.map(|at| at.as_millis().to_string()).unwrap_or_default(),
         seen.stored.as_deref().unwrap_or_default().to_owned(),
         value,

@@ -1,7 +1,8 @@
 -- Applies changes to units of one partition, each in full or not at all.
 --
 -- A change holds for the unit as it was read: if its key or its facts are different now, or it is
--- to be taken out of the index and is not in there, nothing of it is applied. Removing it from the
+-- to be taken out of the index and is not in there, nothing of it is applied. A key that was not there
+-- is looked at no more: only a change may bring it about, and that changes the facts. Removing it from the
 -- index is the lock: of several callers exactly one removes it. Nobody comes between the look at the
 -- index and the removal, for a script is one step.
 --
@@ -19,27 +20,28 @@
 -- KEYS[5] closed     zset  record id -> closed at (ms)
 -- KEYS[6] outbox     stream
 -- KEYS[6+p] facts    hash, page p of P
--- KEYS[6+P+i] alive  string, of the unit of change i of N
+-- then the expiry keys of the units that are marked, in their order: string
 --
 -- ARGV[1] P, ARGV[1+p] number of changes on page p
--- then 11 columns, the first of all changes before the second of all. Each begins with how many values
+-- then 12 columns, the first of all changes before the second of all. Each begins with how many values
 -- it has: N, or 1 that holds for all changes; in a mass offline that spares half of the arguments.
 --  1 <kind>:<unit>, always N
---  2 value of alive as read, "" if there was none
---  3 facts as read, "" if there were none
---  4 alive from now on: "" as it is, "-" none, else the value
---  5 for how long the value stands (ms)
---  6 index from now on: "" as it is, "-" taken out, else the next look (ms)
---  7 facts from now on, "" for none
---  8 when the record was detected that is opened or closed (ms), "" if none is
---  9 id of the record that is closed, "" if it is opened
--- 10 closed at (ms)
--- 11 record (JSON)
+--  2 "1" if the unit is marked: its expiry key was there, or is to be
+--  3 its value as read, "" if there was none
+--  4 facts as read, "" if there were none
+--  5 expiry key from now on: "" as it is, "-" none, else the value
+--  6 for how long the value stands (ms)
+--  7 index from now on: "" as it is, "-" taken out, else the next look (ms)
+--  8 facts from now on, "" for none
+--  9 when the record was detected that is opened or closed (ms), "" if none is
+-- 10 id of the record that is closed, "" if it is opened
+-- 11 closed at (ms)
+-- 12 record (JSON)
 --
 -- Returns for each change 1 if it was applied, else 0.
 local pages = tonumber(ARGV[1])
-local count = #KEYS - 6 - pages
 local at = 2 + pages
+local count = tonumber(ARGV[at])
 
 -- Where the next column lies: value i is ARGV[first + by * i].
 local function column()
@@ -51,6 +53,7 @@ local function column()
 end
 
 local unit = column()
+local marked, marked_by = column()
 local alive_seen, alive_seen_by = column()
 local facts_seen, facts_seen_by = column()
 local alive_now, alive_now_by = column()
@@ -62,7 +65,9 @@ local id, id_by = column()
 local closed, closed_by = column()
 local json, json_by = column()
 
-local alive = redis.call('MGET', unpack(KEYS, 7 + pages))
+local last_key = 6 + pages
+local alive = #KEYS > last_key and redis.call('MGET', unpack(KEYS, last_key + 1)) or {}
+local marks = 0
 local indexed
 local answers, expired, taken, looks = {}, {}, {}, {}
 local offline, back, archive, past, closings, news = {}, {}, {}, {}, {}, {}
@@ -73,7 +78,12 @@ for page = 1, pages do
   for place = 1, #facts do
     local i = from + place
     local name, next_look = ARGV[unit + i], ARGV[look + look_by * i]
-    local holds = (alive[i] or '') == ARGV[alive_seen + alive_seen_by * i]
+    local standing, key
+    if ARGV[marked + marked_by * i] == '1' then
+      marks = marks + 1
+      standing, key = alive[marks], KEYS[last_key + marks]
+    end
+    local holds = (standing or '') == ARGV[alive_seen + alive_seen_by * i]
       and (facts[place] or '') == ARGV[facts_seen + facts_seen_by * i]
       and name ~= (i > 1 and ARGV[unit + i - 1])
     if holds and next_look == '-' then
@@ -83,11 +93,11 @@ for page = 1, pages do
     if holds then
       local value = ARGV[alive_now + alive_now_by * i]
       if value == '-' then
-        if alive[i] then
-          expired[#expired + 1] = KEYS[6 + pages + i]
+        if standing then
+          expired[#expired + 1] = key
         end
       elseif value ~= '' then
-        redis.call('SET', KEYS[6 + pages + i], value, 'PX', ARGV[ttl + ttl_by * i])
+        redis.call('SET', key, value, 'PX', ARGV[ttl + ttl_by * i])
       end
       if next_look == '-' then
         taken[#taken + 1] = name

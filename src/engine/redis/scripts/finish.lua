@@ -15,19 +15,22 @@
 -- Only what is first in its lane is under way. Returns the number of deliveries that were ended here.
 local count = tonumber(ARGV[2])
 local lanes = redis.call('HMGET', KEYS[2], unpack(ARGV, 3, 2 + count))
-local owed = redis.call('HMGET', KEYS[4], unpack(ARGV, 3 + count, 2 + 2 * count))
-local ended, free, empty, rest, told, still = 0, {}, {}, {}, {}, {}
+local owed
+local ended, free, empty, idle, rest, told, still = 0, {}, {}, {}, {}, {}, {}
 local a = 2 + 2 * count
 for i = 1, count do
   local group, id, letter = ARGV[2 + i], ARGV[2 + count + i], ARGV[a + 1]
   local silences = tonumber(ARGV[a + 2])
-  local first, others = string.match(lanes[i] or '', '^%d+ (%S+)([^\n]*)')
+  local attempts, first, others, own = string.match(lanes[i] or '', '^(%d+) (%S+)([^\n]*)(\n?)')
   if first == id then
-    if tonumber(owed[i] or 1) <= 1 then
-      told[#told + 1] = id
-    else
-      still[#still + 1] = id
-      still[#still + 1] = string.format('%.0f', tonumber(owed[i]) - 1)
+    if own == '' then
+      owed = owed or redis.call('HMGET', KEYS[4], unpack(ARGV, 3 + count, 2 + 2 * count))
+      if tonumber(owed[i] or 1) <= 1 then
+        told[#told + 1] = id
+      else
+        still[#still + 1] = id
+        still[#still + 1] = string.format('%.0f', tonumber(owed[i]) - 1)
+      end
     end
     if letter ~= '' then
       redis.call('ZADD', KEYS[5], ARGV[1], id)
@@ -38,6 +41,10 @@ for i = 1, count do
     end
     if others == '' then
       empty[#empty + 1] = group
+      -- What was handed out has its place in a list, as a rule; another place is seen to when it is due.
+      if own == '' or attempts ~= '1' then
+        idle[#idle + 1] = group
+      end
     else
       rest[#rest + 1] = group
       rest[#rest + 1] = '0' .. others
@@ -57,7 +64,9 @@ if #still > 0 then
 end
 if #empty > 0 then
   redis.call('HDEL', KEYS[2], unpack(empty))
-  redis.call('ZREM', KEYS[1], unpack(empty))
+end
+if #idle > 0 then
+  redis.call('ZREM', KEYS[1], unpack(idle))
 end
 if #rest > 0 then
   redis.call('HSET', KEYS[2], unpack(rest))

@@ -2,7 +2,7 @@
 --
 -- A lane is the number of attempts at its first notification and the ids of all, with spaces between
 -- them. What the first one says is kept among the notifications or, if it was handed out as soon as it
--- was sealed, at the end of the lane, after a line break.
+-- was sealed, at the end of the lane, after a line break and in few words.
 --
 -- KEYS[1] queue          zset  group -> next attempt (ms)
 -- KEYS[2] lanes          hash  group -> lane
@@ -10,7 +10,7 @@
 --
 -- ARGV[1] now (ms), ARGV[2] until when they are kept from others (ms), then the group keys
 --
--- Returns a flat list: id, attempt, notification, for each that was leased.
+-- Returns a flat list: id, attempt, notification, group, for each that was leased.
 local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, 3))
 local lanes = redis.call('HMGET', KEYS[2], unpack(ARGV, 3))
 local groups, ids, attempts, idle = {}, {}, {}, {}
@@ -46,6 +46,7 @@ for place, i in ipairs(groups) do
     leased[#leased + 1] = ids[place]
     leased[#leased + 1] = attempts[place]
     leased[#leased + 1] = body
+    leased[#leased + 1] = group
   elseif rest ~= '' then
     -- What it said is gone; what follows it in the lane is handed out next.
     after[#after + 1] = group

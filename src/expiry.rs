@@ -47,6 +47,9 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 /// Partitions that are swept at the same time, each on a task of its own.
 const AT_ONCE: usize = 4;
 
+/// So many units of a partition that are due need no hints any more.
+const MANY: usize = 1000;
+
 /// Units that are due which one question of a sweep is answered with. Many, so that several are on
 /// the same page of the engine and cost it one command.
 const MOST_DUE: usize = 8000;
@@ -189,7 +192,9 @@ impl Expiry {
                 due.push((first.partition, until));
             }
         }
-        let undecided = self.sweep(due).await?;
+        let undecided = self.sweep(due).await;
+        self.engine.want_hints(true);
+        let undecided = undecided?;
         Ok((undecided == 0 && !is_held_up).then_some(now))
     }
 
@@ -268,6 +273,9 @@ impl Expiry {
             let due = self.engine.due(partition, until, undecided, MOST_DUE).await?;
             if due.is_empty() {
                 return Ok(undecided);
+            }
+            if due.len() >= MANY {
+                self.engine.want_hints(false);
             }
             self.telemetry.suspects(Source::Sweep, due.len() as u64);
             undecided += self.roll.look_by(&due, || self.clock.now()).await?.len();

@@ -429,4 +429,8 @@ pub trait Engine: UnitStore + HearingStore + AlertStore + Queries + DataStore + 
     /// Sends hints that units may be due, until nobody receives them any more. Hints may be lost,
     /// late or wrong. An error ends it; what it would have told meanwhile is lost.
     async fn listen(&self, hints: tokio::sync::mpsc::Sender<Hint>) -> Result<()>;
+
+    /// Whether hints are of use at the moment. To send them is work for the engine; those that come all
+    /// the same do no harm.
+    fn want_hints(&self, wanted: bool);
 }

@@ -110,4 +110,6 @@ impl Engine for EmbeddedEngine {
         hints.closed().await;
         Ok(())
     }
+
+    fn want_hints(&self, _wanted: bool) {}
 }

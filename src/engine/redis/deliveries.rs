@@ -23,8 +23,8 @@ use crate::engine::{
 /// How many lists of groups of a partition are looked at before what else is due.
 const MOST_SPREAD: usize = 16;
 
-/// How many deliveries are ended in one script, within a millisecond or two.
-const FINISH_STEP: usize = 200;
+/// How many deliveries are ended in one script, within half a millisecond or so.
+const FINISH_STEP: usize = 100;
 
 #[async_trait]
 impl AlertStore for RedisEngine {
@@ -194,21 +194,32 @@ impl RedisEngine {
         Ok(())
     }
 
-    /// Nobody is handed these, or what follows them in their groups, before `at`. A group of a list has
-    /// a place of its own with that; one that has nothing under way any more loses it when it is due.
+    /// Nobody is handed these, or what follows them in their groups, before `at`.
     async fn put_off(
         &self,
         name: &'static str,
         deliveries: impl Iterator<Item = &Delivery>,
         at: Timestamp,
     ) -> Result<()> {
-        let mut pipe = pipe();
+        let mut steps: BTreeMap<(u16, &str), Vec<&Delivery>> = BTreeMap::new();
         for delivery in deliveries {
             let partition = self.keys.partition_of_group(&delivery.group.key);
-            pipe.cmd("ZADD").arg(self.keys.of(partition, "queue", &delivery.receiver));
-            pipe.arg(at.as_millis()).arg(&delivery.group.key).ignore();
+            steps.entry((partition, &delivery.receiver)).or_default().push(delivery);
         }
-        self.topology.send(name, &pipe).await
+        let steps = steps.iter().flat_map(|(&(partition, receiver), deliveries)| {
+            deliveries.chunks(FINISH_STEP).map(move |step| async move {
+                let mut script = self.scripts.put_off.prepare_invoke();
+                for name in ["queue", "lanes"] {
+                    script.key(self.keys.of(partition, name, receiver));
+                }
+                script.arg(at.as_millis()).arg(step.len());
+                script.arg(step.iter().map(|delivery| delivery.group.key.as_str()).collect::<Vec<&str>>());
+                script.arg(step.iter().map(|delivery| delivery.notification()).collect::<Vec<&str>>());
+                self.topology.run::<u64>(name, &script).await
+            })
+        });
+        few_at_once(steps.collect()).await?;
+        Ok(())
     }
 
     async fn lease_step(
@@ -311,15 +322,10 @@ impl RedisEngine {
         for Ending { delivery, .. } in endings {
             script.arg(delivery.notification());
         }
-        for Ending { delivery, letter } in endings {
-            match letter {
-                None => script.arg("").arg(0),
-                Some(letter) => script.arg(to_json(letter)?).arg(delivery.offline.len()),
-            };
-            if letter.is_some() {
-                for record in &delivery.offline {
-                    script.arg(silence(record));
-                }
+        for (place, Ending { delivery, letter }) in (1..).zip(endings) {
+            if let Some(letter) = letter {
+                script.arg(place).arg(to_json(letter)?).arg(delivery.offline.len());
+                script.arg(delivery.offline.iter().map(silence).collect::<Vec<String>>());
             }
         }
         self.topology.run::<u64>("finish", &script).await?;

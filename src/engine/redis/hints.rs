@@ -4,6 +4,9 @@
 //! Heard on a connection of its own, which subscribes again by itself. Whenever that happened, or
 //! the connection went away, notifications may have been lost: that is a hint too. The same
 //! connection hears of instances that come and go.
+//!
+//! While very many units are due, a notification of each would cost the server as much as to write down a
+//! tenth of them, for every instance that listens; none are heard then.
 
 use redis::aio::ConnectionManager;
 use redis::{PushInfo, PushKind, Value};
@@ -36,13 +39,25 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
     let config = manager().set_push_sender(forward).set_automatic_resubscription();
     let problem = |error| classify(engine.topology.address(), &error);
     let mut connection = ConnectionManager::new_with_config(client, config).await.map_err(problem)?;
-    connection.subscribe(format!("__keyevent@{database}__:expired")).await.map_err(problem)?;
     // Without it, others are noticed when the lease is renewed.
     if let Err(error) = connection.subscribe(engine.keys.roster()).await {
         tracing::warn!("instances that come and go are noticed late: {}", problem(error));
     }
-    hints.closed().await;
-    Ok(())
+    let expired = format!("__keyevent@{database}__:expired");
+    let (mut wanted, mut heard) = (engine.hints_wanted.subscribe(), false);
+    loop {
+        let wants = *wanted.borrow_and_update();
+        if wants && !heard {
+            connection.subscribe(&expired).await.map_err(problem)?;
+        } else if heard && !wants {
+            connection.unsubscribe(&expired).await.map_err(problem)?;
+        }
+        heard = wants;
+        tokio::select! {
+            () = hints.closed() => return Ok(()),
+            changed = wanted.changed() => changed.unwrap_or_default(),
+        }
+    }
 }
 
 fn channel(push: &PushInfo) -> Option<&[u8]> {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use redis::pipe;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::examination::Condition;
 use super::{Engine, EngineError, Result, Warning};
@@ -69,6 +69,8 @@ pub struct RedisEngine {
     telemetry: Arc<Telemetry>,
     /// Rung when it is told that an instance came or went.
     roster_changed: Arc<Notify>,
+    /// Whether anybody wants to hear of keys that expire.
+    hints_wanted: watch::Sender<bool>,
 }
 
 impl RedisEngine {
@@ -90,6 +92,7 @@ impl RedisEngine {
             fleet,
             telemetry,
             roster_changed: Arc::default(),
+            hints_wanted: watch::Sender::new(true),
         })
     }
 
@@ -168,5 +171,9 @@ impl Engine for RedisEngine {
 
     async fn listen(&self, hints: tokio::sync::mpsc::Sender<super::Hint>) -> Result<()> {
         hints::listen(self, hints).await
+    }
+
+    fn want_hints(&self, wanted: bool) {
+        self.hints_wanted.send_if_modified(|before| std::mem::replace(before, wanted) != wanted);
     }
 }

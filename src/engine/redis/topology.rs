@@ -67,6 +67,12 @@ impl Topology {
         self.judge(name, began, answer)
     }
 
+    /// Sends commands that read units, when their turn has come.
+    pub async fn look<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
+        let _turn = self.turns.read().await;
+        self.send(name, pipe).await
+    }
+
     /// Sends commands as one batch, at least one, and lets `read` have what the server said to each.
     pub async fn send_raw<T>(
         &self,

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
+/// How many batches of units are read at a time.
+const READING: usize = 2;
 /// How many scripts that change units are under way.
 const CHANGING: usize = 2;
 /// How many scripts that tell are under way.
@@ -25,6 +27,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The turns of one instance at its server.
 pub struct Turns {
+    reading: Semaphore,
     changing: Semaphore,
     telling: Semaphore,
     /// Changes that wait or are under way.
@@ -45,6 +48,7 @@ struct Changing<'a>(&'a Turns);
 impl Turns {
     pub fn new() -> Turns {
         Turns {
+            reading: Semaphore::new(READING),
             changing: Semaphore::new(CHANGING),
             telling: Semaphore::new(TELLING),
             changes: AtomicUsize::new(0),
@@ -60,6 +64,11 @@ impl Turns {
         self.telling.add_permits(wanted.saturating_sub(*most));
         // Those that are taken are asked for again the next time.
         *most = wanted.max(*most - self.telling.forget_permits(most.saturating_sub(wanted)));
+    }
+
+    /// Waits for a turn to read units.
+    pub async fn read(&self) -> Turn<'_> {
+        Turn { _permit: permit(&self.reading).await, _change: None }
     }
 
     /// Waits for a turn to change units. They come in the order in which they were asked for.

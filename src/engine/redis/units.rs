@@ -23,12 +23,15 @@ use super::RedisEngine;
 use super::topology::few_at_once;
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
-use crate::engine::{EngineError, LARGEST_STEP, Refresh, Result, UnitStore, encoding};
+use crate::engine::{EngineError, Refresh, Result, UnitStore, encoding};
 use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
 
 const BATCH: usize = 200;
-/// How many changes are applied in one script: within a millisecond, for nobody else is served meanwhile.
-const APPLY_STEP: usize = 100;
+/// How many units are read in one batch: as many as several pages hold, within a millisecond.
+const READ_STEP: usize = 100;
+/// How many changes are applied in one script: within half a millisecond or so, for nobody else is served
+/// meanwhile.
+const APPLY_STEP: usize = 64;
 /// Room for a `SET` of an expiry key, without the key.
 const SET_BYTES: usize = 48;
 /// Room for a look at a unit whose name is about as long as most.
@@ -45,7 +48,7 @@ impl UnitStore for RedisEngine {
     }
 
     async fn read(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
-        let answers = try_join_all(units.chunks(LARGEST_STEP).map(|step| self.read_step(step))).await?;
+        let answers = few_at_once(units.chunks(READ_STEP).map(|step| self.read_step(step)).collect()).await?;
         Ok(answers.into_iter().flatten().collect())
     }
 
@@ -164,7 +167,7 @@ impl RedisEngine {
                 get.arg(units[place].to_string());
             }
         }
-        let values: Vec<Vec<Option<String>>> = self.topology.send("read", &pipe).await?;
+        let values: Vec<Vec<Option<String>>> = self.topology.look("read", &pipe).await?;
         let mut values: Vec<Option<String>> = values.into_iter().flatten().collect();
         let facts = values.split_off(places.len().min(values.len()));
         let mut found: Vec<Option<Snapshot>> = vec![None; units.len()];

@@ -8,20 +8,26 @@
 -- KEYS[6] letters        hash  id -> dead letter (JSON)
 -- KEYS[7] untold         hash  "<detected at> <record id>" -> id of its dead letter
 --
--- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, then N ids, then for each:
---  1 dead letter (JSON), "" if it was delivered
---  2 number of silences that die with it, then as many "<detected at> <record id>"
+-- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, then N ids, then for each that was
+-- given up:
+--  1 its number among the N
+--  2 dead letter (JSON)
+--  3 number of silences that die with it, then as many "<detected at> <record id>"
 --
 -- Only what is first in its lane is under way. Returns the number of deliveries that were ended here.
 local count = tonumber(ARGV[2])
 local lanes = redis.call('HMGET', KEYS[2], unpack(ARGV, 3, 2 + count))
 local owed
-local ended, free, empty, idle, rest, told, still = 0, {}, {}, {}, {}, {}, {}
-local a = 2 + 2 * count
+local ended, free, empty, rest, told, still = 0, {}, {}, {}, {}, {}
+local letters = {}
+local a = 3 + 2 * count
+while ARGV[a] do
+  letters[tonumber(ARGV[a])] = a
+  a = a + 3 + tonumber(ARGV[a + 2])
+end
 for i = 1, count do
-  local group, id, letter = ARGV[2 + i], ARGV[2 + count + i], ARGV[a + 1]
-  local silences = tonumber(ARGV[a + 2])
-  local attempts, first, others, own = string.match(lanes[i] or '', '^(%d+) (%S+)([^\n]*)(\n?)')
+  local group, id, letter = ARGV[2 + i], ARGV[2 + count + i], letters[i]
+  local first, others, own = string.match(lanes[i] or '', '^%d+ (%S+)([^\n]*)(\n?)')
   if first == id then
     if own == '' then
       owed = owed or redis.call('HMGET', KEYS[4], unpack(ARGV, 3 + count, 2 + 2 * count))
@@ -32,19 +38,15 @@ for i = 1, count do
         still[#still + 1] = string.format('%.0f', tonumber(owed[i]) - 1)
       end
     end
-    if letter ~= '' then
+    if letter then
       redis.call('ZADD', KEYS[5], ARGV[1], id)
-      redis.call('HSET', KEYS[6], id, letter)
-      for n = 1, silences do
-        redis.call('HSET', KEYS[7], ARGV[a + 2 + n], id)
+      redis.call('HSET', KEYS[6], id, ARGV[letter + 1])
+      for n = 1, tonumber(ARGV[letter + 2]) do
+        redis.call('HSET', KEYS[7], ARGV[letter + 2 + n], id)
       end
     end
     if others == '' then
       empty[#empty + 1] = group
-      -- What was handed out has its place in a list, as a rule; another place is seen to when it is due.
-      if own == '' or attempts ~= '1' then
-        idle[#idle + 1] = group
-      end
     else
       rest[#rest + 1] = group
       rest[#rest + 1] = '0' .. others
@@ -53,7 +55,6 @@ for i = 1, count do
     end
     ended = ended + 1
   end
-  a = a + 2 + silences
 end
 if #told > 0 then
   redis.call('HDEL', KEYS[3], unpack(told))
@@ -64,9 +65,7 @@ if #still > 0 then
 end
 if #empty > 0 then
   redis.call('HDEL', KEYS[2], unpack(empty))
-end
-if #idle > 0 then
-  redis.call('ZREM', KEYS[1], unpack(idle))
+  redis.call('ZREM', KEYS[1], unpack(empty))
 end
 if #rest > 0 then
   redis.call('HSET', KEYS[2], unpack(rest))

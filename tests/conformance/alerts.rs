@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
-use rollcall::engine::{Delivery, Group, Join, News, Pace, Room};
+use rollcall::engine::{Delivery, Group, Join, News, Pace, Room, partition_of_group};
 use rollcall::presence::{Cause, Closing, Interval, OfflineRecord, RecordId, Unit};
 
 use crate::ground::Ground;
@@ -183,6 +183,43 @@ pub async fn promise_06_what_was_handed_out_together_ends_one_by_one<G: Ground>(
     );
     let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
     assert_eq!((backlog.waiting, backlog.dead), (2, 4));
+}
+
+pub async fn promise_06_what_has_ended_cannot_be_held_on_to<G: Ground>(world: World<G>) {
+    let (first, second) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("a"), world.hours(1)));
+    // Another in the same place, so that they are handed out together.
+    let partition = |key: &str| partition_of_group(key, world.engine.partitions());
+    let beside = (0..).map(|n| format!("beside-{n}")).find(|key| partition(key) == partition("g")).unwrap();
+    let hand_out = async |record: &OfflineRecord, now: Timestamp| {
+        let join = |key: &str| Join { group: group(key), news: News::Record(record.clone()) };
+        let room = Room { most: vec![2], until: now + 2 * MINUTE };
+        let (joins, hook) = ([join("g"), join(&beside)], ["hook".to_owned()]);
+        let mut held = world.engine.join(&joins, AT_ONCE, &hook, &room, now).await.unwrap().deliveries;
+        held.extend(world.engine.lease(&world.partitions(), "hook", now, room.until, 10).await.unwrap());
+        assert_eq!(held.len(), 2);
+        let (own, other): (Vec<Delivery>, Vec<Delivery>) =
+            held.into_iter().partition(|delivery| delivery.group.key == "g");
+        world.engine.delivered(&other, now).await.unwrap();
+        own.into_iter().next().unwrap()
+    };
+    let now = world.hours(2);
+    let told = hand_out(&first, now).await;
+    world.engine.delivered(std::slice::from_ref(&told), now).await.unwrap();
+    // Whoever held it does not know yet.
+    world.engine.prolong(&[Arc::new(told.clone())], now + MINUTE).await.unwrap();
+    world.engine.postpone(&told, now + MINUTE).await.unwrap();
+    let next = hand_out(&second, now).await;
+    // What follows it in its group is not told beside it.
+    let third = offline(&world.unit("b"), world.hours(1));
+    let joins = [Join { group: group("g"), news: News::Record(third.clone()) }];
+    let room = Room { most: vec![1], until: now + 2 * MINUTE };
+    let joined = world.engine.join(&joins, AT_ONCE, &["hook".to_owned()], &room, now).await.unwrap();
+    assert_eq!((joined.sealed, joined.deliveries.len()), (1, 0));
+    assert_eq!(world.lease(now + MINUTE).await, [], "the second is under way");
+    let again = world.lease(now + 2 * MINUTE).await;
+    assert_eq!(again, [Delivery { attempt: 2, ..next }]);
+    world.engine.delivered(&again, now + 2 * MINUTE).await.unwrap();
+    assert_eq!(world.lease(now + 2 * MINUTE).await[0].offline, [third]);
 }
 
 pub async fn promise_07_joining_is_idempotent_also_after_it_was_sent<G: Ground>(world: World<G>) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rollcall::presence::{
-    Cause, Closing, Declared, Heartbeat, Override, Registration, Snapshot, Standing, Unit,
+    Cause, Closing, Declared, Heartbeat, OfflineRecord, Override, Registration, Snapshot, Standing, Unit,
 };
 
 use crate::ground::Ground;
@@ -351,25 +351,40 @@ pub async fn what_a_unit_declares_is_kept_and_obeyed<G: Ground>(world: World<G>)
 }
 
 pub async fn records_are_listed_newest_first_page_by_page<G: Ground>(world: World<G>) {
-    let units = world.units(50);
+    // The order of names is not that of records.
+    let names = ["x", "x:0", "x:1", "x:5", "x:17", "x1", "x:", "x.", "X", "y"].map(str::to_owned);
+    let longer = (0..60).map(|n| format!("x-{n}"));
+    let unit = |name: String| world.unit(&name);
+    let units: Vec<Unit> =
+        world.units(40).into_iter().chain(names.into_iter().chain(longer).map(unit)).collect();
     world.hear_all(&units, world.at(0)).await;
     world.heard_until(world.hours(60)).await;
-    // Half of them in one and the same millisecond.
-    world.roll.look(&units[..25], world.hours(49)).await.unwrap();
-    for (n, unit) in units[25..].iter().enumerate() {
+    // Most of them in one and the same millisecond.
+    world.roll.look(&units[25..], world.hours(49)).await.unwrap();
+    for (n, unit) in units[..25].iter().enumerate() {
         world.look(unit, world.hours(50) + MS * n as u32).await;
     }
-    let all = world.engine.records(false, None, 1000).await.unwrap();
-    let mut paged = Vec::new();
-    let mut before = None;
-    loop {
-        let page = world.engine.records(false, before, 7).await.unwrap();
-        let Some(last) = page.last() else { break };
-        before = Some((last.detected_at, last.id.clone()));
-        paged.extend(page);
+    // Some of either are closed.
+    for unit in units[5..10].iter().chain(&units[41..44]) {
+        world.hear(unit, world.hours(51)).await;
     }
-    assert_eq!(paged, all);
-    assert_eq!(all.len(), 50);
+    let all = world.engine.records(false, None, 1000).await.unwrap();
+    assert_eq!(all.len(), 110);
+    let open: Vec<OfflineRecord> = all.iter().filter(|record| record.back_at.is_none()).cloned().collect();
+    assert_eq!(open.len(), 102);
+    for (only_open, expected) in [(false, &all), (true, &open)] {
+        for size in [1, 2, 7] {
+            let mut paged = Vec::new();
+            let mut before = None;
+            loop {
+                let page = world.engine.records(only_open, before, size).await.unwrap();
+                let Some(last) = page.last() else { break };
+                before = Some((last.detected_at, last.id.clone()));
+                paged.extend(page);
+            }
+            assert_eq!(&paged, expected, "{size} at a time");
+        }
+    }
     assert!(all.is_sorted_by(|a, b| (a.detected_at, a.id.to_string()) > (b.detected_at, b.id.to_string())));
 }
 

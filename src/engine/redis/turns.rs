@@ -4,7 +4,7 @@
 //! scripts that are sent together keep everybody else waiting for as long as all of them take. Few
 //! are sent at a time; while one runs, the next is there.
 //!
-//! What writes records goes first: that a unit is silent is on record within a second, also if a
+//! What writes records goes first: that a unit is silent is on record within two seconds, also if a
 //! hundred thousand are, and telling follows. It is held up, but not for good: under a load of
 //! changes that does not end it goes on slowly.
 

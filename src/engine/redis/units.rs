@@ -6,8 +6,14 @@
 //!
 //! # Why by page
 //! When very many units are due at once, reading and applying go page by page: one command for all
-//! facts on a page. That reads a unit in 1.6 µs of the server's time instead of 2.5. Applying takes
-//! ten times as long, and most of that are the places of the unit and of its record in sorted sets.
+//! facts on a page. That reads a unit in 1.6 µs of the server's time instead of 2.5, and 3 µs for its key,
+//! which expires with that. Applying takes 7 µs where nothing else is to be had of the machine and 10 to 12
+//! where it is full. A third of that is the script; most of the rest are memory that is not in any cache
+//! and the places of the unit in two sorted sets. To file the record, too, would take 6 µs more.
+//!
+//! # Why scripts are given few words
+//! A script hashes every byte that it is given and every byte that it reads, at about 2 ns each, and each
+//! word costs it some 0.1 µs besides.
 //!
 //! # Why heartbeats are packed by hand
 //! Redis writes a heartbeat in three microseconds, and whoever feeds it has no more than that. So

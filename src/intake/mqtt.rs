@@ -63,8 +63,12 @@ use words::describe;
 /// drops what is larger, so that no device can make Rollcall hold more than a few times this.
 pub(super) const LARGEST_PACKET: u32 = 16 << 20;
 
-/// How the broker is tried again. A connection that stood for the longest wait was a success.
+/// How the broker is tried again.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(15) };
+
+/// A connection that stood for so long was a success: what ends it is another trouble than what came before,
+/// and every second without one is blind.
+const SUCCESS: Duration = Duration::from_secs(5);
 
 /// How long the broker may take to see us off.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -124,7 +128,7 @@ impl Connection {
             self.link.send_replace(Link::default());
             self.given.connection_lost();
             let Ended::Lost(why) = ended else { return };
-            failures = if began.elapsed() < BACKOFF.longest { failures + 1 } else { 1 };
+            failures = if began.elapsed() < SUCCESS { failures + 1 } else { 1 };
             let wait = BACKOFF.wait(failures, rand::random());
             telemetry.mqtt_disconnected(&self.name, &broker, &why, wait);
             if self.stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {

@@ -111,6 +111,11 @@ enum Enough {
     Lost(String),
 }
 
+/// How many failures in a row there are when a connection ends that stood for so long.
+fn failures_after(before: u32, stood: Duration) -> u32 {
+    if stood < SUCCESS { before + 1 } else { 1 }
+}
+
 /// How many packets that wait already are taken before anything else is seen to: what that costs is
 /// felt if it is paid for each.
 const BURST: u32 = 256;
@@ -128,7 +133,7 @@ impl Connection {
             self.link.send_replace(Link::default());
             self.given.connection_lost();
             let Ended::Lost(why) = ended else { return };
-            failures = if began.elapsed() < SUCCESS { failures + 1 } else { 1 };
+            failures = failures_after(failures, began.elapsed());
             let wait = BACKOFF.wait(failures, rand::random());
             telemetry.mqtt_disconnected(&self.name, &broker, &why, wait);
             if self.stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {

@@ -223,3 +223,10 @@ fn a_member_is_released_only_when_the_broker_is_certain_to_have_dropped_it() {
     // Where the broker goes by a longer keep-alive than ours, that counts.
     assert_eq!(session.release(Duration::from_secs(60)), Duration::from_secs(10 + 90 + 5));
 }
+
+#[test]
+fn what_ends_a_connection_that_stood_is_the_first_failure() {
+    let after = |stood: u64| failures_after(6, Duration::from_millis(stood));
+    assert_eq!([0, 4999, 5000, 60_000].map(after), [7, 7, 1, 1]);
+    assert!(BACKOFF.wait(after(9000), 1.0) <= Duration::from_millis(250));
+}

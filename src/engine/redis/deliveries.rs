@@ -194,6 +194,21 @@ impl RedisEngine {
         Ok(())
     }
 
+    /// What belongs to deliveries, by the partition and the receiver of each: what one script may change.
+    fn by_queue<'a, T>(
+        &self,
+        items: impl Iterator<Item = T>,
+        delivery: impl Fn(&T) -> &'a Delivery,
+    ) -> BTreeMap<(u16, &'a str), Vec<T>> {
+        let mut queues: BTreeMap<(u16, &str), Vec<T>> = BTreeMap::new();
+        for item in items {
+            let of = delivery(&item);
+            let partition = self.keys.partition_of_group(&of.group.key);
+            queues.entry((partition, &of.receiver)).or_default().push(item);
+        }
+        queues
+    }
+
     /// Nobody is handed these, or what follows them in their groups, before `at`.
     async fn put_off(
         &self,
@@ -201,11 +216,7 @@ impl RedisEngine {
         deliveries: impl Iterator<Item = &Delivery>,
         at: Timestamp,
     ) -> Result<()> {
-        let mut steps: BTreeMap<(u16, &str), Vec<&Delivery>> = BTreeMap::new();
-        for delivery in deliveries {
-            let partition = self.keys.partition_of_group(&delivery.group.key);
-            steps.entry((partition, &delivery.receiver)).or_default().push(delivery);
-        }
+        let steps = self.by_queue(deliveries, |delivery| delivery);
         let steps = steps.iter().flat_map(|(&(partition, receiver), deliveries)| {
             deliveries.chunks(FINISH_STEP).map(move |step| async move {
                 let mut script = self.scripts.put_off.prepare_invoke();
@@ -286,11 +297,7 @@ impl RedisEngine {
     }
 
     async fn finish(&self, endings: &[Ending<'_>], now: Timestamp) -> Result<()> {
-        let mut steps: BTreeMap<(u16, &str), Vec<&Ending>> = BTreeMap::new();
-        for ending in endings {
-            let partition = self.keys.partition_of_group(&ending.delivery.group.key);
-            steps.entry((partition, &ending.delivery.receiver)).or_default().push(ending);
-        }
+        let steps = self.by_queue(endings.iter(), |ending| ending.delivery);
         let steps = steps.iter().flat_map(|((partition, receiver), endings)| {
             endings.chunks(FINISH_STEP).map(|step| self.finish_step(*partition, receiver, step, now))
         });

@@ -1,6 +1,6 @@
 -- Tells silences that are alone in their groups, if nothing else of the group waits or is under way:
 -- they have joined, are sealed and are under way with that. So a hundred thousand units are told one
--- by one in a fifth of the time.
+-- by one in less than a third of the time.
 --
 -- What the caller has in hand is one place in the queue, the list of the groups with line breaks
 -- between them; what each of them is told lies in its lane. When the time is up, `spread.lua` looks

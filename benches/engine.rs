@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -19,7 +20,7 @@ use rollcall::telemetry::Telemetry;
 use crate::lab::figures::{Goal, Report};
 use crate::lab::fleet::{Fleet, TIMEOUT};
 use crate::lab::process::{cpu_of, usage};
-use crate::lab::{World, say};
+use crate::lab::{World, quantile, say};
 
 /// Commands of that many units are one batch, as in the engine.
 const BATCH: usize = 200;
@@ -27,6 +28,10 @@ const BATCH: usize = 200;
 const IN_FLIGHT: usize = 4;
 /// Heartbeats that intake records in one go.
 const RECORDED_AT_ONCE: usize = 2000;
+/// How often both sides are measured.
+const PAIRS: u32 = 5;
+/// Batches that intake has under way.
+const BATCHES_AT_ONCE: usize = 2;
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let world = World::new()?;
@@ -36,31 +41,30 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let roll = Arc::new(roll(world.engine().await?, &clock));
     let beats = fleet.beats(clock.now());
     let took = hear(&roll, &beats, &clock).await?;
-    report.add(
-        "first contacts of new units, one caller",
-        f64::from(units) / took.as_secs_f64(),
-        "/s",
-        Goal::None,
-    );
+    report.add("first contacts of new units", f64::from(units) / took.as_secs_f64(), "/s", Goal::None);
     say("raw pipeline");
     let mut raw = 0.0_f64;
     let mut recorded = 0.0_f64;
+    let mut shares = Vec::new();
     let mut cpu = Duration::ZERO;
     let mut redis_cpu = Duration::ZERO;
-    // Alternating, so that whatever else the machine does hits both; the best of each counts.
-    for _ in 0..3 {
-        let took = raw_pipeline(&world, &beats).await?;
-        raw = raw.max(f64::from(units) / took.as_secs_f64());
+    // Alternating, so that whatever else the machine does hits both. The best of each counts, and what
+    // most pairs say of the two.
+    for _ in 0..PAIRS {
+        let by_itself = raw_pipeline(&world, &beats).await?;
+        raw = raw.max(f64::from(units) / by_itself.as_secs_f64());
         let beats = fleet.beats(clock.now());
         let (before, redis_before) = (usage(std::process::id())?.cpu, usage(world.redis.pid())?.cpu);
         let took = hear(&roll, &beats, &clock).await?;
         recorded = recorded.max(f64::from(units) / took.as_secs_f64());
+        shares.push(by_itself.as_secs_f64() / took.as_secs_f64());
         cpu = usage(std::process::id())?.cpu - before;
         redis_cpu = cpu_of(&[world.redis.pid()])? - redis_before;
     }
     report.add("heartbeats that one Redis takes from a raw pipeline", raw, "/s", Goal::None);
-    report.add("heartbeats recorded by the roll, one caller", recorded, "/s", Goal::None);
-    report.add("… as a share of the raw pipeline", recorded / raw, "", Goal::AtLeast(0.85));
+    report.add("heartbeats recorded by the roll", recorded, "/s", Goal::None);
+    let share = quantile(&mut shares, 0.5);
+    report.add("… as a share of the raw pipeline, in the middle of pairs", share, "", Goal::AtLeast(0.85));
     let per_unit = |cpu: Duration| cpu.as_secs_f64() * 1e6 / f64::from(units);
     report.add("CPU of Rollcall for a heartbeat", per_unit(cpu), "µs", Goal::None);
     report.add("CPU of Redis for a heartbeat", per_unit(redis_cpu), "µs", Goal::None);
@@ -81,12 +85,12 @@ pub fn roll(engine: Arc<dyn Engine>, clock: &Clock) -> Roll {
     Roll::new(engine, rules, mirror, Arc::new(Telemetry::new(clock)), hearing, Arc::new(Notify::new()))
 }
 
-/// Records heartbeats as intake does, and answers how long that took.
+/// Records heartbeats as intake does when there are more than a batch may hold, and answers how long that
+/// took.
 pub async fn hear(roll: &Arc<Roll>, beats: &[Heartbeat], clock: &Clock) -> anyhow::Result<Duration> {
     let began = Instant::now();
-    for batch in beats.chunks(RECORDED_AT_ONCE) {
-        roll.hear(batch, clock.now()).await?;
-    }
+    let batches = beats.chunks(RECORDED_AT_ONCE).map(|batch| roll.hear(batch, clock.now()));
+    stream::iter(batches).buffered(BATCHES_AT_ONCE).try_collect::<()>().await?;
     Ok(began.elapsed())
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rollcall::clock::Clock;
+use rollcall::clock::{Clock, Timestamp};
 
+use crate::lab::by_hand;
 use crate::lab::figures::{Goal, Report};
 use crate::lab::fleet::{Fleet, KIND, TIMEOUT};
 use crate::lab::poster::{self, CONCURRENCY};
@@ -25,6 +26,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let floor = poster::post(&sink, due, &clock).await?.as_secs_f64();
     let title = format!("{} from memory, one request each, nothing durable", thousands(due));
     report.add(title, floor, "s", Goal::None);
+    let by_hand = by_hand(report, units, &clock).await?;
     let mut world = World::new()?;
     let now = clock.now();
     Fleet(2 * due..units).fill(&world.engine().await?, now, |_| now).await?;
@@ -37,8 +39,48 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
         let with = if instances == 1 { "one instance".to_owned() } else { format!("{instances} instances") };
         let title = format!("{} due at one instant, {with}", thousands(due));
         say(&title);
-        storm(report, &title, &world, &sink, first..first + due, &clock).await?;
+        let recorded = storm(report, &title, &world, &sink, first..first + due, &clock).await?;
+        report.add(format!("{title}: records ÷ by hand"), recorded / by_hand, "", Goal::None);
     }
+    Ok(())
+}
+
+/// The same storm without Rollcall, see [`by_hand`]. Answers how long it took, in seconds.
+async fn by_hand(report: &mut Report, units: u32, clock: &Clock) -> anyhow::Result<f64> {
+    let (world, due) = (World::new()?, Fleet(0..units / 10));
+    let now = clock.now();
+    Fleet(due.0.end..units).fill(&world.engine().await?, now, |_| now).await?;
+    let title = format!("{} due at one instant, by hand: bare commands, no decision", thousands(due.0.end));
+    say(&title);
+    let instant = instant(&due, clock);
+    due.fill(&world.engine().await?, clock.now(), |_| instant - TIMEOUT).await?;
+    let (storm, client) = (by_hand::Storm::prepare(&due, instant), world.client().await?);
+    wait_for(instant, clock).await?;
+    let probe = Probe::start(world.redis()?);
+    storm.run(&client).await?;
+    let took = clock.now().since(instant).as_secs_f64();
+    report.add(format!("{title}: written"), took, "s", Goal::None);
+    let written = records::count(&mut world.client().await?).await?;
+    report.add(format!("{title}: records"), written as f64, "", Goal::Exactly(f64::from(due.0.end)));
+    meanwhile(report, &title, probe, Goal::None).await?;
+    Ok(took)
+}
+
+/// When a fleet is due: as long from now as registering takes, and then some.
+fn instant(due: &Fleet, clock: &Clock) -> Timestamp {
+    clock.now() + BREATH + Duration::from_micros(60 * due.0.len() as u64)
+}
+
+async fn wait_for(instant: Timestamp, clock: &Clock) -> anyhow::Result<()> {
+    anyhow::ensure!(clock.now() < instant, "registering took longer than expected; nothing is measured");
+    tokio::time::sleep(instant.since(clock.now())).await;
+    Ok(())
+}
+
+/// Adds what another client has noticed.
+async fn meanwhile(report: &mut Report, title: &str, probe: Probe, goal: Goal) -> anyhow::Result<()> {
+    let p99 = quantile(&mut probe.finish().await?, 0.99);
+    report.add(format!("{title}: SET of other clients meanwhile, p99"), p99, "ms", goal);
     Ok(())
 }
 
@@ -55,6 +97,7 @@ async fn serve(world: &mut World, sink: &Sink) -> anyhow::Result<Rollcall> {
     world.serve(&telling(sink)).await
 }
 
+/// Answers how long it took until everything was written, in seconds.
 async fn storm(
     report: &mut Report,
     title: &str,
@@ -62,24 +105,23 @@ async fn storm(
     sink: &Sink,
     units: std::ops::Range<u32>,
     clock: &Clock,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<f64> {
     let mut client = world.client().await?;
     let due = u64::from(units.end - units.start);
-    // As long as registering takes, and then some.
-    let instant = clock.now() + BREATH + Duration::from_micros(60 * due);
-    Fleet(units).fill(&world.engine().await?, clock.now(), |_| instant - TIMEOUT).await?;
-    anyhow::ensure!(clock.now() < instant, "registering took longer than expected; nothing is measured");
+    let fleet = Fleet(units);
+    let instant = instant(&fleet, clock);
+    fleet.fill(&world.engine().await?, clock.now(), |_| instant - TIMEOUT).await?;
     sink.forget();
     let before = records::count(&mut client).await?;
-    tokio::time::sleep(instant.since(clock.now())).await;
+    wait_for(instant, clock).await?;
     let probe = Probe::start(world.redis()?);
     let (_, took) = records::wait_for(&mut client, clock, instant, before, due, PATIENCE).await?;
     report.add(format!("{title}: records and outbox durable"), took.as_secs_f64(), "s", Goal::AtMost(1.0));
     // Not to get there is a figure too: it shows as patience that has run out.
     let _ = until("all are told", PATIENCE, async || Ok(sink.told() >= due)).await;
     let seconds = clock.now().since(instant).as_secs_f64();
-    let mut latencies = probe.finish().await?;
     report.add(format!("{title}: told, one request each"), seconds, "s", Goal::AtMost(4.0));
+    meanwhile(report, title, probe, Goal::AtMost(5.0)).await?;
     // One too many, of whatever, may come a little later.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let written = records::count(&mut client).await? - before;
@@ -87,9 +129,7 @@ async fn storm(
     report.add(format!("{title}: notifications"), sink.told() as f64, "", Goal::Exactly(due as f64));
     let again = sink.requests().saturating_sub(due) as f64;
     report.add(format!("{title}: requests beyond one each"), again, "", Goal::None);
-    let p99 = quantile(&mut latencies, 0.99);
-    report.add(format!("{title}: SET of other clients meanwhile, p99"), p99, "ms", Goal::AtMost(5.0));
-    Ok(())
+    Ok(took.as_secs_f64())
 }
 
 /// Another client of the same Redis, on a thread of its own: what it measures is the server, not how

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
+pub mod by_hand;
 pub mod figures;
 pub mod fleet;
 pub mod machine;

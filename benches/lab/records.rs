@@ -14,7 +14,7 @@ use rollcall::engine::encoding;
 use super::World;
 
 /// As many as a new fleet has.
-const PARTITIONS: u16 = 16;
+pub const PARTITIONS: u16 = 16;
 
 /// Counts all records.
 pub async fn count(client: &mut MultiplexedConnection) -> anyhow::Result<u64> {

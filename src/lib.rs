@@ -37,7 +37,7 @@
 //! [`expiry`] has the roll look. [`presence::look`] reads the last heartbeat, adds timeout, grace and
 //! blind time, and answers: alive until then; undecided, because Rollcall has not heard so far; or
 //! offline. The change that opens the record takes the unit out of the index, and whoever took it
-//! out has won; record and outbox entry are written in the same step. [`alerting`] lets the entry
+//! out has won; record and outbox entry are written in the same step, if the unit is still as it was read. [`alerting`] lets the entry
 //! join its group, seals the group when it has waited long enough, and delivers what was sealed,
 //! as often as it takes, under one id.
 //!

@@ -51,6 +51,7 @@ pub mod encoding;
 pub mod examination;
 mod json;
 pub mod lease;
+mod look;
 pub mod mirror;
 mod notification;
 pub mod parcels;
@@ -63,6 +64,7 @@ pub mod walk;
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use ear::{Advance, Ear, Gap, Member};
 pub use lease::Lease;
+pub use look::{Hold, Looked};
 pub use mirror::Mirror;
 use partition::{crc16, name_bytes};
 pub use partition::{partition_of, partition_of_group};
@@ -120,11 +122,18 @@ pub trait UnitStore: Send + Sync {
     /// were applied. A record of a change goes into the outbox in the same step.
     async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>>;
 
+    /// Cuts units into those that are looked at together, as suits the engine.
+    fn looks(&self, units: &[Unit]) -> Vec<Vec<Unit>>;
+
+    /// Reads units that may be due, at least one and together one of [`UnitStore::looks`], so that they can be
+    /// changed if they are still the same. Reading an expiry key that is overdue makes it expire.
+    async fn look(&self, units: &[Unit]) -> Result<Looked<'_>>;
+
     /// How many partitions the units are spread over.
     fn partitions(&self) -> u16;
 
     /// Units of a partition whose next look is at or before `until`: of all by that time the `limit`
-    /// that come after the first `skip`, in the order in which the engine reads them best.
+    /// that come after the first `skip`, in any order.
     async fn due(&self, partition: u16, until: Timestamp, skip: usize, limit: usize) -> Result<Vec<Unit>>;
 
     /// The earliest next look of each partition, and the name of the unit that it is for.

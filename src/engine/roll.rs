@@ -19,6 +19,7 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Notify;
 
 use super::declared::Declarations;
@@ -43,8 +44,8 @@ pub type Rules = HashMap<Kind, KindRules>;
 /// heartbeats come faster than two round trips still gets its turn within a few.
 const ATTEMPTS: usize = 8;
 
-/// Suspects that are looked at in one go: enough for the engine to have work while they are decided.
-const LARGEST_LOOK: usize = 4 * LARGEST_STEP;
+/// Looks that are under way at once: while the engine reads for one, another is decided.
+const LOOKS_AT_ONCE: usize = 2;
 
 /// Heartbeats that take the fast road together, see the head of this file.
 const BATCH: usize = 200;
@@ -124,8 +125,11 @@ impl Roll {
 
     /// Reads from the engine how far Rollcall has heard.
     pub async fn refresh_hearing(&self) -> Result<Arc<Hearing>> {
-        let hearing = Hearing { settle: self.config.settle, ..self.engine.hearing().await? };
-        let hearing = Arc::new(hearing);
+        Ok(self.keep_hearing(self.engine.hearing().await?))
+    }
+
+    fn keep_hearing(&self, hearing: Hearing) -> Arc<Hearing> {
+        let hearing = Arc::new(Hearing { settle: self.config.settle, ..hearing });
         let mut current = self.hearing.write().expect("nothing panics under this lock");
         let further = hearing.heard > current.heard;
         *current = hearing.clone();
@@ -133,7 +137,7 @@ impl Roll {
         if further {
             self.heard_more.notify_one();
         }
-        Ok(hearing)
+        hearing
     }
 
     /// A canary of a plain subscription that was sent at `sent_at` has come all the way, and so has
@@ -285,37 +289,41 @@ impl Roll {
         suspects: &[Unit],
         clock: impl Fn() -> Timestamp + Send + Sync,
     ) -> Result<Vec<Unit>> {
-        let mut undecided = Vec::new();
-        for step in suspects.chunks(LARGEST_LOOK) {
-            let mut changes = Vec::new();
-            let mut takes = Vec::new();
-            let read = self.engine.read(step).await?;
-            let now = clock();
-            // Hearing is read after the units: an engine that came back as it was some time ago has
-            // forgotten their heartbeats, and what was heard before must not vouch for that.
-            let hearing = self.refresh_hearing().await?;
-            for seen in read {
-                let Some(rules) = self.rules.get(&seen.unit.kind) else {
+        let looks = stream::iter(self.engine.looks(suspects)).map(|units| self.look_at(units, &clock));
+        let undecided: Vec<Vec<Unit>> = looks.buffer_unordered(LOOKS_AT_ONCE).try_collect().await?;
+        Ok(undecided.into_iter().flatten().collect())
+    }
+
+    async fn look_at(&self, units: Vec<Unit>, clock: impl Fn() -> Timestamp) -> Result<Vec<Unit>> {
+        let looked = self.engine.look(&units).await?;
+        let now = clock();
+        let hearing = self.keep_hearing(looked.hearing);
+        let (mut undecided, mut changes, mut takes) = (Vec::new(), Vec::new(), Vec::new());
+        for seen in looked.units {
+            let Some(rules) = self.rules.get(&seen.unit.kind) else {
+                takes.push(Take::Alive);
+                changes.push(put_off(seen, now));
+                continue;
+            };
+            match presence::look(&seen, rules, &hearing, now) {
+                Verdict::Alive(change) | Verdict::Back(change) | Verdict::Gone(change) => {
                     takes.push(Take::Alive);
-                    changes.push(put_off(seen, now));
-                    continue;
-                };
-                match presence::look(&seen, rules, &hearing, now) {
-                    Verdict::Alive(change) | Verdict::Back(change) | Verdict::Gone(change) => {
-                        takes.push(Take::Alive);
-                        changes.push((seen, change));
-                    }
-                    Verdict::Offline(change) => {
-                        takes.push(Take::Won);
-                        changes.push((seen, change));
-                    }
-                    Verdict::Undecided => {
-                        self.telemetry.takes(Take::Undecided, 1);
-                        undecided.push(seen.unit);
-                    }
+                    changes.push((seen, change));
+                }
+                Verdict::Offline(change) => {
+                    takes.push(Take::Won);
+                    changes.push((seen, change));
+                }
+                Verdict::Undecided => {
+                    self.telemetry.takes(Take::Undecided, 1);
+                    undecided.push(seen.unit);
                 }
             }
-            for (take, applied) in takes.into_iter().zip(self.apply(&changes).await?) {
+        }
+        if !changes.is_empty() {
+            let applied = looked.hold.apply(&changes).await?;
+            self.applied(&changes, &applied).await;
+            for (take, applied) in takes.into_iter().zip(applied) {
                 self.telemetry.takes(if applied { take } else { Take::Lost }, 1);
             }
         }
@@ -355,10 +363,16 @@ impl Roll {
             return Ok(Vec::new());
         }
         let applied = self.engine.apply(changes).await?;
+        self.applied(changes, &applied).await;
+        Ok(applied)
+    }
+
+    /// What follows from changes beside what the engine did. Nothing of it can fail: the changes stand.
+    async fn applied(&self, changes: &[(Snapshot, Change)], applied: &[bool]) {
         let mut told = false;
         let mut foreign = Vec::new();
         let mut gone = Vec::new();
-        for ((seen, change), _) in changes.iter().zip(&applied).filter(|(_, applied)| **applied) {
+        for ((seen, change), _) in changes.iter().zip(applied).filter(|(_, applied)| **applied) {
             self.mirror.changed(seen, change);
             if !self.mirror.keeps(partition_of(&seen.unit, self.engine.partitions())) {
                 foreign.push(&seen.unit);
@@ -374,8 +388,7 @@ impl Roll {
         if told {
             self.news.notify_one();
         }
-        // The changes stand, whatever becomes of this: without it the owner's mirror learns of them
-        // when it next reads that partition whole.
+        // Without this the owner's mirror learns of them when it next reads that partition whole.
         if !foreign.is_empty()
             && let Err(error) = self.engine.note(&foreign).await
         {
@@ -387,7 +400,6 @@ impl Roll {
         {
             self.telemetry.engine_up(Some(&error));
         }
-        Ok(applied)
     }
 
     fn tell(&self, record: &OfflineRecord) {

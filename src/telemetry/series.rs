@@ -48,8 +48,9 @@ const COMMANDS: [f64; 4] = [0.001, 0.01, 0.1, 1.0];
 
 /// Calls of the engine that are told apart: those that are made all the time, or that say that
 /// something happened. There are twice as many, and every one has seven series.
-pub(super) const TOLD_APART: [&str; 25] = [
+pub(super) const TOLD_APART: [&str; 26] = [
     "refresh",
+    "look",
     "read",
     "apply",
     "due",

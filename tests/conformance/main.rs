@@ -54,6 +54,9 @@ macro_rules! every_case {
                 promise_13_a_changed_timeout_moves_the_deadline_at_once
                 promise_14_a_deadline_at_exactly_now_is_not_yet_passed
                 a_look_at_many_judges_each_by_the_time_at_which_it_was_read
+                a_look_takes_those_who_are_as_they_were
+                of_two_changes_of_one_unit_by_one_look_one_is_applied
+                a_record_that_is_opened_once_more_is_listed_once
                 promise_15_a_lost_reply_leaves_nothing_that_is_not_repaired
                 promise_15_a_key_beside_an_open_record_is_a_return
                 a_decision_from_facts_that_changed_is_void

@@ -137,6 +137,7 @@ impl Running {
 
 mod only_redis {
     use super::*;
+    use crate::units::take;
     use crate::world::World;
     use futures_util::StreamExt;
     use rollcall::engine::{EngineError, Group, Join, News, Pace, Room};
@@ -189,6 +190,28 @@ mod only_redis {
         world.heard_until(world.hours(49)).await;
         world.look(&unit, world.hours(49)).await;
         assert_eq!(world.open_records().await.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_was_watched_over_a_connection_that_is_gone_is_not_taken() {
+        let world = World::<Single>::new().await;
+        let unit = [world.unit("a")];
+        world.register_all(&unit, world.at(0)).await;
+        world.heard_until(world.hours(49)).await;
+        let mut looked = world.engine.look(&unit).await.unwrap();
+        let change = take(&world, looked.units.remove(0));
+        let kill = cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").to_owned();
+        assert!(world.ground.0.ask::<u8>(&kill).await > 0);
+        let answer = looked.hold.apply(&[change]).await;
+        assert!(matches!(answer, Err(EngineError::Unavailable(_))), "{answer:?}");
+        let (other, _) = world.another().await;
+        assert_eq!(other.outbox(&world.outboxes(), 10).await.unwrap(), []);
+        // The next look has a new one; also if it was lost while nobody had it.
+        drop(world.engine.look(&unit).await.unwrap());
+        world.ground.0.ask::<u8>(&kill).await;
+        world.look(&unit[0], world.hours(49)).await;
+        let (other, _) = world.another().await;
+        assert_eq!(other.outbox(&world.outboxes(), 10).await.unwrap().len(), 1);
     }
 
     #[tokio::test]

@@ -1,21 +1,26 @@
 //! Promises about units: heartbeats, silences, returns, blindness, removal.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use rollcall::clock::Timestamp;
 use rollcall::presence::{
-    Cause, Closing, Declared, Heartbeat, OfflineRecord, Override, Registration, Snapshot, Standing, Unit,
+    self, Cause, Change, Closing, Declared, Hearing, Heartbeat, OfflineRecord, Override, Registration,
+    Snapshot, Standing, Unit, Verdict,
 };
 
 use crate::ground::Ground;
-use crate::world::{HOUR, World};
+use crate::world::{HOUR, World, rules};
 
 const MS: Duration = Duration::from_millis(1);
 
 pub async fn promise_02_each_silence_is_taken_by_exactly_one_caller<G: Ground>(world: World<G>) {
     let units = world.units(300);
-    world.hear_all(&units, world.at(0)).await;
+    // Some have a key, and some have none.
+    let (heard, registered) = units.split_at(150);
+    world.hear_all(heard, world.at(0)).await;
+    world.register_all(registered, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
     let mut rivals = Vec::new();
     for _ in 0..4 {
@@ -199,17 +204,82 @@ pub async fn promise_14_a_deadline_at_exactly_now_is_not_yet_passed<G: Ground>(w
 }
 
 pub async fn a_look_at_many_judges_each_by_the_time_at_which_it_was_read<G: Ground>(world: World<G>) {
-    // More than are read in one go.
+    // More than are looked at in one go.
     let units = world.units(2001);
     world.hear_all(&units, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
+    let looks = world.engine.looks(&units);
+    assert!(looks.len() > 1);
     let (begin, reads) = (world.hours(49), AtomicU32::new(0));
     let clock = || begin + MS * reads.fetch_add(1, Ordering::SeqCst);
     world.roll.look_by(&units, clock).await.unwrap();
-    let records = world.engine.records(true, None, 2001).await.unwrap();
-    let mut count = BTreeMap::new();
-    records.iter().for_each(|record| *count.entry(record.detected_at).or_default() += 1);
-    assert_eq!(count, BTreeMap::from([(begin, 2000), (begin + MS, 1)]));
+    let mut judged = BTreeMap::<Timestamp, BTreeSet<Unit>>::new();
+    for record in world.engine.records(true, None, 2001).await.unwrap() {
+        judged.entry(record.detected_at).or_default().insert(record.id.unit);
+    }
+    let judged: BTreeSet<_> = judged.into_values().collect();
+    assert_eq!(judged, looks.into_iter().map(BTreeSet::from_iter).collect());
+}
+
+/// What changes between a look and what follows from it is left alone, and nobody else is held up.
+pub async fn a_look_takes_those_who_are_as_they_were<G: Ground>(world: World<G>) {
+    let units = world.units(40);
+    world.register_all(&units, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    let mut back = BTreeSet::new();
+    for look in world.engine.looks(&units) {
+        // One that comes to nothing leaves nothing behind.
+        drop(world.engine.look(&look).await.unwrap());
+        let looked = world.engine.look(&look).await.unwrap();
+        assert_eq!(looked.hearing.heard, Some(world.hours(49)));
+        let changes: Vec<_> = looked.units.into_iter().map(|seen| take(&world, seen)).collect();
+        world.hear(&look[0], world.hours(49)).await;
+        let applied = looked.hold.apply(&changes).await.unwrap();
+        assert_eq!(applied, [vec![false], vec![true; look.len() - 1]].concat());
+        back.insert(look[0].clone());
+    }
+    let told = world.told().await;
+    let silent: BTreeSet<Unit> = units.into_iter().filter(|unit| !back.contains(unit)).collect();
+    assert_eq!((told.len(), world.open_records().await.len()), (silent.len(), silent.len()));
+    assert_eq!(told.into_iter().map(|record| record.id.unit).collect::<BTreeSet<_>>(), silent);
+    assert_eq!(BTreeSet::from_iter(world.due(world.hours(1000)).await), back);
+}
+
+pub async fn of_two_changes_of_one_unit_by_one_look_one_is_applied<G: Ground>(world: World<G>) {
+    let unit = [world.unit("a")];
+    world.register_all(&unit, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    let mut looked = world.engine.look(&unit).await.unwrap();
+    let change = take(&world, looked.units.remove(0));
+    assert_eq!(looked.hold.apply(&[change.clone(), change]).await.unwrap(), [true, false]);
+    assert_eq!(world.told().await.len(), 1);
+}
+
+pub async fn a_record_that_is_opened_once_more_is_listed_once<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    let allow = |timeout| Registration {
+        set: Override { timeout: Some(timeout), grace: None },
+        ..Registration::default()
+    };
+    world.roll.register(&unit, &allow(HOUR), world.at(0)).await.unwrap();
+    world.heard_until(world.hours(49)).await;
+    world.look(&unit, world.hours(2)).await;
+    world.roll.register(&unit, &allow(3 * HOUR), world.hours(2)).await.unwrap();
+    let closed = world.engine.records(false, None, 10).await.unwrap();
+    assert_eq!((closed.len(), closed[0].closed_by), (1, Some(Closing::Policy)));
+    world.look(&unit, world.hours(4)).await;
+    let opened = world.engine.records(false, None, 10).await.unwrap();
+    assert_eq!((opened.len(), &opened[0].id, opened[0].closed_by), (1, &closed[0].id, None));
+    assert_eq!(world.engine.forget_records(&world.partitions(), world.hours(1000)).await.unwrap(), 0);
+    assert_eq!(world.open_records().await, opened);
+}
+
+/// What follows from a look at a unit whose time is up when 49 hours were heard.
+pub fn take<G: Ground>(world: &World<G>, seen: Snapshot) -> (Snapshot, Change) {
+    let hearing = Hearing { heard: Some(world.hours(49)), ..Hearing::default() };
+    let verdict = presence::look(&seen, &rules()[&seen.unit.kind], &hearing, world.hours(49));
+    let Verdict::Offline(change) = verdict else { panic!("{verdict:?}") };
+    (seen, change)
 }
 
 pub async fn promise_15_a_lost_reply_leaves_nothing_that_is_not_repaired<G: Ground>(world: World<G>) {
@@ -217,15 +287,7 @@ pub async fn promise_15_a_lost_reply_leaves_nothing_that_is_not_repaired<G: Grou
     world.hear(&unit, world.at(0)).await;
     // The change of a take is sent again, because the first answer was lost.
     world.heard_until(world.hours(49)).await;
-    let before = world.read(&unit).await;
-    let hearing = world.roll.hearing();
-    let rules = &world.roll.rules()[&unit.kind];
-    let rollcall::presence::Verdict::Offline(change) =
-        rollcall::presence::look(&before, rules, &hearing, world.hours(49))
-    else {
-        panic!("it is due");
-    };
-    let take = [(before, change)];
+    let take = [take(&world, world.read(&unit).await)];
     assert_eq!(world.engine.apply(&take).await.unwrap(), [true]);
     assert_eq!(world.engine.apply(&take).await.unwrap(), [false]);
     assert_eq!(world.told().await.len(), 1);
@@ -266,7 +328,7 @@ pub async fn a_decision_from_facts_that_changed_is_void<G: Ground>(world: World<
         labels: [("site".to_owned(), site.to_owned())].into(),
         ..Registration::default()
     };
-    let decide = |site| rollcall::presence::register(&before, &wanted(site), rules, &hearing, world.at(1));
+    let decide = |site| presence::register(&before, &wanted(site), rules, &hearing, world.at(1));
     let (north, south) = ((before.clone(), decide("north")), (before.clone(), decide("south")));
     assert_eq!(world.engine.apply(&[north]).await.unwrap(), [true]);
     // The key is as it was; only the facts tell that somebody was faster.
@@ -279,12 +341,8 @@ pub async fn of_two_changes_of_one_unit_in_one_step_one_is_applied<G: Ground>(wo
     let unit = world.unit("a");
     world.hear(&unit, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
-    let before = world.read(&unit).await;
-    let rules = &world.roll.rules()[&unit.kind];
-    let verdict = rollcall::presence::look(&before, rules, &world.roll.hearing(), world.hours(49));
-    let rollcall::presence::Verdict::Offline(change) = verdict else { panic!("{verdict:?}") };
-    let twice = [(before.clone(), change.clone()), (before, change)];
-    assert_eq!(world.engine.apply(&twice).await.unwrap(), [true, false]);
+    let change = take(&world, world.read(&unit).await);
+    assert_eq!(world.engine.apply(&[change.clone(), change]).await.unwrap(), [true, false]);
     assert_eq!(world.told().await.len(), 1);
 }
 

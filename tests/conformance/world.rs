@@ -6,7 +6,9 @@ use std::time::Duration;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::roll::{HearingConfig, Rules};
 use rollcall::engine::{Advance, Ear, Engine, Entry, Gap, Mirror, News, Roll};
-use rollcall::presence::{Declared, Heartbeat, Interval, Kind, KindRules, OfflineRecord, Snapshot, Unit};
+use rollcall::presence::{
+    Declared, Heartbeat, Interval, Kind, KindRules, OfflineRecord, Registration, Snapshot, Unit,
+};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
 
@@ -81,6 +83,13 @@ impl<G: Ground> World<G> {
     pub async fn hear_all(&self, units: &[Unit], at: Timestamp) {
         let beats: Vec<Heartbeat> = units.iter().map(|unit| self.beat(unit, at)).collect();
         self.roll.hear(&beats, at).await.unwrap();
+    }
+
+    /// Units that are known before they are heard.
+    pub async fn register_all(&self, units: &[Unit], at: Timestamp) {
+        for unit in units {
+            assert!(self.roll.register(unit, &Registration::default(), at).await.unwrap());
+        }
     }
 
     /// Rollcall has heard everything up to that moment, without a gap.

@@ -9,11 +9,14 @@ use super::apply::{Apply, Prepared};
 use super::beats::id;
 use super::row::Moment;
 use crate::clock::Timestamp;
-use crate::engine::{EngineError, Refresh, Result, UnitStore, encoding};
+use crate::engine::{EngineError, HearingStore, Hold, Looked, Refresh, Result, UnitStore, encoding};
 use crate::presence::{Change, Snapshot, Unit};
 
 /// As many heartbeats as are put in order of their partitions at once.
 const BATCH: usize = 4096;
+
+/// Suspects that are looked at in one go: enough for the disk to have work while they are decided.
+const LOOK: usize = 2000;
 
 #[async_trait]
 impl UnitStore for EmbeddedEngine {
@@ -70,6 +73,15 @@ impl UnitStore for EmbeddedEngine {
         self.readers.read(look).await
     }
 
+    fn looks(&self, units: &[Unit]) -> Vec<Vec<Unit>> {
+        units.chunks(LOOK).map(<[Unit]>::to_vec).collect()
+    }
+
+    async fn look(&self, units: &[Unit]) -> Result<Looked<'_>> {
+        let units = self.read(units).await?;
+        Ok(Looked { units, hearing: self.hearing().await?, hold: Box::new(self) })
+    }
+
     async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
         let (answer, answered) = oneshot::channel();
         let mut prepared = Vec::with_capacity(changes.len());
@@ -91,6 +103,14 @@ impl UnitStore for EmbeddedEngine {
 
     async fn first_looks(&self) -> Result<Vec<Option<(Timestamp, String)>>> {
         Ok((0..self.memory.partitions()).map(|partition| self.memory.shard(partition).first_look()).collect())
+    }
+}
+
+/// A change is weighed by itself here, whoever decided upon it.
+#[async_trait]
+impl Hold for &EmbeddedEngine {
+    async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
+        UnitStore::apply(*self, changes).await
     }
 }
 

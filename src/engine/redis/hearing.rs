@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use redis::pipe;
+use redis::{Pipeline, pipe};
 
 use super::RedisEngine;
 use crate::clock::Timestamp;
@@ -14,21 +14,10 @@ use crate::presence::{Hearing, Interval, Ledger};
 #[async_trait]
 impl HearingStore for RedisEngine {
     async fn hearing(&self) -> Result<Hearing> {
-        let mut known = self.ledger.lock().await;
         let mut short = pipe();
-        short.hmget(self.keys.heard(), &["at", "ledger"]).cmd("TIME");
-        type Answer = ((Option<i64>, Option<i64>), (i64, i64));
-        let ((heard, version), (seconds, micros)): Answer = self.topology.send("hearing", &short).await?;
-        let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
-        let leapt = self.server_clock().read(Instant::now(), server);
-        if version.unwrap_or(0) != known.0 {
-            *known = self.read_ledger().await?;
-        } else {
-            known.1.heard = heard.map(Timestamp::from_millis);
-        }
-        // Keys are gone that held what was heard: see `leap`.
-        let vouched = known.1.heard.filter(|_| !leapt);
-        Ok(Hearing { heard: vouched, ..known.1.clone() })
+        self.ask_how_far(&mut short);
+        let said = self.topology.send("hearing", &short).await?;
+        self.hearing_by(said).await
     }
 
     async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
@@ -80,7 +69,30 @@ impl HearingStore for RedisEngine {
     }
 }
 
+/// What the server says of hearing: how far was heard (ms) and the ledger's version; its clock (s, µs).
+type Said = ((Option<i64>, Option<i64>), (i64, i64));
+
 impl RedisEngine {
+    /// Asks how far Rollcall has heard; what it says is for [`RedisEngine::hearing_by`].
+    pub(super) fn ask_how_far(&self, pipe: &mut Pipeline) {
+        pipe.hmget(self.keys.heard(), &["at", "ledger"]).cmd("TIME");
+    }
+
+    /// What follows from that.
+    pub(super) async fn hearing_by(&self, ((heard, version), (seconds, micros)): Said) -> Result<Hearing> {
+        let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
+        let leapt = self.server_clock().read(Instant::now(), server);
+        let mut known = self.ledger.lock().await;
+        if version.unwrap_or(0) != known.0 {
+            *known = self.read_ledger().await?;
+        } else {
+            known.1.heard = heard.map(Timestamp::from_millis);
+        }
+        // Keys are gone that held what was heard: see `leap`.
+        let vouched = known.1.heard.filter(|_| !leapt);
+        Ok(Hearing { heard: vouched, ..known.1.clone() })
+    }
+
     async fn depart(&self, member: &Member, name: &'static str, lost_until: String) -> Result<bool> {
         let mut script = self.scripts.depart.prepare_invoke();
         script.key(self.keys.members()).key(self.keys.floors());

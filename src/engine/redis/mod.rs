@@ -22,6 +22,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Hearing, Unit};
 use crate::telemetry::Telemetry;
 
+mod alone;
 mod arrival;
 mod config;
 mod data;
@@ -33,6 +34,7 @@ mod hearing;
 mod hints;
 mod keys;
 mod leap;
+mod looks;
 mod outbox;
 mod parcels;
 mod queries;

@@ -1,7 +1,7 @@
 //! Where keys live: one server now. Everything that speaks to Redis goes through here, so that
 //! several servers later are a matter of this file.
 //!
-//! One multiplexed connection that mends itself. A call made while it is down waits for one attempt
+//! One multiplexed connection that mends itself, and a few for those who need one alone. A call made while it is down waits for one attempt
 //! to connect and then fails; whether to repeat it is for the caller to say.
 
 use std::sync::Arc;
@@ -17,20 +17,22 @@ use redis::{
 use tokio::time::Instant;
 
 use super::Config;
-use super::turns::Turns;
+use super::alone::{Alone, Idle};
+use super::turns::{Turn, Turns};
 use crate::engine::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
 /// A batch of 500 units takes a busy server some ten milliseconds; one that does not answer in
 /// this time is not there.
-const RESPONSE: Duration = Duration::from_secs(5);
-const CONNECT: Duration = Duration::from_secs(2);
+pub const RESPONSE: Duration = Duration::from_secs(5);
+pub const CONNECT: Duration = Duration::from_secs(2);
 
 /// The servers that hold the fleet.
 pub struct Topology {
     client: Client,
     connection: ConnectionManager,
     address: String,
+    idle: Idle,
     turns: Turns,
     telemetry: Arc<Telemetry>,
 }
@@ -42,7 +44,7 @@ impl Topology {
         let client = client(config).map_err(|error| classify(&address, &error))?;
         let connection = ConnectionManager::new_lazy_with_config(client.clone(), manager())
             .map_err(|error| classify(&address, &error))?;
-        Ok(Topology { client, connection, address, turns: Turns::new(), telemetry })
+        Ok(Topology { client, connection, address, idle: Idle::default(), turns: Turns::new(), telemetry })
     }
 
     /// The server, for people: without user and password.
@@ -68,7 +70,7 @@ impl Topology {
     }
 
     /// Sends commands that read units, when their turn has come.
-    pub async fn look<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
+    pub async fn read<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
         let _turn = self.turns.read().await;
         self.send(name, pipe).await
     }
@@ -83,6 +85,34 @@ impl Topology {
         let began = Instant::now();
         let answers = self.connection.clone().send_packed_commands(pipe, 0, pipe.len()).await;
         self.judge(name, began, answers.and_then(first_error).and_then(read))
+    }
+
+    /// Waits for a turn to look at units.
+    pub async fn turn_to_look(&self) -> Turn<'_> {
+        self.turns.look().await
+    }
+
+    /// Sends commands that may be repeated as one batch, over a connection that nobody else has from then on.
+    pub async fn ask_alone<T: FromRedisValue>(
+        &self,
+        name: &'static str,
+        pipe: &Pipeline,
+    ) -> Result<(Alone<'_>, T)> {
+        let began = Instant::now();
+        let answer = self.idle.ask(&self.client, pipe).await;
+        self.judge(name, began, answer)
+    }
+
+    /// Sends commands as one batch over such a connection. Whoever fails has it no more.
+    pub async fn send_alone<'a, T: FromRedisValue>(
+        &self,
+        name: &'static str,
+        alone: Alone<'a>,
+        pipe: &Pipeline,
+    ) -> Result<(Alone<'a>, T)> {
+        let began = Instant::now();
+        let answer = alone.send(pipe).await;
+        self.judge(name, began, answer)
     }
 
     /// Runs a script; one that the server does not know is loaded first.

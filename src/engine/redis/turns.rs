@@ -14,26 +14,32 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-/// How many batches of units are read at a time.
-const READING: usize = 2;
-/// How many scripts that change units are under way.
-const CHANGING: usize = 2;
-/// How many scripts that tell are under way.
-const TELLING: usize = 2;
-/// The same where there are other instances: the server has theirs to go on with.
-const TELLING_BESIDE_OTHERS: usize = 1;
+/// How many batches of one sort are under way: those that read units, change them, tell.
+const ALONE: usize = 2;
+/// How many looks are: while the server reads for one, another is decided and a third has been.
+const LOOKING: usize = 3;
+/// So many fewer where there are other instances: the server has theirs to go on with.
+const FEWER: usize = 1;
 /// How long a script that tells is held up at the most.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The turns of one instance at its server.
 pub struct Turns {
-    reading: Semaphore,
-    changing: Semaphore,
-    telling: Semaphore,
-    /// Changes that wait or are under way.
+    looking: Gate,
+    reading: Gate,
+    changing: Gate,
+    telling: Gate,
+    /// Looks and changes that wait or are under way.
     changes: AtomicUsize,
     all_changed: Notify,
-    /// How many scripts that tell may be under way at the moment.
+}
+
+/// Lets few through at a time, in the order in which they came.
+struct Gate {
+    permits: Semaphore,
+    /// How many may be through where there are no other instances.
+    alone: usize,
+    /// How many may be at the moment.
     most: Mutex<usize>,
 }
 
@@ -48,39 +54,43 @@ struct Changing<'a>(&'a Turns);
 impl Turns {
     pub fn new() -> Turns {
         Turns {
-            reading: Semaphore::new(READING),
-            changing: Semaphore::new(CHANGING),
-            telling: Semaphore::new(TELLING),
+            looking: Gate::new(LOOKING),
+            reading: Gate::new(ALONE),
+            changing: Gate::new(ALONE),
+            telling: Gate::new(ALONE),
             changes: AtomicUsize::new(0),
             all_changed: Notify::new(),
-            most: Mutex::new(TELLING),
         }
     }
 
     /// So many instances share the server. Turns that are taken go on to their end.
     pub fn share(&self, instances: usize) {
-        let wanted = if instances > 1 { TELLING_BESIDE_OTHERS } else { TELLING };
-        let mut most = self.most.lock().expect("nothing panics under this lock");
-        self.telling.add_permits(wanted.saturating_sub(*most));
-        // Those that are taken are asked for again the next time.
-        *most = wanted.max(*most - self.telling.forget_permits(most.saturating_sub(wanted)));
+        let fewer = if instances > 1 { FEWER } else { 0 };
+        for gate in [&self.looking, &self.reading, &self.changing, &self.telling] {
+            gate.set(gate.alone - fewer);
+        }
+    }
+
+    /// Waits for a turn to look at units and to change them by that.
+    pub async fn look(&self) -> Turn<'_> {
+        let change = Changing::new(self);
+        Turn { _permit: self.looking.pass().await, _change: Some(change) }
     }
 
     /// Waits for a turn to read units.
     pub async fn read(&self) -> Turn<'_> {
-        Turn { _permit: permit(&self.reading).await, _change: None }
+        Turn { _permit: self.reading.pass().await, _change: None }
     }
 
     /// Waits for a turn to change units. They come in the order in which they were asked for.
     pub async fn change(&self) -> Turn<'_> {
-        self.changes.fetch_add(1, Ordering::Relaxed);
-        let change = Changing(self);
-        Turn { _permit: permit(&self.changing).await, _change: Some(change) }
+        let change = Changing::new(self);
+        Turn { _permit: self.changing.pass().await, _change: Some(change) }
     }
 
     /// Waits for a turn to tell.
     pub async fn tell(&self) -> Turn<'_> {
-        let permit = permit(&self.telling).await;
+        let permit = self.telling.pass().await;
         let all_changed = async {
             loop {
                 let mut changed = std::pin::pin!(self.all_changed.notified());
@@ -96,8 +106,28 @@ impl Turns {
     }
 }
 
-async fn permit(semaphore: &Semaphore) -> SemaphorePermit<'_> {
-    semaphore.acquire().await.expect("it is never closed")
+impl Gate {
+    fn new(alone: usize) -> Gate {
+        Gate { permits: Semaphore::new(alone), alone, most: Mutex::new(alone) }
+    }
+
+    async fn pass(&self) -> SemaphorePermit<'_> {
+        self.permits.acquire().await.expect("it is never closed")
+    }
+
+    fn set(&self, wanted: usize) {
+        let mut most = self.most.lock().expect("nothing panics under this lock");
+        self.permits.add_permits(wanted.saturating_sub(*most));
+        // Those that are taken are asked for again the next time.
+        *most = wanted.max(*most - self.permits.forget_permits(most.saturating_sub(wanted)));
+    }
+}
+
+impl<'a> Changing<'a> {
+    fn new(turns: &'a Turns) -> Changing<'a> {
+        turns.changes.fetch_add(1, Ordering::Relaxed);
+        Changing(turns)
+    }
 }
 
 impl Drop for Changing<'_> {
@@ -125,23 +155,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn few_scripts_are_under_way_and_beside_other_instances_fewer() {
+    async fn few_batches_are_under_way_and_beside_other_instances_fewer() {
         let turns = Turns::new();
+        let look = || std::iter::from_fn(|| turns.look().now_or_never()).collect::<Vec<Turn>>();
+        let read = || std::iter::from_fn(|| turns.read().now_or_never()).collect::<Vec<Turn>>();
         let change = || std::iter::from_fn(|| turns.change().now_or_never()).collect::<Vec<Turn>>();
-        assert_eq!(change().len(), CHANGING);
         let tell = || std::iter::from_fn(|| turns.tell().now_or_never()).collect::<Vec<Turn>>();
+        let all = || [tell().len(), look().len(), read().len(), change().len()];
+        assert_eq!(all(), [ALONE, LOOKING, ALONE, ALONE]);
         let mut held = tell();
-        assert_eq!(held.len(), TELLING);
         // Those that are taken go on to their end, and fewer begin.
         turns.share(3);
         held.pop();
         turns.share(3);
         assert_eq!(tell().len(), 0);
         held.clear();
-        assert_eq!(tell().len(), TELLING_BESIDE_OTHERS);
+        assert_eq!(all(), [ALONE - FEWER, LOOKING - FEWER, ALONE - FEWER, ALONE - FEWER]);
         turns.share(1);
         turns.share(1);
-        assert_eq!(tell().len(), TELLING);
+        assert_eq!(all(), [ALONE, LOOKING, ALONE, ALONE]);
         // Who gave up waiting for a turn holds up nobody.
         let _turn = turns.tell().now_or_never().expect("no change waits");
     }

@@ -1,0 +1,77 @@
+//! A connection that one caller has to itself for a while, for what a server remembers of a connection.
+//!
+//! It goes back to the others when it is dropped, also in the middle of a command: answers stay in order
+//! on it. After a failure it is closed with all that are idle, for they will not be better, and what the
+//! server remembered of it is gone.
+
+use std::sync::Mutex;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, FromRedisValue, Pipeline, RedisResult};
+
+use super::topology::{CONNECT, RESPONSE};
+
+/// Connections that nobody has at the moment.
+#[derive(Default)]
+pub struct Idle(Mutex<Vec<MultiplexedConnection>>);
+
+/// A connection that nobody else has.
+pub struct Alone<'a> {
+    idle: &'a Idle,
+    /// `None` after a failure, on the way out.
+    connection: Option<MultiplexedConnection>,
+}
+
+impl Idle {
+    /// Sends commands that may be repeated as one batch, over an idle connection or a new one.
+    pub async fn ask<T: FromRedisValue>(
+        &self,
+        client: &Client,
+        pipe: &Pipeline,
+    ) -> RedisResult<(Alone<'_>, T)> {
+        let idle = self.connections().pop();
+        if let Some(connection) = idle {
+            match self.alone(connection).send(pipe).await {
+                // It was closed while nobody had it, as by a server that has come back since.
+                Err(error) if error.is_connection_dropped() => {}
+                answer => return answer,
+            }
+        }
+        let patience = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT))
+            .set_response_timeout(Some(RESPONSE));
+        let connection = client.get_multiplexed_async_connection_with_config(&patience).await?;
+        self.alone(connection).send(pipe).await
+    }
+
+    fn alone(&self, connection: MultiplexedConnection) -> Alone<'_> {
+        Alone { idle: self, connection: Some(connection) }
+    }
+
+    fn connections(&self) -> std::sync::MutexGuard<'_, Vec<MultiplexedConnection>> {
+        self.0.lock().expect("nothing panics under this lock")
+    }
+}
+
+impl<'a> Alone<'a> {
+    /// Sends commands as one batch. Whoever fails has the connection no more.
+    pub async fn send<T: FromRedisValue>(mut self, pipe: &Pipeline) -> RedisResult<(Alone<'a>, T)> {
+        let connection = self.connection.as_mut().expect("there was no failure");
+        match pipe.query_async(connection).await {
+            Ok(answer) => Ok((self, answer)),
+            Err(error) => {
+                self.connection = None;
+                self.idle.connections().clear();
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.idle.connections().push(connection);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Looks at units that may be due: read, decided upon, and written in one transaction.
+//!
+//! What was read is watched. If it is another when the records are to be written, the server writes
+//! nothing, and each change is weighed by itself, as changes of any other sort are: see `apply.lua`.
+//!
+//! # Why not by that script alone
+//! When a hundred thousand units are due at once, the server is what everybody waits for. A script has
+//! to read their facts once more to see whether they changed, and every word that it is given or reads
+//! costs it as much as a command does: 12 µs a unit beside the reading. The same writes as plain
+//! commands take 5, and to watch costs next to nothing, since facts are watched by the page.
+//!
+//! # Why it is enough to watch facts
+//! A unit that is offline has no key, and only a change brings a key about, which changes the facts. And
+//! whatever takes a unit out of the index of deadlines changes its facts in the same step, so whoever
+//! finds them as they were finds the unit in there: the removal is the lock, as ever, and won.
+//!
+//! # Why a page is not cut
+//! Two looks at parts of one page would have one of them begin anew.
+
+use async_trait::async_trait;
+use redis::{Pipeline, Value, pipe};
+
+use super::RedisEngine;
+use super::alone::Alone;
+use super::keys::Keys;
+use super::turns::Turn;
+use super::units::{answered, is_marked};
+use crate::engine::{EngineError, Hold, LARGEST_STEP, Looked, Result, encoding};
+use crate::presence::{Change, IndexChange, Snapshot, Unit};
+
+/// How many units are looked at together, or a few more: the server writes that many within half a
+/// millisecond or so.
+const STEP: usize = 100;
+
+/// What a look has watched.
+struct Watch<'a> {
+    engine: &'a RedisEngine,
+    partition: u16,
+    /// Whether there are closed records in the partition.
+    has_archive: bool,
+    connection: Alone<'a>,
+    turn: Turn<'a>,
+}
+
+/// Cuts units into looks: by partition, whole pages together, and the look at whoever comes first before
+/// the others, so that everybody sees it go.
+pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
+    let home = |place: &usize| engine.keys.home(&units[*place]);
+    let mut places: Vec<usize> = (0..units.len()).collect();
+    places.sort_by_cached_key(home);
+    let mut looks: Vec<Vec<usize>> = Vec::new();
+    for page in places.chunk_by(|a, b| home(a) == home(b)) {
+        for part in page.chunks(LARGEST_STEP) {
+            match looks.last_mut() {
+                Some(last) if last.len() < STEP && home(&last[0]).0 == home(&part[0]).0 => last.extend(part),
+                _ => looks.push(part.to_vec()),
+            }
+        }
+    }
+    looks.sort_by_cached_key(|look| look.iter().min().copied());
+    looks.into_iter().map(|look| look.into_iter().map(|place| units[place].clone()).collect()).collect()
+}
+
+/// Reads units of one look and watches them.
+pub(super) async fn look<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result<Looked<'a>> {
+    let Some(first) = units.first() else {
+        return Err(EngineError::Damaged("a look at nobody".to_owned()));
+    };
+    let partition = engine.keys.partition(first);
+    let turn = engine.topology.turn_to_look().await;
+    let mut pipe = pipe();
+    // Whoever had the connection before may have watched and not written.
+    pipe.cmd("UNWATCH").ignore();
+    pipe.cmd("WATCH");
+    let mut homes: Vec<(u16, u32)> = units.iter().map(|unit| engine.keys.home(unit)).collect();
+    homes.sort_unstable();
+    homes.dedup();
+    for (partition, page) in homes {
+        pipe.arg(engine.keys.facts_page(partition, page));
+    }
+    pipe.ignore();
+    let places = engine.ask_for(units, &mut pipe);
+    pipe.exists(engine.keys.in_partition(partition, "archive"));
+    engine.ask_how_far(&mut pipe);
+    let (connection, mut answers): (Alone, Vec<Value>) = engine.topology.ask_alone("look", &pipe).await?;
+    let last = answers.split_off(answers.len().saturating_sub(3));
+    let damaged = |error| EngineError::Damaged(format!("look: {error}"));
+    let (has_archive, heard, clock) = redis::from_redis_value(Value::Array(last)).map_err(damaged)?;
+    let values = redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
+    let found = answered(units, places, values)?;
+    let hearing = engine.hearing_by((heard, clock)).await?;
+    let watch = Watch { engine, partition, has_archive, connection, turn };
+    Ok(Looked { units: found, hearing, hold: Box::new(watch) })
+}
+
+#[async_trait]
+impl Hold for Watch<'_> {
+    async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
+        let Watch { engine, partition, has_archive, connection, turn } = *self;
+        let mut applied = vec![false; changes.len()];
+        let unit = |place: &usize| &changes[*place].0.unit;
+        let home = |place: &usize| engine.keys.home(unit(place));
+        let is_taken = |place: &usize| home(place).0 == partition && opens_a_record(&changes[*place]);
+        let (mut taken, mut others): (Vec<usize>, Vec<usize>) = (0..changes.len()).partition(is_taken);
+        taken.sort_by_cached_key(|place| (home(place), unit(place)));
+        taken.dedup_by_key(|place| unit(place));
+        if !taken.is_empty() {
+            let records: Vec<Opening> =
+                taken.iter().filter_map(|place| Opening::of(home(place).1, &changes[*place])).collect();
+            let write = openings(&engine.keys, partition, &records, has_archive);
+            let (_, done): (Alone, Option<Vec<Value>>) =
+                engine.topology.send_alone("apply", connection, &write).await?;
+            match done {
+                Some(_) => taken.iter().for_each(|place| applied[*place] = true),
+                None => others.append(&mut taken),
+            }
+        }
+        drop(turn);
+        engine.apply_each(changes, others, &mut applied).await?;
+        Ok(applied)
+    }
+}
+
+/// A record that is opened, as it is written.
+struct Opening {
+    page: u32,
+    unit: String,
+    facts: String,
+    detected_at: i64,
+    id: String,
+}
+
+impl Opening {
+    /// `None` if the change is no such thing.
+    fn of(page: u32, (seen, change): &(Snapshot, Change)) -> Option<Opening> {
+        let record = change.record.as_ref()?;
+        Some(Opening {
+            page,
+            unit: seen.unit.to_string(),
+            facts: encoding::encode(change.facts.as_ref()?),
+            detected_at: record.detected_at.as_millis(),
+            id: record.id.to_string(),
+        })
+    }
+}
+
+/// Whether the change takes a unit without a key out of the index and opens its record.
+fn opens_a_record((seen, change): &(Snapshot, Change)) -> bool {
+    let is_opened = change.record.as_ref().is_some_and(|record| record.back_at.is_none());
+    is_opened && change.facts.is_some() && change.index == IndexChange::Take && !is_marked(seen, change)
+}
+
+/// Writes records of one partition, by page.
+fn openings(keys: &Keys, partition: u16, records: &[Opening], has_archive: bool) -> Pipeline {
+    let mut write = pipe();
+    write.atomic();
+    let units: Vec<&String> = records.iter().map(|record| &record.unit).collect();
+    write.zrem(keys.in_partition(partition, "deadlines"), &units).ignore();
+    for page in records.chunk_by(|a, b| a.page == b.page) {
+        let facts: Vec<(&String, &String)> =
+            page.iter().map(|record| (&record.unit, &record.facts)).collect();
+        write.hset_multiple(keys.facts_page(partition, page[0].page), &facts).ignore();
+    }
+    let offline: Vec<(i64, &String)> =
+        records.iter().map(|record| (record.detected_at, &record.unit)).collect();
+    write.zadd_multiple(keys.in_partition(partition, "offline"), &offline).ignore();
+    if has_archive {
+        // A record that was closed and is opened once more, because its unit was allowed more for a while,
+        // is not a closed one any longer.
+        let ids: Vec<&String> = records.iter().map(|record| &record.id).collect();
+        write.hdel(keys.in_partition(partition, "archive"), &ids).ignore();
+        write.zrem(keys.in_partition(partition, "past"), &ids).ignore();
+        write.zrem(keys.in_partition(partition, "closed"), &ids).ignore();
+    }
+    let news: Vec<(&String, &String)> = records.iter().map(|record| (&record.unit, &record.facts)).collect();
+    write.xadd(keys.outbox(partition), "*", &news).ignore();
+    write
+}

@@ -6,12 +6,6 @@
 //! holds it: nobody else attempts the same meanwhile, and what a dead instance held is taken up soon.
 //! How an attempt ended is kept until the engine has it: an engine that fails just then costs a
 //! wait, not a second telling.
-//!
-//! # What follows a failure
-//! A temporary one is tried again, later each time, until the notification is too old; the last
-//! attempt is made at that moment. A permanent one becomes a dead letter at once. `410 Gone`
-//! disables the receiver: everything for it becomes a dead letter, until a restart. Nothing is ever
-//! dropped.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -27,9 +21,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::channel::{Channel, Failure, within};
 use super::lines::Lines;
+use super::next::{Next, next};
 use super::tray::{Placed, Tray};
-use super::{ENGINE_BACKOFF, LEASE, ReceiverConfig, Retry, SHORTEST_WAIT, TICK, tick};
-use crate::clock::{Clock, Timestamp};
+use super::{ENGINE_BACKOFF, LEASE, ReceiverConfig, SHORTEST_WAIT, TICK, tick};
+use crate::clock::Clock;
 use crate::engine::{Backlog, Delivery, Engine, LARGEST_STEP, Ownership, Result};
 use crate::telemetry::{Outcome, Telemetry};
 
@@ -41,9 +36,6 @@ pub(super) const AHEAD: usize = 64;
 /// How long attempts that are under way may go on after the stop. What is cut off is attempted
 /// again when its lease has run out.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// A receiver that asks for a longer wait is asked again all the same.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(86_400);
-
 /// The loop of one receiver and what it uses.
 pub(super) struct Deliver {
     pub receiver: ReceiverConfig,
@@ -90,14 +82,6 @@ struct Ended {
 }
 
 type Ending = (Arc<Delivery>, Next);
-
-/// What becomes of a delivery after an attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Next {
-    Delivered,
-    Postpone(Timestamp),
-    Bury(String),
-}
 
 /// What the engine was asked to hand out.
 struct Leased {
@@ -420,71 +404,5 @@ impl Desk {
         let ended: HashSet<&str> = self.endings.iter().map(|(delivery, _)| delivery.id.as_str()).collect();
         let held = self.held.values().map(|held| &held.delivery);
         held.filter(|delivery| !ended.contains(delivery.id.as_str())).cloned().collect()
-    }
-}
-
-/// What follows an attempt that ended so. `jitter` is drawn from `0.0..1.0`.
-fn next(
-    delivery: &Delivery,
-    result: std::result::Result<&(), &Failure>,
-    now: Timestamp,
-    retry: &Retry,
-    jitter: f64,
-) -> Next {
-    let (why, retry_after) = match result {
-        Ok(()) => return Next::Delivered,
-        Err(Failure::Permanent { why } | Failure::Gone { why }) => return Next::Bury(why.clone()),
-        Err(Failure::Temporary { why, retry_after }) => (why, retry_after.unwrap_or_default()),
-    };
-    let last = delivery.sealed_at + retry.give_up_after;
-    if now >= last {
-        let age = now.since(delivery.sealed_at);
-        return Next::Bury(format!("given up after {} attempts in {age:?}: {why}", delivery.attempt));
-    }
-    let wait = retry.backoff().wait(delivery.attempt, jitter).max(retry_after.min(LONGEST_RETRY_AFTER));
-    Next::Postpone((now + wait).min(last))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::Group;
-
-    const SECOND: Duration = Duration::from_secs(1);
-    const DAY: Duration = Duration::from_secs(86_400);
-    const RETRY: Retry = Retry { first: SECOND, longest: Duration::from_secs(60), give_up_after: DAY };
-
-    fn at(seconds: u64) -> Timestamp {
-        Timestamp::ZERO + Duration::from_secs(seconds)
-    }
-
-    fn after(attempt: u32, retry_after: Option<Duration>, now: Timestamp) -> Next {
-        let group = Group { key: "all".to_owned(), labels: Default::default() };
-        let delivery = Delivery {
-            id: "n.hook".to_owned(),
-            receiver: "hook".to_owned(),
-            group,
-            sealed_at: Timestamp::ZERO,
-            offline: vec![],
-            online: vec![],
-            blind: vec![],
-            attempt,
-        };
-        let failure = Failure::Temporary { why: "down".to_owned(), retry_after };
-        next(&delivery, Err(&failure), now, &RETRY, 1.0)
-    }
-
-    #[test]
-    fn a_retry_waits_for_the_backoff_and_for_what_the_receiver_asked() {
-        assert_eq!(after(1, None, at(0)), Next::Postpone(at(1)));
-        assert_eq!(after(3, None, at(100)), Next::Postpone(at(104)));
-        assert_eq!(after(3, Some(SECOND), at(100)), Next::Postpone(at(104)));
-        assert_eq!(after(3, Some(90 * SECOND), at(100)), Next::Postpone(at(190)));
-    }
-
-    #[test]
-    fn the_last_attempt_is_made_when_the_notification_is_too_old_and_then_it_is_given_up() {
-        assert_eq!(after(9, Some(400 * DAY), at(100)), Next::Postpone(at(86_400)));
-        assert!(matches!(after(10, None, at(86_400)), Next::Bury(why) if why.ends_with("down")));
     }
 }

@@ -37,6 +37,7 @@ mod email;
 mod group;
 mod letter;
 mod lines;
+mod next;
 mod tell;
 mod text;
 mod tray;

@@ -44,10 +44,11 @@ const OWNERS_TURN: Duration = Duration::from_secs(1);
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Partitions that are swept at the same time, each on a task of its own.
-const AT_ONCE: usize = 4;
+/// Partitions that are swept at the same time, each on a task of its own: all that an instance has of a new
+/// fleet beside another one, for a partition that waits looks to the other as if nobody swept it.
+const AT_ONCE: usize = 8;
 
-/// So many units of a partition that are due need no hints any more.
+/// So many units of a partition that are due are a storm: see [`Engine::storm`].
 const MANY: usize = 1000;
 
 /// Units that are due which one question of a sweep is answered with. Many, so that several are on
@@ -193,7 +194,7 @@ impl Expiry {
             }
         }
         let undecided = self.sweep(due).await;
-        self.engine.want_hints(true);
+        self.engine.storm(false);
         let undecided = undecided?;
         Ok((undecided == 0 && !is_held_up).then_some(now))
     }
@@ -275,7 +276,7 @@ impl Expiry {
                 return Ok(undecided);
             }
             if due.len() >= MANY {
-                self.engine.want_hints(false);
+                self.engine.storm(true);
             }
             self.telemetry.suspects(Source::Sweep, due.len() as u64);
             undecided += self.roll.look_by(&due, || self.clock.now()).await?.len();

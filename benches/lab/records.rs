@@ -43,7 +43,7 @@ pub async fn wait_for(
         if more >= wanted || passed > patience {
             return Ok((more, passed));
         }
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 

@@ -439,7 +439,7 @@ pub trait Engine: UnitStore + HearingStore + AlertStore + Queries + DataStore + 
     /// late or wrong. An error ends it; what it would have told meanwhile is lost.
     async fn listen(&self, hints: tokio::sync::mpsc::Sender<Hint>) -> Result<()>;
 
-    /// Whether hints are of use at the moment. To send them is work for the engine; those that come all
-    /// the same do no harm.
-    fn want_hints(&self, wanted: bool);
+    /// Very many units are due, until that is over: their records go first. Hints that more keys expire are
+    /// of no use meanwhile, and to send them is work for the engine; those that come do no harm.
+    fn storm(&self, is_on: bool);
 }

@@ -111,5 +111,5 @@ impl Engine for EmbeddedEngine {
         Ok(())
     }
 
-    fn want_hints(&self, _wanted: bool) {}
+    fn storm(&self, _is_on: bool) {}
 }

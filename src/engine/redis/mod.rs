@@ -175,7 +175,8 @@ impl Engine for RedisEngine {
         hints::listen(self, hints).await
     }
 
-    fn want_hints(&self, wanted: bool) {
-        self.hints_wanted.send_if_modified(|before| std::mem::replace(before, wanted) != wanted);
+    fn storm(&self, is_on: bool) {
+        self.topology.storm(is_on);
+        self.hints_wanted.send_if_modified(|before| std::mem::replace(before, !is_on) == is_on);
     }
 }

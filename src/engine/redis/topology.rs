@@ -131,6 +131,11 @@ impl Topology {
         self.turns.share(instances);
     }
 
+    /// Very many units are due, until that is over: see [`Turns::storm`].
+    pub fn storm(&self, is_on: bool) {
+        self.turns.storm(is_on);
+    }
+
     /// Runs a script that changes many units, when its turn has come.
     pub async fn change<T: FromRedisValue>(
         &self,

@@ -9,15 +9,19 @@
 //! changes that does not end it goes on slowly.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-/// How many batches of one sort are under way: those that read units, change them, tell.
-const ALONE: usize = 2;
-/// How many looks are: while the server reads for one, another is decided and a third has been.
+/// How many batches of units are read at a time.
+const READING: usize = 2;
+/// How many scripts that change units are under way.
+const CHANGING: usize = 2;
+/// How many looks are: while the server reads for one, it writes for another, and a third is decided.
 const LOOKING: usize = 3;
+/// How many scripts that tell are under way.
+const TELLING: usize = 2;
 /// So many fewer where there are other instances: the server has theirs to go on with.
 const FEWER: usize = 1;
 /// How long a script that tells is held up at the most.
@@ -29,9 +33,10 @@ pub struct Turns {
     reading: Gate,
     changing: Gate,
     telling: Gate,
-    /// Looks and changes that wait or are under way.
+    /// Looks and changes that wait or are under way, and a storm.
     changes: AtomicUsize,
     all_changed: Notify,
+    is_storm: AtomicBool,
 }
 
 /// Lets few through at a time, in the order in which they came.
@@ -55,11 +60,12 @@ impl Turns {
     pub fn new() -> Turns {
         Turns {
             looking: Gate::new(LOOKING),
-            reading: Gate::new(ALONE),
-            changing: Gate::new(ALONE),
-            telling: Gate::new(ALONE),
+            reading: Gate::new(READING),
+            changing: Gate::new(CHANGING),
+            telling: Gate::new(TELLING),
             changes: AtomicUsize::new(0),
             all_changed: Notify::new(),
+            is_storm: AtomicBool::new(false),
         }
     }
 
@@ -68,6 +74,17 @@ impl Turns {
         let fewer = if instances > 1 { FEWER } else { 0 };
         for gate in [&self.looking, &self.reading, &self.changing, &self.telling] {
             gate.set(gate.alone - fewer);
+        }
+    }
+
+    /// Very many units are due, until that is over: telling is held up also where no look is under way for a
+    /// moment, as between two questions for those that are due.
+    pub fn storm(&self, is_on: bool) {
+        let was_on = self.is_storm.swap(is_on, Ordering::Relaxed);
+        if is_on && !was_on {
+            self.changes.fetch_add(1, Ordering::Relaxed);
+        } else if was_on && !is_on {
+            drop(Changing(self));
         }
     }
 
@@ -150,7 +167,12 @@ mod tests {
         let change = turns.change().await;
         assert!(turns.tell().now_or_never().is_none());
         drop(turns.tell().await);
+        turns.storm(true);
+        turns.storm(true);
         drop(change);
+        assert!(turns.tell().now_or_never().is_none());
+        turns.storm(false);
+        turns.storm(false);
         assert!(turns.tell().now_or_never().is_some());
     }
 
@@ -162,7 +184,7 @@ mod tests {
         let change = || std::iter::from_fn(|| turns.change().now_or_never()).collect::<Vec<Turn>>();
         let tell = || std::iter::from_fn(|| turns.tell().now_or_never()).collect::<Vec<Turn>>();
         let all = || [tell().len(), look().len(), read().len(), change().len()];
-        assert_eq!(all(), [ALONE, LOOKING, ALONE, ALONE]);
+        assert_eq!(all(), [TELLING, LOOKING, READING, CHANGING]);
         let mut held = tell();
         // Those that are taken go on to their end, and fewer begin.
         turns.share(3);
@@ -170,10 +192,10 @@ mod tests {
         turns.share(3);
         assert_eq!(tell().len(), 0);
         held.clear();
-        assert_eq!(all(), [ALONE - FEWER, LOOKING - FEWER, ALONE - FEWER, ALONE - FEWER]);
+        assert_eq!(all(), [TELLING - FEWER, LOOKING - FEWER, READING - FEWER, CHANGING - FEWER]);
         turns.share(1);
         turns.share(1);
-        assert_eq!(all(), [ALONE, LOOKING, ALONE, ALONE]);
+        assert_eq!(all(), [TELLING, LOOKING, READING, CHANGING]);
         // Who gave up waiting for a turn holds up nobody.
         let _turn = turns.tell().now_or_never().expect("no change waits");
     }

@@ -77,7 +77,7 @@ impl UnitStore for RedisEngine {
         let deadlines = self.keys.in_partition(partition, "deadlines");
         let mut pipe = pipe();
         pipe.zrangebyscore_limit(deadlines, "-inf", until.as_millis(), skip as isize, limit as isize);
-        let (names,): (Vec<String>,) = self.topology.send("due", &pipe).await?;
+        let (names,): (Vec<String>,) = self.topology.read("due", &pipe).await?;
         names.iter().map(|name| parse_unit(name)).collect()
     }
 

@@ -133,7 +133,8 @@ async fn storm(
 }
 
 /// Another client of the same Redis, on a thread of its own: what it measures is the server, not how
-/// busy this process is with being told.
+/// busy this process is with being told. Such a client is on another machine as a rule, so the thread goes
+/// before all others if that is permitted.
 pub struct Probe {
     end: Arc<AtomicBool>,
     running: std::thread::JoinHandle<anyhow::Result<Vec<f64>>>,
@@ -145,6 +146,8 @@ impl Probe {
         let end = Arc::new(AtomicBool::new(false));
         let ended = end.clone();
         let running = std::thread::spawn(move || {
+            // Linux takes this thread for the process.
+            let _ = rustix::process::setpriority_process(None, -20);
             let mut connection = client.get_connection()?;
             let mut latencies = Vec::new();
             while !ended.load(Ordering::Relaxed) {

@@ -85,6 +85,7 @@ impl RedisEngine {
         let topology = Topology::new(config, telemetry.clone())?;
         let keys = Keys::new(&config.prefix, config.partitions);
         let fleet = found_fleet(&topology, &keys).await?;
+        topology.prepare_to_look().await?;
         Ok(RedisEngine {
             topology,
             keys,

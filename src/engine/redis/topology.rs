@@ -103,6 +103,13 @@ impl Topology {
         self.judge(name, began, answer)
     }
 
+    /// Makes such a connection, so that the first look need not wait for it.
+    pub async fn prepare_to_look(&self) -> Result<()> {
+        let mut nothing = redis::pipe();
+        nothing.cmd("UNWATCH").ignore();
+        self.ask_alone::<()>("meta", &nothing).await.map(|_| ())
+    }
+
     /// Sends commands as one batch over such a connection. Whoever fails has it no more.
     pub async fn send_alone<'a, T: FromRedisValue>(
         &self,

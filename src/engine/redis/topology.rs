@@ -1,8 +1,9 @@
 //! Where keys live: one server now. Everything that speaks to Redis goes through here, so that
 //! several servers later are a matter of this file.
 //!
-//! One multiplexed connection that mends itself, and a few for those who need one alone. A call made while it is down waits for one attempt
-//! to connect and then fails; whether to repeat it is for the caller to say.
+//! One multiplexed connection that mends itself, and a few for those who need one alone. A call made
+//! while it is down waits for one attempt to connect and then fails; whether to repeat it is for the
+//! caller to say.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -15,6 +15,9 @@
 //! later is swept by everybody, unless the owner moves on: then what was due first is not so any more,
 //! and rivals would only slow it down. If it does not, the owner is frozen, or not known to be gone
 //! yet. So nobody has to find out which, and as long as all is well nobody does the work of another.
+//!
+//! A storm is everybody's until the last partition is swept: whoever is done with its own still leaves
+//! the engine to those who are not, before it tells what it found.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -43,6 +46,9 @@ const LONGEST_SLACK: Duration = Duration::from_secs(10);
 const OWNERS_TURN: Duration = Duration::from_secs(1);
 
 const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// How long after one look it is seen whether others are done with what is due in theirs.
+const MEANWHILE: Duration = Duration::from_millis(10);
 
 /// Partitions that are swept at the same time, each on a task of its own: all that an instance has of a new
 /// fleet beside another one, for a partition that waits looks to the other as if nobody swept it.
@@ -101,6 +107,13 @@ struct FirstLook {
     patience: Duration,
     /// How far beyond what was heard units are looked at.
     slack: Duration,
+}
+
+impl FirstLook {
+    /// When this instance takes it on.
+    fn our_turn(&self) -> Timestamp {
+        self.since + self.patience
+    }
 }
 
 impl Expiry {
@@ -176,15 +189,27 @@ impl Expiry {
         // A deadline at exactly now is not yet passed.
         let latest = now - MILLISECOND;
         let firsts = self.first_looks(known, now).await?;
-        let our_turn = |first: &FirstLook| first.since + first.patience;
-        let Some(next) = firsts.iter().map(our_turn).min() else { return Ok(Some(Timestamp::NEVER)) };
+        let passed = self.take(&firsts, latest).await;
+        let is_with_others = |first: &FirstLook| first.at <= latest && first.our_turn() > latest;
+        if firsts.iter().any(is_with_others) {
+            return passed.map(|next| next.map(|next| next.min(now + MEANWHILE)));
+        }
+        self.engine.storm(false);
+        passed
+    }
+
+    /// Sweeps those partitions whose turn it is by `latest`. Answers as [`Expiry::pass`] does.
+    async fn take(self: &Arc<Self>, firsts: &[FirstLook], latest: Timestamp) -> Result<Option<Timestamp>> {
+        let Some(next) = firsts.iter().map(FirstLook::our_turn).min() else {
+            return Ok(Some(Timestamp::NEVER));
+        };
         if next > latest {
             return Ok(Some(next + MILLISECOND));
         }
         let Some(heard) = self.roll.hearing().heard else { return Ok(None) };
         let mut due = Vec::new();
         let mut is_held_up = false;
-        for first in firsts.iter().filter(|first| our_turn(first) <= latest) {
+        for first in firsts.iter().filter(|first| first.our_turn() <= latest) {
             let wanted = latest - first.patience;
             let until = wanted.min(heard + first.slack);
             // What is due beyond what was heard waits for more hearing.
@@ -193,10 +218,9 @@ impl Expiry {
                 due.push((first.partition, until));
             }
         }
-        let undecided = self.sweep(due).await;
-        self.engine.storm(false);
-        let undecided = undecided?;
-        Ok((undecided == 0 && !is_held_up).then_some(now))
+        let undecided = self.sweep(due).await?;
+        // What came due meanwhile is seen at once.
+        Ok((undecided == 0 && !is_held_up).then_some(latest))
     }
 
     async fn first_looks(&self, known: &mut HashMap<u16, First>, now: Timestamp) -> Result<Vec<FirstLook>> {

@@ -162,7 +162,11 @@ fn alive(unit: &Unit, partitions: u16) -> String {
 }
 
 fn units() -> Vec<Unit> {
-    (0..UNITS).map(|number| format!("detector:unit-{number}").parse().unwrap()).collect()
+    (0..UNITS).map(detector).collect()
+}
+
+fn detector(number: usize) -> Unit {
+    format!("detector:unit-{number}").parse().unwrap()
 }
 
 /// Two instances whose units were heard once, and it is a millisecond after their deadline.
@@ -241,6 +245,43 @@ async fn an_owner_that_is_slow_and_moves_on_has_no_rivals() {
     clock.advance(SECOND / 2 + MILLISECOND);
     until("all are recorded", async || a.records().await == UNITS).await;
     until("all is counted", async || (a.won(), b.won()) == (UNITS - done, done)).await;
+}
+
+#[tokio::test]
+async fn a_storm_lasts_until_the_last_owner_is_done() {
+    let redis = Redis::start();
+    let clock = Clock::by_hand(Timestamp::from_millis(1_700_000_000_000));
+    let a = Instance::new("a", &redis, &clock).await;
+    let b = Instance::new("b", &redis, &clock).await;
+    let partition = |unit: &Unit| partition_of(unit, a.engine.partitions());
+    let of = |partitions: u16, count| {
+        (0..).map(detector).filter(move |unit| partition(unit) == partitions).take(count)
+    };
+    let whose = |instance: &Instance| instance.ownership.view().partitions[0];
+    let (many, one): (Vec<Unit>, Vec<Unit>) = (of(whose(&a), 1000).collect(), of(whose(&b), 1).collect());
+    let now = clock.now();
+    let beat = |unit: &Unit| Heartbeat {
+        unit: unit.clone(),
+        at: now,
+        not_before: None,
+        declared: Declared::default(),
+    };
+    a.roll.canary_returned(now).await.unwrap();
+    a.roll.hear(&many.iter().chain(&one).map(beat).collect::<Vec<_>>(), now).await.unwrap();
+    let _only_a = a.expire(true, true);
+    until("hints are heard", async || redis.listeners() == 1).await;
+    clock.advance(TIMEOUT + MILLISECOND);
+    a.roll.canary_returned(clock.now()).await.unwrap();
+    until("its own are recorded", async || a.won() == many.len()).await;
+    until("hints are not heard", async || redis.listeners() == 0).await;
+    let before = a.looked();
+    until("it has looked again", async || a.looked() > before + 5).await;
+    assert_eq!(redis.listeners(), 0, "the other is not done");
+    let read = a.engine.walk(whose(&a), 0);
+    tokio::time::timeout(50 * MILLISECOND, read).await.expect_err("the mirror is not read for meanwhile");
+    b.roll.look(&one, clock.now()).await.unwrap();
+    until("hints are heard again", async || redis.listeners() == 1).await;
+    assert_eq!((a.won(), b.won()), (many.len(), one.len()));
 }
 
 #[tokio::test]

@@ -439,7 +439,8 @@ pub trait Engine: UnitStore + HearingStore + AlertStore + Queries + DataStore + 
     /// late or wrong. An error ends it; what it would have told meanwhile is lost.
     async fn listen(&self, hints: tokio::sync::mpsc::Sender<Hint>) -> Result<()>;
 
-    /// Very many units are due, until that is over: their records go first. Hints that more keys expire are
-    /// of no use meanwhile, and to send them is work for the engine; those that come do no harm.
+    /// Very many units are due, until that is over: their records go first, before what is told and what is
+    /// read for the mirror. Hints that more keys expire are of no use meanwhile, and to send them is work for
+    /// the engine; those that come do no harm.
     fn storm(&self, is_on: bool);
 }

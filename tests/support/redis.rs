@@ -50,6 +50,14 @@ impl Redis {
         self.server = Server::redis(self.dir.path(), self.server.port(), &DURABLE).unwrap();
     }
 
+    /// How many connections hear of keys that expire.
+    pub fn listeners(&self) -> usize {
+        let ask = &mut redis::cmd("PUBSUB");
+        let found: (String, usize) =
+            ask.arg("NUMSUB").arg("__keyevent@0__:expired").query(&mut self.client()).unwrap();
+        found.1
+    }
+
     /// Sends it a signal: `-STOP`, `-CONT`.
     pub fn signal(&self, name: &str) {
         signal(&self.server, name);

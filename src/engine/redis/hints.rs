@@ -44,18 +44,18 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
         tracing::warn!("instances that come and go are noticed late: {}", problem(error));
     }
     let expired = format!("__keyevent@{database}__:expired");
-    let (mut wanted, mut heard) = (engine.hints_wanted.subscribe(), false);
+    let (mut storms, mut heard) = (engine.topology.storms(), false);
     loop {
-        let wants = *wanted.borrow_and_update();
-        if wants && !heard {
+        let wanted = !*storms.borrow_and_update();
+        if wanted && !heard {
             connection.subscribe(&expired).await.map_err(problem)?;
-        } else if heard && !wants {
+        } else if heard && !wanted {
             connection.unsubscribe(&expired).await.map_err(problem)?;
         }
-        heard = wants;
+        heard = wanted;
         tokio::select! {
             () = hints.closed() => return Ok(()),
-            changed = wanted.changed() => changed.unwrap_or_default(),
+            changed = storms.changed() => changed.unwrap_or_default(),
         }
     }
 }

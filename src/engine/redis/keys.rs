@@ -52,6 +52,9 @@ use crate::presence::Unit;
 /// The most pages that a partition's facts lie on.
 const MOST_PAGES: u32 = 1024;
 
+/// Where the facts of a unit are kept: the partition, and the page there.
+pub type Home = (u16, u32);
+
 /// The names of all keys of one fleet.
 #[derive(Clone, Debug)]
 pub struct Keys {
@@ -149,13 +152,20 @@ impl Keys {
     /// The number of the page that holds the facts of a unit: the high part of the checksum, whose low
     /// part made the partition.
     pub fn page(&self, unit: &Unit) -> u32 {
-        let crc = crate::engine::crc16(crate::engine::name_bytes(unit));
-        u32::from(crc / self.partitions) % self.pages()
+        self.home(unit).1
     }
 
-    /// The partition and the page of a unit.
-    pub fn home(&self, unit: &Unit) -> (u16, u32) {
-        (self.partition(unit), self.page(unit))
+    pub fn home(&self, unit: &Unit) -> Home {
+        let crc = crate::engine::crc16(crate::engine::name_bytes(unit));
+        (crc % self.partitions, u32::from(crc / self.partitions) % self.pages())
+    }
+
+    /// Units by their homes, in order, each as the place that it has among them.
+    pub fn by_home<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) -> Vec<(Home, usize)> {
+        let homes = units.into_iter().map(|unit| self.home(unit));
+        let mut placed: Vec<(Home, usize)> = homes.zip(0..).collect();
+        placed.sort_unstable();
+        placed
     }
 
     pub fn facts_page(&self, partition: u16, page: u32) -> String {
@@ -213,6 +223,7 @@ mod tests {
         for n in 0..160_000 {
             let unit: Unit = format!("detector:unit-{n:06}").parse().unwrap();
             let (partition, page) = keys.home(&unit);
+            assert_eq!(partition, keys.partition(&unit));
             *pages.entry(keys.facts_page(partition, page)).or_default() += 1;
         }
         // Ten to a page on average. Redis packs up to 128 fields of a hash.

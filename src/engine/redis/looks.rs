@@ -17,12 +17,14 @@
 //! # Why a page is not cut
 //! Two looks at parts of one page would have one of them begin anew.
 
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 use redis::{Pipeline, Value, pipe};
 
 use super::RedisEngine;
 use super::alone::Alone;
-use super::keys::Keys;
+use super::keys::{Home, Keys};
 use super::turns::Turn;
 use super::units::{answered, is_marked};
 use crate::engine::{EngineError, Hold, LARGEST_STEP, Looked, Result, encoding};
@@ -45,20 +47,17 @@ struct Watch<'a> {
 /// Cuts units into looks: by partition, whole pages together, and the look at whoever comes first before
 /// the others, so that everybody sees it go.
 pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
-    let home = |place: &usize| engine.keys.home(&units[*place]);
-    let mut places: Vec<usize> = (0..units.len()).collect();
-    places.sort_by_cached_key(home);
-    let mut looks: Vec<Vec<usize>> = Vec::new();
-    for page in places.chunk_by(|a, b| home(a) == home(b)) {
+    let mut looks: Vec<Vec<(Home, usize)>> = Vec::new();
+    for page in engine.keys.by_home(units).chunk_by(|a, b| a.0 == b.0) {
         for part in page.chunks(LARGEST_STEP) {
             match looks.last_mut() {
-                Some(last) if last.len() < STEP && home(&last[0]).0 == home(&part[0]).0 => last.extend(part),
+                Some(last) if last.len() < STEP && last[0].0.0 == part[0].0.0 => last.extend(part),
                 _ => looks.push(part.to_vec()),
             }
         }
     }
-    looks.sort_by_cached_key(|look| look.iter().min().copied());
-    looks.into_iter().map(|look| look.into_iter().map(|place| units[place].clone()).collect()).collect()
+    looks.sort_by_cached_key(|look| look.iter().map(|(_, place)| *place).min());
+    looks.into_iter().map(|look| look.into_iter().map(|(_, place)| units[place].clone()).collect()).collect()
 }
 
 /// Reads units of one look and watches them.
@@ -72,14 +71,13 @@ pub(super) async fn look<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result<
     // Whoever had the connection before may have watched and not written.
     pipe.cmd("UNWATCH").ignore();
     pipe.cmd("WATCH");
-    let mut homes: Vec<(u16, u32)> = units.iter().map(|unit| engine.keys.home(unit)).collect();
-    homes.sort_unstable();
-    homes.dedup();
-    for (partition, page) in homes {
+    let placed = engine.keys.by_home(units);
+    for on_page in placed.chunk_by(|a, b| a.0 == b.0) {
+        let (partition, page) = on_page[0].0;
         pipe.arg(engine.keys.facts_page(partition, page));
     }
     pipe.ignore();
-    let places = engine.ask_for(units, &mut pipe);
+    engine.ask_for(units, &placed, &mut pipe);
     pipe.exists(engine.keys.in_partition(partition, "archive"));
     engine.ask_how_far(&mut pipe);
     let (connection, mut answers): (Alone, Vec<Value>) = engine.topology.ask_alone("look", &pipe).await?;
@@ -87,7 +85,7 @@ pub(super) async fn look<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result<
     let damaged = |error| EngineError::Damaged(format!("look: {error}"));
     let (has_archive, heard, clock) = redis::from_redis_value(Value::Array(last)).map_err(damaged)?;
     let values = redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
-    let found = answered(units, places, values)?;
+    let found = answered(units, &placed, values)?;
     let hearing = engine.hearing_by((heard, clock)).await?;
     let watch = Watch { engine, partition, has_archive, connection, turn };
     Ok(Looked { units: found, hearing, hold: Box::new(watch) })
@@ -98,21 +96,22 @@ impl Hold for Watch<'_> {
     async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
         let Watch { engine, partition, has_archive, connection, turn } = *self;
         let mut applied = vec![false; changes.len()];
-        let unit = |place: &usize| &changes[*place].0.unit;
-        let home = |place: &usize| engine.keys.home(unit(place));
-        let is_taken = |place: &usize| home(place).0 == partition && opens_a_record(&changes[*place]);
-        let (mut taken, mut others): (Vec<usize>, Vec<usize>) = (0..changes.len()).partition(is_taken);
-        taken.sort_by_cached_key(|place| (home(place), unit(place)));
-        taken.dedup_by_key(|place| unit(place));
-        if !taken.is_empty() {
-            let records: Vec<Opening> =
-                taken.iter().filter_map(|place| Opening::of(home(place).1, &changes[*place])).collect();
+        let (mut records, mut others) = (Vec::new(), Vec::new());
+        let mut met = HashSet::new();
+        for (home, place) in engine.keys.by_home(changes.iter().map(|(seen, _)| &seen.unit)) {
+            match Opening::of(home.1, place, &changes[place]) {
+                Some(_) if !met.insert(&changes[place].0.unit) => {}
+                Some(record) if home.0 == partition => records.push(record),
+                _ => others.push(place),
+            }
+        }
+        if !records.is_empty() {
             let write = openings(&engine.keys, partition, &records, has_archive);
             let (_, done): (Alone, Option<Vec<Value>>) =
                 engine.topology.send_alone("apply", connection, &write).await?;
             match done {
-                Some(_) => taken.iter().for_each(|place| applied[*place] = true),
-                None => others.append(&mut taken),
+                Some(_) => records.iter().for_each(|record| applied[record.place] = true),
+                None => others.extend(records.iter().map(|record| record.place)),
             }
         }
         drop(turn);
@@ -124,6 +123,8 @@ impl Hold for Watch<'_> {
 /// A record that is opened, as it is written.
 struct Opening {
     page: u32,
+    /// Its place among the changes.
+    place: usize,
     unit: String,
     facts: String,
     detected_at: i64,
@@ -131,23 +132,21 @@ struct Opening {
 }
 
 impl Opening {
-    /// `None` if the change is no such thing.
-    fn of(page: u32, (seen, change): &(Snapshot, Change)) -> Option<Opening> {
-        let record = change.record.as_ref()?;
+    /// `None` if the change does not take a unit without a key out of the index and open its record.
+    fn of(page: u32, place: usize, (seen, change): &(Snapshot, Change)) -> Option<Opening> {
+        let record = change.record.as_ref().filter(|record| record.back_at.is_none())?;
+        if change.index != IndexChange::Take || is_marked(seen, change) {
+            return None;
+        }
         Some(Opening {
             page,
+            place,
             unit: seen.unit.to_string(),
             facts: encoding::encode(change.facts.as_ref()?),
             detected_at: record.detected_at.as_millis(),
             id: record.id.to_string(),
         })
     }
-}
-
-/// Whether the change takes a unit without a key out of the index and opens its record.
-fn opens_a_record((seen, change): &(Snapshot, Change)) -> bool {
-    let is_opened = change.record.as_ref().is_some_and(|record| record.back_at.is_none());
-    is_opened && change.facts.is_some() && change.index == IndexChange::Take && !is_marked(seen, change)
 }
 
 /// Writes records of one partition, by page.

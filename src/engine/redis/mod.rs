@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use redis::pipe;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use super::examination::Condition;
 use super::{Engine, EngineError, Result, Warning};
@@ -71,8 +71,6 @@ pub struct RedisEngine {
     telemetry: Arc<Telemetry>,
     /// Rung when it is told that an instance came or went.
     roster_changed: Arc<Notify>,
-    /// Whether anybody wants to hear of keys that expire.
-    hints_wanted: watch::Sender<bool>,
 }
 
 impl RedisEngine {
@@ -95,7 +93,6 @@ impl RedisEngine {
             fleet,
             telemetry,
             roster_changed: Arc::default(),
-            hints_wanted: watch::Sender::new(true),
         })
     }
 
@@ -178,6 +175,5 @@ impl Engine for RedisEngine {
 
     fn storm(&self, is_on: bool) {
         self.topology.storm(is_on);
-        self.hints_wanted.send_if_modified(|before| std::mem::replace(before, !is_on) == is_on);
     }
 }

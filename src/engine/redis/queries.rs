@@ -67,7 +67,7 @@ impl Queries for RedisEngine {
     async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>> {
         let mut facts = pipe();
         facts.hgetall(self.keys.facts_page(partition, page));
-        let (facts,): (Vec<(String, String)>,) = self.topology.send("page", &facts).await?;
+        let (facts,): (Vec<(String, String)>,) = self.topology.browse("page", &facts).await?;
         if facts.is_empty() {
             return Ok(Vec::new());
         }
@@ -140,7 +140,7 @@ impl RedisEngine {
         }
         let mut pipe = pipe();
         pipe.add_command(alive);
-        let (values,): (T,) = self.topology.send("alive", &pipe).await?;
+        let (values,): (T,) = self.topology.browse("alive", &pipe).await?;
         Ok(values)
     }
 

@@ -15,6 +15,7 @@ use redis::{
     Client, ErrorKind, FromRedisValue, IntoConnectionInfo, Pipeline, ProtocolVersion, RedisError,
     RedisResult, ScriptInvocation, ServerErrorKind, Value,
 };
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Config;
@@ -142,6 +143,17 @@ impl Topology {
     /// Very many units are due, until that is over: see [`Turns::storm`].
     pub fn storm(&self, is_on: bool) {
         self.turns.storm(is_on);
+    }
+
+    /// Tells of storms that come and go.
+    pub fn storms(&self) -> watch::Receiver<bool> {
+        self.turns.storms()
+    }
+
+    /// Sends commands that read for the mirror, once no storm is on: see [`Turns::calm`].
+    pub async fn browse<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
+        self.turns.calm().await;
+        self.send(name, pipe).await
     }
 
     /// Runs a script that changes many units, when its turn has come.

@@ -6,13 +6,14 @@
 //!
 //! What writes records goes first: that a unit is silent is on record within two seconds, also if a
 //! hundred thousand are, and telling follows. It is held up, but not for good: under a load of
-//! changes that does not end it goes on slowly.
+//! changes that does not end it goes on slowly. So does what is read for the mirror while very many units
+//! are due: it would find them, too, and look at them beside those whose work that is.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 
 /// How many batches of units are read at a time.
 const READING: usize = 2;
@@ -24,7 +25,7 @@ const LOOKING: usize = 3;
 const TELLING: usize = 2;
 /// So many fewer where there are other instances: the server has theirs to go on with.
 const FEWER: usize = 1;
-/// How long a script that tells is held up at the most.
+/// How long a script that tells is held up at the most, and a question for the mirror.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The turns of one instance at its server.
@@ -36,7 +37,7 @@ pub struct Turns {
     /// Looks and changes that wait or are under way, and a storm.
     changes: AtomicUsize,
     all_changed: Notify,
-    is_storm: AtomicBool,
+    is_storm: watch::Sender<bool>,
 }
 
 /// Lets few through at a time, in the order in which they came.
@@ -65,7 +66,7 @@ impl Turns {
             telling: Gate::new(TELLING),
             changes: AtomicUsize::new(0),
             all_changed: Notify::new(),
-            is_storm: AtomicBool::new(false),
+            is_storm: watch::Sender::new(false),
         }
     }
 
@@ -80,12 +81,22 @@ impl Turns {
     /// Very many units are due, until that is over: telling is held up also where no look is under way for a
     /// moment, as between two questions for those that are due.
     pub fn storm(&self, is_on: bool) {
-        let was_on = self.is_storm.swap(is_on, Ordering::Relaxed);
+        let was_on = self.is_storm.send_replace(is_on);
         if is_on && !was_on {
             self.changes.fetch_add(1, Ordering::Relaxed);
         } else if was_on && !is_on {
             drop(Changing(self));
         }
+    }
+
+    /// Tells of storms that come and go.
+    pub fn storms(&self) -> watch::Receiver<bool> {
+        self.is_storm.subscribe()
+    }
+
+    /// Waits for a storm to end, if there is one.
+    pub async fn calm(&self) {
+        let _ = tokio::time::timeout(PATIENCE, self.storms().wait_for(|is_on| !is_on)).await;
     }
 
     /// Waits for a turn to look at units and to change them by that.
@@ -174,6 +185,18 @@ mod tests {
         turns.storm(false);
         turns.storm(false);
         assert!(turns.tell().now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn what_is_read_for_the_mirror_waits_for_a_storm_to_end_but_not_for_good() {
+        let turns = Turns::new();
+        let _change = turns.change().await;
+        assert!(turns.calm().now_or_never().is_some());
+        turns.storm(true);
+        assert!(turns.calm().now_or_never().is_none());
+        turns.calm().await;
+        turns.storm(false);
+        assert!(turns.calm().now_or_never().is_some());
     }
 
     #[tokio::test]

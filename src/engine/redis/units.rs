@@ -22,6 +22,7 @@ use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use redis::{Cmd, Pipeline, Value, pipe};
 
+use super::keys::Home;
 use super::topology::few_at_once;
 use super::{RedisEngine, looks};
 use crate::clock::Timestamp;
@@ -153,41 +154,47 @@ impl RedisEngine {
 
     async fn read_step(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
         let mut pipe = pipe();
-        let places = self.ask_for(units, &mut pipe);
-        answered(units, places, self.topology.read("read", &pipe).await?)
+        let placed = self.keys.by_home(units);
+        self.ask_for(units, &placed, &mut pipe);
+        answered(units, &placed, self.topology.read("read", &pipe).await?)
     }
 
-    /// Asks for keys and facts of units, and answers whose come one after the other: keys before facts, and
-    /// what is in the same place in one command.
-    pub(super) fn ask_for(&self, units: &[Unit], pipe: &mut Pipeline) -> Vec<usize> {
-        let mut places: Vec<usize> = (0..units.len()).collect();
-        let home = |place: &usize| self.keys.home(&units[*place]);
-        places.sort_by_cached_key(home);
-        for places in places.chunk_by(|a, b| home(a).0 == home(b).0) {
-            pipe.mget(places.iter().map(|&place| self.keys.alive(&units[place])).collect::<Vec<_>>());
+    /// Asks for keys and facts of units, which come in the order of [`Keys::by_home`](super::keys::Keys::by_home):
+    /// keys before facts, and what is in the same place in one command.
+    pub(super) fn ask_for(&self, units: &[Unit], placed: &[(Home, usize)], pipe: &mut Pipeline) {
+        let mut key = String::new();
+        for placed in placed.chunk_by(|a, b| a.0.0 == b.0.0) {
+            self.keys.begin_alive(placed[0].0.0, &mut key);
+            let name = key.len();
+            let get = pipe.cmd("MGET");
+            for &(_, place) in placed {
+                key.truncate(name);
+                units[place].write_into(&mut key);
+                get.arg(&key);
+            }
         }
-        for places in places.chunk_by(|a, b| home(a) == home(b)) {
-            let (partition, page) = home(&places[0]);
+        for placed in placed.chunk_by(|a, b| a.0 == b.0) {
+            let (partition, page) = placed[0].0;
             let get = pipe.cmd("HMGET").arg(self.keys.facts_page(partition, page));
-            for &place in places {
+            for &(_, place) in placed {
                 get.arg(units[place].to_string());
             }
         }
-        places
     }
 
     /// Applies those of the changes that have these places, each by itself.
     pub(super) async fn apply_each(
         &self,
         changes: &[(Snapshot, Change)],
-        mut places: Vec<usize>,
+        places: Vec<usize>,
         applied: &mut [bool],
     ) -> Result<()> {
-        let unit = |place: &usize| &changes[*place].0.unit;
-        places.sort_by_cached_key(|place| (self.keys.home(unit(place)), unit(place).clone()));
-        let partition = |place: &usize| self.keys.partition(unit(place));
-        let steps = places.chunk_by(|a, b| partition(a) == partition(b)).flat_map(|places| {
-            places.chunks(APPLY_STEP).map(|step| self.apply_step(partition(&step[0]), step, changes))
+        let unit = |place: usize| &changes[place].0.unit;
+        let homes = places.into_iter().map(|place| (self.keys.home(unit(place)), place));
+        let mut placed: Vec<(Home, usize)> = homes.collect();
+        placed.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| unit(a.1).cmp(unit(b.1))));
+        let steps = placed.chunk_by(|a, b| a.0.0 == b.0.0).flat_map(|placed| {
+            placed.chunks(APPLY_STEP).map(|step| self.apply_step(step[0].0.0, step, changes))
         });
         for (place, answer) in few_at_once(steps.collect()).await?.into_iter().flatten() {
             applied[place] = answer;
@@ -195,11 +202,11 @@ impl RedisEngine {
         Ok(())
     }
 
-    /// `places` by page, and those of one unit one after the other.
+    /// Those of one page come one after the other, and of one unit, too.
     async fn apply_step(
         &self,
         partition: u16,
-        places: &[usize],
+        placed: &[(Home, usize)],
         changes: &[(Snapshot, Change)],
     ) -> Result<Vec<(usize, bool)>> {
         let mut script = self.scripts.apply.prepare_invoke();
@@ -207,15 +214,14 @@ impl RedisEngine {
             script.key(self.keys.in_partition(partition, name));
         }
         script.key(self.keys.outbox(partition));
-        let page = |place: usize| self.keys.page(&changes[place].0.unit);
         let pages: Vec<(u32, usize)> =
-            places.chunk_by(|a, b| page(*a) == page(*b)).map(|on| (page(on[0]), on.len())).collect();
+            placed.chunk_by(|a, b| a.0 == b.0).map(|on| (on[0].0.1, on.len())).collect();
         script.arg(pages.len());
         for (page, count) in pages {
             script.key(self.keys.facts_page(partition, page)).arg(count);
         }
-        let mut rows = Vec::with_capacity(places.len());
-        for &place in places {
+        let mut rows = Vec::with_capacity(placed.len());
+        for &(_, place) in placed {
             let (seen, change) = &changes[place];
             if is_marked(seen, change) {
                 script.key(self.keys.alive(&seen.unit));
@@ -231,7 +237,11 @@ impl RedisEngine {
             }
         }
         let answers: Vec<u8> = self.topology.change("apply", &script).await?;
-        Ok(places.iter().copied().zip(answers.into_iter().map(|answer| answer == 1)).collect())
+        Ok(placed
+            .iter()
+            .map(|(_, place)| *place)
+            .zip(answers.into_iter().map(|answer| answer == 1))
+            .collect())
     }
 }
 
@@ -245,13 +255,13 @@ fn set_alive(pipe: &mut Pipeline, key: &str, at: i64, beat: &Refresh<'_>) {
 /// The units that [`RedisEngine::ask_for`] asked for.
 pub(super) fn answered(
     units: &[Unit],
-    places: Vec<usize>,
+    placed: &[(Home, usize)],
     values: Vec<Vec<Option<String>>>,
 ) -> Result<Vec<Snapshot>> {
     let mut values: Vec<Option<String>> = values.into_iter().flatten().collect();
-    let facts = values.split_off(places.len().min(values.len()));
+    let facts = values.split_off(placed.len().min(values.len()));
     let mut found: Vec<Option<Snapshot>> = vec![None; units.len()];
-    for ((place, alive), facts) in places.into_iter().zip(values).zip(facts) {
+    for ((&(_, place), alive), facts) in placed.iter().zip(values).zip(facts) {
         found[place] = Some(snapshot(units[place].clone(), alive, facts)?);
     }
     let missing = || EngineError::Damaged("redis answered less than it was asked for".to_owned());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
@@ -15,6 +16,9 @@ use super::until;
 
 /// As the one that is shipped. Without a bound of what is sent ahead, Mosquitto at times delivers a third.
 const BROKER: &str = "max_inflight_messages 1000\nmax_queued_messages 1000000\nmax_queued_bytes 536870912";
+
+/// The service as it is shipped.
+const SERVICE: &str = include_str!("../../config/systemd/rollcall.service");
 
 /// How long a process may take until it is ready.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -82,8 +86,9 @@ impl World {
             self.started
         );
         std::fs::write(&file, text)?;
-        let args = ["serve".to_owned(), "--config".to_owned(), file.to_string_lossy().into_owned()];
-        let server = Server::start(env!("CARGO_BIN_EXE_rollcall"), &args, &dir, http, "listening for http")?;
+        let file = file.to_string_lossy().into_owned();
+        let args = ["-n", niceness()?, env!("CARGO_BIN_EXE_rollcall"), "serve", "--config", &file];
+        let server = Server::start("nice", &args.map(str::to_owned), &dir, http, "listening for http")?;
         let mut rollcall = Rollcall { server, ready_after: Duration::ZERO };
         let ready = until("rollcall is ready", PATIENCE, async || {
             let answer = reqwest::get(rollcall.page("/readyz")).await;
@@ -107,6 +112,11 @@ impl World {
         .await?;
         Ok(())
     }
+}
+
+/// By how much Rollcall goes after others where it is a service.
+fn niceness() -> anyhow::Result<&'static str> {
+    SERVICE.lines().find_map(|line| line.strip_prefix("Nice=")).context("a service with a niceness")
 }
 
 /// A process of Rollcall; ended with the value.

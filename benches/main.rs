@@ -2,7 +2,8 @@
 //!
 //! `make bench` runs everything on private servers, each figure beside the one that it is compared
 //! with in the same run, and writes `benches/results.json` and the table in the README. On a machine
-//! that does other things absolute figures are noise; ratios are what to go by.
+//! that does other things absolute figures are noise; ratios are what to go by, and what others took of
+//! the machine stands beside them.
 //!
 //! One file for each benchmark; `lab/` holds what they share: servers, a fleet, load, a sink, and
 //! the figures. The same program is also the publisher and the subscriber of a measurement, as
@@ -82,10 +83,10 @@ async fn main() -> anyhow::Result<ExitCode> {
 }
 
 async fn measure(options: &Options) -> anyhow::Result<()> {
-    let mut report = Report::new(Machine::look()?, options.units);
+    let mut report = Report::new(Machine::look()?, options.units)?;
     let chosen = |name: &&str| options.only.is_empty() || options.only.iter().any(|only| only == name);
     for name in BENCHMARKS.into_iter().filter(chosen) {
-        report.begin(name);
+        report.begin(name)?;
         match name {
             "engine" => engine::run(&mut report, options.units).await?,
             "embedded" => embedded::run(&mut report, options.units).await?,
@@ -97,6 +98,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
             "pages" => pages::run(&mut report, options.units).await?,
             _ => growth::run(&mut report, options.units).await?,
         }
+        report.end()?;
     }
     println!("{}", report.table());
     let whole = options.only.is_empty() && options.units == FULL;

@@ -1,5 +1,8 @@
 //! A tenth of a large fleet comes due at one instant: how long until everything is written, until
 //! everybody is told one by one, and what other clients of Redis notice of it.
+//!
+//! A storm is over in seconds. So when others took the machine just then there is another one, and of
+//! several the one counts that was disturbed least; every one of them has to be exact.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +11,9 @@ use std::time::{Duration, Instant};
 use rollcall::clock::{Clock, Timestamp};
 
 use crate::lab::by_hand;
-use crate::lab::figures::{Goal, Report};
+use crate::lab::figures::{Goal, Report, TAKEN};
 use crate::lab::fleet::{Fleet, KIND, TIMEOUT};
+use crate::lab::others::Others;
 use crate::lab::poster::{self, CONCURRENCY};
 use crate::lab::sink::Sink;
 use crate::lab::world::Rollcall;
@@ -18,6 +22,30 @@ use crate::lab::{World, quantile, records, say, thousands, until};
 /// Between the last preparation and the instant.
 const BREATH: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(120);
+/// The most storms of a kind.
+const STORMS: usize = 6;
+/// Whoever takes no more of the machine, in percent, disturbs nobody.
+const QUIET: f64 = 1.0;
+
+/// How long a storm took to be written.
+struct Written {
+    /// In seconds.
+    after: f64,
+    /// How long other clients of Redis waited, in ms, 99 % of them less.
+    others_wait: f64,
+    records: u64,
+    /// What others took of the machine meanwhile, in percent.
+    taken: f64,
+}
+
+/// How a storm went.
+struct Storm {
+    written: Written,
+    /// How long it took until everybody was told, in seconds.
+    told: f64,
+    notifications: u64,
+    requests: u64,
+}
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let clock = Clock::system();
@@ -29,41 +57,100 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let by_hand = by_hand(report, units, &clock).await?;
     let mut world = World::new()?;
     let now = clock.now();
-    Fleet(2 * due..units).fill(&world.engine().await?, now, |_| now).await?;
+    Fleet(due..units).fill(&world.engine().await?, now, |_| now).await?;
     let mut running = Vec::new();
-    for (round, instances) in [1, 3].into_iter().enumerate() {
+    let mut fleets = fleets(units);
+    for instances in [1, 3] {
         while running.len() < instances {
             running.push(serve(&mut world, &sink).await?);
         }
-        let first = round as u32 * due;
         let with = if instances == 1 { "one instance".to_owned() } else { format!("{instances} instances") };
         let title = format!("{} due at one instant, {with}", thousands(due));
         say(&title);
-        let recorded = storm(report, &title, &world, &sink, first..first + due, &clock).await?;
+        let mut storms = Vec::new();
+        while is_to_be_repeated(storms.iter().map(|storm: &Storm| storm.written.taken)) {
+            let fleet = fleets.next().expect("there is no end of them");
+            storms.push(storm(&world, &sink, fleet, &clock).await?);
+        }
+        let recorded = tell(report, &title, storms, due);
         report.add(format!("{title}: records ÷ by hand"), recorded / by_hand, "", Goal::None);
     }
     Ok(())
 }
 
+/// Fleets that are due, one after the other: a tenth of all units, the first of which are missing in the
+/// fleet that is not.
+fn fleets(units: u32) -> impl Iterator<Item = Fleet> {
+    let due = units / 10;
+    std::iter::once(0)
+        .chain((0..).map(move |later| units + later * due))
+        .map(move |first| Fleet(first..first + due))
+}
+
+/// Whether there is to be another storm after these, of which others took so much.
+fn is_to_be_repeated(taken: impl ExactSizeIterator<Item = f64>) -> bool {
+    taken.len() < STORMS && taken.into_iter().all(|taken| taken > QUIET)
+}
+
+/// Adds the storm that was disturbed least, or one that was not exact. Answers how long writing took.
+fn tell(report: &mut Report, title: &str, storms: Vec<Storm>, due: u32) -> f64 {
+    let count = storms.len();
+    let is_exact = |storm: &Storm| [storm.written.records, storm.notifications] == [u64::from(due); 2];
+    let order = |a: &Storm, b: &Storm| {
+        is_exact(a).cmp(&is_exact(b)).then(a.written.taken.total_cmp(&b.written.taken))
+    };
+    let Storm { written, told, notifications, requests } =
+        storms.into_iter().min_by(order).expect("there was one");
+    let mut add = |what: &str, value, unit, goal| report.add(format!("{title}: {what}"), value, unit, goal);
+    add("records and outbox durable", written.after, "s", Goal::AtMost(1.0));
+    add("told, one request each", told, "s", Goal::AtMost(4.0));
+    add("SET of other clients meanwhile, p99", written.others_wait, "ms", Goal::AtMost(5.0));
+    add("records", written.records as f64, "", Goal::Exactly(due.into()));
+    add("notifications", notifications as f64, "", Goal::Exactly(due.into()));
+    add("requests beyond one each", requests.saturating_sub(due.into()) as f64, "", Goal::None);
+    add(TAKEN, written.taken, "%", Goal::None);
+    add("storms of which this was the least disturbed", count as f64, "", Goal::None);
+    written.after
+}
+
 /// The same storm without Rollcall, see [`by_hand`]. Answers how long it took, in seconds.
 async fn by_hand(report: &mut Report, units: u32, clock: &Clock) -> anyhow::Result<f64> {
-    let (world, due) = (World::new()?, Fleet(0..units / 10));
+    let (world, due) = (World::new()?, units / 10);
     let now = clock.now();
-    Fleet(due.0.end..units).fill(&world.engine().await?, now, |_| now).await?;
-    let title = format!("{} due at one instant, by hand: bare commands, no decision", thousands(due.0.end));
+    Fleet(due..units).fill(&world.engine().await?, now, |_| now).await?;
+    let title = format!("{} due at one instant, by hand: bare commands, no decision", thousands(due));
     say(&title);
-    let instant = instant(&due, clock);
-    due.fill(&world.engine().await?, clock.now(), |_| instant - TIMEOUT).await?;
-    let (storm, client) = (by_hand::Storm::prepare(&due, instant), world.client().await?);
+    let mut fleets = fleets(units);
+    let mut storms = Vec::new();
+    while is_to_be_repeated(storms.iter().map(|storm: &Written| storm.taken)) {
+        let fleet = fleets.next().expect("there is no end of them");
+        storms.push(storm_by_hand(&world, fleet, clock).await?);
+    }
+    let count = storms.len();
+    let storm = storms.into_iter().min_by(|a, b| a.taken.total_cmp(&b.taken)).expect("there was one");
+    let mut add = |what: &str, value, unit, goal| report.add(format!("{title}: {what}"), value, unit, goal);
+    add("written", storm.after, "s", Goal::None);
+    add("records", storm.records as f64, "", Goal::Exactly(due.into()));
+    add("SET of other clients meanwhile, p99", storm.others_wait, "ms", Goal::None);
+    add(TAKEN, storm.taken, "%", Goal::None);
+    add("storms of which this was the least disturbed", count as f64, "", Goal::None);
+    Ok(storm.after)
+}
+
+async fn storm_by_hand(world: &World, fleet: Fleet, clock: &Clock) -> anyhow::Result<Written> {
+    let mut client = world.client().await?;
+    let instant = instant(&fleet, clock);
+    fleet.fill(&world.engine().await?, clock.now(), |_| instant - TIMEOUT).await?;
+    let storm = by_hand::Storm::prepare(&fleet, instant);
+    let before = records::count(&mut client).await?;
     wait_for(instant, clock).await?;
-    let probe = Probe::start(world.redis()?);
+    let (others, probe) = (Others::watch()?, Probe::start(world.redis()?));
     storm.run(&client).await?;
-    let took = clock.now().since(instant).as_secs_f64();
-    report.add(format!("{title}: written"), took, "s", Goal::None);
-    let written = records::count(&mut world.client().await?).await?;
-    report.add(format!("{title}: records"), written as f64, "", Goal::Exactly(f64::from(due.0.end)));
-    meanwhile(report, &title, probe, Goal::None).await?;
-    Ok(took)
+    let after = clock.now().since(instant).as_secs_f64();
+    let taken = others.percent()?;
+    let others_wait = quantile(&mut probe.finish().await?, 0.99);
+    let records = records::count(&mut client).await? - before;
+    Ok(Written { after, others_wait, records, taken })
 }
 
 /// When a fleet is due: as long from now as registering takes, and then some.
@@ -74,13 +161,6 @@ fn instant(due: &Fleet, clock: &Clock) -> Timestamp {
 async fn wait_for(instant: Timestamp, clock: &Clock) -> anyhow::Result<()> {
     anyhow::ensure!(clock.now() < instant, "registering took longer than expected; nothing is measured");
     tokio::time::sleep(instant.since(clock.now())).await;
-    Ok(())
-}
-
-/// Adds what another client has noticed.
-async fn meanwhile(report: &mut Report, title: &str, probe: Probe, goal: Goal) -> anyhow::Result<()> {
-    let p99 = quantile(&mut probe.finish().await?, 0.99);
-    report.add(format!("{title}: SET of other clients meanwhile, p99"), p99, "ms", goal);
     Ok(())
 }
 
@@ -97,39 +177,27 @@ async fn serve(world: &mut World, sink: &Sink) -> anyhow::Result<Rollcall> {
     world.serve(&telling(sink)).await
 }
 
-/// Answers how long it took until everything was written, in seconds.
-async fn storm(
-    report: &mut Report,
-    title: &str,
-    world: &World,
-    sink: &Sink,
-    units: std::ops::Range<u32>,
-    clock: &Clock,
-) -> anyhow::Result<f64> {
+async fn storm(world: &World, sink: &Sink, fleet: Fleet, clock: &Clock) -> anyhow::Result<Storm> {
     let mut client = world.client().await?;
-    let due = u64::from(units.end - units.start);
-    let fleet = Fleet(units);
+    let due = fleet.0.len() as u64;
     let instant = instant(&fleet, clock);
     fleet.fill(&world.engine().await?, clock.now(), |_| instant - TIMEOUT).await?;
     sink.forget();
     let before = records::count(&mut client).await?;
     wait_for(instant, clock).await?;
-    let probe = Probe::start(world.redis()?);
-    let (_, took) = records::wait_for(&mut client, clock, instant, before, due, PATIENCE).await?;
-    report.add(format!("{title}: records and outbox durable"), took.as_secs_f64(), "s", Goal::AtMost(1.0));
+    let (others, probe) = (Others::watch()?, Probe::start(world.redis()?));
+    let (_, after) = records::wait_for(&mut client, clock, instant, before, due, PATIENCE).await?;
     // Not to get there is a figure too: it shows as patience that has run out.
     let _ = until("all are told", PATIENCE, async || Ok(sink.told() >= due)).await;
-    let seconds = clock.now().since(instant).as_secs_f64();
-    report.add(format!("{title}: told, one request each"), seconds, "s", Goal::AtMost(4.0));
-    meanwhile(report, title, probe, Goal::AtMost(5.0)).await?;
+    let told = clock.now().since(instant).as_secs_f64();
+    let taken = others.percent()?;
+    let others_wait = quantile(&mut probe.finish().await?, 0.99);
     // One too many, of whatever, may come a little later.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let written = records::count(&mut client).await? - before;
-    report.add(format!("{title}: records"), written as f64, "", Goal::Exactly(due as f64));
-    report.add(format!("{title}: notifications"), sink.told() as f64, "", Goal::Exactly(due as f64));
-    let again = sink.requests().saturating_sub(due) as f64;
-    report.add(format!("{title}: requests beyond one each"), again, "", Goal::None);
-    Ok(took.as_secs_f64())
+    let records = records::count(&mut client).await? - before;
+    let (notifications, requests) = (sink.told(), sink.requests());
+    let written = Written { after: after.as_secs_f64(), others_wait, records, taken };
+    Ok(Storm { written, told, notifications, requests })
 }
 
 /// Another client of the same Redis, on a thread of its own: what it measures is the server, not how

@@ -7,11 +7,15 @@ use anyhow::Context;
 use serde::Serialize;
 
 use super::machine::Machine;
+use super::others::Others;
 use super::thousands;
 
 /// Between these the table stands in the README.
 const BEGIN: &str = "<!-- figures: written by make bench -->";
 const END: &str = "<!-- end of figures -->";
+
+/// A figure that says how far to trust the others.
+pub const TAKEN: &str = "the machine's processor time that others took meanwhile";
 
 /// What a figure should be.
 #[derive(Clone, Copy, Debug)]
@@ -47,18 +51,30 @@ pub struct Report {
     benchmark: &'static str,
     #[serde(skip)]
     began: Instant,
+    #[serde(skip)]
+    others: Others,
 }
 
 impl Report {
     /// A report without figures; `units` is the size of the large fleet.
-    pub fn new(machine: Machine, units: u32) -> Report {
-        Report { machine, units, figures: Vec::new(), benchmark: "", began: Instant::now() }
+    pub fn new(machine: Machine, units: u32) -> anyhow::Result<Report> {
+        let (began, others) = (Instant::now(), Others::watch()?);
+        Ok(Report { machine, units, figures: Vec::new(), benchmark: "", began, others })
     }
 
     /// What is added from now on belongs to this benchmark.
-    pub fn begin(&mut self, benchmark: &'static str) {
+    pub fn begin(&mut self, benchmark: &'static str) -> anyhow::Result<()> {
         self.benchmark = benchmark;
+        self.others = Others::watch()?;
         eprintln!("[{:4.0} s] {benchmark}", self.began.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    /// The benchmark is over: adds what others took of the machine meanwhile.
+    pub fn end(&mut self) -> anyhow::Result<()> {
+        let percent = self.others.percent()?;
+        self.add(TAKEN, percent, "%", Goal::None);
+        Ok(())
     }
 
     /// Adds a figure and shows it.

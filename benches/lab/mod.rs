@@ -8,6 +8,7 @@ pub mod by_hand;
 pub mod figures;
 pub mod fleet;
 pub mod machine;
+pub mod others;
 pub mod plain;
 pub mod poster;
 pub mod process;

@@ -1,0 +1,29 @@
+//! What others take of the machine: a virtual one shares its processors, and figures of a minute in which
+//! others had them say little of what was measured.
+
+use anyhow::Context;
+
+/// The processor time of the machine up to a moment, in ticks.
+#[derive(Clone, Copy)]
+pub struct Others {
+    all: u64,
+    stolen: u64,
+}
+
+impl Others {
+    /// From now on.
+    pub fn watch() -> anyhow::Result<Others> {
+        let stat = std::fs::read_to_string("/proc/stat")?;
+        let ticks: Vec<u64> =
+            stat.lines().next().unwrap_or_default().split_whitespace().flat_map(str::parse).collect();
+        // user, nice, system, idle, iowait, irq, softirq, steal; guests are counted among the first two.
+        let stolen = *ticks.get(7).context("/proc/stat tells no processor time that others took")?;
+        Ok(Others { all: ticks[..8].iter().sum(), stolen })
+    }
+
+    /// How much of the machine they took since, in percent.
+    pub fn percent(&self) -> anyhow::Result<f64> {
+        let now = Others::watch()?;
+        Ok(100.0 * (now.stolen - self.stolen) as f64 / (now.all - self.all).max(1) as f64)
+    }
+}

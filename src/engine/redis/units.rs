@@ -33,6 +33,8 @@ use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
 const BATCH: usize = 200;
 /// How many units are read in one batch: as many as several pages hold, within a millisecond.
 const READ_STEP: usize = 100;
+/// How many names of those that are due are asked for in one batch, within half a millisecond.
+const DUE_STEP: usize = 2000;
 /// How many changes are applied in one script: within half a millisecond or so, for nobody else is served
 /// meanwhile.
 const APPLY_STEP: usize = 64;
@@ -76,10 +78,21 @@ impl UnitStore for RedisEngine {
 
     async fn due(&self, partition: u16, until: Timestamp, skip: usize, limit: usize) -> Result<Vec<Unit>> {
         let deadlines = self.keys.in_partition(partition, "deadlines");
-        let mut pipe = pipe();
-        pipe.zrangebyscore_limit(deadlines, "-inf", until.as_millis(), skip as isize, limit as isize);
-        let (names,): (Vec<String>,) = self.topology.read("due", &pipe).await?;
-        names.iter().map(|name| parse_unit(name)).collect()
+        let mut due = Vec::new();
+        // Who is taken out meanwhile makes room for others, who are due the next time as well.
+        while due.len() < limit {
+            let (skip, step) = (skip + due.len(), DUE_STEP.min(limit - due.len()));
+            let mut pipe = pipe();
+            pipe.zrangebyscore_limit(&deadlines, "-inf", until.as_millis(), skip as isize, step as isize);
+            let (names,): (Vec<String>,) = self.topology.read("due", &pipe).await?;
+            for name in &names {
+                due.push(parse_unit(name)?);
+            }
+            if names.len() < step {
+                break;
+            }
+        }
+        Ok(due)
     }
 
     async fn first_looks(&self) -> Result<Vec<Option<(Timestamp, String)>>> {

@@ -58,8 +58,8 @@ fn every_port_of_the_stack_is_of_this_machine_alone() {
 }
 
 /// What Compose knows of a service, as far as this stack uses it.
-const KNOWN: &str = "build cap_drop command cpu_shares cpus depends_on environment healthcheck image logging mem_limit \
-    network_mode pids_limit ports profiles read_only restart security_opt stop_grace_period tmpfs user volumes";
+const KNOWN: &str = "build cap_drop command cpu_shares cpus depends_on environment healthcheck image logging \
+    mem_limit network_mode pids_limit ports profiles read_only restart security_opt stop_grace_period tmpfs user volumes";
 
 #[test]
 fn compose_knows_every_word_of_the_stack() {

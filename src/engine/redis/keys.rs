@@ -149,12 +149,13 @@ impl Keys {
         key.extend([self.prefix.as_str(), ":{p", &partition.to_string(), "}:alive:"]);
     }
 
-    /// The number of the page that holds the facts of a unit: the high part of the checksum, whose low
-    /// part made the partition.
+    /// The number of the page that holds the facts of a unit.
     pub fn page(&self, unit: &Unit) -> u32 {
         self.home(unit).1
     }
 
+    /// Where the facts of a unit are: the low part of the checksum makes the partition, the high part the
+    /// page.
     pub fn home(&self, unit: &Unit) -> Home {
         let crc = crate::engine::crc16(crate::engine::name_bytes(unit));
         (crc % self.partitions, u32::from(crc / self.partitions) % self.pages())

@@ -94,7 +94,7 @@ impl Turns {
         self.is_storm.subscribe()
     }
 
-    /// Waits for a storm to end, if there is one.
+    /// Waits for a storm to end, if there is one, but not for good.
     pub async fn calm(&self) {
         let _ = tokio::time::timeout(PATIENCE, self.storms().wait_for(|is_on| !is_on)).await;
     }

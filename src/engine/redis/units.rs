@@ -172,8 +172,8 @@ impl RedisEngine {
         answered(units, &placed, self.topology.read("read", &pipe).await?)
     }
 
-    /// Asks for keys and facts of units, which come in the order of [`Keys::by_home`](super::keys::Keys::by_home):
-    /// keys before facts, and what is in the same place in one command.
+    /// Asks for keys and facts of units, in the order in which `by_home` placed them: keys before facts, and what
+    /// is in the same place in one command.
     pub(super) fn ask_for(&self, units: &[Unit], placed: &[(Home, usize)], pipe: &mut Pipeline) {
         let mut key = String::new();
         for placed in placed.chunk_by(|a, b| a.0.0 == b.0.0) {

@@ -19,8 +19,12 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+#[path = "support/client.rs"]
+mod client;
 #[path = "support/redis.rs"]
 mod private;
+
+use client::client;
 
 const SECOND: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -128,8 +132,7 @@ impl Behind {
     }
 
     async fn ask<T: redis::FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
-        let client = redis::Client::open(("127.0.0.1", self.server.port())).unwrap();
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut connection = client(self.server.port()).await?;
         redis::cmd(command[0]).arg(&command[1..]).query_async(&mut connection).await
     }
 

@@ -4,6 +4,8 @@
 //! Time is simulated: no case waits for a deadline.
 
 mod alerts;
+#[path = "../support/client.rs"]
+mod client;
 mod crashes;
 mod data;
 mod embedded;

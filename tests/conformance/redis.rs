@@ -13,6 +13,7 @@ use rollcall::simulate::servers::{Server, free_port};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 
+use crate::client::client;
 use crate::ground::Ground;
 
 /// An ordinary server.
@@ -42,8 +43,7 @@ impl Running {
     }
 
     pub async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
-        let client = Client::open(self.config().url).unwrap();
-        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut connection = client(self.server.port()).await.unwrap();
         command.query_async(&mut connection).await.unwrap()
     }
 

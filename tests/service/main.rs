@@ -1,5 +1,7 @@
 //! The whole service over real servers. Times are short and real: every wait is for a fact.
 
+#[path = "../support/client.rs"]
+mod client;
 mod world;
 
 use redis::cmd;

@@ -13,6 +13,8 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::client::client;
+
 /// The longest that any fact is awaited.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -138,8 +140,7 @@ impl World {
 
     /// Asks Redis something, as another program would.
     pub async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.redis.port())).unwrap();
-        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut connection = client(self.redis.port()).await.unwrap();
         command.query_async(&mut connection).await.unwrap()
     }
 

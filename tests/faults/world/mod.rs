@@ -23,6 +23,8 @@ use tempfile::TempDir;
 
 pub mod broker;
 pub mod calendar;
+#[path = "../../support/client.rs"]
+mod client;
 pub mod crowd;
 pub mod devices;
 pub mod diary;

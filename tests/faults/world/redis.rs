@@ -9,6 +9,7 @@ use rollcall::engine::redis::facts_key;
 use rollcall::presence::{OfflineRecord, Unit};
 use rollcall::simulate::servers::Server;
 
+use super::client::client;
 use super::instance::signal;
 
 /// What is answered is on disk.
@@ -76,8 +77,7 @@ impl Redis {
     /// Asks it something; an error if it does not answer in time.
     pub async fn try_ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, String> {
         let asked = async {
-            let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port()))?;
-            let mut connection = client.get_multiplexed_async_connection().await?;
+            let mut connection = client(self.port()).await?;
             command.query_async(&mut connection).await
         };
         match tokio::time::timeout(Duration::from_secs(10), asked).await {

@@ -1,0 +1,17 @@
+//! Another program's connection to Redis.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, RedisResult};
+
+/// The library waits for half a second, which is less than a busy disk takes to write at times.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Connects to the server at `port` of this machine.
+pub async fn client(port: u16) -> RedisResult<MultiplexedConnection> {
+    let patient = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(PATIENCE))
+        .set_response_timeout(Some(PATIENCE));
+    Client::open(("127.0.0.1", port))?.get_multiplexed_async_connection_with_config(&patient).await
+}

@@ -129,7 +129,7 @@ fn prometheus(dir: &Path, one: u16) -> Server {
     std::fs::create_dir_all(dir).unwrap();
     let targets = format!("http://127.0.0.1:{one}/api/v1/prometheus/targets");
     let text = format!(
-        "global: {{ scrape_interval: 500ms, scrape_timeout: 500ms }}\n\
+        "global: {{ scrape_interval: 2s, scrape_timeout: 2s }}\n\
          scrape_configs:\n\
          - {{ job_name: rollcall, http_sd_configs: [{{ url: '{targets}', refresh_interval: 1s }}] }}\n\
          - {{ job_name: rollcall-units, http_sd_configs: [{{ url: '{targets}?shards=4', refresh_interval: 1s }}] }}\n",

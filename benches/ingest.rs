@@ -11,7 +11,7 @@ use crate::lab::fleet::{Fleet, KIND};
 use crate::lab::process::usage;
 use crate::lab::publisher::Load;
 use crate::lab::subscriber::Subscriber;
-use crate::lab::{World, say, thousands, until};
+use crate::lab::{World, say, thousands};
 
 /// Until queues are as full as they get.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
             }
         }
     }
-    first_contacts(report, units).await
+    Ok(())
 }
 
 async fn compare(
@@ -142,25 +142,4 @@ async fn flow(
 
 fn cpu(pids: &[(&'static str, u32)]) -> anyhow::Result<Vec<Duration>> {
     pids.iter().map(|(_, pid)| Ok(usage(*pid)?.cpu)).collect()
-}
-
-/// Every unit of a fleet is heard for the first time.
-async fn first_contacts(report: &mut Report, units: u32) -> anyhow::Result<()> {
-    say("first contacts");
-    let mut world = World::new()?;
-    let rollcall = world.serve(KIND).await?;
-    let (port, connections) = (world.broker.port(), 4);
-    let load = Load { port, first: 0, units, qos: 1, rate: 0, once: true, connections };
-    let began = Instant::now();
-    let _publisher = load.start()?;
-    until("every unit was admitted", Duration::from_secs(300), async || {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        Ok(rollcall.metric("rollcall_heartbeats_total{result=\"new\"}").await? >= f64::from(units))
-    })
-    .await?;
-    let seconds = began.elapsed().as_secs_f64();
-    let title = format!("first contact of {} units, QoS 1", thousands(units));
-    report.add(format!("{title}: all admitted after"), seconds, "s", Goal::None);
-    report.add(title, f64::from(units) / seconds, "/s", Goal::None);
-    Ok(())
 }

@@ -19,6 +19,7 @@ use lab::machine::Machine;
 
 mod embedded;
 mod engine;
+mod first_contact;
 mod growth;
 mod ingest;
 mod lab;
@@ -33,14 +34,24 @@ mod six_thousand;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Every benchmark, in the order in which they run.
-const BENCHMARKS: [&str; 9] =
-    ["engine", "embedded", "ingest", "lateness", "mass", "six_thousand", "rest", "pages", "growth"];
+const BENCHMARKS: [&str; 10] = [
+    "engine",
+    "embedded",
+    "ingest",
+    "first_contact",
+    "lateness",
+    "mass",
+    "six_thousand",
+    "rest",
+    "pages",
+    "growth",
+];
 
 /// What is to be measured.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Only these benchmarks: engine, embedded, ingest, lateness, mass, six_thousand, rest, pages,
-    /// growth.
+    /// Only these benchmarks: engine, embedded, ingest, first_contact, lateness, mass, six_thousand,
+    /// rest, pages, growth.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
     /// How many units the large fleet has. With less than a million, goals say little.
@@ -91,6 +102,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
             "engine" => engine::run(&mut report, options.units).await?,
             "embedded" => embedded::run(&mut report, options.units).await?,
             "ingest" => ingest::run(&mut report, options.units).await?,
+            "first_contact" => first_contact::run(&mut report, options.units).await?,
             "lateness" => lateness::run(&mut report, options.units).await?,
             "mass" => mass::run(&mut report, options.units).await?,
             "six_thousand" => six_thousand::run(&mut report, options.units).await?,

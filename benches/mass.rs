@@ -155,7 +155,7 @@ async fn storm_by_hand(world: &World, fleet: Fleet, clock: &Clock) -> anyhow::Re
 
 /// When a fleet is due: as long from now as registering takes, and then some.
 fn instant(due: &Fleet, clock: &Clock) -> Timestamp {
-    clock.now() + BREATH + Duration::from_micros(60 * due.0.len() as u64)
+    clock.now() + BREATH + Duration::from_micros(150 * due.0.len() as u64)
 }
 
 async fn wait_for(instant: Timestamp, clock: &Clock) -> anyhow::Result<()> {

@@ -13,6 +13,7 @@ mod world;
 
 use std::time::Duration;
 
+use rumqttc::QoS;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -301,12 +302,36 @@ async fn unacknowledged_messages_that_find_no_room_are_counted_and_that_time_is_
     world.redis.kill();
     let device = world.device();
     while running.heartbeats("overflow") == 0.0 {
-        device.floods(10_000).await;
+        device.floods(10_000, QoS::AtMostOnce).await;
     }
     world.redis.restart();
     eventually("it hears on, after blindness", async || !world.blind().await.is_empty()).await;
     device.says("units/after/heartbeat", "").await;
     eventually("it works again", async || world.is_known("detector:after").await).await;
+    assert_eq!(world.connections("test-main"), 1, "the connection survived");
+    running.stop().await;
+}
+
+/// As Mosquitto does with a backlog: each acknowledgement makes it send as many as it may send at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_sends_more_than_it_may_is_held_back_and_keeps_its_connection() {
+    // More than the queue has room for.
+    const BACKLOG: usize = 80_000;
+    let mut world = World::new("").await;
+    world.config.receive_maximum = 1000;
+    world.config.max_batch = 1000;
+    let running = world.start().await;
+    world.redis.permit(&["-set"]);
+    let device = world.device();
+    device.floods(BACKLOG, QoS::AtLeastOnce).await;
+    // Some acknowledgements, and then none for some seconds.
+    world.redis.permit(&["+set"]);
+    eventually("some were recorded", async || running.heartbeats("") > 500.0).await;
+    world.redis.permit(&["-set"]);
+    let tried = running.asked("refresh");
+    eventually("it was tried again and again", async || running.asked("refresh") > tried + 4.0).await;
+    world.redis.permit(&["+set"]);
+    eventually("the last one was recorded", async || world.is_known("detector:last").await).await;
     assert_eq!(world.connections("test-main"), 1, "the connection survived");
     running.stop().await;
 }

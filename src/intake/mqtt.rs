@@ -12,6 +12,12 @@
 //! queued without waiting ([`super`] says what happens when there is no room), and before a
 //! connection is made the queue has room for all that may come unacknowledged.
 //!
+//! # Why a broker is held back that sends more than it may
+//! Mosquitto, up to 2.0.11 at least, sends as many messages as it may send at all for each that is
+//! acknowledged, once it has a backlog. To end the connection would have it begin the backlog anew,
+//! again and again, and Rollcall blind meanwhile. So what is beyond the receive maximum stays in the
+//! connection, unread, until enough is acknowledged.
+//!
 //! # Why a canary that is missing counts
 //! Canaries go by the same queue of the broker as the fleet. Where that overflows, the broker drops some
 //! of what is in it, without a word, and the canaries that come through would vouch for heartbeats that
@@ -142,11 +148,16 @@ impl Connection {
         }
     }
 
+    /// The room for what may be unacknowledged: as many as the broker may send, and one that it may not.
+    fn reserved(&self) -> usize {
+        usize::from(self.session.window) + 1
+    }
+
     /// Waits until all that a new connection may bring unacknowledged finds room. `false` if
     /// Rollcall is stopping.
     async fn has_room(&self) -> bool {
         let Some(queue) = &self.queue else { return false };
-        let room = queue.has_room(self.session.window.into());
+        let room = queue.has_room(self.reserved());
         self.stop.run_until_cancelled(room).await == Some(true)
     }
 
@@ -185,7 +196,7 @@ impl Connection {
                         self.given.session_began(self.reader.clock.now());
                     }
                     let theirs = answer.properties.as_ref().and_then(|said| said.server_keep_alive);
-                    self.publish_link(&visit.client, theirs.map(u64::from).map(Duration::from_secs));
+                    self.publish_link(&visit, theirs.map(u64::from).map(Duration::from_secs));
                     // Also when the session is an old one: the topics may be new.
                     self.session.subscribe(&visit.client, &self.session.first)
                 }
@@ -212,7 +223,11 @@ impl Connection {
         events: &mut EventLoop,
         ticks: &mut Interval,
     ) -> Result<Result<Event, ConnectionError>, Enough> {
-        let mut poll = pin!(events.poll());
+        let (held, window) = (visit.held.clone(), usize::from(self.session.window));
+        let mut poll = pin!(async {
+            held.at_most(window).await;
+            events.poll().await
+        });
         if visit.is_in_burst(BURST) {
             if let Poll::Ready(event) = poll_fn(|cx| Poll::Ready(poll.as_mut().poll(cx))).await {
                 return Ok(event);
@@ -253,6 +268,10 @@ impl Connection {
 
     fn check(&mut self, visit: &mut Visit) -> Result<(), String> {
         let now = Instant::now();
+        if visit.held.is_more_than(self.session.window.into()) {
+            // It is held back, and not silent.
+            visit.came(now);
+        }
         if visit.has_left_too_slowly(now) {
             self.close(visit);
         }
@@ -319,10 +338,11 @@ impl Connection {
     }
 
     /// `theirs`: the keep-alive that the broker goes by, if it is not ours.
-    fn publish_link(&self, client: &AsyncClient, theirs: Option<Duration>) {
+    fn publish_link(&self, visit: &Visit, theirs: Option<Duration>) {
         let keep_alive = self.session.keep_alive.max(theirs.unwrap_or_default());
         let release = self.session.release(keep_alive);
-        self.link.send_replace(Link { number: self.number, release, client: Some(client.clone()) });
+        let (client, held) = (Some(visit.client.clone()), visit.held.clone());
+        self.link.send_replace(Link { number: self.number, release, client, held });
     }
 
     /// Reads a message and queues what it is.
@@ -332,6 +352,7 @@ impl Connection {
             self.drops.iter_mut().for_each(|drops| drops.told(&publish.payload, now));
             return Ok(());
         }
+        let reserved = self.reserved();
         let Some(queue) = &self.queue else { return Ok(()) };
         let now = self.reader.clock.now();
         let (topic, payload) = (&publish.topic, &publish.payload);
@@ -365,7 +386,7 @@ impl Connection {
         if ack.is_none() && what == What::Nothing {
             return Ok(());
         }
-        if ack.is_none() && queue.room() <= self.session.window.into() {
+        if ack.is_none() && queue.room() <= reserved {
             self.deaf_until = arrived + self.deafness;
             let topic = String::from_utf8_lossy(&publish.topic);
             let text = "the queue is full; the time until it has room counts as blind";
@@ -373,6 +394,9 @@ impl Connection {
             return Ok(());
         }
         let counts = what != What::Nothing;
+        if ack.is_some() {
+            visit.held.one_more();
+        }
         self.enqueue(what, arrived, ack)?;
         if is_last && counts {
             self.enqueue(What::Farewell, arrived, None)?;
@@ -384,7 +408,7 @@ impl Connection {
     fn enqueue(&mut self, what: What, arrived: Timestamp, ack: Option<Ack>) -> Result<(), String> {
         let Some(queue) = &mut self.queue else { return Ok(()) };
         let item = Item { what, arrived, connection: self.number, ack };
-        let full = || "the broker sent more than the receive maximum allows".to_owned();
+        let full = || "there is no room for what the broker sent".to_owned();
         queue.add(item).then_some(()).ok_or_else(full)
     }
 

@@ -308,11 +308,11 @@ impl Device {
         }
     }
 
-    /// As many messages of QoS 0, as fast as they go.
-    pub async fn floods(&self, count: usize) {
+    /// As many messages, as fast as they go.
+    pub async fn floods(&self, count: usize, qos: QoS) {
         for n in 0..count {
             let topic = format!("units/flood{}/heartbeat", n % 1000);
-            self.client.publish(topic, "", PublishOptions::new(QoS::AtMostOnce)).await.unwrap();
+            self.client.publish(topic, "", PublishOptions::new(qos)).await.unwrap();
         }
         self.says("units/last/heartbeat", "").await;
     }

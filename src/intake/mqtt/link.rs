@@ -1,8 +1,12 @@
-//! What a connection and its recorder tell each other: who is connected, and what was proved.
+//! What a connection and its recorder tell each other: who is connected, what is held, what was proved.
 
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rumqttc::{AsyncClient, ManualAck, PubAck, PublishOptions, QoS};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
@@ -16,6 +20,42 @@ pub(in crate::intake) struct Link {
     /// How long after the last proof of a member the broker is certain to have dropped it.
     pub release: Duration,
     pub(super) client: Option<AsyncClient>,
+    pub(super) held: Arc<Held>,
+}
+
+/// Messages of one connection that came and are not acknowledged yet.
+#[derive(Default)]
+pub(super) struct Held {
+    count: AtomicUsize,
+    fewer: Notify,
+}
+
+impl Held {
+    /// One more came.
+    pub fn one_more(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether there are more than that.
+    pub fn is_more_than(&self, most: usize) -> bool {
+        self.count.load(Ordering::Relaxed) > most
+    }
+
+    fn acknowledged(&self, count: usize) {
+        self.count.fetch_sub(count, Ordering::Relaxed);
+        self.fewer.notify_waiters();
+    }
+
+    /// Waits until there are no more than that. Nothing is lost when it is dropped.
+    pub async fn at_most(&self, most: usize) {
+        while self.is_more_than(most) {
+            let mut fewer = pin!(self.fewer.notified());
+            fewer.as_mut().enable();
+            if self.is_more_than(most) {
+                fewer.await;
+            }
+        }
+    }
 }
 
 /// What the broker waits for before it forgets a message.
@@ -29,10 +69,13 @@ impl Link {
     /// Acknowledges messages of this connection; those of earlier ones come again by themselves.
     pub fn acknowledge(&self, acks: &[Ack]) {
         let Some(client) = &self.client else { return };
+        let mut count = 0;
         for ack in acks.iter().filter(|ack| ack.connection == self.number) {
             // There is room for as many as can be due. What fails has lost its connection.
             let _ = client.try_manual_ack(ManualAck::PubAck(PubAck::new(ack.packet, None)));
+            count += 1;
         }
+        self.held.acknowledged(count);
     }
 
     /// The number of the connection that stands, and its release.

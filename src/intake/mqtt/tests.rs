@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use tokio::sync::mpsc;
 
 use super::*;
@@ -107,21 +108,43 @@ fn heartbeat(qos: QoS, pkid: u16) -> Publish {
 
 #[tokio::test]
 async fn the_last_places_in_the_queue_are_for_messages_that_are_acknowledged() {
-    let mut world = World::new(5);
+    let mut world = World::new(6);
     for _ in 0..9 {
         world.take(&heartbeat(QoS::AtMostOnce, 0)).unwrap();
     }
+    // One more than the broker may send.
+    for pkid in 1..=WINDOW + 1 {
+        world.take(&heartbeat(QoS::AtLeastOnce, pkid)).unwrap();
+    }
+    assert!(world.take(&heartbeat(QoS::AtLeastOnce, 5)).is_err());
+    let acks: Vec<bool> = world.came().iter().map(|item| item.ack.is_some()).collect();
+    assert_eq!(acks, [false, false, true, true, true, true]);
+}
+
+#[tokio::test]
+async fn a_broker_that_sends_more_than_it_may_is_held_back_until_enough_is_acknowledged() {
+    let mut world = World::new(10);
+    world.connection.publish_link(&world.visit, None);
+    let held = world.visit.held.clone();
     for pkid in 1..=WINDOW {
         world.take(&heartbeat(QoS::AtLeastOnce, pkid)).unwrap();
     }
-    assert!(world.take(&heartbeat(QoS::AtLeastOnce, 4)).is_err(), "more than the broker may send");
-    let acks: Vec<bool> = world.came().iter().map(|item| item.ack.is_some()).collect();
-    assert_eq!(acks, [false, false, true, true, true]);
+    assert!(held.at_most(WINDOW.into()).now_or_never().is_some());
+    world.take(&heartbeat(QoS::AtLeastOnce, 4)).unwrap();
+    world.take(&heartbeat(QoS::AtMostOnce, 0)).unwrap();
+    let mut waits = pin!(held.at_most(WINDOW.into()));
+    assert!(waits.as_mut().now_or_never().is_none());
+    let acks: Vec<Ack> = world.came().iter().filter_map(|item| item.ack).collect();
+    let link = world.connection.link.borrow();
+    link.acknowledge(&[Ack { connection: 0, ..acks[0] }]);
+    assert!(waits.as_mut().now_or_never().is_none(), "that was another connection");
+    link.acknowledge(&acks[..1]);
+    assert!(waits.now_or_never().is_some());
 }
 
 #[tokio::test]
 async fn canaries_are_withheld_after_a_loss_until_the_gap_shows_in_the_ledger() {
-    let mut world = World::new(usize::from(WINDOW) + 1);
+    let mut world = World::new(usize::from(WINDOW) + 2);
     let canary = |world: &mut World| {
         world.take(&world.canary(0)).unwrap();
         world.came().iter().any(|item| matches!(item.what, What::Canary(_)))

@@ -14,11 +14,13 @@
 //! subscription keeps its connection and its backlog. A process that was frozen finds its time up
 //! when it goes on, and closes the connection before it reads what is left in it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rumqttc::AsyncClient;
 use tokio::time::Instant;
 
+use super::link::Held;
 use super::nap::Nap;
 use super::session::Patience;
 use super::words;
@@ -61,6 +63,8 @@ pub struct Visit {
     burst: u32,
     /// What is slept while messages come fast.
     pub nap: Nap,
+    /// What came and is not acknowledged.
+    pub held: Arc<Held>,
 }
 
 impl Visit {
@@ -76,6 +80,7 @@ impl Visit {
             leave_until: now + LEAVING,
             burst: 0,
             nap: Nap::default(),
+            held: Arc::default(),
         }
     }
 

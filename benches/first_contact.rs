@@ -1,0 +1,29 @@
+//! Every unit of a fleet is heard for the first time: over the broker, until all are admitted.
+
+use std::time::{Duration, Instant};
+
+use crate::lab::figures::{Goal, Report};
+use crate::lab::fleet::KIND;
+use crate::lab::publisher::Load;
+use crate::lab::{World, thousands, until};
+
+const PATIENCE: Duration = Duration::from_secs(600);
+
+pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
+    let mut world = World::new()?;
+    let rollcall = world.serve(KIND).await?;
+    let (port, connections) = (world.broker.port(), 4);
+    let load = Load { port, first: 0, units, qos: 1, rate: 0, once: true, connections };
+    let began = Instant::now();
+    let _publisher = load.start()?;
+    until("every unit was admitted", PATIENCE, async || {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        Ok(rollcall.metric("rollcall_heartbeats_total{result=\"new\"}").await? >= f64::from(units))
+    })
+    .await?;
+    let seconds = began.elapsed().as_secs_f64();
+    let title = format!("first contact of {} units, QoS 1", thousands(units));
+    report.add(format!("{title}: all admitted after"), seconds, "s", Goal::None);
+    report.add(title, f64::from(units) / seconds, "/s", Goal::None);
+    Ok(())
+}

@@ -23,7 +23,9 @@ use crate::engine::{
 /// How many lists of groups of a partition are looked at before what else is due.
 const MOST_SPREAD: usize = 16;
 
-/// How many deliveries are ended in one script, within half a millisecond or so.
+/// How many deliveries are handed out, and how many are ended, in one script: within half a millisecond
+/// or so.
+const LEASE_STEP: usize = 100;
 const FINISH_STEP: usize = 100;
 
 #[async_trait]
@@ -66,8 +68,10 @@ impl AlertStore for RedisEngine {
         let limit = limit.min(LARGEST_STEP);
         let mut due = self.queued(partitions, receiver, now, limit).await?;
         self.spread(&mut due, receiver, now).await?;
-        let due = due.iter().filter(|(_, groups)| !groups.is_empty());
-        let steps = due.map(|(partition, groups)| self.lease_step(*partition, receiver, groups, now, until));
+        let steps = due.iter().flat_map(|(partition, groups)| {
+            let steps = groups.chunks(LEASE_STEP);
+            steps.map(|groups| self.lease_step(*partition, receiver, groups, now, until))
+        });
         let leased: Vec<Delivery> = few_at_once(steps.collect()).await?.into_iter().flatten().collect();
         self.leave_out_untold(receiver, leased, now).await
     }

@@ -320,6 +320,8 @@ async fn a_broker_that_sends_more_than_it_may_is_held_back_and_keeps_its_connect
     let mut world = World::new("").await;
     world.config.receive_maximum = 1000;
     world.config.max_batch = 1000;
+    // Longer than the engine is away: a broker that is held back hears nothing either.
+    world.config.keep_alive = Duration::from_secs(10);
     let running = world.start().await;
     world.redis.permit(&["-set"]);
     let device = world.device();

@@ -18,12 +18,6 @@
 //! again and again, and Rollcall blind meanwhile. So what is beyond the receive maximum stays in the
 //! connection, unread, until enough is acknowledged.
 //!
-//! # Why a canary that is missing counts
-//! Canaries go by the same queue of the broker as the fleet. Where that overflows, the broker drops some
-//! of what is in it, without a word, and the canaries that come through would vouch for heartbeats that
-//! did not. But they are numbered, and they come in their order: where one is missing between two that
-//! came, others may be missing beside it, and that time counts as blind.
-//!
 //! # Why it watches for silence itself
 //! The library pings after a time without *sending*. The canary is sent every second, so a broker
 //! that went away without a word would never be pinged. Nothing received for two keep-alives, not
@@ -35,12 +29,11 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use rumqttc::{AsyncClient, ConnectionError, Event, EventLoop, Packet, Publish, PublishOptions, QoS, SubAck};
+use rumqttc::{AsyncClient, ConnectionError, Event, EventLoop, Packet, Publish, QoS, SubAck};
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::canary::{self, Canary};
 use super::drops::Drops;
 use super::reader::{Message, Reader, What};
 use super::record::Item;
@@ -48,6 +41,7 @@ use crate::backoff::Backoff;
 use crate::clock::Timestamp;
 use crate::telemetry::Rejection;
 
+mod canaries;
 mod given;
 mod heap;
 mod link;
@@ -57,6 +51,7 @@ mod session;
 mod visit;
 mod words;
 
+pub(super) use canaries::Canaries;
 pub(super) use given::Given;
 pub(super) use heap::Heap;
 pub(super) use link::{Ack, Link, Proof};
@@ -423,56 +418,6 @@ async fn leave(client: AsyncClient, mut events: EventLoop) -> Ended {
     drop(client);
     let _ = timeout(2 * FAREWELL, async { while events.poll().await.is_ok() {} }).await;
     Ended::Left
-}
-
-/// Publishes canaries.
-pub(super) struct Canaries {
-    topic: String,
-    qos: QoS,
-    /// This process.
-    instance: String,
-    period: Duration,
-    /// The number of the last one.
-    seq: u64,
-    /// The number of the last one by an earlier connection, with which it may have been lost.
-    earlier: u64,
-    /// The number of the last one that came back, and when it was sent.
-    came: Option<(u64, Timestamp)>,
-}
-
-impl Canaries {
-    pub fn new(session: &Session, instance: String, period: Duration) -> Canaries {
-        let topic = canary::topic(session.client_id());
-        Canaries { topic, qos: session.qos, instance, period, seq: 0, earlier: 0, came: None }
-    }
-
-    fn sing(&mut self, client: &AsyncClient, now: Timestamp) {
-        let seq = self.seq + 1;
-        let canary = Canary { instance: self.instance.clone(), seq, sent_at: now.as_millis() };
-        let options = PublishOptions::new(self.qos);
-        // One that finds no room is missed, and that is what it is for; but nobody dropped it.
-        if client.try_publish(self.topic.clone(), canary.to_json(), options).is_ok() {
-            self.seq = seq;
-        }
-    }
-
-    /// What was sent so far may be lost with the connection that it was sent by.
-    fn connecting(&mut self) {
-        self.earlier = self.seq;
-    }
-
-    /// One came back. When the one before it that came was sent, if another is missing between them.
-    fn lost_after(&mut self, canary: &Canary) -> Option<Timestamp> {
-        if canary.instance != self.instance {
-            return None;
-        }
-        let before = self.came.filter(|(seq, _)| canary.seq > *seq);
-        if before.is_some() || self.came.is_none() {
-            self.came = Some((canary.seq, canary.sent_at()));
-        }
-        let (seq, sent_at) = before?;
-        (canary.seq > seq.max(self.earlier) + 1).then_some(sent_at)
-    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::clock::Clock;
 use crate::engine::roll::Rules;
+use crate::intake::canary::{self, Canary};
 use crate::intake::{Config, Fields, topic::Template, topic::Topics};
 use crate::presence::{Kind, KindRules};
 use crate::telemetry::Telemetry;

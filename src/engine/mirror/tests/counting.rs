@@ -1,0 +1,148 @@
+//! What is counted and listed, where units have labels.
+
+use super::*;
+
+#[test]
+fn units_are_counted_by_state_and_by_the_window_they_were_seen_in() {
+    let mut model = Model::new();
+    let hearing = Hearing { heard: Some(at(10_000)), ..Hearing::default() };
+    let now = at(10_000);
+    for (number, ago) in [(1, 0), (2, 60), (3, 110), (4, 500), (5, 3600)] {
+        model.hear(&beat(unit(number), at(10_000 - ago)), &hearing, at(10_000 - ago));
+        model.look(&unit(number), &hearing, now);
+    }
+    model.register(&unit(6), &Registration::default(), &hearing, now);
+    let pause = Some(Interval { from: at(9_999), to: at(20_000) });
+    let absent = Registration { pause, ..Registration::default() };
+    model.register(&unit(1), &absent, &hearing, now);
+    let summary = model.mirror.summary(&hearing, now);
+    // online, late, offline, never seen, paused, unknown
+    assert_eq!(summary.kinds, [("detector".parse().unwrap(), [1, 1, 2, 1, 1, 0])]);
+    // 1m 5m 15m 1h 6h 24h 48h 7d
+    assert_eq!(summary.seen_within, [2, 3, 4, 5, 5, 5, 5, 5]);
+}
+
+#[test]
+fn a_large_fleet_is_counted_as_a_small_one() {
+    let mirror = Mirror::new(rules(), 16).with_labels(&["site".to_owned()]);
+    let marks: Vec<Mark> = (0..16).map(|partition| mirror.mark(partition)).collect();
+    for number in 0..120_000 {
+        let seen = at_site(number, Some(["north", "south", "east"][number % 3]), Standing::Present);
+        mirror.compare(marks[usize::from(partition_of(&seen.unit, 16))], &[seen]);
+    }
+    let silent = at_site(7, Some("west"), silent());
+    mirror.compare(mirror.mark(partition_of(&silent.unit, 16)), &[silent]);
+    let summary = mirror.summary(&Hearing::default(), at(120_000));
+    let mut total = [0; State::ALL.len()];
+    for counts in summary.labels.values() {
+        total.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    assert_eq!(summary.kinds[0].1, total);
+    assert_eq!((total.iter().sum::<u64>(), total[State::Offline as usize]), (120_000, 1));
+    assert_eq!((summary.labels.len(), summary.silent_since[0]), (4, Some(at(7))));
+    assert_eq!((summary.seen_within[0], summary.seen_within[7]), (60, 120_000));
+}
+
+/// A unit of that site, as the engine holds it.
+fn at_site(number: usize, site: Option<&str>, standing: Standing) -> Snapshot {
+    let mut seen = present(unit(number), at(number as u64));
+    let facts = seen.facts.as_mut().unwrap();
+    facts.standing = standing;
+    facts.labels = site.map(|site| ("site".to_owned(), site.to_owned())).into_iter().collect();
+    seen
+}
+
+fn silent() -> Standing {
+    let cause = Cause::Silence;
+    Standing::Offline(Silence { deadline: at(0), detected_at: at(0), cause, allowed: SECOND })
+}
+
+/// A mirror of one kind whose units are counted by their site: 1, 3, 5 … are of the north, 2 and 4 of the
+/// south, 6 of nowhere; 2 and 3 are offline.
+fn with_sites() -> Mirror {
+    let mirror = Mirror::new(rules(), 3).with_labels(&["site".to_owned()]);
+    let all: Vec<Snapshot> = (1..10)
+        .map(|number| {
+            let site = if number % 2 == 1 { Some("north") } else { Some("south").filter(|_| number < 6) };
+            at_site(number, site, if number == 2 || number == 3 { silent() } else { Standing::Present })
+        })
+        .collect();
+    for partition in 0..3 {
+        let here = |seen: &&Snapshot| partition_of(&seen.unit, 3) == partition;
+        walk(&mirror, partition, || all.iter().filter(here).cloned().collect());
+    }
+    mirror
+}
+
+#[test]
+fn units_are_counted_by_label_and_those_of_a_partition_that_goes_are_gone_at_once() {
+    let mirror = with_sites();
+    let counted = |mirror: &Mirror| {
+        let labels = mirror.summary(&Hearing::default(), at(10)).labels.into_iter();
+        labels.map(|((_, value), counts)| (value, counts[0], counts[2])).collect::<Vec<_>>()
+    };
+    let site = |name: &str, online, offline| (name.to_owned(), online, offline);
+    assert_eq!(counted(&mirror), [site("north", 4, 1), site("south", 1, 1)]);
+    assert_eq!(mirror.summary(&Hearing::default(), at(10)).silent_since, [Some(at(2))]);
+    // A unit that moves, one that is removed, and one in its place that is only known by its heartbeat.
+    let mark = mirror.mark(partition_of(&unit(1), 3));
+    mirror.compare(mark, &[at_site(1, Some("south"), Standing::Present)]);
+    let removed = presence::retire(&at_site(2, Some("south"), silent()), at(9)).unwrap();
+    mirror.changed(&at_site(2, Some("south"), silent()), &removed);
+    let heir = (20..).map(unit).find(|unit| partition_of(unit, 3) == partition_of(&self::unit(2), 3));
+    mirror.seen(&heir.unwrap(), at(9));
+    assert_eq!(counted(&mirror), [site("north", 3, 1), site("south", 2, 0)]);
+    assert_eq!(mirror.summary(&Hearing::default(), at(10)).silent_since, [Some(at(3))]);
+    let kept: u64 = counted(&mirror).iter().map(|(_, online, offline)| online + offline).sum();
+    let gone = partition_of(&unit(3), 3);
+    mirror.keep(|partition| partition != gone);
+    let rest: u64 = counted(&mirror).iter().map(|(_, online, offline)| online + offline).sum();
+    assert!(rest < kept);
+    mirror.keep(|_| true);
+    walk(&mirror, gone, || vec![at_site(3, Some("east"), Standing::Present)]);
+    assert_eq!(counted(&mirror)[0], site("east", 1, 0), "the labels are known still");
+}
+
+#[test]
+fn a_reader_sees_the_units_that_it_wants() {
+    let mirror = with_sites();
+    let seen = |wanted: Wanted| {
+        let (mut cursor, mut chunk, mut all) = (Cursor::of(wanted), Chunk::default(), Vec::new());
+        while mirror.read_next(&mut cursor, &mut chunk, &Hearing::default(), at(10)) {
+            all.extend(mirror.units(&chunk).map(|seen| seen.id[5..].parse::<u32>().unwrap()));
+        }
+        all.sort();
+        all
+    };
+    let site = |site: &str| Some(("site".to_owned(), site.to_owned()));
+    let wanted = Wanted::default;
+    assert_eq!(seen(wanted()), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(seen(Wanted { offline: true, ..wanted() }), [2, 3]);
+    assert_eq!(seen(Wanted { label: site("south"), ..wanted() }), [2, 4]);
+    assert_eq!(seen(Wanted { label: site("south"), offline: true, ..wanted() }), [2]);
+    assert_eq!(seen(Wanted { label: site("west"), ..wanted() }), [0; 0]);
+    assert_eq!(seen(Wanted { kind: Some("detector".parse().unwrap()), ..wanted() }).len(), 9);
+    assert_eq!(seen(Wanted { kind: Some("other".parse().unwrap()), ..wanted() }), [0; 0]);
+    let part = |number| Wanted { part: Some(Part { number, of: 2 }), ..wanted() };
+    let (mut first, second) = (seen(part(0)), seen(part(1)));
+    assert!(!first.is_empty() && !second.is_empty());
+    first.extend(second);
+    first.sort();
+    assert_eq!(first, [1, 2, 3, 4, 5, 6, 7, 8, 9], "each is in one part");
+
+    let names = ["detector:unit 2", "detector:unit 4", "detector:unit 99", "other:unit 2", "detector"];
+    for partition in 0..3 {
+        let wanted = Wanted { offline: true, ..wanted() };
+        let found = mirror.find_all(partition, &wanted, names.iter().copied());
+        let expect =
+            |number, found| if partition_of(&unit(number), 3) == partition { found } else { Found::Nobody };
+        let expected = [
+            expect(2, Found::Wanted),
+            expect(4, Found::Unwanted),
+            Found::Nobody,
+            Found::Nobody,
+            Found::Nobody,
+        ];
+        assert_eq!(found, expected);
+    }
+}

@@ -409,11 +409,24 @@ pub async fn a_long_blindness_is_told_at_once_and_by_itself<G: Ground>(world: Wo
 }
 
 pub async fn the_same_news_has_the_same_id<G: Ground>(world: World<G>) {
+    // On every engine, and by whichever of its roads: it is part of what receivers know.
+    let id = "ntf_f184568f26713d8c139b599a.hook";
     let off = offline(&world.unit("a"), world.at(0));
     let twin = World::<G>::new().await;
     let one = world.sealed(&[&off], world.at(5)).await;
     let two = twin.sealed(&[&off], twin.at(9)).await;
-    assert_eq!(one[0].id, two[0].id);
+    assert_eq!([&*one[0].id, &*two[0].id], [id; 2], "told as it joins");
+    let waiting = World::<G>::new().await;
+    waiting.join_at(&[&off], Pace { wait: MINUTE, interval: MINUTE }, waiting.at(0)).await;
+    waiting.seal(waiting.hours(1)).await;
+    assert_eq!(waiting.lease(waiting.hours(1)).await[0].id, id, "told after it waited");
+    let handing = World::<G>::new().await;
+    let joins = [Join { group: group("g"), news: News::Record(off) }];
+    let room = Room { most: vec![1], until: handing.hours(1) };
+    let hook = ["hook".to_owned()];
+    let joined = handing.engine.join(&joins, AT_ONCE, &hook, &room, handing.at(5)).await.unwrap();
+    let handed_out = joined.deliveries.into_iter().chain(handing.lease(handing.at(5)).await);
+    assert_eq!(handed_out.map(|delivery| delivery.id).collect::<Vec<_>>(), [id], "handed out as it joins");
     let on = twin.sealed(&[&offline(&twin.unit("b"), twin.at(0))], twin.at(10)).await;
     assert_eq!(on, [], "its lane is busy");
     twin.engine.delivered(&two, twin.at(11)).await.unwrap();

@@ -63,6 +63,7 @@ macro_rules! every_case {
                 promise_15_a_key_beside_an_open_record_is_a_return
                 a_decision_from_facts_that_changed_is_void
                 of_two_changes_of_one_unit_in_one_step_one_is_applied
+                as_much_news_is_read_as_was_asked_for_however_it_was_written
                 a_unit_that_was_never_seen_is_reported_from_its_registration
                 a_key_that_lapsed_while_nobody_looked_is_no_proof_of_silence
                 what_a_unit_declares_is_kept_and_obeyed

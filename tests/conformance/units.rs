@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
+use rollcall::engine::News;
 use rollcall::presence::{
     self, Cause, Change, Closing, Declared, Hearing, Heartbeat, OfflineRecord, Override, Registration,
     Snapshot, Standing, Unit, Verdict,
@@ -344,6 +345,36 @@ pub async fn of_two_changes_of_one_unit_in_one_step_one_is_applied<G: Ground>(wo
     let change = take(&world, world.read(&unit).await);
     assert_eq!(world.engine.apply(&[change.clone(), change]).await.unwrap(), [true, false]);
     assert_eq!(world.told().await.len(), 1);
+}
+
+pub async fn as_much_news_is_read_as_was_asked_for_however_it_was_written<G: Ground>(world: World<G>) {
+    let units = world.units(300);
+    for unit in &units {
+        world.hear(unit, world.at(0)).await;
+    }
+    world.heard_until(world.hours(49)).await;
+    // A hundred in one step, and the others one by one.
+    world.roll.look(&units[..100], world.hours(49)).await.unwrap();
+    for unit in &units[100..] {
+        world.look(unit, world.hours(49)).await;
+    }
+    assert_eq!(world.told().await.len(), 300);
+    let mut told = HashSet::new();
+    while told.len() < 300 {
+        let before = told.len();
+        let read = world.engine.outbox(&world.outboxes(), 80).await.unwrap();
+        let (positions, news): (Vec<_>, Vec<_>) =
+            read.into_iter().map(|entry| (entry.position, entry.news)).unzip();
+        assert!(news.len() >= 80.min(300 - before), "{} of 80", news.len());
+        let expected = before + news.len();
+        told.extend(news.into_iter().map(|news| match news {
+            News::Record(record) => record.unit,
+            News::Blind(interval) => panic!("nobody was blind, but {interval:?}"),
+        }));
+        assert_eq!(told.len(), expected, "nothing is read twice");
+        world.engine.settle(&positions).await.unwrap();
+    }
+    assert_eq!(world.outbox().await, []);
 }
 
 pub async fn a_unit_that_was_never_seen_is_reported_from_its_registration<G: Ground>(world: World<G>) {

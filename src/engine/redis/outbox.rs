@@ -9,48 +9,57 @@
 //! An entry that cannot be read would hold up all others for good. It is set aside, loudly: somebody
 //! else wrote it, or a version of Rollcall that knew more.
 
+use std::ops::RangeInclusive;
+
 use redis::pipe;
 
 use super::RedisEngine;
 use super::hearing::parse_interval;
-use super::topology::few_at_once;
 use crate::engine::json::from_json;
 use crate::engine::{EngineError, Entry, News, Position, Result, encoding};
 use crate::presence::OfflineRecord;
 
-/// About how many pieces of news an entry holds: one on a quiet day, a hundred in a storm.
-const TOGETHER: usize = 10;
-/// Outboxes that are asked for in one batch: in a storm that is a millisecond and a half of the server's time,
-/// and others are served between two.
-const STEP: usize = 3;
+/// As how many pieces of news an entry counts when entries are asked for. In a storm it holds a hundred, on a
+/// quiet day one; but a storm may follow upon those of a quiet day.
+const TOGETHER: RangeInclusive<usize> = 10..=100;
 
 /// An entry as the server has it: its id, then fields and values in turn.
 pub(super) type Stored = (String, Vec<Vec<u8>>);
 
 /// The oldest news of these outboxes, whole entries.
+///
+/// How many entries that is shows when some of them were read. They are taken to be large at first, so that
+/// no question keeps everybody else waiting for longer than a thousand pieces of news take, half a millisecond.
 pub(super) async fn oldest(engine: &RedisEngine, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
-    let each = limit.div_ceil(TOGETHER * outboxes.len().max(1)).max(1);
-    let steps = outboxes.chunks(STEP).map(|outboxes| async move {
+    let mut found = Vec::new();
+    let (mut entries, mut together) = (0, *TOGETHER.end());
+    let mut left: Vec<(u16, String)> = outboxes.iter().map(|outbox| (*outbox, "-".to_owned())).collect();
+    while !left.is_empty() && found.len() < limit {
+        let each = (limit - found.len()).div_ceil(together * left.len());
         let mut pipe = pipe();
-        for outbox in outboxes {
-            pipe.xrange_count(engine.keys.outbox(*outbox), "-", "+", each);
+        for (outbox, from) in &left {
+            pipe.xrange_count(engine.keys.outbox(*outbox), from, "+", each);
         }
-        engine.topology.send::<Vec<Vec<Stored>>>("outbox", &pipe).await
-    });
-    let replies = few_at_once(steps.collect()).await?;
-    let mut entries = Vec::new();
-    for (&outbox, reply) in outboxes.iter().zip(replies.into_iter().flatten()) {
-        for (id, fields) in reply {
-            let position = Position { outbox, id };
-            match news(&fields) {
-                Ok(news) => {
-                    entries.extend(news.into_iter().map(|news| Entry { position: position.clone(), news }))
+        let replies: Vec<Vec<Stored>> = engine.topology.send("outbox", &pipe).await?;
+        let asked = std::mem::take(&mut left);
+        for ((outbox, _), reply) in asked.into_iter().zip(replies) {
+            entries += reply.len();
+            if let Some((last, _)) = reply.last().filter(|_| reply.len() == each) {
+                left.push((outbox, format!("({last}")));
+            }
+            for (id, fields) in reply {
+                let position = Position { outbox, id };
+                match news(&fields) {
+                    Ok(news) => {
+                        found.extend(news.into_iter().map(|news| Entry { position: position.clone(), news }))
+                    }
+                    Err(why) => set_aside(engine, &position, &fields, &why).await?,
                 }
-                Err(why) => set_aside(engine, &position, &fields, &why).await?,
             }
         }
+        together = (found.len() / entries.max(1)).clamp(*TOGETHER.start(), *TOGETHER.end());
     }
-    Ok(entries)
+    Ok(found)
 }
 
 /// Moves an entry out of the way, as it is.

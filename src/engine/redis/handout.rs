@@ -11,9 +11,9 @@ use crate::engine::json::to_json;
 use crate::engine::notification::{Lone, notification_id};
 use crate::engine::{Delivery, Joined, News, Pace, Result, Room};
 
-/// How many silences are told in one script: within half a millisecond or so, for nobody else is served
-/// meanwhile.
-const STEP: usize = 64;
+/// How many silences are told in one script: within a quarter of a millisecond or so, for nobody else is
+/// served meanwhile, and each of several instances has such a script under way.
+const STEP: usize = 32;
 
 /// A silence and the id of its notification.
 struct Silence<'a> {

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use tokio::runtime::Builder;
 
 use crate::config::{self, Config, ConfigError};
 
@@ -71,7 +72,7 @@ impl ConfigFile {
 
 /// Runs the command and answers with the exit code of the process.
 pub fn run(line: CommandLine) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match Builder::new_multi_thread().worker_threads(threads()).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&anyhow::Error::new(error).context("no threads to work with")),
     };
@@ -88,6 +89,13 @@ pub fn run(line: CommandLine) -> ExitCode {
     // Whoever still waits for a name to be looked up does so on a thread that cannot be ended.
     runtime.shutdown_background();
     ended.unwrap_or_else(|error| failed(&error))
+}
+
+/// On how many threads the work is done: half as many as there are processors, but two. Redis and the broker
+/// are on the same machine as a rule, and whatever Rollcall does in a storm waits for them: with a thread for
+/// each processor it would keep them from running.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(2, |processors| (processors.get() / 2).max(2))
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {

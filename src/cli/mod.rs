@@ -91,8 +91,8 @@ pub fn run(line: CommandLine) -> ExitCode {
     ended.unwrap_or_else(|error| failed(&error))
 }
 
-/// On how many threads the work is done: half as many as there are processors, but two. Redis and the broker
-/// are on the same machine as a rule, and whatever Rollcall does in a storm waits for them: with a thread for
+/// On how many threads the work is done: half as many as there are processors, but two at least. Redis and the
+/// broker are on the same machine as a rule, and whatever Rollcall does in a storm waits for them: with a thread for
 /// each processor it would keep them from running.
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, |processors| (processors.get() / 2).max(2))

@@ -28,8 +28,8 @@ pub(super) type Stored = (String, Vec<Vec<u8>>);
 
 /// The oldest news of these outboxes, whole entries.
 ///
-/// How many entries that is shows when some of them were read. They are taken to be large at first, so that
-/// no question keeps everybody else waiting for longer than a thousand pieces of news take, half a millisecond.
+/// How many entries that is shows when some of them were read. They are taken to be large at first, so that in
+/// a storm a question for a thousand pieces of news is about that, and others are served half a millisecond later.
 pub(super) async fn oldest(engine: &RedisEngine, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
     let mut found = Vec::new();
     let (mut entries, mut together) = (0, *TOGETHER.end());

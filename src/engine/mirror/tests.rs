@@ -1,5 +1,3 @@
-use std::collections::BTreeMap;
-
 use proptest::prelude::*;
 
 use super::*;
@@ -9,6 +7,9 @@ use crate::presence::{
 };
 
 mod counting;
+mod model;
+
+use model::Model;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -36,96 +37,6 @@ fn stranger(unit: Unit) -> Snapshot {
 
 fn beat(unit: Unit, at: Timestamp) -> Heartbeat {
     Heartbeat { unit, at, not_before: None, declared: Declared::default() }
-}
-
-/// What an engine does, in a map.
-struct Model {
-    rules: Arc<Rules>,
-    units: BTreeMap<Unit, Snapshot>,
-    mirror: Mirror,
-}
-
-impl Model {
-    fn new() -> Model {
-        Model::with_partitions(3)
-    }
-
-    fn with_partitions(partitions: u16) -> Model {
-        let rules = rules();
-        Model { rules: rules.clone(), units: BTreeMap::new(), mirror: Mirror::new(rules, partitions) }
-    }
-
-    fn rules(&self) -> &KindRules {
-        self.rules.values().next().unwrap()
-    }
-
-    fn read(&self, unit: &Unit) -> Snapshot {
-        self.units.get(unit).cloned().unwrap_or_else(|| stranger(unit.clone()))
-    }
-
-    /// Applies a change and leaves it to the caller to tell the mirror.
-    fn apply(&mut self, seen: &Snapshot, change: &Change) {
-        let after = self.units.entry(seen.unit.clone()).or_insert_with(|| seen.clone());
-        after.facts = change.facts.clone();
-        after.alive = match change.key {
-            KeyChange::Keep => seen.alive,
-            KeyChange::Set { last_seen, .. } => Some(last_seen),
-            KeyChange::Delete => None,
-        };
-    }
-
-    fn changed(&mut self, seen: Snapshot, change: Change) {
-        self.apply(&seen, &change);
-        self.mirror.changed(&seen, &change);
-    }
-
-    fn hear(&mut self, beat: &Heartbeat, hearing: &Hearing, now: Timestamp) {
-        let seen = self.read(&beat.unit);
-        if seen.alive.is_some_and(|alive| alive <= beat.at) && beat.declared.is_empty() {
-            self.units.get_mut(&beat.unit).unwrap().alive = Some(beat.at);
-            self.mirror.seen(&beat.unit, beat.at);
-        } else if let (_, Some(change)) = presence::hear(&seen, beat, self.rules(), hearing, now) {
-            self.changed(seen, change);
-        }
-    }
-
-    fn look(&mut self, unit: &Unit, hearing: &Hearing, now: Timestamp) {
-        let seen = self.read(unit);
-        match presence::look(&seen, self.rules(), hearing, now) {
-            Verdict::Alive(change) | Verdict::Offline(change) | Verdict::Back(change) => {
-                self.changed(seen, change);
-            }
-            _ => {}
-        }
-    }
-
-    fn register(&mut self, unit: &Unit, wanted: &Registration, hearing: &Hearing, now: Timestamp) {
-        let seen = self.read(unit);
-        let change = presence::register(&seen, wanted, self.rules(), hearing, now);
-        self.changed(seen, change);
-    }
-
-    fn retire(&mut self, unit: &Unit, now: Timestamp) {
-        let seen = self.read(unit);
-        if let Some(change) = presence::retire(&seen, now) {
-            self.changed(seen, change);
-        }
-    }
-
-    fn page(&self, partition: u16) -> Vec<Snapshot> {
-        self.units.values().filter(|seen| partition_of(&seen.unit, 3) == partition).cloned().collect()
-    }
-
-    /// What a reader of the mirror has to see.
-    fn truth(&self, hearing: &Hearing, now: Timestamp) -> Vec<(String, State, Option<Timestamp>)> {
-        let judged = self.units.values().filter_map(|seen| {
-            let state = presence::state(seen, self.rules(), hearing, now)?;
-            let known = Known::of(seen.facts.as_ref()?, seen.alive, self.rules())?;
-            let last_seen = known.footing.is_heard().then_some(known.last_seen);
-            Some((seen.unit.id.as_str().to_owned(), state, last_seen))
-        });
-        judged.collect()
-    }
 }
 
 fn listed(mirror: &Mirror, hearing: &Hearing, now: Timestamp) -> Vec<(String, State, Option<Timestamp>)> {

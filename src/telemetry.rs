@@ -63,6 +63,7 @@ impl Telemetry {
         self.series.notification_duration.with_label_values(&[receiver]);
         self.series.queue_length.with_label_values(&[receiver]);
         self.series.dead_letters.with_label_values(&[receiver]);
+        self.series.receiver_failing.with_label_values(&[receiver]);
     }
 
     /// Everything, for the metrics page.
@@ -229,20 +230,31 @@ impl Telemetry {
         tracing::debug!(record = %record.id, cause, "unit back");
     }
 
-    /// An attempt to deliver ended. Log lines for failures are the caller's, who knows what next.
-    pub fn notification(&self, receiver: &str, outcome: Outcome, took: Duration) {
-        self.series.notifications.with_label_values(&[receiver, outcome.as_str()]).inc();
+    /// An attempt to deliver ended, and why it failed if it did. Log lines for failures are the caller's,
+    /// who knows what next.
+    pub fn notification(&self, receiver: &str, outcome: Outcome, took: Duration, why: &str) {
         self.series.notification_duration.with_label_values(&[receiver]).observe(took.as_secs_f64());
+        self.series
+            .receiver_failing
+            .with_label_values(&[receiver])
+            .set((outcome != Outcome::Delivered).into());
         if outcome == Outcome::Delivered {
             self.problems.clear(NOT_DELIVERED, receiver);
         } else {
-            let text = format!("receiver {receiver} did not take its last notification; the log says why");
+            let text = format!("receiver {receiver} did not take its last notification: {why}");
             self.problems.set(NOT_DELIVERED, receiver, text, Severity::Warning);
         }
+        // Last: what is counted is shown.
+        self.series.notifications.with_label_values(&[receiver, outcome.as_str()]).inc();
     }
 
-    /// What waits for a receiver and what was given up.
+    /// What waits for a receiver and what was given up. A receiver with dead letters fails until something is
+    /// delivered to it, also after a restart.
     pub fn backlog(&self, receiver: &str, waiting: u64, dead: u64) {
+        let delivered =
+            self.series.notifications.with_label_values(&[receiver, Outcome::Delivered.as_str()]).get();
+        let is_failing = self.problems.has(NOT_DELIVERED, receiver) || (dead > 0 && delivered == 0);
+        self.series.receiver_failing.with_label_values(&[receiver]).set(is_failing.into());
         self.series.queue_length.with_label_values(&[receiver]).set(waiting as i64);
         self.series.dead_letters.with_label_values(&[receiver]).set(dead as i64);
     }

@@ -21,19 +21,14 @@ use crate::engine::Delivery;
 /// Why a receiver was not told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The same attempt may succeed later.
+    /// The same attempt may succeed later: when the receiver works again, or an operator has mended an
+    /// address, a password or a right.
     #[error("{why}")]
     Temporary {
-        /// What happened.
+        /// What happened, and what to change.
         why: String,
         /// The least wait that the receiver asked for.
         retry_after: Option<Duration>,
-    },
-    /// The same attempt will fail again until somebody changes something.
-    #[error("{why}")]
-    Permanent {
-        /// What happened, and what to change.
-        why: String,
     },
     /// The receiver does not want to be told anything any more.
     #[error("{why}")]
@@ -44,14 +39,9 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// A temporary failure of a receiver that did not say how long to wait.
+    /// A failure of a receiver that did not say how long to wait.
     pub fn temporary(why: impl Into<String>) -> Failure {
         Failure::Temporary { why: why.into(), retry_after: None }
-    }
-
-    /// A permanent failure.
-    pub fn permanent(why: impl Into<String>) -> Failure {
-        Failure::Permanent { why: why.into() }
     }
 }
 
@@ -82,13 +72,13 @@ pub fn open(receiver: &ReceiverConfig) -> Result<Arc<dyn Channel>, String> {
 
 /// Whether the receiver can be reached, without telling it anything.
 pub async fn probe(receiver: &ReceiverConfig) -> Result<(), Failure> {
-    let channel = open(receiver).map_err(Failure::permanent)?;
+    let channel = open(receiver).map_err(Failure::temporary)?;
     within(receiver.timeout, channel.probe()).await
 }
 
 /// Sends the receiver a notification that is plainly marked as a test.
 pub async fn send_test(receiver: &ReceiverConfig, now: Timestamp) -> Result<(), Failure> {
-    let channel = open(receiver).map_err(Failure::permanent)?;
+    let channel = open(receiver).map_err(Failure::temporary)?;
     within(receiver.timeout, channel.send_test(now)).await
 }
 

@@ -66,6 +66,10 @@ struct Desk {
     leases: usize,
     /// What was delivered.
     lines: Lines,
+    /// What was not.
+    failures: Lines,
+    /// The last attempt failed, so the next failure is none that an operator does not know of.
+    fails: bool,
 }
 
 /// A delivery and the place in the tray that it takes up.
@@ -109,6 +113,9 @@ impl Deliver {
             self.begin(&mut desk);
             if let Some(more) = desk.lines.turn(now) {
                 tracing::info!(receiver = self.receiver.name, more, "more notifications were delivered");
+            }
+            if let Some(more) = desk.failures.turn(now) {
+                tracing::warn!(receiver = self.receiver.name, more, "more notifications were not delivered");
             }
             let is_patient = failures > 0 && now < look;
             if recording.is_none() && !is_patient && (!desk.endings.is_empty() || now >= prolong) {
@@ -225,8 +232,13 @@ impl Deliver {
 
     fn attempt(&self, desk: &mut Desk, delivery: Arc<Delivery>) {
         if let Some(why) = &desk.disabled {
-            self.telemetry.notification(&self.receiver.name, Outcome::Dead, Duration::ZERO);
-            desk.endings.push((delivery, Next::Bury(format!("the receiver is disabled: {why}"))));
+            let why = format!("the receiver is disabled: {why}");
+            self.telemetry.notification(&self.receiver.name, Outcome::Dead, Duration::ZERO, &why);
+            if desk.failures.admit() {
+                let (receiver, id) = (&self.receiver.name, &delivery.id);
+                tracing::error!(receiver, delivery = id, "not delivered, kept as a dead letter: {why}");
+            }
+            desk.endings.push((delivery, Next::Bury(why)));
             return;
         }
         let (channel, clock, timeout) = (self.channel.clone(), self.clock.clone(), self.receiver.timeout);
@@ -244,8 +256,9 @@ impl Deliver {
             self.disable(desk, why);
         }
         let next = next(&delivery, result.as_ref(), self.clock.now(), &self.receiver.retry, rand::random());
-        let outcome = self.say(&mut desk.lines, &delivery, &next, result.err());
-        self.telemetry.notification(&self.receiver.name, outcome, took);
+        let why = result.err().map(|failure| failure.to_string()).unwrap_or_default();
+        let outcome = self.say(desk, &delivery, &next, &why);
+        self.telemetry.notification(&self.receiver.name, outcome, took, &why);
         desk.endings.push((delivery, next));
         Ok(())
     }
@@ -261,12 +274,14 @@ impl Deliver {
         desk.disabled = Some(why.to_owned());
     }
 
-    fn say(&self, lines: &mut Lines, delivery: &Delivery, next: &Next, failure: Option<Failure>) -> Outcome {
+    /// The first failure is always said, also where others fill the log.
+    fn say(&self, desk: &mut Desk, delivery: &Delivery, next: &Next, why: &str) -> Outcome {
         let (receiver, id, attempt) = (&self.receiver.name, &delivery.id, delivery.attempt);
-        let why = failure.map(|failure| failure.to_string()).unwrap_or_default();
+        let failed_before = std::mem::replace(&mut desk.fails, *next != Next::Delivered);
+        let is_said = *next == Next::Delivered || desk.failures.admit() || !failed_before;
         match next {
             Next::Delivered => {
-                if lines.admit() {
+                if desk.lines.admit() {
                     let (offline, online) = (delivery.offline.len(), delivery.online.len());
                     tracing::info!(
                         receiver,
@@ -280,16 +295,20 @@ impl Deliver {
                 Outcome::Delivered
             }
             Next::Postpone(at) => {
-                tracing::warn!(receiver, delivery = id, attempt, next = %at, "not delivered, will be tried again: {why}");
+                if is_said {
+                    tracing::warn!(receiver, delivery = id, attempt, next = %at, "not delivered, will be tried again: {why}");
+                }
                 Outcome::Retry
             }
             Next::Bury(_) => {
-                tracing::error!(
-                    receiver,
-                    delivery = id,
-                    attempt,
-                    "not delivered, given up and kept as a dead letter: {why}"
-                );
+                if is_said {
+                    tracing::error!(
+                        receiver,
+                        delivery = id,
+                        attempt,
+                        "not delivered, given up and kept as a dead letter: {why}"
+                    );
+                }
                 Outcome::Dead
             }
         }
@@ -390,6 +409,8 @@ impl Desk {
             disabled: None,
             leases: 0,
             lines: Lines::new(Instant::now()),
+            failures: Lines::new(Instant::now()),
+            fails: false,
         }
     }
 

@@ -5,10 +5,9 @@
 //! next on it.
 //!
 //! # What a refusal means
-//! Once the mail is being handed over, 4xx means later and 5xx means never. Before that, while
-//! connecting and logging in, everything means later: a wrong password or a relay that is being
-//! set up says nothing about the mail, and somebody will mend it. A recipient that is refused for
-//! good does not keep the others from being told.
+//! The mail is tried again, whether the server answers 4xx or 5xx and whenever it does: an operator mends a
+//! wrong password, a missing right to relay or a wrong address, and no alert is lost by it. A recipient that is
+//! refused for good does not keep the others from being told: that one is named in the log.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -82,7 +81,7 @@ impl Email {
     async fn post(&self, letter: Letter) -> Result<(), Failure> {
         let message = self
             .message(letter)
-            .map_err(|error| Failure::permanent(format!("the mail cannot be written: {}", chain(&error))))?;
+            .map_err(|error| Failure::temporary(format!("the mail cannot be written: {}", chain(&error))))?;
         let mut connection = self
             .connection()
             .await
@@ -225,7 +224,7 @@ impl Server {
 
     fn failure(&self, error: &Error) -> Failure {
         let why = format!("{}: {}", self.name(), chain(error));
-        if error.is_permanent() { Failure::permanent(why) } else { Failure::temporary(why) }
+        Failure::temporary(why)
     }
 
     /// What of its address may be shown.

@@ -1,4 +1,4 @@
-//! The lines of a log that tell of what went well: in a storm a few are enough.
+//! The lines of a log about many deliveries: in a storm a few are enough.
 
 use std::time::Duration;
 

@@ -1,9 +1,12 @@
 //! What follows an attempt to deliver.
 //!
-//! A temporary failure is tried again, later each time, until the notification is too old; the last
-//! attempt is made at that moment. A permanent one becomes a dead letter at once. `410 Gone`
-//! disables the receiver: everything for it becomes a dead letter, until a restart. Nothing is ever
-//! dropped.
+//! A failure is tried again, later each time, until the notification is too old; the last attempt is made
+//! at that moment, and then it becomes a dead letter. Only `410 Gone` is final: it disables the receiver,
+//! and everything for it becomes a dead letter, until a restart. Nothing is ever dropped.
+//!
+//! # Why a refusal is no end
+//! 404, 401 or 550 may be a wrong address, a changed secret or a relay that is being set up. An operator
+//! mends that within the hour, and no alert of that hour may be lost.
 
 use std::time::Duration;
 
@@ -33,7 +36,7 @@ pub(super) fn next(
 ) -> Next {
     let (why, retry_after) = match result {
         Ok(()) => return Next::Delivered,
-        Err(Failure::Permanent { why } | Failure::Gone { why }) => return Next::Bury(why.clone()),
+        Err(Failure::Gone { why }) => return Next::Bury(why.clone()),
         Err(Failure::Temporary { why, retry_after }) => (why, retry_after.unwrap_or_default()),
     };
     let last = delivery.sealed_at + retry.give_up_after;

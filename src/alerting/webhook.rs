@@ -4,6 +4,9 @@
 //! the time of the attempt; `webhook-signature` signs `id.timestamp.body`. The body depends on the
 //! delivery alone and carries the moment at which its group was sealed.
 //!
+//! Every answer but 2xx and 410 is worth another try: an operator mends a wrong address or a wrong secret
+//! within the hour, and no alert is lost by it.
+//!
 //! Redirects are not followed: a signed message goes where the operator said and nowhere else.
 //! Neither is a proxy from the environment. The address may hold a secret in its user, path or
 //! query (many services work that way), so errors show its origin only.
@@ -76,7 +79,7 @@ impl Webhook {
         if let Some(signer) = &self.signer {
             let signature = signer
                 .sign(id, seconds, body.as_bytes())
-                .map_err(|error| Failure::permanent(format!("cannot be signed: {error}")))?;
+                .map_err(|error| Failure::temporary(format!("cannot be signed: {error}")))?;
             request = request.header(HEADER_WEBHOOK_SIGNATURE, signature);
         }
         match request.body(body).send().await {
@@ -134,7 +137,7 @@ impl Channel for Webhook {
         let stream = TcpStream::connect((host.as_str(), port)).await.map_err(failed)?;
         if self.url.scheme() == "https" {
             let name = ServerName::try_from(host)
-                .map_err(|_| Failure::permanent(format!("{} has no name for TLS", self.origin)))?;
+                .map_err(|_| Failure::temporary(format!("{} has no name for TLS", self.origin)))?;
             tokio_rustls::TlsConnector::from(self.tls.clone()).connect(name, stream).await.map_err(failed)?;
         }
         Ok(())
@@ -206,19 +209,20 @@ impl From<&Interval> for BlindInterval {
     }
 }
 
-/// What an answer other than success means.
+/// What an answer other than success means, and what an operator may mend.
 fn failure(status: StatusCode, why: String, retry_after: Option<Duration>) -> Failure {
-    let passing = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_EARLY, StatusCode::TOO_MANY_REQUESTS];
     if status == StatusCode::GONE {
-        Failure::Gone { why }
-    } else if status.is_server_error() || passing.contains(&status) {
-        Failure::Temporary { why, retry_after }
-    } else if status.is_redirection() {
-        let hint = "redirects are not followed; if the receiver has moved, change its url";
-        Failure::Permanent { why: format!("{why}: {hint}") }
-    } else {
-        Failure::Permanent { why }
+        return Failure::Gone { why };
     }
+    let hint = match status {
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => "check its url",
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "check its secret and its url",
+        _ if status.is_redirection() => {
+            "redirects are not followed; if the receiver has moved, change its url"
+        }
+        _ => return Failure::Temporary { why, retry_after },
+    };
+    Failure::Temporary { why: format!("{why}: {hint}"), retry_after }
 }
 
 /// The wait that an answer asks for, as seconds or as a date (RFC 9110, 10.2.3).

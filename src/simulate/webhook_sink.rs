@@ -44,6 +44,8 @@ pub struct Options {
 pub enum Answer {
     /// With this status.
     Status(u16),
+    /// With this status and this text.
+    Say(u16, String),
     /// With this status and a `Retry-After`.
     RetryAfter(u16, String),
     /// With 308 and this place.
@@ -172,6 +174,9 @@ async fn receive(State(sink): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, 
     match answer {
         _ if !verified => (StatusCode::UNAUTHORIZED, "the signature is not right").into_response(),
         Answer::Status(status) => with(status, None),
+        Answer::Say(status, text) => {
+            (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), text).into_response()
+        }
         Answer::RetryAfter(status, wait) => with(status, Some((header::RETRY_AFTER, wait))),
         Answer::Redirect(to) => with(308, Some((header::LOCATION, to))),
         Answer::Hang => tokio::select! {

@@ -64,6 +64,10 @@ impl Problems {
         self.lock().remove(&(name, which.to_owned()));
     }
 
+    pub(super) fn has(&self, name: &'static str, which: &str) -> bool {
+        self.lock().contains_key(&(name, which.to_owned()))
+    }
+
     pub(super) fn list(&self) -> Vec<Problem> {
         let (mut all, warnings): (Vec<_>, Vec<_>) =
             self.lock().values().cloned().partition(|problem| problem.severity == Severity::Serious);

@@ -26,6 +26,7 @@ pub(super) struct Series {
     pub notification_duration: HistogramVec,
     pub queue_length: IntGaugeVec,
     pub dead_letters: IntGaugeVec,
+    pub receiver_failing: IntGaugeVec,
     pub engine_up: IntGauge,
     pub engine_command: HistogramVec,
     pub engine_warnings: IntGaugeVec,
@@ -151,6 +152,11 @@ impl Series {
             dead_letters: make.gauges(
                 "dead_letters",
                 "Deliveries that were given up and are kept.",
+                &["receiver"],
+            ),
+            receiver_failing: make.gauges(
+                "receiver_failing",
+                "1 from an attempt that failed, or from a start with dead letters, until one succeeds.",
                 &["receiver"],
             ),
             engine_up: make.gauge("engine_up", "1 while the engine answers."),

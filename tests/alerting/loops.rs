@@ -122,11 +122,69 @@ async fn a_receiver_that_asks_for_a_longer_wait_gets_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_permanent_failure_becomes_a_dead_letter_and_is_counted() {
+async fn a_refusal_is_tried_again_until_an_operator_has_mended_its_reason() {
     let sink = hook().await;
-    sink.answer_with([Answer::Status(404)]);
+    sink.answer_with(
+        [404, 401, 403, 400, 308].map(|status| Answer::Say(status, format!("no such hook {status}"))),
+    );
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
     world.tell_loss(&["a"]).await;
+    for (failed, status) in (1..).zip([404, 401, 403, 400, 308]) {
+        let retried =
+            async || world.metric("rollcall_notifications_total", &["hook", "retry"]) == f64::from(failed);
+        until("the attempt is over", retried).await;
+        assert_eq!(world.metric("rollcall_receiver_failing", &["hook"]), 1.0);
+        let problems = world.telemetry.problems();
+        let why = format!("no such hook {status}");
+        let is_it = |problem: &rollcall::telemetry::Problem| {
+            problem.name == "not_delivered" && problem.text.contains("hook") && problem.text.contains(&why)
+        };
+        assert!(problems.iter().any(is_it), "{problems:?}");
+        world.advance(HOUR);
+    }
+    let told = sink.wait_for(6, PATIENCE).await.unwrap();
+    assert_eq!(told[0].body, told[5].body);
+    let delivered = async || world.metric("rollcall_notifications_total", &["hook", "delivered"]) == 1.0;
+    until("it was delivered", delivered).await;
+    assert_eq!(world.metric("rollcall_receiver_failing", &["hook"]), 0.0);
+    assert!(world.telemetry.problems().iter().all(|problem| problem.name != "not_delivered"));
+    let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
+    assert_eq!(backlog.dead, 0, "nothing is lost");
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_whose_letters_all_die_is_one_that_fails() {
+    let sink = hook().await;
+    sink.answer_with(vec![Answer::Status(410); 3]);
+    let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
+    world.tell_loss(&["a", "b", "c"]).await;
+    world.dead("hook", 3).await;
+    let dead = world.engine.dead_letters("hook", 10).await.unwrap();
+    assert!(dead.iter().all(|letter| letter.reason.contains("410")), "{dead:?}");
+    assert_eq!(world.metric("rollcall_notifications_total", &["hook", "dead"]), 3.0);
+    until("it shows", async || world.metric("rollcall_dead_letters", &["hook"]) == 3.0).await;
+    assert_eq!(world.metric("rollcall_receiver_failing", &["hook"]), 1.0);
+    // Nothing waits, and after a restart nothing is tried: it fails all the same until something is delivered.
+    world.stop().await;
+    world.telemetry = std::sync::Arc::new(rollcall::telemetry::Telemetry::new(&world.clock));
+    world.telemetry.receiver_configured("hook");
+    world.start();
+    until("it fails", async || world.metric("rollcall_receiver_failing", &["hook"]) == 1.0).await;
+    world.tell_loss(&["d"]).await;
+    until("it fails no more", async || world.metric("rollcall_receiver_failing", &["hook"]) == 0.0).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_is_kept_and_counted() {
+    let sink = hook().await;
+    sink.answer_with([Answer::Status(404), Answer::Status(404)]);
+    let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
+    world.tell_loss(&["a"]).await;
+    let retried = async || world.metric("rollcall_notifications_total", &["hook", "retry"]) == 1.0;
+    until("the attempt is over", retried).await;
+    world.advance(72 * HOUR);
     world.dead("hook", 1).await;
     let dead = world.engine.dead_letters("hook", 10).await.unwrap();
     assert!(dead[0].reason.contains("404"), "{}", dead[0].reason);

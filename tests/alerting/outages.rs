@@ -209,12 +209,15 @@ async fn a_return_is_never_told_before_its_silence() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_return_of_a_silence_that_died_as_a_dead_letter_is_not_told_to_that_receiver() {
     let (picky, other) = (hook().await, hook().await);
-    picky.answer_with([Answer::Status(404)]);
+    picky.answer_with([Answer::Status(410)]);
     let receivers =
         vec![named("picky", webhook_to(picky.url(), None)), named("other", webhook_to(other.url(), None))];
     let mut world = World::new("kind", receivers).await;
     world.tell_loss(&["a"]).await;
     world.dead("picky", 1).await;
+    // It is disabled until a restart.
+    world.stop().await;
+    world.start();
     world.hear(&["a"]).await;
     world.joined().await;
     world.advance(5 * WAIT);

@@ -65,7 +65,7 @@ async fn a_wrong_or_missing_signature_is_refused_by_a_verifier() {
         let sink = WebhookSink::start(options()).await.unwrap();
         let channel = open(&webhook_to(sink.url(), secret)).unwrap();
         let result = channel.send(&delivery(vec![], vec![]), now()).await;
-        assert!(matches!(result, Err(Failure::Permanent { why }) if why.contains("401")));
+        assert!(matches!(result, Err(Failure::Temporary { why, .. }) if why.contains("401")));
         assert_eq!(sink.received()[0].header("webhook-signature").is_empty(), secret.is_none());
     }
 }
@@ -98,16 +98,29 @@ async fn answers_that_may_pass_are_temporary() {
 }
 
 #[tokio::test]
-async fn other_answers_are_permanent() {
-    for status in [400, 401, 403, 404, 405, 413, 422] {
-        let (result, _) = answered(Answer::Status(status)).await;
-        assert!(matches!(result, Err(Failure::Permanent { .. })), "{status}: {result:?}");
+async fn a_refusal_is_worth_another_try_for_an_operator_may_mend_its_reason() {
+    for status in [300, 304, 400, 401, 403, 404, 405, 407, 413, 422, 451, 499] {
+        let (result, asked) = answered(Answer::Status(status)).await;
+        let names_it =
+            matches!(&result, Err(Failure::Temporary { why, .. }) if why.contains(&status.to_string()));
+        assert!(names_it, "{status}: {result:?}");
+        assert_eq!(asked, 1);
     }
 }
 
 #[tokio::test]
+async fn what_a_receiver_says_is_shown_on_one_line_and_not_at_length() {
+    let said = format!("no\r\nlevel=error msg=\"faked\"\u{1b}[2J\u{202e}{}", "x".repeat(10_000));
+    let (result, _) = answered(Answer::Say(404, said)).await;
+    let Err(Failure::Temporary { why, .. }) = result else { panic!("{result:?}") };
+    assert!(why.contains("404") && why.contains("no  level=error"), "{why}");
+    assert!(!why.chars().any(|c| c.is_control() || c == '\u{202e}'), "{why:?}");
+    assert!(why.len() < 400, "{} bytes", why.len());
+}
+
+#[tokio::test]
 async fn retry_after_is_handed_on() {
-    for status in [429, 503] {
+    for status in [404, 429, 503] {
         let (result, _) = answered(Answer::RetryAfter(status, "37".to_owned())).await;
         let asked = |wait: &Option<Duration>| *wait == Some(Duration::from_secs(37));
         assert!(matches!(&result, Err(Failure::Temporary { retry_after, .. }) if asked(retry_after)));
@@ -125,7 +138,7 @@ async fn a_redirect_is_a_failure_and_is_not_followed() {
     let elsewhere = sink().await;
     let (result, asked) = answered(Answer::Redirect(elsewhere.url())).await;
     assert!(
-        matches!(&result, Err(Failure::Permanent { why }) if why.contains("change its url")),
+        matches!(&result, Err(Failure::Temporary { why, .. }) if why.contains("change its url")),
         "{result:?}"
     );
     assert_eq!((asked, elsewhere.received().len()), (1, 0));

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 
 use tokio_util::sync::CancellationToken;
 
+mod logins;
 mod rules;
 mod server;
 mod users;

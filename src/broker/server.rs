@@ -16,6 +16,7 @@ use mqtt5::protocol::v5::reason_codes::ReasonCode;
 use subtle::ConstantTimeEq;
 use tokio_util::sync::CancellationToken;
 
+use super::logins::{Login, Logins};
 use super::rules::{Client, Rules};
 use super::users::Users;
 use super::{Config, INSIDE};
@@ -100,7 +101,7 @@ impl Server {
 /// Who gets in, and what for.
 struct Gate {
     inside: String,
-    users: Option<Users>,
+    users: Option<Logins>,
     rules: Option<Rules>,
 }
 
@@ -110,12 +111,13 @@ impl Gate {
     fn open(config: &Config, inside: &str) -> anyhow::Result<Gate> {
         Ok(Gate {
             inside: inside.to_owned(),
-            users: read(config.password_file.as_deref(), "broker.password_file", Users::parse)?,
+            users: read(config.password_file.as_deref(), "broker.password_file", Users::parse)?
+                .map(Logins::of),
             rules: read(config.rules_file.as_deref(), "broker.rules_file", Rules::parse)?,
         })
     }
 
-    fn admits(&self, connect: &ConnectPacket, from: SocketAddr) -> AuthResult {
+    async fn admits(&self, connect: &ConnectPacket, from: SocketAddr) -> AuthResult {
         let password = connect.password.as_deref().unwrap_or_default();
         let Some(name) = &connect.username else {
             return if self.users.is_none() { AuthResult::success() } else { refused() };
@@ -127,8 +129,11 @@ impl Gate {
         match &self.users {
             // Nobody has looked at the name, so it gives no rights.
             None => AuthResult::success(),
-            Some(users) if users.knows(name, password) => AuthResult::success_with_user(name),
-            Some(_) => refused(),
+            Some(users) => match users.look(name, password).await {
+                Login::Right => AuthResult::success_with_user(name),
+                Login::Wrong => refused(),
+                Login::Busy => AuthResult::fail(ReasonCode::ServerBusy),
+            },
         }
     }
 
@@ -165,7 +170,7 @@ impl AuthProvider for Gate {
         connect: &'a ConnectPacket,
         from: SocketAddr,
     ) -> Answer<'a, mqtt5::error::Result<AuthResult>> {
-        Box::pin(std::future::ready(Ok(self.admits(connect, from))))
+        Box::pin(async move { Ok(self.admits(connect, from).await) })
     }
 
     fn authorize_publish<'a>(&'a self, id: &str, name: Option<&'a str>, topic: &'a str) -> Answer<'a, bool> {

@@ -4,6 +4,7 @@
 //! passwords in the clear are refused.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 
 use base64::Engine as _;
@@ -15,7 +16,11 @@ const MOST_ITERATIONS: u32 = 1_000_000;
 
 /// The users of a file.
 #[derive(Default)]
-pub(super) struct Users(HashMap<String, Password>);
+pub(super) struct Users {
+    by_name: HashMap<String, Password>,
+    /// Which password an unknown name is compared with; another one in each process.
+    strangers: RandomState,
+}
 
 struct Password {
     iterations: NonZeroU32,
@@ -41,23 +46,36 @@ impl Users {
             let password = Password::parse(secret).ok_or_else(|| {
                 format!("line {number}: the password of {name:?} is not in the form $7$…; write it with mosquitto_passwd")
             })?;
-            users.0.insert(name.to_owned(), password);
+            users.by_name.insert(name.to_owned(), password);
         }
-        if users.0.is_empty() {
+        if users.by_name.is_empty() {
             return Err("there is no user in it; add one with mosquitto_passwd".to_owned());
         }
         Ok(users)
     }
 
-    /// Whether that is the password of that user.
+    /// Whether that is the password of that user. It takes as long for a user that there is not as for one
+    /// that there is: a name that is unknown is compared with the password of some user, always of the same.
+    ///
+    /// It takes long on purpose, so it must not be asked on a thread that serves others; see
+    /// [`super::logins`].
     pub fn knows(&self, name: &str, password: &[u8]) -> bool {
-        self.0.get(name).is_some_and(|known| {
-            verify(PBKDF2_HMAC_SHA512, known.iterations, &known.salt, password, &known.hash).is_ok()
-        })
+        let known = self.by_name.get(name);
+        let compared = known.or_else(|| self.instead_of(name));
+        compared.is_some_and(|compared| compared.is(password)) && known.is_some()
+    }
+
+    fn instead_of(&self, name: &str) -> Option<&Password> {
+        let count = self.by_name.len().max(1) as u64;
+        self.by_name.values().nth((self.strangers.hash_one(name) % count) as usize)
     }
 }
 
 impl Password {
+    fn is(&self, password: &[u8]) -> bool {
+        verify(PBKDF2_HMAC_SHA512, self.iterations, &self.salt, password, &self.hash).is_ok()
+    }
+
     fn parse(text: &str) -> Option<Password> {
         let mut parts = text.strip_prefix("$7$")?.split('$');
         let iterations: u32 = parts.next()?.parse().ok().filter(|number| *number <= MOST_ITERATIONS)?;
@@ -81,6 +99,16 @@ mod tests {
         assert!(!users.knows("gateway", b"Secret"));
         assert!(!users.knows("gateway", b""));
         assert!(!users.knows("other", b"secret"));
+    }
+
+    #[test]
+    fn an_unknown_name_is_compared_with_a_password_too_and_never_known_by_it() {
+        let users = Users::parse(&format!("{LINE}\n{}", LINE.replace("gateway", "other"))).unwrap();
+        for name in ["", "a", "b", "c", "gateways"] {
+            let compared = users.instead_of(name).expect("as long as for a user that there is");
+            assert!(compared.is(b"secret") && !users.knows(name, b"secret"), "{name}");
+            assert!(std::ptr::eq(compared, users.instead_of(name).unwrap()), "always the same");
+        }
     }
 
     #[test]

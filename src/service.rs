@@ -52,17 +52,21 @@ pub async fn run(mut config: Config, stop: CancellationToken) -> anyhow::Result<
         None => None,
         Some(wanted) => Some(Broker::bind(wanted).await?),
     };
-    let beginning = begin(&config, &clock, &telemetry);
-    let Some(begun) = stop.run_until_cancelled(beginning).await else { return Ok(()) };
-    let (engine, lease) = begun?;
     let mut loops = Loops::default();
+    let pages = http::Pages::new(config.http.clone(), &config.instance, telemetry.clone());
+    loops.add("http", http::serve(listener, pages.clone(), telemetry.clone(), loops.stop.clone()));
+    let beginning = begin(&config, &clock, &telemetry);
+    let Some((engine, lease)) = loops.meanwhile(beginning, &stop).await? else {
+        loops.end().await;
+        return Ok(());
+    };
     if let Some(broker) = broker {
         let entrance = broker.entrance();
         config.intake.url = entrance.url;
         config.intake.credentials = Some(entrance.credentials);
         loops.add("broker", broker.serve(loops.stop.clone()));
     }
-    start(config, engine, lease, clock, telemetry, listener, &mut loops);
+    start(config, engine, lease, clock, telemetry, &pages, &mut loops);
     loops.run(&stop).await
 }
 
@@ -86,7 +90,7 @@ async fn begin(
             Err(EngineError::Unavailable(why)) => {
                 failures += 1;
                 let wait = RECONNECT.wait(failures, rand::random());
-                tracing::warn!(retry_in_ms = wait.as_millis() as u64, "waiting for the engine: {why}");
+                telemetry.waiting_for_engine(&why, wait);
                 tokio::time::sleep(wait).await;
             }
             Err(refused) => return Err(refused.into()),
@@ -107,7 +111,7 @@ fn start(
     lease: Lease,
     clock: Clock,
     telemetry: Arc<Telemetry>,
-    listener: TcpListener,
+    pages: &http::Pages,
     loops: &mut Loops,
 ) {
     let stop = loops.stop.clone();
@@ -175,7 +179,7 @@ fn start(
     if let Some(pings) = config.deadman {
         loops.add("deadman", deadman::run(pings, telemetry.clone(), stop.clone()));
     }
-    loops.add("http", http::serve(config.http, listener, shown, stop.clone()));
+    pages.show(shown, &stop);
     loops.add("intake", intake::run(config.intake, roll, config.metrics, clock, telemetry, stop));
 }
 
@@ -194,24 +198,49 @@ impl Loops {
         self.running.spawn(async move { (name, run.await) });
     }
 
+    /// Brings `work` to its end while the loops run; `None` if the order to stop came first.
+    ///
+    /// # Errors
+    /// That of `work`, or of a loop that ended meanwhile.
+    async fn meanwhile<T>(
+        &mut self,
+        work: impl Future<Output = anyhow::Result<T>>,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<Option<T>> {
+        tokio::select! {
+            () = stop.cancelled() => Ok(None),
+            done = work => done.map(Some),
+            failure = self.first_end() => Err(failure),
+        }
+    }
+
+    /// What the first loop that ends says of it.
+    async fn first_end(&mut self) -> anyhow::Error {
+        match self.running.join_next().await {
+            Some(Ok((name, Err(error)))) => error.context(format!("{name} failed")),
+            Some(Ok((name, Ok(())))) => anyhow!("{name} ended by itself"),
+            Some(Err(panic)) => anyhow!("a loop panicked: {panic}"),
+            None => anyhow!("nothing runs"),
+        }
+    }
+
     /// Waits for the order to stop or for a loop that ends without one, then ends all.
     async fn run(mut self, stop: &CancellationToken) -> anyhow::Result<()> {
-        let outcome = match stop.run_until_cancelled(self.running.join_next()).await {
-            None => Ok(()),
-            Some(Some(Ok((name, Err(error))))) => Err(error.context(format!("{name} failed"))),
-            Some(Some(Ok((name, Ok(()))))) => Err(anyhow!("{name} ended by itself")),
-            Some(Some(Err(panic))) => Err(anyhow!("a loop panicked: {panic}")),
-            Some(None) => Err(anyhow!("nothing runs")),
-        };
+        let outcome = stop.run_until_cancelled(self.first_end()).await.map_or(Ok(()), Err);
         self.leave.cancel();
         // The first to end is the lease, unless something is wrong; then it ends with the rest.
         let _ = tokio::time::timeout(NOTICE, self.running.join_next()).await;
+        self.end().await;
+        outcome
+    }
+
+    /// Ends all loops.
+    async fn end(&mut self) {
         self.stop.cancel();
         let farewell = async { while self.running.join_next().await.is_some() {} };
         if tokio::time::timeout(FAREWELL, farewell).await.is_err() {
             let seconds = FAREWELL.as_secs();
             tracing::warn!("not everything ended within {seconds} s; what was not written is written again");
         }
-        outcome
     }
 }

@@ -28,6 +28,18 @@ pub(super) fn pages(ownership: Ownership, mirror: Arc<Mirror>, telemetry: Arc<Te
         .with_state(Watched { ownership, mirror, telemetry })
 }
 
+/// Both pages before the engine is there: the process lives, and says what it waits for.
+pub(super) fn early_pages(instance: String, telemetry: Arc<Telemetry>) -> Router {
+    let waiting = move || async move {
+        let (problems, instances, partitions) = (telemetry.problems(), Vec::new(), Vec::new());
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            Json(Readiness { ready: false, problems, instance, instances, partitions }),
+        )
+    };
+    Router::new().route("/healthz", get(|| async { "ok" })).route("/readyz", get(waiting))
+}
+
 #[derive(Serialize)]
 struct Readiness {
     ready: bool,

@@ -1,6 +1,7 @@
 //! `/metrics`: what Rollcall counts, with the units of the mirror counted at the moment of asking.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -48,10 +49,16 @@ impl Counted {
                 self.telemetry.units(kind.as_str(), state.as_str(), count);
             }
         }
-        let within = WINDOWS.into_iter().zip(summary.seen_within);
-        self.telemetry.silences(within, summary.heard, summary.silence);
+        for ((window, _), count) in WINDOWS.into_iter().zip(summary.seen_within) {
+            self.telemetry.seen_within(window, count);
+        }
         self.telemetry.units_by_label(summary.labels);
-        self.telemetry.mirror_age(self.mirror.age(now));
+        match self.mirror.age(now) {
+            Some(age) => self.telemetry.mirror_age(age),
+            // It keeps nothing, all partitions are others', and nothing does not age.
+            None if self.mirror.is_filled() => self.telemetry.mirror_age(Duration::ZERO),
+            None => {}
+        }
         TextEncoder::new()
             .encode_to_string(&self.telemetry.gather())
             .map_err(|error| Problem::internal(format!("metrics cannot be written: {error}")))

@@ -6,11 +6,14 @@
 //! written, and held nowhere. The mirror holds the partitions of this instance, so what instances count adds up.
 //! Whatever goes wrong is answered as `application/problem+json`.
 //!
+//! The server answers from the first moment of the process: before the engine is there, `/healthz` and
+//! `/readyz` do, and every other page is answered by 503.
+//!
 //! Every page is read-only so far. With tokens configured, every page but the two for health needs
 //! one.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::ensure;
 use axum::Router;
@@ -35,6 +38,7 @@ mod targets;
 mod unit_metrics;
 mod units;
 
+use connections::Limits;
 use probe::Probed;
 use problem::Problem;
 use unit_metrics::Listed;
@@ -106,20 +110,49 @@ pub struct Shown {
     pub clock: Clock,
 }
 
+/// The pages that are answered now: from the first moment those for health, and all as soon as
+/// [`Pages::show`] was told what to show. Cheap to share.
+#[derive(Clone)]
+pub struct Pages {
+    config: Arc<Config>,
+    early: Router,
+    all: Arc<OnceLock<Router>>,
+}
+
+impl Pages {
+    /// The pages of `instance` while it waits for the engine.
+    pub fn new(config: Config, instance: &str, telemetry: Arc<Telemetry>) -> Pages {
+        let early = Router::new()
+            .merge(health::early_pages(instance.to_owned(), telemetry))
+            .fallback(|| async { Problem::unavailable("waiting for the engine; /readyz says why") });
+        Pages { early: guarded(early, &config), config: Arc::new(config), all: Arc::default() }
+    }
+
+    /// Answers every page from now on. Streams end with `stop`.
+    pub fn show(&self, shown: Shown, stop: &CancellationToken) {
+        // What was shown before goes on to be shown.
+        let _ = self.all.set(guarded(pages(&self.config, shown, stop), &self.config));
+    }
+
+    fn now(&self) -> Router {
+        self.all.get().unwrap_or(&self.early).clone()
+    }
+}
+
 /// Answers requests until `stop`; answers that are on their way get a few seconds more, streams
 /// are cut off. The listener is bound by the caller, so that a port in use is found at the start.
 pub async fn serve(
-    config: Config,
     listener: TcpListener,
-    shown: Shown,
+    pages: Pages,
+    telemetry: Arc<Telemetry>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     ensure!(
-        address.ip().is_loopback() || !config.tokens.is_empty(),
+        address.ip().is_loopback() || !pages.config.tokens.is_empty(),
         "{address} can be reached from elsewhere; configure a token or listen on 127.0.0.1 (http.listen)"
     );
-    connections::accept(listener, pages(&config, shown, &stop), stop).await;
+    connections::accept(listener, pages, Limits::default(), telemetry, stop).await;
     Ok(())
 }
 
@@ -147,6 +180,11 @@ fn pages(config: &Config, shown: Shown, stop: &CancellationToken) -> Router {
         .merge(records::pages(engine.clone()))
         .merge(units::page(engine, roll, clock, metrics))
         .fallback(|| async { Problem::not_found("there is no such page") })
+}
+
+/// What every request passes on its way to a page.
+fn guarded(pages: Router, config: &Config) -> Router {
+    pages
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(from_fn(guard::limit_time))
         .layer(from_fn_with_state(Arc::from(config.tokens.as_slice()), guard::ask_for_a_token))

@@ -1,17 +1,11 @@
 //! The series: names, help, labels and buckets, and every known label set at zero from the start.
-//!
-//! Named as Prometheus has it: a counter ends in `_total` and only grows, a gauge is of the moment, and
-//! what there is none of has no series rather than a 0 that looks like a value. All together are fewer
-//! than 500, also with a dozen kinds and several receivers.
 
 use prometheus::{
-    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
 };
 
-use super::process::Process;
-use super::snapshot::SnapshotHistogram;
-use super::words::{Ailment, Checked, HEARD, Kept, Oddity, Rejection, Source, heard_as_str};
+use super::words::{Ailment, Cut, HEARD, Kept, Oddity, Rejection, Source, Take, heard_as_str};
 
 /// Every metric that is kept; those of single units are not.
 pub(super) struct Series {
@@ -20,13 +14,12 @@ pub(super) struct Series {
     pub unit_values: IntCounterVec,
     pub heartbeat_lag: Histogram,
     pub connected: IntGaugeVec,
-    pub broker_dropped: IntCounter,
+    pub broker_dropped: IntGauge,
     pub canary_round_trip: Histogram,
     pub blind: IntGauge,
     pub blind_seconds: prometheus::Counter,
-    pub checks: IntCounterVec,
-    /// No series where sweeping is off.
-    pub sweeps: IntCounterVec,
+    pub suspects: IntCounterVec,
+    pub takes: IntCounterVec,
     pub detection_delay: Histogram,
     pub transitions: IntCounterVec,
     pub notifications: IntCounterVec,
@@ -39,45 +32,50 @@ pub(super) struct Series {
     pub engine_warnings: IntGaugeVec,
     pub instances: IntGauge,
     pub partitions_owned: IntGauge,
-    /// No series as long as nothing is mirrored.
-    pub mirror_age: GaugeVec,
+    pub mirror_age: Gauge,
     pub units: IntGaugeVec,
-    /// No series for a kind without offline units.
     pub oldest_outage: GaugeVec,
-    pub silence: SnapshotHistogram,
+    pub seen_within: IntGaugeVec,
     pub units_by_label: IntGaugeVec,
-    pub notifications_dropped: IntCounter,
+    pub hints_dropped: IntCounter,
+    pub connections_cut: IntCounterVec,
 }
 
 /// A histogram's buckets from 1 ms to 60 s.
-const LATENCIES: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
-
-/// The buckets of an attempt to deliver: few, because every receiver has them.
-const ATTEMPTS: [f64; 6] = [0.01, 0.05, 0.25, 1.0, 5.0, 30.0];
+const LATENCIES: [f64; 15] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
 /// A command's buckets: few, because every bucket of each is a series.
-const COMMANDS: [f64; 3] = [0.001, 0.01, 0.1];
+const COMMANDS: [f64; 4] = [0.001, 0.01, 0.1, 1.0];
 
-/// Calls of the engine that are told apart: those of the road of a heartbeat, of a look, of the walk and
-/// of a notification. There are three times as many, and every one has six series.
-pub(super) const TOLD_APART: [&str; 18] = [
+/// Calls of the engine that are told apart: those that are made all the time, or that say that
+/// something happened. There are twice as many, and every one has seven series.
+pub(super) const TOLD_APART: [&str; 26] = [
     "refresh",
     "look",
+    "read",
     "apply",
     "due",
     "first_looks",
     "advance",
+    "hearing",
     "attend",
     "gone",
     "renew",
     "page",
+    "alive",
     "keep_values",
+    "walk_values",
     "outbox",
     "settle",
     "join",
     "seal",
+    "first_seal",
     "lease",
+    "first_lease",
     "finish",
+    "backlog",
+    "queue",
     OTHER,
 ];
 /// All other calls.
@@ -95,7 +93,7 @@ impl Series {
             ),
             oddities: make.counters(
                 "payload_oddities_total",
-                "Parts of payloads that were passed over; the message counted as a heartbeat all the same.",
+                "Things in payloads that were passed over.",
                 &["reason"],
             ),
             unit_values: make.counters(
@@ -110,10 +108,9 @@ impl Series {
                 "Whether a connection to the MQTT broker stands and is subscribed.",
                 &["connection"],
             ),
-            broker_dropped: make.int_counter(
-                "broker_messages_dropped_total",
-                "Messages to any of its clients that the broker threw away since this instance started \
-                 (mqtt.watch_sys).",
+            broker_dropped: make.gauge(
+                "broker_messages_dropped",
+                "What the broker says that it threw away, for all its clients (mqtt.watch_sys).",
             ),
             canary_round_trip: make.histogram(
                 "canary_round_trip_seconds",
@@ -122,12 +119,12 @@ impl Series {
             blind: make.gauge("blind", "1 while Rollcall cannot prove that it hears the fleet."),
             blind_seconds: make
                 .counter("blind_seconds_total", "Length of the blind intervals that this instance wrote."),
-            checks: make.counters(
-                "deadline_checks_total",
-                "Units whose deadline was checked, by what asked for it and what it came to.",
-                &["source", "result"],
+            suspects: make.counters(
+                "suspects_total",
+                "Units looked at, by what raised the suspicion.",
+                &["source"],
             ),
-            sweeps: make.counters("sweeps_total", "Times that the index of deadlines was asked what is due.", &[]),
+            takes: make.counters("takes_total", "Looks at suspects by how they ended.", &["result"]),
             detection_delay: make.histogram(
                 "offline_detection_delay_seconds",
                 "From a unit's deadline to its offline record being written.",
@@ -146,7 +143,7 @@ impl Series {
                 "notification_duration_seconds",
                 "How long an attempt to deliver took.",
                 &["receiver"],
-                &ATTEMPTS,
+                &LATENCIES,
             ),
             queue_length: make.gauges(
                 "notification_queue_length",
@@ -178,34 +175,44 @@ impl Series {
             instances: make.gauge("instances", "Instances whose lease stands, this one included."),
             partitions_owned: make
                 .gauge("partitions_owned", "Partitions that this instance sweeps, delivers and exports."),
-            mirror_age: make.float_gauges(
-                "mirror_age_seconds",
-                "Since the oldest part of the mirror was last compared with the engine.",
-                &[],
-            ),
+            mirror_age: {
+                let gauge = Gauge::with_opts(Opts::new(
+                    "rollcall_mirror_age_seconds",
+                    "Since the oldest part of the mirror was last compared with the engine.",
+                ))
+                .expect("a constant name");
+                make.keep(gauge)
+            },
             units: make.gauges("units", "Units by kind and state.", &["kind", "state"]),
-            oldest_outage: make.float_gauges(
-                "oldest_outage_timestamp_seconds",
-                "When the unit that has been offline for longest was last heard.",
-                &["kind"],
-            ),
-            silence: make.keep(SnapshotHistogram::new(
-                "rollcall_unit_silence_seconds",
-                "Units by how long ago they were last heard, at the moment of the scrape: not a count over time.",
-            )),
+            oldest_outage: {
+                let opts = Opts::new(
+                    "rollcall_oldest_outage_timestamp_seconds",
+                    "When the unit that has been offline for longest was last heard; 0 while none is offline.",
+                );
+                make.keep(GaugeVec::new(opts, &["kind"]).expect("a constant name"))
+            },
             units_by_label: make.gauges(
                 "units_by_label",
                 "Units by the value of a label and state.",
                 &["label", "value", "state"],
             ),
-            notifications_dropped: make.int_counter(
-                "expiry_notifications_dropped_total",
-                "Expiry notifications of Redis that found the queue full; the sweep finds their units.",
+            seen_within: make.gauges(
+                "units_seen_within",
+                "Units whose last heartbeat is at most that old.",
+                &["window"],
+            ),
+            hints_dropped: make.int_counter(
+                "hints_dropped_total",
+                "Expiry notifications that found the queue full; the sweep finds their units.",
+            ),
+            connections_cut: make.counters(
+                "http_connections_cut_total",
+                "Connections to the web server that it closed or did not take, by the reason.",
+                &["reason"],
             ),
         };
         series.start_at_zero();
         make.build_info();
-        make.keep(Process::default());
         series
     }
 
@@ -225,10 +232,14 @@ impl Series {
         for kept in Kept::ALL {
             self.unit_values.with_label_values(&[kept.as_str()]);
         }
+        for cut in Cut::ALL {
+            self.connections_cut.with_label_values(&[cut.as_str()]);
+        }
         for source in Source::ALL {
-            for result in Checked::ALL {
-                self.checks.with_label_values(&[source.as_str(), result.as_str()]);
-            }
+            self.suspects.with_label_values(&[source.as_str()]);
+        }
+        for take in Take::ALL {
+            self.takes.with_label_values(&[take.as_str()]);
         }
         for ailment in Ailment::ALL {
             self.engine_warnings.with_label_values(&[ailment.as_str()]);
@@ -270,9 +281,6 @@ impl Maker<'_> {
     }
     fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
         self.keep(IntGaugeVec::new(Self::opts(name, help), labels).expect("a constant name"))
-    }
-    fn float_gauges(&self, name: &str, help: &str, labels: &[&str]) -> GaugeVec {
-        self.keep(GaugeVec::new(Self::opts(name, help), labels).expect("a constant name"))
     }
     fn histogram(&self, name: &str, help: &str) -> Histogram {
         let opts = HistogramOpts::from(Self::opts(name, help)).buckets(LATENCIES.to_vec());

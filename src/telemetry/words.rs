@@ -69,7 +69,7 @@ words! {
 }
 
 words! {
-    /// What asked for a unit's deadline to be checked.
+    /// Where a suspicion came from.
     Source {
         /// An expiry notification.
         Notification => "notification",
@@ -81,16 +81,16 @@ words! {
 }
 
 words! {
-    /// What a check of a unit's deadline came to.
-    Checked {
-        /// The unit is offline, and this caller wrote the record.
-        Offline => "offline",
+    /// How a take ended.
+    Take {
+        /// This caller wrote the record.
+        Won => "won",
+        /// Somebody else was faster, or the unit changed meanwhile.
+        Lost => "lost",
         /// The unit has time left.
         Alive => "alive",
         /// Not heard far enough to say.
         Undecided => "undecided",
-        /// Another caller was faster, or the unit changed meanwhile.
-        Superseded => "superseded",
     }
 }
 
@@ -103,6 +103,33 @@ words! {
         Retry => "retry",
         /// Given up.
         Dead => "dead",
+    }
+}
+
+words! {
+    /// Why the web server closed a connection, or took none.
+    Cut {
+        /// It used its place for nothing, and another one came.
+        StoodStill => "stood_still",
+        /// Its reader did not read.
+        SlowReader => "slow_reader",
+        /// Every place was in use.
+        NoPlace => "no_place",
+    }
+}
+
+impl Cut {
+    /// What to do, for people.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Cut::StoodStill => {
+                "it waited, and another one came while all places were taken; see which clients hold connections"
+            }
+            Cut::SlowReader => {
+                "its reader did not take the answer in time; see what is wrong with that client or its network"
+            }
+            Cut::NoPlace => "every place is in use; see which clients ask so often",
+        }
     }
 }
 

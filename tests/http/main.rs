@@ -1,5 +1,6 @@
 //! What Rollcall shows, asked over a real connection.
 
+mod connections;
 mod metrics;
 #[path = "../support/redis.rs"]
 mod private;
@@ -126,7 +127,10 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         telemetry: fleet.telemetry.clone(),
         clock: fleet.clock.clone(),
     };
-    let served = http::serve(config, listener, shown, CancellationToken::new());
+    let stop = CancellationToken::new();
+    let pages = http::Pages::new(config, "one", fleet.telemetry.clone());
+    pages.show(shown, &stop);
+    let served = http::serve(listener, pages, fleet.telemetry.clone(), stop);
     let refused = tokio::time::timeout(PATIENCE, served).await.expect("it is refused");
     assert!(refused.unwrap_err().to_string().contains("token"));
 }

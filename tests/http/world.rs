@@ -87,7 +87,9 @@ impl Fleet {
             clock: clock.clone(),
         };
         let config = Config { listen, tokens, unit_metrics, unit_metrics_limit };
-        let server = tokio::spawn(http::serve(config, listener, shown, stop.clone()));
+        let pages = http::Pages::new(config, "one", telemetry.clone());
+        pages.show(shown, &stop);
+        let server = tokio::spawn(http::serve(listener, pages, telemetry.clone(), stop.clone()));
         let client = Client::builder().no_proxy().build().unwrap();
         let url = format!("http://{listen}");
         Fleet { url, client, engine, roll, mirror, telemetry, clock, stop, server, redis, _dir: dir }

@@ -1,0 +1,209 @@
+//! Connections over real sockets, with small bounds.
+
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+
+use axum::Router;
+use axum::routing::get;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::clock::{Clock, Timestamp};
+use crate::http::{Config, UnitMetrics};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const LONG: usize = 64 << 20;
+
+struct Served {
+    address: SocketAddr,
+    telemetry: Arc<Telemetry>,
+    /// Lets `/waits` answer.
+    go: Arc<Notify>,
+    stop: CancellationToken,
+    server: JoinHandle<()>,
+}
+
+impl Served {
+    async fn start(limits: Limits) -> Served {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
+        let (go, stop) = (Arc::new(Notify::new()), CancellationToken::new());
+        let wait = go.clone();
+        let early = Router::new()
+            .route("/healthz", get(|| async { "ok" }))
+            .route("/other", get(|| async { "other" }))
+            .route("/long", get(|| async { vec![b'x'; LONG] }))
+            .route("/waits", get(|| async move { wait.notified().await }));
+        let config =
+            Config { listen: address, tokens: vec![], unit_metrics: UnitMetrics::Off, unit_metrics_limit: 1 };
+        let pages = Pages { config: Arc::new(config), early, all: Arc::new(OnceLock::new()) };
+        let server = tokio::spawn(accept(listener, pages, limits, telemetry.clone(), stop.clone()));
+        Served { address, telemetry, go, stop, server }
+    }
+
+    async fn send(&self, text: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// The answer to a request of its own connection.
+    async fn ask(&self, path: &str) -> String {
+        let stream = self.send(&format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")).await;
+        rest(stream).await
+    }
+
+    /// Awaits that so many connections were cut for that reason.
+    async fn cut(&self, why: Cut, count: u64) {
+        let line = format!("rollcall_http_connections_cut_total{{reason=\"{}\"}} {count}\n", why.as_str());
+        let awaited = async {
+            loop {
+                let text = prometheus::TextEncoder::new().encode_to_string(&self.telemetry.gather()).unwrap();
+                if text.contains(&line) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, awaited).await.expect("it is cut");
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.server.await.unwrap();
+    }
+}
+
+/// What comes until the server closes the connection.
+async fn rest(mut stream: TcpStream) -> String {
+    let mut all = Vec::new();
+    let read = stream.read_to_end(&mut all);
+    let _ = tokio::time::timeout(PATIENCE, read).await.expect("the connection is closed");
+    String::from_utf8(all).unwrap()
+}
+
+fn limits(most: usize, most_of_one: usize, kept: usize) -> Limits {
+    Limits { bounds: Bounds { most, most_of_one, kept }, ..Limits::default() }
+}
+
+#[tokio::test]
+async fn requests_that_never_end_make_room_for_others_the_oldest_first() {
+    let served = Served::start(limits(4, 4, 0)).await;
+    let mut halves = Vec::new();
+    for _ in 0..10 {
+        halves.push(served.send("GET /healthz HTTP/1.1\r\nHost").await);
+    }
+    assert!(served.ask("/healthz").await.ends_with("ok"));
+    served.cut(Cut::StoodStill, 7).await;
+    for half in halves.drain(..7) {
+        assert_eq!(rest(half).await, "");
+    }
+    // The others have their places still.
+    let mut last = halves.pop().unwrap();
+    last.write_all(b": a\r\nConnection: close\r\n\r\n").await.unwrap();
+    assert!(rest(last).await.ends_with("ok"));
+    served.end().await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_makes_room_and_one_that_is_answered_does_not() {
+    let served = Served::start(limits(2, 2, 1)).await;
+    let answered = served.send("GET /waits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+    let mut idle = served.send("GET /other HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let mut some = [0; 5];
+    idle.read_exact(&mut some).await.unwrap();
+    // Each of them needs a place.
+    for _ in 0..3 {
+        assert!(served.ask("/other").await.ends_with("other"));
+    }
+    rest(idle).await;
+    served.go.notify_one();
+    assert!(rest(answered).await.starts_with("HTTP/1.1 200"));
+    served.end().await;
+}
+
+#[tokio::test]
+async fn where_every_place_is_in_use_health_is_answered_and_other_pages_say_so() {
+    let served = Served::start(limits(2, 2, 1)).await;
+    let mut busy = Vec::new();
+    for _ in 0..2 {
+        busy.push(served.send("GET /waits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await);
+    }
+    let refused = async {
+        // A connection whose request was not read yet stands still, and loses its place instead.
+        while !served.ask("/other").await.starts_with("HTTP/1.1 503") {
+            busy.push(served.send("GET /waits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await);
+        }
+    };
+    tokio::time::timeout(PATIENCE, refused).await.expect("every place is in use");
+    let refused = served.ask("/other").await;
+    assert!(
+        refused.contains("application/problem+json") && refused.contains("connection: close"),
+        "{refused}"
+    );
+    assert!(served.ask("/healthz").await.ends_with("ok"));
+    served.go.notify_waiters();
+    served.end().await;
+}
+
+#[tokio::test]
+async fn a_reader_that_never_reads_loses_its_place() {
+    let pace = Pace { patience: Duration::from_millis(200), slowest: LONG as u64 };
+    let served = Served::start(Limits { pace, ..limits(1, 1, 0) }).await;
+    let never = served.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    served.cut(Cut::SlowReader, 1).await;
+    assert!(served.ask("/healthz").await.ends_with("ok"));
+    drop(never);
+    served.end().await;
+}
+
+#[tokio::test]
+async fn a_reader_that_never_reads_makes_room_for_others_long_before_its_deadline() {
+    let pace = Pace { patience: Duration::from_secs(3600), slowest: 1 };
+    let served = Served::start(Limits { pace, ..limits(1, 1, 0) }).await;
+    let mut never = served.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    never.read_exact(&mut [0]).await.unwrap();
+    let others = async {
+        // Refused until it has stood still for long enough to be told from a slow reader.
+        while !served.ask("/healthz").await.ends_with("ok") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, others).await.expect("it makes room");
+    drop(never);
+    served.end().await;
+}
+
+#[tokio::test]
+async fn a_reader_that_reads_gets_everything() {
+    let served = Served::start(limits(1, 1, 0)).await;
+    assert!(served.ask("/long").await.len() > LONG);
+    served.end().await;
+}
+
+#[test]
+fn no_address_has_all_places_and_a_network_of_ipv6_is_one_address() {
+    let places = Places::new(Bounds { most: 4, most_of_one: 2, kept: 1 });
+    let take = |peer: &str| {
+        let mut lost = None;
+        let place = places.take(peer.parse().unwrap(), |peer| lost = Some(peer.to_string()));
+        (place.as_ref().map(Place::sort), lost, place)
+    };
+    let (first, _, busy) = take("10.0.0.1");
+    let (second, _, _also) = take("::ffff:10.0.0.1");
+    assert_eq!((first, second), (Some(Sort::Ordinary), Some(Sort::Ordinary)));
+    // Its own place goes, the one that stands still.
+    busy.as_ref().unwrap().conduct().begins();
+    let (sort, lost, third) = take("10.0.0.1");
+    assert_eq!((sort, lost.as_deref()), (Some(Sort::Ordinary), Some("10.0.0.1")));
+    third.as_ref().unwrap().conduct().begins();
+    let (sort, lost, _kept) = take("10.0.0.1");
+    assert_eq!((sort, lost), (Some(Sort::Kept), None), "both are in use");
+    let others = [take("2001:db8::1"), take("2001:db8::2")];
+    assert!(others.iter().all(|(sort, lost, _)| *sort == Some(Sort::Ordinary) && lost.is_none()));
+    let (sort, lost, _sixth) = take("2001:db8::3");
+    assert_eq!((sort, lost.as_deref()), (Some(Sort::Ordinary), Some("2001:db8::")));
+}

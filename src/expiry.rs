@@ -120,6 +120,9 @@ impl Expiry {
     /// Finds silences until `stop`.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let (sender, mut hints) = mpsc::channel(MOST_HINTS);
+        if self.config.sweep {
+            self.telemetry.sweep_configured();
+        }
         let expiry = Arc::new(self);
         let work = async { tokio::join!(expiry.listen(sender), expiry.look(&mut hints)) };
         stop.run_until_cancelled(work).await;
@@ -189,6 +192,7 @@ impl Expiry {
         // A deadline at exactly now is not yet passed.
         let latest = now - MILLISECOND;
         let firsts = self.first_looks(known, now).await?;
+        self.telemetry.swept();
         let passed = self.take(&firsts, latest).await;
         let is_with_others = |first: &FirstLook| first.at <= latest && first.our_turn() > latest;
         if firsts.iter().any(is_with_others) {
@@ -263,8 +267,7 @@ impl Expiry {
         suspects.extend(named.filter(|unit| self.is_ours(unit) && !self.mirror.is_offline(unit)));
         let suspects: Vec<Unit> = suspects.into_iter().collect();
         if !suspects.is_empty() {
-            self.telemetry.suspects(Source::Notification, suspects.len() as u64);
-            let undecided = self.roll.look_by(&suspects, || self.clock.now()).await?;
+            let undecided = self.roll.look_by(&suspects, Source::Notification, || self.clock.now()).await?;
             *waiting = undecided.into_iter().take(MOST_WAITING).collect();
         }
         hinted.clear();
@@ -302,8 +305,7 @@ impl Expiry {
             if due.len() >= MANY {
                 self.engine.storm(true);
             }
-            self.telemetry.suspects(Source::Sweep, due.len() as u64);
-            undecided += self.roll.look_by(&due, || self.clock.now()).await?.len();
+            undecided += self.roll.look_by(&due, Source::Sweep, || self.clock.now()).await?.len();
             if due.len() < MOST_DUE {
                 return Ok(undecided);
             }

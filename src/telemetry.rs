@@ -18,8 +18,10 @@ use crate::clock::{Clock, Timestamp};
 use crate::presence::{Closing, Heard, Interval, OfflineRecord, State, Unit};
 
 mod problems;
+mod process;
 mod sampler;
 mod series;
+mod snapshot;
 mod words;
 
 use problems::{
@@ -29,7 +31,7 @@ pub use problems::{Problem, Severity};
 use sampler::Sampler;
 use series::{OTHER, Series, TOLD_APART};
 use words::heard_as_str;
-pub use words::{Ailment, Cut, Kept, Oddity, Outcome, Rejection, Source, Take};
+pub use words::{Ailment, Checked, Cut, Kept, Oddity, Outcome, Rejection, Source};
 
 /// Counts and logs. Cheap to share.
 pub struct Telemetry {
@@ -143,7 +145,7 @@ impl Telemetry {
     /// The broker says how many messages it has thrown away, and how many of them since it said so
     /// last.
     pub fn broker_dropped(&self, count: u64, grown: u64) {
-        self.series.broker_dropped.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.series.broker_dropped.inc_by(grown);
         if grown == 0 {
             return;
         }
@@ -202,19 +204,24 @@ impl Telemetry {
         }
     }
 
-    /// Units are about to be looked at.
-    pub fn suspects(&self, source: Source, count: u64) {
-        self.series.suspects.with_label_values(&[source.as_str()]).inc_by(count);
+    /// The deadlines of units were checked.
+    pub fn deadlines_checked(&self, source: Source, result: Checked, count: u64) {
+        self.series.checks.with_label_values(&[source.as_str(), result.as_str()]).inc_by(count);
     }
 
-    /// Looks at suspects ended.
-    pub fn takes(&self, result: Take, count: u64) {
-        self.series.takes.with_label_values(&[result.as_str()]).inc_by(count);
+    /// The index of deadlines will be asked; lets the series start at zero.
+    pub fn sweep_configured(&self) {
+        self.series.sweeps.with_label_values::<&str>(&[]);
+    }
+
+    /// The index of deadlines was asked what is due.
+    pub fn swept(&self) {
+        self.series.sweeps.with_label_values::<&str>(&[]).inc();
     }
 
     /// An expiry notification found the queue full.
-    pub fn hint_dropped(&self) {
-        self.series.hints_dropped.inc();
+    pub fn expiry_notification_dropped(&self) {
+        self.series.notifications_dropped.inc();
     }
 
     /// A record was opened.
@@ -340,9 +347,12 @@ impl Telemetry {
         self.series.partitions_owned.set(partitions as i64);
     }
 
-    /// The age of the oldest part of the mirror.
-    pub fn mirror_age(&self, age: Duration) {
-        self.series.mirror_age.set(age.as_secs_f64());
+    /// The age of the oldest part of the mirror; `None`: nothing is mirrored.
+    pub fn mirror_age(&self, age: Option<Duration>) {
+        match age {
+            Some(age) => self.series.mirror_age.with_label_values::<&str>(&[]).set(age.as_secs_f64()),
+            None => self.series.mirror_age.reset(),
+        }
     }
 
     /// How many units of a kind are in a state.
@@ -352,8 +362,12 @@ impl Telemetry {
 
     /// Since when the unit of a kind was not heard that has been offline for longest; `None`: none is.
     pub fn silent_since(&self, kind: &str, moment: Option<Timestamp>) {
-        let seconds = moment.map_or(0.0, |moment| moment.as_millis() as f64 / 1e3);
-        self.series.oldest_outage.with_label_values(&[kind]).set(seconds);
+        let oldest = &self.series.oldest_outage;
+        match moment {
+            Some(moment) => oldest.with_label_values(&[kind]).set(moment.as_millis() as f64 / 1e3),
+            // It is an error that there is none, and that is what is wanted.
+            None => drop(oldest.remove_label_values(&[kind])),
+        }
     }
 
     /// How many units are in which state, by label and value. Values that are gone leave.
@@ -377,9 +391,10 @@ impl Telemetry {
         *before = now;
     }
 
-    /// How many units were heard within a window.
-    pub fn seen_within(&self, window: &str, count: u64) {
-        self.series.seen_within.with_label_values(&[window]).set(count as i64);
+    /// How long ago the units were heard: how many within each of some spans, how many in all, and the
+    /// sum of their silences.
+    pub fn silences(&self, within: impl IntoIterator<Item = (Duration, u64)>, units: u64, sum: Duration) {
+        self.series.silence.set(within, units, sum);
     }
 }
 
@@ -405,33 +420,61 @@ mod tests {
         assert_eq!(telemetry.problems(), []);
     }
 
+    /// As many kinds, receivers and connections as a large site has, and as many labels and values as are
+    /// counted by.
     #[test]
-    fn a_service_of_several_kinds_and_receivers_has_fewer_than_500_series() {
+    fn a_service_of_twelve_kinds_and_five_receivers_has_fewer_than_500_series() {
         let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
-        let states = ["online", "late", "offline", "never_seen", "paused", "unknown"];
-        for command in ["refresh", "any", "another"] {
-            telemetry.engine_command(command, Duration::ZERO);
-        }
-        // As many labels and values as are counted by.
         let values =
-            ["site", "row"].map(|label| (0..11).map(move |value| (label.to_owned(), value.to_string())));
+            ["site", "row"].map(|label| (0..6).map(move |value| (label.to_owned(), value.to_string())));
         telemetry.units_by_label(values.into_iter().flatten().map(|both| (both, [1; 6])).collect());
-        telemetry.mqtt_connected("main", "broker");
-        for receiver in ["mail", "hook"] {
-            telemetry.receiver_configured(receiver);
+        for connection in ["main", "second", "third", "fourth"] {
+            telemetry.mqtt_connected(connection, "broker");
         }
-        for kind in ["detector", "meter", "camera"] {
-            for state in states {
-                telemetry.units(kind, state, 1);
-            }
-            telemetry.silent_since(kind, None);
+        for receiver in 0..5 {
+            telemetry.receiver_configured(&format!("receiver-{receiver}"));
         }
-        for window in ["1m", "5m", "15m", "1h", "6h", "24h", "48h", "7d"] {
-            telemetry.seen_within(window, 1);
+        for kind in 0..12 {
+            let kind = format!("kind-{kind}");
+            State::ALL.iter().for_each(|state| telemetry.units(&kind, state.as_str(), 1));
+            telemetry.silent_since(&kind, Some(Timestamp::ZERO));
         }
+        telemetry.sweep_configured();
+        telemetry.mirror_age(Some(Duration::ZERO));
+        telemetry.silences((1..=8).map(|hours| (Duration::from_secs(hours), 1)), 1, Duration::ZERO);
         let text = prometheus::TextEncoder::new().encode_to_string(&telemetry.gather()).unwrap();
         let series = text.lines().filter(|line| !line.starts_with('#')).count();
         assert!(series < 500, "{series} series");
+        println!("{series} series");
+    }
+
+    #[test]
+    fn a_counter_and_nothing_else_ends_in_total() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        telemetry.receiver_configured("hook");
+        telemetry.sweep_configured();
+        let families = telemetry.gather();
+        assert!(families.len() > 25, "{}", families.len());
+        for family in families {
+            let is_counter = family.get_field_type() == prometheus::proto::MetricType::COUNTER;
+            assert_eq!(family.name().ends_with("_total"), is_counter, "{}", family.name());
+        }
+    }
+
+    /// 0 would be a moment in 1970, or a mirror that is as new as can be.
+    #[test]
+    fn what_there_is_none_of_has_no_series() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        let shown = |name: &str| telemetry.gather().iter().any(|family| family.name() == name);
+        for name in ["rollcall_oldest_outage_timestamp_seconds", "rollcall_mirror_age_seconds"] {
+            assert!(!shown(name), "{name}");
+            telemetry.silent_since("detector", Some(Timestamp::ZERO));
+            telemetry.mirror_age(Some(Duration::ZERO));
+            assert!(shown(name), "{name}");
+            telemetry.silent_since("detector", None);
+            telemetry.mirror_age(None);
+            assert!(!shown(name), "{name}");
+        }
     }
 
     #[test]

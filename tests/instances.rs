@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus::proto::Metric;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::mirror::{Chunk, Cursor};
 use rollcall::engine::redis::RedisEngine;
@@ -123,8 +124,16 @@ impl Instance {
         line.trim().parse().unwrap()
     }
 
+    /// How many deadlines were checked, of that source or with that result.
+    fn checked(&self, label: &str) -> usize {
+        let families = self.telemetry.gather();
+        let checks = families.iter().find(|one| one.name() == "rollcall_deadline_checks_total").unwrap();
+        let is_it = |it: &&Metric| it.get_label().iter().any(|pair| pair.value() == label);
+        checks.get_metric().iter().filter(is_it).map(|it| it.get_counter().get_value() as usize).sum()
+    }
+
     fn swept(&self) -> usize {
-        self.metric("rollcall_suspects_total{source=\"sweep\"}")
+        self.checked("sweep")
     }
 
     /// How often it asked what is due first.
@@ -138,7 +147,7 @@ impl Instance {
     }
 
     fn won(&self) -> usize {
-        self.metric("rollcall_takes_total{result=\"won\"}")
+        self.checked("offline")
     }
 
     /// How many of the units are in its partitions.

@@ -378,7 +378,7 @@ async fn what_the_broker_throws_away_is_a_warning_where_that_is_asked_for() {
     let mut world = World::new("sys_interval 1\nmax_queued_messages 5").await;
     world.config.watch_sys = true;
     let running = world.start().await;
-    let dropped = || running.metric("broker_messages_dropped", "");
+    let dropped = || running.metric("broker_messages_dropped_total", "");
     // Somebody who is away, and for whom the broker keeps five.
     let device = world.device();
     world.subscribes_and_goes_away("units/+/heartbeat").await;

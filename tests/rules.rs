@@ -123,9 +123,9 @@ fn every_metric_that_rules_ask_for_is_one_of_rollcalls() {
     let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
     telemetry.receiver_configured("hook");
     telemetry.units("detector", "online", 1);
-    telemetry.seen_within("1m", 1);
+    telemetry.sweep_configured();
+    telemetry.mirror_age(Some(std::time::Duration::ZERO));
     telemetry.mqtt_disconnected("main", "broker", "gone", std::time::Duration::ZERO);
-    telemetry.engine_command("first_looks", std::time::Duration::ZERO);
     let families = telemetry.gather();
     let known = families.iter().map(|family| family.name()).chain(ON_THE_PAGE_OF_UNITS);
     let known: BTreeSet<&str> = known.collect();

@@ -31,7 +31,7 @@ use crate::presence::{
     self, Change, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
     Registration, Snapshot, Standing, Transition, Unit, Verdict,
 };
-use crate::telemetry::{Take, Telemetry};
+use crate::telemetry::{Checked, Source, Telemetry};
 
 mod rounds;
 
@@ -276,46 +276,52 @@ impl Roll {
         )))
     }
 
-    /// Looks at suspects, each at most once in the list, and opens the records of those whose time
+    /// Looks at suspects of the walk, each at most once in the list, and opens the records of those whose time
     /// is up. Answers with those about whom Rollcall has not heard far enough to say.
     pub async fn look(&self, suspects: &[Unit], now: Timestamp) -> Result<Vec<Unit>> {
-        self.look_by(suspects, || now).await
+        self.look_by(suspects, Source::Walk, || now).await
     }
 
-    /// The same, asking for the time whenever some of them were read: a look at many takes a while,
+    /// The same for suspects of any source, asking for the time whenever some of them were read: a look at many takes a while,
     /// and a key that is gone by then says less the later it is read.
     pub async fn look_by(
         &self,
         suspects: &[Unit],
+        source: Source,
         clock: impl Fn() -> Timestamp + Send + Sync,
     ) -> Result<Vec<Unit>> {
-        let looks = stream::iter(self.engine.looks(suspects)).map(|units| self.look_at(units, &clock));
+        let looks =
+            stream::iter(self.engine.looks(suspects)).map(|units| self.look_at(units, source, &clock));
         let undecided: Vec<Vec<Unit>> = looks.buffer_unordered(LOOKS_AT_ONCE).try_collect().await?;
         Ok(undecided.into_iter().flatten().collect())
     }
 
-    async fn look_at(&self, units: Vec<Unit>, clock: impl Fn() -> Timestamp) -> Result<Vec<Unit>> {
+    async fn look_at(
+        &self,
+        units: Vec<Unit>,
+        source: Source,
+        clock: impl Fn() -> Timestamp,
+    ) -> Result<Vec<Unit>> {
         let looked = self.engine.look(&units).await?;
         let now = clock();
         let hearing = self.keep_hearing(looked.hearing);
-        let (mut undecided, mut changes, mut takes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut undecided, mut changes, mut results) = (Vec::new(), Vec::new(), Vec::new());
         for seen in looked.units {
             let Some(rules) = self.rules.get(&seen.unit.kind) else {
-                takes.push(Take::Alive);
+                results.push(Checked::Alive);
                 changes.push(put_off(seen, now));
                 continue;
             };
             match presence::look(&seen, rules, &hearing, now) {
                 Verdict::Alive(change) | Verdict::Back(change) | Verdict::Gone(change) => {
-                    takes.push(Take::Alive);
+                    results.push(Checked::Alive);
                     changes.push((seen, change));
                 }
                 Verdict::Offline(change) => {
-                    takes.push(Take::Won);
+                    results.push(Checked::Offline);
                     changes.push((seen, change));
                 }
                 Verdict::Undecided => {
-                    self.telemetry.takes(Take::Undecided, 1);
                     undecided.push(seen.unit);
                 }
             }
@@ -323,10 +329,12 @@ impl Roll {
         if !changes.is_empty() {
             let applied = looked.hold.apply(&changes).await?;
             self.applied(&changes, &applied).await;
-            for (take, applied) in takes.into_iter().zip(applied) {
-                self.telemetry.takes(if applied { take } else { Take::Lost }, 1);
+            for (result, applied) in results.into_iter().zip(applied) {
+                let result = if applied { result } else { Checked::Superseded };
+                self.telemetry.deadlines_checked(source, result, 1);
             }
         }
+        self.telemetry.deadlines_checked(source, Checked::Undecided, undecided.len() as u64);
         Ok(undecided)
     }
 

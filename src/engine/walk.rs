@@ -79,7 +79,7 @@ pub struct Walk {
     pub mirror: Arc<Mirror>,
     /// Tells the time.
     pub clock: Clock,
-    /// Counts suspects, says when the engine fails.
+    /// Says when the engine fails.
     pub telemetry: Arc<Telemetry>,
     /// How long a round takes, at the least.
     pub period: Duration,

@@ -1,7 +1,6 @@
 //! `/metrics`: what Rollcall counts, with the units of the mirror counted at the moment of asking.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -49,16 +48,10 @@ impl Counted {
                 self.telemetry.units(kind.as_str(), state.as_str(), count);
             }
         }
-        for ((window, _), count) in WINDOWS.into_iter().zip(summary.seen_within) {
-            self.telemetry.seen_within(window, count);
-        }
+        let within = WINDOWS.into_iter().zip(summary.seen_within);
+        self.telemetry.silences(within, summary.heard, summary.silence);
         self.telemetry.units_by_label(summary.labels);
-        match self.mirror.age(now) {
-            Some(age) => self.telemetry.mirror_age(age),
-            // It keeps nothing, all partitions are others', and nothing does not age.
-            None if self.mirror.is_filled() => self.telemetry.mirror_age(Duration::ZERO),
-            None => {}
-        }
+        self.telemetry.mirror_age(self.mirror.age(now));
         TextEncoder::new()
             .encode_to_string(&self.telemetry.gather())
             .map_err(|error| Problem::internal(format!("metrics cannot be written: {error}")))

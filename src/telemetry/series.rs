@@ -1,11 +1,17 @@
 //! The series: names, help, labels and buckets, and every known label set at zero from the start.
+//!
+//! Named as Prometheus has it: a counter ends in `_total` and only grows, a gauge is of the moment, and
+//! what there is none of has no series rather than a 0 that looks like a value. All together are fewer
+//! than 500, also with a dozen kinds and several receivers.
 
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry,
+    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
 };
 
-use super::words::{Ailment, Cut, HEARD, Kept, Oddity, Rejection, Source, Take, heard_as_str};
+use super::process::Process;
+use super::snapshot::SnapshotHistogram;
+use super::words::{Ailment, Checked, Cut, HEARD, Kept, Oddity, Rejection, Source, heard_as_str};
 
 /// Every metric that is kept; those of single units are not.
 pub(super) struct Series {
@@ -14,12 +20,13 @@ pub(super) struct Series {
     pub unit_values: IntCounterVec,
     pub heartbeat_lag: Histogram,
     pub connected: IntGaugeVec,
-    pub broker_dropped: IntGauge,
+    pub broker_dropped: IntCounter,
     pub canary_round_trip: Histogram,
     pub blind: IntGauge,
     pub blind_seconds: prometheus::Counter,
-    pub suspects: IntCounterVec,
-    pub takes: IntCounterVec,
+    pub checks: IntCounterVec,
+    /// No series where sweeping is off.
+    pub sweeps: IntCounterVec,
     pub detection_delay: Histogram,
     pub transitions: IntCounterVec,
     pub notifications: IntCounterVec,
@@ -32,50 +39,46 @@ pub(super) struct Series {
     pub engine_warnings: IntGaugeVec,
     pub instances: IntGauge,
     pub partitions_owned: IntGauge,
-    pub mirror_age: Gauge,
+    /// No series as long as nothing is mirrored.
+    pub mirror_age: GaugeVec,
     pub units: IntGaugeVec,
+    /// No series for a kind without offline units.
     pub oldest_outage: GaugeVec,
-    pub seen_within: IntGaugeVec,
+    pub silence: SnapshotHistogram,
     pub units_by_label: IntGaugeVec,
-    pub hints_dropped: IntCounter,
+    pub notifications_dropped: IntCounter,
     pub connections_cut: IntCounterVec,
 }
 
 /// A histogram's buckets from 1 ms to 60 s.
-const LATENCIES: [f64; 15] =
-    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+const LATENCIES: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
+
+/// The buckets of an attempt to deliver: few, because every receiver has them.
+const ATTEMPTS: [f64; 6] = [0.01, 0.05, 0.25, 1.0, 5.0, 30.0];
 
 /// A command's buckets: few, because every bucket of each is a series.
-const COMMANDS: [f64; 4] = [0.001, 0.01, 0.1, 1.0];
+const COMMANDS: [f64; 3] = [0.001, 0.01, 0.1];
 
-/// Calls of the engine that are told apart: those that are made all the time, or that say that
-/// something happened. There are twice as many, and every one has seven series.
-pub(super) const TOLD_APART: [&str; 26] = [
+/// Calls of the engine that are told apart: those of the road of a heartbeat, of a look, of the walk and
+/// of a notification. There are three times as many, and every one has six series.
+pub(super) const TOLD_APART: [&str; 18] = [
     "refresh",
     "look",
-    "read",
     "apply",
     "due",
     "first_looks",
     "advance",
-    "hearing",
     "attend",
     "gone",
     "renew",
     "page",
-    "alive",
     "keep_values",
-    "walk_values",
     "outbox",
     "settle",
     "join",
     "seal",
-    "first_seal",
     "lease",
-    "first_lease",
     "finish",
-    "backlog",
-    "queue",
     OTHER,
 ];
 /// All other calls.
@@ -93,7 +96,7 @@ impl Series {
             ),
             oddities: make.counters(
                 "payload_oddities_total",
-                "Things in payloads that were passed over.",
+                "Parts of payloads that were passed over; the message counted as a heartbeat all the same.",
                 &["reason"],
             ),
             unit_values: make.counters(
@@ -108,9 +111,10 @@ impl Series {
                 "Whether a connection to the MQTT broker stands and is subscribed.",
                 &["connection"],
             ),
-            broker_dropped: make.gauge(
-                "broker_messages_dropped",
-                "What the broker says that it threw away, for all its clients (mqtt.watch_sys).",
+            broker_dropped: make.int_counter(
+                "broker_messages_dropped_total",
+                "Messages to any of its clients that the broker threw away since this instance started \
+                 (mqtt.watch_sys).",
             ),
             canary_round_trip: make.histogram(
                 "canary_round_trip_seconds",
@@ -119,12 +123,12 @@ impl Series {
             blind: make.gauge("blind", "1 while Rollcall cannot prove that it hears the fleet."),
             blind_seconds: make
                 .counter("blind_seconds_total", "Length of the blind intervals that this instance wrote."),
-            suspects: make.counters(
-                "suspects_total",
-                "Units looked at, by what raised the suspicion.",
-                &["source"],
+            checks: make.counters(
+                "deadline_checks_total",
+                "Units whose deadline was checked, by what asked for it and what it came to.",
+                &["source", "result"],
             ),
-            takes: make.counters("takes_total", "Looks at suspects by how they ended.", &["result"]),
+            sweeps: make.counters("sweeps_total", "Times that the index of deadlines was asked what is due.", &[]),
             detection_delay: make.histogram(
                 "offline_detection_delay_seconds",
                 "From a unit's deadline to its offline record being written.",
@@ -143,7 +147,7 @@ impl Series {
                 "notification_duration_seconds",
                 "How long an attempt to deliver took.",
                 &["receiver"],
-                &LATENCIES,
+                &ATTEMPTS,
             ),
             queue_length: make.gauges(
                 "notification_queue_length",
@@ -175,35 +179,29 @@ impl Series {
             instances: make.gauge("instances", "Instances whose lease stands, this one included."),
             partitions_owned: make
                 .gauge("partitions_owned", "Partitions that this instance sweeps, delivers and exports."),
-            mirror_age: {
-                let gauge = Gauge::with_opts(Opts::new(
-                    "rollcall_mirror_age_seconds",
-                    "Since the oldest part of the mirror was last compared with the engine.",
-                ))
-                .expect("a constant name");
-                make.keep(gauge)
-            },
+            mirror_age: make.float_gauges(
+                "mirror_age_seconds",
+                "Since the oldest part of the mirror was last compared with the engine.",
+                &[],
+            ),
             units: make.gauges("units", "Units by kind and state.", &["kind", "state"]),
-            oldest_outage: {
-                let opts = Opts::new(
-                    "rollcall_oldest_outage_timestamp_seconds",
-                    "When the unit that has been offline for longest was last heard; 0 while none is offline.",
-                );
-                make.keep(GaugeVec::new(opts, &["kind"]).expect("a constant name"))
-            },
+            oldest_outage: make.float_gauges(
+                "oldest_outage_timestamp_seconds",
+                "When the unit that has been offline for longest was last heard.",
+                &["kind"],
+            ),
+            silence: make.keep(SnapshotHistogram::new(
+                "rollcall_unit_silence_seconds",
+                "Units by how long ago they were last heard, at the moment of the scrape: not a count over time.",
+            )),
             units_by_label: make.gauges(
                 "units_by_label",
                 "Units by the value of a label and state.",
                 &["label", "value", "state"],
             ),
-            seen_within: make.gauges(
-                "units_seen_within",
-                "Units whose last heartbeat is at most that old.",
-                &["window"],
-            ),
-            hints_dropped: make.int_counter(
-                "hints_dropped_total",
-                "Expiry notifications that found the queue full; the sweep finds their units.",
+            notifications_dropped: make.int_counter(
+                "expiry_notifications_dropped_total",
+                "Expiry notifications of Redis that found the queue full; the sweep finds their units.",
             ),
             connections_cut: make.counters(
                 "http_connections_cut_total",
@@ -213,6 +211,7 @@ impl Series {
         };
         series.start_at_zero();
         make.build_info();
+        make.keep(Process::default());
         series
     }
 
@@ -236,10 +235,9 @@ impl Series {
             self.connections_cut.with_label_values(&[cut.as_str()]);
         }
         for source in Source::ALL {
-            self.suspects.with_label_values(&[source.as_str()]);
-        }
-        for take in Take::ALL {
-            self.takes.with_label_values(&[take.as_str()]);
+            for result in Checked::ALL {
+                self.checks.with_label_values(&[source.as_str(), result.as_str()]);
+            }
         }
         for ailment in Ailment::ALL {
             self.engine_warnings.with_label_values(&[ailment.as_str()]);
@@ -281,6 +279,9 @@ impl Maker<'_> {
     }
     fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
         self.keep(IntGaugeVec::new(Self::opts(name, help), labels).expect("a constant name"))
+    }
+    fn float_gauges(&self, name: &str, help: &str, labels: &[&str]) -> GaugeVec {
+        self.keep(GaugeVec::new(Self::opts(name, help), labels).expect("a constant name"))
     }
     fn histogram(&self, name: &str, help: &str) -> Histogram {
         let opts = HistogramOpts::from(Self::opts(name, help)).buckets(LATENCIES.to_vec());

@@ -69,7 +69,7 @@ words! {
 }
 
 words! {
-    /// Where a suspicion came from.
+    /// What asked for a unit's deadline to be checked.
     Source {
         /// An expiry notification.
         Notification => "notification",
@@ -81,16 +81,16 @@ words! {
 }
 
 words! {
-    /// How a take ended.
-    Take {
-        /// This caller wrote the record.
-        Won => "won",
-        /// Somebody else was faster, or the unit changed meanwhile.
-        Lost => "lost",
+    /// What a check of a unit's deadline came to.
+    Checked {
+        /// The unit is offline, and this caller wrote the record.
+        Offline => "offline",
         /// The unit has time left.
         Alive => "alive",
         /// Not heard far enough to say.
         Undecided => "undecided",
+        /// Another caller was faster, or the unit changed meanwhile.
+        Superseded => "superseded",
     }
 }
 

@@ -10,6 +10,7 @@ use rollcall::presence::{
     self, Cause, Change, Closing, Declared, Hearing, Heartbeat, OfflineRecord, Override, Registration,
     Snapshot, Standing, Unit, Verdict,
 };
+use rollcall::telemetry::Source;
 
 use crate::ground::Ground;
 use crate::world::{HOUR, World, rules};
@@ -213,7 +214,7 @@ pub async fn a_look_at_many_judges_each_by_the_time_at_which_it_was_read<G: Grou
     assert!(looks.len() > 1);
     let (begin, reads) = (world.hours(49), AtomicU32::new(0));
     let clock = || begin + MS * reads.fetch_add(1, Ordering::SeqCst);
-    world.roll.look_by(&units, clock).await.unwrap();
+    world.roll.look_by(&units, Source::Sweep, clock).await.unwrap();
     let mut judged = BTreeMap::<Timestamp, BTreeSet<Unit>>::new();
     for record in world.engine.records(true, None, 2001).await.unwrap() {
         judged.entry(record.detected_at).or_default().insert(record.id.unit);

@@ -131,7 +131,7 @@ async fn a_queue_of_acknowledged_messages_that_overflows_makes_nobody_offline_an
     world.forget_unheard_since(mark);
     world.disturbed_since(mark);
     let dropped = async |world: &World| {
-        world.instances[0].metric("rollcall_broker_messages_dropped").await.unwrap_or_default()
+        world.instances[0].metric("rollcall_broker_messages_dropped_total").await.unwrap_or_default()
     };
     let is_warned_of = async |world: &World| {
         let page = world.instances[0].page("/readyz").await;

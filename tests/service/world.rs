@@ -122,6 +122,16 @@ impl World {
         reqwest::get(self.url(path)).await.unwrap().text().await.unwrap()
     }
 
+    /// How many deadlines were checked because of that source.
+    pub async fn checks(&self, source: &str) -> u64 {
+        let page = self.text_of("/metrics").await;
+        let source = format!("source=\"{source}\"}} ");
+        let checks = page.lines().filter(|line| line.starts_with("rollcall_deadline_checks_total{"));
+        let counts: Vec<u64> = checks.filter_map(|line| line.split_once(&source)?.1.parse().ok()).collect();
+        assert!(!counts.is_empty(), "{page}");
+        counts.iter().sum()
+    }
+
     pub async fn json(&self, path: &str) -> Value {
         serde_json::from_str(&self.text_of(path).await).unwrap()
     }

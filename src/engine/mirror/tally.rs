@@ -1,7 +1,7 @@
 //! Units counted by the values of labels: how many of each site are offline?
 //!
 //! Values come from devices and may be many, series may not: the ten values with most units are
-//! told, and the rest together as `other`. Units without the label are not counted.
+//! told, five of each where there are two labels, and the rest together as `other`. Units without the label are not counted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::presence::State;
 /// The most labels that may be counted by, so that all metrics together stay few.
 pub const MOST_LABELS: usize = 2;
 
-/// How many values are told by name.
-const TOP: usize = 10;
+/// How many values are told by name, of all labels together.
+pub(super) const TOP: usize = 10;
 
 /// How many units are in each state, in the order of [`State::ALL`].
 pub type Counts = [u64; State::ALL.len()];
@@ -62,14 +62,14 @@ impl Tally {
         }
     }
 
-    /// Everything, under the label's name.
-    pub fn finish(mut self, label: &str, into: &mut Counted) {
+    /// Everything, under the label's name, with at most so many values by theirs.
+    pub fn finish(mut self, label: &str, most: usize, into: &mut Counted) {
         self.put_down();
         let mut values: Vec<(Arc<str>, Counts)> = self.counted.into_iter().collect();
         // Where two have as many units, always the same one is told by name.
         values.sort_by(|a, b| (total(&b.1), &a.0).cmp(&(total(&a.1), &b.0)));
         for (rank, (value, counts)) in values.into_iter().enumerate() {
-            let value = if rank < TOP { &value } else { OTHER_VALUE };
+            let value = if rank < most { &value } else { OTHER_VALUE };
             add(into.entry((label.to_owned(), value.to_owned())).or_default(), &counts);
         }
     }
@@ -112,7 +112,7 @@ mod tests {
             }
         }
         let mut counted = Counted::new();
-        tally.finish("site", &mut counted);
+        tally.finish("site", TOP, &mut counted);
         let of = |value: &str| counted[&("site".to_owned(), value.to_owned())];
         assert_eq!(counted.len(), 11);
         assert_eq!(of("site-00"), [12, 0, 0, 0, 0, 0]);
@@ -130,7 +130,7 @@ mod tests {
             tally.add(&tags, 0, State::Online);
         }
         let mut counted = Counted::new();
-        tally.finish("site", &mut counted);
+        tally.finish("site", TOP, &mut counted);
         let values: Vec<&str> = counted.keys().map(|(_, value)| value.as_str()).collect();
         assert_eq!(values, ["north", "south"]);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::row::{Absence, Row};
 use super::shard::{Name, Shard};
-use super::tally::{Counted, Counts, Tally};
+use super::tally::{Counted, Counts, TOP, Tally};
 use super::wanted::{Part, Sieve, Wanted};
 use super::{Mirror, row::Footing};
 use crate::clock::Timestamp;
@@ -23,16 +23,16 @@ const COUNTERS: u16 = 4;
 /// So few units are counted sooner than a thread is started.
 const FEW: usize = 100_000;
 
-/// The windows within which units are counted as seen: name and length.
-pub const WINDOWS: [(&str, Duration); 8] = [
-    ("1m", Duration::from_secs(60)),
-    ("5m", Duration::from_secs(5 * 60)),
-    ("15m", Duration::from_secs(15 * 60)),
-    ("1h", Duration::from_secs(3600)),
-    ("6h", Duration::from_secs(6 * 3600)),
-    ("24h", Duration::from_secs(24 * 3600)),
-    ("48h", Duration::from_secs(48 * 3600)),
-    ("7d", Duration::from_secs(7 * 86_400)),
+/// The windows within which units are counted as seen: from a minute to a week.
+pub const WINDOWS: [Duration; 8] = [
+    Duration::from_secs(60),
+    Duration::from_secs(5 * 60),
+    Duration::from_secs(15 * 60),
+    Duration::from_secs(3600),
+    Duration::from_secs(6 * 3600),
+    Duration::from_secs(24 * 3600),
+    Duration::from_secs(48 * 3600),
+    Duration::from_secs(7 * 86_400),
 ];
 
 /// How many units there are of each sort.
@@ -46,6 +46,10 @@ pub struct Summary {
     pub labels: Counted,
     /// How many units were heard within each of [`WINDOWS`]; a longer one includes the shorter.
     pub seen_within: [u64; WINDOWS.len()],
+    /// How many units were ever heard.
+    pub heard: u64,
+    /// How long ago they were heard, added up.
+    pub silence: Duration,
 }
 
 /// Where a reader of the mirror has come to, and what it wants to see.
@@ -169,12 +173,15 @@ impl Mirror {
         });
         // A unit that was heard in so many windows was heard in the longest ones.
         let seen_within = std::array::from_fn(|window| sum.heard_in[WINDOWS.len() - window..].iter().sum());
+        let heard = sum.heard_in.iter().sum();
+        let silence = Duration::from_millis(sum.silence_ms);
         let mut labels = Counted::new();
+        let values = TOP / self.labels().len().max(1);
         for (label, tally) in self.labels().iter().zip(sum.tallies) {
-            tally.finish(label, &mut labels);
+            tally.finish(label, values, &mut labels);
         }
         let kinds = self.kinds().cloned().zip(sum.states).collect();
-        Summary { kinds, silent_since: sum.silent_since, labels, seen_within }
+        Summary { kinds, silent_since: sum.silent_since, labels, seen_within, heard, silence }
     }
 
     /// About how many units there are.
@@ -190,8 +197,9 @@ impl Mirror {
             silent_since: vec![None; self.kinds.len()],
             tallies: self.labels().iter().map(|_| Tally::default()).collect(),
             heard_in: Default::default(),
+            silence_ms: 0,
         };
-        let starts = WINDOWS.map(|(_, length)| now - length);
+        let starts = WINDOWS.map(|length| now - length);
         let mut cursor = Cursor::of(Wanted { part: Some(part), ..Wanted::default() });
         while self.read_piece(&mut cursor, |piece| {
             let shard = piece.shard;
@@ -204,6 +212,7 @@ impl Mirror {
                 if row.footing.is_heard() {
                     // Counting without branches is the fastest, as each row may fall into another window.
                     count.heard_in[starts.iter().filter(|start| **start <= row.last_seen).count()] += 1;
+                    count.silence_ms += now.since(row.last_seen).as_millis() as u64;
                 }
                 if row.footing.is_offline() {
                     let since = &mut count.silent_since[usize::from(row.kind)];
@@ -247,6 +256,8 @@ struct Count {
     tallies: Vec<Tally>,
     /// By in how many of [`WINDOWS`] they were heard.
     heard_in: [u64; WINDOWS.len() + 1],
+    /// How long ago they were heard, added up.
+    silence_ms: u64,
 }
 
 impl Count {
@@ -259,6 +270,7 @@ impl Count {
         }
         self.tallies.iter_mut().zip(other.tallies).for_each(|(tally, other)| tally.absorb(other));
         self.heard_in.iter_mut().zip(other.heard_in).for_each(|(sum, count)| *sum += count);
+        self.silence_ms += other.silence_ms;
     }
 }
 

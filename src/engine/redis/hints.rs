@@ -32,7 +32,7 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
         } else if let Some(hint) = hint(&keys, &push)
             && sender.try_send(hint).is_err()
         {
-            telemetry.hint_dropped();
+            telemetry.expiry_notification_dropped();
         }
         Ok(())
     };

@@ -4,7 +4,6 @@ use super::Walk;
 use crate::clock::Timestamp;
 use crate::engine::Result;
 use crate::presence::{self, Hearing, Snapshot, Standing, Unit, Verdict};
-use crate::telemetry::Source;
 
 /// What a page holds that the walk is there to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +36,6 @@ impl Walk {
     /// Looks at units that nothing else would lead to.
     pub(super) async fn look(&self, suspects: &[Unit], now: Timestamp) -> Result<()> {
         if !suspects.is_empty() {
-            self.telemetry.suspects(Source::Walk, suspects.len() as u64);
             self.roll.look(suspects, now).await?;
         }
         Ok(())

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, Hint, LARGEST_STEP, Mirror, Ownership, Result, Roll, partition_of};
 use crate::presence::Unit;
-use crate::telemetry::{Source, Telemetry};
+use crate::telemetry::{Loop, Source, Telemetry};
 
 /// Hints that wait to be acted upon; more are dropped, for the sweep finds their units.
 const MOST_HINTS: usize = 16_384;
@@ -150,12 +150,15 @@ impl Expiry {
         let mut ownership = self.ownership.clone();
         loop {
             if hearing_read.is_none_or(|read: Instant| read.elapsed() >= self.config.tick) {
-                hearing_read = self.read_hearing().await.is_ok().then(Instant::now);
+                let read = self.read_hearing().await;
+                self.say("how far was heard", &read);
+                hearing_read = read.is_ok().then(Instant::now);
             }
             let passed = self.pass(&mut hinted, &mut waiting, &mut known, self.clock.now()).await;
+            self.say("", &passed);
             let rest = match passed {
                 Ok(Some(next)) => next.since(self.clock.now()).min(self.config.tick),
-                // Something is due and cannot be decided, or the engine failed, and said so.
+                // Something is due and cannot be decided, or the engine failed.
                 Ok(None) | Err(_) => self.config.tick,
             };
             tokio::select! {
@@ -165,6 +168,13 @@ impl Expiry {
                 () = ownership.changed() => {}
                 () = tokio::time::sleep(rest) => {}
             }
+        }
+    }
+
+    fn say<T>(&self, what: &str, result: &Result<T>) {
+        match result {
+            Ok(_) => self.telemetry.engine_answered(Loop::Sweep, what),
+            Err(error) => self.telemetry.engine_failed(Loop::Sweep, what, error),
         }
     }
 

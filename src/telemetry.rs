@@ -25,13 +25,14 @@ mod snapshot;
 mod words;
 
 use problems::{
-    BROKER_DROPS, ENGINE_DOWN, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING, Problems, not_hearing,
+    BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING, Problems,
+    not_hearing,
 };
 pub use problems::{Problem, Severity};
 use sampler::Sampler;
 use series::{OTHER, Series, TOLD_APART};
 use words::heard_as_str;
-pub use words::{Ailment, Checked, Cut, Kept, Oddity, Outcome, Rejection, Source};
+pub use words::{Ailment, Checked, Cut, Kept, Loop, Oddity, Outcome, Rejection, Source};
 
 /// Counts and logs. Cheap to share.
 pub struct Telemetry {
@@ -288,27 +289,34 @@ impl Telemetry {
         }
     }
 
-    /// Whether the engine answers. Logs the change.
-    pub fn engine_up(&self, error: Option<&dyn std::fmt::Display>) {
-        let before = self.series.engine_up.get();
-        self.series.engine_up.set(error.is_none().into());
-        match error {
-            Some(error) => {
-                let text = format!("the engine does not answer: {error}");
-                self.problems.set(ENGINE_DOWN, "", text, Severity::Serious);
-            }
-            None if before == 0 => self.problems.clear(ENGINE_DOWN, ""),
-            None => {}
+    /// The engine did not do what a loop asked of it. That loop fails until [`Telemetry::engine_answered`] is
+    /// called for the same: what another loop is granted says nothing of this one. `which` tells several
+    /// of a sort apart, such as receivers.
+    pub fn engine_failed(&self, what: Loop, which: &str, error: &dyn std::fmt::Display) {
+        let (name, severity) = severity_of(what);
+        let text = format!("{}{}: {error}", what.undone(), of_which(which));
+        let is_new = self.problems.set(name, &key_of(what, which), text.clone(), severity);
+        let was_up = self.series.engine_up.get() == 1;
+        if severity == Severity::Serious {
+            self.series.engine_up.set(0);
         }
-        match (before, error) {
-            (0, None) => tracing::info!("engine answers"),
-            (1, Some(error)) => tracing::error!("engine does not answer: {error}"),
-            (_, Some(error)) => {
-                if let Some(suppressed) = self.samples.admit("engine") {
-                    tracing::warn!(suppressed, "engine does not answer: {error}");
-                }
-            }
-            _ => {}
+        let name = what.as_str();
+        if is_new && was_up && severity == Severity::Serious {
+            tracing::error!(name, "{text}");
+        } else if let Some(suppressed) = self.samples.admit(name) {
+            tracing::warn!(name, suppressed, "{text}");
+        }
+    }
+
+    /// The engine did what a loop asked of it. Logs it if it had failed there before.
+    pub fn engine_answered(&self, what: Loop, which: &str) {
+        let first = self.problems.clear(ENGINE_DOWN, "");
+        if self.problems.clear(severity_of(what).0, &key_of(what, which)) {
+            tracing::info!(name = what.as_str(), "the engine does again what was asked{}", of_which(which));
+        }
+        if (first || self.series.engine_up.get() == 0) && !self.problems.has_any(ENGINE_DOWN) {
+            self.series.engine_up.set(1);
+            tracing::info!("engine answers");
         }
     }
 
@@ -319,8 +327,8 @@ impl Telemetry {
         let before = gauge.get();
         gauge.set(text.is_some().into());
         match text {
-            Some(text) => self.problems.set(name, "", text.to_owned(), Severity::Warning),
-            None => self.problems.clear(name, ""),
+            Some(text) => drop(self.problems.set(name, "", text.to_owned(), Severity::Warning)),
+            None => drop(self.problems.clear(name, "")),
         }
         match (before, text) {
             (0, Some(text)) => tracing::warn!(name, "{text}"),
@@ -398,6 +406,18 @@ impl Telemetry {
     }
 }
 
+fn severity_of(what: Loop) -> (&'static str, Severity) {
+    if what.is_serious() { (ENGINE_DOWN, Severity::Serious) } else { (ENGINE_FAILS, Severity::Warning) }
+}
+
+fn key_of(what: Loop, which: &str) -> String {
+    format!("{} {which}", what.as_str())
+}
+
+fn of_which(which: &str) -> String {
+    if which.is_empty() { String::new() } else { format!(" ({which})") }
+}
+
 fn shorten(topic: &str) -> String {
     topic.chars().take(200).collect()
 }
@@ -414,7 +434,7 @@ mod tests {
     fn nothing_is_known_to_work_before_it_was_seen_to() {
         let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
         assert_eq!(names(&telemetry), [ENGINE_DOWN, MQTT_DISCONNECTED, NOT_HEARING]);
-        telemetry.engine_up(None);
+        telemetry.engine_answered(Loop::Sweep, "");
         telemetry.mqtt_connected("fleet", "mqtt://127.0.0.1");
         telemetry.blind(false, Some(Timestamp::ZERO));
         assert_eq!(telemetry.problems(), []);
@@ -480,7 +500,7 @@ mod tests {
     #[test]
     fn each_connection_that_does_not_stand_is_named_until_it_stands() {
         let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
-        telemetry.engine_up(None);
+        telemetry.engine_answered(Loop::Sweep, "");
         telemetry.blind(false, None);
         telemetry.mqtt_connected("one", "broker");
         telemetry.mqtt_disconnected("two", "broker", "refused", Duration::ZERO);
@@ -491,12 +511,50 @@ mod tests {
     }
 
     #[test]
+    fn the_success_of_one_loop_does_not_clear_the_failure_of_another() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        for what in Loop::ALL {
+            telemetry.engine_answered(*what, "");
+        }
+        telemetry.engine_failed(Loop::Sweep, "", &"no right to XADD");
+        for what in Loop::ALL.iter().filter(|what| **what != Loop::Sweep) {
+            telemetry.engine_answered(*what, "");
+        }
+        assert!(names(&telemetry).contains(&ENGINE_DOWN));
+        assert_eq!(telemetry.series.engine_up.get(), 0);
+        telemetry.engine_answered(Loop::Sweep, "");
+        assert!(!names(&telemetry).contains(&ENGINE_DOWN));
+        assert_eq!(telemetry.series.engine_up.get(), 1);
+    }
+
+    #[test]
+    fn the_failure_of_one_receiver_is_not_cleared_by_the_success_of_another() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        telemetry.engine_answered(Loop::Delivery, "mail");
+        telemetry.engine_failed(Loop::Delivery, "mail", &"refused");
+        telemetry.engine_answered(Loop::Delivery, "hook");
+        assert!(names(&telemetry).contains(&ENGINE_DOWN));
+        telemetry.engine_answered(Loop::Delivery, "mail");
+        assert!(!names(&telemetry).contains(&ENGINE_DOWN));
+    }
+
+    #[test]
+    fn a_loop_without_which_the_work_goes_on_warns_only() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        telemetry.engine_answered(Loop::Lease, "");
+        telemetry.engine_failed(Loop::Walk, "", &"slow");
+        let last = telemetry.problems().pop().unwrap();
+        assert_eq!((last.name, last.severity), (ENGINE_FAILS, Severity::Warning));
+        assert_eq!(telemetry.series.engine_up.get(), 1);
+    }
+
+    #[test]
     fn a_warning_of_the_engine_is_no_serious_problem_and_goes_when_it_is_over() {
         let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
         telemetry.engine_warning(Ailment::PersistenceOff, Some("switch it on"));
         assert_eq!(telemetry.problems().last().unwrap().severity, Severity::Warning);
-        telemetry.engine_up(None);
-        telemetry.engine_up(Some(&"gone"));
+        telemetry.engine_answered(Loop::Sweep, "");
+        telemetry.engine_failed(Loop::Sweep, "", &"gone");
         assert!(names(&telemetry).contains(&ENGINE_DOWN));
         telemetry.engine_warning(Ailment::PersistenceOff, None);
         assert!(!names(&telemetry).contains(&"persistence_off"));

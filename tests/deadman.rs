@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::deadman::{self, Config};
-use rollcall::telemetry::{Outcome, Telemetry};
+use rollcall::telemetry::{Loop, Outcome, Telemetry};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -62,7 +62,7 @@ impl World {
     }
 
     fn all_is_well(&self) {
-        self.telemetry.engine_up(None);
+        self.telemetry.engine_answered(Loop::Sweep, "");
         self.telemetry.mqtt_connected("main", "broker");
         self.telemetry.blind(false, Some(Timestamp::ZERO));
     }
@@ -84,10 +84,10 @@ async fn what_keeps_rollcall_from_its_work_is_a_failure_until_it_is_over() {
     let world = World::new().await;
     world.all_is_well();
     world.next("/check").await;
-    world.telemetry.engine_up(Some(&"gone for lunch"));
+    world.telemetry.engine_failed(Loop::Sweep, "", &"gone for lunch");
     let said = world.next("/check/fail").await;
     assert!(said.starts_with("engine_down: ") && said.contains("gone for lunch"), "{said}");
-    world.telemetry.engine_up(None);
+    world.telemetry.engine_answered(Loop::Sweep, "");
     world.next("/check").await;
     world.telemetry.notification("mail", Outcome::Retry, Duration::ZERO, "answered 503");
     let said = world.next("/check/fail").await;

@@ -16,7 +16,7 @@ use rollcall::engine::{
 };
 use rollcall::expiry::{self, Expiry};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, State, Unit};
-use rollcall::telemetry::Telemetry;
+use rollcall::telemetry::{Loop, Telemetry};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -435,7 +435,7 @@ async fn an_instance_that_cannot_renew_goes_on_believing_and_goes_all_the_same()
     let lease = Lease::take(engine, clock.clone(), telemetry.clone(), "one").await.unwrap();
     let (ownership, leave) = (lease.ownership(), CancellationToken::new());
     let kept = tokio::spawn(lease.keep(leave.clone()));
-    telemetry.engine_up(None);
+    telemetry.engine_answered(Loop::Sweep, "");
     redis.kill();
     let down = || telemetry.problems().iter().any(|problem| problem.text.contains("redis at"));
     until("a renewal failed", async || {

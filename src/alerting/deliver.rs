@@ -26,7 +26,7 @@ use super::tray::{Placed, Tray};
 use super::{ENGINE_BACKOFF, LEASE, ReceiverConfig, SHORTEST_WAIT, TICK, tick};
 use crate::clock::Clock;
 use crate::engine::{Backlog, Delivery, Engine, LARGEST_STEP, Ownership, Result};
-use crate::telemetry::{Outcome, Telemetry};
+use crate::telemetry::{Loop, Outcome, Telemetry};
 
 /// How often leases are prolonged.
 const PROLONG: Duration = Duration::from_secs(4);
@@ -154,11 +154,15 @@ impl Deliver {
                     match leased {
                         Ok(leased) => {
                             failures = 0;
+                            self.telemetry.engine_answered(Loop::Delivery, &self.receiver.name);
                             look = Instant::now() + leased.rest;
                             self.take(&mut desk, leased);
                             None
                         }
-                        Err(error) => Some(error),
+                        Err(error) => {
+                            self.telemetry.engine_failed(Loop::Delivery, &self.receiver.name, &error);
+                            Some(error)
+                        }
                     }
                 }
                 Some(placed) = placed.recv() => { desk.put(placed); None }
@@ -166,9 +170,8 @@ impl Deliver {
                 () = ownership.changed(), if failures == 0 => { look = now; None }
                 () = sleep_until(next.max(now + SHORTEST_WAIT)) => None,
             };
-            if let Some(error) = failed {
+            if failed.is_some() {
                 failures += 1;
-                self.telemetry.engine_up(Some(&error));
                 look = Instant::now() + ENGINE_BACKOFF.wait(failures, rand::random());
             }
             // Whatever else has ended meanwhile is recorded together with it.
@@ -354,8 +357,10 @@ impl Deliver {
         endings: Vec<Ending>,
         recorded: Result<()>,
     ) -> Option<crate::engine::EngineError> {
+        let ends = || format!("ends of {}", self.receiver.name);
         match recorded {
             Ok(()) => {
+                self.telemetry.engine_answered(Loop::Delivery, &ends());
                 for (delivery, _) in endings {
                     desk.held.remove(&delivery.id);
                 }
@@ -363,6 +368,7 @@ impl Deliver {
             }
             // Each may be written again: what was written is over.
             Err(error) => {
+                self.telemetry.engine_failed(Loop::Delivery, &ends(), &error);
                 desk.endings.extend(endings);
                 Some(error)
             }
@@ -393,7 +399,7 @@ impl Deliver {
             std::mem::take(&mut desk.waiting).into_iter().map(|delivery| (delivery, Next::Postpone(now)));
         let endings = std::mem::take(&mut desk.endings).into_iter().chain(unbegun).collect();
         if let (_, Err(error)) = self.record(endings, None).await {
-            self.telemetry.engine_up(Some(&error));
+            self.telemetry.engine_failed(Loop::Delivery, &self.receiver.name, &error);
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use super::tray::{Tray, len, room};
 use super::{ENGINE_BACKOFF, LEASE, Route, SHORTEST_WAIT, tick};
 use crate::clock::Clock;
 use crate::engine::{Engine, Entry, Join, Ownership, Position, Result, Room, partition_of_group};
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Loop, Telemetry};
 
 /// Entries of outboxes that are dealt with in one step.
 const STEP: usize = 1000;
@@ -53,12 +53,12 @@ impl Tell {
             let wait = match this.step().await {
                 Ok(wait) => {
                     failures = 0;
-                    this.telemetry.engine_up(None);
+                    this.telemetry.engine_answered(Loop::Telling, "");
                     wait
                 }
                 Err(error) => {
                     failures += 1;
-                    this.telemetry.engine_up(Some(&error));
+                    this.telemetry.engine_failed(Loop::Telling, "", &error);
                     ENGINE_BACKOFF.wait(failures, rand::random())
                 }
             };

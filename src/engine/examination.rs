@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Engine, Warning};
 use crate::clock::Clock;
-use crate::telemetry::{Ailment, Telemetry};
+use crate::telemetry::{Ailment, Loop, Telemetry};
 
 /// What a look at an engine found on which the service may run one day.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +20,10 @@ pub struct Condition {
 }
 
 const EVERY: Duration = Duration::from_secs(60);
+
+/// What an examination without an error shows to be possible again: what is asked for so rarely that the
+/// next success may be hours away. Everything else tells by itself when it succeeds.
+const EXAMINED: [Loop; 3] = [Loop::Examination, Loop::Records, Loop::Notes];
 
 /// Examines until `stop`.
 pub async fn run(
@@ -33,10 +37,13 @@ pub async fn run(
         let warnings = match engine.examine(clock.now()).await {
             Ok(warnings) => warnings,
             Err(error) => {
-                telemetry.engine_up(Some(&error));
+                telemetry.engine_failed(Loop::Examination, "", &error);
                 continue;
             }
         };
+        for what in EXAMINED {
+            telemetry.engine_answered(what, "");
+        }
         // Clocks are compared whenever the lease is renewed.
         for ailment in Ailment::ALL.iter().filter(|ailment| **ailment != Ailment::ClockOff) {
             let warning = warnings.iter().find(|warning| warning.name == *ailment);

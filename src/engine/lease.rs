@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::roster::View;
 use super::{Engine, Ownership, Result};
 use crate::clock::Clock;
-use crate::telemetry::{Ailment, Telemetry};
+use crate::telemetry::{Ailment, Loop, Telemetry};
 
 /// How long an instance that does not renew is taken to be there.
 const LENGTH: Duration = Duration::from_secs(8);
@@ -81,7 +81,7 @@ impl Lease {
                 () = tokio::time::sleep(EVERY) => {}
             }
             if let Err(error) = self.renew().await {
-                self.telemetry.engine_up(Some(&error));
+                self.telemetry.engine_failed(Loop::Lease, "", &error);
             }
         }
         let instance = self.view.borrow().instance.clone();
@@ -114,6 +114,7 @@ impl Lease {
             );
             self.view.send_replace(Arc::new(view));
         }
+        self.telemetry.engine_answered(Loop::Lease, "");
         Ok(())
     }
 

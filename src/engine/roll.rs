@@ -24,14 +24,15 @@ use tokio::sync::Notify;
 
 use super::declared::Declarations;
 use super::{
-    Advance, Ear, Engine, Gap, LARGEST_STEP, Member, Mirror, Reading, Refresh, Result, partition_of,
+    Advance, Ear, Engine, EngineError, Gap, LARGEST_STEP, Member, Mirror, Reading, Refresh, Result,
+    partition_of,
 };
 use crate::clock::Timestamp;
 use crate::presence::{
     self, Change, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
     Registration, Snapshot, Standing, Transition, Unit, Verdict,
 };
-use crate::telemetry::{Checked, Source, Telemetry};
+use crate::telemetry::{Checked, Loop, Source, Telemetry};
 
 mod rounds;
 
@@ -269,7 +270,7 @@ impl Roll {
                 return Ok(());
             }
         }
-        Err(super::EngineError::Unavailable(format!(
+        Err(EngineError::Unavailable(format!(
             "{} units changed {ATTEMPTS} times while they were admitted, the first is {}",
             open.len(),
             open[0].unit
@@ -327,7 +328,7 @@ impl Roll {
             }
         }
         if !changes.is_empty() {
-            let applied = looked.hold.apply(&changes).await?;
+            let applied = self.records(&changes, looked.hold.apply(&changes).await)?;
             self.applied(&changes, &applied).await;
             for (result, applied) in results.into_iter().zip(applied) {
                 let result = if applied { result } else { Checked::Superseded };
@@ -361,18 +362,31 @@ impl Roll {
                 }
             }
         }
-        Err(super::EngineError::Unavailable(format!(
-            "{unit} changed {ATTEMPTS} times while it was decided upon"
-        )))
+        Err(EngineError::Unavailable(format!("{unit} changed {ATTEMPTS} times while it was decided upon")))
     }
 
     async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
         if changes.is_empty() {
             return Ok(Vec::new());
         }
-        let applied = self.engine.apply(changes).await?;
+        let applied = self.records(changes, self.engine.apply(changes).await)?;
         self.applied(changes, &applied).await;
         Ok(applied)
+    }
+
+    /// Tells whether records can be written, of changes that hold any. A refusal is not forgotten because
+    /// nothing was to be written the next time; what is only away fails again with the same loop.
+    fn records<T>(&self, changes: &[(Snapshot, Change)], answer: Result<T>) -> Result<T> {
+        if changes.iter().any(|(_, change)| change.record.is_some()) {
+            match &answer {
+                Ok(_) => self.telemetry.engine_answered(Loop::Records, ""),
+                Err(error @ EngineError::Refused(_)) => {
+                    self.telemetry.engine_failed(Loop::Records, "", error);
+                }
+                Err(_) => {}
+            }
+        }
+        answer
     }
 
     /// What follows from changes beside what the engine did. Nothing of it can fail: the changes stand.
@@ -400,13 +414,13 @@ impl Roll {
         if !foreign.is_empty()
             && let Err(error) = self.engine.note(&foreign).await
         {
-            self.telemetry.engine_up(Some(&error));
+            self.telemetry.engine_failed(Loop::Notes, "", &error);
         }
         // Nobody shows the values of a unit that is gone; whoever meets them removes them, too.
         if !gone.is_empty()
             && let Err(error) = self.engine.forget_values(&gone).await
         {
-            self.telemetry.engine_up(Some(&error));
+            self.telemetry.engine_failed(Loop::Notes, "values of units that are gone", &error);
         }
     }
 

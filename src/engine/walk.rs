@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use super::mirror::Held;
 use super::{Engine, Mirror, Ownership, Result, Roll};
 use crate::clock::Clock;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Loop, Telemetry};
 
 mod pace;
 mod page;
@@ -122,10 +122,11 @@ impl Walk {
                 failed => failed,
             };
             if let Err(error) = result {
-                self.telemetry.engine_up(Some(&error));
+                self.telemetry.engine_failed(Loop::Mirror, "", &error);
                 tokio::time::sleep(REST).await;
                 continue;
             }
+            self.telemetry.engine_answered(Loop::Mirror, "");
             tokio::select! {
                 () = ownership.changed() => {}
                 () = tokio::time::sleep(NOTES) => {}
@@ -168,6 +169,7 @@ impl Walk {
     /// Goes round, once everything is filled.
     async fn go_round(&self, filled: &Filled) {
         let mut number = 0;
+        let mut failed = HashSet::new();
         // What was filled while there were others is read again in any case.
         let mut was_alone = true;
         loop {
@@ -178,15 +180,16 @@ impl Walk {
             let is_alone = self.is_alone();
             let again = std::mem::take(&mut *filled.again());
             let round = Round { number, again, is_alone: is_alone && was_alone };
-            self.round(&round, &pace).await;
+            self.round(&round, &pace, &mut failed).await;
             number += 1;
             was_alone = is_alone;
             pace.rest(1.0).await;
         }
     }
 
-    /// Walks over everything once.
-    async fn round(&self, round: &Round, pace: &Pace) {
+    /// Walks over everything once. `failed` are the partitions that could not be compared when it was their
+    /// turn last.
+    async fn round(&self, round: &Round, pace: &Pace, failed: &mut HashSet<u16>) {
         let partitions = self.own();
         for (place, &partition) in partitions.iter().enumerate() {
             let part = Part { pace, done: place as f64, of: partitions.len() as f64 };
@@ -199,14 +202,25 @@ impl Walk {
             } else {
                 self.keys(partition, &part).await
             };
-            if let Err(error) = walked {
-                self.telemetry.engine_up(Some(&error));
-                tokio::time::sleep(REST).await;
+            match walked {
+                Ok(()) => drop(failed.remove(&partition)),
+                Err(error) => {
+                    failed.insert(partition);
+                    self.telemetry.engine_failed(Loop::Walk, "", &error);
+                    tokio::time::sleep(REST).await;
+                }
+            }
+            if failed.is_empty() {
+                self.telemetry.engine_answered(Loop::Walk, "");
             }
         }
-        if let Err(error) = self.forget_records().await {
-            self.telemetry.engine_up(Some(&error));
-            tokio::time::sleep(REST).await;
+        failed.retain(|partition| partitions.contains(partition));
+        match self.forget_records().await {
+            Ok(()) => self.telemetry.engine_answered(Loop::Walk, "old records"),
+            Err(error) => {
+                self.telemetry.engine_failed(Loop::Walk, "old records", &error);
+                tokio::time::sleep(REST).await;
+            }
         }
     }
 

@@ -88,7 +88,7 @@ impl Prover {
             Some(member) => Ear::Member(member),
             None => Ear::Kept { client_id: self.client_id.clone(), span: self.kept },
         };
-        if writer.insist(|| writer.roll.canary_of(&ear, sent_at)).await? {
+        if writer.insist("canaries", || writer.roll.canary_of(&ear, sent_at)).await? {
             writer.telemetry.canary_returned(writer.clock.now().since(sent_at));
             self.last_canary = self.last_canary.max(Some(sent_at));
             self.proof.send_modify(|proof| {
@@ -119,7 +119,7 @@ impl Prover {
              write to {}#?",
             canary::PREFIX
         );
-        writer.insist(|| writer.roll.attend(member, sent_at, release)).await
+        writer.insist("members", || writer.roll.attend(member, sent_at, release)).await
     }
 
     /// A canary of a connection that does not attend yet.
@@ -136,7 +136,7 @@ impl Prover {
             return Some(());
         }
         let now = writer.clock.now();
-        writer.insist(|| writer.roll.attend(member, now, release)).await?;
+        writer.insist("members", || writer.roll.attend(member, now, release)).await?;
         writer.telemetry.canary_returned(now.since(sent_at));
         self.attends = member.connection;
         self.last_canary = Some(now);
@@ -156,7 +156,7 @@ impl Prover {
         at: Timestamp,
         link: &watch::Receiver<Link>,
     ) -> Option<()> {
-        if writer.insist(|| writer.roll.gone(member, at)).await? {
+        if writer.insist("members", || writer.roll.gone(member, at)).await? {
             tracing::warn!(
                 share = member.share,
                 client_id = member.client_id,
@@ -172,7 +172,7 @@ impl Prover {
         let Some(member) = self.named(connection).filter(|_| self.attends == connection) else {
             return Some(());
         };
-        writer.insist(|| writer.roll.leave(&member)).await?;
+        writer.insist("members", || writer.roll.leave(&member)).await?;
         self.attends = 0;
         self.proof.send_modify(|proof| proof.left = true);
         Some(())

@@ -29,7 +29,7 @@ use crate::backoff::Backoff;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{EngineError, Roll};
 use crate::presence::Heartbeat;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Loop, Telemetry};
 
 /// How the engine is tried again.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(2) };
@@ -37,6 +37,9 @@ const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: D
 /// Batches that are written at a time. With a third the engine has no more to do, and each is
 /// smaller.
 const UNDER_WAY: usize = 2;
+
+/// What is asked for when heartbeats are recorded.
+const BEATS: &str = "heartbeats";
 
 /// A message on its way to being recorded.
 pub(super) struct Item {
@@ -147,7 +150,7 @@ impl Writer {
         let mut failures = 0;
         while let Some(range) = open.pop() {
             match self.roll.hear(&beats[range.clone()], self.clock.now()).await {
-                Ok(()) => self.answered(&mut failures),
+                Ok(()) => self.answered(BEATS, &mut failures),
                 Err(EngineError::Damaged(why)) if range.len() == 1 => {
                     let unit = &beats[range.start].unit;
                     tracing::error!(%unit, "heartbeat left out, what is stored of its unit cannot be read: {why}");
@@ -160,7 +163,7 @@ impl Writer {
                 Err(error) => {
                     failures += 1;
                     open.push(range);
-                    if !self.wait(failures, &error).await {
+                    if !self.wait(BEATS, failures, &error).await {
                         return false;
                     }
                 }
@@ -170,7 +173,8 @@ impl Writer {
     }
 
     /// Asks until there is an answer; `None` if Rollcall is stopping and the engine away.
-    pub async fn insist<T, F>(&self, ask: impl Fn() -> F) -> Option<T>
+    /// `what` is asked for, for readiness.
+    pub async fn insist<T, F>(&self, what: &'static str, ask: impl Fn() -> F) -> Option<T>
     where
         F: Future<Output = crate::engine::Result<T>>,
     {
@@ -178,12 +182,12 @@ impl Writer {
         loop {
             match ask().await {
                 Ok(answer) => {
-                    self.answered(&mut failures);
+                    self.answered(what, &mut failures);
                     return Some(answer);
                 }
                 Err(error) => {
                     failures += 1;
-                    if !self.wait(failures, &error).await {
+                    if !self.wait(what, failures, &error).await {
                         return None;
                     }
                 }
@@ -191,15 +195,14 @@ impl Writer {
         }
     }
 
-    fn answered(&self, failures: &mut u32) {
-        if std::mem::take(failures) > 0 {
-            self.telemetry.engine_up(None);
-        }
+    fn answered(&self, what: &'static str, failures: &mut u32) {
+        *failures = 0;
+        self.telemetry.engine_answered(Loop::Intake, what);
     }
 
     /// Waits before the next attempt; `false` if Rollcall is stopping.
-    async fn wait(&self, failures: u32, error: &EngineError) -> bool {
-        self.telemetry.engine_up(Some(error));
+    async fn wait(&self, what: &'static str, failures: u32, error: &EngineError) -> bool {
+        self.telemetry.engine_failed(Loop::Intake, what, error);
         let wait = BACKOFF.wait(failures, rand::random());
         self.stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_some()
     }

@@ -17,7 +17,7 @@ use super::record::Writer;
 use crate::clock::Timestamp;
 use crate::engine::{Catalogue, Metric, Reading};
 use crate::presence::{Kind, Unit};
-use crate::telemetry::{Kept, Telemetry};
+use crate::telemetry::{Kept, Loop, Telemetry};
 
 /// How long values wait, at the most, while the engine answers.
 const TURN: Duration = Duration::from_secs(2);
@@ -106,9 +106,12 @@ impl Told {
                 return;
             }
             match writer.roll.keep_values(&self.readings(&step)).await {
-                Ok(known) => self.written(step, known),
+                Ok(known) => {
+                    writer.telemetry.engine_answered(Loop::Values, "");
+                    self.written(step, known);
+                }
                 Err(error) => {
-                    writer.telemetry.engine_up(Some(&error));
+                    writer.telemetry.engine_failed(Loop::Values, "", &error);
                     // With the next turn; what came meanwhile is newer.
                     return self.put_back(step.into_iter().chain(rest));
                 }

@@ -27,6 +27,7 @@ pub enum Severity {
 }
 
 pub(super) const ENGINE_DOWN: &str = "engine_down";
+pub(super) const ENGINE_FAILS: &str = "engine_fails";
 pub(super) const MQTT_DISCONNECTED: &str = "mqtt_disconnected";
 pub(super) const NOT_DELIVERED: &str = "not_delivered";
 pub(super) const BROKER_DROPS: &str = "broker_drops_messages";
@@ -56,12 +57,19 @@ impl Problems {
         problems
     }
 
-    pub(super) fn set(&self, name: &'static str, which: &str, text: String, severity: Severity) {
-        self.lock().insert((name, which.to_owned()), Problem { name, text, severity });
+    /// Whether there was none like it.
+    pub(super) fn set(&self, name: &'static str, which: &str, text: String, severity: Severity) -> bool {
+        self.lock().insert((name, which.to_owned()), Problem { name, text, severity }).is_none()
     }
 
-    pub(super) fn clear(&self, name: &'static str, which: &str) {
-        self.lock().remove(&(name, which.to_owned()));
+    /// Whether there was one.
+    pub(super) fn clear(&self, name: &'static str, which: &str) -> bool {
+        self.lock().remove(&(name, which.to_owned())).is_some()
+    }
+
+    /// Whether there is one of that name.
+    pub(super) fn has_any(&self, name: &'static str) -> bool {
+        self.lock().keys().any(|(one, _)| *one == name)
     }
 
     pub(super) fn has(&self, name: &'static str, which: &str) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::words::{Cut, Oddity, Rejection};
+use super::words::{Cut, Loop, Oddity, Rejection};
 use crate::clock::Clock;
 
 /// Lets one line per reason and ten seconds through, so that a flood of bad messages cannot flood
@@ -19,7 +19,10 @@ impl Sampler {
     pub(super) fn new(clock: Clock) -> Sampler {
         let words = Rejection::ALL.iter().map(|r| r.as_str()).chain(Oddity::ALL.iter().map(|o| o.as_str()));
         let words = words.chain(Cut::ALL.iter().map(|cut| cut.as_str()));
-        let reasons = words.chain(["engine"]).map(|word| (word, Default::default())).collect();
+        let reasons = words
+            .chain(Loop::ALL.iter().map(|one| one.as_str()))
+            .map(|word| (word, Default::default()))
+            .collect();
         Sampler { clock, reasons }
     }
 

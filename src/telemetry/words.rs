@@ -153,6 +153,63 @@ words! {
     }
 }
 
+words! {
+    /// A loop, or a part of one, that asks the engine for something and tells whether it was done. Each
+    /// keeps its own failure: what one of them is refused another may be granted.
+    Loop {
+        /// Heartbeats and canaries are recorded.
+        Intake => "intake",
+        /// Units that may be due are looked at.
+        Sweep => "sweep",
+        /// Offline records are written and closed.
+        Records => "records",
+        /// The lease of this instance is renewed.
+        Lease => "lease",
+        /// Transitions join groups, and groups are sealed.
+        Telling => "telling",
+        /// Deliveries are handed out and their ends written down.
+        Delivery => "delivery",
+        /// What is in the memory of the embedded engine is written to its disk.
+        WriteBehind => "write_behind",
+        /// The mirror is filled.
+        Mirror => "mirror",
+        /// The mirror is compared.
+        Walk => "walk",
+        /// Values that units tell of themselves are written.
+        Values => "values",
+        /// Owners of partitions are told what changed there.
+        Notes => "notes",
+        /// The engine is examined.
+        Examination => "examination",
+    }
+}
+
+impl Loop {
+    /// What is not done while it fails.
+    pub(super) fn undone(self) -> &'static str {
+        match self {
+            Loop::Intake => "heartbeats and canaries are not recorded",
+            Loop::Sweep => "units that are due cannot be looked at",
+            Loop::Records => "offline records cannot be written or closed",
+            Loop::Lease => "the lease of this instance cannot be renewed",
+            Loop::Telling => "transitions do not reach their groups",
+            Loop::Delivery => "deliveries cannot be fetched or ended",
+            Loop::WriteBehind => "heartbeats are not written to disk",
+            Loop::Mirror => "units cannot be read from the engine; counts and lists are old",
+            Loop::Walk => "units cannot be compared with the engine; counts and lists may be old",
+            Loop::Values => "values of units are not written; they wait",
+            Loop::Notes => "other instances learn late what changed in their partitions",
+            Loop::Examination => "the engine cannot be examined",
+        }
+    }
+
+    /// Whether Rollcall does its work while it fails.
+    pub(super) fn is_serious(self) -> bool {
+        use Loop::*;
+        matches!(self, Intake | Sweep | Records | Lease | Telling | Delivery | WriteBehind)
+    }
+}
+
 /// Everything that a heartbeat may turn out to be.
 pub(super) const HEARD: [Heard; 6] =
     [Heard::New, Heard::Refreshed, Heard::Back, Heard::Stale, Heard::Stranger, Heard::Retired];

@@ -15,7 +15,7 @@ use reqwest::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
 use rollcall::engine::Ownership;
 use rollcall::http::{self, Config, Role, Shown, Token, UnitMetrics};
 use rollcall::presence::{Interval, Labels, Override, Registration};
-use rollcall::telemetry::Ailment;
+use rollcall::telemetry::{Ailment, Loop};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -45,7 +45,7 @@ async fn readiness_names_every_reason_and_health_needs_none() {
     assert_eq!(names(&readiness), ["mirror_not_filled", "engine_down", "mqtt_disconnected", "not_hearing"]);
 
     fleet.fill();
-    fleet.telemetry.engine_up(None);
+    fleet.telemetry.engine_answered(Loop::Sweep, "");
     fleet.telemetry.mqtt_connected("fleet", "mqtt://127.0.0.1:1883");
     fleet.telemetry.blind(false, Some(fleet.clock.now()));
     fleet.telemetry.engine_warning(Ailment::PersistenceOff, Some("redis keeps nothing; set appendonly yes"));
@@ -70,7 +70,7 @@ async fn readiness_names_every_reason_and_health_needs_none() {
     assert_eq!(names(&readiness), ["mirror_not_filled", "persistence_off"]);
     fleet.fill();
 
-    fleet.telemetry.engine_up(Some(&"connection refused"));
+    fleet.telemetry.engine_failed(Loop::Sweep, "", &"connection refused");
     assert_eq!(fleet.get("/readyz").await.status(), 503);
 }
 

@@ -31,7 +31,7 @@ use crate::clock::Timestamp;
 use crate::engine::ear::USEFUL;
 use crate::engine::json::to_json;
 use crate::engine::{EngineError, News, Result};
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Loop, Telemetry};
 
 /// How many units' times lie on a page.
 pub(super) const PAGE: u32 = 512;
@@ -255,6 +255,7 @@ impl Job for Flush {
         }
         drop(kept);
         self.beats.memory.ears().written(self.blind.len());
+        self.telemetry.engine_answered(Loop::WriteBehind, "");
         if let Some(answer) = self.answer {
             let _ = answer.send(Ok(()));
         }
@@ -264,7 +265,7 @@ impl Job for Flush {
     fn fail(self: Box<Self>, why: EngineError) {
         match self.answer {
             Some(answer) => drop(answer.send(Err(why))),
-            None => self.telemetry.engine_up(Some(&why)),
+            None => self.telemetry.engine_failed(Loop::WriteBehind, "", &why),
         }
     }
 }

@@ -221,14 +221,10 @@ impl Scribe {
 
     fn write(&mut self, mut jobs: Vec<Box<dyn Job>>) {
         match self.transaction(&mut jobs) {
-            Ok(()) => {
-                self.telemetry.engine_up(None);
-                jobs.into_iter().for_each(|job| job.finish());
-            }
+            Ok(()) => jobs.into_iter().for_each(|job| job.finish()),
             Err(_) if jobs.len() > 1 => jobs.into_iter().for_each(|job| self.write(vec![job])),
             Err(fault) => {
                 let error = fault.explain(&self.path);
-                self.telemetry.engine_up(Some(&error));
                 jobs.into_iter().for_each(|job| job.fail(copy(&error)));
             }
         }

@@ -179,15 +179,8 @@ impl Topology {
     fn judge<T>(&self, name: &'static str, began: Instant, answer: RedisResult<T>) -> Result<T> {
         self.telemetry.engine_command(name, began.elapsed());
         match answer {
-            Ok(answer) => {
-                self.telemetry.engine_up(None);
-                Ok(answer)
-            }
-            Err(error) => {
-                let error = classify(&self.address, &error);
-                self.telemetry.engine_up(Some(&error));
-                Err(error)
-            }
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(classify(&self.address, &error)),
         }
     }
 }

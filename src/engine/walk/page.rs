@@ -19,7 +19,6 @@ impl Walk {
     pub(super) async fn page(&self, partition: u16, page: u32) -> Result<Found> {
         let mark = self.mirror.mark(partition);
         let snapshots = self.engine.walk(partition, page).await?;
-        self.telemetry.engine_up(None);
         self.mirror.compare(mark, &snapshots);
         let now = self.clock.now();
         let hearing = self.roll.hearing();

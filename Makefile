@@ -1,7 +1,7 @@
 # What people do with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak lint fmt
+.PHONY: help demo test bench soak quiet lint fmt
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -25,6 +25,11 @@ test: ## Run every test against real servers (installs what is missing)
 soak: ## Break everything at random for MINUTES=10 [SEED=n], and see whether anything is told wrongly
 	@.ci/need redis-server:redis-server mosquitto:mosquitto
 	MINUTES=$${MINUTES:-10} cargo bench --locked --bench soak
+
+# With the profile of the tests, which are built anyhow.
+quiet: ## See for MINUTES=30 that no alert of Prometheus fires while all is well
+	@.ci/need redis-server:redis-server mosquitto:mosquitto prometheus:prometheus
+	MINUTES=$${MINUTES:-30} cargo bench --locked --profile dev --bench quiet
 
 lint: ## Check format, lints, documentation, and what is built in (licences by cargo-deny, where it is installed)
 	cargo fmt --check

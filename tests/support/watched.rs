@@ -1,0 +1,166 @@
+//! A fleet that is watched by Rollcall, and a Rollcall that is watched by a Prometheus with the shipped
+//! rules: real processes, on either engine.
+
+#![allow(dead_code, reason = "the test and the long run do not need the same of it")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use rollcall::simulate::fleet::{self, FleetConfig, Progress};
+use rollcall::simulate::servers::{Server, free_port};
+use rollcall::simulate::webhook_sink::{Options, WebhookSink};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use url::Url;
+
+/// What is watched.
+pub struct Plan {
+    pub name: &'static str,
+    /// One instance on the embedded engine with the broker within; otherwise Redis and Mosquitto.
+    pub embedded: bool,
+    pub instances: usize,
+    /// How many units, of which one is silent now and then; 0: nothing ever speaks.
+    pub units: usize,
+    /// How often Prometheus asks and evaluates.
+    pub every: &'static str,
+}
+
+/// It all runs until this is dropped.
+pub struct Watched {
+    pub name: &'static str,
+    client: reqwest::Client,
+    _fleet: Option<DropGuard>,
+    prometheus: Server,
+    _servers: Vec<Server>,
+    _receiver: WebhookSink,
+    _dir: tempfile::TempDir,
+}
+
+impl Watched {
+    pub async fn start(plan: &Plan) -> Watched {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let dir = tempfile::tempdir().unwrap();
+        let receiver = WebhookSink::start(Options::default()).await.unwrap();
+        let mut servers = Vec::new();
+        let (engine, broker);
+        if plan.embedded {
+            let port = free_port().unwrap();
+            engine = format!("engine.type = \"embedded\"\nbroker.listen = \"127.0.0.1:{port}\"");
+            broker = format!("mqtt://127.0.0.1:{port}");
+        } else {
+            let durable = ["--appendonly", "yes"];
+            let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &durable).unwrap();
+            let mosquitto = dir.path().join("mosquitto");
+            let mosquitto = Server::mosquitto(&mosquitto, free_port().unwrap(), "sys_interval 10").unwrap();
+            broker = format!("mqtt://127.0.0.1:{}", mosquitto.port());
+            engine = format!(
+                "engine.url = \"redis://127.0.0.1:{}/0\"\nmqtt = {{ url = \"{broker}\", watch_sys = true, share = \"{}\" }}",
+                redis.port(),
+                if plan.instances > 1 { "watched" } else { "" },
+            );
+            servers.extend([redis, mosquitto]);
+        }
+        let ports: Vec<u16> = (0..plan.instances).map(|_| free_port().unwrap()).collect();
+        for (number, port) in ports.iter().enumerate() {
+            servers.push(instance(
+                &dir.path().join(format!("instance-{number}")),
+                number,
+                *port,
+                &engine,
+                &receiver,
+            ));
+        }
+        let prometheus = prometheus(&dir.path().join("prometheus"), &ports, plan.every);
+        let _fleet = (plan.units > 0).then(|| speak(plan.units, &broker));
+        let client = reqwest::Client::new();
+        Watched {
+            name: plan.name,
+            client,
+            _fleet,
+            prometheus,
+            _servers: servers,
+            _receiver: receiver,
+            _dir: dir,
+        }
+    }
+
+    /// What Prometheus answers to a query; an answer that is an error ends the test.
+    pub async fn ask(&self, query: &str) -> Vec<Value> {
+        let mut answer = self.page("query", &[("query", query)]).await;
+        serde_json::from_value(answer["result"].take()).unwrap()
+    }
+
+    /// Every rule as Prometheus sees it.
+    pub async fn rules(&self) -> Vec<Value> {
+        let answer = self.page("rules", &[]).await;
+        let groups = answer["groups"].as_array().unwrap();
+        groups.iter().flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
+    }
+
+    async fn page(&self, page: &str, parameters: &[(&str, &str)]) -> Value {
+        let url = format!("http://127.0.0.1:{}/api/v1/{page}", self.prometheus.port());
+        let url = Url::parse_with_params(&url, parameters).unwrap();
+        let answer = self.client.get(url).send().await.unwrap().bytes().await.unwrap();
+        let mut answer: Value = serde_json::from_slice(&answer).unwrap();
+        assert_eq!(answer["status"], "success", "{page} {parameters:?}: {answer}");
+        answer["data"].take()
+    }
+}
+
+fn instance(dir: &Path, number: usize, port: u16, engine: &str, receiver: &WebhookSink) -> Server {
+    std::fs::create_dir_all(dir).unwrap();
+    let text = format!(
+        r#"
+        {engine}
+        instance.name = "instance-{number}"
+        http.listen = "127.0.0.1:{port}"
+        route = {{ receivers = ["hook"], group_wait = "1s" }}
+        kind = [{{ name = "detector", topics = ["units/{{unit}}/heartbeat"], timeout = "30s" }}]
+        receiver = [{{ name = "hook", type = "webhook", url = "{}" }}]
+        "#,
+        receiver.url(),
+    );
+    std::fs::write(dir.join("rollcall.toml"), text).unwrap();
+    let arguments = ["serve".to_owned(), "--config".to_owned(), "rollcall.toml".to_owned()];
+    Server::start(env!("CARGO_BIN_EXE_rollcall"), &arguments, dir, port, "listening for http").unwrap()
+}
+
+/// A fleet that speaks every few seconds, and one unit in a hundred is silent for some minutes.
+fn speak(units: usize, broker: &str) -> DropGuard {
+    let fleet = FleetConfig {
+        units,
+        topic: "units/{unit}/heartbeat".to_owned(),
+        interval: Duration::from_secs(5),
+        silence_chance: 0.000_5,
+        silence_for: Duration::from_secs(45)..Duration::from_secs(180),
+        qos: 1,
+        ..FleetConfig::new(broker)
+    };
+    let stop = CancellationToken::new();
+    tokio::spawn(fleet::run(fleet, watch::Sender::new(Progress::default()), stop.clone()));
+    stop.drop_guard()
+}
+
+/// Prometheus with the shipped rules and the jobs of the shipped configuration.
+fn prometheus(dir: &Path, ports: &[u16], every: &str) -> Server {
+    std::fs::create_dir_all(dir).unwrap();
+    let targets: Vec<String> = ports.iter().map(|port| format!("'127.0.0.1:{port}'")).collect();
+    let targets = targets.join(", ");
+    let text = format!(
+        "global: {{ scrape_interval: {every}, scrape_timeout: {every}, evaluation_interval: {every} }}\n\
+         rule_files: ['{}/config/prometheus/rules/*.yml']\n\
+         scrape_configs:\n\
+         - {{ job_name: rollcall, static_configs: [{{ targets: [{targets}] }}] }}\n\
+         - {{ job_name: rollcall-units, metrics_path: /metrics/units, static_configs: [{{ targets: [{targets}] }}] }}\n",
+        env!("CARGO_MANIFEST_DIR"),
+    );
+    std::fs::write(dir.join("prometheus.yml"), text).unwrap();
+    let port = free_port().unwrap();
+    let arguments = [
+        "--config.file=prometheus.yml".to_owned(),
+        "--storage.tsdb.path=data".to_owned(),
+        format!("--web.listen-address=127.0.0.1:{port}"),
+    ];
+    Server::start("prometheus", &arguments, dir, port, "Server is ready to receive web requests").unwrap()
+}

@@ -115,6 +115,11 @@ fn start(
     loops: &mut Loops,
 ) {
     let stop = loops.stop.clone();
+    if config.alerting.route.receivers.is_empty() {
+        tracing::warn!(
+            "no receiver is configured: nobody will be told; add a [[receiver]] and name it in route.receivers"
+        );
+    }
     let rules = Arc::new(config.rules);
     let news = Arc::new(Notify::new());
     let ownership = lease.ownership();
@@ -176,6 +181,11 @@ fn start(
         telemetry: telemetry.clone(),
         clock: clock.clone(),
     };
+    let (lines, until) = (telemetry.clone(), stop.clone());
+    loops.add("log", async move {
+        lines.count_lines_held_back(&until).await;
+        Ok(())
+    });
     if let Some(pings) = config.deadman {
         loops.add("deadman", deadman::run(pings, telemetry.clone(), stop.clone()));
     }

@@ -8,15 +8,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use prometheus::Registry;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
-use crate::presence::{Closing, Heard, Interval, OfflineRecord, State, Unit};
+use crate::presence::{Closing, Heard, Interval, OfflineRecord, State, Transition, Unit};
 
+mod lines;
 mod problems;
 mod process;
 mod sampler;
@@ -24,6 +27,7 @@ mod series;
 mod snapshot;
 mod words;
 
+pub use lines::Lines;
 use problems::{
     BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING, Problems,
     not_hearing,
@@ -40,6 +44,9 @@ pub struct Telemetry {
     series: Series,
     samples: Sampler,
     problems: Problems,
+    /// Lines about units that went offline, and about those that are back.
+    units_gone: Mutex<Lines>,
+    units_back: Mutex<Lines>,
     has_heard: AtomicBool,
     /// Values of labels that have series.
     counted: Mutex<BTreeSet<(String, String)>>,
@@ -54,6 +61,8 @@ impl Telemetry {
             registry,
             samples: Sampler::new(clock.clone()),
             problems: Problems::of_a_beginning(),
+            units_gone: Mutex::new(Lines::new(Instant::now())),
+            units_back: Mutex::new(Lines::new(Instant::now())),
             has_heard: AtomicBool::new(false),
             counted: Mutex::default(),
         }
@@ -229,14 +238,42 @@ impl Telemetry {
     pub fn went_offline(&self, record: &OfflineRecord) {
         self.series.transitions.with_label_values(&["offline", record.cause.as_str()]).inc();
         self.series.detection_delay.observe(record.detected_at.since(record.deadline).as_secs_f64());
-        tracing::debug!(record = %record.id, deadline = %record.deadline, "unit offline");
+        if self.lines(Transition::Offline).admit() {
+            let (unit, cause) = (record.whose(), record.cause.as_str());
+            tracing::warn!(%unit, cause, last_seen = %record.last_seen, deadline = %record.deadline, "unit offline");
+        }
     }
 
     /// A record was closed.
     pub fn came_back(&self, record: &OfflineRecord) {
         let cause = record.closed_by.map_or("return", Closing::as_str);
         self.series.transitions.with_label_values(&["online", cause]).inc();
-        tracing::debug!(record = %record.id, cause, "unit back");
+        if self.lines(Transition::Online).admit() {
+            let back_at = record.back_at.map(tracing::field::display);
+            tracing::info!(unit = %record.whose(), cause, offline_since = %record.deadline, back_at, "unit back");
+        }
+    }
+
+    /// Counts, once a second until `stop`, what a storm let be written of too many units.
+    pub async fn count_lines_held_back(&self, stop: &CancellationToken) {
+        let mut every = tokio::time::interval(Duration::from_secs(1));
+        while stop.run_until_cancelled(every.tick()).await.is_some() {
+            let now = Instant::now();
+            if let Some(more) = self.lines(Transition::Offline).turn(now) {
+                tracing::warn!(more, "more units went offline than are named; /api/v1/records lists all");
+            }
+            if let Some(more) = self.lines(Transition::Online).turn(now) {
+                tracing::info!(more, "more units are back than are named");
+            }
+        }
+    }
+
+    fn lines(&self, of: Transition) -> MutexGuard<'_, Lines> {
+        let lines = match of {
+            Transition::Offline => &self.units_gone,
+            Transition::Online => &self.units_back,
+        };
+        lines.lock().expect("nothing panics under this lock")
     }
 
     /// An attempt to deliver ended, and why it failed if it did. Log lines for failures are the caller's,
@@ -250,7 +287,10 @@ impl Telemetry {
         if outcome == Outcome::Delivered {
             self.problems.clear(NOT_DELIVERED, receiver);
         } else {
-            let text = format!("receiver {receiver} did not take its last notification: {why}");
+            let text = format!(
+                "receiver {receiver} did not take its last notification, which is tried again: {why}; mend the \
+                 receiver or its options, and try it with `rollcall send-test --receiver {receiver}`"
+            );
             self.problems.set(NOT_DELIVERED, receiver, text, Severity::Warning);
         }
         // Last: what is counted is shown.

@@ -1,11 +1,16 @@
 //! The service at its edges, as operators and supervisors meet it: before the engine is there, and
 //! when it is told to end.
 
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use rollcall::config;
 use rollcall::service;
 use rollcall::simulate::servers::{Server, free_port};
+use rumqttc::{AsyncClient, MqttOptions, PublishOptions, QoS};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -74,4 +79,100 @@ async fn a_service_that_waits_for_the_engine_ends_when_it_is_told_to() {
     stop.cancel();
     running.await.unwrap().unwrap();
     assert!(page(http, "/healthz").await.is_none());
+}
+
+/// A process of its own, with the embedded engine and the broker within; and the lines of its log.
+struct Process {
+    child: Child,
+    lines: Receiver<String>,
+    broker: u16,
+}
+
+impl Process {
+    fn start(dir: &Path, options: &str) -> Process {
+        let (broker, http) = (free_port().unwrap(), free_port().unwrap());
+        let text = format!(
+            "engine = {{ type = \"embedded\", path = \"fleet\" }}\nbroker.listen = \"127.0.0.1:{broker}\"\n\
+             http.listen = \"127.0.0.1:{http}\"\n{options}"
+        );
+        std::fs::write(dir.join("rollcall.toml"), text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+        command.arg("serve").current_dir(dir).env_remove("RUST_LOG").stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (line, lines) = mpsc::channel();
+        let pipe = BufReader::new(child.stderr.take().unwrap());
+        std::thread::spawn(move || pipe.lines().map_while(Result::ok).try_for_each(|text| line.send(text)));
+        Process { child, lines, broker }
+    }
+
+    /// The lines up to the first that holds that.
+    fn until(&self, text: &str) -> Vec<String> {
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|line: &String| !line.contains(text)) {
+            let line = self.lines.recv_timeout(PATIENCE);
+            seen.push(line.unwrap_or_else(|_| panic!("no line with {text:?} in {seen:#?}")));
+        }
+        seen
+    }
+
+    fn signal(&self, signals: &[&str]) {
+        let each = signals.iter().map(|signal| format!("kill -{signal} {}", self.child.id()));
+        let script = each.collect::<Vec<_>>().join("; ");
+        assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn beat(port: u16, topic: &str) {
+    let options = MqttOptions::new("device", ("127.0.0.1", port));
+    let (client, mut events) = AsyncClient::builder(options).capacity(8).build();
+    let follow = tokio::spawn(async move { while events.poll().await.is_ok() {} });
+    let notice = client.publish_tracked(topic, "{}", PublishOptions::new(QoS::AtLeastOnce)).await.unwrap();
+    notice.wait_async().await.unwrap();
+    client.disconnect().await.unwrap();
+    follow.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_offline_unit_is_a_line_that_its_id_cannot_forge_also_where_nobody_is_told() {
+    for format in ["human", "json"] {
+        let dir = tempfile::tempdir().unwrap();
+        let options =
+            format!("log.format = \"{format}\"\nkind = [{{ name = \"detector\", timeout = \"1s\" }}]");
+        let process = Process::start(dir.path(), &options);
+        let mut lines = process.until("no receiver is configured: nobody will be told");
+        lines.extend(process.until("hearing again"));
+        beat(process.broker, "units/a\u{202e}\" level=error/heartbeat").await;
+        lines.extend(process.until("unit offline"));
+        let expected = match format {
+            "human" => r#"unit="detector:a\u{202e}\" level=error""#,
+            _ => r#""unit":"detector:a\u202e\" level=error""#,
+        };
+        assert!(lines.last().unwrap().contains(expected), "{lines:#?}");
+        beat(process.broker, "units/a\u{202e}\" level=error/heartbeat").await;
+        lines.extend(process.until("unit back"));
+        for line in lines {
+            assert!(!line.contains('\u{202e}'), "{line}");
+            let ours = line.contains(" rollcall::") || line.contains("\"target\":\"rollcall::");
+            assert!(ours, "a library speaks: {line}");
+        }
+    }
+}
+
+#[test]
+fn two_signals_at_once_are_one_wish_to_stop() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut process = Process::start(dir.path(), "");
+    process.until("hearing again");
+    // Both kinds, because two of one kind may be delivered as one.
+    process.signal(&["TERM", "INT"]);
+    let lines = process.until("stopped");
+    assert!(lines.iter().all(|line| !line.contains("second time")), "{lines:#?}");
+    assert_eq!(process.child.wait().unwrap().code(), Some(0));
 }

@@ -20,13 +20,12 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::channel::{Channel, Failure, within};
-use super::lines::Lines;
 use super::next::{Next, next};
 use super::tray::{Placed, Tray};
 use super::{ENGINE_BACKOFF, LEASE, ReceiverConfig, SHORTEST_WAIT, TICK, tick};
 use crate::clock::Clock;
 use crate::engine::{Backlog, Delivery, Engine, LARGEST_STEP, Ownership, Result};
-use crate::telemetry::{Loop, Outcome, Telemetry};
+use crate::telemetry::{Lines, Loop, Outcome, Telemetry};
 
 /// How often leases are prolonged.
 const PROLONG: Duration = Duration::from_secs(4);

@@ -36,7 +36,6 @@ mod deliver;
 mod email;
 mod group;
 mod letter;
-mod lines;
 mod next;
 mod tell;
 mod text;

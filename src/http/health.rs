@@ -55,7 +55,8 @@ struct Readiness {
 async fn readiness(State(watched): State<Watched>) -> (StatusCode, Json<Readiness>) {
     let mut problems = watched.telemetry.problems();
     if !watched.mirror.is_filled() {
-        let text = "not all units were read from the engine yet; counts and lists are incomplete";
+        let text = "not all units were read from the engine yet; counts and lists are incomplete. It takes seconds; if it \
+                    lasts, see what the engine is busy with, and the log";
         // Partitions that come later are read within seconds, and nothing else waits for that.
         let severity = if watched.mirror.was_ever_filled() { Severity::Warning } else { Severity::Serious };
         problems.insert(0, Problem { name: "mirror_not_filled", text: text.to_owned(), severity });

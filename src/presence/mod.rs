@@ -9,6 +9,7 @@ mod facts;
 mod heartbeat;
 mod policy;
 mod record;
+mod shown;
 mod unit;
 
 pub use blindness::{DEFAULT_SETTLE, Hearing, Interval, Ledger};
@@ -20,4 +21,5 @@ pub use policy::{
     is_timeout,
 };
 pub use record::{Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
+pub use shown::{Shown, is_seen};
 pub use unit::{Kind, LONGEST_ID, NameError, Unit, UnitId};

@@ -33,11 +33,16 @@ pub(super) const NOT_DELIVERED: &str = "not_delivered";
 pub(super) const BROKER_DROPS: &str = "broker_drops_messages";
 pub(super) const NOT_HEARING: &str = "not_hearing";
 
+/// What to do about it.
+const HEAR: &str = "If this lasts, see that the broker runs and lets the user of mqtt.username publish and read \
+    rollcall/canary/…, and that the engine answers; `rollcall check` tries all of it";
+
 pub(super) fn not_hearing(heard: Option<Timestamp>) -> String {
     match heard {
-        None => "no canary has come back yet; no unit is declared offline until one does".to_owned(),
+        None => format!("no canary has come back yet; no unit is declared offline until one does. {HEAR}"),
         Some(heard) => format!(
-            "blind: no canary that was sent after {heard} has come back; no unit is declared offline until one does"
+            "blind: no canary that was sent after {heard} has come back; no unit is declared offline until one does. \
+             {HEAR}"
         ),
     }
 }

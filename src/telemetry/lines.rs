@@ -1,4 +1,4 @@
-//! The lines of a log about many deliveries: in a storm a few are enough.
+//! The lines of a log about many units or deliveries: in a storm a few are enough.
 
 use std::time::Duration;
 
@@ -9,13 +9,15 @@ const MOST: usize = 20;
 const SPAN: Duration = Duration::from_secs(1);
 
 /// Lines of one kind.
-pub(super) struct Lines {
+#[derive(Debug)]
+pub struct Lines {
     since: Instant,
     written: usize,
     held_back: usize,
 }
 
 impl Lines {
+    /// None was written yet.
     pub fn new(now: Instant) -> Lines {
         Lines { since: now, written: 0, held_back: 0 }
     }

@@ -1,0 +1,124 @@
+//! The fields of a line for people: `message name=value name="a value"`.
+//!
+//! A value that is more than one plain word stands in quotes, and what is not seen is written out, so that
+//! no value can be taken for a field, a line or another text than it is.
+
+use std::fmt::{self, Debug, Write};
+
+use tracing::field::{Field, Visit};
+use tracing_subscriber::field::RecordFields;
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::Writer;
+
+use crate::presence::{Shown, is_seen};
+
+/// Writes the message as it is and each field as `name=value`.
+pub(super) struct Fields;
+
+impl<'writer> FormatFields<'writer> for Fields {
+    fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
+        let mut line = Line { writer, begun: false, result: Ok(()) };
+        fields.record(&mut line);
+        line.result
+    }
+}
+
+struct Line<'writer> {
+    writer: Writer<'writer>,
+    begun: bool,
+    result: fmt::Result,
+}
+
+impl Line<'_> {
+    fn add(&mut self, field: &Field, value: &str) -> fmt::Result {
+        if std::mem::replace(&mut self.begun, true) {
+            self.writer.write_char(' ')?;
+        }
+        if field.name() == "message" {
+            return write_message(&mut self.writer, value);
+        }
+        if self.writer.has_ansi_escapes() {
+            write!(self.writer, "\x1b[3m{}\x1b[0m\x1b[2m=\x1b[0m", field.name())?;
+        } else {
+            write!(self.writer, "{}=", field.name())?;
+        }
+        write_value(&mut self.writer, value)
+    }
+}
+
+impl Visit for Line<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.record_str(field, &format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if self.result.is_ok() {
+            self.result = self.add(field, value);
+        }
+    }
+}
+
+/// A message may hold what a stranger wrote: with a `=` in it, it stands in quotes and is no field.
+fn write_message(out: &mut impl Write, text: &str) -> fmt::Result {
+    if text.contains('=') || text.starts_with('"') {
+        quote(out, text)
+    } else {
+        write!(out, "{}", Shown(text))
+    }
+}
+
+fn write_value(out: &mut impl Write, text: &str) -> fmt::Result {
+    let plain = |c: char| is_seen(c) && !matches!(c, ' ' | '"' | '=' | '\\');
+    if !text.is_empty() && text.chars().all(plain) { out.write_str(text) } else { quote(out, text) }
+}
+
+fn quote(out: &mut impl Write, text: &str) -> fmt::Result {
+    out.write_char('"')?;
+    for part in text.split_inclusive(['"', '\\']) {
+        match part.char_indices().next_back() {
+            Some((at, last @ ('"' | '\\'))) => write!(out, "{}\\{last}", Shown(&part[..at]))?,
+            _ => write!(out, "{}", Shown(part))?,
+        }
+    }
+    out.write_char('"')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(text: &str) -> String {
+        let mut out = String::new();
+        write_value(&mut out, text).unwrap();
+        out
+    }
+
+    #[test]
+    fn a_value_of_one_plain_word_stands_as_it_is_and_no_other_can_be_taken_for_a_field() {
+        for plain in ["detector:pump-7", "水泵", "2026-03-01T12:00:00.000Z", "12"] {
+            assert_eq!(value(plain), plain);
+        }
+        let cases = [
+            ("", r#""""#),
+            ("a severity=error", r#""a severity=error""#),
+            (r#"x" severity="error"#, r#""x\" severity=\"error""#),
+            ("back\\", r#""back\\""#),
+            ("a\nWARN b", r#""a\u{a}WARN b""#),
+            ("\u{202e}7-pmup", r#""\u{202e}7-pmup""#),
+        ];
+        for (text, shown) in cases {
+            assert_eq!(value(text), shown);
+        }
+    }
+
+    #[test]
+    fn a_message_with_what_looks_like_a_field_stands_in_quotes() {
+        let message = |text: &str| {
+            let mut out = String::new();
+            write_message(&mut out, text).unwrap();
+            out
+        };
+        assert_eq!(message("unit \"a b\" is offline"), "unit \"a b\" is offline");
+        assert_eq!(message("unit a level=error is\noffline"), r#""unit a level=error is\u{a}offline""#);
+    }
+}

@@ -115,7 +115,7 @@ async fn storm(report: &mut Report, embedded: &Hearing, due: u32, clock: &Clock)
     let sweeps = (0..embedded.engine.partitions()).map(|partition| {
         let (engine, roll) = (embedded.engine.clone(), embedded.roll.clone());
         tokio::spawn(async move {
-            let units = engine.due(partition, now, 0, usize::MAX).await?;
+            let units = engine.due(partition, None, now, 0, usize::MAX).await?;
             let undecided = roll.look(&units, now).await?;
             ensure!(undecided.is_empty(), "{} are undecided", undecided.len());
             Ok(())

@@ -79,6 +79,7 @@ pub fn roll(engine: Arc<dyn Engine>, clock: &Clock) -> Roll {
     let mirror = Arc::new(Mirror::new(Arc::clone(&rules), engine.partitions()));
     let hearing = HearingConfig {
         gap: Duration::from_secs(3),
+        follows: false,
         settle: Duration::from_secs(300),
         tell: Duration::from_secs(300),
     };

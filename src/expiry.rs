@@ -7,8 +7,9 @@
 //! # Why nothing is due further than Rollcall has heard
 //! While no canary comes back, no unit can be called silent. Looking at those that come due would
 //! cost a million looks in vain, so the sweep stays within what was heard and the longest slack.
-//! Units that are due a little beyond that, with shorter slack, are passed over within a pass and
-//! looked at again when Rollcall has heard more.
+//! Units that are due a little beyond that, with shorter slack, are looked at once, and again when Rollcall
+//! has heard more. Until then they hold up nothing: a pass begins behind them, and the next one is when
+//! something else comes due.
 //!
 //! # Whose turn it is
 //! Each partition is swept by its owner as soon as something in it is due. What is still due a second
@@ -114,6 +115,51 @@ impl FirstLook {
     fn our_turn(&self) -> Timestamp {
         self.since + self.patience
     }
+
+    fn is_own(&self) -> bool {
+        self.patience.is_zero()
+    }
+}
+
+/// Units of a partition whose look is after one moment and not after another.
+struct Due {
+    partition: u16,
+    after: Option<Timestamp>,
+    until: Timestamp,
+}
+
+/// For how long there is nothing to do.
+struct Rest {
+    /// Until something comes due.
+    until: Timestamp,
+    /// Something is due that can only be decided when Rollcall has heard more.
+    is_for_hearing: bool,
+}
+
+/// What passes leave to the next one.
+#[derive(Default)]
+struct Passes {
+    /// The unit that was first in each partition.
+    firsts: HashMap<u16, First>,
+    /// Since when `hinted` and `swept` are kept, and how far Rollcall had heard then.
+    began: Option<Instant>,
+    heard: Option<Timestamp>,
+    /// Units that hints named and that wait for more hearing.
+    hinted: HashSet<Unit>,
+    /// Up to when partitions were swept in which units wait for more hearing.
+    swept: HashMap<u16, Timestamp>,
+}
+
+impl Passes {
+    /// A pass begins. Whether it looks anew at those that wait: Rollcall has heard more, or a tick has passed.
+    fn begin(&mut self, heard: Option<Timestamp>, tick: Duration) -> bool {
+        if self.heard == heard && self.began.is_some_and(|began| began.elapsed() < tick) {
+            return false;
+        }
+        (self.began, self.heard) = (Some(Instant::now()), heard);
+        self.swept.clear();
+        true
+    }
 }
 
 impl Expiry {
@@ -124,7 +170,8 @@ impl Expiry {
             self.telemetry.sweep_configured();
         }
         let expiry = Arc::new(self);
-        let work = async { tokio::join!(expiry.listen(sender), expiry.look(&mut hints)) };
+        let work =
+            async { tokio::join!(expiry.listen(sender), expiry.keep_hearing(), expiry.look(&mut hints)) };
         stop.run_until_cancelled(work).await;
         Ok(())
     }
@@ -142,31 +189,34 @@ impl Expiry {
         }
     }
 
+    /// Every tick: what other instances heard counts too.
+    async fn keep_hearing(&self) {
+        loop {
+            let read = self.roll.refresh_hearing().await;
+            self.say("how far was heard", &read);
+            if let Ok(hearing) = read {
+                let is_blind = |heard| self.clock.now().since(heard) > self.roll.gap();
+                self.telemetry.blind(hearing.heard.is_none_or(is_blind), hearing.heard);
+            }
+            tokio::time::sleep(self.config.tick).await;
+        }
+    }
+
     async fn look(self: &Arc<Self>, hints: &mut mpsc::Receiver<Hint>) {
-        let mut waiting = HashSet::new();
-        let mut known = HashMap::new();
+        let mut passes = Passes::default();
         let mut hinted = Vec::new();
-        let mut hearing_read = None;
         let mut ownership = self.ownership.clone();
         loop {
-            if hearing_read.is_none_or(|read: Instant| read.elapsed() >= self.config.tick) {
-                let read = self.read_hearing().await;
-                self.say("how far was heard", &read);
-                hearing_read = read.is_ok().then(Instant::now);
-            }
-            let passed = self.pass(&mut hinted, &mut waiting, &mut known, self.clock.now()).await;
+            let passed = self.pass(&mut hinted, &mut passes, self.clock.now()).await;
             self.say("", &passed);
-            let rest = match passed {
-                Ok(Some(next)) => next.since(self.clock.now()).min(self.config.tick),
-                // Something is due and cannot be decided, or the engine failed.
-                Ok(None) | Err(_) => self.config.tick,
-            };
+            let rest = passed.unwrap_or(Rest { until: Timestamp::NEVER, is_for_hearing: true });
+            let length = rest.until.since(self.clock.now()).min(self.config.tick);
             tokio::select! {
                 // Cancel-safe: what was received is in `hinted`.
                 _ = hints.recv_many(&mut hinted, LARGEST_STEP), if self.config.hints => {}
-                () = self.roll.heard_more(), if !matches!(passed, Ok(Some(_))) || !waiting.is_empty() => {}
+                () = self.roll.heard_more(), if rest.is_for_hearing => {}
                 () = ownership.changed() => {}
-                () = tokio::time::sleep(rest) => {}
+                () = tokio::time::sleep(length) => {}
             }
         }
     }
@@ -178,68 +228,82 @@ impl Expiry {
         }
     }
 
-    /// Every tick: what other instances heard counts too.
-    async fn read_hearing(&self) -> Result<()> {
-        let hearing = self.roll.refresh_hearing().await?;
-        let is_blind = |heard| self.clock.now().since(heard) > self.roll.gap();
-        self.telemetry.blind(hearing.heard.is_none_or(is_blind), hearing.heard);
-        Ok(())
-    }
-
-    /// Looks at what was hinted at and at what is due. Answers when to look again; `None` if
-    /// something is due that can only be decided when Rollcall has heard more.
+    /// Looks at what was hinted at and at what is due. Answers for how long there is nothing to do.
     async fn pass(
         self: &Arc<Self>,
         hinted: &mut Vec<Hint>,
-        waiting: &mut HashSet<Unit>,
-        known: &mut HashMap<u16, First>,
+        passes: &mut Passes,
         now: Timestamp,
-    ) -> Result<Option<Timestamp>> {
-        self.follow(hinted, waiting).await?;
+    ) -> Result<Rest> {
+        let is_anew = passes.begin(self.roll.hearing().heard, self.config.tick);
+        self.follow(hinted, &mut passes.hinted, is_anew).await?;
+        let is_for_hearing = !passes.hinted.is_empty();
         if !self.config.sweep {
-            return Ok(Some(now + self.config.tick));
+            return Ok(Rest { until: now + self.config.tick, is_for_hearing });
         }
         // A deadline at exactly now is not yet passed.
         let latest = now - MILLISECOND;
-        let firsts = self.first_looks(known, now).await?;
+        let firsts = self.first_looks(&mut passes.firsts, now).await?;
         self.telemetry.swept();
-        let passed = self.take(&firsts, latest).await;
+        let taken = self.take(&firsts, passes, latest).await;
         let is_with_others = |first: &FirstLook| first.at <= latest && first.our_turn() > latest;
-        if firsts.iter().any(is_with_others) {
-            return passed.map(|next| next.map(|next| next.min(now + MEANWHILE)));
-        }
-        self.engine.storm(false);
-        passed
+        let until = if firsts.iter().any(is_with_others) {
+            now + MEANWHILE
+        } else {
+            self.engine.storm(false);
+            Timestamp::NEVER
+        };
+        taken.map(|rest| Rest {
+            until: rest.until.min(until),
+            is_for_hearing: rest.is_for_hearing || is_for_hearing,
+        })
     }
 
     /// Sweeps those partitions whose turn it is by `latest`. Answers as [`Expiry::pass`] does.
-    async fn take(self: &Arc<Self>, firsts: &[FirstLook], latest: Timestamp) -> Result<Option<Timestamp>> {
-        let Some(next) = firsts.iter().map(FirstLook::our_turn).min() else {
-            return Ok(Some(Timestamp::NEVER));
-        };
+    async fn take(
+        self: &Arc<Self>,
+        firsts: &[FirstLook],
+        passes: &mut Passes,
+        latest: Timestamp,
+    ) -> Result<Rest> {
+        let next = firsts.iter().map(FirstLook::our_turn).min().unwrap_or(Timestamp::NEVER);
         if next > latest {
-            return Ok(Some(next + MILLISECOND));
+            return Ok(Rest { until: next + MILLISECOND, is_for_hearing: false });
         }
-        let Some(heard) = self.roll.hearing().heard else { return Ok(None) };
+        let Some(heard) = passes.heard else {
+            return Ok(Rest { until: Timestamp::NEVER, is_for_hearing: true });
+        };
         let mut due = Vec::new();
-        let mut is_held_up = false;
+        let mut is_deaf = false;
         for first in firsts.iter().filter(|first| first.our_turn() <= latest) {
             let wanted = latest - first.patience;
             let until = wanted.min(heard + first.slack);
-            // What is due beyond what was heard waits for more hearing.
-            is_held_up |= until < wanted;
-            if first.at <= until {
-                due.push((first.partition, until));
+            // All that is due beyond what was heard waits for more hearing, and so will what comes due next.
+            is_deaf |= until < wanted && first.is_own();
+            let after = passes.swept.get(&first.partition).copied();
+            if first.at <= until && after.is_none_or(|after| after < until) {
+                due.push(Due { partition: first.partition, after, until });
             }
         }
-        let undecided = self.sweep(due).await?;
-        // What came due meanwhile is seen at once.
-        Ok((undecided == 0 && !is_held_up).then_some(latest))
+        self.sweep(due, &mut passes.swept).await?;
+        if is_deaf {
+            return Ok(Rest { until: Timestamp::NEVER, is_for_hearing: true });
+        }
+        if passes.swept.is_empty() {
+            // What came due meanwhile is seen at once.
+            return Ok(Rest { until: latest, is_for_hearing: false });
+        }
+        // What waits for more hearing holds up nothing else.
+        let own = self.ownership.view();
+        let next = (0..).zip(self.engine.first_looks(Some(latest)).await?);
+        let next = next.filter(|(partition, _)| own.partitions.binary_search(partition).is_ok());
+        let next = next.filter_map(|(_, first)| first).map(|(at, _)| at).min();
+        Ok(Rest { until: next.map_or(Timestamp::NEVER, |at| at + MILLISECOND), is_for_hearing: true })
     }
 
     async fn first_looks(&self, known: &mut HashMap<u16, First>, now: Timestamp) -> Result<Vec<FirstLook>> {
         let view = self.ownership.view();
-        let firsts = (0..).zip(self.engine.first_looks().await?);
+        let firsts = (0..).zip(self.engine.first_looks(None).await?);
         let first = |(partition, first): (u16, Option<(Timestamp, String)>)| {
             let is_own = view.partitions.binary_search(&partition).is_ok();
             // Nobody else's units are looked at in vain: those are decided that were surely heard of.
@@ -267,48 +331,68 @@ impl Expiry {
         !self.config.sweep || self.ownership.owns(partition_of(unit, self.engine.partitions()))
     }
 
-    /// Looks at the units of hints, and at those that waited, if their silence is not known yet.
-    async fn follow(&self, hinted: &mut Vec<Hint>, waiting: &mut HashSet<Unit>) -> Result<()> {
+    /// Looks at the units of hints whose silence is not known yet, and if it `is_anew` at those that wait for more
+    /// hearing.
+    async fn follow(&self, hinted: &mut Vec<Hint>, waiting: &mut HashSet<Unit>, is_anew: bool) -> Result<()> {
         let named = hinted.iter().filter_map(|hint| match hint {
-            Hint::Expired(unit) => Some(unit.clone()),
+            Hint::Expired(unit) => Some(unit),
             Hint::Doubt => None,
         });
-        let mut suspects: HashSet<Unit> = waiting.iter().cloned().collect();
-        suspects.extend(named.filter(|unit| self.is_ours(unit) && !self.mirror.is_offline(unit)));
+        let is_news = |unit: &&Unit| self.is_ours(unit) && !self.mirror.is_offline(unit);
+        let mut suspects: HashSet<Unit> = named.filter(is_news).cloned().collect();
+        if is_anew {
+            suspects.extend(waiting.iter().cloned());
+        } else {
+            suspects.retain(|unit| !waiting.contains(unit));
+        }
         let suspects: Vec<Unit> = suspects.into_iter().collect();
         if !suspects.is_empty() {
             let undecided = self.roll.look_by(&suspects, Source::Notification, || self.clock.now()).await?;
-            *waiting = undecided.into_iter().take(MOST_WAITING).collect();
+            if is_anew {
+                waiting.clear();
+            }
+            waiting.extend(undecided);
+            if waiting.len() > MOST_WAITING {
+                *waiting = waiting.drain().take(MOST_WAITING).collect();
+            }
         }
         hinted.clear();
         Ok(())
     }
 
-    /// Looks at every unit of these partitions whose next look is at or before the time beside it.
-    /// Answers how many could not be decided.
-    async fn sweep(self: &Arc<Self>, due: Vec<(u16, Timestamp)>) -> Result<usize> {
+    /// Looks at every unit that is due, and notes in `swept` up to when that was done in partitions in which some
+    /// could not be decided.
+    async fn sweep(self: &Arc<Self>, due: Vec<Due>, swept: &mut HashMap<u16, Timestamp>) -> Result<()> {
         let mut due = due.into_iter();
-        let mut undecided = 0;
         // Tasks, for deciding and writing down a hundred thousand units is work for every core; they
         // end with the set.
-        let mut swept = JoinSet::new();
+        let mut sweeps = JoinSet::new();
         loop {
-            for (partition, until) in due.by_ref().take(AT_ONCE - swept.len()) {
+            for due in due.by_ref().take(AT_ONCE - sweeps.len()) {
                 let expiry = self.clone();
-                swept.spawn(async move { expiry.sweep_partition(partition, until).await });
+                sweeps.spawn(
+                    async move { expiry.sweep_partition(&due).await.map(|undecided| (due, undecided)) },
+                );
             }
-            match swept.join_next().await {
-                Some(Ok(of_partition)) => undecided += of_partition?,
+            match sweeps.join_next().await {
+                Some(Ok(done)) => {
+                    let (due, undecided) = done?;
+                    if undecided > 0 || due.after.is_some() {
+                        swept.insert(due.partition, due.until);
+                    }
+                }
                 Some(Err(panicked)) => std::panic::resume_unwind(panicked.into_panic()),
-                None => return Ok(undecided),
+                None => return Ok(()),
             }
         }
     }
 
-    async fn sweep_partition(&self, partition: u16, until: Timestamp) -> Result<usize> {
+    /// Answers how many could not be decided.
+    async fn sweep_partition(&self, due: &Due) -> Result<usize> {
+        let Due { partition, after, until } = *due;
         let mut undecided = 0;
         loop {
-            let due = self.engine.due(partition, until, undecided, MOST_DUE).await?;
+            let due = self.engine.due(partition, after, until, undecided, MOST_DUE).await?;
             if due.is_empty() {
                 return Ok(undecided);
             }

@@ -42,7 +42,7 @@
 //! as often as it takes, under one id.
 //!
 //! # Blindness
-//! Every second a canary goes out over the broker and comes back through the same connection and
+//! Every second, or faster where timeouts are short, a canary goes out over the broker and comes back through the same connection and
 //! the same batches as heartbeats. When it is recorded, everything before it was heard. Two
 //! successive ones too far apart enclose a blind interval, whatever the cause. Nobody is declared
 //! offline beyond what was heard, and blind time is nobody's silence: see [`presence::Ledger`]. Where

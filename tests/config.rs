@@ -43,6 +43,28 @@ fn without_a_file_a_fleet_of_detectors_on_this_machine_is_watched() {
 }
 
 #[test]
+fn the_shortest_timeout_of_all_kinds_sets_the_pace_of_canaries_unless_that_is_configured() {
+    let kinds = "[[kind]]\nname = \"a\"\ntimeout = \"12s\"\n\
+                 [[kind]]\nname = \"b\"\ntimeout = \"3s\"\ntopics = [\"b/{unit}\"]";
+    // Period and gap, in ms.
+    let cases = [
+        (String::new(), (1000, 3000), true),
+        (kinds.to_owned(), (150, 750), true),
+        (format!("hearing.canary_period = \"auto\"\n{kinds}"), (150, 750), true),
+        (format!("hearing.canary_period = \"2s\"\n{kinds}"), (2000, 6000), false),
+        (format!("hearing.canary_period = \"50ms\"\n{kinds}"), (50, 150), false),
+    ];
+    for (text, (period, gap), follows) in cases {
+        let config = load(&text).unwrap();
+        assert_eq!(config.intake.canary_period, Duration::from_millis(period), "{text}");
+        assert_eq!(config.hearing.gap, Duration::from_millis(gap), "{text}");
+        assert_eq!(config.hearing.follows, follows, "{text}");
+    }
+    let wrong = refused("hearing.canary_period = \"often\"");
+    assert!(wrong.contains("\"auto\" or a span of time"), "{wrong}");
+}
+
+#[test]
 fn every_option_of_a_kind_reaches_its_rules() {
     let text = r#"
         [[kind]]

@@ -51,7 +51,8 @@ impl Instance {
         let telemetry = Arc::new(Telemetry::new(clock));
         let engine = redis.engine(&telemetry).await;
         let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
-        let config = HearingConfig { gap: 1000 * SECOND, settle: Duration::ZERO, tell: 1000 * SECOND };
+        let config =
+            HearingConfig { gap: 1000 * SECOND, follows: false, settle: Duration::ZERO, tell: 1000 * SECOND };
         let news = Arc::new(Notify::new());
         let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, news);
         let view = watch::Sender::new(Arc::new(View::new(name, named(&["a", "b"]), engine.partitions())));
@@ -242,7 +243,7 @@ async fn an_owner_that_is_slow_and_moves_on_has_no_rivals() {
     a.roll.canary_returned(clock.now()).await.unwrap();
     let mut done = 0;
     for partition in b.ownership.view().partitions.clone() {
-        let first = b.engine.due(partition, clock.now(), 0, 1).await.unwrap();
+        let first = b.engine.due(partition, None, clock.now(), 0, 1).await.unwrap();
         done += first.len();
         b.roll.look(&first, clock.now()).await.unwrap();
     }

@@ -92,7 +92,7 @@ async fn roll(engine: Arc<dyn Engine>) -> Roll {
     let rules = Arc::new(Rules::from([(kind.clone(), KindRules::new(kind))]));
     let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
     let (gap, settle) = (Duration::from_secs(3), 5 * MINUTE);
-    let config = HearingConfig { gap, settle, tell: 5 * MINUTE };
+    let config = HearingConfig { gap, follows: false, settle, tell: 5 * MINUTE };
     let roll = Roll::new(engine, rules, mirror, telemetry(), config, Arc::new(Notify::new()));
     roll.refresh_hearing().await.unwrap();
     roll
@@ -255,7 +255,7 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
         seen.push(format!("{snapshot:?}"));
     }
     for partition in &partitions {
-        let mut due = engine.due(*partition, Timestamp::NEVER, 0, 100).await.unwrap();
+        let mut due = engine.due(*partition, None, Timestamp::NEVER, 0, 100).await.unwrap();
         due.sort();
         seen.push(format!("{due:?}"));
     }

@@ -76,7 +76,7 @@ impl World {
     async fn units(&self) -> Option<usize> {
         let mut units = 0;
         for partition in 0..self.engine.partitions() {
-            units += self.engine.due(partition, Timestamp::NEVER, 0, UNITS).await.ok()?.len();
+            units += self.engine.due(partition, None, Timestamp::NEVER, 0, UNITS).await.ok()?.len();
         }
         Some(units)
     }

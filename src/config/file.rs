@@ -11,6 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+use super::period::Period;
 use super::span::Span;
 
 /// A configuration file.
@@ -223,7 +224,7 @@ section! {
 section! {
     /// How Rollcall proves that it hears the fleet.
     Hearing {
-        canary_period: Span = Span::from_secs(1),
+        canary_period: Period = Period::Auto,
         settle: Span = Span(crate::presence::DEFAULT_SETTLE),
         tell_after: Span = Span::from_secs(300),
     }

@@ -3,24 +3,33 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::time::Duration;
 
 use super::file::{self, ClockSource, File, Mqtt};
 use super::problem::Problems;
-use super::{Span, secrets};
+use super::{Period, Span, secrets};
 use crate::address::BrokerAddress;
 use crate::engine::roll::{HearingConfig, Rules};
 use crate::intake::{self, Template, Tls, TlsError, TlsFiles};
-use crate::presence::{Kind, KindRules, LONGEST_TIMEOUT, Policy, Registry, SHORTEST_TIMEOUT, TimeSource};
+use crate::presence::{
+    DEFAULT_TIMEOUT, Kind, KindRules, LONGEST_TIMEOUT, Policy, Registry, SHORTEST_TIMEOUT, TimeSource,
+    blind_gap, canary_period,
+};
 
 /// The most heartbeats that are recorded in one go.
 const LARGEST_BATCH: usize = 2000;
-/// Two canaries further apart than this many periods enclose a blind interval.
+/// Two canaries further apart than this many periods enclose a blind interval, where their period is configured.
 const GAP_PERIODS: u32 = 3;
 
-pub(super) fn fleet(file: &File, base: &Path, problems: &mut Problems) -> (intake::Config, Rules) {
+pub(super) fn fleet(
+    file: &File,
+    base: &Path,
+    problems: &mut Problems,
+) -> (intake::Config, Rules, HearingConfig) {
     let rules = kinds(&file.kind, problems);
     let topics = topics(&file.kind, problems);
-    let intake = mqtt(&file.mqtt, file.hearing.canary_period, topics, base, problems);
+    let (period, hearing) = hearing(&file.hearing, &rules, problems);
+    let intake = mqtt(&file.mqtt, period, topics, base, problems);
     // Intake has the last word: what it will refuse at the start is refused here.
     if problems.errors.is_empty() {
         for text in intake.problems() {
@@ -28,22 +37,28 @@ pub(super) fn fleet(file: &File, base: &Path, problems: &mut Problems) -> (intak
             problems.error(path, text);
         }
     }
-    (intake, rules)
+    (intake, rules, hearing)
 }
 
-pub(super) fn hearing(hearing: &file::Hearing, problems: &mut Problems) -> HearingConfig {
+/// The canary's period, and how blindness is measured.
+fn hearing(hearing: &file::Hearing, rules: &Rules, problems: &mut Problems) -> (Duration, HearingConfig) {
     let (zero, hour) = (Span::from_secs(0), Span::from_hours(1));
-    let period = problems.span(
-        "hearing.canary_period",
-        hearing.canary_period,
-        Span::from_millis(100),
-        Span::from_secs(60),
-    );
-    HearingConfig {
-        gap: period * GAP_PERIODS,
+    let shortest = rules.values().map(|rules| rules.policy.timeout).min().unwrap_or(DEFAULT_TIMEOUT);
+    let (period, gap) = match hearing.canary_period {
+        Period::Auto => (canary_period(shortest), blind_gap(shortest)),
+        Period::Every(span) => {
+            let bounds = (Span::from_millis(50), Span::from_secs(60));
+            let period = problems.span("hearing.canary_period", span, bounds.0, bounds.1);
+            (period, period * GAP_PERIODS)
+        }
+    };
+    let config = HearingConfig {
+        gap,
+        follows: hearing.canary_period == Period::Auto,
         settle: problems.span("hearing.settle", hearing.settle, zero, hour),
         tell: problems.span("hearing.tell_after", hearing.tell_after, Span::from_secs(1), Span::from_days(1)),
-    }
+    };
+    (period, config)
 }
 
 fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
@@ -115,7 +130,7 @@ fn topics(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(String, Option<
 
 fn mqtt(
     mqtt: &Mqtt,
-    canary_period: Span,
+    canary_period: Duration,
     topics: Vec<(String, Option<Kind>)>,
     base: &Path,
     problems: &mut Problems,
@@ -165,7 +180,7 @@ fn mqtt(
         max_age: problems.span("mqtt.max_age", mqtt.max_age, Span::from_secs(0), Span::from_days(400)),
         watch_sys: mqtt.watch_sys,
         max_batch: LARGEST_BATCH,
-        canary_period: canary_period.0,
+        canary_period,
         topics,
         fields: intake::Fields {
             ts: mqtt.fields.ts.clone(),

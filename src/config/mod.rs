@@ -25,6 +25,7 @@ mod environment;
 pub mod file;
 mod fleet;
 mod instance;
+mod period;
 mod problem;
 mod receivers;
 mod secrets;
@@ -35,6 +36,7 @@ mod within;
 
 pub use engine::EngineConfig;
 pub use file::LogFormat;
+pub use period::Period;
 pub use problem::{ConfigError, Problem};
 pub use span::Span;
 
@@ -141,9 +143,8 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
     let instance = instance::name(&file.instance, &mut problems);
     let engine = engine::engine(&file.engine, base, &mut problems);
     let broker = within::broker(&file.broker, &file.mqtt, base, &mut problems);
-    let (intake, rules) = fleet::fleet(&file, base, &mut problems);
+    let (intake, rules, hearing) = fleet::fleet(&file, base, &mut problems);
     let metrics = Arc::new(data::catalogue(&file.kind, &mut problems));
-    let hearing = fleet::hearing(&file.hearing, &mut problems);
     let expiry = engine::expiry(&file.expiry, &engine, &mut problems);
     let alerting = receivers::alerting(&file, base, &mut problems);
     let http = shown::http(&file.http, base, &mut problems);

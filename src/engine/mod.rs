@@ -43,6 +43,7 @@ use crate::presence::{Change, Hearing, Interval, Labels, OfflineRecord, RecordId
 use crate::telemetry::Ailment;
 
 mod blocks;
+mod canary_pace;
 pub mod data;
 pub mod declared;
 pub mod ear;
@@ -61,6 +62,7 @@ pub mod roll;
 pub mod roster;
 pub mod walk;
 
+pub use canary_pace::CanaryPace;
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use ear::{Advance, Ear, Gap, Member};
 pub use lease::Lease;
@@ -132,12 +134,20 @@ pub trait UnitStore: Send + Sync {
     /// How many partitions the units are spread over.
     fn partitions(&self) -> u16;
 
-    /// Units of a partition whose next look is at or before `until`: of all by that time the `limit`
-    /// that come after the first `skip`, in any order.
-    async fn due(&self, partition: u16, until: Timestamp, skip: usize, limit: usize) -> Result<Vec<Unit>>;
+    /// Units of a partition whose next look is after `after`, where that is given, and at or before `until`: up to
+    /// `limit` of them after the first `skip`, unordered.
+    async fn due(
+        &self,
+        partition: u16,
+        after: Option<Timestamp>,
+        until: Timestamp,
+        skip: usize,
+        limit: usize,
+    ) -> Result<Vec<Unit>>;
 
-    /// The earliest next look of each partition, and the name of the unit that it is for.
-    async fn first_looks(&self) -> Result<Vec<Option<(Timestamp, String)>>>;
+    /// The earliest next look of each partition, after `after` where that is given, and the name of the unit that
+    /// it is for.
+    async fn first_looks(&self, after: Option<Timestamp>) -> Result<Vec<Option<(Timestamp, String)>>>;
 }
 
 /// How far Rollcall has heard.

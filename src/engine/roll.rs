@@ -24,12 +24,12 @@ use tokio::sync::Notify;
 
 use super::declared::Declarations;
 use super::{
-    Advance, Ear, Engine, EngineError, Gap, LARGEST_STEP, Member, Mirror, Reading, Refresh, Result,
-    partition_of,
+    Advance, CanaryPace, Ear, Engine, EngineError, Gap, LARGEST_STEP, Member, Mirror, Reading, Refresh,
+    Result, partition_of,
 };
 use crate::clock::Timestamp;
 use crate::presence::{
-    self, Change, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
+    self, Change, Facts, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
     Registration, Snapshot, Standing, Transition, Unit, Verdict,
 };
 use crate::telemetry::{Checked, Loop, Source, Telemetry};
@@ -62,6 +62,8 @@ const WITHOUT_RULES: Duration = Duration::from_secs(3600);
 pub struct HearingConfig {
     /// Two canaries further apart than this enclose a blind interval.
     pub gap: Duration,
+    /// Whether that gets shorter with the shortest timeout that is met.
+    pub follows: bool,
     /// The most hearing owed after one.
     pub settle: Duration,
     /// Blind intervals longer than this are told to operators.
@@ -75,6 +77,7 @@ pub struct Roll {
     mirror: Arc<Mirror>,
     telemetry: Arc<Telemetry>,
     config: HearingConfig,
+    pace: Arc<CanaryPace>,
     hearing: RwLock<Arc<Hearing>>,
     declared: Declarations,
     heard_more: Notify,
@@ -91,12 +94,15 @@ impl Roll {
         config: HearingConfig,
         news: Arc<Notify>,
     ) -> Roll {
+        let pace =
+            if config.follows { CanaryPace::following(config.gap) } else { CanaryPace::fixed(config.gap) };
         Roll {
             engine,
             rules,
             mirror,
             telemetry,
             config,
+            pace: Arc::new(pace),
             hearing: RwLock::default(),
             declared: Declarations::default(),
             heard_more: Notify::new(),
@@ -111,7 +117,12 @@ impl Roll {
 
     /// Two canaries further apart than this enclose a blind interval.
     pub fn gap(&self) -> Duration {
-        self.config.gap
+        self.pace.gap()
+    }
+
+    /// How often hearing is to be proved.
+    pub fn pace(&self) -> &Arc<CanaryPace> {
+        &self.pace
     }
 
     /// How far Rollcall has heard, as of the last [`Roll::refresh_hearing`] or canary.
@@ -150,7 +161,7 @@ impl Roll {
     /// A canary that was sent at `sent_at` has come all the way to this ear, and so has everything
     /// before it that was for this ear. `false`: of a member that does not attend (any more).
     pub async fn canary_of(&self, ear: &Ear, sent_at: Timestamp) -> Result<bool> {
-        let gap = Gap { blind: self.config.gap, tell: self.config.tell };
+        let gap = Gap { blind: self.pace.gap(), tell: self.config.tell };
         let Advance::Heard(blind) = self.engine.advance(ear, sent_at, gap).await? else { return Ok(false) };
         if let Some(interval) = blind {
             self.telemetry.was_blind(&interval);
@@ -396,6 +407,7 @@ impl Roll {
         let mut gone = Vec::new();
         for ((seen, change), _) in changes.iter().zip(applied).filter(|(_, applied)| **applied) {
             self.mirror.changed(seen, change);
+            self.meet(&seen.unit, change.facts.as_ref());
             if !self.mirror.keeps(partition_of(&seen.unit, self.engine.partitions())) {
                 foreign.push(&seen.unit);
             }
@@ -421,6 +433,13 @@ impl Roll {
             && let Err(error) = self.engine.forget_values(&gone).await
         {
             self.telemetry.engine_failed(Loop::Notes, "values of units that are gone", &error);
+        }
+    }
+
+    /// A unit that is watched: hearing is proved as often as it needs.
+    pub(super) fn meet(&self, unit: &Unit, facts: Option<&Facts>) {
+        if let Some((facts, rules)) = facts.zip(self.rules.get(&unit.kind)) {
+            self.pace.met(facts, rules);
         }
     }
 

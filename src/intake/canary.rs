@@ -1,6 +1,6 @@
 //! The canary: a message of our own that travels with the fleet's and proves that it is heard.
 //!
-//! About once a second each connection publishes one to a topic of its own, which it subscribes to
+//! Once a period each connection publishes one to a topic of its own, which it subscribes to
 //! plainly, beside the fleet's topics. So it comes back by the same connection, the same quality of
 //! service and the same queue as the fleet, and is told to the engine only after everything that came
 //! before it was recorded. Its topic is as open as any other, so it is hostile until parsed.

@@ -3,7 +3,7 @@
 //! ```text
 //! broker ─▶ connection: poll, read ─▶ queue ─▶ record: roll.hear, canaries, acknowledge
 //!               ▲                                                        │
-//!               └── canary, once a second            acknowledgements ◀──┘
+//!               └── canary, once a period            acknowledgements ◀──┘
 //! ```
 //!
 //! A thread and a task for each connection. The connection, on the thread, never waits for the engine:
@@ -167,7 +167,7 @@ async fn listen(
         queue: Some(mqtt::Heap::new(queue)),
         link,
         proof,
-        deafness: writer.roll.gap() + config.canary_period,
+        pace: writer.roll.pace().clone(),
         deaf_until: Timestamp::ZERO,
         number: 0,
         stop: writer.stop.clone(),

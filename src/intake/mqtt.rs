@@ -19,19 +19,20 @@
 //! connection, unread, until enough is acknowledged.
 //!
 //! # Why it watches for silence itself
-//! The library pings after a time without *sending*. The canary is sent every second, so a broker
+//! The library pings after a time without *sending*. Canaries are sent at least every minute, so a broker
 //! that went away without a word would never be pinged. Nothing received for two keep-alives, not
 //! even the canary, is a dead connection. Members of a shared subscription are less patient:
 //! `visit` says why.
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use rumqttc::{AsyncClient, ConnectionError, Event, EventLoop, Packet, Publish, QoS, SubAck};
 use tokio::sync::watch;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, interval_at, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::drops::Drops;
@@ -39,6 +40,7 @@ use super::reader::{Message, Reader, What};
 use super::record::Item;
 use crate::backoff::Backoff;
 use crate::clock::Timestamp;
+use crate::engine::CanaryPace;
 use crate::telemetry::Rejection;
 
 mod canaries;
@@ -89,8 +91,8 @@ pub(super) struct Connection {
     pub canaries: Canaries,
     /// What may come again.
     pub given: Given,
-    /// How long canaries are withheld after a loss, for it to show as blind time.
-    pub deafness: Duration,
+    /// How often canaries go out, and which hole between them is blind time.
+    pub pace: Arc<CanaryPace>,
     pub deaf_until: Timestamp,
     /// How many connections there were.
     pub number: u64,
@@ -161,7 +163,7 @@ impl Connection {
         self.canaries.connecting();
         let (client, mut events) = self.session.open(self.number);
         let mut visit = Visit::new(client, self.session.patience, Instant::now());
-        let mut ticks = interval(self.canaries.period);
+        let mut ticks = interval(self.period());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let event = match self.next(&mut visit, &mut events, &mut ticks).await {
@@ -244,7 +246,7 @@ impl Connection {
                 () = &mut stopped, if !visit.is_stopping => self.stop_taking(visit),
                 () = sleep_until(check) => self.check(visit),
                 Ok(()) = self.proof.changed() => self.heed_proof(visit),
-                _ = ticks.tick(), if visit.sings() => self.sing(visit),
+                _ = ticks.tick(), if visit.sings() => self.sing(visit, ticks),
                 event = &mut poll => {
                     visit.nap.woke(Instant::now());
                     return Ok(event);
@@ -254,7 +256,24 @@ impl Connection {
         }
     }
 
-    fn sing(&mut self, visit: &Visit) -> Result<(), String> {
+    /// The time between two canaries.
+    fn period(&self) -> Duration {
+        self.pace.period(self.canaries.period)
+    }
+
+    /// How long canaries are withheld after a loss, for it to show as blind time.
+    fn deafness(&self) -> Duration {
+        self.pace.gap() + self.canaries.period
+    }
+
+    fn sing(&mut self, visit: &Visit, ticks: &mut Interval) -> Result<(), String> {
+        let period = self.period();
+        if ticks.period() != period {
+            // A unit with a shorter timeout was met.
+            *ticks = interval_at(Instant::now() + period, period);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            self.given.hole(self.pace.gap());
+        }
         let now = self.reader.clock.now();
         self.canaries.sing(&visit.client, now);
         self.drops.iter_mut().for_each(|drops| drops.settle(now));
@@ -372,7 +391,7 @@ impl Connection {
             is_last = matches!(visit.stage, Stage::Last(seq) if canary.seq >= seq);
             self.given.canary_returned(canary.sent_at(), now);
             if let Some(before) = self.canaries.lost_after(canary) {
-                self.deaf_until = self.deaf_until.max(before + self.deafness);
+                self.deaf_until = self.deaf_until.max(before + self.deafness());
             }
             if canary.sent_at() <= self.deaf_until {
                 what = What::Nothing;
@@ -382,7 +401,7 @@ impl Connection {
             return Ok(());
         }
         if ack.is_none() && queue.room() <= reserved {
-            self.deaf_until = arrived + self.deafness;
+            self.deaf_until = arrived + self.deafness();
             let topic = String::from_utf8_lossy(&publish.topic);
             let text = "the queue is full; the time until it has room counts as blind";
             self.reader.telemetry.message_rejected(&topic, Rejection::Overflow, text);

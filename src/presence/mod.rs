@@ -7,6 +7,7 @@ mod blindness;
 mod decision;
 mod facts;
 mod heartbeat;
+mod pace;
 mod policy;
 mod record;
 mod shown;
@@ -16,6 +17,7 @@ pub use blindness::{DEFAULT_SETTLE, Hearing, Interval, Ledger};
 pub use decision::{Heard, Registration, Verdict, deadline, hear, look, register, retire, state};
 pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State};
 pub use heartbeat::{Declared, Heartbeat, LONGEST_LABEL, Labels, MOST_LABELS, is_label_name, is_label_value};
+pub use pace::{blind_gap, canary_period};
 pub use policy::{
     DEFAULT_TIMEOUT, KindRules, LONGEST_TIMEOUT, Override, Policy, Registry, SHORTEST_TIMEOUT, TimeSource,
     is_timeout,

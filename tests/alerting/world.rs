@@ -43,7 +43,7 @@ impl World {
         let news = Arc::new(Notify::new());
         let mut rules = KindRules::new("detector".parse().unwrap());
         rules.policy.timeout = TIMEOUT;
-        let hearing = HearingConfig { gap: 100 * HOUR, settle: WAIT, tell: HOUR };
+        let hearing = HearingConfig { gap: 100 * HOUR, follows: false, settle: WAIT, tell: HOUR };
         let rules: Arc<Rules> = Arc::new([(rules.kind.clone(), rules)].into());
         let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
         let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, news.clone());

@@ -137,7 +137,7 @@ impl<G: Ground> World<G> {
     pub async fn due(&self, until: Timestamp) -> Vec<Unit> {
         let mut due = Vec::new();
         for partition in 0..self.engine.partitions() {
-            due.extend(self.engine.due(partition, until, 0, 1000).await.unwrap());
+            due.extend(self.engine.due(partition, None, until, 0, 1000).await.unwrap());
         }
         due
     }
@@ -154,6 +154,7 @@ fn roll(engine: Arc<dyn Engine>) -> Roll {
     let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)));
     let config = HearingConfig {
         gap: Duration::from_secs(3),
+        follows: false,
         settle: Duration::from_secs(300),
         tell: Duration::from_secs(300),
     };

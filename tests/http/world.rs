@@ -70,7 +70,8 @@ impl Fleet {
         let mirror = Mirror::new(rules.clone(), engine.partitions()).with_labels(&["site".to_owned()]);
         let mirror = Arc::new(mirror);
         let telemetry = Arc::new(Telemetry::new(&clock));
-        let config = HearingConfig { gap: 3 * SECOND, settle: 300 * SECOND, tell: 300 * SECOND };
+        let config =
+            HearingConfig { gap: 3 * SECOND, follows: false, settle: 300 * SECOND, tell: 300 * SECOND };
         let news = Arc::new(Notify::new());
         let roll =
             Arc::new(Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, news));

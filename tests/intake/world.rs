@@ -101,7 +101,7 @@ impl World {
     /// How many units are watched.
     pub async fn units(&self) -> usize {
         let partitions = 0..self.engine.partitions();
-        let due = partitions.map(|p| sure(move || self.engine.due(p, Timestamp::NEVER, 0, 100_000)));
+        let due = partitions.map(|p| sure(move || self.engine.due(p, None, Timestamp::NEVER, 0, 100_000)));
         futures_util::future::join_all(due).await.iter().map(Vec::len).sum()
     }
 
@@ -188,7 +188,12 @@ impl World {
         let rules = Arc::new(rules);
         let engine = self.redis.engine(&telemetry).await;
         let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
-        let hearing = HearingConfig { gap: self.gap, settle: Duration::ZERO, tell: Duration::from_secs(300) };
+        let hearing = HearingConfig {
+            gap: self.gap,
+            follows: false,
+            settle: Duration::ZERO,
+            tell: Duration::from_secs(300),
+        };
         let roll = Arc::new(Roll::new(engine, rules, mirror, telemetry.clone(), hearing, Arc::default()));
         let stop = CancellationToken::new();
         let run = intake::run(self.config.clone(), roll, metrics(), clock, telemetry.clone(), stop.clone());

@@ -38,7 +38,7 @@ impl Looks {
         if now <= *earliest {
             *earliest = now;
         } else if before == *earliest {
-            *earliest = zone_of(rows, zone).map(|row| ms(row.look.get())).min().unwrap_or(NEVER);
+            *earliest = looks_of(rows, zone).min().unwrap_or(NEVER);
         }
     }
 
@@ -47,25 +47,41 @@ impl Looks {
         self.earliest.reserve_exact(rows.div_ceil(ZONE));
     }
 
-    /// The earliest look, and the place of the row that it is for.
-    pub fn first(&self, rows: &Blocks<Row>) -> Option<(Timestamp, u32)> {
-        let earliest = self.earliest.iter().copied().min().filter(|look| *look < NEVER)?;
-        let zone = self.earliest.iter().position(|look| *look == earliest)?;
-        let at = zone_of(rows, zone).position(|row| ms(row.look.get()) == earliest)?;
-        Some((Timestamp::from_millis(earliest), (zone * ZONE + at) as u32))
+    /// The earliest look after `after`, and the place of the row that it is for. Only zones that hold an earlier
+    /// one are read for it.
+    pub fn first(&self, rows: &Blocks<Row>, after: Option<Timestamp>) -> Option<(Timestamp, u32)> {
+        let after = ms_after(after);
+        let of_zone = |zone: usize, earliest: i64| match earliest > after {
+            true => earliest,
+            false => looks_of(rows, zone).filter(|look| *look > after).min().unwrap_or(NEVER),
+        };
+        let firsts =
+            self.earliest.iter().enumerate().map(|(zone, earliest)| (of_zone(zone, *earliest), zone));
+        let (first, zone) = firsts.min().filter(|(first, _)| *first < NEVER)?;
+        let at = looks_of(rows, zone).position(|look| look == first)?;
+        Some((Timestamp::from_millis(first), (zone * ZONE + at) as u32))
     }
 
-    /// The places of the rows whose look is at or before `until`, in order.
-    pub fn due<'a>(&'a self, rows: &'a Blocks<Row>, until: Timestamp) -> impl Iterator<Item = u32> + 'a {
-        let until = until.as_millis().min(NEVER - 1);
+    /// The places of the rows whose look is after `after` and at or before `until`, in order.
+    pub fn due<'a>(
+        &'a self,
+        rows: &'a Blocks<Row>,
+        after: Option<Timestamp>,
+        until: Timestamp,
+    ) -> impl Iterator<Item = u32> + 'a {
+        let (after, until) = (ms_after(after), until.as_millis().min(NEVER - 1));
         let zones = (0..).zip(&self.earliest).filter(move |(_, look)| **look <= until);
-        let places = zones.flat_map(|(zone, _)| ((zone * ZONE) as u32..).zip(zone_of(rows, zone)));
-        places.filter(move |(_, row)| ms(row.look.get()) <= until).map(|(place, _)| place)
+        let places = zones.flat_map(|(zone, _)| ((zone * ZONE) as u32..).zip(looks_of(rows, zone)));
+        places.filter(move |(_, look)| after < *look && *look <= until).map(|(place, _)| place)
     }
 }
 
-fn zone_of(rows: &Blocks<Row>, zone: usize) -> impl Iterator<Item = &Row> {
-    rows.range(zone * ZONE..(zone + 1) * ZONE)
+fn looks_of(rows: &Blocks<Row>, zone: usize) -> impl Iterator<Item = i64> {
+    rows.range(zone * ZONE..(zone + 1) * ZONE).map(|row| ms(row.look.get()))
+}
+
+fn ms_after(after: Option<Timestamp>) -> i64 {
+    after.map_or(i64::MIN, Timestamp::as_millis)
 }
 
 fn ms(look: Option<Timestamp>) -> i64 {
@@ -100,11 +116,14 @@ mod tests {
             before.map(|look| set.remove(&(look, place)));
             next.map(|look| set.insert((look, place)));
 
-            assert_eq!(looks.first(&rows), set.first().copied());
+            assert_eq!(looks.first(&rows, None), set.first().copied());
+            let after = random.random_bool(0.7).then(|| at(random.random_range(0..SPAN)));
+            let beyond = |look: Timestamp| after.is_none_or(|after| look > after);
+            assert_eq!(looks.first(&rows, after), set.iter().copied().find(|(look, _)| beyond(*look)));
             let until = at(random.random_range(0..SPAN));
-            let due: BTreeSet<u32> =
-                set.iter().filter(|(look, _)| *look <= until).map(|(_, place)| *place).collect();
-            assert!(looks.due(&rows, until).eq(due), "what is due at {until:?}");
+            let due = set.iter().filter(|(look, _)| beyond(*look) && *look <= until);
+            let due: BTreeSet<u32> = due.map(|(_, place)| *place).collect();
+            assert!(looks.due(&rows, after, until).eq(due), "what is due at {until:?} after {after:?}");
         }
     }
 

@@ -101,16 +101,22 @@ impl Shard {
         self.find(unit).map(|place| (place, self.rows[place as usize].alive))
     }
 
-    /// Units whose look is at or before `until`: the `limit` that come after the first `skip`, in the
-    /// order in which their facts lie on disk.
-    pub fn due(&self, until: Timestamp, skip: usize, limit: usize) -> Result<Vec<Unit>> {
-        let due = self.looks.due(&self.rows, until).skip(skip).take(limit);
+    /// Units whose look is after `after` and at or before `until`: up to `limit` of them after the first `skip`,
+    /// in the order in which their facts lie on disk.
+    pub fn due(
+        &self,
+        after: Option<Timestamp>,
+        until: Timestamp,
+        skip: usize,
+        limit: usize,
+    ) -> Result<Vec<Unit>> {
+        let due = self.looks.due(&self.rows, after, until).skip(skip).take(limit);
         due.map(|place| self.unit(&self.rows[place as usize])).collect()
     }
 
-    /// The earliest look, and the name of the unit that it is for.
-    pub fn first_look(&self) -> Option<(Timestamp, String)> {
-        let (look, place) = self.looks.first(&self.rows)?;
+    /// The earliest look after `after`, and the name of the unit that it is for.
+    pub fn first_look(&self, after: Option<Timestamp>) -> Option<(Timestamp, String)> {
+        let (look, place) = self.looks.first(&self.rows, after)?;
         let (kind, id) = self.name(&self.rows[place as usize]);
         Some((look, format!("{kind}:{id}")))
     }

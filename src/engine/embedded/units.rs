@@ -97,12 +97,20 @@ impl UnitStore for EmbeddedEngine {
         self.memory.partitions()
     }
 
-    async fn due(&self, partition: u16, until: Timestamp, skip: usize, limit: usize) -> Result<Vec<Unit>> {
-        self.memory.shard(partition).due(until, skip, limit)
+    async fn due(
+        &self,
+        partition: u16,
+        after: Option<Timestamp>,
+        until: Timestamp,
+        skip: usize,
+        limit: usize,
+    ) -> Result<Vec<Unit>> {
+        self.memory.shard(partition).due(after, until, skip, limit)
     }
 
-    async fn first_looks(&self) -> Result<Vec<Option<(Timestamp, String)>>> {
-        Ok((0..self.memory.partitions()).map(|partition| self.memory.shard(partition).first_look()).collect())
+    async fn first_looks(&self, after: Option<Timestamp>) -> Result<Vec<Option<(Timestamp, String)>>> {
+        let first = |partition| self.memory.shard(partition).first_look(after);
+        Ok((0..self.memory.partitions()).map(first).collect())
     }
 }
 

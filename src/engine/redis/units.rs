@@ -76,14 +76,22 @@ impl UnitStore for RedisEngine {
         self.keys.partitions()
     }
 
-    async fn due(&self, partition: u16, until: Timestamp, skip: usize, limit: usize) -> Result<Vec<Unit>> {
+    async fn due(
+        &self,
+        partition: u16,
+        after: Option<Timestamp>,
+        until: Timestamp,
+        skip: usize,
+        limit: usize,
+    ) -> Result<Vec<Unit>> {
+        let after = beyond(after);
         let deadlines = self.keys.in_partition(partition, "deadlines");
         let mut due = Vec::new();
         // Who is taken out meanwhile makes room for others, who are due the next time as well.
         while due.len() < limit {
             let (skip, step) = (skip + due.len(), DUE_STEP.min(limit - due.len()));
             let mut pipe = pipe();
-            pipe.zrangebyscore_limit(&deadlines, "-inf", until.as_millis(), skip as isize, step as isize);
+            pipe.zrangebyscore_limit(&deadlines, &after, until.as_millis(), skip as isize, step as isize);
             let (names,): (Vec<String>,) = self.topology.read("due", &pipe).await?;
             for name in &names {
                 due.push(parse_unit(name)?);
@@ -95,9 +103,9 @@ impl UnitStore for RedisEngine {
         Ok(due)
     }
 
-    async fn first_looks(&self) -> Result<Vec<Option<(Timestamp, String)>>> {
+    async fn first_looks(&self, after: Option<Timestamp>) -> Result<Vec<Option<(Timestamp, String)>>> {
         let keys = (0..self.keys.partitions()).map(|p| self.keys.in_partition(p, "deadlines"));
-        firsts(self, "first_looks", keys).await
+        firsts(self, "first_looks", keys, after).await
     }
 }
 
@@ -352,15 +360,21 @@ pub(super) fn parse_unit(name: &str) -> Result<Unit> {
     })
 }
 
-/// The first member of each of several sorted sets, and its score.
+/// Scores after that moment, as the lower bound of a range.
+fn beyond(after: Option<Timestamp>) -> String {
+    after.map_or_else(|| "-inf".to_owned(), |after| format!("({}", after.as_millis()))
+}
+
+/// The first member of each of several sorted sets, after that score, and its score.
 async fn firsts(
     engine: &RedisEngine,
     name: &'static str,
     keys: impl Iterator<Item = String>,
+    after: Option<Timestamp>,
 ) -> Result<Vec<Option<(Timestamp, String)>>> {
-    let mut pipe = pipe();
+    let (mut pipe, after) = (pipe(), beyond(after));
     for key in keys {
-        pipe.zrange_withscores(key, 0, 0);
+        pipe.zrangebyscore_limit_withscores(key, &after, "+inf", 0, 1);
     }
     let firsts: Vec<Vec<(String, f64)>> = engine.topology.send(name, &pipe).await?;
     let first = |(member, at)| (Timestamp::from_millis(at as i64), member);
@@ -373,5 +387,5 @@ pub(super) async fn first_score(
     name: &'static str,
     keys: impl Iterator<Item = String>,
 ) -> Result<Option<Timestamp>> {
-    Ok(firsts(engine, name, keys).await?.into_iter().flatten().map(|(at, _)| at).min())
+    Ok(firsts(engine, name, keys, None).await?.into_iter().flatten().map(|(at, _)| at).min())
 }

@@ -20,6 +20,7 @@ impl Walk {
         let mark = self.mirror.mark(partition);
         let snapshots = self.engine.walk(partition, page).await?;
         self.mirror.compare(mark, &snapshots);
+        snapshots.iter().for_each(|seen| self.roll.meet(&seen.unit, seen.facts.as_ref()));
         let now = self.clock.now();
         let hearing = self.roll.hearing();
         let odd = snapshots.into_iter().filter(|seen| self.is_odd(seen, &hearing, now));

@@ -71,6 +71,11 @@ impl Given {
         }
     }
 
+    /// Canaries further apart than this enclose a blind interval from now on.
+    pub fn hole(&mut self, gap: Duration) {
+        self.gap = gap;
+    }
+
     /// When a message that comes now was sent, at the earliest and at the latest, if it was under way
     /// for long.
     pub fn under_way(&self, now: Timestamp) -> Option<(Timestamp, Timestamp)> {

@@ -79,7 +79,7 @@ impl World {
             queue: Some(Heap::new(queue)),
             link: watch::Sender::new(Link::default()),
             proof,
-            deafness: DEAFNESS,
+            pace: Arc::new(CanaryPace::fixed(DEAFNESS - Duration::from_secs(1))),
             deaf_until: Timestamp::ZERO,
             number: 1,
             stop: CancellationToken::new(),

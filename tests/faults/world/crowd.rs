@@ -45,7 +45,7 @@ fn roll_of(engine: Arc<dyn Engine>, telemetry: Arc<Telemetry>) -> Roll {
     let mut rules = KindRules::new(kind.clone());
     rules.policy.timeout = TIMEOUT;
     let rules = Arc::new([(kind, rules)].into());
-    let hearing = HearingConfig { gap: SECOND, settle: SECOND, tell: SECOND };
+    let hearing = HearingConfig { gap: SECOND, follows: false, settle: SECOND, tell: SECOND };
     let mirror = Arc::new(Mirror::new(Arc::clone(&rules), 16));
     Roll::new(engine, rules, mirror, telemetry, hearing, Default::default())
 }

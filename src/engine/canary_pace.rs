@@ -1,0 +1,90 @@
+//! How often canaries go out and how large a hole between them is blind time: as configured, or as the shortest
+//! timeout wants it that was met so far.
+//!
+//! Kinds are known from the start. What units declare and operators set is met with the first look at the fleet
+//! and with every change after that. It only ever gets shorter: an instance that goes on proving faster than it
+//! must harms nothing.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::presence::{Facts, KindRules, SHORTEST_TIMEOUT, blind_gap, canary_period};
+
+/// The pace of the proof of hearing.
+#[derive(Debug)]
+pub struct CanaryPace {
+    /// What was configured, or follows from the configured kinds.
+    gap: Duration,
+    /// The shortest timeout that was met, in ms; `None` where the pace is configured.
+    shortest_ms: Option<AtomicU64>,
+}
+
+impl CanaryPace {
+    /// A pace that stays.
+    pub fn fixed(gap: Duration) -> CanaryPace {
+        CanaryPace { gap, shortest_ms: None }
+    }
+
+    /// One that follows the shortest timeout that is met.
+    pub fn following(gap: Duration) -> CanaryPace {
+        CanaryPace { gap, shortest_ms: Some(AtomicU64::new(u64::MAX)) }
+    }
+
+    /// A unit with these facts is watched.
+    pub fn met(&self, facts: &Facts, rules: &KindRules) {
+        let Some(shortest) = &self.shortest_ms else { return };
+        if facts.declared_timeout.is_none() && facts.set.timeout.is_none() {
+            return;
+        }
+        let timeout = facts.policy(rules).timeout.max(SHORTEST_TIMEOUT);
+        shortest.fetch_min(timeout.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// Two canaries further apart than this enclose a blind interval.
+    pub fn gap(&self) -> Duration {
+        self.shortest().map_or(self.gap, |shortest| self.gap.min(blind_gap(shortest)))
+    }
+
+    /// The time between two canaries, where `configured` is that of the kinds or of the configuration.
+    pub fn period(&self, configured: Duration) -> Duration {
+        self.shortest().map_or(configured, |shortest| configured.min(canary_period(shortest)))
+    }
+
+    fn shortest(&self) -> Option<Duration> {
+        let shortest = self.shortest_ms.as_ref()?.load(Ordering::Relaxed);
+        (shortest < u64::MAX).then(|| Duration::from_millis(shortest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::presence::Standing;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_shortest_timeout_that_is_met_sets_the_pace_unless_it_is_configured() {
+        let rules = KindRules::new("detector".parse().unwrap());
+        let mut facts = Facts::new(Standing::Present, Timestamp::ZERO);
+        let (following, fixed) = (CanaryPace::following(3 * SECOND), CanaryPace::fixed(3 * SECOND));
+        let paces = |declared: Option<Duration>, facts: &mut Facts| {
+            facts.declared_timeout = declared;
+            [&following, &fixed].map(|pace| {
+                pace.met(facts, &rules);
+                (pace.period(SECOND), pace.gap())
+            })
+        };
+        let slow = (SECOND, 3 * SECOND);
+        assert_eq!(paces(None, &mut facts), [slow, slow]);
+        let fast = (Duration::from_millis(100), Duration::from_millis(500));
+        assert_eq!(paces(Some(2 * SECOND), &mut facts), [fast, slow]);
+        assert_eq!(paces(Some(600 * SECOND), &mut facts), [fast, slow], "it stays as fast as it was");
+        // What does not count is not met.
+        let deaf = KindRules { accept_timeout: false, ..rules.clone() };
+        facts.declared_timeout = Some(SECOND);
+        following.met(&facts, &deaf);
+        assert_eq!(following.period(SECOND), fast.0);
+    }
+}

@@ -1,0 +1,63 @@
+//! How often hearing is proved, and from when on a hole in the proof is blind time.
+//!
+//! A unit with a timeout of 48 hours needs no proof more often than once a second. One with a timeout of a
+//! second does: nothing is decided about it before a canary says that it was truly silent, so the canary must
+//! be as much faster as the timeout is shorter.
+//!
+//! # Why the gap is longer than three periods where timeouts are short
+//! Proof that comes late costs a decision some milliseconds. Blind time costs every unit a later deadline, and
+//! the ledger keeps it for years. A machine with much to do stands still for a tenth of a second now and then;
+//! only a hole that could swallow a good part of a silence is one.
+
+use std::time::Duration;
+
+/// How many canaries there are to a timeout.
+const CANARIES_A_TIMEOUT: u32 = 20;
+const SHORTEST_PERIOD: Duration = Duration::from_millis(50);
+const LONGEST_PERIOD: Duration = Duration::from_secs(1);
+
+/// What part of a timeout may be a hole in the proof without being blind time.
+const GAPS_A_TIMEOUT: u32 = 4;
+const SHORTEST_GAP: Duration = Duration::from_millis(500);
+const LONGEST_GAP: Duration = Duration::from_secs(3);
+
+/// How often a canary goes out where the shortest timeout is this one: a twentieth of it, from 50 ms to a second.
+/// The slack of a timeout is twice as long, so that the proof is there when the deadline passes.
+pub fn canary_period(shortest: Duration) -> Duration {
+    (shortest / CANARIES_A_TIMEOUT).clamp(SHORTEST_PERIOD, LONGEST_PERIOD)
+}
+
+/// Two canaries further apart than this enclose a blind interval: a quarter of the shortest timeout, from half a
+/// second to three, and never less than three periods.
+pub fn blind_gap(shortest: Duration) -> Duration {
+    (shortest / GAPS_A_TIMEOUT).clamp(SHORTEST_GAP, LONGEST_GAP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presence::{LONGEST_TIMEOUT, SHORTEST_TIMEOUT};
+
+    #[test]
+    fn canaries_are_as_fast_as_the_shortest_timeout_needs_and_holes_shorter_than_it() {
+        // Timeout, period, gap, in ms.
+        let cases = [
+            (1_000, 50, 500),
+            (2_000, 100, 500),
+            (3_000, 150, 750),
+            (12_000, 600, 3_000),
+            (20_000, 1_000, 3_000),
+            (48 * 3_600_000, 1_000, 3_000),
+        ];
+        for (timeout, period, gap) in cases {
+            let shortest = Duration::from_millis(timeout);
+            assert_eq!(canary_period(shortest), Duration::from_millis(period), "{timeout}");
+            assert_eq!(blind_gap(shortest), Duration::from_millis(gap), "{timeout}");
+        }
+        let mut timeout = SHORTEST_TIMEOUT;
+        while timeout < LONGEST_TIMEOUT {
+            assert!(blind_gap(timeout) >= 3 * canary_period(timeout) && blind_gap(timeout) <= timeout / 2);
+            timeout = timeout * 11 / 10;
+        }
+    }
+}

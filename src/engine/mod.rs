@@ -19,7 +19,7 @@
 //!  2. Each silence is taken by exactly one caller.
 //!  3. Taking writes record and outbox in one step.
 //!  4. An older or repeated heartbeat never moves a deadline back.
-//!  5. A return closes the record and is told once.
+//!  5. A return closes the record and is told once, to those receivers that were told the silence.
 //!  6. A dead holder's lease comes back.
 //!  7. Joining a group is idempotent, also after it was sent, and order-free.
 //!  8. Delivered is never leased again.
@@ -311,7 +311,9 @@ pub trait AlertStore: Send + Sync {
 
     /// Lets every member join its group, for a notification at the pace given. A member that has
     /// joined before, in this form or a later one, changes nothing, also after it was sent. A
-    /// return that comes before its silence was told takes it back: neither is told.
+    /// return that comes before its silence was told takes it back: neither is told. News of a record
+    /// joins the group that its first news joined, whichever is named: what was told belongs to the
+    /// record. A return is told to those receivers to which the silence was told, or will be.
     ///
     /// A group that is due at once, that nobody waits in and that one member joins alone is sealed
     /// with that, as by [`AlertStore::seal`]. Silences among these may be handed out at once, as by

@@ -70,7 +70,14 @@ impl Lone {
             cause,
             closed_by: None,
         };
-        Notification { group, sealed_at, offline: vec![record], online: Vec::new(), blind: Vec::new() }
+        Notification {
+            group,
+            sealed_at,
+            offline: vec![record],
+            online: Vec::new(),
+            blind: Vec::new(),
+            told: Vec::new(),
+        }
     }
 }
 
@@ -107,6 +114,14 @@ impl Member {
     }
 }
 
+/// Of the name of a member that stands for a record: its id as [`Member::new`] makes it, and the record's. A
+/// silence that was detected once more has the time of that at the end of its name.
+pub(super) fn of_member(name: &str) -> Option<(&str, RecordId)> {
+    let record = |id: &str| id.split_once(' ')?.1.parse().ok();
+    let whole = record(name).map(|id| (name, id));
+    whole.or_else(|| name.rsplit_once(' ').and_then(|(id, _)| Some((id, record(id)?))))
+}
+
 /// What is told of a transition (JSON).
 pub(super) fn told(news: &News) -> Result<String> {
     match news {
@@ -123,11 +138,20 @@ pub(super) struct Notification {
     pub offline: Vec<OfflineRecord>,
     pub online: Vec<OfflineRecord>,
     pub blind: Vec<Interval>,
+    /// For each of `online` the receivers that were told its silence, with commas between them; nothing if
+    /// nobody knows. Empty if all of them were told all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub told: Vec<Option<String>>,
 }
 
 impl Notification {
-    /// The delivery of this to one receiver.
-    pub fn delivery(self, id: String, receiver: &str, attempt: u32) -> Delivery {
+    /// The delivery of this to one receiver: without the returns of silences that it was not told.
+    pub fn delivery(mut self, id: String, receiver: &str, attempt: u32) -> Delivery {
+        let mut told = self.told.iter();
+        self.online.retain(|_| {
+            let told = told.next().and_then(|told| told.as_deref());
+            told.is_none_or(|told| told.split(',').any(|name| name == receiver))
+        });
         Delivery {
             id,
             receiver: receiver.to_owned(),

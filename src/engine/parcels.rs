@@ -69,12 +69,21 @@ pub enum Parcel {
         name: String,
         /// What it was told, see the groups of either engine.
         letter: char,
+        /// Nothing, or a colon and the receivers that were told its silence.
+        told_to: String,
         /// When the silence was detected; zero for an interval.
         detected: Timestamp,
         /// When it joined, if it waits to be told, and what is told (JSON).
         waits: Option<(Timestamp, String)>,
         /// Since when it is over.
         over: Option<Timestamp>,
+    },
+    /// The group in which the news of a record is told.
+    GroupOf {
+        /// The member that stands for the record.
+        member: String,
+        /// Its group.
+        group: Group,
     },
     /// A sealed notification.
     Notification {
@@ -156,7 +165,10 @@ impl Moved {
             Parcel::News(_) | Parcel::Member { waits: Some(_), .. } => self.untold += 1,
             Parcel::Lane { notifications, .. } => self.undelivered += notifications.len() as u64,
             Parcel::Letter(_) => self.dead_letters += 1,
-            Parcel::Group { .. } | Parcel::Member { .. } | Parcel::Notification { .. } => {}
+            Parcel::Group { .. }
+            | Parcel::Member { .. }
+            | Parcel::GroupOf { .. }
+            | Parcel::Notification { .. } => {}
         }
     }
 }

@@ -41,6 +41,29 @@ async fn a_silence_is_told_after_group_wait_and_the_return_after_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_return_is_told_after_the_groups_were_configured_anew_and_to_no_receiver_that_is_new() {
+    let (sink, late) = (hook().await, hook().await);
+    let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
+    world.tell_loss(&["a", "b", "c"]).await;
+    sink.wait_for(3, PATIENCE).await.unwrap();
+    world.stop().await;
+    world.config.route.group_by = vec!["kind".to_owned(), "site".to_owned()];
+    world.config.route.receivers.push("late".to_owned());
+    world.config.receivers.push(named("late", webhook_to(late.url(), None)));
+    world.start();
+    world.hear(&["a", "b", "c"]).await;
+    world.joined().await;
+    world.advance(5 * WAIT);
+    let told = sink.wait_for(6, PATIENCE).await.unwrap();
+    let mut returned: Vec<String> = told[3..].iter().flat_map(|told| listed(told, "online")).collect();
+    returned.sort();
+    assert_eq!(returned, ["a", "b", "c"]);
+    world.tell_loss(&["d"]).await;
+    assert_eq!(listed(&late.wait_for(1, PATIENCE).await.unwrap()[0], "offline"), ["d"]);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_unit_that_returns_within_group_wait_is_never_told() {
     let sink = hook().await;
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;

@@ -191,7 +191,11 @@ pub async fn promise_06_what_has_ended_cannot_be_held_on_to<G: Ground>(world: Wo
     let partition = |key: &str| partition_of_group(key, world.engine.partitions());
     let beside = (0..).map(|n| format!("beside-{n}")).find(|key| partition(key) == partition("g")).unwrap();
     let hand_out = async |record: &OfflineRecord, now: Timestamp| {
-        let join = |key: &str| Join { group: group(key), news: News::Record(record.clone()) };
+        let twin = offline(&world.unit("twin"), record.last_seen);
+        let join = |key: &str| {
+            let record = if key == "g" { record } else { &twin };
+            Join { group: group(key), news: News::Record(record.clone()) }
+        };
         let room = Room { most: vec![2], until: now + 2 * MINUTE };
         let (joins, hook) = ([join("g"), join(&beside)], ["hook".to_owned()]);
         let mut held = world.engine.join(&joins, AT_ONCE, &hook, &room, now).await.unwrap().deliveries;
@@ -221,6 +225,130 @@ pub async fn promise_06_what_has_ended_cannot_be_held_on_to<G: Ground>(world: Wo
     assert_eq!(again, [Delivery { attempt: 2, ..next }]);
     world.engine.delivered(&again, now + 2 * MINUTE).await.unwrap();
     assert_eq!(world.lease(now + 2 * MINUTE).await[0].offline, [third]);
+}
+
+/// What a receiver has to be told at `now`, each ended at once.
+async fn told_to<G: Ground>(world: &World<G>, receiver: &str, now: Timestamp) -> Vec<Delivery> {
+    let mut told = Vec::new();
+    loop {
+        let leased = world.engine.lease(&world.partitions(), receiver, now, now + MINUTE, 100).await.unwrap();
+        if leased.is_empty() {
+            return told;
+        }
+        world.engine.delivered(&leased, now).await.unwrap();
+        told.extend(leased);
+    }
+}
+
+/// Lets these join that group and seals whatever is due, for these receivers.
+async fn tell<G: Ground>(
+    world: &World<G>,
+    key: &str,
+    records: &[&OfflineRecord],
+    receivers: &[&str],
+    now: Timestamp,
+) {
+    let join = |record: &&OfflineRecord| Join { group: group(key), news: News::Record((*record).clone()) };
+    let joins: Vec<Join> = records.iter().map(join).collect();
+    let receivers: Vec<String> = receivers.iter().map(|name| (*name).to_owned()).collect();
+    world.engine.join(&joins, AT_ONCE, &receivers, &Room::NONE, now).await.unwrap();
+    while world.engine.seal(&world.partitions(), &receivers, now).await.unwrap() > 0 {}
+}
+
+pub async fn promise_05_a_return_is_told_whatever_group_it_falls_into_now<G: Ground>(world: World<G>) {
+    let records = world.units(8).into_iter().map(|unit| offline(&unit, world.at(0)));
+    let records: Vec<OfflineRecord> = records.collect();
+    let all: Vec<&OfflineRecord> = records.iter().collect();
+    tell(&world, "g", &all, &["hook"], world.at(1)).await;
+    let silences = world.lease(world.at(1)).await;
+    assert_eq!(silences.iter().map(|told| told.offline.len()).sum::<usize>(), 8);
+    // Some come back while their silence is under way, others after it was told: never before it.
+    let returns: Vec<OfflineRecord> = records.iter().map(|record| back(record, Closing::Return)).collect();
+    for one in &returns[..4] {
+        tell(&world, &format!("other-{}", one.unit), &[one], &["hook"], world.at(2)).await;
+    }
+    assert_eq!(world.lease(world.at(2)).await, [], "their silence is under way");
+    world.engine.delivered(&silences, world.at(3)).await.unwrap();
+    for one in &returns[4..] {
+        tell(&world, &format!("other-{}", one.unit), &[one], &["hook"], world.at(4)).await;
+        tell(&world, "a third", &[one], &["hook"], world.at(5)).await;
+    }
+    let mut told: Vec<OfflineRecord> =
+        told_to(&world, "hook", world.hours(1)).await.into_iter().flat_map(|told| told.online).collect();
+    told.sort_by(|a, b| a.id.cmp(&b.id));
+    assert_eq!(told, returns);
+    let all: Vec<&OfflineRecord> = returns.iter().collect();
+    tell(&world, "other", &all, &["hook"], world.hours(2)).await;
+    assert_eq!(told_to(&world, "hook", world.hours(2)).await, [], "once");
+}
+
+pub async fn promise_05_a_return_is_told_to_those_who_were_told_the_silence<G: Ground>(world: World<G>) {
+    let record = |name: &str| offline(&world.unit(name), world.at(0));
+    let (early, both, late, alone) = (record("early"), record("both"), record("late"), record("alone"));
+    let on = |record: &OfflineRecord| back(record, Closing::Return);
+    // With nobody to tell, with one receiver, with two; one is handed out as it joins.
+    tell(&world, "g", &[&early], &[], world.at(1)).await;
+    tell(&world, "g", &[&late], &["hook"], world.at(2)).await;
+    let join = Join { group: group("own"), news: News::Record(alone.clone()) };
+    let room = Room { most: vec![1], until: world.at(3) + MINUTE };
+    let hook = ["hook".to_owned()];
+    let handed = world.engine.join(&[join], AT_ONCE, &hook, &room, world.at(3)).await.unwrap().deliveries;
+    world.engine.delivered(&handed, world.at(4)).await.unwrap();
+    tell(&world, "g", &[&both], &["hook", "mail"], world.at(5)).await;
+    let offline_to = async |name| -> Vec<String> {
+        let told = told_to(&world, name, world.at(6)).await;
+        told.iter().flat_map(|told| &told.offline).map(|record| record.unit.to_string()).collect()
+    };
+    let mut hook_has = offline_to("hook").await;
+    hook_has.extend(handed.iter().flat_map(|told| &told.offline).map(|record| record.unit.to_string()));
+    hook_has.sort();
+    assert_eq!(
+        (hook_has, offline_to("mail").await),
+        (vec!["alone".into(), "both".into(), "late".into()], vec!["both".into()])
+    );
+    // All come back, beside a silence that is new to both.
+    let fresh = record("fresh");
+    let everybody = ["hook", "mail", "new"];
+    tell(&world, "own", &[&on(&alone)], &everybody, world.at(7)).await;
+    tell(&world, "g", &[&on(&early), &on(&both), &on(&late), &fresh], &everybody, world.at(7)).await;
+    for (receiver, expected) in [
+        ("hook", vec!["alone", "both", "fresh", "late"]),
+        ("mail", vec!["both", "fresh"]),
+        ("new", vec!["fresh"]),
+    ] {
+        let told = told_to(&world, receiver, world.at(8)).await;
+        let mut named: Vec<&str> = told
+            .iter()
+            .flat_map(|told| told.offline.iter().chain(&told.online))
+            .map(|one| one.unit.as_str())
+            .collect();
+        named.sort_unstable();
+        assert_eq!(named, expected, "{receiver}");
+        let backlog = world.engine.backlog(&world.partitions(), receiver).await.unwrap();
+        assert_eq!(backlog, Default::default(), "{receiver}");
+    }
+}
+
+pub async fn promise_07_joining_another_group_is_joining_once_more<G: Ground>(world: World<G>) {
+    let (one, two) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("b"), world.at(0)));
+    tell(&world, "g", &[&one], &["hook"], world.at(1)).await;
+    tell(&world, "other", &[&one], &["hook"], world.at(2)).await;
+    assert_eq!(told_to(&world, "hook", world.at(3)).await.len(), 1);
+    // A return that comes first swallows its silence, in whichever group that is.
+    tell(&world, "other", &[&back(&two, Closing::Return)], &["hook"], world.at(4)).await;
+    tell(&world, "g", &[&two], &["hook"], world.at(5)).await;
+    assert_eq!(told_to(&world, "hook", world.at(6)).await, []);
+    // A record that is opened once more is told once more.
+    let again = OfflineRecord { detected_at: one.detected_at + MINUTE, ..one.clone() };
+    tell(&world, "other", &[&back(&one, Closing::Policy)], &["hook"], world.at(7)).await;
+    tell(&world, "a third", &[&again], &["hook"], world.at(8)).await;
+    let told = told_to(&world, "hook", world.at(9)).await;
+    assert_eq!(
+        told.iter().map(|told| (told.offline.len(), told.online.len())).collect::<Vec<_>>(),
+        [(0, 1), (1, 0)]
+    );
+    tell(&world, "a fourth", &[&back(&again, Closing::Return)], &["hook"], world.at(10)).await;
+    assert_eq!(told_to(&world, "hook", world.at(11)).await[0].online.len(), 1);
 }
 
 pub async fn promise_07_joining_is_idempotent_also_after_it_was_sent<G: Ground>(world: World<G>) {

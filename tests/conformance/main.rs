@@ -91,6 +91,9 @@ macro_rules! every_case {
                 promise_06_what_joining_hands_out_is_leased_with_that
                 promise_06_what_was_handed_out_together_ends_one_by_one
                 promise_06_what_has_ended_cannot_be_held_on_to
+                promise_05_a_return_is_told_whatever_group_it_falls_into_now
+                promise_05_a_return_is_told_to_those_who_were_told_the_silence
+                promise_07_joining_another_group_is_joining_once_more
                 promise_07_joining_is_idempotent_also_after_it_was_sent
                 promise_07_a_return_that_comes_first_swallows_its_silence
                 promise_07_a_unit_that_returns_before_its_group_is_sealed_is_never_told

@@ -150,16 +150,31 @@ impl House {
                     .execute(params![partition, to_json(news)?])?;
             }
             Parcel::Group { group, due, sealed } => {
-                self.insert("INSERT INTO groups(partition, key, body, due, sealed) VALUES(?, ?, ?, ?, ?)")?
-                    .execute(params![self.home(&group.key), group.key, to_json(group)?, ms(due), ms(sealed)])?;
+                let insert = "INSERT INTO groups(partition, key, body, due, sealed) VALUES(?, ?, ?, ?, ?) \
+                              ON CONFLICT(key) DO UPDATE SET due = excluded.due, sealed = excluded.sealed";
+                self.insert(insert)?.execute(params![
+                    self.home(&group.key),
+                    group.key,
+                    to_json(group)?,
+                    ms(due),
+                    ms(sealed)
+                ])?;
             }
-            Parcel::Member { group, name, letter, detected, waits, over } => {
+            // A member is found by its name. What its group shares is known from here while nobody waits in it.
+            Parcel::GroupOf { group, .. } => {
+                self.insert(
+                    "INSERT INTO groups(partition, key, body) VALUES(?, ?, ?) \
+                     ON CONFLICT(key) DO UPDATE SET body = excluded.body",
+                )?
+                .execute(params![self.home(&group.key), group.key, to_json(group)?])?;
+            }
+            Parcel::Member { group, name, letter, told_to, detected, waits, over } => {
                 let (joined, body) =
                     (waits.as_ref().map(|waits| waits.0), waits.as_ref().map(|waits| &waits.1));
                 self.insert("INSERT INTO members SELECT id, ?, ?, ?, ?, ?, ? FROM groups WHERE key = ?")?
                     .execute(params![
                         name,
-                        letter.to_string(),
+                        format!("{letter}{told_to}"),
                         detected.as_millis(),
                         ms(&joined),
                         ms(over),

@@ -45,7 +45,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `blind` | blind intervals |
 /// | `records` | offline records by id (JSON) |
 /// | `outbox` | news that joined no group yet (JSON), by partition; that of hearing comes after the last, and what cannot be read has none |
-/// | `groups`, `members` | who waits to be told; a member's letter as in `groups.rs` |
+/// | `groups`, `members` | who waits to be told, and who was told to whom; a member's letter as in `groups.rs` |
 /// | `notifications` | sealed notifications (JSON), and how many receivers do not have them yet |
 /// | `queue`, `lanes` | next attempt for each receiver and group; its notifications in order |
 /// | `letters`, `untold` | dead letters (JSON), and the silences that died with them |
@@ -86,6 +86,9 @@ CREATE TABLE untold(receiver TEXT NOT NULL, silence TEXT NOT NULL, letter TEXT N
   PRIMARY KEY(receiver, silence)) WITHOUT ROWID;
 ";
 
+/// What later versions have added to the layout, which earlier ones get along with.
+const ADDED: &str = "CREATE INDEX IF NOT EXISTS members_named ON members(member);";
+
 /// Opens the fleet of a directory, for writing, or creates it.
 pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connection> {
     let path = directory.path().to_owned();
@@ -109,6 +112,7 @@ pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connect
         }
         let found: u16 = meta(&connection, "partitions")?;
         check_partitions(found, partitions, &path)?;
+        connection.execute_batch(ADDED)?;
         let fleet = meta(&connection, "fleet")?;
         Ok((connection, fleet))
     };

@@ -210,9 +210,7 @@ impl EmbeddedEngine {
     ) -> Result<Vec<Delivery>> {
         let silences: Vec<String> =
             leased.iter().flat_map(|delivery| &delivery.online).map(silence).collect();
-        if silences.is_empty() {
-            return Ok(leased);
-        }
+        let silences_are_none = silences.is_empty();
         let receiver = receiver.to_owned();
         let look = move |database: &Connection| {
             let mut select =
@@ -220,7 +218,8 @@ impl EmbeddedEngine {
             let untold = silences.iter().map(|silence| select.exists([&receiver, silence]));
             Ok(untold.collect::<rusqlite::Result<Vec<bool>>>()?)
         };
-        let mut untold = self.readers.read(look).await?.into_iter();
+        let untold = if silences_are_none { Vec::new() } else { self.readers.read(look).await? };
+        let mut untold = untold.into_iter();
         let mut empty = Vec::new();
         let mut full = Vec::new();
         for mut delivery in leased {

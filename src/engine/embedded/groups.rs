@@ -6,6 +6,11 @@
 //! - `b` was told to be offline and waits to be told that it is back
 //! - `x` over: told both, or taken back before either was told
 //!
+//! After the letter of one that was told stand a colon and the receivers, with commas between them.
+//!
+//! A member stays in the group that it joined first, wherever later news of it would fall: the return is told
+//! where its silence was, and after it, also if labels or the configuration have changed meanwhile.
+//!
 //! Everything that does not lead from one of these to the next changes nothing, so a transition may
 //! join again at any time, and a return may come before its silence.
 
@@ -66,23 +71,33 @@ pub(super) async fn join(
 /// Lets one transition join its group. Answers the group if it is to be sealed with that.
 fn join_one(database: &Connection, joining: &Joining, pace: Pace, now: Timestamp) -> Outcome<Option<i64>> {
     let Joining { partition, key, body, member, told, is_alone } = joining;
-    let (group, sealed, waits_until) = group_of(database, *partition, key, body)?;
     let detected = member.detected_at.as_millis();
     let mut name = member.id.clone();
-    let mut known = letter_of(database, group, &name)?;
+    let mut known = known(database, &name)?;
+    let first = known.as_ref().map(|known| known.group);
     // A silence that is over and was detected once more is news: it is a member of its own.
-    if known.is_some_and(|(letter, before)| letter == 'x' && before < detected) {
+    if known.as_ref().is_some_and(|known| known.letter == 'x' && known.detected < detected) {
         name = format!("{name} {detected}");
-        known = letter_of(database, group, &name)?;
+        known = self::known(database, &name)?;
     }
-    let Some(next) = next_letter(known.map(|(letter, _)| letter), member.form) else { return Ok(None) };
+    let Some(next) = next_letter(known.as_ref().map(|known| known.letter), member.form) else {
+        return Ok(None);
+    };
+    let Place { group, sealed, due: waits_until, is_own } = match first {
+        Some(group) => place(database, group, key)?,
+        None => make_place(database, *partition, key, body)?,
+    };
     let is_over = next == 'x';
     let since = now.as_millis();
     let (joined, over) = if is_over { (None, Some(since)) } else { (Some(since), None) };
     let told = (!is_over).then_some(told);
+    let letter = match known {
+        Some(known) if next == 'b' => format!("b{}", known.told_to),
+        _ => next.to_string(),
+    };
     database
         .prepare_cached("INSERT OR REPLACE INTO members VALUES(?, ?, ?, ?, ?, ?, ?)")?
-        .execute(params![group, name, next.to_string(), detected, joined, over, told])?;
+        .execute(params![group, name, letter, detected, joined, over, told])?;
     if is_over {
         rest_if_nobody_waits(database, group)?;
         return Ok(None);
@@ -93,34 +108,56 @@ fn join_one(database: &Connection, joining: &Joining, pace: Pace, now: Timestamp
         (_, Some(sealed)) => (now + pace.wait).max(Timestamp::from_millis(sealed) + pace.interval),
     };
     database
-        .prepare_cached("UPDATE groups SET due = coalesce(due, ?), body = ? WHERE id = ?")?
-        .execute(params![due.as_millis(), body, group])?;
-    Ok((*is_alone && waits_until.is_none() && due <= now).then_some(group))
+        .prepare_cached("UPDATE groups SET due = coalesce(due, ?), body = iif(?, ?, body) WHERE id = ?")?
+        .execute(params![due.as_millis(), is_own, body, group])?;
+    Ok((*is_alone && is_own && waits_until.is_none() && due <= now).then_some(group))
 }
 
-/// The group's number, when it was sealed last, and when it is due.
-fn group_of(
-    database: &Connection,
-    partition: u16,
-    key: &str,
-    body: &str,
-) -> rusqlite::Result<(i64, Option<i64>, Option<i64>)> {
-    let mut select = database.prepare_cached("SELECT id, sealed, due FROM groups WHERE key = ?")?;
-    let known = select.query_row([key], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?;
-    if let Some(known) = known {
-        return Ok(known);
+/// A group that something joins.
+struct Place {
+    group: i64,
+    /// When it was sealed last.
+    sealed: Option<i64>,
+    due: Option<i64>,
+    /// It is the one that what joins belongs to now.
+    is_own: bool,
+}
+
+fn place(database: &Connection, group: i64, key: &str) -> rusqlite::Result<Place> {
+    let mut select = database.prepare_cached("SELECT sealed, due, key = ? FROM groups WHERE id = ?")?;
+    select.query_row(params![key, group], |row| {
+        Ok(Place { group, sealed: row.get(0)?, due: row.get(1)?, is_own: row.get(2)? })
+    })
+}
+
+fn make_place(database: &Connection, partition: u16, key: &str, body: &str) -> rusqlite::Result<Place> {
+    let mut select = database.prepare_cached("SELECT id FROM groups WHERE key = ?")?;
+    if let Some(group) = select.query_row([key], |row| row.get(0)).optional()? {
+        return place(database, group, key);
     }
     let insert = "INSERT INTO groups(partition, key, body) VALUES(?, ?, ?)";
     let group = database.prepare_cached(insert)?.insert(params![partition, key, body])?;
-    Ok((group, None, None))
+    Ok(Place { group, sealed: None, due: None, is_own: true })
 }
 
-fn letter_of(database: &Connection, group: i64, member: &str) -> rusqlite::Result<Option<(char, i64)>> {
+/// What is known of a member.
+struct Known {
+    group: i64,
+    letter: char,
+    /// Nothing, or a colon and the receivers that were told its silence.
+    told_to: String,
+    detected: i64,
+}
+
+fn known(database: &Connection, member: &str) -> rusqlite::Result<Option<Known>> {
     let mut select =
-        database.prepare_cached("SELECT letter, detected FROM members WHERE grp = ? AND member = ?")?;
-    let known = select.query_row(params![group, member], |row| {
-        let letter: String = row.get(0)?;
-        Ok((letter.chars().next().unwrap_or('x'), row.get(1)?))
+        database.prepare_cached("SELECT grp, letter, detected FROM members WHERE member = ? LIMIT 1")?;
+    let known = select.query_row([member], |row| {
+        let text: String = row.get(1)?;
+        let mut letters = text.chars();
+        let letter = letters.next().unwrap_or('x');
+        let told_to = letters.as_str().to_owned();
+        Ok(Known { group: row.get(0)?, letter, told_to, detected: row.get(2)? })
     });
     known.optional()
 }

@@ -9,6 +9,7 @@ use super::fault::Outcome;
 use super::queries::PAGE;
 use crate::clock::Timestamp;
 use crate::engine::json::from_json;
+use crate::engine::notification::of_member;
 use crate::engine::parcels::{Departure, Parcel};
 use crate::engine::{Queries, Result};
 
@@ -85,19 +86,27 @@ fn groups(database: &Connection, partition: u16, parcels: &mut Vec<Parcel>) -> O
     for (body, due, sealed) in groups {
         parcels.push(Parcel::Group { group: from_json("a group", &body)?, due, sealed });
     }
-    let select = "SELECT key, member, letter, detected, joined, members.body, over FROM members \
+    let select = "SELECT key, member, letter, detected, joined, members.body, over, groups.body FROM members \
                   JOIN groups ON groups.id = grp WHERE partition = ?";
+    let mut groups_of = Vec::new();
     parcels.extend(all(database, select, [partition], |row| {
-        let letter: String = row.get(2)?;
+        let text: String = row.get(2)?;
+        let mut letters = text.chars();
+        groups_of.push((row.get::<_, String>(1)?, row.get::<_, String>(7)?));
         Ok(Parcel::Member {
             group: row.get(0)?,
             name: row.get(1)?,
-            letter: letter.chars().next().unwrap_or('x'),
+            letter: letters.next().unwrap_or('x'),
+            told_to: letters.as_str().to_owned(),
             detected: moment(row.get(3)?),
             waits: optional(row, 4)?.zip(row.get(5)?),
             over: optional(row, 6)?,
         })
     })?);
+    for (member, json) in groups_of.iter().filter_map(|(name, json)| Some((of_member(name)?.0, json))) {
+        let member = member.to_owned();
+        parcels.push(Parcel::GroupOf { member, group: from_json("a group", json)? });
+    }
     Ok(())
 }
 

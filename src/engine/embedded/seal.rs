@@ -17,6 +17,8 @@ struct Told {
     offline: Vec<String>,
     online: Vec<String>,
     blind: Vec<String>,
+    /// For each of `online` who was told its silence: nothing, or a colon and the receivers.
+    told_to: Vec<String>,
 }
 
 /// Seals one notification of a group. Answers how many members it has.
@@ -38,21 +40,24 @@ pub(super) fn seal_group(
         .collect::<rusqlite::Result<_>>()?;
     // As every engine does: the same news has the same id on each.
     members.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    let sealing = Sealing { database, group, receivers, now };
     let mut told = Told::default();
     let mut said = Vec::new();
     let count = members.len();
     for (member, letter, body) in members {
-        let letter = tell(database, group, &member, &letter, body.unwrap_or_default(), now, &mut told)?;
+        let body = body.unwrap_or_default();
+        let letter = sealing.tell(&member, &letter, body, &mut told)?;
         said.push(format!("{letter}{member}"));
     }
     // With nobody to tell there is nothing to keep: nobody would ever take it away.
     if count > 0 && !receivers.is_empty() {
         let id = notification_id(&key, &said.join("\n"));
         let notification = format!(
-            r#"{{"group":{body},"sealed_at":"{now}","offline":[{}],"online":[{}],"blind":[{}]}}"#,
+            r#"{{"group":{body},"sealed_at":"{now}","offline":[{}],"online":[{}],"blind":[{}]{}}}"#,
             told.offline.join(","),
             told.online.join(","),
-            told.blind.join(",")
+            told.blind.join(","),
+            told_json(&told.told_to, receivers)
         );
         database.prepare_cached("INSERT OR REPLACE INTO notifications VALUES(?, ?, ?)")?.execute(params![
             id,
@@ -78,30 +83,50 @@ pub(super) fn seal_group(
     Ok(count)
 }
 
-/// Puts what a member has to say where it belongs, and notes that it was told. Answers as what it counts
-/// in the id.
-fn tell<'a>(
-    database: &Connection,
+/// A group that is being sealed.
+struct Sealing<'a> {
+    database: &'a Connection,
     group: i64,
-    member: &str,
-    letter: &'a str,
-    body: String,
+    receivers: &'a [String],
     now: Timestamp,
-    told: &mut Told,
-) -> rusqlite::Result<&'a str> {
-    let letter = if member.starts_with("blind ") { "b" } else { letter };
-    match letter {
-        "b" if member.starts_with("blind ") => told.blind.push(body),
-        "b" => told.online.push(body),
-        _ => told.offline.push(body),
+}
+
+impl Sealing<'_> {
+    /// Puts what a member has to say where it belongs, and notes that it was told, and to whom. Answers as what
+    /// it counts in the id.
+    fn tell(&self, member: &str, letter: &str, body: String, told: &mut Told) -> rusqlite::Result<char> {
+        let is_blind = member.starts_with("blind ");
+        let told_to = letter.strip_prefix('b');
+        match told_to {
+            _ if is_blind => told.blind.push(body),
+            Some(told_to) => {
+                told.online.push(body);
+                told.told_to.push(told_to.to_owned());
+            }
+            None => told.offline.push(body),
+        }
+        let is_end = is_blind || told_to.is_some();
+        let next = if is_end { "x".to_owned() } else { format!("t:{}", self.receivers.join(",")) };
+        let over = is_end.then(|| self.now.as_millis());
+        self.database
+            .prepare_cached(
+                "UPDATE members SET letter = ?, joined = NULL, over = ?, body = NULL WHERE grp = ? AND member = ?",
+            )?
+            .execute(params![next, over, self.group, member])?;
+        Ok(if is_end { 'b' } else { 'o' })
     }
-    let (next, over) = if letter == "b" { ("x", Some(now.as_millis())) } else { ("t", None) };
-    database
-        .prepare_cached(
-            "UPDATE members SET letter = ?, joined = NULL, over = ?, body = NULL WHERE grp = ? AND member = ?",
-        )?
-        .execute(params![next, over, group, member])?;
-    Ok(letter)
+}
+
+/// For each return of a notification who was told its silence, as [`Notification`] has it; nothing if all
+/// receivers were told all.
+///
+/// [`Notification`]: crate::engine::notification::Notification
+fn told_json(told_to: &[String], receivers: &[String]) -> String {
+    let told: Vec<Option<&str>> = told_to.iter().map(|names| names.strip_prefix(':')).collect();
+    let has_all = |told: &Option<&str>| {
+        told.is_none_or(|told| receivers.iter().all(|name| told.split(',').any(|told| told == name)))
+    };
+    if told.iter().all(has_all) { String::new() } else { format!(r#","told":{}"#, serde_json::json!(told)) }
 }
 
 /// Forgets a bounded number of members that have been over for long, and groups without any.

@@ -15,7 +15,7 @@ use redis::{Pipeline, pipe};
 use super::{Config, Keys, Topology};
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
-use crate::engine::notification::{Notification, silence};
+use crate::engine::notification::{Notification, of_member, silence};
 use crate::engine::parcels::{Arrival, Parcel};
 use crate::engine::{EngineError, News, Result};
 use crate::presence::{Hearing, OfflineRecord};
@@ -127,11 +127,11 @@ impl RedisArrival {
                     pipe.hset(key("sealed"), &group.key, sealed.as_millis()).ignore();
                 }
             }
-            Parcel::Member { group, name, letter, detected, waits, over } => {
+            Parcel::Member { group, name, letter, told_to, detected, waits, over } => {
                 let partition = self.keys.partition_of_group(group);
                 let key = |name: &str| self.keys.in_partition(partition, name);
                 let field = format!("{group}\n{name}");
-                let mut text = format!("{letter}{}", detected.as_millis());
+                let mut text = format!("{letter}{}{told_to}", detected.as_millis());
                 if let Some((joined, body)) = waits {
                     text += &format!(" {body}");
                     let waiting = self.keys.of(partition, "waiting", group);
@@ -141,6 +141,12 @@ impl RedisArrival {
                     pipe.zadd(key("over"), &field, over.as_millis()).ignore();
                 }
                 pipe.hset(key("members"), field, text).ignore();
+            }
+            Parcel::GroupOf { member, group } => {
+                if let Some((member, id)) = of_member(member) {
+                    let key = self.keys.in_partition(self.keys.partition(&id.unit), "group_of");
+                    pipe.hset(key, member, to_json(group)?).ignore();
+                }
             }
             Parcel::Notification { id, body, owed } => {
                 let told: Notification = from_json("a notification", body)?;

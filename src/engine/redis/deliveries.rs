@@ -266,7 +266,7 @@ impl RedisEngine {
         Ok(deliveries)
     }
 
-    /// Leaves out the returns of units whose silence this receiver was never told, because it died
+    /// Leaves out the returns of units whose silence this receiver was not told, because it died
     /// as a dead letter. A delivery with nothing left to say counts as delivered.
     async fn leave_out_untold(
         &self,
@@ -280,9 +280,6 @@ impl RedisEngine {
             for record in &delivery.online {
                 pipe.hexists(self.keys.of(partition, "untold", receiver), silence(record));
             }
-        }
-        if pipe.is_empty() {
-            return Ok(leased);
         }
         let untold: Vec<bool> = self.topology.send("untold", &pipe).await?;
         let mut untold = untold.into_iter();

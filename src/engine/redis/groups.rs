@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use redis::{ScriptInvocation, pipe};
 
 use super::topology::few_at_once;
-use super::{RedisEngine, handout};
+use super::{RedisEngine, group_of, handout};
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
 use crate::engine::notification::{MOST_MEMBERS, Member, OVER, alone, told};
@@ -39,9 +39,10 @@ pub(super) async fn join(
     room: &Room,
     now: Timestamp,
 ) -> Result<Joined> {
+    let joins = group_of::settled(engine, joins).await?;
     let joining: Vec<Joining> = joins
         .iter()
-        .zip(alone(joins))
+        .zip(alone(&joins))
         .map(|(join, is_alone)| Joining { join, member: Member::new(&join.news), is_alone })
         .collect();
     let (mut joined, rest) = handout::hand_out(engine, joining, pace, receivers, room, now).await?;
@@ -156,16 +157,17 @@ async fn tidy(engine: &RedisEngine, partitions: &[u16], now: Timestamp) -> Resul
         }
         script.arg(before).arg(entries.len()).arg(&entries);
         for entry in &entries {
-            script.arg(group_of(entry));
+            script.arg(parts(entry).0);
         }
         engine.topology.run::<()>("tidy", &script).await?;
+        group_of::forget(engine, entries.iter().map(|entry| parts(entry).1)).await?;
     }
     Ok(())
 }
 
 /// Of `<group>\n<member>`: neither holds a line break.
-fn group_of(entry: &str) -> &str {
-    entry.split_once('\n').map_or(entry, |(group, _)| group)
+fn parts(entry: &str) -> (&str, &str) {
+    entry.split_once('\n').unwrap_or((entry, ""))
 }
 
 pub(super) async fn first_seal(engine: &RedisEngine, partitions: &[u16]) -> Result<Option<Timestamp>> {

@@ -86,8 +86,9 @@ async fn hand_out_step<'a>(
     for lone in &step {
         script.arg(lone.joining.name());
     }
+    let names = receivers.join(",");
     for lone in &step {
-        script.arg(format!("t{}", lone.joining.member.detected_at.as_millis()));
+        script.arg(format!("t{}:{names}", lone.joining.member.detected_at.as_millis()));
     }
     for Silence { joining, id } in &step {
         let News::Record(record) = &joining.join.news else { continue };

@@ -27,8 +27,9 @@
 //! | `rollcall:{pN}:archive` | hash | record id → record (JSON), closed records |
 //! | `rollcall:{pN}:outbox` | stream | records opened and closed that joined no group yet: an entry for each step, see `outbox.rs` |
 //! | `rollcall:{pN}:outbox:unreadable` | stream | entries of the outbox that nobody could read |
+//! | `rollcall:{pN}:group_of` | hash | member → the group (JSON) in which the news of its record is told, by the unit's partition, see `group_of.rs` |
 //! | `rollcall:{pN}:groups` | zset | groups that wait, by when they are due (ms) |
-//! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → what it was told, see `join.lua` |
+//! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → what it was told and to whom, see `join.lua` |
 //! | `rollcall:{pN}:sealed` | hash | group → when it was sealed last (ms) |
 //! | `rollcall:{pN}:labels` | hash | group that waits → its labels (JSON) |
 //! | `rollcall:{pN}:waiting:<group>` | zset | members that wait to be told, by when they joined (ms) |
@@ -178,7 +179,7 @@ impl Keys {
     }
 
     /// A key that a partition has once: `deadlines`, `data`, `noted`, `offline`, `past`, `closed`,
-    /// `archive`, `groups`, `members`, `sealed`, `labels`, `over`, `notifications`, `owed`.
+    /// `archive`, `group_of`, `groups`, `members`, `sealed`, `labels`, `over`, `notifications`, `owed`.
     pub fn in_partition(&self, partition: u16, name: &str) -> String {
         format!("{}:{{p{partition}}}:{name}", self.prefix)
     }

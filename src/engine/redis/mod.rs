@@ -28,6 +28,7 @@ mod config;
 mod data;
 mod deliveries;
 mod examine;
+mod group_of;
 mod groups;
 mod handout;
 mod hearing;

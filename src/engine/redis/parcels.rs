@@ -124,7 +124,7 @@ impl RedisEngine {
         let mut pipe = pipe();
         pipe.zrange_withscores(key("groups"), 0, -1).zrange_withscores(key("over"), 0, -1);
         pipe.hgetall(key("sealed")).hgetall(key("labels")).hgetall(key("members"));
-        pipe.hgetall(key("notifications")).hgetall(key("owed"));
+        pipe.hgetall(key("notifications")).hgetall(key("owed")).hgetall(key("group_of"));
         type Scores = Vec<(String, f64)>;
         type Texts = Vec<(String, String)>;
         type Answer = (
@@ -135,8 +135,9 @@ impl RedisEngine {
             Texts,
             Texts,
             HashMap<String, u64>,
+            Texts,
         );
-        let (due, over, sealed, labels, members, notifications, owed): Answer =
+        let (due, over, sealed, labels, members, notifications, owed, group_of): Answer =
             self.topology.send("pack_groups", &pipe).await?;
         let mut waiting: HashMap<String, Timestamp> = HashMap::new();
         for (group, _) in &due {
@@ -166,16 +167,21 @@ impl RedisEngine {
             let Some((group, member)) = name.split_once('\n') else { continue };
             let (head, body) =
                 text.split_once(' ').map_or((text.as_str(), None), |(head, body)| (head, Some(body)));
+            let (head, told_to) = head.split_at(head.find(':').unwrap_or(head.len()));
             let mut letters = head.chars();
             let Some(letter) = letters.next() else { continue };
             parcels.push(Parcel::Member {
                 group: group.to_owned(),
                 name: member.to_owned(),
                 letter,
+                told_to: told_to.to_owned(),
                 detected: Timestamp::from_millis(letters.as_str().parse().unwrap_or(0)),
                 waits: waiting.get(name).copied().zip(body.map(str::to_owned)),
                 over: over.get(name).copied().map(moment),
             });
+        }
+        for (member, json) in group_of {
+            parcels.push(Parcel::GroupOf { member, group: from_json("a group", &json)? });
         }
         for (id, body) in notifications {
             let owed = owed.get(&id).copied().unwrap_or(1);

@@ -1,7 +1,7 @@
 -- Lets transitions join their groups.
 --
--- A member is known by what is kept of it: a letter, when the silence was detected (ms) and, where
--- it waits, a space and the record.
+-- A member is known by what is kept of it: a letter, when the silence was detected (ms), once that was told a
+-- colon and the receivers with commas between them, and, where it waits, a space and the record.
 --   o  waits to be told that it is offline
 --   t  was told to be offline
 --   b  was told to be offline and waits to be told that it is back
@@ -37,6 +37,7 @@
 -- Returns the number of members that were sealed.
 local now, wait, interval, receivers = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local count, head = tonumber(ARGV[6]), 6
+note_names(receivers)
 local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, head + 1, head + count))
 local distances = redis.call('HMGET', KEYS[4], unpack(ARGV, head + 1, head + count))
 local values = redis.call('HMGET', KEYS[3], unpack(ARGV, head + 1 + count, head + 2 * count))
@@ -47,13 +48,15 @@ for i = 1, count do
   local waiting, group, name = KEYS[7 + 2 * receivers + i], ARGV[head + i], ARGV[head + count + i]
   local a = head + 2 * count + 6 * (i - 1)
   local member, form, detected, body = ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]
-  local known, letter = held[name] or values[i], ''
+  local known, letter, told_to = held[name] or values[i], '', ''
   if known then
     local before
-    letter, before = string.match(known, '^(%a)(%d*)')
+    letter, before, told_to = string.match(known, '^(%a)(%d*)([^ ]*)')
     if letter == 'x' and tonumber(before) < tonumber(detected) then
       member, name = member .. ' ' .. detected, name .. ' ' .. detected
-      letter = string.match(held[name] or redis.call('HGET', KEYS[3], name) or '', '^%a') or ''
+      known = held[name] or redis.call('HGET', KEYS[3], name) or ''
+      letter, told_to = string.match(known, '^(%a)%d*([^ ]*)')
+      letter, told_to = letter or '', told_to or ''
     end
   end
   local is_end = form == 'online' or form == 'removed'
@@ -92,10 +95,11 @@ for i = 1, count do
         blind, next_letter = body, 'b'
       end
       local digest = note(name, member, next_letter, detected, ARGV[1])
-      tell(group, ARGV[a + 1], digest, offline, online, blind, ARGV[1], ARGV[2], receivers)
+      tell(group, ARGV[a + 1], digest, offline, online, blind, next_letter == 'b' and form == 'online' and { told_to } or {},
+        ARGV[1], ARGV[2], receivers)
       sealed = sealed + 1
     else
-      held[name] = next_letter .. detected .. ' ' .. body
+      held[name] = next_letter .. detected .. told_to .. ' ' .. body
       redis.call('ZADD', waiting, ARGV[1], member)
       soon[group] = soon[group] or { string.format('%.0f', at), ARGV[a + 1] }
     end

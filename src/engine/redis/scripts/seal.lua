@@ -17,6 +17,7 @@
 --
 -- Returns the number of members that were sealed.
 local now, receivers, most = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
+note_names(receivers)
 local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, 5))
 local labels = redis.call('HMGET', KEYS[5], unpack(ARGV, 5))
 local sealed, empty = 0, {}
@@ -25,33 +26,36 @@ for i = 1, #due do
   if due[i] and tonumber(due[i]) <= now and sealed < most then
     local members = redis.call('ZRANGE', waiting, 0, most - 1)
     if #members > 0 then
-      local names = {}
+      local fields = {}
       for place, member in ipairs(members) do
-        names[place] = group .. '\n' .. member
+        fields[place] = group .. '\n' .. member
       end
-      local values = redis.call('HMGET', KEYS[3], unpack(names))
+      local values = redis.call('HMGET', KEYS[3], unpack(fields))
       local news = {}
       for place, member in ipairs(members) do
-        local letter, detected, body = string.match(values[place] or '', '^(%a)(%d*) (.*)$')
+        local letter, detected, told_to, body = string.match(values[place] or '', '^(%a)(%d*)(%S*) (.*)$')
         if letter then
-          news[#news + 1] = { member, letter, body, detected, names[place] }
+          news[#news + 1] = { member, letter, body, detected, fields[place], told_to }
         end
       end
       redis.call('ZREM', waiting, unpack(members))
       if #news > 0 and labels[i] then
         table.sort(news, function(a, b) return a[1] < b[1] end)
-        local offline, online, blind, digest = {}, {}, {}, {}
+        local offline, online, blind, told_to, digest = {}, {}, {}, {}, {}
         for _, one in ipairs(news) do
-          local member, letter, body, detected, name = unpack(one)
+          local member, letter, body, detected, name, told_before = unpack(one)
           local list = letter == 'o' and offline or online
           if string.sub(member, 1, 6) == 'blind ' then
             list, letter = blind, 'b'
+          end
+          if list == online then
+            told_to[#told_to + 1] = told_before
           end
           list[#list + 1] = body
           digest[#digest + 1] = note(name, member, letter, detected, ARGV[1])
         end
         tell(group, labels[i], table.concat(digest, '\n'), table.concat(offline, ','), table.concat(online, ','),
-          table.concat(blind, ','), ARGV[1], ARGV[2], receivers)
+          table.concat(blind, ','), told_to, ARGV[1], ARGV[2], receivers)
       end
     end
     if #members < most or redis.call('ZCARD', waiting) == 0 then

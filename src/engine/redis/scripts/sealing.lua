@@ -6,15 +6,24 @@
 -- id even if what was sealed here is lost and sealed again.
 --
 -- KEYS up to the lanes of the last receiver are those of join.lua and seal.lua; no ARGV is read here.
--- Returns nothing: it declares three functions for what follows.
+-- Returns nothing: it declares functions for what follows.
 local told = { groups = {}, ids = {}, bodies = {}, owed = {}, over = {}, members = {}, sealed = {} }
 
--- Notes that a member was told with this letter. Returns what the id of the notification is made of.
+-- The names of the receivers, which the keys of their queues end with.
+local names = {}
+
+local function note_names(receivers)
+  for r = 1, receivers do
+    names[r] = string.match(KEYS[7 + r], '([^:]*)$')
+  end
+end
+
+-- Notes that a member was told with this letter, and to whom. Returns what the id of the notification is made of.
 local function note(name, member, letter, detected, now)
   local members, over = told.members, told.over
   members[#members + 1] = name
   if letter == 'o' then
-    members[#members + 1] = 't' .. detected
+    members[#members + 1] = 't' .. detected .. ':' .. table.concat(names, ',')
   else
     members[#members + 1] = 'x' .. detected
     over[#over + 1] = now
@@ -23,10 +32,24 @@ local function note(name, member, letter, detected, now)
   return letter .. member
 end
 
+-- For each return of a notification the receivers that were told its silence (JSON). `told_to` has ":" and
+-- their names for each, "" if that is not known. Nothing if all receivers were told all.
+local function told_json(told_to)
+  local texts, differs = {}, false
+  for i, one in ipairs(told_to) do
+    texts[i] = one == '' and 'null' or '"' .. string.sub(one, 2) .. '"'
+    local listed = ',' .. string.sub(one, 2) .. ','
+    for _, name in ipairs(names) do
+      differs = differs or (one ~= '' and not string.find(listed, ',' .. name .. ',', 1, true))
+    end
+  end
+  return differs and ',"told":[' .. table.concat(texts, ',') .. ']' or ''
+end
+
 -- Fixes what a notification says: records and intervals, each list (JSON) without its brackets.
 -- `group_json` speaks of the group, `digest` is made of what was noted.
 -- With nobody to tell there is nothing to keep: nobody would ever take it away.
-local function tell(group, group_json, digest, offline, online, blind, now, now_text, receivers)
+local function tell(group, group_json, digest, offline, online, blind, told_to, now, now_text, receivers)
   if receivers == 0 then
     return
   end
@@ -36,7 +59,7 @@ local function tell(group, group_json, digest, offline, online, blind, now, now_
   told.sealed[2 * place - 1], told.sealed[2 * place] = group, now
   told.bodies[2 * place - 1] = id
   told.bodies[2 * place] = '{"group":' .. group_json .. ',"sealed_at":"' .. now_text .. '","offline":[' .. offline
-    .. '],"online":[' .. online .. '],"blind":[' .. blind .. ']}'
+    .. '],"online":[' .. online .. '],"blind":[' .. blind .. ']' .. told_json(told_to) .. '}'
   if receivers > 1 then
     told.owed[2 * place - 1], told.owed[2 * place] = id, receivers
   end

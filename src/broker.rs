@@ -3,22 +3,40 @@
 //! whose formats they have.
 //!
 //! Intake connects to it over loopback like to any other broker: there is no second path for a
-//! heartbeat. It does so under a name of its own, with a password that is made anew at each start.
+//! heartbeat. It does so on a port of its own, with a password that is made anew at each start: devices
+//! can take neither its place nor its session.
 //!
 //! The broker keeps what it has in memory. What it loses when the process ends was not heard, and
 //! that time is blind like any other.
 //!
 //! # What devices may do without a file of rules
-//! Publish and subscribe to everything but `rollcall/…`, where Rollcall proves that it hears, and
+//! Publish and subscribe to everything but what meets `rollcall/#`, where Rollcall proves that it hears, and
 //! `$…`, which is the broker's own. On loopback anybody may connect; on any other address the broker
 //! demands a password file or client certificates, and refuses to start without.
+//!
+//! # What is bounded, and what happens there
+//! A device that sends faster than its rate is read more slowly. One that sends while Rollcall takes less
+//! than arrives is read more slowly as well, as are all. Nothing is dropped for it: at MQTT 3.1.1 every
+//! refusal of a message reads as success. Large packets wait for one another. A device that does not read
+//! what it subscribed to is disconnected, and so is one that sends what it may not. Nothing is retained and
+//! no session of a device outlives its connection.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use anyhow::{Context, anyhow};
 use tokio_util::sync::CancellationToken;
 
+use crate::telemetry::Telemetry;
+
+mod frames;
+mod gate;
+mod guest;
+mod inlet;
+mod lobby;
 mod logins;
+mod room;
 mod rules;
 mod server;
 mod users;
@@ -37,11 +55,13 @@ pub struct Config {
     pub password_file: Option<PathBuf>,
     /// Rules, as in Mosquitto's `acl_file`.
     pub rules_file: Option<PathBuf>,
-    /// The most clients at a time; more are refused.
+    /// What Rollcall's own client ids begin with; no device has one like it.
+    pub own_client_id: String,
+    /// The most devices at a time; more are refused.
     pub max_connections: usize,
-    /// The largest packet in bytes; who sends a larger one is disconnected.
+    /// The largest packet in bytes; a device that sends a larger one is disconnected.
     pub max_packet: usize,
-    /// The most messages a second from one client; more are refused. 0: any number.
+    /// The most messages a second from one connection, which is held back to it. 0: any number.
     pub max_rate: u32,
 }
 
@@ -79,8 +99,8 @@ impl Config {
         if self.listen.is_none() && self.tls.is_none() {
             problems.push("broker: set broker.listen or broker.tls_listen".to_owned());
         }
-        if self.max_connections < 2 {
-            problems.push("broker.max_connections: at least 2; rollcall itself is one".to_owned());
+        if self.max_connections == 0 {
+            problems.push("broker.max_connections: at least 1".to_owned());
         }
         if !(1024..=16 << 20).contains(&self.max_packet) {
             problems.push("broker.max_packet: between 1024 and 16777216 bytes".to_owned());
@@ -110,12 +130,12 @@ impl Broker {
     /// # Errors
     /// An address that is taken, a file that cannot be read, a configuration that is not safe; each
     /// says what to do.
-    pub async fn bind(config: &Config) -> anyhow::Result<Broker> {
+    pub async fn bind(config: &Config, telemetry: Arc<Telemetry>) -> anyhow::Result<Broker> {
         if let Some(problem) = config.problems().into_iter().next() {
             anyhow::bail!(problem);
         }
         let password = format!("{:032x}", rand::random::<u128>());
-        let (server, address) = server::Server::bind(config, &password).await?;
+        let (server, address) = server::Server::bind(config, &password, telemetry).await?;
         let entrance =
             Entrance { url: format!("mqtt://{address}"), credentials: (INSIDE.to_owned(), password) };
         Ok(Broker { server, entrance })
@@ -130,4 +150,15 @@ impl Broker {
     pub async fn serve(self, stop: CancellationToken) -> anyhow::Result<()> {
         self.server.serve(stop).await
     }
+}
+
+fn read<T>(
+    path: Option<&Path>,
+    option: &str,
+    parse: fn(&str) -> Result<T, String>,
+) -> anyhow::Result<Option<T>> {
+    let Some(path) = path else { return Ok(None) };
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("{option}: cannot read {}", path.display()))?;
+    parse(&text).map(Some).map_err(|why| anyhow!("{option}: {}: {why}", path.display()))
 }

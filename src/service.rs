@@ -50,7 +50,7 @@ pub async fn run(mut config: Config, stop: CancellationToken) -> anyhow::Result<
     tracing::info!(address = %listener.local_addr()?, "listening for http");
     let broker = match &config.broker {
         None => None,
-        Some(wanted) => Some(Broker::bind(wanted).await?),
+        Some(wanted) => Some(Broker::bind(wanted, telemetry.clone()).await?),
     };
     let mut loops = Loops::default();
     let pages = http::Pages::new(config.http.clone(), &config.instance, telemetry.clone());
@@ -64,6 +64,8 @@ pub async fn run(mut config: Config, stop: CancellationToken) -> anyhow::Result<
         let entrance = broker.entrance();
         config.intake.url = entrance.url;
         config.intake.credentials = Some(entrance.credentials);
+        // At 0 its own broker might drop what Rollcall does not take fast enough.
+        config.intake.qos = 1;
         loops.add("broker", broker.serve(loops.stop.clone()));
     }
     start(config, engine, lease, clock, telemetry, &pages, &mut loops);

@@ -7,7 +7,7 @@
 //! It also keeps what is wrong at the moment, so that readiness tells the same as metrics and log.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub use problems::{Problem, Severity};
 use sampler::Sampler;
 use series::{OTHER, Series, TOLD_APART};
 use words::heard_as_str;
-pub use words::{Ailment, Checked, Cut, Kept, Loop, Oddity, Outcome, Rejection, Source};
+pub use words::{Ailment, BrokerRefusal, Checked, Cut, Kept, Loop, Oddity, Outcome, Rejection, Source};
 
 /// Counts and logs. Cheap to share.
 pub struct Telemetry {
@@ -122,6 +122,24 @@ impl Telemetry {
                 suppressed,
                 "values of units left out: they come faster than the engine takes them"
             );
+        }
+    }
+
+    /// The broker within the process refused something to a device. `why` is shown in the log now and then.
+    pub fn broker_refused(&self, what: BrokerRefusal, from: SocketAddr, client_id: &str, why: &str) {
+        self.series.broker_refused.with_label_values(&[what.as_str()]).inc();
+        if let Some(suppressed) = self.samples.admit_refusal(what) {
+            let client_id = shorten(client_id).escape_debug().to_string();
+            tracing::warn!(%from, client_id, reason = what.as_str(), suppressed, "the broker refused: {why}");
+        }
+    }
+
+    /// A message waits in the broker within the process.
+    pub fn broker_held_back(&self, from: SocketAddr, client_id: &str, why: &str) {
+        self.series.broker_held_back.inc();
+        if let Some(suppressed) = self.samples.admit("held_back") {
+            let client_id = shorten(client_id).escape_debug().to_string();
+            tracing::warn!(%from, client_id, suppressed, "the broker holds a device back: {why}");
         }
     }
 

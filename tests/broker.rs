@@ -1,15 +1,18 @@
 //! The broker within the process, with the clients that devices really use: those of Mosquitto,
 //! which know nothing of the library that the broker is made of.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use prometheus::proto::LabelPair;
 use rollcall::broker::{Broker, Config, Tls};
+use rollcall::clock::Clock;
 use rollcall::simulate::servers::free_port;
+use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A broker that serves.
 struct World {
     dir: TempDir,
+    telemetry: Arc<Telemetry>,
     port: u16,
     running: Option<(CancellationToken, JoinHandle<anyhow::Result<()>>)>,
 }
@@ -33,6 +37,7 @@ fn plain(port: u16) -> Config {
         tls: None,
         password_file: None,
         rules_file: None,
+        own_client_id: "rollcall".to_owned(),
         max_connections: 100,
         max_packet: 4096,
         max_rate: 0,
@@ -45,10 +50,11 @@ impl World {
         let (dir, port) = (tempfile::tempdir().unwrap(), free_port().unwrap());
         let mut config = plain(port);
         change(&mut config, dir.path());
-        let broker = Broker::bind(&config).await.unwrap();
+        let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+        let broker = Broker::bind(&config, telemetry.clone()).await.unwrap();
         let stop = CancellationToken::new();
         let running = tokio::spawn(broker.serve(stop.clone()));
-        let world = World { dir, port, running: Some((stop, running)) };
+        let world = World { dir, telemetry, port, running: Some((stop, running)) };
         world.until("it answers", || TcpStream::connect(loopback(port)).is_ok()).await;
         world
     }
@@ -60,6 +66,18 @@ impl World {
             }
         };
         tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
+    }
+
+    /// How often something was counted, e.g. `broker_refused_total login`.
+    fn counted(&self, what: &str) -> u64 {
+        let (name, reason) = what.split_once(' ').unwrap_or((what, ""));
+        let families = self.telemetry.gather();
+        let family = families.iter().find(|family| family.name() == format!("rollcall_{name}")).expect(what);
+        let has_reason = |label: &LabelPair| label.name() == "reason" && label.value() == reason;
+        let metrics = family.get_metric().iter();
+        let mut metrics =
+            metrics.filter(|metric| reason.is_empty() || metric.get_label().iter().any(has_reason));
+        metrics.next().expect(what).get_counter().get_value() as u64
     }
 
     /// Publishes once, as a device does, and says how that ended.
@@ -187,6 +205,7 @@ async fn only_users_of_the_file_get_in_and_only_where_the_rules_let_them() {
         let refused = world.publish(&[login, &beat].concat());
         assert!(!refused.status.success(), "{login:?}: {}", text(&refused));
     }
+    assert_eq!(world.counted("broker_refused_total login"), 3);
     let ear = world.hear(&["-u", "reader", "-P", "secret", "-t", "units/#"]).await;
     let gateway = ["-u", "gateway", "-P", "secret"];
     let elsewhere = ["-q", "1", "-V", "mqttv5", "-t", "units/a/data", "-m", "2"];
@@ -200,10 +219,24 @@ async fn only_users_of_the_file_get_in_and_only_where_the_rules_let_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_rules_nobody_speaks_where_rollcall_proves_that_it_hears() {
+async fn without_rules_only_rollcall_speaks_and_hears_below_rollcall() {
     let world = World::new(|_, _| {}).await;
     let sent = world.publish(&["-q", "1", "-V", "mqttv5", "-t", "rollcall/canary/x", "-m", "{}"]);
     assert!(text(&sent).contains("Not authorized"), "{}", text(&sent));
+    for filter in
+        ["#", "+/#", "+/canary/#", "rollcall/#", "rollcall/+/x", "rollcall", "$share/g/#", "$share/g/+/a/b"]
+    {
+        let asked =
+            client("mosquitto_sub", world.port, &["-V", "mqttv5", "-E", "-t", filter]).output().unwrap();
+        assert!(text(&asked).contains("denied"), "{filter}: {}", text(&asked));
+    }
+    assert_eq!(world.counted("broker_refused_total publish"), 1);
+    assert_eq!(world.counted("broker_refused_total subscribe"), 8);
+    for filter in ["units/#", "units/+/data", "$share/g/units/#"] {
+        let asked =
+            client("mosquitto_sub", world.port, &["-V", "mqttv5", "-E", "-t", filter]).output().unwrap();
+        assert!(!text(&asked).contains("denied"), "{filter}: {}", text(&asked));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -213,6 +246,7 @@ async fn a_packet_that_is_too_large_is_not_taken_and_others_still_are() {
     let large = "x".repeat(5000);
     let refused = world.publish(&["-q", "1", "-t", "units/a/data", "-m", &large]);
     assert!(!refused.status.success(), "{}", text(&refused));
+    assert!(world.counted("broker_refused_total packet") >= 1);
     assert!(world.publish(&["-q", "1", "-t", "units/a/data", "-m", "small"]).status.success());
     assert_eq!(ear.message(), "units/a/data small");
 }
@@ -228,19 +262,117 @@ async fn more_clients_than_allowed_are_refused_and_room_is_made_by_those_that_le
     world.until("there is room again", || world.publish(&beat).status.success()).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_sends_too_fast_is_held_to_its_rate() {
-    let world = World::new(|config, _| config.max_rate = 5).await;
-    let ear = world.hear(&["-t", "units/#"]).await;
-    let repeat = ["-q", "0", "-t", "units/a/data", "-m", "1", "--repeat", "100"];
-    assert!(world.publish(&repeat).status.success());
-    // Another client still gets through, and of the hundred only a few did.
-    assert!(world.publish(&["-q", "1", "-t", "units/b/data", "-m", "last"]).status.success());
-    let mut heard = 0;
-    while ear.message() != "units/b/data last" {
-        heard += 1;
+/// Sends `count` messages on one connection and says how that ended.
+fn flood(port: u16, version: &str, qos: &str, count: usize) -> Output {
+    let arguments = ["-V", version, "-q", qos, "-t", "units/a/data", "-l"];
+    let mut child = client("mosquitto_pub", port, &arguments).stdin(Stdio::piped()).spawn().unwrap();
+    let mut lines = child.stdin.take().unwrap();
+    let text: String = (0..count).map(|number| format!("{number}\n")).collect();
+    lines.write_all(text.as_bytes()).unwrap();
+    drop(lines);
+    child.wait_with_output().unwrap()
+}
+
+/// Everything that was sent is heard, in order and once.
+fn hears_all(ear: &Ear, count: usize) {
+    for number in 0..count {
+        assert_eq!(ear.message(), format!("units/a/data {number}"));
     }
-    assert!((1..50).contains(&heard), "{heard}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_sends_too_fast_is_held_back_and_loses_nothing() {
+    let world = World::new(|config, _| config.max_rate = 1000).await;
+    let ear = world.hear(&["-t", "units/#", "-q", "1"]).await;
+    for (version, qos) in [("mqttv311", "1"), ("mqttv311", "0"), ("mqttv311", "2"), ("mqttv5", "1")] {
+        let sent = flood(world.port, version, qos, 4000);
+        assert!(sent.status.success(), "{version} {qos}: {}", text(&sent));
+        hears_all(&ear, 4000);
+    }
+    assert!(world.counted("broker_held_back_total") > 1000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_held_back_holds_up_no_other() {
+    let world = World::new(|config, _| config.max_rate = 1).await;
+    let ear = world.hear(&["-t", "units/#", "-q", "1"]).await;
+    let mut slow = client(
+        "mosquitto_pub",
+        world.port,
+        &["-q", "1", "-t", "units/a/data", "-m", "1", "--repeat", "1000"],
+    );
+    let mut slow = slow.spawn().unwrap();
+    assert_eq!(ear.message(), "units/a/data 1");
+    assert!(world.publish(&["-q", "1", "-t", "units/b/data", "-m", "1"]).status.success());
+    // The thousand would take a quarter of an hour.
+    let heard = (0..1000).map(|_| ear.message()).position(|line| line == "units/b/data 1");
+    assert!(heard.is_some_and(|before| before < 900), "{heard:?}");
+    slow.kill().unwrap();
+    slow.wait().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_every_quality_arrive_once_also_at_two() {
+    let world = World::new(|_, _| {}).await;
+    let ear = world.hear(&["-t", "units/#", "-q", "2"]).await;
+    for version in ["mqttv311", "mqttv5"] {
+        for (qos, number) in [("2", "0"), ("1", "1"), ("0", "2"), ("2", "3")] {
+            let sent = world.publish(&["-V", version, "-q", qos, "-t", "units/a/data", "-m", number]);
+            assert!(sent.status.success(), "{}", text(&sent));
+        }
+        hears_all(&ear, 4);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_kept_of_what_devices_ask_to_be_kept() {
+    let world = World::new(|_, _| {}).await;
+    let ear = world.hear(&["-t", "units/#", "-q", "1"]).await;
+    for version in ["mqttv311", "mqttv5"] {
+        // It is heard, also as a will, and not retained.
+        let beat = ["-V", version, "-r", "-q", "1", "-t", "units/a/data", "-m", "kept"];
+        assert!(world.publish(&beat).status.success());
+        assert_eq!(ear.message(), "units/a/data kept");
+        let will = ["--will-topic", "units/a/will", "--will-payload", "gone", "--will-retain"];
+        drop(world.hear(&[&["-V", version, "-t", "x", "-i", "a"], &will[..]].concat()).await);
+        assert_eq!(ear.message(), "units/a/will gone");
+    }
+    assert_eq!(world.counted("broker_refused_total retained"), 4);
+    let late = world.hear(&["-t", "units/#", "-q", "1"]).await;
+    assert!(world.publish(&["-q", "1", "-t", "units/b/data", "-m", "live"]).status.success());
+    assert_eq!(late.message(), "units/b/data live");
+
+    // A session ends with its connection.
+    let asleep = ["-V", "mqttv311", "-c", "-i", "sleeper", "-q", "1", "-t", "units/#"];
+    let once = [&asleep[..], &["-E"]].concat();
+    assert!(client("mosquitto_sub", world.port, &once).output().unwrap().status.success());
+    assert!(world.publish(&["-q", "1", "-t", "units/c/data", "-m", "meanwhile"]).status.success());
+    let awake = world.hear(&asleep).await;
+    assert!(world.publish(&["-q", "1", "-t", "units/d/data", "-m", "awake"]).status.success());
+    assert_eq!(awake.message(), "units/d/data awake");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_id_belongs_to_its_user_and_those_of_rollcall_to_rollcall() {
+    let world = World::new(|config, dir| config.password_file = Some(users(dir))).await;
+    let (reader, gateway) = (["-u", "reader", "-P", "secret"], ["-u", "gateway", "-P", "secret"]);
+    let beat = ["-q", "1", "-t", "units/a/data", "-m"];
+    let held = world.hear(&[&reader[..], &["-i", "pump-7", "-t", "units/#"]].concat()).await;
+    for id in ["pump-7", "rollcall-main", "rollcall", "rollcall-main-00c0ffee", "reader"] {
+        let refused = world.publish(&[&gateway[..], &["-i", id], &beat[..], &["stolen"]].concat());
+        assert!(!refused.status.success(), "{id}: {}", text(&refused));
+    }
+    assert_eq!(world.counted("broker_refused_total client_id"), 5);
+    // Its own name is nobody else's, and an id is free again when its client has left.
+    for id in ["gateway", "pump-8"] {
+        let sent = world.publish(&[&gateway[..], &["-i", id], &beat[..], &["own"]].concat());
+        assert!(sent.status.success(), "{id}: {}", text(&sent));
+        assert_eq!(held.message(), "units/a/data own", "the session was not taken");
+    }
+    drop(held);
+    let free =
+        || world.publish(&[&gateway[..], &["-i", "pump-7"], &beat[..], &["free"]].concat()).status.success();
+    world.until("the id is free again", free).await;
 }
 
 /// Certificates: an authority, the broker's and a device's.
@@ -286,6 +418,28 @@ async fn devices_speak_tls_and_show_a_certificate_where_one_is_wanted() {
     assert_eq!(ear.message(), "units/a/data 1");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_that_begins_and_says_nothing_holds_up_no_device() {
+    let port = free_port().unwrap();
+    let world = World::new(|config, dir| {
+        certificates(dir);
+        config.tls = Some(Tls {
+            listen: loopback(port),
+            cert_file: dir.join("server.pem"),
+            key_file: dir.join("server.key"),
+            client_ca_file: None,
+        });
+    })
+    .await;
+    let _silent: Vec<TcpStream> =
+        [port, world.port, port, world.port].map(|port| TcpStream::connect(loopback(port)).unwrap()).into();
+    let ca = world.dir.path().join("ca.pem").to_string_lossy().into_owned();
+    let beat = ["-q", "1", "-t", "units/a/data", "-m", "1"];
+    assert!(world.publish(&beat).status.success());
+    let sent = world.publish(&[&beat[..], &["-p", &port.to_string(), "--cafile", &ca]].concat());
+    assert!(sent.status.success(), "{}", text(&sent));
+}
+
 #[tokio::test]
 async fn what_cannot_work_is_refused_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
@@ -299,7 +453,10 @@ async fn what_cannot_work_is_refused_with_what_to_do() {
         (plain(taken.local_addr().unwrap().port()), "check broker.listen"),
     ];
     for (config, expected) in cases {
-        let why = format!("{:#}", Broker::bind(&config).await.err().expect(expected));
+        let why = format!(
+            "{:#}",
+            Broker::bind(&config, Arc::new(Telemetry::new(&Clock::system()))).await.err().expect(expected)
+        );
         assert!(why.contains(expected) && !why.contains("hunter2"), "{why}");
     }
 }

@@ -42,6 +42,11 @@ impl Logins {
         }
     }
 
+    /// Whether there is a user of that name.
+    pub fn know(&self, name: &str) -> bool {
+        self.users.has(name)
+    }
+
     /// Looks whether that is the password of that user. A caller that goes away frees its place; what is being
     /// looked at is brought to its end.
     pub async fn look(&self, name: &str, password: &[u8]) -> Login {

@@ -158,7 +158,7 @@ fn is_filter(text: &str) -> bool {
 }
 
 /// Whether every topic that fits `narrow` (a filter or a topic) fits `wide`.
-fn covers(wide: &str, narrow: &str) -> bool {
+pub(super) fn covers(wide: &str, narrow: &str) -> bool {
     // A wildcard at the start does not reach what the server keeps to itself.
     if narrow.starts_with('$') != wide.starts_with('$') {
         return false;
@@ -177,7 +177,7 @@ fn covers(wide: &str, narrow: &str) -> bool {
 }
 
 /// Whether any topic fits both filters.
-fn meets(a: &str, b: &str) -> bool {
+pub(super) fn meets(a: &str, b: &str) -> bool {
     let (mut a, mut b) = (a.split('/'), b.split('/'));
     loop {
         match (a.next(), b.next()) {

@@ -54,6 +54,11 @@ impl Users {
         Ok(users)
     }
 
+    /// Whether there is a user of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
     /// Whether that is the password of that user. It takes as long for a user that there is not as for one
     /// that there is: a name that is unknown is compared with the password of some user, always of the same.
     ///

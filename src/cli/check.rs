@@ -7,6 +7,7 @@
 use std::fmt;
 use std::future::Future;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -15,7 +16,9 @@ use serde::Serialize;
 
 use super::{BAD_CONFIGURATION, ConfigFile, FAILED, logging};
 use crate::broker::Broker;
+use crate::clock::Clock;
 use crate::config::{Config, ConfigError};
+use crate::telemetry::Telemetry;
 use crate::{alerting, intake};
 
 mod engine;
@@ -117,7 +120,7 @@ async fn examine(config: &Config) -> Vec<Finding> {
 
 async fn broker(config: &Config) -> Finding {
     if let Some(within) = &config.broker {
-        return match patiently(Broker::bind(within)).await {
+        return match patiently(Broker::bind(within, Arc::new(Telemetry::new(&Clock::system())))).await {
             Ok(_) => Finding::ok("broker", "can listen; its files make sense"),
             Err(why) => {
                 Finding::warn("broker", format!("{why}; if rollcall is running, it is the one that listens"))

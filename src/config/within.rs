@@ -39,7 +39,8 @@ pub(super) fn broker(
         tls: tls(broker, base, problems),
         password_file: file(&broker.password_file),
         rules_file: file(&broker.rules_file),
-        max_connections: problems.number("broker.max_connections", broker.max_connections, 2, 1_000_000)
+        own_client_id: mqtt.client_id.clone(),
+        max_connections: problems.number("broker.max_connections", broker.max_connections, 1, 1_000_000)
             as usize,
         max_packet: problems.number("broker.max_packet", broker.max_packet, 1024, 16 << 20) as usize,
         max_rate: broker.max_rate,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::words::{Cut, Loop, Oddity, Rejection};
+use super::words::{BrokerRefusal, Cut, Loop, Oddity, Rejection};
 use crate::clock::Clock;
 
 /// Lets one line per reason and ten seconds through, so that a flood of bad messages cannot flood
@@ -11,6 +11,8 @@ use crate::clock::Clock;
 pub(super) struct Sampler {
     clock: Clock,
     reasons: HashMap<&'static str, (AtomicI64, AtomicI64)>,
+    /// Apart, because a word may mean something else here.
+    refusals: HashMap<BrokerRefusal, (AtomicI64, AtomicI64)>,
 }
 
 impl Sampler {
@@ -21,14 +23,24 @@ impl Sampler {
         let words = words.chain(Cut::ALL.iter().map(|cut| cut.as_str()));
         let reasons = words
             .chain(Loop::ALL.iter().map(|one| one.as_str()))
+            .chain(["held_back"])
             .map(|word| (word, Default::default()))
             .collect();
-        Sampler { clock, reasons }
+        let refusals = BrokerRefusal::ALL.iter().map(|what| (*what, Default::default())).collect();
+        Sampler { clock, reasons, refusals }
     }
 
     /// `Some` with the number of lines held back since the last one, if a line may be written.
     pub(super) fn admit(&self, reason: &'static str) -> Option<i64> {
-        let (next, held) = self.reasons.get(reason)?;
+        self.sample(self.reasons.get(reason)?)
+    }
+
+    /// The same of what the broker refused.
+    pub(super) fn admit_refusal(&self, what: BrokerRefusal) -> Option<i64> {
+        self.sample(self.refusals.get(&what)?)
+    }
+
+    fn sample(&self, (next, held): &(AtomicI64, AtomicI64)) -> Option<i64> {
         let now = self.clock.now().as_millis();
         let due = next.load(Ordering::Relaxed);
         let won = now >= due

@@ -11,7 +11,9 @@ use prometheus::{
 
 use super::process::Process;
 use super::snapshot::SnapshotHistogram;
-use super::words::{Ailment, Checked, Cut, HEARD, Kept, Oddity, Rejection, Source, heard_as_str};
+use super::words::{
+    Ailment, BrokerRefusal, Checked, Cut, HEARD, Kept, Oddity, Rejection, Source, heard_as_str,
+};
 
 /// Every metric that is kept; those of single units are not.
 pub(super) struct Series {
@@ -21,6 +23,8 @@ pub(super) struct Series {
     pub heartbeat_lag: Histogram,
     pub connected: IntGaugeVec,
     pub broker_dropped: IntCounter,
+    pub broker_refused: IntCounterVec,
+    pub broker_held_back: IntCounter,
     pub canary_round_trip: Histogram,
     pub blind: IntGauge,
     pub blind_seconds: prometheus::Counter,
@@ -115,6 +119,15 @@ impl Series {
                 "broker_messages_dropped_total",
                 "Messages to any of its clients that the broker threw away since this instance started \
                  (mqtt.watch_sys).",
+            ),
+            broker_refused: make.counters(
+                "broker_refused_total",
+                "What the broker within the process refused to devices, or did not do as they asked.",
+                &["reason"],
+            ),
+            broker_held_back: make.int_counter(
+                "broker_held_back_total",
+                "Messages that waited in the broker within the process because they came too fast.",
             ),
             canary_round_trip: make.histogram(
                 "canary_round_trip_seconds",
@@ -221,6 +234,9 @@ impl Series {
         }
         for reason in Rejection::ALL {
             self.heartbeats.with_label_values(&[reason.as_str()]);
+        }
+        for refusal in BrokerRefusal::ALL {
+            self.broker_refused.with_label_values(&[refusal.as_str()]);
         }
         for oddity in Oddity::ALL {
             self.oddities.with_label_values(&[oddity.as_str()]);

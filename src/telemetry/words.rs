@@ -39,6 +39,28 @@ words! {
 }
 
 words! {
+    /// What the broker within the process refused, or did not do as it was asked.
+    BrokerRefusal {
+        /// A name or password was wrong, or a handshake failed.
+        Login => "login",
+        /// The client id belongs to another.
+        ClientId => "client_id",
+        /// There are too many connections.
+        Connection => "connection",
+        /// It may not publish there.
+        Publish => "publish",
+        /// It may not subscribe to that.
+        Subscribe => "subscribe",
+        /// A packet is too large or not allowed.
+        Packet => "packet",
+        /// A message was passed on and not retained.
+        Retained => "retained",
+        /// It does not read what it subscribed to.
+        Reader => "reader",
+    }
+}
+
+words! {
     /// Something in a payload that was passed over; the message still proves life.
     Oddity {
         /// Starts like JSON and is not.

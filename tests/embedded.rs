@@ -1,8 +1,11 @@
 //! The directory of the embedded engine: who may work in it, and what becomes of it when the disk or a
 //! file in it goes wrong. What every engine promises stands in `tests/conformance`.
 //!
-//! A disk that is full or cannot be written is a small file system in memory. Only root may mount those;
-//! where that is not permitted the test fails and says so.
+//! A disk that is full or cannot be written is a small file system in memory. Only root may mount those,
+//! or an ordinary user within a user namespace.
+
+#[path = "support/namespaces.rs"]
+mod namespaces;
 
 use std::path::Path;
 use std::process::Command;
@@ -16,6 +19,8 @@ use rollcall::presence::{Change, Facts, IndexChange, KeyChange, Snapshot, Standi
 use rollcall::simulate::servers::Guard;
 use rollcall::telemetry::{Ailment, Telemetry};
 use tempfile::TempDir;
+
+use namespaces::{Own, is_done_elsewhere, this_test};
 
 const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -242,7 +247,8 @@ impl Disk {
     }
 
     fn remount(&self, option: &str) {
-        mount(&["-o", &format!("remount,{option}")], self.dir.path());
+        // The place, not the file system: that may also be asked for within a user namespace.
+        mount(&["-o", &format!("remount,bind,{option}")], self.dir.path());
     }
 }
 
@@ -256,11 +262,14 @@ fn mount(args: &[&str], at: &Path) {
     let done = Command::new("mount").args(args).arg(at).output();
     let done = done.unwrap_or_else(|why| panic!("mount cannot be run: {why}"));
     let said = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "mount {args:?}: {said}; this test needs root and the right to mount");
+    assert!(done.status.success(), "mount {args:?}: {said}; this test needs the right to mount");
 }
 
 #[tokio::test]
 async fn a_disk_that_is_full_is_said_to_be_and_takes_up_work_again_when_it_has_room() {
+    if is_done_elsewhere(this_test!(), Own::Mounts) {
+        return;
+    }
     let disk = Disk::of_mib(8);
     let engine = open(&disk.path()).await.unwrap();
     fill(&engine, 0..500).await.unwrap();
@@ -297,6 +306,9 @@ async fn a_disk_that_is_full_is_said_to_be_and_takes_up_work_again_when_it_has_r
 
 #[tokio::test]
 async fn a_directory_on_a_full_disk_is_waited_for() {
+    if is_done_elsewhere(this_test!(), Own::Mounts) {
+        return;
+    }
     let disk = Disk::of_mib(1);
     let path = disk.path();
     std::fs::create_dir(&path).unwrap();
@@ -310,6 +322,9 @@ async fn a_directory_on_a_full_disk_is_waited_for() {
 
 #[tokio::test]
 async fn a_directory_that_cannot_be_written_is_refused() {
+    if is_done_elsewhere(this_test!(), Own::Mounts) {
+        return;
+    }
     let disk = Disk::of_mib(4);
     let engine = open(&disk.path()).await.unwrap();
     fill(&engine, 0..10).await.unwrap();

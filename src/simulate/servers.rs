@@ -118,8 +118,10 @@ impl Server {
         std::fs::create_dir_all(dir)?;
         let file = dir.join("mosquitto.conf");
         let limits = "max_inflight_messages 1000\nmax_queued_messages 100000\nset_tcp_nodelay true\n";
-        let text =
-            format!("listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n{limits}{more}\n");
+        // Started as root it would become another user, which is refused within a user namespace.
+        let text = format!(
+            "user root\nlistener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n{limits}{more}\n"
+        );
         std::fs::write(&file, text)?;
         let args = ["-c".to_owned(), file.to_string_lossy().into_owned()];
         Server::start("mosquitto", &args, dir, port, "running")

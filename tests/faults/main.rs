@@ -27,6 +27,8 @@ mod alone;
 mod broker;
 mod clocks;
 mod engine;
+#[path = "../support/namespaces.rs"]
+mod namespaces;
 mod network;
 mod pains;
 mod processes;

@@ -274,6 +274,32 @@ fn a_service_that_is_asked_to_stop_ends_with_0() {
     assert!(stopped);
 }
 
+/// Probes follow the configuration, also where the port is another and the address is every one.
+#[test]
+fn health_is_asked_where_the_configuration_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let [http, broker] = [free_port().unwrap(), free_port().unwrap()];
+    let token = "0".repeat(64);
+    let config = format!(
+        "engine.type = \"embedded\"\nbroker.listen = \"127.0.0.1:{broker}\"\n\
+         [http]\nlisten = \"0.0.0.0:{http}\"\ntoken = [{{ name = \"test\", sha256 = \"{token}\", role = \"viewer\" }}]\n"
+    );
+    std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
+    let health = |more: &[&str]| rollcall(dir.path(), &[&["health"], more].concat(), &[]);
+    let nobody = health(&[]);
+    let told = text(&nobody.stderr);
+    assert_eq!(nobody.status.code(), Some(1), "{told}");
+    assert!(told.contains(&format!("127.0.0.1:{http} does not answer; does rollcall serve run?")), "{told}");
+    let serve = ["serve".to_owned()];
+    let program = env!("CARGO_BIN_EXE_rollcall");
+    let service = Server::start(program, &serve, dir.path(), http, "hearing again").unwrap();
+    assert_eq!(health(&[]).status.code(), Some(0));
+    let ready = health(&["--ready"]);
+    assert!(text(&ready.stdout).contains("\"ready\":true"), "{}", text(&ready.stderr));
+    drop(service);
+    assert_eq!(health(&["--ready"]).status.code(), Some(1));
+}
+
 /// The lines that are written to a pipe, as they come.
 fn follow(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
     let (lines, seen) = mpsc::channel();
@@ -293,6 +319,8 @@ fn a_fleet_is_simulated_for_as_long_as_was_said() {
     let told = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(told.contains(" heartbeats sent and 0 missed in ") && !told.starts_with("0 "), "{told}");
+    let shown = text(&output.stderr);
+    assert!(shown.contains("20 units, 0 silent; "), "without a terminal it says nothing: {shown:?}");
     let output = rollcall(dir.path(), &["simulate", "--interval", "soon"], &[]);
     assert_eq!(output.status.code(), Some(2));
     let dead = format!("mqtt://127.0.0.1:{}", free_port().unwrap());

@@ -21,6 +21,7 @@ use crate::config::{self, Config, ConfigError};
 
 mod check;
 mod demo;
+mod health;
 mod logging;
 mod moving;
 mod send_test;
@@ -49,6 +50,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Check the configuration and everything that Rollcall depends on.
     Check(check::Arguments),
+    /// Ask the instance of this configuration whether it lives, or is ready; for supervisors.
+    Health(health::Arguments),
     /// Be a fleet: speak over MQTT for many units that fall silent and come back.
     Simulate(simulate::Arguments),
     /// Take a fleet from one engine to another.
@@ -81,6 +84,7 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Serve(file) => serve::run(file).await,
             Command::Demo(arguments) => demo::run(arguments).await,
             Command::Check(arguments) => check::run(arguments).await,
+            Command::Health(arguments) => health::run(arguments).await,
             Command::Simulate(arguments) => simulate::run(arguments).await,
             Command::Move(arguments) => moving::run(arguments).await,
             Command::SendTest(arguments) => send_test::run(arguments).await,

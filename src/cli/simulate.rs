@@ -2,9 +2,10 @@
 //!
 //! What the fleet does follows from `--seed`: the same silences at the same times, run after run.
 
+use std::io::{IsTerminal, Write, stderr};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
@@ -117,8 +118,39 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows the progress while there is any; on standard error, and only if that is a terminal.
-async fn show(mut seen: watch::Receiver<Progress>, duration: Option<Duration>) {
+/// How often the progress is a line where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// Shows the progress while there is any, on standard error: in place if that is a terminal, otherwise as a
+/// line at once and then now and then.
+async fn show(seen: watch::Receiver<Progress>, duration: Option<Duration>) {
+    if stderr().is_terminal() {
+        show_in_place(seen, duration).await;
+    } else {
+        print_now_and_then(seen).await;
+    }
+}
+
+fn in_words(now: &Progress) -> String {
+    format!(
+        "{} units, {} silent; {:.0} heartbeats/s, {} sent, {} missed",
+        now.total, now.silent, now.per_second, now.sent, now.missed
+    )
+}
+
+async fn print_now_and_then(mut seen: watch::Receiver<Progress>) {
+    let mut printed: Option<Instant> = None;
+    while seen.changed().await.is_ok() {
+        let now = seen.borrow_and_update().clone();
+        if printed.is_none_or(|printed| printed.elapsed() >= LINE_EVERY) {
+            // Whoever reads it may be gone; the fleet goes on.
+            let _ = writeln!(stderr(), "{}", in_words(&now));
+            printed = Some(Instant::now());
+        }
+    }
+}
+
+async fn show_in_place(mut seen: watch::Receiver<Progress>, duration: Option<Duration>) {
     let bar = match duration {
         Some(duration) => ProgressBar::new(duration.as_secs()),
         None => ProgressBar::new_spinner(),
@@ -131,10 +163,7 @@ async fn show(mut seen: watch::Receiver<Progress>, duration: Option<Duration>) {
     while seen.changed().await.is_ok() {
         let now = seen.borrow_and_update().clone();
         bar.set_position(bar.elapsed().as_secs());
-        bar.set_message(format!(
-            "{} units, {} silent; {:.0} heartbeats/s, {} sent, {} missed",
-            now.total, now.silent, now.per_second, now.sent, now.missed
-        ));
+        bar.set_message(in_words(&now));
     }
     bar.finish_and_clear();
 }

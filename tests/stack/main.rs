@@ -59,7 +59,7 @@ fn every_port_of_the_stack_is_of_this_machine_alone() {
 
 /// What Compose knows of a service, as far as this stack uses it.
 const KNOWN: &str = "build cap_drop command cpu_shares cpus depends_on environment healthcheck image logging \
-    mem_limit network_mode pids_limit ports profiles read_only restart security_opt stop_grace_period tmpfs user volumes";
+    mem_limit network_mode pids_limit ports read_only restart scale security_opt stop_grace_period tmpfs user volumes";
 
 #[test]
 fn compose_knows_every_word_of_the_stack() {
@@ -77,6 +77,17 @@ fn compose_knows_every_word_of_the_stack() {
         let inner = variable.split('}').next().unwrap();
         assert!(inner.contains(":-"), "the stack does not start without {inner} in the environment");
     }
+}
+
+/// Compose ends what belongs to a profile only where that is named again.
+#[test]
+fn what_was_started_is_stopped_with_the_rest_and_the_fleet_is_there_when_it_is_asked_for() {
+    let compose = yaml("docker-compose.yml");
+    for (name, service) in services(&compose) {
+        assert!(service["profiles"].is_null(), "`docker compose down` leaves {name} running");
+    }
+    assert_eq!(compose["services"]["fleet"]["scale"], "${DEMO_FLEET:-0}");
+    assert!(read("README.md").contains("$ DEMO_FLEET=1 docker compose up --build --detach"));
 }
 
 #[test]
@@ -241,12 +252,30 @@ fn the_image_is_built_from_what_reaches_it() {
             }
         }
     }
-    // What would be compiled, without compiling it: only a plan looks for the file of every target.
-    // That it is shown is not stable yet, and allowed by a variable.
+    plans_to_build(dir.path());
+
+    // The layer with what Rollcall is made from: the same files, with nothing in them.
+    let empty = tempfile::tempdir().unwrap();
+    for file in ["Cargo.toml", "Cargo.lock"] {
+        std::fs::copy(root().join(file), empty.path().join(file)).unwrap();
+    }
+    let lines = dockerfile.replace("\\\n", " ");
+    let run = lines.lines().find_map(|line| line.strip_prefix("RUN mkdir ")).unwrap();
+    let (prepared, built) = run.rsplit_once(" && ").unwrap();
+    assert_eq!(built.trim(), "cargo build --release --locked --bin rollcall");
+    let done =
+        Command::new("sh").args(["-ec", &format!("mkdir {prepared}")]).current_dir(empty.path()).output();
+    assert!(done.as_ref().is_ok_and(|done| done.status.success()), "{done:?}");
+    plans_to_build(empty.path());
+}
+
+/// What would be compiled, without compiling it: only a plan looks for the file of every target. That it is
+/// shown is not stable yet, and allowed by a variable.
+fn plans_to_build(dir: &Path) {
     let cargo = Command::new(env!("CARGO"))
         .args(["build", "--bin=rollcall", "--locked", "--offline", "--unit-graph", "-Zunstable-options"])
         .env("RUSTC_BOOTSTRAP", "1")
-        .current_dir(dir.path())
+        .current_dir(dir)
         .output()
         .unwrap();
     assert!(cargo.status.success(), "{}", String::from_utf8_lossy(&cargo.stderr));

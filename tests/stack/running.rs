@@ -125,11 +125,11 @@ async fn both_instances_become_healthy_on_the_servers_of_the_stack() {
     let compose = yaml("docker-compose.yml");
     let ready = texts(&compose["services"]["rollcall-1"]["healthcheck"]["test"]);
     let dockerfile = read("Dockerfile");
-    let health = dockerfile.lines().find_map(|line| line.trim().strip_prefix("CMD [\"bash\"")).unwrap();
-    let health: Vec<String> = serde_json::from_str(&format!("[\"bash\"{health}")).unwrap();
+    let health = dockerfile.lines().find_map(|line| line.trim().strip_prefix("CMD [\"rollcall\"")).unwrap();
+    let health: Vec<String> = serde_json::from_str(&format!("[\"rollcall\"{health}")).unwrap();
     for (port, _) in &both {
-        becomes_healthy(&ready[1..], *port).await;
-        becomes_healthy(&health.iter().map(String::as_str).collect::<Vec<_>>(), *port).await;
+        becomes_healthy(&ready[1..], dir.path(), *port).await;
+        becomes_healthy(&health.iter().map(String::as_str).collect::<Vec<_>>(), dir.path(), *port).await;
     }
 
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -160,15 +160,15 @@ async fn both_instances_become_healthy_on_the_servers_of_the_stack() {
     panic!("they do not share the fleet");
 }
 
-/// Runs a probe for the usual port on another one until it succeeds.
-async fn becomes_healthy(probe: &[&str], port: u16) {
-    assert!(probe[2].contains("/8080 "), "{probe:?}");
-    let script = probe[2].replace("/8080 ", &format!("/{port} "));
+/// Runs a probe where the instance runs, with its configuration, until it succeeds.
+async fn becomes_healthy(probe: &[&str], dir: &Path, port: u16) {
+    assert_eq!(probe[0], "rollcall");
     let mut tries = tokio::time::interval(Duration::from_millis(100));
     for _ in 0..300 {
         tries.tick().await;
-        let tried = tokio::process::Command::new(probe[0]).args([probe[1], &script]).output().await.unwrap();
-        if tried.status.success() {
+        let mut tried = tokio::process::Command::new(env!("CARGO_BIN_EXE_rollcall"));
+        tried.args(&probe[1..]).current_dir(dir).env("ROLLCALL_HTTP__LISTEN", format!("0.0.0.0:{port}"));
+        if tried.output().await.unwrap().status.success() {
             return;
         }
     }

@@ -1,0 +1,63 @@
+//! `rollcall health`: whether the instance of this configuration answers, for supervisors of containers.
+//!
+//! It asks where `http.listen` says, so a probe follows the configuration, and an image needs no other program.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{ConfigFile, logging};
+
+/// How long an answer may take: less than supervisors wait for a probe.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// As much of an answer as is read: what is wrong is said in less.
+const LONGEST: u64 = 16 * 1024;
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Ask whether it does its work (/readyz), not only whether it lives (/healthz).
+    #[arg(long)]
+    ready: bool,
+}
+
+pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    logging::start_quietly();
+    let address = reachable(arguments.file.load()?.http.listen);
+    let page = if arguments.ready { "/readyz" } else { "/healthz" };
+    let answer = tokio::time::timeout(PATIENCE, ask(address, page)).await;
+    let answer = answer.with_context(|| format!("{address} did not answer within {PATIENCE:?}"))?;
+    let answer = answer.with_context(|| format!("{address} does not answer; does rollcall serve run?"))?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).unwrap_or_default();
+    if status != "200" {
+        bail!("{address}{page} answers {status}: {body}");
+    }
+    println!("{body}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where something that listens on that address is reached from this machine.
+fn reachable(mut listen: SocketAddr) -> SocketAddr {
+    if listen.ip().is_unspecified() {
+        listen.set_ip(match listen {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    listen
+}
+
+async fn ask(address: SocketAddr, page: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(format!("GET {page} HTTP/1.0\r\nhost: {address}\r\n\r\n").as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.take(LONGEST).read_to_end(&mut answer).await?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}

@@ -51,7 +51,7 @@ use row::Known;
 use shard::{Name, Shard};
 use tags::Tags;
 pub use tally::{Counted, MOST_LABELS};
-pub use view::{Chunk, Cursor, Found, Seen, Summary, WINDOWS};
+pub use view::{Chunk, Cursor, Found, Seen, Summary, Values, WINDOWS};
 pub use wanted::{Part, Wanted};
 
 /// A moment in the life of a partition's copy: what is told after it is newer than whatever was

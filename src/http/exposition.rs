@@ -96,11 +96,17 @@ impl<'a> Family<'a> {
         }
     }
 
-    /// Writes a sample of a unit up to its value; `more` is another label and its value.
-    pub fn sample(&self, out: &mut Vec<u8>, kind: &str, id: &str, more: Option<(&str, &str)>) {
+    /// Writes a sample of a unit up to its value; `more` are other labels and their values.
+    pub fn sample<'b>(
+        &self,
+        out: &mut Vec<u8>,
+        kind: &str,
+        id: &str,
+        more: impl IntoIterator<Item = (&'b str, &'b str)>,
+    ) {
         put(out, &[self.name, "{kind=\"", kind, "\",unit=\""]);
         escape(out, id, true);
-        if let Some((label, value)) = more {
+        for (label, value) in more {
             put(out, &["\",", label, "=\""]);
             escape(out, value, true);
         }

@@ -42,6 +42,28 @@ async fn each_unit_has_two_series_with_the_samples_of_a_family_together() {
     }
 }
 
+/// For tables of single units, and for counts of any choice of them.
+#[tokio::test]
+async fn a_unit_shows_its_values_of_the_labels_that_are_counted_by() {
+    let fleet = Fleet::start().await;
+    fleet.hear(&["detector:1"]).await;
+    fleet.hear_at("north", "meter:1").await;
+    fleet.hear_at("a \"b\" \\", "meter:2").await;
+    let text = fleet.text("/metrics/units").await;
+    assert_promtool_accepts(&text);
+    let mut shown = samples(&text, "rollcall_unit_info");
+    shown.sort();
+    assert_eq!(
+        shown,
+        [
+            r#"rollcall_unit_info{kind="meter",unit="1",site="north"} 1"#,
+            r#"rollcall_unit_info{kind="meter",unit="2",site="a \"b\" \\"} 1"#,
+        ]
+    );
+    let text = fleet.text("/metrics/units?label=site=north").await;
+    assert_eq!(samples(&text, "rollcall_unit_info").len(), 1);
+}
+
 #[tokio::test]
 async fn a_removed_unit_leaves_the_metrics_at_once() {
     let fleet = Fleet::start().await;

@@ -89,6 +89,23 @@ pub struct Seen<'a> {
     pub state: State,
     /// Its newest heartbeat; `None` if it was never heard.
     pub last_seen: Option<Timestamp>,
+    /// Its value of each of [`Mirror::labels`], if a reader wants them; empty where it has none.
+    pub values: Values<'a>,
+}
+
+/// Values of labels, in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Values<'a> {
+    text: &'a str,
+    places: &'a [Range<usize>],
+}
+
+impl<'a> Values<'a> {
+    /// The values.
+    pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let text = self.text;
+        self.places.iter().map(move |place| &text[place.clone()])
+    }
 }
 
 /// A piece of the mirror, to be used again for the next one.
@@ -96,6 +113,17 @@ pub struct Seen<'a> {
 pub struct Chunk {
     names: String,
     units: Vec<(usize, Range<usize>, State, Option<Timestamp>)>,
+    /// Whether values of labels are read, too: that costs more than all the rest.
+    with_values: bool,
+    /// Of all units one after the other, as places in `names`.
+    values: Vec<Range<usize>>,
+}
+
+impl Chunk {
+    /// One that has values of labels beside the units.
+    pub fn with_values() -> Chunk {
+        Chunk { with_values: true, ..Chunk::default() }
+    }
 }
 
 impl Mirror {
@@ -110,6 +138,7 @@ impl Mirror {
     ) -> bool {
         chunk.names.clear();
         chunk.units.clear();
+        chunk.values.clear();
         let mut judge = Judge::new(&self.kinds, hearing, now);
         self.read_piece(cursor, |piece| {
             let shard = piece.shard;
@@ -121,6 +150,14 @@ impl Mirror {
                 let name = start..chunk.names.len();
                 let last_seen = row.footing.is_heard().then_some(row.last_seen);
                 chunk.units.push((usize::from(row.kind), name, judge.state(shard, place, row), last_seen));
+                for tags in shard.tags.iter().filter(|_| chunk.with_values) {
+                    let start = chunk.names.len();
+                    match tags.number_at(place) {
+                        0 => {}
+                        number => chunk.names.push_str(&tags.value(number)),
+                    }
+                    chunk.values.push(start..chunk.names.len());
+                }
             }
         })
     }
@@ -151,11 +188,16 @@ impl Mirror {
 
     /// The units of a piece that was read.
     pub fn units<'a>(&'a self, chunk: &'a Chunk) -> impl Iterator<Item = Seen<'a>> {
-        chunk.units.iter().map(|(kind, name, state, last_seen)| Seen {
+        let labels = chunk.values.len() / chunk.units.len().max(1);
+        chunk.units.iter().enumerate().map(move |(number, (kind, name, state, last_seen))| Seen {
             kind: self.kinds[*kind].kind.as_str(),
             id: &chunk.names[name.clone()],
             state: *state,
             last_seen: *last_seen,
+            values: Values {
+                text: &chunk.names,
+                places: &chunk.values[number * labels..(number + 1) * labels],
+            },
         })
     }
 

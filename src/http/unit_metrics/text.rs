@@ -23,6 +23,15 @@ pub(in crate::http) const UP: Family =
 pub(in crate::http) const LAST_SEEN: Family =
     Family::gauge("rollcall_unit_last_seen_timestamp_seconds", "When the unit was last heard.");
 
+/// What it is, as far as units are counted by it.
+const INFO: Family = Family {
+    metric_type: MetricType::Info,
+    ..Family::gauge(
+        "rollcall_unit_info",
+        "Always 1: the unit's values of the labels in http.count_by_labels.",
+    )
+};
+
 const TRUNCATED: Family = Family::gauge(
     "rollcall_unit_metrics_truncated",
     "Units that are left out here because there are more than http.unit_metrics_limit.",
@@ -50,6 +59,7 @@ pub(super) struct Text {
     format: Format,
     /// The family of states that is being written, of [`STATES`].
     family: usize,
+    labels: Vec<String>,
     cursor: Cursor,
     chunk: Chunk,
     /// Units of the family in hand, those that were left out included.
@@ -59,16 +69,17 @@ pub(super) struct Text {
     gzip: Option<GzEncoder<Vec<u8>>>,
 }
 
-/// Writes the sample of a unit.
-type WriteSample = fn(&mut Vec<u8>, &Seen);
+/// Writes the sample of a unit; the names are those of [`Mirror::labels`].
+type WriteSample = fn(&mut Vec<u8>, &Seen, &[String]);
 
-/// The families that come from the mirror.
-const STATES: [(Family, WriteSample); 2] = [(UP, write_up), (LAST_SEEN, write_last_seen)];
+/// The families that come from the mirror; the last only where units are counted by labels.
+const STATES: [(Family, WriteSample); 3] = [(UP, write_up), (LAST_SEEN, write_last_seen), (INFO, write_info)];
 
 impl Text {
     /// An empty text.
     pub fn new(source: Source, format: Format, gzip: bool) -> Text {
         let mut text = Text {
+            labels: source.mirror.labels(),
             source,
             format,
             family: 0,
@@ -86,10 +97,14 @@ impl Text {
 
     /// Writes on from the mirror, a piece at most; false when all its families are written.
     pub fn write_states(&mut self) -> bool {
-        while self.plain.len() < PIECE && self.family < STATES.len() {
+        while self.plain.len() < PIECE && self.family < self.families() {
             self.write_chunk();
         }
-        self.family < STATES.len()
+        self.family < self.families()
+    }
+
+    fn families(&self) -> usize {
+        if self.labels.is_empty() { STATES.len() - 1 } else { STATES.len() }
     }
 
     /// Begins a family of values.
@@ -162,8 +177,11 @@ impl Text {
     }
 
     fn begin_state(&mut self) {
-        if let Some((family, _)) = STATES.get(self.family) {
+        if let Some((family, _)) = STATES[..self.families()].get(self.family) {
             family.begin(&mut self.plain, self.format);
+            if family.metric_type == MetricType::Info {
+                self.chunk = Chunk::with_values();
+            }
         }
         self.units = 0;
         self.cursor = Cursor::of(self.source.wanted.clone().unwrap_or_default());
@@ -181,7 +199,7 @@ impl Text {
         for unit in mirror.units(&self.chunk) {
             self.units += 1;
             if self.units <= *limit {
-                write(&mut self.plain, &unit);
+                write(&mut self.plain, &unit, &self.labels);
             }
         }
     }
@@ -192,16 +210,25 @@ pub(in crate::http) fn is_up(state: State) -> bool {
     !matches!(state, State::Offline | State::NeverSeen)
 }
 
-fn write_up(out: &mut Vec<u8>, unit: &Seen) {
+fn write_up(out: &mut Vec<u8>, unit: &Seen, _: &[String]) {
     UP.sample(out, unit.kind, unit.id, None);
     out.extend_from_slice(if is_up(unit.state) { b"1\n" } else { b"0\n" });
 }
 
-fn write_last_seen(out: &mut Vec<u8>, unit: &Seen) {
+fn write_last_seen(out: &mut Vec<u8>, unit: &Seen, _: &[String]) {
     // The time of a registration is no sign of life.
     let Some(last_seen) = unit.last_seen else { return };
     LAST_SEEN.sample(out, unit.kind, unit.id, None);
     write_moment(out, last_seen);
+}
+
+fn write_info(out: &mut Vec<u8>, unit: &Seen, labels: &[String]) {
+    let names = labels.iter().map(String::as_str);
+    let mut own = names.zip(unit.values.iter()).filter(|(_, value)| !value.is_empty()).peekable();
+    if own.peek().is_some() {
+        INFO.sample(out, unit.kind, unit.id, own);
+        out.extend_from_slice(b"1\n");
+    }
 }
 
 /// Writes a moment in seconds, and ends the line.
@@ -216,7 +243,7 @@ pub(in crate::http) fn write_value(out: &mut Vec<u8>, metric: &Metric, name: &st
     let Some((kind, id)) = name.split_once(':') else { return false };
     let family = Family::of(metric);
     if metric.metric_type == MetricType::Info {
-        family.sample(out, kind, id, Some((&metric.label, value)));
+        family.sample(out, kind, id, Some((metric.label.as_str(), value)));
         out.extend_from_slice(b"1\n");
         return true;
     }

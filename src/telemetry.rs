@@ -36,7 +36,7 @@ pub use problems::{Problem, Severity};
 use sampler::Sampler;
 use series::{OTHER, Series, TOLD_APART};
 use words::heard_as_str;
-pub use words::{Ailment, BrokerRefusal, Checked, Cut, Kept, Loop, Oddity, Outcome, Rejection, Source};
+pub use words::{Ailment, BrokerRefusal, Checked, Cut, Kept, Loop, Loss, Oddity, Outcome, Rejection, Source};
 
 /// Counts and logs. Cheap to share.
 pub struct Telemetry {
@@ -157,7 +157,14 @@ impl Telemetry {
     }
 
     /// A connection to the broker was lost or could not be made.
-    pub fn mqtt_disconnected(&self, connection: &str, broker: &str, why: &str, retry_in: Duration) {
+    pub fn mqtt_disconnected(
+        &self,
+        connection: &str,
+        broker: &str,
+        (loss, why): (Loss, &str),
+        retry_in: Duration,
+    ) {
+        self.series.connections_lost.with_label_values(&[loss.as_str()]).inc();
         self.series.connected.with_label_values(&[connection]).set(0);
         self.problems.clear(MQTT_DISCONNECTED, "");
         let text = format!("connection {connection} to the MQTT broker at {broker} does not stand: {why}");
@@ -561,7 +568,7 @@ mod tests {
         telemetry.engine_answered(Loop::Sweep, "");
         telemetry.blind(false, None);
         telemetry.mqtt_connected("one", "broker");
-        telemetry.mqtt_disconnected("two", "broker", "refused", Duration::ZERO);
+        telemetry.mqtt_disconnected("two", "broker", (Loss::Refused, "refused"), Duration::ZERO);
         let [problem] = &telemetry.problems()[..] else { panic!("{:?}", telemetry.problems()) };
         assert!(problem.text.contains("two") && problem.text.contains("refused"), "{}", problem.text);
         telemetry.mqtt_connected("two", "broker");

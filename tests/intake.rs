@@ -6,6 +6,8 @@ mod redis;
 mod relay;
 #[path = "intake/secure.rs"]
 mod secure;
+#[path = "intake/sessions.rs"]
+mod sessions;
 #[path = "intake/shares.rs"]
 mod shares;
 #[path = "intake/world.rs"]

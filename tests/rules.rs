@@ -125,7 +125,12 @@ fn every_metric_that_rules_ask_for_is_one_of_rollcalls() {
     telemetry.units("detector", "online", 1);
     telemetry.sweep_configured();
     telemetry.mirror_age(Some(std::time::Duration::ZERO));
-    telemetry.mqtt_disconnected("main", "broker", "gone", std::time::Duration::ZERO);
+    telemetry.mqtt_disconnected(
+        "main",
+        "broker",
+        (rollcall::telemetry::Loss::Broken, "gone"),
+        std::time::Duration::ZERO,
+    );
     let families = telemetry.gather();
     let known = families.iter().map(|family| family.name()).chain(ON_THE_PAGE_OF_UNITS);
     let known: BTreeSet<&str> = known.collect();

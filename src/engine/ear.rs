@@ -5,6 +5,13 @@
 //! swallows nobody else is given: their group has heard as far as the *least* of them. How far
 //! Rollcall has heard is the furthest of all plain ears and of all groups.
 //!
+//! # What a plain ear vouches for
+//! The broker keeps its session and the backlog while its connection is away. But another client that
+//! knows its id may use the session in between: what the broker hands to that one, it never gives to
+//! Rollcall. So the canaries of a connection vouch for what was sent since its first one, and for nothing
+//! before. What lies between that and what was heard before is blind, however short, unless another plain
+//! ear heard it. While another one does, the new one waits for it instead of calling that time blind.
+//!
 //! # What ends a member
 //! In order: it has asked for no more, recorded all that it was given, and leaves without a trace.
 //! Not in order: what the broker had handed to it is lost. The group then remembers the moment until
@@ -31,6 +38,8 @@ pub enum Ear {
     Kept {
         /// The id by which the broker knows the session.
         client_id: String,
+        /// The number of its connection under that id.
+        connection: u64,
         /// How long it is kept.
         span: Duration,
     },

@@ -174,6 +174,10 @@ pub trait HearingStore: Send + Sync {
     /// it. An earlier connection under the same client id is gone by this. Safe to repeat.
     async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()>;
 
+    /// The id of the fleet as this instance found it: random, and the same for all instances. It never
+    /// leaves the engine and the instances, which sign their canaries by it.
+    fn fleet(&self) -> &str;
+
     /// The member is given nothing more and everything that it was given is recorded. Safe to repeat.
     async fn leave(&self, member: &Member) -> Result<()>;
 

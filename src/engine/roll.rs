@@ -171,6 +171,11 @@ impl Roll {
         Ok(true)
     }
 
+    /// The id of the fleet.
+    pub fn fleet(&self) -> &str {
+        self.engine.fleet()
+    }
+
     /// Up to when a session that the broker keeps has heard, if that is known.
     pub async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
         self.engine.heard_by(client_id).await

@@ -5,10 +5,15 @@
 //! service and the same queue as the fleet, and is told to the engine only after everything that came
 //! before it was recorded. Its topic is as open as any other, so it is hostile until parsed.
 //!
-//! # Why by client id
-//! A canary of an earlier run that comes out of the broker's backlog truly proves that everything
-//! before it has come, because the session is the same. One of another client proves nothing about
-//! ours. Members of a shared subscription have no backlog, and believe only what they sent themselves.
+//! # Why it is signed
+//! A forged canary could make Rollcall believe that it hears, or hide that some were lost. So each
+//! carries a code that is made with a key of the fleet, which stands in the engine and never goes over
+//! the broker. A client that can write to the topic but not read the engine makes none that is believed.
+//! One that can read the topic may repeat an old one: a number or a time that came before changes nothing.
+//!
+//! # What a canary of an earlier connection says
+//! It comes out of the backlog of a session that another client may have used in between, so it never
+//! vouches for what came before it. It only says how old the messages beside it are.
 //!
 //! # The last word
 //! A member's connection leaves a last will with the broker, which publishes it when it drops the
@@ -18,6 +23,7 @@
 
 use std::time::Duration;
 
+use hmac_sha256::HMAC;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
@@ -33,22 +39,61 @@ pub(super) const GONE_FILTER: &str = "rollcall/canary/+/gone";
 /// More than any canary and any last word has.
 const LONGEST: usize = 512;
 
+/// What an operator should know of a canary that no instance of the fleet sent.
+pub(super) const FORGED: &str = "a canary that Rollcall did not send is not believed; let only the user of Rollcall \
+                                 write to rollcall/#";
+
+/// What signs the canaries of a fleet.
+#[derive(Clone)]
+pub(super) struct Key([u8; 32]);
+
+impl Key {
+    /// The key of the fleet with this id, which the engine keeps.
+    pub fn of_fleet(id: &str) -> Key {
+        Key(HMAC::mac("rollcall canary", id))
+    }
+
+    fn sign(&self, topic: &str, canary: &Canary) -> String {
+        let Canary { instance, seq, sent_at, .. } = canary;
+        let text = format!("{seq} {sent_at} {} {instance} {topic}", instance.len());
+        HMAC::mac(text, self.0)[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
 /// What a canary carries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Canary {
     /// The process that sent it.
     pub instance: String,
-    /// Its number within that connection.
+    /// Its number within that process and connection name.
     pub seq: u64,
     /// Milliseconds since 1970.
     pub sent_at: i64,
+    /// Proves that an instance of the fleet sent this, to this topic.
+    pub mac: String,
 }
 
 impl Canary {
+    /// One for this topic.
+    pub fn new(key: &Key, topic: &str, instance: &str, seq: u64, sent_at: Timestamp) -> Canary {
+        let sent_at = sent_at.as_millis();
+        let canary = Canary { instance: instance.to_owned(), seq, sent_at, mac: String::new() };
+        Canary { mac: key.sign(topic, &canary), ..canary }
+    }
+
+    /// The canary that came by this topic, if an instance of the fleet sent it there.
+    pub fn read(key: &Key, topic: &str, payload: &[u8]) -> Option<Canary> {
+        if payload.len() > LONGEST {
+            return None;
+        }
+        let canary: Canary = serde_json::from_slice(payload).ok()?;
+        (canary.sent_at >= 0 && key.sign(topic, &canary) == canary.mac).then_some(canary)
+    }
+
     /// Its payload.
     pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("a text and two numbers")
+        serde_json::to_vec(self).expect("texts and numbers")
     }
 
     /// When it was sent.
@@ -79,23 +124,6 @@ pub(super) fn gone_topic(client_id: &str) -> String {
 pub(super) fn last_word(member: &Member) -> Vec<u8> {
     let word = LastWord { share: member.share.clone(), connection: member.connection };
     serde_json::to_vec(&word).expect("a text and a number")
-}
-
-/// The canary, if it is one of `client_id`, sent by `instance` where that is given; `None` if it is
-/// another's or none at all.
-pub(super) fn read(
-    topic: &str,
-    payload: &[u8],
-    client_id: &str,
-    instance: Option<&str>,
-    now: Timestamp,
-) -> Option<Canary> {
-    if topic.strip_prefix(PREFIX) != Some(client_id) || payload.len() > LONGEST {
-        return None;
-    }
-    let canary: Canary = serde_json::from_slice(payload).ok()?;
-    let ours = instance.is_none_or(|instance| instance == canary.instance);
-    (ours && (0..=now.as_millis()).contains(&canary.sent_at)).then_some(canary)
 }
 
 /// The member that the broker has dropped, if this is a last word.
@@ -139,27 +167,27 @@ mod tests {
     }
 
     #[test]
-    fn a_canary_is_believed_only_in_its_own_shape_from_its_own_client_and_of_the_past() {
-        let now = at(1000);
-        let canary = Canary { instance: "x".to_owned(), seq: 1, sent_at: 990 };
-        let good = canary.to_json();
-        let reads = |topic: &str, payload: &[u8], instance| read(topic, payload, "me", instance, now);
-        assert_eq!(reads("rollcall/canary/me", &good, None), Some(canary.clone()));
-        assert_eq!(reads("rollcall/canary/me", &good, Some("x")), Some(canary));
-        assert_eq!(reads("rollcall/canary/me", &good, Some("y")), None);
-        assert_eq!(reads("rollcall/canary/you", &good, None), None);
-        assert_eq!(reads("rollcall/canary/", &good, None), None);
-        for bad in [
-            "",
-            "{}",
-            "990",
-            "{\"instance\":\"x\",\"seq\":1,\"sent_at\":1001}",
-            "{\"instance\":\"x\",\"seq\":1,\"sent_at\":-1}",
-            "{\"instance\":\"x\",\"seq\":-1,\"sent_at\":1}",
-            "{\"instance\":\"x\",\"seq\":1,\"sent_at\":1,\"more\":1}",
-            &format!("{{\"instance\":\"{}\",\"seq\":1,\"sent_at\":1}}", "x".repeat(600)),
-        ] {
-            assert_eq!(reads("rollcall/canary/me", bad.as_bytes(), None), None, "{bad:.60}");
+    fn a_canary_is_believed_only_as_it_was_sent_and_where_it_was_sent_to() {
+        let (key, topic) = (Key::of_fleet("one"), "rollcall/canary/me");
+        let canary = Canary::new(&key, topic, "x", 1, at(990));
+        let reads = |payload: &[u8]| Canary::read(&key, topic, payload);
+        assert_eq!(reads(&canary.to_json()), Some(canary.clone()));
+        assert_eq!(Canary::read(&key, "rollcall/canary/you", &canary.to_json()), None);
+        assert_eq!(Canary::read(&Key::of_fleet("another"), topic, &canary.to_json()), None);
+        let changed = [
+            Canary { seq: 1_000_000, ..canary.clone() },
+            Canary { seq: 0, ..canary.clone() },
+            Canary { sent_at: 991, ..canary.clone() },
+            Canary { instance: "y".to_owned(), ..canary.clone() },
+            Canary { mac: String::new(), ..canary.clone() },
+            Canary::new(&key, topic, &"x".repeat(600), 1, at(990)),
+        ];
+        for forged in changed {
+            assert_eq!(reads(&forged.to_json()), None, "{forged:.60?}");
+        }
+        let more = String::from_utf8(canary.to_json()).unwrap().replacen('{', "{\"more\":1,", 1);
+        for bad in ["", "{}", "990", "{\"instance\":\"x\",\"seq\":1,\"sent_at\":1}", &more] {
+            assert_eq!(reads(bad.as_bytes()), None, "{bad}");
         }
     }
 

@@ -142,15 +142,13 @@ async fn listen(
     let (link, linked) = watch::channel(mqtt::Link::default());
     let (prove, proof) = watch::channel(mqtt::Proof::default());
     let recorded = CancellationToken::new();
-    let is_member = !config.share.is_empty();
-    let client_id = session.client_id().to_owned();
-    let instance = format!("{:016x}", rand::random::<u64>());
+    let key = canary::Key::of_fleet(writer.roll.fleet());
     let reader = reader::Reader {
         topics,
         fields: config.fields.clone(),
         told,
-        client_id: client_id.clone(),
-        instance: is_member.then(|| instance.clone()),
+        client_id: session.client_id().to_owned(),
+        key: key.clone(),
         max_payload: config.max_payload,
         max_age: (!config.max_age.is_zero()).then_some(config.max_age),
         clock: writer.clock.clone(),
@@ -159,7 +157,7 @@ async fn listen(
     let prover = prove::Prover::new(&session, prove);
     let connection = mqtt::Connection {
         name: name.to_owned(),
-        canaries: mqtt::Canaries::new(&session, instance, config.canary_period),
+        canaries: mqtt::Canaries::new(&session, key, config.canary_period),
         session,
         reader,
         given: mqtt::Given::new(heard, config.receive_maximum, writer.roll.gap()),
@@ -169,7 +167,7 @@ async fn listen(
         proof,
         pace: writer.roll.pace().clone(),
         deaf_until: Timestamp::ZERO,
-        number: 0,
+        number: rand::random::<u32>().into(),
         stop: writer.stop.clone(),
         recorded: recorded.clone(),
     };

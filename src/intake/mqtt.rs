@@ -41,7 +41,7 @@ use super::record::Item;
 use crate::backoff::Backoff;
 use crate::clock::Timestamp;
 use crate::engine::CanaryPace;
-use crate::telemetry::Rejection;
+use crate::telemetry::{Loss, Rejection};
 
 mod canaries;
 mod given;
@@ -60,7 +60,7 @@ pub(super) use link::{Ack, Link, Proof};
 pub use probe::probe;
 pub(super) use session::Session;
 use visit::{Stage, Visit};
-use words::describe;
+use words::{describe, loss};
 
 /// The largest packet that is received, and then rejected and counted. The broker is told and
 /// drops what is larger, so that no device can make Rollcall hold more than a few times this.
@@ -94,7 +94,8 @@ pub(super) struct Connection {
     /// How often canaries go out, and which hole between them is blind time.
     pub pace: Arc<CanaryPace>,
     pub deaf_until: Timestamp,
-    /// How many connections there were.
+    /// The number of the connection; one more each time. The first is a random one, so that a client
+    /// which cannot read the last words of members cannot make one up.
     pub number: u64,
     /// Takes messages until then,
     pub stop: CancellationToken,
@@ -104,14 +105,14 @@ pub(super) struct Connection {
 
 /// How a connection ended.
 enum Ended {
-    Lost(String),
+    Lost(Loss, String),
     Left,
 }
 
 /// Why a connection is to be ended though the client does not say so.
 enum Enough {
     Recorded,
-    Lost(String),
+    Lost(Loss, String),
 }
 
 /// How many failures in a row there are when a connection ends that stood for so long.
@@ -135,10 +136,10 @@ impl Connection {
             self.hand_over();
             self.link.send_replace(Link::default());
             self.given.connection_lost();
-            let Ended::Lost(why) = ended else { return };
+            let Ended::Lost(loss, why) = ended else { return };
             failures = failures_after(failures, began.elapsed());
             let wait = BACKOFF.wait(failures, rand::random());
-            telemetry.mqtt_disconnected(&self.name, &broker, &why, wait);
+            telemetry.mqtt_disconnected(&self.name, &broker, (loss, &why), wait);
             if self.stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
                 return;
             }
@@ -168,7 +169,7 @@ impl Connection {
         loop {
             let event = match self.next(&mut visit, &mut events, &mut ticks).await {
                 Ok(event) => event,
-                Err(Enough::Lost(why)) => return Ended::Lost(why),
+                Err(Enough::Lost(loss, why)) => return Ended::Lost(loss, why),
                 Err(Enough::Recorded) if self.has_left() => return leave(visit.client, events).await,
                 // The broker says so to the others: what it gave us since the last canary is lost.
                 Err(Enough::Recorded) => return Ended::Left,
@@ -176,12 +177,12 @@ impl Connection {
             // Before anything is taken: a process that was frozen is late for what waits here.
             let now = Instant::now();
             if let Some(why) = visit.overdue(now) {
-                return Ended::Lost(why);
+                return Ended::Lost(Loss::Silent, why);
             }
             let packet = match event {
                 Ok(Event::Incoming(packet)) => packet,
                 Ok(_) => continue,
-                Err(error) => return Ended::Lost(describe(&error)),
+                Err(error) => return Ended::Lost(loss(&error), describe(&error)),
             };
             visit.came(now);
             let result = match &packet {
@@ -208,7 +209,8 @@ impl Connection {
                 _ => Ok(()),
             };
             if let Err(why) = result {
-                return Ended::Lost(why);
+                let loss = if matches!(packet, Packet::SubAck(_)) { Loss::Refused } else { Loss::Broken };
+                return Ended::Lost(loss, why);
             }
         }
     }
@@ -240,19 +242,19 @@ impl Connection {
             let check = visit.next_check();
             // Whatever is dropped here when another comes first has not begun to do anything, but
             // for the poll, which goes on.
-            let seen_to = tokio::select! {
+            let (loss, seen_to) = tokio::select! {
                 biased;
                 () = &mut recorded => return Err(Enough::Recorded),
-                () = &mut stopped, if !visit.is_stopping => self.stop_taking(visit),
-                () = sleep_until(check) => self.check(visit),
-                Ok(()) = self.proof.changed() => self.heed_proof(visit),
-                _ = ticks.tick(), if visit.sings() => self.sing(visit, ticks),
+                () = &mut stopped, if !visit.is_stopping => (Loss::Broken, self.stop_taking(visit)),
+                () = sleep_until(check) => (Loss::Silent, self.check(visit)),
+                Ok(()) = self.proof.changed() => (Loss::Broken, self.heed_proof(visit)),
+                _ = ticks.tick(), if visit.sings() => (Loss::Broken, self.sing(visit, ticks)),
                 event = &mut poll => {
                     visit.nap.woke(Instant::now());
                     return Ok(event);
                 }
             };
-            seen_to.map_err(Enough::Lost)?;
+            seen_to.map_err(|why| Enough::Lost(loss, why))?;
         }
     }
 
@@ -388,12 +390,13 @@ impl Connection {
             self.deaf_until = self.deaf_until.max(now);
         }
         if let What::Canary(canary) = &what {
-            is_last = matches!(visit.stage, Stage::Last(seq) if canary.seq >= seq);
+            let returned = self.canaries.returned(canary);
+            is_last = returned.vouches && matches!(visit.stage, Stage::Last(seq) if canary.seq >= seq);
             self.given.canary_returned(canary.sent_at(), now);
-            if let Some(before) = self.canaries.lost_after(canary) {
+            if let Some(before) = returned.lost_after {
                 self.deaf_until = self.deaf_until.max(before + self.deafness());
             }
-            if canary.sent_at() <= self.deaf_until {
+            if !returned.vouches || canary.sent_at() <= self.deaf_until {
                 what = What::Nothing;
             }
         }

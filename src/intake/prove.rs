@@ -43,7 +43,8 @@ pub(super) struct Prover {
     proof: watch::Sender<Proof>,
     /// The number of the connection that attends.
     attends: u64,
-    last_canary: Option<Timestamp>,
+    /// The last canary that was told: the number of its connection, and when it was sent.
+    last_canary: Option<(u64, Timestamp)>,
 }
 
 impl Prover {
@@ -57,13 +58,13 @@ impl Prover {
     /// Whether everything was told. If not, Rollcall is stopping and the engine away.
     pub async fn tell(&mut self, writer: &Writer, words: &[Word], link: &watch::Receiver<Link>) -> bool {
         let told = async {
-            let came: Vec<Timestamp> = words.iter().filter_map(Word::sent_at).collect();
-            let worth = canary::worth_telling(&came, self.last_canary, writer.roll.gap());
+            let worth = self.worth_telling(words, writer.roll.gap());
             for word in words {
                 match word {
-                    Word::Canary { sent_at, .. } if !worth.contains(sent_at) => {}
                     Word::Canary { connection, sent_at } => {
-                        self.canary(writer, *connection, *sent_at, link).await?;
+                        if worth.contains(&(*connection, *sent_at)) {
+                            self.canary(writer, *connection, *sent_at, link).await?;
+                        }
                     }
                     Word::Gone { member, at } => self.gone(writer, member, *at, link).await?,
                     Word::Farewell { connection } => self.farewell(writer, *connection).await?,
@@ -72,6 +73,20 @@ impl Prover {
             Some(())
         };
         told.await.is_some()
+    }
+
+    /// The canaries among these words that must be told, by connection: what an earlier connection heard
+    /// bridges no gap before a new one.
+    fn worth_telling(&self, words: &[Word], gap: Duration) -> Vec<(u64, Timestamp)> {
+        let came: Vec<(u64, Timestamp)> = words.iter().filter_map(Word::canary).collect();
+        let of_one = came.chunk_by(|a, b| a.0 == b.0).flat_map(|canaries| {
+            let connection = canaries[0].0;
+            let times: Vec<Timestamp> = canaries.iter().map(|(_, sent_at)| *sent_at).collect();
+            let last = self.last_canary.filter(|(told, _)| *told == connection).map(|(_, sent_at)| sent_at);
+            let worth = canary::worth_telling(&times, last, gap);
+            worth.into_iter().map(move |sent_at| (connection, sent_at))
+        });
+        of_one.collect()
     }
 
     async fn canary(
@@ -86,11 +101,11 @@ impl Prover {
                 return self.attend(writer, &member, sent_at, link).await;
             }
             Some(member) => Ear::Member(member),
-            None => Ear::Kept { client_id: self.client_id.clone(), span: self.kept },
+            None => Ear::Kept { client_id: self.client_id.clone(), connection, span: self.kept },
         };
         if writer.insist("canaries", || writer.roll.canary_of(&ear, sent_at)).await? {
             writer.telemetry.canary_returned(writer.clock.now().since(sent_at));
-            self.last_canary = self.last_canary.max(Some(sent_at));
+            self.last_canary = Some((connection, sent_at));
             self.proof.send_modify(|proof| {
                 proof.at = Some(Instant::now());
                 proof.canary = sent_at;
@@ -139,7 +154,7 @@ impl Prover {
         writer.insist("members", || writer.roll.attend(member, now, release)).await?;
         writer.telemetry.canary_returned(now.since(sent_at));
         self.attends = member.connection;
-        self.last_canary = Some(now);
+        self.last_canary = Some((member.connection, now));
         self.proof.send_replace(Proof {
             attends: self.attends,
             at: Some(Instant::now()),
@@ -185,9 +200,9 @@ impl Prover {
 }
 
 impl Word {
-    fn sent_at(&self) -> Option<Timestamp> {
+    fn canary(&self) -> Option<(u64, Timestamp)> {
         match self {
-            Word::Canary { sent_at, .. } => Some(*sent_at),
+            Word::Canary { connection, sent_at } => Some((*connection, *sent_at)),
             _ => None,
         }
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::canary::Canary;
+use super::canary::{Canary, Key};
 use super::told::Told;
 use super::topic::{Refusal, Topics};
 use super::{Fields, Oddities, canary, payload};
@@ -47,8 +47,8 @@ pub(super) struct Reader {
     /// Takes what units tell of themselves, where a kind has metrics.
     pub told: Option<Arc<Told>>,
     pub client_id: String,
-    /// The process whose canaries alone count; `None`: those of earlier ones do too.
-    pub instance: Option<String>,
+    /// Signs the canaries of the fleet.
+    pub key: Key,
     pub max_payload: usize,
     /// Messages that say that they are older are no heartbeats.
     pub max_age: Option<Duration>,
@@ -82,10 +82,12 @@ impl Reader {
             // The broker was asked for none, but a bridge may pass one on.
             return Err((Rejection::Retained, "a retained message may be of any age".to_owned()));
         }
-        if topic.starts_with(canary::PREFIX) {
-            let instance = self.instance.as_deref();
-            let canary = canary::read(topic, message.payload, &self.client_id, instance, arrived);
-            return Ok(canary.map_or(What::Nothing, What::Canary));
+        if let Some(client_id) = topic.strip_prefix(canary::PREFIX) {
+            return if client_id == self.client_id {
+                self.canary(topic, message, arrived)
+            } else {
+                Ok(What::Nothing)
+            };
         }
         if message.payload.len() > self.max_payload {
             return Err((Rejection::TooLarge, format!("{} bytes of payload", message.payload.len())));
@@ -111,6 +113,15 @@ impl Reader {
         let not_before = message.under_way.map(|(earliest, _)| earliest);
         Ok(What::Heartbeat(Heartbeat { unit: sender.unit, at: spoken.at, not_before, declared }))
     }
+
+    fn canary(&self, topic: &str, message: &Message, arrived: Timestamp) -> Result<What, Refusal> {
+        match Canary::read(&self.key, topic, message.payload) {
+            // One of an earlier process, by a clock that was ahead.
+            Some(canary) if canary.sent_at() > arrived => Ok(What::Nothing),
+            Some(canary) => Ok(What::Canary(canary)),
+            None => Err((Rejection::ForgedCanary, canary::FORGED.to_owned())),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -132,7 +143,7 @@ mod tests {
             fields: Fields::default(),
             told: None,
             client_id: "me".to_owned(),
-            instance: None,
+            key: Key::of_fleet("fleet"),
             max_payload: 1024,
             max_age: None,
             telemetry: Arc::new(Telemetry::new(&clock)),
@@ -207,16 +218,31 @@ mod tests {
     }
 
     #[test]
-    fn a_canary_of_anybody_else_is_nothing_and_never_a_unit() {
+    fn a_canary_of_another_client_is_nothing_and_never_a_unit() {
         let reader = reader();
-        let own = Canary { instance: "x".to_owned(), seq: 0, sent_at: 5 };
+        let own = Canary::new(&reader.key, "rollcall/canary/me", "x", 0, Timestamp::from_millis(5));
         let canary = own.to_json();
         assert_eq!(read(&reader, "rollcall/canary/me", &canary, false), What::Canary(own));
         assert_eq!(read(&reader, "rollcall/canary/you", &canary, false), What::Nothing);
-        assert_eq!(read(&reader, "rollcall/canary/me", b"tweet", false), What::Nothing);
         assert_eq!(read(&reader, "rollcall/canary/data", b"", false), What::Nothing);
+        assert_eq!(count(&reader, "forged_canary"), 0);
         // What is left of a last word once it was removed.
         assert_eq!(read(&reader, "rollcall/canary/you/gone", b"", false), What::Nothing);
+    }
+
+    #[test]
+    fn a_forged_canary_is_refused_and_counted() {
+        let reader = reader();
+        let topic = "rollcall/canary/me";
+        let own = Canary::new(&reader.key, topic, "x", 7, Timestamp::from_millis(5));
+        let forged = Canary { seq: u64::MAX, ..own.clone() };
+        let unsigned = "{\"instance\":\"x\",\"seq\":1000000,\"sent_at\":5}";
+        for (n, payload) in [forged.to_json(), unsigned.into(), b"tweet".to_vec()].iter().enumerate() {
+            assert_eq!(read(&reader, topic, payload, false), What::Nothing);
+            assert_eq!(count(&reader, "forged_canary"), n as u64 + 1);
+        }
+        let ahead = Canary::new(&reader.key, topic, "x", 8, NOW + Duration::from_millis(1));
+        assert_eq!(read(&reader, topic, &ahead.to_json(), false), What::Nothing, "by a clock that is ahead");
     }
 
     #[test]

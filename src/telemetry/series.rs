@@ -12,7 +12,7 @@ use prometheus::{
 use super::process::Process;
 use super::snapshot::SnapshotHistogram;
 use super::words::{
-    Ailment, BrokerRefusal, Checked, Cut, HEARD, Kept, Oddity, Rejection, Source, heard_as_str,
+    Ailment, BrokerRefusal, Checked, Cut, HEARD, Kept, Loss, Oddity, Rejection, Source, heard_as_str,
 };
 
 /// Every metric that is kept; those of single units are not.
@@ -22,6 +22,7 @@ pub(super) struct Series {
     pub unit_values: IntCounterVec,
     pub heartbeat_lag: Histogram,
     pub connected: IntGaugeVec,
+    pub connections_lost: IntCounterVec,
     pub broker_dropped: IntCounter,
     pub broker_refused: IntCounterVec,
     pub broker_held_back: IntCounter,
@@ -114,6 +115,11 @@ impl Series {
                 "mqtt_connected",
                 "Whether a connection to the MQTT broker stands and is subscribed.",
                 &["connection"],
+            ),
+            connections_lost: make.counters(
+                "mqtt_connections_lost_total",
+                "Connections to the MQTT broker that ended or could not be made, by reason.",
+                &["reason"],
             ),
             broker_dropped: make.int_counter(
                 "broker_messages_dropped_total",
@@ -237,6 +243,9 @@ impl Series {
         }
         for refusal in BrokerRefusal::ALL {
             self.broker_refused.with_label_values(&[refusal.as_str()]);
+        }
+        for loss in Loss::ALL {
+            self.connections_lost.with_label_values(&[loss.as_str()]);
         }
         for oddity in Oddity::ALL {
             self.oddities.with_label_values(&[oddity.as_str()]);

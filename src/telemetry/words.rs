@@ -33,6 +33,8 @@ words! {
         Retained => "retained",
         /// Older than `max_age`.
         TooOld => "too_old",
+        /// A canary that Rollcall did not send.
+        ForgedCanary => "forged_canary",
         /// It was not acknowledged and came faster than it could be recorded.
         Overflow => "overflow",
     }
@@ -57,6 +59,20 @@ words! {
         Retained => "retained",
         /// It does not read what it subscribed to.
         Reader => "reader",
+    }
+}
+
+words! {
+    /// Why a connection to the broker ended, or could not be made.
+    Loss {
+        /// Another client came with the same client id.
+        TakenOver => "taken_over",
+        /// The broker does not let us in, or does not grant what is asked for.
+        Refused => "refused",
+        /// Nothing came any more.
+        Silent => "silent",
+        /// Anything else, such as a broker that is not there.
+        Broken => "broken",
     }
 }
 

@@ -215,7 +215,7 @@ pub async fn a_crash_does_not_forget_who_attends_and_which_sessions_are_kept<G: 
         world.engine.advance(&Ear::Member(member(name)), world.at(at), gap).await.unwrap();
         world.heard_so_far().await
     };
-    let kept = Ear::Kept { client_id: "kept".to_owned(), span: HOUR };
+    let kept = Ear::Kept { client_id: "kept".to_owned(), connection: 1, span: HOUR };
     world.engine.advance(&kept, world.at(10), gap).await.unwrap();
     for name in ["one", "two"] {
         world.engine.attend(&member(name), world.at(10), HOUR).await.unwrap();
@@ -234,6 +234,8 @@ pub async fn a_crash_does_not_forget_who_attends_and_which_sessions_are_kept<G: 
     hears(&world, "one", 2400).await;
     assert_eq!(world.heard_so_far().await, world.at(1000), "until beyond what two may have lost");
     assert_eq!(hears(&world, "one", 3000).await, world.at(3000));
+    // Nobody knows who had the session before.
+    let begun = Interval { from: world.at(0), to: world.at(10) };
     let lost = Interval { from: world.at(1000), to: world.at(3000) };
-    assert_eq!(world.engine.hearing().await.unwrap().ledger.intervals(), [lost]);
+    assert_eq!(world.engine.hearing().await.unwrap().ledger.intervals(), [begun, lost]);
 }

@@ -87,14 +87,65 @@ pub async fn a_share_has_heard_as_far_as_the_least_of_its_members<G: Ground>(wor
 }
 
 pub async fn a_session_that_is_kept_is_known_by_how_far_it_has_heard_itself<G: Ground>(world: World<G>) {
-    let ear = |name: &str| Ear::Kept { client_id: name.to_owned(), span: HOUR };
     let heard_by = async |name: &str| world.engine.heard_by(name).await.unwrap();
     assert_eq!(heard_by("one").await, None);
-    for (name, at, heard) in [("one", 1000, 1000), ("two", 2000, 2000), ("one", 1500, 2000)] {
-        world.engine.advance(&ear(name), world.at(at), GAP).await.unwrap();
+    for (name, at, heard) in [("one", 1000, 1000), ("two", 2000, 1000), ("one", 1500, 1500)] {
+        world.engine.advance(&kept(name, 1), world.at(at), GAP).await.unwrap();
         assert_eq!((heard_by(name).await, world.heard().await), (Some(world.at(at)), heard));
     }
     assert_eq!(heard_by("two").await, Some(world.at(2000)));
+}
+
+/// One whose session is kept, and the number of its connection.
+fn kept(name: &str, connection: u64) -> Ear {
+    Ear::Kept { client_id: name.to_owned(), connection, span: HOUR }
+}
+
+impl<G: Ground> World<G> {
+    /// The blind interval that was written because of a canary of a session.
+    async fn keeps(&self, name: &str, connection: u64, at: u64) -> Option<Interval> {
+        match self.engine.advance(&kept(name, connection), self.at(at), GAP).await.unwrap() {
+            Advance::Heard(blind) => blind,
+            Advance::Stranger => panic!("a plain subscription is no stranger"),
+        }
+    }
+}
+
+pub async fn a_new_connection_of_a_session_vouches_for_nothing_before_its_first_canary<G: Ground>(
+    world: World<G>,
+) {
+    assert_eq!(world.keeps("one", 1, 100).await, world.blind(0, 100), "nobody knows who had it before");
+    assert_eq!(world.keeps("one", 1, 1000).await, None);
+    // Within a gap, and yet another client may have used the session.
+    assert_eq!(world.keeps("one", 2, 1500).await, world.blind(1000, 1500));
+    assert_eq!(world.keeps("one", 2, 1500).await, None, "it is told again");
+    assert_eq!(world.keeps("one", 2, 2500).await, None);
+    assert_eq!(world.heard().await, 2500);
+    let blind = world.engine.hearing().await.unwrap().ledger;
+    assert_eq!(
+        blind,
+        rollcall::presence::Ledger::new([world.blind(0, 100), world.blind(1000, 1500)].map(Option::unwrap))
+    );
+}
+
+pub async fn what_another_plain_ear_heard_is_not_blind<G: Ground>(world: World<G>) {
+    world.keeps("one", 1, 10).await;
+    world.keeps("two", 1, 20).await;
+    world.keeps("one", 1, 1000).await;
+    world.keeps("two", 1, 1020).await;
+    // One comes again and waits for two, which hears all the time.
+    assert_eq!(world.keeps("one", 2, 1500).await, None);
+    assert_eq!(world.heard().await, 1020);
+    assert_eq!(world.keeps("two", 1, 2020).await, None);
+    assert_eq!(world.keeps("one", 2, 2500).await, None);
+    assert_eq!(world.heard().await, 2500);
+    // Both come again.
+    assert_eq!(world.keeps("one", 3, 2800).await, None, "two may still have heard it");
+    assert_eq!(world.keeps("two", 2, 2900).await, world.blind(2500, 2900));
+    // Two is gone for good: nobody waits for it longer than for a gap.
+    assert_eq!(world.keeps("one", 4, 3000).await, None);
+    assert_eq!(world.keeps("one", 4, 5900).await, None);
+    assert_eq!(world.keeps("one", 4, 5901).await, world.blind(2900, 5901));
 }
 
 pub async fn who_attends_holds_nothing_up_before_its_first_canary_by_more_than_itself<G: Ground>(

@@ -74,6 +74,8 @@ macro_rules! every_case {
             hearing {
                 a_share_has_heard_as_far_as_the_least_of_its_members
                 a_session_that_is_kept_is_known_by_how_far_it_has_heard_itself
+                a_new_connection_of_a_session_vouches_for_nothing_before_its_first_canary
+                what_another_plain_ear_heard_is_not_blind
                 who_attends_holds_nothing_up_before_its_first_canary_by_more_than_itself
                 a_member_that_ends_out_of_order_makes_that_time_blind_however_short
                 a_member_that_leaves_in_order_leaves_no_trace

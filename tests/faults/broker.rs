@@ -40,9 +40,35 @@ async fn a_broker_that_is_killed_and_forgets_all_sessions_makes_nobody_offline_a
 }
 
 on_both_engines! {
+    a_session_that_is_stolen_around_its_heartbeats_makes_no_unit_offline
     a_connection_that_stalls_makes_nobody_offline_and_loses_nobody
     a_connection_that_stalls_and_is_not_lost_makes_nobody_offline
     a_connection_that_is_half_open_is_noticed_and_makes_nobody_offline
+}
+
+async fn a_session_that_is_stolen_around_its_heartbeats_makes_no_unit_offline(plan: Plan) {
+    let world = World::new(plan).await;
+    let port = world.broker.port();
+    let mut unit = connect(port, "beating").await;
+    speaks(&mut unit).await;
+    for _ in 0..3 {
+        world.pass(TIMEOUT * 2 / 3).await;
+        let thief = connect(port, "instance-0-main").await;
+        // The broker acknowledges it, and gives it to the thief.
+        speaks(&mut unit).await;
+        world.pass(Duration::from_millis(150)).await;
+        drop(thief);
+    }
+    // Twice its timeout after all that Rollcall heard of it.
+    let records = world.records().await.expect("it answers");
+    assert!(records.is_empty(), "it was never silent: {records:?}");
+}
+
+/// A heartbeat that the broker has acknowledged.
+async fn speaks(unit: &mut TcpStream) {
+    unit.write_all(&publish("units/beating/heartbeat", 1)).await.unwrap();
+    let mut answer = [0; 4];
+    unit.read_exact(&mut answer).await.unwrap();
 }
 
 /// The wire of each instance breaks in some way, one after the other and all together.

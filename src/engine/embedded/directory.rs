@@ -63,8 +63,14 @@ impl Directory {
         }
     }
 
+    /// The id of the fleet in here, if there is one.
+    pub fn fleet(&self) -> Option<&str> {
+        self.fleet.as_deref()
+    }
+
     /// The fleet in here has this id.
     pub fn sign(&mut self, fleet: &str) -> Result<()> {
+        self.fleet = Some(fleet.to_owned());
         let text = format!("process {}\nfleet {fleet}\n", std::process::id());
         let write = |lock: &mut File| {
             lock.rewind()?;

@@ -61,6 +61,11 @@ struct Attending {
 struct Session {
     heard: Timestamp,
     until: Timestamp,
+    /// The number of its connection, and the first canary that this told.
+    #[serde(default)]
+    connection: u64,
+    #[serde(default)]
+    since: Option<Timestamp>,
 }
 
 impl Attending {
@@ -81,11 +86,15 @@ impl Ears {
     /// Everything that was sent to this ear up to `sent` has come all the way. `clock` is that by which
     /// sessions end.
     pub fn advance(&mut self, ear: &Ear, sent: Timestamp, gap: Gap, clock: Timestamp) -> Advance {
+        let mut since = None;
         match ear {
             Ear::Plain => {}
-            Ear::Kept { client_id, span } => {
+            Ear::Kept { client_id, connection, span } => {
                 self.sessions.retain(|_, session| session.until > clock);
-                self.sessions.insert(client_id.clone(), Session { heard: sent, until: clock + *span });
+                let known = self.sessions.get(client_id).filter(|known| known.connection == *connection);
+                since = known.and_then(|known| known.since).or(Some(sent));
+                let session = Session { heard: sent, until: clock + *span, connection: *connection, since };
+                self.sessions.insert(client_id.clone(), session);
             }
             Ear::Member(member) => {
                 let Some(me) = self.members.iter_mut().find(|one| one.is(member)) else {
@@ -100,10 +109,27 @@ impl Ears {
         }
         self.release(sent);
         let led = match ear {
-            Ear::Plain | Ear::Kept { .. } => Some((sent, None)),
+            Ear::Plain => Some((sent, None)),
+            Ear::Kept { client_id, .. } if self.is_heard_by_another(client_id, since, sent, gap) => None,
+            Ear::Kept { .. } => Some((sent, since)),
             Ear::Member(member) => self.least(&member.share, sent),
         };
         Advance::Heard(led.and_then(|(heard, floor)| self.reach(heard, floor, gap)))
+    }
+
+    /// Whether what this session does not vouch for is still heard by another plain one.
+    fn is_heard_by_another(
+        &self,
+        client_id: &str,
+        since: Option<Timestamp>,
+        sent: Timestamp,
+        gap: Gap,
+    ) -> bool {
+        let Some(before) = self.heard.filter(|before| Some(*before) < since) else { return false };
+        let vouches = |session: &Session| {
+            session.since.is_some_and(|since| since <= before) && sent.since(session.heard) <= gap.blind
+        };
+        self.sessions.iter().any(|(name, session)| name != client_id && vouches(session))
     }
 
     /// Up to when a session has heard that the broker still keeps.

@@ -40,6 +40,10 @@ impl HearingStore for EmbeddedEngine {
         self.writer.flush("attend").await
     }
 
+    fn fleet(&self) -> &str {
+        &self.fleet
+    }
+
     async fn leave(&self, member: &Member) -> Result<()> {
         self.memory.ears().depart(member, None);
         self.writer.flush("leave").await

@@ -70,6 +70,7 @@ pub struct EmbeddedEngine {
     writer: Writer,
     leases: Leases,
     premises: Premises,
+    fleet: String,
 }
 
 impl EmbeddedEngine {
@@ -88,6 +89,7 @@ impl EmbeddedEngine {
 fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let mut directory = Directory::enter(&config.path)?;
     let database = database::open(&mut directory, config.partitions)?;
+    let fleet = directory.fleet().unwrap_or_default().to_owned();
     let premises = Premises::new(&config.path)?;
     let memory = Arc::new(Memory::new(config.partitions));
     let beats = Arc::new(Beats::new(memory.clone()));
@@ -96,7 +98,7 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let readers = Readers::new(&config.path);
     let writer = Writer::start(database, directory, beats, telemetry)
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
-    Ok(EmbeddedEngine { memory, writer, readers, leases: Leases::default(), premises })
+    Ok(EmbeddedEngine { memory, writer, readers, leases: Leases::default(), premises, fleet })
 }
 
 #[async_trait]

@@ -25,17 +25,19 @@ impl HearingStore for RedisEngine {
         let mut script = self.scripts.advance.prepare_invoke();
         script.key(self.keys.heard()).key(self.keys.blind());
         script.key(self.keys.outbox(self.keys.partitions()));
-        script.key(self.keys.members()).key(self.keys.floors());
+        script.key(self.keys.members()).key(self.keys.floors()).key(self.keys.plain());
         script.arg(sent_at.as_millis()).arg(gap.blind.as_millis() as u64).arg(gap.tell.as_millis() as u64);
         script.arg((sent_at - USEFUL).as_millis());
         script.arg(known.map(|heard| heard.as_millis().to_string()).unwrap_or_default());
-        if let Ear::Kept { client_id, span } = ear {
-            script.key(self.keys.session(client_id)).arg(span.as_millis().max(1) as u64);
-        } else {
-            script.arg("");
-        }
-        if let Ear::Member(member) = ear {
-            script.arg(&member.share).arg(&member.client_id).arg(member.connection);
+        match ear {
+            Ear::Plain => {}
+            Ear::Kept { client_id, connection, span } => {
+                script.key(self.keys.session(client_id));
+                script.arg("").arg(client_id).arg(connection).arg(span.as_millis().max(1) as u64);
+            }
+            Ear::Member(member) => {
+                script.arg(&member.share).arg(&member.client_id).arg(member.connection);
+            }
         }
         let answer: Vec<String> = self.topology.run("advance", &script).await?;
         match answer.as_slice() {
@@ -58,6 +60,10 @@ impl HearingStore for RedisEngine {
         script.arg(&member.share).arg(&member.client_id).arg(member.connection);
         script.arg(now.as_millis()).arg(release.as_millis() as u64);
         self.topology.run("attend", &script).await
+    }
+
+    fn fleet(&self) -> &str {
+        &self.fleet
     }
 
     async fn leave(&self, member: &Member) -> Result<()> {

@@ -9,6 +9,7 @@
 //! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change |
 //! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
 //! | `rollcall:{hearing}:floors` | hash | share → until when a member that is gone may have lost something (ms) |
+//! | `rollcall:{hearing}:plain` | hash | plain subscriptions: client id → `<heard> <since> <connection>`: up to when it has heard, and since when its connection vouches for that (ms, ms, number) |
 //! | `rollcall:{hearing}:session:<client id>` | string | up to when a session has heard that the broker keeps (ms); PX = how long it keeps it |
 //! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms) |
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that nobody was told of yet |
@@ -99,6 +100,10 @@ impl Keys {
 
     pub fn floors(&self) -> String {
         format!("{}:{{hearing}}:floors", self.prefix)
+    }
+
+    pub fn plain(&self) -> String {
+        format!("{}:{{hearing}}:plain", self.prefix)
     }
 
     pub fn session(&self, client_id: &str) -> String {

@@ -12,11 +12,12 @@ use rumqttc::{AsyncClient, PublishOptions, QoS};
 
 use super::Session;
 use crate::clock::Timestamp;
-use crate::intake::canary::{self, Canary};
+use crate::intake::canary::{self, Canary, Key};
 
 /// Publishes canaries.
 pub(in crate::intake) struct Canaries {
     topic: String,
+    key: Key,
     qos: QoS,
     /// This process.
     instance: String,
@@ -30,14 +31,20 @@ pub(in crate::intake) struct Canaries {
 }
 
 impl Canaries {
-    pub fn new(session: &Session, instance: String, period: Duration) -> Canaries {
+    pub fn new(session: &Session, key: Key, period: Duration) -> Canaries {
         let topic = canary::topic(session.client_id());
-        Canaries { topic, qos: session.qos, instance, period, seq: 0, earlier: 0, came: None }
+        let instance = format!("{:016x}", rand::random::<u64>());
+        Canaries { topic, key, qos: session.qos, instance, period, seq: 0, earlier: 0, came: None }
+    }
+
+    /// The one with this number.
+    pub fn canary(&self, seq: u64, now: Timestamp) -> Canary {
+        Canary::new(&self.key, &self.topic, &self.instance, seq, now)
     }
 
     pub fn sing(&mut self, client: &AsyncClient, now: Timestamp) {
         let seq = self.seq + 1;
-        let canary = Canary { instance: self.instance.clone(), seq, sent_at: now.as_millis() };
+        let canary = self.canary(seq, now);
         let options = PublishOptions::new(self.qos);
         // One that finds no room is missed, and that is what it is for; but nobody dropped it.
         if client.try_publish(self.topic.clone(), canary.to_json(), options).is_ok() {
@@ -50,16 +57,25 @@ impl Canaries {
         self.earlier = self.seq;
     }
 
-    /// One came back. When the one before it that came was sent, if another is missing between them.
-    pub fn lost_after(&mut self, canary: &Canary) -> Option<Timestamp> {
-        if canary.instance != self.instance {
-            return None;
+    /// One came back.
+    pub(super) fn returned(&mut self, canary: &Canary) -> Returned {
+        let is_repeated = self.came.is_some_and(|(seq, _)| canary.seq <= seq);
+        if canary.instance != self.instance || is_repeated {
+            return Returned::default();
         }
-        let before = self.came.filter(|(seq, _)| canary.seq > *seq);
-        if before.is_some() || self.came.is_none() {
-            self.came = Some((canary.seq, canary.sent_at()));
-        }
-        let (seq, sent_at) = before?;
-        (canary.seq > seq.max(self.earlier) + 1).then_some(sent_at)
+        let before = self.came.replace((canary.seq, canary.sent_at()));
+        let is_missing = |(seq, _): &(u64, Timestamp)| canary.seq > (*seq).max(self.earlier) + 1;
+        let lost_after = before.filter(is_missing).map(|(_, sent_at)| sent_at);
+        Returned { vouches: canary.seq > self.earlier, lost_after }
     }
+}
+
+/// What a canary that came back says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Returned {
+    /// It was sent by the connection that stands, and did not come before. In the session of an earlier
+    /// one another client may have been in between, and taken what was before it.
+    pub vouches: bool,
+    /// When the one before it that came was sent, if another is missing between them.
+    pub lost_after: Option<Timestamp>,
 }

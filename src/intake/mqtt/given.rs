@@ -122,10 +122,13 @@ impl Given {
         self.canary_came = Some(now);
     }
 
-    /// A canary came back.
+    /// A canary came back. One that came before, or an older one, says nothing.
     pub fn canary_returned(&mut self, sent_at: Timestamp, now: Timestamp) {
+        if self.canary.is_some_and(|known| sent_at <= known) {
+            return;
+        }
         self.canary_came = Some(now);
-        self.canary = self.canary.max(Some(sent_at));
+        self.canary = Some(sent_at);
         if let Some((until, at)) = self.acknowledged.filter(|(_, at)| sent_at > *at) {
             debug_assert!(until <= at, "nothing is acknowledged before it came");
             while self.messages.front().is_some_and(|message| message.arrived <= until) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rumqttc::{ConnectReturnCode, ConnectionError, DisconnectReasonCode, StateError};
 
 use crate::intake::canary;
+use crate::telemetry::Loss;
 
 /// Nothing came for that long.
 pub fn silence(patience: Duration) -> String {
@@ -47,14 +48,35 @@ pub fn describe(error: &ConnectionError) -> String {
         },
         ConnectionError::MqttState(StateError::ServerDisconnect { reason_code, .. }) => match reason_code {
             DisconnectReasonCode::SessionTakenOver => {
-                "another client came with our client id; give each instance its own mqtt.client_id".to_owned()
+                "another client came with our client id and took the session; what the broker gave to it is lost, and \
+                 that time counts as blind; give each instance its own mqtt.client_id, and let the broker bind \
+                 client ids to users as config/mosquitto/production.conf does"
+                    .to_owned()
             }
             code => format!("it sent us away ({code:?})"),
         },
+        ConnectionError::MqttState(StateError::ConnectionAborted) => {
+            "the broker closed the connection without a word, as it does when it ends, and as some do when another \
+             client comes with our client id; the broker's log says which"
+                .to_owned()
+        }
         error => match tls_cause(bared(error)) {
             Some(cause) => describe_tls(cause),
             None => error.to_string(),
         },
+    }
+}
+
+/// Which sort of end that is.
+pub fn loss(error: &ConnectionError) -> Loss {
+    match error {
+        ConnectionError::ConnectionRefused(_) => Loss::Refused,
+        ConnectionError::MqttState(StateError::ServerDisconnect { reason_code, .. }) => match reason_code {
+            DisconnectReasonCode::SessionTakenOver => Loss::TakenOver,
+            DisconnectReasonCode::NotAuthorized => Loss::Refused,
+            _ => Loss::Broken,
+        },
+        _ => Loss::Broken,
     }
 }
 

@@ -5,7 +5,8 @@
 -- KEYS[3] outbox   stream
 -- KEYS[4] members  hash    "<share>/<client id>" -> "<heard> <release> <connection>"
 -- KEYS[5] floors   hash    share -> until when a member that is gone may have lost something (ms)
--- KEYS[6] session  string  up to when it has heard (ms); absent: no session is kept for who heard
+-- KEYS[6] plain    hash    client id -> "<heard> <since> <connection>"
+-- KEYS[7] session  string  up to when it has heard (ms); absent: no session is kept for who heard
 --
 -- ARGV[1] up to here everything came all the way (ms)
 -- ARGV[2] the gap that makes an interval (ms)
@@ -13,17 +14,39 @@
 -- ARGV[4] intervals that ended before this are of no use to anybody any more (ms)
 -- ARGV[5] how far the caller knows that was heard (ms), "" if it does not: where nothing is stored,
 --         what was stored is lost, and that is told however short it was
--- ARGV[6] how long the session is kept (ms), "" if there is none
--- ARGV[7] share, ARGV[8] client id, ARGV[9] connection: the member that heard; absent: a plain
---         subscription, which hears everything by itself
+-- ARGV[6] share of the member that heard, "" of a plain subscription whose session is kept; absent: of
+--         any plain subscription, which hears everything by itself
+-- ARGV[7] its client id, ARGV[8] its connection
+-- ARGV[9] how long the session is kept (ms)
 --
 -- Returns {from, to} of a blind interval that was written, {"stranger"} if the member is none, else
 -- an empty list.
 local sent = tonumber(ARGV[1])
-local share = ARGV[7]
-local mine = share and share .. '/' .. ARGV[8]
-if ARGV[6] ~= '' then
-  redis.call('PSETEX', KEYS[6], ARGV[6], ARGV[1])
+local gap = tonumber(ARGV[2])
+local share = ARGV[6] ~= '' and ARGV[6]
+local kept = ARGV[6] == ''
+local mine = share and share .. '/' .. ARGV[7]
+
+-- Since when the connection of a plain ear vouches for what it has heard, and which others do, too.
+local since, others = nil, {}
+if kept then
+  redis.call('PSETEX', KEYS[7], ARGV[9], ARGV[1])
+  since = sent
+  local ears = redis.call('HGETALL', KEYS[6])
+  for n = 1, #ears, 2 do
+    local heard, from, connection = string.match(ears[n + 1], '^(%d+) (%d+) (%d+)$')
+    heard, from = tonumber(heard), tonumber(from)
+    if ears[n] == ARGV[7] then
+      if connection == ARGV[8] then
+        since = math.min(from, sent)
+      end
+    elseif heard and sent - heard <= gap then
+      table.insert(others, from)
+    else
+      redis.call('HDEL', KEYS[6], ears[n])
+    end
+  end
+  redis.call('HSET', KEYS[6], ARGV[7], string.format('%.0f %.0f %s', sent, since, ARGV[8]))
 end
 
 local members = {}
@@ -34,7 +57,7 @@ for n = 1, #all, 2 do
 end
 if mine then
   local me = members[mine]
-  if not me or me.connection ~= ARGV[9] then
+  if not me or me.connection ~= ARGV[8] then
     return { 'stranger' }
   end
   if sent <= me.heard then
@@ -56,7 +79,18 @@ for name, member in pairs(members) do
   end
 end
 
+local before = tonumber(redis.call('HGET', KEYS[1], 'at'))
 local heard, floor = sent, nil
+if kept then
+  floor = since
+  if before and before < since then
+    for _, from in ipairs(others) do
+      if from <= before then
+        return {}
+      end
+    end
+  end
+end
 if share then
   for name, member in pairs(members) do
     if string.match(name, '^(.*)/') == share then
@@ -70,7 +104,6 @@ if share then
   redis.call('HDEL', KEYS[5], share)
 end
 
-local before = tonumber(redis.call('HGET', KEYS[1], 'at'))
 if before and heard <= before then
   return {}
 end
@@ -84,7 +117,7 @@ if not before or heard <= before then
   return {}
 end
 local is_floored = floor and floor > before
-if not is_lost and not is_floored and heard - before <= tonumber(ARGV[2]) then
+if not is_lost and not is_floored and heard - before <= gap then
   return {}
 end
 local from = string.format('%.0f', before)

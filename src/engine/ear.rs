@@ -40,6 +40,9 @@ pub enum Ear {
         client_id: String,
         /// The number of its connection under that id.
         connection: u64,
+        /// The process had a connection before under that id, which ended without its order: another
+        /// client may have come, and heartbeats that it was given are gone.
+        was_cut: bool,
         /// How long it is kept.
         span: Duration,
     },

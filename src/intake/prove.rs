@@ -41,6 +41,8 @@ pub(super) struct Prover {
     /// How long the broker keeps the session of a plain one.
     kept: Duration,
     proof: watch::Sender<Proof>,
+    /// The number of the first connection of this process that told a canary.
+    first: Option<u64>,
     /// The number of the connection that attends.
     attends: u64,
     /// The last canary that was told: the number of its connection, and when it was sent.
@@ -52,7 +54,15 @@ impl Prover {
     pub fn new(session: &Session, proof: watch::Sender<Proof>) -> Prover {
         let kept = Duration::from_secs(session.expiry.unwrap_or(0).into());
         let client_id = session.client_id().to_owned();
-        Prover { client_id, share: session.share.clone(), kept, proof, attends: 0, last_canary: None }
+        Prover {
+            client_id,
+            share: session.share.clone(),
+            kept,
+            proof,
+            first: None,
+            attends: 0,
+            last_canary: None,
+        }
     }
 
     /// Whether everything was told. If not, Rollcall is stopping and the engine away.
@@ -101,7 +111,7 @@ impl Prover {
                 return self.attend(writer, &member, sent_at, link).await;
             }
             Some(member) => Ear::Member(member),
-            None => Ear::Kept { client_id: self.client_id.clone(), connection, span: self.kept },
+            None => self.kept(connection),
         };
         if writer.insist("canaries", || writer.roll.canary_of(&ear, sent_at)).await? {
             writer.telemetry.canary_returned(writer.clock.now().since(sent_at));
@@ -191,6 +201,12 @@ impl Prover {
         self.attends = 0;
         self.proof.send_modify(|proof| proof.left = true);
         Some(())
+    }
+
+    fn kept(&mut self, connection: u64) -> Ear {
+        let first = *self.first.get_or_insert(connection);
+        let client_id = self.client_id.clone();
+        Ear::Kept { client_id, connection, was_cut: connection != first, span: self.kept }
     }
 
     fn named(&self, connection: u64) -> Option<Member> {

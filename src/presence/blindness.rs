@@ -6,7 +6,9 @@
 //! broker has time to say so.
 //!
 //! # Why the owed hearing is what it is
-//! Each interval owes `min(timeout, settle, its own length)` of hearing after its end. Hearing is
+//! Each interval owes `min(timeout, settle, its own length)` of hearing after its end. One in which
+//! heartbeats were given to another client owes `min(timeout, settle)`, however short it was: a unit
+//! whose heartbeat was taken says the next one up to a timeout later. Hearing is
 //! counted cumulatively: a later blip pauses the count and does not restart it. And one silence is
 //! never owed more than `min(timeout, settle)` beyond its timeout and grace in all, so that even a
 //! link that is blind more often than not cannot keep a dead unit from being told.
@@ -40,7 +42,11 @@ impl Interval {
 
 /// The blind intervals that still matter, in order and apart from each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ledger(Vec<Interval>);
+pub struct Ledger {
+    intervals: Vec<Interval>,
+    /// The ends of those, in order, in which heartbeats may have been given to another client.
+    taken: Vec<Timestamp>,
+}
 
 impl Ledger {
     /// Orders the intervals and joins those that touch; empty ones vanish.
@@ -54,26 +60,42 @@ impl Ledger {
                 _ => joined.push(next),
             }
         }
-        Ledger(joined)
+        Ledger { intervals: joined, taken: Vec::new() }
+    }
+
+    /// The same, where heartbeats may have been given to another client in intervals with these ends.
+    pub fn with_taken(mut self, ends: impl IntoIterator<Item = Timestamp>) -> Ledger {
+        self.taken.extend(ends);
+        self.taken.sort_unstable();
+        self.taken.dedup();
+        self
+    }
+
+    /// The ends of intervals in which heartbeats may have been given to another client.
+    pub fn taken(&self) -> &[Timestamp] {
+        &self.taken
     }
 
     /// The intervals, oldest first.
     pub fn intervals(&self) -> &[Interval] {
-        &self.0
+        &self.intervals
     }
 
     /// This ledger and one interval more: a pause is a blind interval of one unit.
     pub fn with(&self, more: Option<Interval>) -> std::borrow::Cow<'_, Ledger> {
         match more {
             None => std::borrow::Cow::Borrowed(self),
-            Some(more) => std::borrow::Cow::Owned(Ledger::new(self.0.iter().copied().chain([more]))),
+            Some(more) => {
+                let all = Ledger::new(self.intervals.iter().copied().chain([more]));
+                std::borrow::Cow::Owned(all.with_taken(self.taken.iter().copied()))
+            }
         }
     }
 
     /// The latest moment up to `moment` at which something could have been heard.
     pub fn latest_hearing(&self, moment: Timestamp) -> Timestamp {
-        let after = self.0.partition_point(|i| i.from <= moment);
-        match self.0[..after].last() {
+        let after = self.intervals.partition_point(|i| i.from <= moment);
+        match self.intervals[..after].last() {
             Some(interval) if interval.contains(moment) => interval.from,
             _ => moment,
         }
@@ -85,17 +107,26 @@ impl Ledger {
     pub fn deadline(&self, seen: Timestamp, allowed: Duration, owed: Duration) -> Timestamp {
         let mut deadline = seen + allowed;
         let mut latest = deadline + owed;
-        let first = self.0.partition_point(|i| i.to <= seen);
-        for interval in &self.0[first..] {
+        let first = self.intervals.partition_point(|i| i.to <= seen);
+        for interval in &self.intervals[first..] {
             if interval.from >= deadline {
                 break;
             }
             let unheard = interval.to.since(interval.from.max(seen));
             deadline = deadline + unheard;
             latest = latest + unheard;
-            deadline = deadline.max(interval.to + owed.min(unheard)).min(latest);
+            let owed = if self.was_taken(interval, seen) { owed } else { owed.min(unheard) };
+            deadline = deadline.max(interval.to + owed).min(latest);
         }
         deadline
+    }
+}
+
+impl Ledger {
+    /// Whether something that was sent after `seen` may have been given to another client in it.
+    fn was_taken(&self, interval: &Interval, seen: Timestamp) -> bool {
+        let first = self.taken.partition_point(|end| *end <= interval.from.max(seen));
+        self.taken.get(first).is_some_and(|end| *end <= interval.to)
     }
 }
 
@@ -150,6 +181,23 @@ mod tests {
             let got = ledger(intervals).deadline(at(seen), ms(allowed), ms(owed));
             assert_eq!(got, at(deadline), "{intervals:?} seen {seen}");
         }
+    }
+
+    #[test]
+    fn a_unit_whose_heartbeats_were_taken_is_owed_its_timeout_however_short_that_was() {
+        let taken = |ends: &[i64]| {
+            let intervals: Vec<_> = ends.iter().map(|end| (end - 1, *end)).collect();
+            ledger(&intervals).with_taken(ends.iter().map(|end| at(*end)))
+        };
+        // It says something every 40, twice in vain: its next word is heard at 120.
+        assert_eq!(ledger(&[(39, 40), (79, 80)]).deadline(at(0), ms(100), ms(100)), at(102));
+        assert_eq!(taken(&[40, 80]).deadline(at(0), ms(100), ms(100)), at(180));
+        assert_eq!(taken(&[40, 80]).deadline(at(80), ms(100), ms(100)), at(180), "it was heard since");
+        // Whoever takes it all does not keep a dead unit from being told.
+        let all: Vec<i64> = (1..100).map(|n| n * 40).collect();
+        assert_eq!(taken(&all).deadline(at(0), ms(100), ms(100)), at(205));
+        let more = Interval { from: at(500), to: at(600) };
+        assert_eq!(taken(&[40, 80]).with(Some(more)).deadline(at(0), ms(100), ms(100)), at(180));
     }
 
     #[test]

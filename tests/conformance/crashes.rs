@@ -215,7 +215,7 @@ pub async fn a_crash_does_not_forget_who_attends_and_which_sessions_are_kept<G: 
         world.engine.advance(&Ear::Member(member(name)), world.at(at), gap).await.unwrap();
         world.heard_so_far().await
     };
-    let kept = Ear::Kept { client_id: "kept".to_owned(), connection: 1, span: HOUR };
+    let kept = Ear::Kept { client_id: "kept".to_owned(), connection: 1, was_cut: false, span: HOUR };
     world.engine.advance(&kept, world.at(10), gap).await.unwrap();
     for name in ["one", "two"] {
         world.engine.attend(&member(name), world.at(10), HOUR).await.unwrap();

@@ -98,7 +98,7 @@ pub async fn a_session_that_is_kept_is_known_by_how_far_it_has_heard_itself<G: G
 
 /// One whose session is kept, and the number of its connection.
 fn kept(name: &str, connection: u64) -> Ear {
-    Ear::Kept { client_id: name.to_owned(), connection, span: HOUR }
+    Ear::Kept { client_id: name.to_owned(), connection, was_cut: connection > 1, span: HOUR }
 }
 
 impl<G: Ground> World<G> {
@@ -122,10 +122,8 @@ pub async fn a_new_connection_of_a_session_vouches_for_nothing_before_its_first_
     assert_eq!(world.keeps("one", 2, 2500).await, None);
     assert_eq!(world.heard().await, 2500);
     let blind = world.engine.hearing().await.unwrap().ledger;
-    assert_eq!(
-        blind,
-        rollcall::presence::Ledger::new([world.blind(0, 100), world.blind(1000, 1500)].map(Option::unwrap))
-    );
+    assert_eq!(blind.intervals(), [world.blind(0, 100), world.blind(1000, 1500)].map(Option::unwrap));
+    assert_eq!(blind.taken(), [world.at(1500)], "nor does anybody know what was given to whom");
 }
 
 pub async fn what_another_plain_ear_heard_is_not_blind<G: Ground>(world: World<G>) {

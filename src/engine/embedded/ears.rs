@@ -16,6 +16,9 @@ use crate::engine::ear::USEFUL;
 use crate::engine::{Advance, Ear, Gap, Member};
 use crate::presence::{Interval, Ledger};
 
+/// How many moments at which a session was taken are remembered.
+const MOST_TAKEN: usize = 10_000;
+
 /// Who hears, and how far.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct Ears {
@@ -26,6 +29,9 @@ pub(super) struct Ears {
     floors: BTreeMap<String, Timestamp>,
     /// By client id: sessions that the broker keeps.
     sessions: BTreeMap<String, Session>,
+    /// The ends of blind intervals in which heartbeats may have been given to another client.
+    #[serde(default)]
+    taken: Vec<Timestamp>,
     /// Taken up where an earlier run left it on disk, and nothing was heard since.
     #[serde(skip)]
     pub is_resumed: bool,
@@ -89,7 +95,7 @@ impl Ears {
         let mut since = None;
         match ear {
             Ear::Plain => {}
-            Ear::Kept { client_id, connection, span } => {
+            Ear::Kept { client_id, connection, span, .. } => {
                 self.sessions.retain(|_, session| session.until > clock);
                 let known = self.sessions.get(client_id).filter(|known| known.connection == *connection);
                 since = known.and_then(|known| known.since).or(Some(sent));
@@ -114,7 +120,18 @@ impl Ears {
             Ear::Kept { .. } => Some((sent, since)),
             Ear::Member(member) => self.least(&member.share, sent),
         };
-        Advance::Heard(led.and_then(|(heard, floor)| self.reach(heard, floor, gap)))
+        let was_cut = matches!(ear, Ear::Kept { was_cut: true, .. });
+        Advance::Heard(led.and_then(|(heard, floor)| self.reach(heard, floor, was_cut, gap)))
+    }
+
+    /// What was heard, with the blind intervals before.
+    pub fn restore(heard: Option<Timestamp>, ledger: &Ledger) -> Ears {
+        Ears { heard, taken: ledger.taken().to_vec(), ..Ears::default() }
+    }
+
+    /// The ledger that holds these intervals.
+    pub fn ledger_of(&self, intervals: impl IntoIterator<Item = Interval>) -> Ledger {
+        Ledger::new(intervals).with_taken(self.taken.iter().copied())
     }
 
     /// Whether what this session does not vouch for is still heard by another plain one.
@@ -206,7 +223,13 @@ impl Ears {
         Some((heard, self.floors.remove(share)))
     }
 
-    fn reach(&mut self, heard: Timestamp, floor: Option<Timestamp>, gap: Gap) -> Option<Interval> {
+    fn reach(
+        &mut self,
+        heard: Timestamp,
+        floor: Option<Timestamp>,
+        was_cut: bool,
+        gap: Gap,
+    ) -> Option<Interval> {
         let before = self.heard;
         if before.is_some_and(|before| heard <= before) {
             return None;
@@ -220,7 +243,14 @@ impl Ears {
         }
         let interval = Interval { from, to: heard };
         let useful = self.ledger.intervals().iter().copied().filter(|known| known.to > heard - USEFUL);
-        self.ledger = Ledger::new(useful.chain([interval]));
+        let intervals: Vec<Interval> = useful.chain([interval]).collect();
+        self.taken.retain(|end| *end > heard - USEFUL);
+        if is_floored && was_cut {
+            self.taken.push(heard);
+            let spare = self.taken.len().saturating_sub(MOST_TAKEN);
+            self.taken.drain(..spare);
+        }
+        self.ledger = self.ledger_of(intervals);
         self.unwritten.push(Blind { interval, is_news: interval.length() > gap.tell });
         Some(interval)
     }

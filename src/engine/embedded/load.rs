@@ -19,7 +19,7 @@ use crate::clock::Timestamp;
 use crate::engine::EngineError;
 use crate::engine::ear::USEFUL;
 use crate::engine::json::from_json;
-use crate::presence::{Interval, Ledger};
+use crate::presence::Interval;
 
 /// Fills the memory, which is empty.
 pub(super) fn load(database: &Connection, path: &Path, memory: &Memory, beats: &Beats) -> Outcome<()> {
@@ -136,7 +136,7 @@ fn ears(database: &Connection) -> Outcome<Ears> {
         let (from, to): (i64, i64) = (row.get(0)?, row.get(1)?);
         Ok(Interval { from: Timestamp::from_millis(from), to: Timestamp::from_millis(to) })
     })?;
-    ears.ledger = Ledger::new(intervals.collect::<rusqlite::Result<Vec<_>>>()?);
+    ears.ledger = ears.ledger_of(intervals.collect::<rusqlite::Result<Vec<_>>>()?);
     Ok(ears)
 }
 

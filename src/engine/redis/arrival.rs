@@ -12,6 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::{Pipeline, pipe};
 
+use super::hearing::TAKEN;
 use super::{Config, Keys, Topology};
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
@@ -209,6 +210,14 @@ impl Arrival for RedisArrival {
         for interval in hearing.ledger.intervals() {
             let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
             pipe.zadd(self.keys.blind(), format!("{from} {to}"), to).ignore();
+        }
+        // Where one touches another, it is not known any more when it ended, but for this.
+        for end in hearing.ledger.taken() {
+            let (to, score) = (end.as_millis(), end.as_millis() as f64 + TAKEN);
+            pipe.zadd(self.keys.blind(), format!("{to} {to}"), score).ignore();
+        }
+        for interval in hearing.ledger.intervals() {
+            let to = interval.to.as_millis();
             pipe.hset(self.keys.heard(), "ledger", to).ignore();
         }
         if let Some(heard) = hearing.heard.map(Timestamp::as_millis) {

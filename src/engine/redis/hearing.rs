@@ -11,6 +11,9 @@ use crate::engine::ear::USEFUL;
 use crate::engine::{Advance, Ear, EngineError, Gap, HearingStore, Member, Result};
 use crate::presence::{Hearing, Interval, Ledger};
 
+/// Added to the score of an interval in which another client may have been given heartbeats.
+pub(super) const TAKEN: f64 = 0.5;
+
 #[async_trait]
 impl HearingStore for RedisEngine {
     async fn hearing(&self) -> Result<Hearing> {
@@ -31,9 +34,10 @@ impl HearingStore for RedisEngine {
         script.arg(known.map(|heard| heard.as_millis().to_string()).unwrap_or_default());
         match ear {
             Ear::Plain => {}
-            Ear::Kept { client_id, connection, span } => {
+            Ear::Kept { client_id, connection, was_cut, span } => {
                 script.key(self.keys.session(client_id));
                 script.arg("").arg(client_id).arg(connection).arg(span.as_millis().max(1) as u64);
+                script.arg(u8::from(*was_cut));
             }
             Ear::Member(member) => {
                 script.arg(&member.share).arg(&member.client_id).arg(member.connection);
@@ -109,14 +113,16 @@ impl RedisEngine {
     /// The ledger and how far was heard, as of one moment, with the ledger's version.
     async fn read_ledger(&self) -> Result<(i64, Hearing)> {
         let mut pipe = pipe();
-        pipe.atomic().hmget(self.keys.heard(), &["at", "ledger"]).zrange(self.keys.blind(), 0, -1);
-        type Answer = ((Option<i64>, Option<i64>), Vec<String>);
+        pipe.atomic().hmget(self.keys.heard(), &["at", "ledger"]).zrange_withscores(self.keys.blind(), 0, -1);
+        type Answer = ((Option<i64>, Option<i64>), Vec<(String, f64)>);
         let ((heard, version), intervals): Answer = self.topology.send("ledger", &pipe).await?;
+        let taken = intervals.iter().filter(|(_, end)| end.fract() > 0.0);
+        let taken: Vec<Timestamp> = taken.map(|(_, end)| Timestamp::from_millis(*end as i64)).collect();
         let intervals: Vec<Interval> =
-            intervals.iter().map(|text| parse_interval(text)).collect::<Result<_>>()?;
+            intervals.iter().map(|(text, _)| parse_interval(text)).collect::<Result<_>>()?;
         let hearing = Hearing {
             heard: heard.map(Timestamp::from_millis),
-            ledger: Ledger::new(intervals),
+            ledger: Ledger::new(intervals).with_taken(taken),
             settle: Duration::ZERO,
         };
         Ok((version.unwrap_or(0), hearing))

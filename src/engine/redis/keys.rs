@@ -11,7 +11,7 @@
 //! | `rollcall:{hearing}:floors` | hash | share → until when a member that is gone may have lost something (ms) |
 //! | `rollcall:{hearing}:plain` | hash | plain subscriptions: client id → `<heard> <since> <connection>`: up to when it has heard, and since when its connection vouches for that (ms, ms, number) |
 //! | `rollcall:{hearing}:session:<client id>` | string | up to when a session has heard that the broker keeps (ms); PX = how long it keeps it |
-//! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms) |
+//! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms), and half a millisecond more where another client may have been given heartbeats |
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that nobody was told of yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel that tells when one came or went |
 //! | `rollcall:{hearing}:address:<instance>` | string | where an instance is asked for metrics; PX = its lease |

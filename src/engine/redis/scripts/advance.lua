@@ -1,7 +1,8 @@
 -- Moves forward how far Rollcall has heard, and writes down what it did not hear.
 --
 -- KEYS[1] heard    hash    at -> ms, ledger -> another value after each change of the ledger
--- KEYS[2] blind    zset    "<from> <to>" (ms) -> to
+-- KEYS[2] blind    zset    "<from> <to>" (ms) -> to, and a half where another client may have been
+--                          given heartbeats
 -- KEYS[3] outbox   stream
 -- KEYS[4] members  hash    "<share>/<client id>" -> "<heard> <release> <connection>"
 -- KEYS[5] floors   hash    share -> until when a member that is gone may have lost something (ms)
@@ -18,6 +19,7 @@
 --         any plain subscription, which hears everything by itself
 -- ARGV[7] its client id, ARGV[8] its connection
 -- ARGV[9] how long the session is kept (ms)
+-- ARGV[10] 1 if the connection before was cut
 --
 -- Returns {from, to} of a blind interval that was written, {"stranger"} if the member is none, else
 -- an empty list.
@@ -122,7 +124,11 @@ if not is_lost and not is_floored and heard - before <= gap then
 end
 local from = string.format('%.0f', before)
 local interval = from .. ' ' .. to
-redis.call('ZADD', KEYS[2], to, interval)
+local score = to
+if kept and is_floored and ARGV[10] == '1' then
+  score = to .. '.5'
+end
+redis.call('ZADD', KEYS[2], score, interval)
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', ARGV[4])
 redis.call('HSET', KEYS[1], 'ledger', to)
 if is_lost or heard - before > tonumber(ARGV[3]) then

@@ -57,6 +57,7 @@ fn delivery(number: u32, clock: &Clock) -> Delivery {
         unit: unit.id.clone(),
         labels: Default::default(),
         last_seen: now,
+        silent_from: None,
         deadline: now,
         detected_at: now,
         back_at: None,

@@ -161,7 +161,11 @@ fn silence(record: &OfflineRecord) -> String {
         Cause::Silence => format!("last seen {}", record.last_seen),
         Cause::NeverSeen => format!("registered {}, never seen", record.last_seen),
     };
-    format!("{began}, offline since {}", record.deadline)
+    let presumed = match record.silent_from {
+        Some(from) => format!(", presumed silent since {from}"),
+        None => String::new(),
+    };
+    format!("{began}{presumed}, offline since {}", record.deadline)
 }
 
 fn ending(record: &OfflineRecord) -> String {

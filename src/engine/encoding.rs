@@ -44,6 +44,9 @@ struct Rest {
     /// From last seen to the deadline, from there to the detection, why, and what was allowed (ms).
     #[serde(rename = "o", skip_serializing_if = "Option::is_none")]
     silence: Option<(i64, i64, char, u64)>,
+    /// From last seen to where the silence is presumed to begin (ms).
+    #[serde(rename = "u", skip_serializing_if = "Option::is_none")]
+    unseen_ms: Option<i64>,
     #[serde(rename = "r", skip_serializing_if = "Option::is_none")]
     retired: Option<i64>,
 }
@@ -69,6 +72,7 @@ pub fn encode(facts: &Facts) -> String {
         sleep: facts.sleep.map(|i| (i.from.as_millis(), i.to.as_millis())),
         pause: facts.pause.map(|i| (i.from.as_millis(), i.to.as_millis())),
         silence,
+        unseen_ms: facts.silent_from.map(|from| from.as_millis() - seen),
         retired,
     };
     let mut text = format!("{letter}{seen}");
@@ -111,6 +115,10 @@ pub fn decode(text: &str) -> Option<Facts> {
     Some(Facts {
         standing,
         last_seen: moment(seen),
+        silent_from: match rest.unseen_ms {
+            Some(distance) => Some(moment(seen.checked_add(distance)?)),
+            None => None,
+        },
         looked_at: looked_at.map(|distance| moment(seen + distance)),
         declared_timeout: rest.declared_ms.map(Duration::from_millis),
         set: Override {
@@ -159,6 +167,16 @@ mod tests {
     }
 
     #[test]
+    fn facts_of_an_earlier_build_presume_nothing_and_what_is_presumed_reads_back() {
+        let seen = Timestamp::from_millis(1_732_147_200_000);
+        assert_eq!(decode("p1732147200000"), Some(Facts::new(Standing::Present, seen)));
+        let facts =
+            Facts { silent_from: Some(seen + Duration::from_secs(2)), ..Facts::new(Standing::Present, seen) };
+        assert_eq!(encode(&facts), "p1732147200000{\"u\":2000}");
+        assert_eq!(decode("p1732147200000{\"u\":2000}"), Some(facts));
+    }
+
+    #[test]
     fn damaged_text_is_recognised() {
         for text in ["", "p", "x1", "p1+", "p1{", "f1", "r1", "p1+2+3", "é", "f1{\"o\":[1,1,\"x\",1]}"] {
             assert_eq!(decode(text), None, "{text:?}");
@@ -193,11 +211,12 @@ mod tests {
             standing in standing(), last_seen in moment(), looked_at in prop::option::of(moment()),
             times in (prop::option::of(span()), prop::option::of(span()), prop::option::of(span())),
             labels in prop::collection::btree_map("[a-z]{1,8}", "\\PC{1,16}", 0..4),
+            silent_from in prop::option::of(moment()),
             sleep in prop::option::of(interval()), pause in prop::option::of(interval()),
         ) {
             let (declared_timeout, timeout, grace) = times;
             let set = Override { timeout, grace };
-            let facts = Facts { standing, last_seen, looked_at, declared_timeout, set, labels, sleep, pause };
+            let facts = Facts { standing, last_seen, silent_from, looked_at, declared_timeout, set, labels, sleep, pause };
             prop_assert_eq!(decode(&encode(&facts)), Some(facts));
         }
     }

@@ -39,22 +39,33 @@ pub(super) fn notification_id(group: &str, told: &str) -> String {
 /// The notification of one silence, in few words: the rest follows from these. There are many of them at a
 /// time, and an engine that is handed a quarter of the bytes has time for others.
 ///
-/// The record's id, deadline, detected and sealed (ms), why, the unit's labels, and those that its group shares.
+/// The record's id, deadline, detected and sealed (ms), why, the unit's labels, and those that its group shares;
+/// and where it is presumed to begin, if that is later than its unit was seen.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Lone(RecordId, i64, i64, i64, Cause, Labels, Labels);
+pub(super) struct Lone(
+    RecordId,
+    i64,
+    i64,
+    i64,
+    Cause,
+    Labels,
+    Labels,
+    #[serde(default, skip_serializing_if = "Option::is_none")] Option<i64>,
+);
 
 impl Lone {
     /// In few words.
     pub fn new(group: &Group, record: &OfflineRecord, sealed_at: Timestamp) -> Lone {
         let times = [record.deadline, record.detected_at, sealed_at].map(Timestamp::as_millis);
         let [deadline, detected_at, sealed_at] = times;
+        let silent_from = record.silent_from.map(Timestamp::as_millis);
         let (labels, shared) = (record.labels.clone(), group.labels.clone());
-        Lone(record.id.clone(), deadline, detected_at, sealed_at, record.cause, labels, shared)
+        Lone(record.id.clone(), deadline, detected_at, sealed_at, record.cause, labels, shared, silent_from)
     }
 
     /// In full, for the group with that key.
     pub fn notification(self, key: &str) -> Notification {
-        let Lone(id, deadline, detected_at, sealed_at, cause, labels, shared) = self;
+        let Lone(id, deadline, detected_at, sealed_at, cause, labels, shared, silent_from) = self;
         let times = [deadline, detected_at, sealed_at].map(Timestamp::from_millis);
         let [deadline, detected_at, sealed_at] = times;
         let group = Group { key: key.to_owned(), labels: shared };
@@ -62,6 +73,7 @@ impl Lone {
             kind: id.unit.kind.clone(),
             unit: id.unit.id.clone(),
             last_seen: id.last_seen,
+            silent_from: silent_from.map(Timestamp::from_millis),
             id,
             labels,
             deadline,

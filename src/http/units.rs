@@ -44,6 +44,9 @@ struct View {
     state: presence::State,
     /// `null` if it was never heard.
     last_seen: Option<Timestamp>,
+    /// Since when it is presumed to be silent, where that is later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    silent_from: Option<Timestamp>,
     /// When it is offline, or since when.
     deadline: Option<Timestamp>,
     timeout_seconds: f64,
@@ -133,6 +136,7 @@ impl View {
             unit: unit.id,
             state,
             last_seen: last_heard,
+            silent_from: facts.silent_from.filter(|from| *from > newest),
             deadline,
             timeout_seconds: policy.timeout.as_secs_f64(),
             grace_seconds: policy.grace.as_secs_f64(),

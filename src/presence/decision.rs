@@ -9,7 +9,8 @@
 //! next look is never further away than the key stands. If nobody looked in time (everything was
 //! down for longer than that), the key may have held a newer heartbeat than the facts and be gone.
 //! Then the silence is presumed to begin at the latest moment at which a heartbeat could have been
-//! recorded: telling late is better than telling what is not true.
+//! recorded: telling late is better than telling what is not true. What is presumed is kept apart from
+//! what was truly seen (`silent_from`), which is what the record and its id tell.
 
 use std::time::Duration;
 
@@ -61,7 +62,7 @@ pub fn hear(
     match &facts.standing {
         Standing::Offline(silence) => come_back(seen, facts, silence, beat, rules, hearing, now),
         Standing::NeverSeen => {
-            let facts = Facts { standing: Standing::Present, last_seen: beat.at, ..facts.clone() };
+            let facts = Facts { standing: Standing::Present, ..facts.clone().heard(beat.at) };
             (Heard::New, Some(present(declare(facts, beat), rules, hearing, now)))
         }
         _ => {
@@ -69,7 +70,7 @@ pub fn hear(
             if beat.at < newest && seen.alive == Some(newest) && beat.declared.is_empty() {
                 return (Heard::Stale, None);
             }
-            let current = Facts { last_seen: newest.max(beat.at), ..facts.clone() };
+            let current = facts.clone().heard(newest.max(beat.at));
             let facts = if beat.at < newest { current } else { declare(current, beat) };
             (Heard::Refreshed, Some(present(facts, rules, hearing, now)))
         }
@@ -87,11 +88,11 @@ fn come_back(
     hearing: &Hearing,
     now: Timestamp,
 ) -> (Heard, Option<Change>) {
-    let back = Facts { standing: Standing::Present, last_seen: beat.at, ..facts.clone() };
+    let back = Facts { standing: Standing::Present, last_seen: beat.at, silent_from: None, ..facts.clone() };
     let back = declare(back, beat);
     let sent = beat.not_before.map_or(beat.at, |earliest| earliest.min(beat.at));
-    if sent <= facts.last_seen + same_word(silence)
-        || times(&back, beat.at, &back.policy(rules), hearing).deadline < now
+    if sent <= facts.silent_since() + same_word(silence)
+        || times(&back, beat.at, beat.at, &back.policy(rules), hearing).deadline < now
     {
         return (Heard::Stale, None);
     }
@@ -167,10 +168,9 @@ fn look_at_watched(
     now: Timestamp,
 ) -> Verdict {
     let presumed = presumed(seen, facts, rules, hearing, now);
-    let mut facts = Facts { last_seen: last_seen(seen, facts, rules, hearing, now), ..facts.clone() };
-    facts.looked_at = seen.alive.map(|_| now);
+    let mut facts = as_seen(seen, facts.clone(), presumed, rules, hearing, now);
     let policy = facts.policy(rules);
-    let deadline = times(&facts, facts.last_seen, &policy, hearing).deadline;
+    let deadline = times_since(&facts, facts.silent_since(), &policy, hearing).deadline;
     if deadline >= now {
         let index = IndexChange::LookAt(next_look(&facts, rules, hearing, now));
         return Verdict::Alive(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None });
@@ -179,7 +179,7 @@ fn look_at_watched(
     // after a heartbeat that may have come unseen, too. Such a one is not later than the deadline, or
     // a look since then would have found its key.
     let covers = |deadline: Timestamp| hearing.heard >= Some(deadline - policy.slack());
-    let after = |unseen: Timestamp| times(&facts, unseen, &policy, hearing).deadline;
+    let after = |unseen: Timestamp| times_since(&facts, unseen, &policy, hearing).deadline;
     let proof = presumed.map_or(deadline, |at| after(at.min(deadline)).max(deadline));
     if !covers(proof) {
         return Verdict::Undecided;
@@ -187,7 +187,7 @@ fn look_at_watched(
     // Unless nobody looked since then: who has more to record than there is time records late, and
     // looks late. Presumed once, it does not move again, and the wait for hearing has an end.
     if let Some(at) = presumed.filter(|at| *at > deadline && !covers(after(*at))) {
-        facts.last_seen = at;
+        facts.silent_from = Some(at);
         let index = IndexChange::LookAt(next_look(&facts, rules, hearing, now));
         return Verdict::Alive(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None });
     }
@@ -207,22 +207,25 @@ fn look_at_watched(
     })
 }
 
-/// The newest heartbeat: the key's or, without a key, the one in the facts, unless a newer one
-/// may have come and gone unseen.
-fn last_seen(
+/// What a look makes of the facts: the newest heartbeat is the key's or, without a key, the one in the facts.
+/// A newer one may have come and gone unseen.
+fn as_seen(
     seen: &Snapshot,
-    facts: &Facts,
+    facts: Facts,
+    presumed: Option<Timestamp>,
     rules: &KindRules,
     hearing: &Hearing,
     now: Timestamp,
-) -> Timestamp {
+) -> Facts {
     if let Some(alive) = seen.alive {
-        return alive.max(facts.last_seen);
+        let newest = alive.max(facts.last_seen);
+        return Facts { looked_at: Some(now), ..facts.heard(newest) };
     }
-    let Some(presumed) = presumed(seen, facts, rules, hearing, now) else { return facts.last_seen };
-    // Where both say that the time is up, the one that was truly seen stands in the record.
+    // Where the time is up either way, nothing is presumed of the silence.
     let policy = facts.policy(rules);
-    if times(facts, presumed, &policy, hearing).deadline <= now { facts.last_seen } else { presumed }
+    let matters = |at: &Timestamp| times_since(&facts, *at, &policy, hearing).deadline > now;
+    let silent_from = presumed.filter(matters).or(facts.silent_from);
+    Facts { looked_at: None, silent_from, ..facts }
 }
 
 /// The latest moment at which a heartbeat may have come whose key is gone again; `None` if there can
@@ -237,7 +240,7 @@ fn presumed(
     let looked_at = facts.looked_at.filter(|_| seen.alive.is_none())?;
     let newest_unseen = now - facts.key_stands(rules);
     let is_possible = newest_unseen > looked_at;
-    is_possible.then(|| hearing.ledger.latest_hearing(newest_unseen).max(facts.last_seen))
+    is_possible.then(|| hearing.ledger.latest_hearing(newest_unseen).max(facts.silent_since()))
 }
 
 fn look_at_offline(
@@ -248,9 +251,9 @@ fn look_at_offline(
     hearing: &Hearing,
     now: Timestamp,
 ) -> Verdict {
-    if let Some(heard) = seen.alive.filter(|heard| *heard > facts.last_seen) {
+    if let Some(heard) = seen.alive.filter(|heard| *heard > facts.silent_since()) {
         let record = facts.closed(&seen.unit, silence, heard, Closing::Return);
-        let back = Facts { standing: Standing::Present, last_seen: heard, ..facts.clone() };
+        let back = Facts { standing: Standing::Present, ..facts.clone().heard(heard) };
         return Verdict::Back(Change { record: Some(record), ..present(back, rules, hearing, now) });
     }
     match reprieve(seen, facts.clone(), silence, rules, hearing, now) {
@@ -269,7 +272,7 @@ fn reprieve(
     now: Timestamp,
 ) -> Option<Change> {
     let policy = facts.policy(rules);
-    let deadline = times(&facts, facts.last_seen, &policy, hearing).deadline;
+    let deadline = times_since(&facts, facts.silent_since(), &policy, hearing).deadline;
     if policy.allowed() == silence.allowed || deadline < now {
         return None;
     }
@@ -324,8 +327,8 @@ pub fn register(
             record: None,
         });
     }
-    facts.last_seen = last_seen(seen, &facts, rules, hearing, now);
-    facts.looked_at = seen.alive.map(|_| now);
+    let presumed = presumed(seen, &facts, rules, hearing, now);
+    let facts = as_seen(seen, facts, presumed, rules, hearing, now);
     let index = IndexChange::LookAt(next_look(&facts, rules, hearing, now));
     let ttl = facts.policy(rules).allowed();
     let key = match seen.alive {
@@ -355,24 +358,29 @@ struct Times {
     deadline: Timestamp,
 }
 
-fn times(facts: &Facts, seen: Timestamp, policy: &Policy, hearing: &Hearing) -> Times {
+/// Of a unit that was heard last as its facts say, and is silent from `silent` on.
+fn times_since(facts: &Facts, silent: Timestamp, policy: &Policy, hearing: &Hearing) -> Times {
+    times(facts, facts.last_seen, silent, policy, hearing)
+}
+
+fn times(facts: &Facts, seen: Timestamp, silent: Timestamp, policy: &Policy, hearing: &Hearing) -> Times {
     let sleep = facts.sleep.filter(|sleep| seen <= sleep.from);
     let ledger: &Ledger = &hearing.ledger;
     let ledger = ledger.with(facts.pause);
     let ledger = ledger.with(sleep);
     let owed = policy.timeout.min(hearing.settle);
-    let deadline = ledger.deadline(seen, policy.allowed(), owed);
+    let deadline = ledger.deadline(silent, policy.allowed(), owed);
     let late = if policy.grace.is_zero() {
         deadline
     } else {
-        ledger.deadline(seen, policy.timeout, owed).min(deadline)
+        ledger.deadline(silent, policy.timeout, owed).min(deadline)
     };
     Times { late, deadline }
 }
 
 /// The next time worth looking at a unit that is not offline.
 fn next_look(facts: &Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Timestamp {
-    let times = times(facts, facts.last_seen, &facts.policy(rules), hearing);
+    let times = times_since(facts, facts.silent_since(), &facts.policy(rules), hearing);
     let look = if now < times.late { times.late } else { times.deadline };
     match facts.looked_at {
         Some(_) => look.min(now + facts.key_stands(rules)),
@@ -388,7 +396,8 @@ pub fn deadline(seen: &Snapshot, rules: &KindRules, hearing: &Hearing) -> Option
         Standing::Retired(_) => None,
         _ => {
             let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
-            Some(times(facts, newest, &facts.policy(rules), hearing).deadline)
+            let silent = facts.silent_since().max(newest);
+            Some(times(facts, newest, silent, &facts.policy(rules), hearing).deadline)
         }
     }
 }
@@ -406,7 +415,8 @@ pub fn state(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timesta
     if [facts.pause, asleep].into_iter().flatten().any(|i| i.contains(now)) {
         return Some(State::Paused);
     }
-    let times = times(facts, newest, &facts.policy(rules), hearing);
+    let silent = facts.silent_since().max(newest);
+    let times = times(facts, newest, silent, &facts.policy(rules), hearing);
     Some(if times.deadline < now {
         State::Unknown
     } else if facts.standing == Standing::NeverSeen {

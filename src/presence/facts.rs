@@ -43,6 +43,9 @@ pub struct Facts {
     pub standing: Standing,
     /// The newest heartbeat as of the last look.
     pub last_seen: Timestamp,
+    /// The latest moment at which one may have come after that and was not seen: the silence is presumed to begin
+    /// there. `None`: there can be none.
+    pub silent_from: Option<Timestamp>,
     /// When the expiry key was last seen standing. `None`: it was gone at the last look, so
     /// `last_seen` is final until a heartbeat is admitted.
     pub looked_at: Option<Timestamp>,
@@ -64,6 +67,7 @@ impl Facts {
         Facts {
             standing,
             last_seen: moment,
+            silent_from: None,
             looked_at: None,
             declared_timeout: None,
             set: Override::default(),
@@ -71,6 +75,16 @@ impl Facts {
             sleep: None,
             pause: None,
         }
+    }
+
+    /// The same, heard at `at`.
+    pub(super) fn heard(self, at: Timestamp) -> Facts {
+        Facts { last_seen: at, silent_from: self.silent_from.filter(|from| *from > at), ..self }
+    }
+
+    /// When its silence began, as far as is known.
+    pub fn silent_since(&self) -> Timestamp {
+        self.silent_from.map_or(self.last_seen, |from| from.max(self.last_seen))
     }
 
     /// The silence that it is allowed.
@@ -101,6 +115,7 @@ impl Facts {
             unit: unit.id.clone(),
             labels: self.labels.clone(),
             last_seen: self.last_seen,
+            silent_from: self.silent_from.filter(|from| *from > self.last_seen),
             deadline: silence.deadline,
             detected_at: silence.detected_at,
             back_at: None,

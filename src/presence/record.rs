@@ -9,7 +9,7 @@ use super::{Kind, Labels, NameError, Unit, UnitId};
 use crate::clock::Timestamp;
 
 /// The identity of a silence: `<kind>:<unit>:<last seen in ms>`, for a unit that was never seen
-/// the moment of its registration. The same silence always has the same id.
+/// the moment of its registration. The same silence always has the same id, whatever is presumed of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RecordId {
@@ -112,6 +112,10 @@ pub struct OfflineRecord {
     pub labels: Labels,
     /// The newest heartbeat; for a unit that was never seen, its registration.
     pub last_seen: Timestamp,
+    /// Since when it is presumed to be silent, where that is later: up to then it may have been heard, and what was
+    /// recorded of that is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_from: Option<Timestamp>,
     /// Offline since.
     pub deadline: Timestamp,
     /// When the record was written.

@@ -60,6 +60,7 @@ fn silent(unit: &str, deadline: Timestamp) -> OfflineRecord {
         id: RecordId { unit, last_seen },
         labels: Labels::new(),
         last_seen,
+        silent_from: None,
         deadline,
         detected_at: deadline + Duration::from_millis(2),
         back_at: None,

@@ -26,6 +26,7 @@ fn offline(unit: &Unit, at: Timestamp) -> OfflineRecord {
         unit: unit.id.clone(),
         labels: [("site".into(), "\"north\"\n".into())].into(),
         last_seen: at,
+        silent_from: Some(at + Duration::from_millis(700)),
         deadline: at + MINUTE,
         detected_at: at + MINUTE,
         back_at: None,

@@ -51,6 +51,7 @@ macro_rules! every_case {
                 promise_05_a_return_closes_the_record_and_is_told_once
                 promise_10_time_is_always_an_argument
                 promise_11_blind_time_is_not_silence
+                promise_11_what_is_presumed_of_a_silence_is_not_what_was_seen
                 promise_11_nobody_is_offline_while_nothing_is_heard
                 promise_12_a_removed_unit_is_never_reported
                 promise_13_a_changed_timeout_moves_the_deadline_at_once

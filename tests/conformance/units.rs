@@ -139,6 +139,32 @@ pub async fn promise_11_blind_time_is_not_silence<G: Ground>(world: World<G>) {
     assert_eq!(other.hearing().ledger.intervals(), [blind]);
 }
 
+pub async fn promise_11_what_is_presumed_of_a_silence_is_not_what_was_seen<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    // Blind from hour 40 to hour 100, nobody looks for longer than that, and what the key may have held is gone.
+    world.heard_until(world.hours(40)).await;
+    world.canary(world.hours(100), Duration::from_secs(3), 1000 * HOUR).await.unwrap();
+    world.heard_until(world.hours(200)).await;
+    world.ground.lapse(&unit).await;
+    world.look(&unit, world.hours(109)).await;
+    assert_eq!(world.open_records().await, []);
+    assert_eq!(world.read(&unit).await.last_heard(), Some(world.at(0)));
+    world.look(&unit, world.hours(148)).await;
+    assert_eq!(world.open_records().await, []);
+    world.look(&unit, world.hours(148) + MS).await;
+    let record = world.open_records().await.remove(0);
+    assert_eq!((record.last_seen, record.silent_from), (world.at(0), Some(world.hours(40))));
+    assert_eq!((record.id.last_seen, record.deadline), (world.at(0), world.hours(148)));
+    assert_eq!(world.told().await, std::slice::from_ref(&record));
+    assert_eq!(world.engine.record(&record.id).await.unwrap(), Some(record.clone()));
+    // The return ends that very record.
+    world.hear(&unit, world.hours(150)).await;
+    let closed = world.engine.record(&record.id).await.unwrap().unwrap();
+    assert_eq!((closed.silent_from, closed.back_at), (record.silent_from, Some(world.hours(150))));
+    assert_eq!(world.read(&unit).await.facts.unwrap().silent_from, None);
+}
+
 pub async fn promise_11_nobody_is_offline_while_nothing_is_heard<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     world.hear(&unit, world.at(0)).await;

@@ -51,13 +51,15 @@ pub(super) struct Row {
     pub footing: Footing,
 }
 
-/// When a unit need not be heard; few units have any.
+/// When a unit need not be heard, or may have been heard unseen; few units have any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Absence {
     /// Planned by an operator.
     pub pause: Option<Interval>,
     /// Announced by the unit; void after a newer heartbeat.
     pub sleep: Option<Interval>,
+    /// Since when it is presumed to be silent.
+    pub silent_from: Option<Timestamp>,
 }
 
 /// What facts and expiry key say of a unit.
@@ -82,12 +84,16 @@ impl Known<'_> {
                 Cause::NeverSeen => Footing::OfflineUnheard,
             },
         };
-        let absent = facts.pause.is_some() || facts.sleep.is_some();
+        let absent = facts.pause.is_some() || facts.sleep.is_some() || facts.silent_from.is_some();
         Some(Known {
             footing,
             last_seen: alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen)),
             policy: facts.policy(rules),
-            absence: absent.then_some(Absence { pause: facts.pause, sleep: facts.sleep }),
+            absence: absent.then_some(Absence {
+                pause: facts.pause,
+                sleep: facts.sleep,
+                silent_from: facts.silent_from,
+            }),
             labels: Some(&facts.labels),
         })
     }

@@ -369,6 +369,7 @@ impl Judge<'_> {
         facts.set = Override { timeout: Some(policy.timeout), grace: Some(policy.grace) };
         facts.pause = absence.pause;
         facts.sleep = absence.sleep;
+        facts.silent_from = absence.silent_from;
         let rules = &self.kinds[usize::from(row.kind)];
         presence::state(&self.snapshot, rules, self.hearing, self.now)
             .expect("only a unit that was removed has none")

@@ -155,7 +155,8 @@ fn a_heartbeat_may_have_come_after_the_deadline_where_nobody_looked_and_little_w
     let (heard, now) = (BEGIN + 96 * HOUR, BEGIN + 108 * HOUR);
     let Verdict::Alive(change) = look(&gone, &rules(), &heard_until(heard), now) else { panic!() };
     let facts = change.facts.clone().unwrap();
-    assert_eq!((facts.last_seen, facts.looked_at), (BEGIN + 60 * HOUR, None));
+    assert_eq!((facts.last_seen, facts.silent_from), (BEGIN, Some(BEGIN + 60 * HOUR)));
+    assert_eq!(facts.looked_at, None);
     assert_eq!(look_at(&change), now);
     // Presumed once: however late it is looked at again, hearing up to there is enough.
     let again = after(&gone, &change);
@@ -198,11 +199,62 @@ fn a_presumed_heartbeat_is_kept_and_does_not_move_again() {
     hearing.ledger = Ledger::new([blind]);
     let Verdict::Alive(change) = look(&gone, &rules(), &hearing, BEGIN + 109 * HOUR) else { panic!() };
     let facts = change.facts.clone().unwrap();
-    assert_eq!((facts.last_seen, facts.looked_at), (blind.from, None));
+    assert_eq!((facts.last_seen, facts.silent_from, facts.looked_at), (BEGIN, Some(blind.from), None));
     assert_eq!(look_at(&change), BEGIN + 148 * HOUR);
     let again = after(&gone, &change);
-    let verdict = look(&again, &rules(), &hearing, BEGIN + 148 * HOUR + MS);
-    assert!(matches!(verdict, Verdict::Offline(_)), "{verdict:?}");
+    assert_eq!(deadline(&again, &rules(), &hearing), Some(BEGIN + 148 * HOUR));
+    assert_eq!(state(&again, &rules(), &hearing, BEGIN + 148 * HOUR), Some(State::Online));
+    let now = BEGIN + 148 * HOUR + MS;
+    assert_eq!(state(&again, &rules(), &hearing, now), Some(State::Unknown));
+    let Verdict::Offline(change) = look(&again, &rules(), &hearing, now) else { panic!() };
+    // The record tells of the heartbeat that is known, and so does its id; what is presumed stands beside it.
+    let record = change.record.clone().unwrap();
+    assert_eq!((record.last_seen, record.silent_from), (BEGIN, Some(blind.from)));
+    assert_eq!(record.id.to_string(), format!("detector:a:{}", BEGIN.as_millis()));
+    assert_eq!(record.deadline, BEGIN + 148 * HOUR);
+    // What comes back late says nothing new where it is older than what is presumed.
+    let offline = after(&again, &change);
+    let old = beat(blind.from);
+    assert_eq!(hear(&offline, &old, &rules(), &hearing, BEGIN + 88 * HOUR), (Heard::Stale, None));
+    let (_, change) = hear(&offline, &beat(now), &rules(), &hearing, now);
+    let change = change.unwrap();
+    assert_eq!(change.facts.unwrap().silent_from, None);
+    let closed = change.record.unwrap();
+    assert_eq!((closed.id, closed.silent_from), (record.id, record.silent_from));
+}
+
+#[test]
+fn what_is_presumed_holds_until_something_newer_is_heard() {
+    let gone = Snapshot { alive: None, ..present() };
+    let presumed = BEGIN + 40 * HOUR;
+    let mut hearing = heard_until(BEGIN + 500 * HOUR);
+    hearing.ledger = Ledger::new([Interval { from: presumed, to: BEGIN + 100 * HOUR }]);
+    let now = BEGIN + 109 * HOUR;
+    let Verdict::Alive(change) = look(&gone, &rules(), &hearing, now) else { panic!() };
+    let again = after(&gone, &change);
+    for (at, silent_from) in [(BEGIN + HOUR, Some(presumed)), (presumed, None), (now, None)] {
+        let (heard, change) = hear(&again, &beat(at), &rules(), &hearing, now);
+        let facts = change.unwrap().facts.unwrap();
+        assert_eq!((heard, facts.last_seen, facts.silent_from), (Heard::Refreshed, at, silent_from));
+        let standing = Snapshot { alive: Some(at), facts: Some(facts), ..again.clone() };
+        let expected = (presumed + 108 * HOUR).max(at + 48 * HOUR);
+        assert_eq!(deadline(&standing, &rules(), &hearing), Some(expected), "{at}");
+        let Verdict::Alive(change) = look(&standing, &rules(), &hearing, now + HOUR) else { panic!() };
+        let facts = change.facts.unwrap();
+        assert_eq!((facts.last_seen, facts.silent_from), (at, silent_from));
+    }
+}
+
+#[test]
+fn what_is_presumed_does_not_end_an_announced_sleep() {
+    let sleeps = Declared { sleep: Some(200 * HOUR), ..Declared::default() };
+    let word = Heartbeat { declared: sleeps, ..beat(BEGIN) };
+    let (_, change) = hear(&stranger(), &word, &rules(), &heard_until(BEGIN), BEGIN);
+    let gone = Snapshot { alive: None, ..after(&stranger(), &change.unwrap()) };
+    let mut hearing = heard_until(BEGIN + 500 * HOUR);
+    hearing.ledger = Ledger::new([Interval { from: BEGIN + 40 * HOUR, to: BEGIN + 100 * HOUR }]);
+    let verdict = look(&gone, &rules(), &hearing, BEGIN + 150 * HOUR);
+    assert!(matches!(verdict, Verdict::Alive(_)), "{verdict:?}");
 }
 
 #[test]

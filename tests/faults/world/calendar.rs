@@ -53,7 +53,7 @@ impl Calendar {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         for record in records {
             let moments = [&mut record.last_seen, &mut record.deadline, &mut record.detected_at];
-            for moment in moments.into_iter().chain(&mut record.back_at) {
+            for moment in moments.into_iter().chain(&mut record.back_at).chain(&mut record.silent_from) {
                 *moment = by_this_machine(*moment, &entries);
             }
         }

@@ -193,15 +193,9 @@ impl Evidence {
             is_wrong("last seen before it spoke for the first time".to_owned());
             return findings;
         };
-        // Where nobody looked for long, a heartbeat may have to be presumed: as long before the look
-        // that came at last as its key would have stood.
-        let looked = seen + TIMEOUT;
-        let kept_from_looking = |&&(from, to): &&(Timestamp, Timestamp)| {
-            from <= seen + 2 * GAP || (from <= looked && looked <= to + LATE_LOOK)
-        };
-        let disturbed = self.disturbances.iter().filter(kept_from_looking);
-        let disturbed = disturbed.map(|&(from, to)| if from <= seen + 2 * GAP { to } else { seen }).max();
-        let latest = device.beats[beat].acked.map(|acked| (acked + GAP).max(disturbed.unwrap_or(acked)));
+        // What was under way for long counts for the latest moment at which it can have been sent: that is less
+        // than a gap later.
+        let latest = device.beats[beat].acked.map(|acked| acked + GAP);
         if let Some(late) = latest.map(|latest| seen.since(latest + SKEW)).filter(|late| !late.is_zero()) {
             is_wrong(format!("last seen {} ms later than it can have been", late.as_millis()));
         }

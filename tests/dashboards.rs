@@ -46,12 +46,13 @@ fn panels(dashboard: &Value) -> impl Iterator<Item = &Value> {
 /// A query as Grafana would send it, with everything chosen; of units, one.
 fn chosen(expression: &Value) -> String {
     let text = expression.as_str().unwrap();
-    let text =
-        text.replace("$__rate_interval", "20s").replace("$__interval", "5s").replace("$__range", "20s");
+    let text = text.replace("$__rate_interval", "20s").replace("$__interval_ms", "5000");
+    let text = text.replace("$__interval", "5s").replace("$__range", "20s");
     let text = text.replace("=\"$kind\"", "=\"detector\"").replace("$kind", ".*");
     let text = text.replace("$unit", UNIT).replace("$label", "site");
-    let text = text.replace("$instance", ".*").replace("$receiver", ".*");
-    assert!(!text.contains('$'), "a variable that nobody sets: {text}");
+    let text = text.replace("$instance", ".*").replace("$receiver", ".*").replace("$place", ".*");
+    // What a pattern found is no variable.
+    assert!(!text.replace("$1", "").contains('$'), "a variable that nobody sets: {text}");
     text
 }
 
@@ -160,7 +161,14 @@ impl World {
 
     /// Whether a variable has values to choose from.
     async fn offers_something(&self, variable: &Value) -> bool {
-        let query = variable["query"].as_str().unwrap();
+        let query = &chosen(&variable["query"]);
+        let asked = query.strip_prefix("query_result(").and_then(|rest| rest.strip_suffix(')'));
+        if let Some(asked) = asked {
+            // What is chosen from stands in the name of the series, as the variable's pattern finds it.
+            let found = self.ask("query", &[("query", asked.to_owned())]).await;
+            let name = variable["regex"].as_str().and_then(|it| it.strip_prefix('/')?.split('=').next());
+            return list(&found, "result").iter().any(|one| one["metric"][name.unwrap()].is_string());
+        }
         let inner = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
         let (series, label) = inner.and_then(|inner| inner.split_once(", ")).expect(query);
         let values = self.ask(&format!("label/{label}/values"), &[("match[]", series.to_owned())]).await;
@@ -312,9 +320,59 @@ fn every_variable_that_is_asked_for_can_be_chosen() {
             let expression = target["expr"].as_str().unwrap();
             for rest in expression.split('$').skip(1) {
                 let name = rest.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().unwrap();
-                let known = name.starts_with("__") || variables.contains(name);
+                let known = name.starts_with("__") || name == "1" || variables.contains(name);
                 assert!(known, "{}: ${name} in {expression}", path.display());
             }
+        }
+    }
+}
+
+/// What happened once must be one bar: windows that overlap show it again and again. A rate over a step and one
+/// scrape more, times the step, counts each increase once; steps have to be longer than a few scrapes for that.
+#[test]
+fn what_happened_once_is_shown_once() {
+    let mut counted = 0;
+    for (path, dashboard) in dashboards() {
+        for panel in panels(&dashboard) {
+            for target in list(panel, "targets").iter().filter(|target| target["instant"] != true) {
+                let (title, expression) = (&panel["title"], target["expr"].as_str().unwrap());
+                let overlaps = expression.contains("increase(") && expression.contains("[$__");
+                assert!(!overlaps, "{}: {title}: {expression}", path.display());
+                if expression.contains("$__interval_ms") {
+                    assert_eq!(panel["interval"], "1m", "{}: {title}", path.display());
+                    counted += 1;
+                }
+            }
+        }
+    }
+    assert!(counted >= 4, "{counted} counts of what happened");
+}
+
+/// An axis is labelled at fractions of what is shown, too: 1.5 K without decimals is 2 K.
+#[test]
+fn no_axis_is_rounded() {
+    for (path, dashboard) in dashboards() {
+        for panel in panels(&dashboard).filter(|panel| panel["type"] == "timeseries") {
+            let shown = &panel["fieldConfig"]["defaults"];
+            let (unit, title) = (shown["unit"].as_str().unwrap(), &panel["title"]);
+            assert!(shown["decimals"].is_null() && unit != "short", "{}: {title}", path.display());
+        }
+    }
+}
+
+/// *Kind* is the first thing that people choose: nothing beside it may be of all kinds. How well Rollcall itself
+/// is has no kind.
+#[test]
+fn the_kind_that_is_chosen_is_all_that_the_fleet_shows() {
+    let all = dashboards();
+    let fleet = all.iter().find(|(path, _)| path.ends_with("fleet-overview.json")).unwrap();
+    for panel in panels(&fleet.1) {
+        for target in list(panel, "targets") {
+            let expression = target["expr"].as_str().unwrap();
+            let of_units = metrics(expression).iter().any(|name| name.starts_with("rollcall_unit"));
+            assert_eq!(expression.contains("$kind"), of_units, "{}: {expression}", panel["title"]);
+            let of_itself = ["rollcall_blind", "rollcall_engine_up", "rollcall_mqtt_connected"];
+            assert!(of_units || of_itself.iter().any(|name| expression.contains(name)), "{expression}");
         }
     }
 }

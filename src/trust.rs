@@ -15,11 +15,19 @@ pub fn authorities() -> RootCertStore {
 /// # Errors
 /// None with the provider that is built in; the library cannot know that.
 pub fn web() -> Result<ClientConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(authorities())
-        .with_no_client_auth();
+    let mut config = mail()?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
+}
+
+/// TLS towards a mail server.
+///
+/// # Errors
+/// As those of [`web`].
+pub fn mail() -> Result<ClientConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(authorities())
+        .with_no_client_auth())
 }

@@ -9,7 +9,7 @@
 //! wrong password, a missing right to relay or a wrong address, and no alert is lost by it. A recipient that is
 //! refused for good does not keep the others from being told: that one is named in the log.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -17,17 +17,25 @@ use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, MultiPart, SinglePart};
 use lettre::transport::smtp::Error;
 use lettre::transport::smtp::authentication::{Credentials, Mechanism};
-use lettre::transport::smtp::client::{AsyncSmtpConnection, TlsParameters};
+use lettre::transport::smtp::client::{AsyncSmtpConnection, AsyncTokioStream, TlsParameters};
 use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
 use lettre::transport::smtp::extension::ClientId;
 use lettre::{Address, Message};
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
 use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
 use super::channel::{Channel, Failure, chain};
 use super::letter::Letter;
 use crate::clock::Timestamp;
 use crate::engine::Delivery;
+use crate::trust;
+
+mod bounded;
+
+use bounded::Bounded;
 
 /// A connection that was idle for longer is not trusted to be open still.
 const FRESH: Duration = Duration::from_secs(20);
@@ -53,7 +61,7 @@ struct Server {
 
 enum Security {
     None,
-    Tls(TlsParameters),
+    Tls(TlsConnector, ServerName<'static>),
     StartTls(TlsParameters),
 }
 
@@ -82,10 +90,7 @@ impl Email {
         let message = self
             .message(letter)
             .map_err(|error| Failure::temporary(format!("the mail cannot be written: {}", chain(&error))))?;
-        let mut connection = self
-            .connection()
-            .await
-            .map_err(|error| Failure::temporary(format!("{}: {}", self.server.name(), chain(&error))))?;
+        let mut connection = self.connection().await?;
         self.hand_over(&mut connection, &message.formatted()).await?;
         self.idle().push((connection, Instant::now()));
         Ok(())
@@ -115,7 +120,7 @@ impl Email {
     }
 
     /// A connection that is ready for a mail.
-    async fn connection(&self) -> Result<AsyncSmtpConnection, Error> {
+    async fn connection(&self) -> Result<AsyncSmtpConnection, Failure> {
         while let Some(mut connection) = self.take_idle() {
             if let Ok(true) = tokio::time::timeout(STILL_THERE, connection.test_connected()).await {
                 return Ok(connection);
@@ -174,9 +179,7 @@ impl Channel for Email {
 
     /// Connects, greets and logs in.
     async fn probe(&self) -> Result<(), Failure> {
-        let connected = self.connection().await;
-        let mut connection = connected
-            .map_err(|error| Failure::temporary(format!("{}: {}", self.server.name(), chain(&error))))?;
+        let mut connection = self.connection().await?;
         connection.abort().await;
         Ok(())
     }
@@ -193,9 +196,15 @@ impl Server {
             return Err(format!("smtp has something after host and port; {hint}"));
         }
         let tls = || TlsParameters::new(host.clone()).map_err(|error| format!("smtp: {}", chain(&error)));
+        let connector = || -> Result<Security, String> {
+            let config = trust::mail().map_err(|error| format!("smtp: {}", chain(&error)))?;
+            let name = ServerName::try_from(host.clone())
+                .map_err(|_| format!("smtp: {host} has no name for TLS"))?;
+            Ok(Security::Tls(Arc::new(config).into(), name))
+        };
         let (port, security) = match url.scheme() {
             "smtp" => (25, Security::None),
-            "smtps" => (465, Security::Tls(tls()?)),
+            "smtps" => (465, connector()?),
             "smtp+starttls" => (587, Security::StartTls(tls()?)),
             other => return Err(format!("smtp begins with {other}:; {hint}")),
         };
@@ -206,20 +215,30 @@ impl Server {
         Ok(Server { host, port: url.port().unwrap_or(port), security, credentials })
     }
 
-    async fn connect(&self, hello: &ClientId) -> Result<AsyncSmtpConnection, Error> {
-        let tls = match &self.security {
-            Security::Tls(parameters) => Some(parameters.clone()),
-            Security::None | Security::StartTls(_) => None,
+    /// Connects, greets and logs in. Whatever fails before a mail is handed over is temporary.
+    async fn connect(&self, hello: &ClientId) -> Result<AsyncSmtpConnection, Failure> {
+        let failed =
+            |error: &dyn std::error::Error| Failure::temporary(format!("{}: {}", self.name(), chain(error)));
+        let stream =
+            TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|error| failed(&error))?;
+        let stream: Box<dyn AsyncTokioStream> = match &self.security {
+            Security::None | Security::StartTls(_) => Box::new(Bounded::new(stream)),
+            Security::Tls(connector, name) => {
+                let stream = connector.connect(name.clone(), stream).await.map_err(|error| failed(&error))?;
+                Box::new(Bounded::new(stream))
+            }
         };
-        let server = (self.host.as_str(), self.port);
-        let mut connection = AsyncSmtpConnection::connect_tokio1(server, None, hello, tls, None).await?;
-        if let Security::StartTls(parameters) = &self.security {
-            connection.starttls(parameters.clone(), hello).await?;
-        }
-        if let Some(credentials) = &self.credentials {
-            connection.auth(&[Mechanism::Plain, Mechanism::Login], credentials).await?;
-        }
-        Ok(connection)
+        let smtp = async {
+            let mut connection = AsyncSmtpConnection::connect_with_transport(stream, hello).await?;
+            if let Security::StartTls(parameters) = &self.security {
+                connection.starttls(parameters.clone(), hello).await?;
+            }
+            if let Some(credentials) = &self.credentials {
+                connection.auth(&[Mechanism::Plain, Mechanism::Login], credentials).await?;
+            }
+            Ok(connection)
+        };
+        smtp.await.map_err(|error: Error| failed(&error))
     }
 
     fn failure(&self, error: &Error) -> Failure {

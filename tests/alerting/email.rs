@@ -6,8 +6,12 @@ use rollcall::alerting::{Failure, open, probe, send_test};
 use rollcall::presence::Interval;
 use rollcall::simulate::mail_sink::{Answer, Mail, MailSink, Options};
 
+use tokio::io::AsyncWriteExt;
+
 use super::*;
 
+const PATIENCE: Duration = Duration::from_secs(60);
+const ENDLESS: usize = 256 << 20;
 const OPS: &str = "ops@example.org";
 const BOSS: &str = "boss@example.org";
 
@@ -231,4 +235,31 @@ async fn a_wrong_password_is_worth_another_try_and_shows_in_a_probe() {
     assert!(matches!(send_test(&with("s3cret"), now()).await, Err(Failure::Temporary { .. })));
     assert_eq!(sink.mails().len(), 1);
     assert!(sink.mails()[0].header("Subject").unwrap().starts_with("TEST: "));
+}
+
+#[tokio::test]
+async fn a_mail_server_whose_answer_never_ends_is_left_and_its_answer_is_not_kept() {
+    // Before, and while the mail is handed over.
+    for good in ["", "220 sink\r\n250 sink\r\n"] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("smtp://{}", listener.local_addr().unwrap());
+        let hostile = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(good.as_bytes()).await.unwrap();
+            let mut taken = 0;
+            // More than any buffer between the two ends holds.
+            while taken < ENDLESS && stream.write_all(&[b'2'; 8192]).await.is_ok() {
+                taken += 8192;
+            }
+            taken
+        });
+        let channel = open(&mail_to(url, &[OPS])).unwrap();
+        let delivery = delivery(vec![silent("detector:a", now())], vec![]);
+        let sent = tokio::time::timeout(PATIENCE, channel.send(&delivery, now())).await.expect("it is left");
+        assert!(
+            matches!(&sent, Err(Failure::Temporary { why, .. }) if why.contains("longer than")),
+            "{sent:?}"
+        );
+        assert!(hostile.await.unwrap() < ENDLESS, "it was read to its end");
+    }
 }

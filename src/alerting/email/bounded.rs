@@ -1,0 +1,75 @@
+//! A connection whose answers have an end.
+//!
+//! The library reads a line of an answer as far as it goes, and a server that never ends its line would fill
+//! the memory. What comes between two commands is one answer here, and it may be of so many bytes.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use lettre::transport::smtp::client::AsyncTokioStream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+/// The longest answer, with TLS of a connection that begins in the clear around it. The library itself takes
+/// 100 000 bytes, and RFC 5321 asks for lines of 512.
+const LONGEST: u64 = 128 << 10;
+
+#[derive(Debug)]
+pub(super) struct Bounded<S> {
+    stream: S,
+    /// What was read since something was written.
+    read: u64,
+}
+
+impl<S> Bounded<S> {
+    pub fn new(stream: S) -> Bounded<S> {
+        Bounded { stream, read: 0 }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.read > LONGEST {
+            let text = format!("an answer of the mail server is longer than {LONGEST} bytes");
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, text)));
+        }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        self.read += (buffer.filled().len() - before) as u64;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.read = 0;
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl AsyncTokioStream for Bounded<TcpStream> {
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
+    }
+}
+
+impl AsyncTokioStream for Bounded<TlsStream<TcpStream>> {
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.get_ref().0.peer_addr()
+    }
+}

@@ -174,6 +174,9 @@ fn start(
             stop.clone(),
         ),
     );
+    let census = roll.census().clone();
+    let (counted, owned, until) = (engine.clone(), ownership.clone(), stop.clone());
+    loops.add("census", async move { census.run(counted, owned, until).await });
     let shown = http::Shown {
         ownership,
         engine,

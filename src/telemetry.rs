@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
-use crate::presence::{Closing, Heard, Interval, OfflineRecord, State, Transition, Unit};
+use crate::presence::{Closing, Heard, Interval, Kind, OfflineRecord, State, Transition, Unit};
 
 mod lines;
 mod problems;
@@ -29,14 +29,14 @@ mod words;
 
 pub use lines::Lines;
 use problems::{
-    BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING, Problems,
-    not_hearing,
+    BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, KIND_FULL, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING,
+    Problems, not_hearing,
 };
 pub use problems::{Problem, Severity};
 use sampler::Sampler;
 use series::{OTHER, Series, TOLD_APART};
-use words::heard_as_str;
 pub use words::{Ailment, BrokerRefusal, Checked, Cut, Kept, Loop, Loss, Oddity, Outcome, Rejection, Source};
+use words::{TOO_MANY, heard_as_str};
 
 /// Counts and logs. Cheap to share.
 pub struct Telemetry {
@@ -87,6 +87,27 @@ impl Telemetry {
     /// Heartbeats were applied or decided upon.
     pub fn heartbeats(&self, heard: Heard, count: u64) {
         self.series.heartbeats.with_label_values(&[heard_as_str(heard)]).inc_by(count);
+    }
+
+    /// A heartbeat of an id that is new was not admitted: its kind has `most` units.
+    pub fn unit_refused(&self, unit: &Unit, most: u64) {
+        self.heartbeats(Heard::TooMany, 1);
+        let kind = unit.kind.as_str();
+        let text = format!(
+            "kind {kind} has as many units as it may, {most}; ids that are new are not admitted: raise max_units, or find \
+             the device that invents ids"
+        );
+        if let Some(suppressed) = self.samples.admit(TOO_MANY) {
+            tracing::warn!(%unit, suppressed, "unit not admitted: {text}");
+        }
+        if !self.problems.has(KIND_FULL, kind) {
+            self.problems.set(KIND_FULL, kind, text, Severity::Warning);
+        }
+    }
+
+    /// Every id of a kind that was heard lately was admitted.
+    pub fn kind_has_room(&self, kind: &Kind) {
+        self.problems.clear(KIND_FULL, kind.as_str());
     }
 
     /// A heartbeat was applied that long after its arrival.

@@ -145,6 +145,7 @@ section! {
         clock: ClockSource = ClockSource::Arrival,
         registry: Registry = Registry::Open,
         forget_after: Span = Span::from_days(30),
+        max_units: u64 = crate::presence::DEFAULT_MAX_UNITS,
         metric: Vec<Metric> = Vec::new(),
     }
 }

@@ -18,6 +18,8 @@ use crate::presence::{
 
 /// The most heartbeats that are recorded in one go.
 const LARGEST_BATCH: usize = 2000;
+/// The most units of a kind.
+const MOST_UNITS: u64 = 1_000_000_000;
 /// Two canaries further apart than this many periods enclose a blind interval, where their period is configured.
 const GAP_PERIODS: u32 = 3;
 
@@ -88,6 +90,7 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
                 file::Registry::Closed => Registry::Closed,
             },
             forget_after,
+            max_units: problems.number(&format!("{path}.max_units"), one.max_units, 1, MOST_UNITS),
         };
         if rules.insert(kind, rule).is_some() {
             problems.error(format!("{path}.name"), format!("{:?} is there twice", one.name));

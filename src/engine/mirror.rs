@@ -34,6 +34,7 @@ use super::roll::Rules;
 use crate::clock::Timestamp;
 use crate::presence::{Change, KeyChange, Kind, KindRules, Snapshot, Standing, Unit};
 
+mod heads;
 mod held;
 pub(super) mod names;
 mod policies;
@@ -46,6 +47,7 @@ mod tests;
 mod view;
 mod wanted;
 
+use heads::Heads;
 pub use held::Held;
 use row::Known;
 use shard::{Name, Shard};
@@ -68,6 +70,7 @@ pub struct Mirror {
     kinds: Vec<KindRules>,
     numbers: HashMap<Kind, u16, FixedState>,
     hasher: RandomState,
+    heads: Heads,
     shards: Box<[RwLock<Shard>]>,
     was_ever_filled: AtomicBool,
 }
@@ -80,12 +83,15 @@ impl Mirror {
         kinds.sort_by(|a, b| a.kind.cmp(&b.kind));
         kinds.truncate(usize::from(u16::MAX));
         let numbers = (0u16..).zip(&kinds).map(|(number, rules)| (rules.kind.clone(), number)).collect();
-        let shards = (0..partitions.max(1)).map(|_| RwLock::default()).collect();
+        let heads = Heads::new(kinds.len());
+        let shard = || Shard::counted_by(heads.part());
+        let shards = (0..partitions.max(1)).map(|_| RwLock::new(shard())).collect();
         Mirror {
             kinds,
             numbers,
             hasher: RandomState::default(),
             shards,
+            heads,
             was_ever_filled: AtomicBool::new(false),
         }
     }
@@ -204,6 +210,11 @@ impl Mirror {
     /// The configured kinds, in order.
     pub fn kinds(&self) -> impl Iterator<Item = &Kind> {
         self.kinds.iter().map(|rules| &rules.kind)
+    }
+
+    /// How many units of a kind it holds.
+    pub fn heads(&self, kind: &Kind) -> u64 {
+        self.numbers.get(kind).map_or(0, |number| self.heads.of(*number))
     }
 
     /// About how much memory it takes.

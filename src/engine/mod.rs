@@ -44,6 +44,7 @@ use crate::telemetry::Ailment;
 
 mod blocks;
 mod canary_pace;
+pub mod census;
 pub mod data;
 pub mod declared;
 pub mod ear;
@@ -63,6 +64,7 @@ pub mod roster;
 pub mod walk;
 
 pub use canary_pace::CanaryPace;
+pub use census::Census;
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use ear::{Advance, Ear, Gap, Member};
 pub use lease::Lease;

@@ -22,6 +22,7 @@ use futures_util::future::{join_all, try_join_all};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::Notify;
 
+use super::census::{Census, Place};
 use super::declared::Declarations;
 use super::{
     Advance, CanaryPace, Ear, Engine, EngineError, Gap, LARGEST_STEP, Member, Mirror, Reading, Refresh,
@@ -78,6 +79,7 @@ pub struct Roll {
     telemetry: Arc<Telemetry>,
     config: HearingConfig,
     pace: Arc<CanaryPace>,
+    census: Arc<Census>,
     hearing: RwLock<Arc<Hearing>>,
     declared: Declarations,
     heard_more: Notify,
@@ -96,7 +98,9 @@ impl Roll {
     ) -> Roll {
         let pace =
             if config.follows { CanaryPace::following(config.gap) } else { CanaryPace::fixed(config.gap) };
+        let census = Arc::new(Census::new(&rules, mirror.clone(), telemetry.clone()));
         Roll {
+            census,
             engine,
             rules,
             mirror,
@@ -108,6 +112,11 @@ impl Roll {
             heard_more: Notify::new(),
             news,
         }
+    }
+
+    /// How many units there are, and whether there is room for more.
+    pub fn census(&self) -> &Arc<Census> {
+        &self.census
     }
 
     /// The rules of every kind.
@@ -269,13 +278,18 @@ impl Roll {
                 let rules = &self.rules[&beat.unit.kind];
                 match presence::hear(&seen, beat, rules, &hearing, now) {
                     (heard, None) => self.telemetry.heartbeats(heard, 1),
-                    (heard, Some(change)) => decided.push((beat, heard, (seen, change))),
+                    (heard, Some(change)) => {
+                        let place = if seen.is_known() { None } else { self.census.place(&seen.unit) };
+                        if place.is_some() || seen.is_known() {
+                            decided.push(((beat, heard, place), (seen, change)));
+                        }
+                    }
                 }
             }
-            let (beats, changes): (Vec<_>, Vec<_>) =
-                decided.into_iter().map(|(beat, heard, change)| ((beat, heard), change)).unzip();
-            for ((beat, heard), applied) in beats.into_iter().zip(self.apply(&changes).await?) {
+            let (beats, changes): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
+            for ((beat, heard, place), applied) in beats.into_iter().zip(self.apply(&changes).await?) {
                 if applied {
+                    place.map(Place::taken);
                     self.declared.admitted(beat);
                     self.telemetry.heartbeats(heard, 1);
                 } else {

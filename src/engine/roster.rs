@@ -16,6 +16,7 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::Result;
+use super::census::Counts;
 use crate::clock::Timestamp;
 
 /// What a renewed lease comes with.
@@ -48,6 +49,12 @@ pub trait Roster: Send + Sync {
 
     /// Where instances are asked for metrics, in order; `None`: it did not say lately.
     async fn addresses(&self, instances: &[String]) -> Result<Vec<Option<String>>>;
+
+    /// Says how many units an instance counts of its own, for as long as that holds.
+    async fn tell_counts(&self, instance: &str, counts: &Counts, holds: Duration) -> Result<()>;
+
+    /// What instances said lately that they count. What cannot be read was not said.
+    async fn counts(&self, instances: &[String]) -> Result<Vec<Counts>>;
 
     /// Ends when somebody came or went, as far as that is told at all: whoever relies on it renews
     /// from time to time.

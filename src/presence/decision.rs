@@ -35,6 +35,8 @@ pub enum Heard {
     Stranger,
     /// From a unit that was removed.
     Retired,
+    /// From an id that is new, in a kind that has as many units as it may.
+    TooMany,
 }
 
 /// Decides what a heartbeat changes.

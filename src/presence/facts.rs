@@ -150,6 +150,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Whether it is a unit of the fleet, heard or not.
+    pub fn is_known(&self) -> bool {
+        self.facts.as_ref().is_some_and(|facts| !matches!(facts.standing, Standing::Retired(_)))
+    }
+
     /// Its newest heartbeat; `None` if it was never heard.
     pub fn last_heard(&self) -> Option<Timestamp> {
         let facts = self.facts.as_ref()?;

@@ -19,8 +19,8 @@ pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standi
 pub use heartbeat::{Declared, Heartbeat, LONGEST_LABEL, Labels, MOST_LABELS, is_label_name, is_label_value};
 pub use pace::{blind_gap, canary_period};
 pub use policy::{
-    DEFAULT_TIMEOUT, KindRules, LONGEST_TIMEOUT, Override, Policy, Registry, SHORTEST_TIMEOUT, TimeSource,
-    is_timeout,
+    DEFAULT_MAX_UNITS, DEFAULT_TIMEOUT, KindRules, LONGEST_TIMEOUT, Override, Policy, Registry,
+    SHORTEST_TIMEOUT, TimeSource, is_timeout,
 };
 pub use record::{Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
 pub use shown::{Shown, is_seen};

@@ -57,6 +57,10 @@ pub struct Override {
     pub grace: Option<Duration>,
 }
 
+/// How many units a kind may have where nothing else is configured: more than any fleet has, and no more
+/// than an engine can hold.
+pub const DEFAULT_MAX_UNITS: u64 = 10_000_000;
+
 /// Which moment a heartbeat counts for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeSource {
@@ -92,6 +96,8 @@ pub struct KindRules {
     pub registry: Registry,
     /// How long a removed unit stays out before a heartbeat makes it a new one.
     pub forget_after: Duration,
+    /// How many units there may be that were admitted by being heard.
+    pub max_units: u64,
 }
 
 impl KindRules {
@@ -104,6 +110,7 @@ impl KindRules {
             clock: TimeSource::Arrival,
             registry: Registry::Open,
             forget_after: Duration::from_secs(30 * 86_400),
+            max_units: DEFAULT_MAX_UNITS,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::words::{BrokerRefusal, Cut, Loop, Oddity, Rejection};
+use super::words::{BrokerRefusal, Cut, Loop, Oddity, Rejection, TOO_MANY};
 use crate::clock::Clock;
 
 /// Lets one line per reason and ten seconds through, so that a flood of bad messages cannot flood
@@ -23,7 +23,7 @@ impl Sampler {
         let words = words.chain(Cut::ALL.iter().map(|cut| cut.as_str()));
         let reasons = words
             .chain(Loop::ALL.iter().map(|one| one.as_str()))
-            .chain(["held_back"])
+            .chain(["held_back", TOO_MANY])
             .map(|word| (word, Default::default()))
             .collect();
         let refusals = BrokerRefusal::ALL.iter().map(|what| (*what, Default::default())).collect();

@@ -219,6 +219,8 @@ words! {
         Notes => "notes",
         /// The engine is examined.
         Examination => "examination",
+        /// Instances tell each other how many units they count.
+        Census => "census",
     }
 }
 
@@ -238,6 +240,7 @@ impl Loop {
             Loop::Values => "values of units are not written; they wait",
             Loop::Notes => "other instances learn late what changed in their partitions",
             Loop::Examination => "the engine cannot be examined",
+            Loop::Census => "how many units other instances count is not known; max_units may be exceeded",
         }
     }
 
@@ -248,9 +251,19 @@ impl Loop {
     }
 }
 
+/// Of a heartbeat from an id that a kind has no room for.
+pub(super) const TOO_MANY: &str = "too_many_units";
+
 /// Everything that a heartbeat may turn out to be.
-pub(super) const HEARD: [Heard; 6] =
-    [Heard::New, Heard::Refreshed, Heard::Back, Heard::Stale, Heard::Stranger, Heard::Retired];
+pub(super) const HEARD: [Heard; 7] = [
+    Heard::New,
+    Heard::Refreshed,
+    Heard::Back,
+    Heard::Stale,
+    Heard::Stranger,
+    Heard::Retired,
+    Heard::TooMany,
+];
 
 /// The word for it in metrics.
 pub(super) fn heard_as_str(heard: Heard) -> &'static str {
@@ -261,5 +274,6 @@ pub(super) fn heard_as_str(heard: Heard) -> &'static str {
         Heard::Stale => "stale",
         Heard::Stranger => "stranger",
         Heard::Retired => "retired",
+        Heard::TooMany => TOO_MANY,
     }
 }

@@ -70,6 +70,8 @@ macro_rules! every_case {
                 what_a_unit_declares_is_kept_and_obeyed
                 records_are_listed_newest_first_page_by_page
                 every_unit_is_on_exactly_one_page
+                a_kind_admits_no_more_ids_than_it_may_have
+                instances_that_share_a_fleet_know_how_many_units_there_are
                 old_closed_records_are_forgotten_and_open_ones_never
             }
             hearing {

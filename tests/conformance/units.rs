@@ -1,11 +1,13 @@
 //! Promises about units: heartbeats, silences, returns, blindness, removal.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
-use rollcall::engine::News;
+use rollcall::engine::roll::Rules;
+use rollcall::engine::{Mirror, News};
 use rollcall::presence::{
     self, Cause, Change, Closing, Declared, Hearing, Heartbeat, OfflineRecord, Override, Registration,
     Snapshot, Standing, Unit, Verdict,
@@ -13,7 +15,7 @@ use rollcall::presence::{
 use rollcall::telemetry::Source;
 
 use crate::ground::Ground;
-use crate::world::{HOUR, World, rules};
+use crate::world::{HOUR, World, roll_with, rules};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -528,4 +530,77 @@ pub async fn old_closed_records_are_forgotten_and_open_ones_never<G: Ground>(wor
     let left = world.engine.records(false, None, 10).await.unwrap();
     assert_eq!(left.len(), 1);
     assert_eq!(left[0].unit, open.id);
+}
+
+fn limited(most: u64) -> Rules {
+    let mut rules = rules();
+    rules.values_mut().for_each(|kind| kind.max_units = most);
+    rules
+}
+
+pub async fn a_kind_admits_no_more_ids_than_it_may_have<G: Ground>(world: World<G>) {
+    let mirror = Arc::new(Mirror::new(Arc::new(limited(10)), world.engine.partitions()));
+    let roll = roll_with(world.engine.clone(), limited(10), mirror);
+    let hear = async |units: &[Unit], at| {
+        let beats: Vec<_> = units.iter().map(|unit| world.beat(unit, at)).collect();
+        roll.hear(&beats, at).await.unwrap();
+    };
+    let known = async |units: &[Unit]| {
+        world.engine.read(units).await.unwrap().iter().filter(|seen| seen.is_known()).count()
+    };
+    // As many as one step holds and more, all at once.
+    let all = world.units(1200);
+    hear(&all, world.at(0)).await;
+    assert_eq!(known(&all).await, 10);
+    hear(&all, world.at(1000)).await;
+    assert_eq!(known(&all).await, 10);
+    let mut here = Vec::new();
+    for unit in &all {
+        let seen = world.read(unit).await;
+        if seen.is_known() {
+            assert_eq!(seen.last_heard(), Some(world.at(1000)), "those that are there go on");
+            here.push(unit.clone());
+        }
+    }
+    // One that goes makes room, and an operator's word needs none.
+    assert!(roll.retire(&here[0], world.at(2000)).await.unwrap());
+    let new = world.unit("new");
+    hear(&[new.clone(), world.unit("newer")], world.at(3000)).await;
+    assert_eq!(known(&[new, world.unit("newer")]).await, 1);
+    let wanted = world.unit("wanted");
+    assert!(roll.register(&wanted, &Registration::default(), world.at(4000)).await.unwrap());
+    assert_eq!(known(&[wanted]).await, 1);
+}
+
+pub async fn instances_that_share_a_fleet_know_how_many_units_there_are<G: Ground>(world: World<G>) {
+    let instance = |part: u16| {
+        let mirror = Arc::new(Mirror::new(Arc::new(limited(100)), world.engine.partitions()));
+        mirror.keep(|partition| partition % 2 == part);
+        (roll_with(world.engine.clone(), limited(100), mirror.clone()), mirror)
+    };
+    let [(one, ones), (other, others)] = [instance(0), instance(1)];
+    let all = world.units(1000);
+    let beats = |units: &[Unit]| units.iter().map(|unit| world.beat(unit, world.at(0))).collect::<Vec<_>>();
+    let known = async || world.engine.read(&all).await.unwrap().iter().filter(|seen| seen.is_known()).count();
+    // What one admits to partitions of the other it remembers itself.
+    one.hear(&beats(&all[..60]), world.at(0)).await.unwrap();
+    other.hear(&beats(&all[..60]), world.at(0)).await.unwrap();
+    one.hear(&beats(&all[60..80]), world.at(0)).await.unwrap();
+    assert_eq!(known().await, 80);
+    // The walk brings each what the other admitted to its partitions; then they tell each other.
+    for mirror in [ones, others] {
+        for partition in world.partitions() {
+            let mark = mirror.mark(partition);
+            for page in 0..world.engine.pages() {
+                mirror.compare(mark, &world.engine.walk(partition, page).await.unwrap());
+            }
+            mirror.finish(mark, world.at(0));
+        }
+    }
+    for _ in 0..3 {
+        one.census().exchange(&*world.engine, "one", vec!["other".to_owned()]).await.unwrap();
+        other.census().exchange(&*world.engine, "other", vec!["one".to_owned()]).await.unwrap();
+    }
+    other.hear(&beats(&all), world.at(0)).await.unwrap();
+    assert_eq!(known().await, 100);
 }

@@ -149,8 +149,13 @@ pub fn rules() -> Rules {
 }
 
 fn roll(engine: Arc<dyn Engine>) -> Roll {
-    let rules = Arc::new(rules());
-    let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+    let mirror = Mirror::new(Arc::new(rules()), engine.partitions());
+    roll_with(engine, rules(), Arc::new(mirror))
+}
+
+/// A roll with rules and a mirror of its own.
+pub fn roll_with(engine: Arc<dyn Engine>, rules: Rules, mirror: Arc<Mirror>) -> Roll {
+    let rules = Arc::new(rules);
     let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)));
     let config = HearingConfig {
         gap: Duration::from_secs(3),

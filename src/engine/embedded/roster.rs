@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::EmbeddedEngine;
 use crate::clock::{Clock, Timestamp};
+use crate::engine::census::Counts;
 use crate::engine::{Attendance, Result, Roster};
 
 /// While the machine's clock is behind, the time of the fleet goes by this much slower, in thousandths.
@@ -30,6 +31,8 @@ struct Kept {
     ends: BTreeMap<String, Timestamp>,
     /// Where instances are asked for metrics, and until when that holds.
     addresses: BTreeMap<String, (String, Instant)>,
+    /// How many units they count, and until when that holds.
+    counts: BTreeMap<String, (Counts, Instant)>,
     /// The time of the fleet at the last renewal, and when that was by a clock that nobody sets.
     last: Option<(Instant, Timestamp)>,
 }
@@ -63,6 +66,7 @@ impl Roster for EmbeddedEngine {
         let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
         kept.ends.remove(instance);
         kept.addresses.remove(instance);
+        kept.counts.remove(instance);
         self.leases.changed.notify_one();
         Ok(())
     }
@@ -79,6 +83,22 @@ impl Roster for EmbeddedEngine {
         kept.addresses.retain(|_, (_, until)| *until > Instant::now());
         let address = |instance: &String| kept.addresses.get(instance).map(|(address, _)| address.clone());
         Ok(instances.iter().map(address).collect())
+    }
+
+    async fn tell_counts(&self, instance: &str, counts: &Counts, holds: Duration) -> Result<()> {
+        let said = (counts.clone(), Instant::now() + holds);
+        let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
+        kept.counts.insert(instance.to_owned(), said);
+        Ok(())
+    }
+
+    async fn counts(&self, instances: &[String]) -> Result<Vec<Counts>> {
+        let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
+        kept.counts.retain(|_, (_, until)| *until > Instant::now());
+        Ok(instances
+            .iter()
+            .filter_map(|name| kept.counts.get(name).map(|(counts, _)| counts.clone()))
+            .collect())
     }
 
     async fn changed(&self) {

@@ -8,6 +8,7 @@ use std::ops::Range;
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashTable};
 
+use super::heads::Part;
 use super::names::Names;
 use super::policies::Policies;
 use super::row::{Absence, Footing, Known, Row};
@@ -38,6 +39,8 @@ pub(super) struct Shard {
     /// The values of those labels that were asked for.
     pub tags: Vec<Tags>,
     free: Vec<u32>,
+    /// What it adds to the number of units of each kind.
+    heads: Part,
     /// Units that were removed a short while ago, by hash, with the marks when it was.
     removed: HashMap<u64, u32, FixedState>,
     /// Whether it is another instance's: nothing is kept of it.
@@ -53,11 +56,16 @@ pub(super) struct Shard {
 }
 
 impl Shard {
+    /// An empty one, whose units count there.
+    pub fn counted_by(heads: Part) -> Shard {
+        Shard { heads, ..Shard::default() }
+    }
+
     /// Forgets everything; from now on it is kept or not.
     pub fn begin_anew(&mut self, is_kept: bool) {
         let tags = self.tags.iter().map(Tags::anew).collect();
-        *self =
-            Shard { is_foreign: !is_kept, marks: self.marks, begun: self.marks, tags, ..Shard::default() };
+        let (heads, marks) = (self.heads.anew(), self.marks);
+        *self = Shard { is_foreign: !is_kept, marks, begun: marks, tags, heads, ..Shard::default() };
     }
 
     /// A heartbeat of that unit was recorded.
@@ -244,6 +252,7 @@ impl Shard {
             length: name.id.len() as u8, // At most LONGEST_ID.
             footing: known.footing,
         };
+        self.heads.add(name.kind);
         let place = match self.free.pop() {
             Some(place) => {
                 self.rows[place as usize] = row;
@@ -276,6 +285,7 @@ impl Shard {
         }
         let row = &mut self.rows[place as usize];
         row.footing = Footing::Free;
+        self.heads.remove(row.kind);
         self.names.forget(row.length);
         self.policies.give_back(row.policy);
         self.absences.remove(&place);

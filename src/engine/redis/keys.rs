@@ -15,6 +15,7 @@
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that nobody was told of yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel that tells when one came or went |
 //! | `rollcall:{hearing}:address:<instance>` | string | where an instance is asked for metrics; PX = its lease |
+//! | `rollcall:{hearing}:counts:<instance>` | string | how many units of each kind it counts of its own, JSON; PX = 8 s |
 //! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal (ms) |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next look (ms) |
@@ -116,6 +117,10 @@ impl Keys {
 
     pub fn roster(&self) -> String {
         format!("{}:{{hearing}}:roster", self.prefix)
+    }
+
+    pub fn counts(&self, instance: &str) -> String {
+        format!("{}:{{hearing}}:counts:{instance}", self.prefix)
     }
 
     pub fn address(&self, instance: &str) -> String {

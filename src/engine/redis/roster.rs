@@ -7,6 +7,7 @@ use redis::pipe;
 
 use super::RedisEngine;
 use crate::clock::Timestamp;
+use crate::engine::census::Counts;
 use crate::engine::{Attendance, EngineError, Result, Roster};
 
 #[async_trait]
@@ -42,6 +43,7 @@ impl Roster for RedisEngine {
         let mut leave = pipe();
         leave.zrem(self.keys.roster(), instance).ignore();
         leave.del(self.keys.address(instance)).ignore();
+        leave.del(self.keys.counts(instance)).ignore();
         self.topology.send::<()>("resign", &leave).await?;
         let mut tell = pipe();
         tell.publish(self.keys.roster(), instance).ignore();
@@ -60,6 +62,22 @@ impl Roster for RedisEngine {
             pipe.get(self.keys.address(instance));
         }
         self.topology.send("addresses", &pipe).await
+    }
+
+    async fn tell_counts(&self, instance: &str, counts: &Counts, holds: Duration) -> Result<()> {
+        let text = serde_json::to_string(counts).expect("names and numbers are always JSON");
+        let mut pipe = pipe();
+        pipe.pset_ex(self.keys.counts(instance), text, holds.as_millis() as u64).ignore();
+        self.topology.send("tell_counts", &pipe).await
+    }
+
+    async fn counts(&self, instances: &[String]) -> Result<Vec<Counts>> {
+        let mut pipe = pipe();
+        for instance in instances {
+            pipe.get(self.keys.counts(instance));
+        }
+        let said: Vec<Option<Vec<u8>>> = self.topology.send("counts", &pipe).await?;
+        Ok(said.into_iter().flatten().filter_map(|text| serde_json::from_slice(&text).ok()).collect())
     }
 
     async fn changed(&self) {

@@ -1,0 +1,62 @@
+//! How many units of each kind there are in all partitions together, known at any moment without counting.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The sums, by the number of the kind.
+#[derive(Clone, Default)]
+pub(super) struct Heads(Arc<[AtomicU64]>);
+
+/// What one partition adds to them, until it is dropped.
+#[derive(Default)]
+pub(super) struct Part {
+    sums: Heads,
+    here: Vec<u32>,
+}
+
+impl Heads {
+    pub fn new(kinds: usize) -> Heads {
+        Heads((0..kinds).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    pub fn of(&self, kind: u16) -> u64 {
+        self.0.get(usize::from(kind)).map_or(0, |sum| sum.load(Ordering::SeqCst))
+    }
+
+    pub fn part(&self) -> Part {
+        Part { sums: self.clone(), here: vec![0; self.0.len()] }
+    }
+}
+
+impl Part {
+    /// That of a partition that begins anew.
+    pub fn anew(&self) -> Part {
+        self.sums.part()
+    }
+
+    pub fn add(&mut self, kind: u16) {
+        if let Some((here, sum)) = self.of(kind) {
+            *here += 1;
+            sum.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    pub fn remove(&mut self, kind: u16) {
+        if let Some((here, sum)) = self.of(kind) {
+            *here -= 1;
+            sum.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn of(&mut self, kind: u16) -> Option<(&mut u32, &AtomicU64)> {
+        self.here.get_mut(usize::from(kind)).zip(self.sums.0.get(usize::from(kind)))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        for (here, sum) in self.here.iter().zip(self.sums.0.iter()) {
+            sum.fetch_sub(u64::from(*here), Ordering::SeqCst);
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! The broker within the process, with the clients that devices really use: those of Mosquitto,
 //! which know nothing of the library that the broker is made of.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -459,4 +459,101 @@ async fn what_cannot_work_is_refused_with_what_to_do() {
         );
         assert!(why.contains(expected) && !why.contains("hunter2"), "{why}");
     }
+}
+
+/// A device of MQTT 3.1.1 that speaks for `units` at QoS 1, one after the other, again and again, as fast as it is
+/// let: it ends when each was acknowledged `rounds` times.
+fn gateway(port: u16, units: u16, rounds: u16) {
+    let mut stream = TcpStream::connect(loopback(port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"\x10\x13\x00\x04MQTT\x04\x02\x00\x3c\x00\x07gateway").unwrap();
+    let mut answers = stream.try_clone().unwrap();
+    let acknowledged = std::thread::spawn(move || {
+        let mut answer = [0; 4];
+        answers.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [0x20, 2, 0, 0], "it is let in");
+        for _ in 0..u32::from(units) * u32::from(rounds) {
+            answers.read_exact(&mut answer).unwrap();
+            assert_eq!(answer[..2], [0x40, 2]);
+        }
+    });
+    for number in 0..units * rounds {
+        let topic = format!("units/{:03}/heartbeat", number % units);
+        let mut frame = vec![0x32, (topic.len() + 4) as u8, 0, topic.len() as u8];
+        frame.extend(topic.as_bytes());
+        frame.extend((number + 1).to_be_bytes());
+        stream.write_all(&frame).unwrap();
+    }
+    acknowledged.join().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn units_that_speak_faster_than_they_are_read_are_all_heard_and_none_is_told() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let (dir, port, http) = (tempfile::tempdir().unwrap(), free_port().unwrap(), free_port().unwrap());
+    let text = format!(
+        "engine = {{ type = \"embedded\", path = \"fleet\" }}\n\
+         broker = {{ listen = \"127.0.0.1:{port}\", max_rate = 100 }}\n\
+         http.listen = \"127.0.0.1:{http}\"\n\
+         [[kind]]\ntimeout = \"10s\"\n"
+    );
+    std::fs::write(dir.path().join("rollcall.toml"), text).unwrap();
+    let mut service = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+    let _service = Killed(service.arg("serve").current_dir(dir.path()).spawn().unwrap());
+    let page = async |path: &str| {
+        let answer = reqwest::get(format!("http://127.0.0.1:{http}{path}")).await.ok()?;
+        if answer.status().is_success() { answer.text().await.ok() } else { None }
+    };
+    let ready = async {
+        while page("/readyz").await.is_none() {
+            tokio::time::sleep(Duration::from_millis(50)).await
+        }
+    };
+    tokio::time::timeout(PATIENCE, ready).await.expect("it gets ready");
+    // A round takes 1.5 s at that rate.
+    tokio::task::spawn_blocking(move || gateway(port, 150, 12)).await.unwrap();
+    let metrics = page("/metrics").await.unwrap();
+    assert!(metrics.contains("rollcall_units{kind=\"detector\",state=\"online\"} 150"), "{metrics}");
+    assert!(
+        metrics.contains("rollcall_unit_transitions_total{cause=\"silence\",to=\"offline\"} 0"),
+        "{metrics}"
+    );
+    let held_back = metrics.lines().find_map(|line| line.strip_prefix("rollcall_broker_held_back_total "));
+    assert!(held_back.unwrap().parse::<u32>().unwrap() > 1000, "{metrics}");
+}
+
+/// A process that ends with the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_does_not_read_is_disconnected_and_no_other_waits_for_it() {
+    let world = World::new(|config, _| {
+        (config.max_rate, config.max_packet) = (0, 1 << 20);
+    })
+    .await;
+    let mut deaf = TcpStream::connect(loopback(world.port)).unwrap();
+    deaf.write_all(b"\x10\x10\x00\x04MQTT\x04\x02\x00\x00\x00\x04deaf").unwrap();
+    deaf.write_all(b"\x82\x0c\x00\x01\x00\x07units/#\x01").unwrap();
+    let (mut connack, mut suback) = ([0; 4], [0; 5]);
+    deaf.read_exact(&mut connack).unwrap();
+    deaf.read_exact(&mut suback).unwrap();
+    assert_eq!((connack, suback), ([0x20, 2, 0, 0], [0x90, 3, 0, 1, 1]));
+    let payload = world.dir.path().join("payload");
+    std::fs::write(&payload, vec![b'x'; 10_000]).unwrap();
+    let file = payload.to_string_lossy().into_owned();
+    let mut sent = client(
+        "mosquitto_pub",
+        world.port,
+        &["-q", "1", "-t", "units/a/data", "-f", &file, "--repeat", "100000"],
+    );
+    let _sent = Killed(sent.spawn().unwrap());
+    world.until("it is disconnected", || world.counted("broker_refused_total reader") > 0).await;
+    assert!(world.publish(&["-q", "1", "-t", "units/b/data", "-m", "1"]).status.success());
 }

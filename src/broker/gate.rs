@@ -7,9 +7,11 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 use super::logins::{self, Logins};
 use super::rules::{Client, Rules, covers, meets};
@@ -31,13 +33,15 @@ pub(super) struct Gate {
     own_id: String,
     places: Arc<Semaphore>,
     taken: Mutex<HashMap<String, Taken>>,
+    numbers: AtomicU64,
     telemetry: Arc<Telemetry>,
 }
 
 /// A client id in use.
 struct Taken {
     user: Option<String>,
-    connections: usize,
+    /// By number, and what ends each.
+    connections: HashMap<u64, CancellationToken>,
 }
 
 /// What a device says of itself.
@@ -46,6 +50,8 @@ pub(super) struct Login<'a> {
     pub user: Option<&'a str>,
     pub password: &'a [u8],
     pub from: SocketAddr,
+    /// Ends its connection.
+    pub cut: &'a CancellationToken,
 }
 
 /// Why it does not get in.
@@ -60,6 +66,7 @@ pub(super) enum Refused {
 pub(super) struct Place {
     gate: Arc<Gate>,
     id: String,
+    number: u64,
     pub user: Option<String>,
     _place: OwnedSemaphorePermit,
 }
@@ -73,6 +80,7 @@ impl Gate {
             own_id: config.own_client_id.clone(),
             places: Arc::new(Semaphore::new(config.max_connections.min(Semaphore::MAX_PERMITS))),
             taken: Mutex::default(),
+            numbers: AtomicU64::new(0),
             telemetry,
         })
     }
@@ -96,12 +104,13 @@ impl Gate {
             self.refuse(BrokerRefusal::Connection, from, id, why);
             return Err(Refused::Full);
         };
-        if !self.take(id, user.as_deref()) {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        if !self.take(id, user.as_deref(), number, login.cut) {
             let why = "another user is connected with this client id; give each device its own";
             self.refuse(BrokerRefusal::ClientId, from, id, why);
             return Err(Refused::ClientId);
         }
-        Ok(Place { gate: self.clone(), id: id.to_owned(), user, _place: place })
+        Ok(Place { gate: self.clone(), id: id.to_owned(), number, user, _place: place })
     }
 
     /// Counts and logs that something was refused.
@@ -145,18 +154,30 @@ impl Gate {
         (is_user && user != Some(id)).then_some("this client id is the name of another user")
     }
 
-    fn take(&self, id: &str, user: Option<&str>) -> bool {
+    fn take(&self, id: &str, user: Option<&str>, number: u64, cut: &CancellationToken) -> bool {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Taken { user: user.map(str::to_owned), connections: 0 };
+        let new = || Taken { user: user.map(str::to_owned), connections: HashMap::new() };
         let entry = taken.entry(id.to_owned()).or_insert_with(new);
         let is_own = entry.user.as_deref() == user;
-        entry.connections += usize::from(is_own);
+        if is_own {
+            entry.connections.insert(number, cut.clone());
+        }
         is_own
     }
 
     /// The ids of all that are connected.
     pub fn connected(&self) -> Vec<String> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    }
+
+    /// Ends the connections of a client id.
+    pub fn cut(&self, id: &str) {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken
+            .get(id)
+            .into_iter()
+            .flat_map(|taken| taken.connections.values())
+            .for_each(CancellationToken::cancel);
     }
 
     /// Whether a device may publish there.
@@ -188,8 +209,8 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.gate.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = taken.get_mut(&self.id) {
-            entry.connections -= 1;
-            if entry.connections == 0 {
+            entry.connections.remove(&self.number);
+            if entry.connections.is_empty() {
                 taken.remove(&self.id);
             }
         }

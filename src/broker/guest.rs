@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio_util::sync::CancellationToken;
+
 use super::frames::Violation;
 use super::gate::{Gate, Login, Place, Refused};
 use super::lobby::Ticket;
@@ -15,6 +17,8 @@ pub(super) struct Guest {
     pub room: Arc<Room>,
     /// How many messages wait for Rollcall.
     pub waiting: Arc<dyn Fn() -> usize + Send + Sync>,
+    /// Ends the connection.
+    pub cut: CancellationToken,
     from: SocketAddr,
     is_in: Mutex<In>,
 }
@@ -34,7 +38,14 @@ impl Guest {
         from: SocketAddr,
         ticket: Ticket,
     ) -> Guest {
-        Guest { gate, room, waiting, from, is_in: Mutex::new(In::Lobby { _ticket: ticket }) }
+        Guest {
+            gate,
+            room,
+            waiting,
+            cut: CancellationToken::new(),
+            from,
+            is_in: Mutex::new(In::Lobby { _ticket: ticket }),
+        }
     }
 
     /// Lets it in; answers with the user that it is.
@@ -44,7 +55,7 @@ impl Guest {
         user: Option<&str>,
         password: &[u8],
     ) -> Result<Option<String>, Refused> {
-        let place = self.gate.admit(Login { id, user, password, from: self.from }).await?;
+        let place = self.gate.admit(Login { id, user, password, from: self.from, cut: &self.cut }).await?;
         let user = place.user.clone();
         *self.lock() = In::Place { id: id.to_owned(), _place: place };
         Ok(user)

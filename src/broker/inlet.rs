@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::frames::{Frame, Frames, Violation};
 use super::guest::Guest;
@@ -52,8 +53,9 @@ pub(super) struct Inlet<S> {
     rate: Rate,
     held_back: Option<Pin<Box<Sleep>>>,
     is_paid: bool,
-    // Within a lock that is never locked, because a future need not be shareable.
+    // Within locks that are never locked, because a future need not be shareable.
     acquiring: Mutex<Option<Acquiring>>,
+    cut: Mutex<Pin<Box<WaitForCancellationFutureOwned>>>,
     large: Option<OwnedSemaphorePermit>,
     deadline: Option<Pin<Box<Sleep>>>,
     unreleased: u64,
@@ -108,9 +110,11 @@ impl<S> Inlet<S> {
         max_packet: usize,
         max_rate: u32,
     ) -> Inlet<S> {
+        let cut = Mutex::new(Box::pin(guest.cut.clone().cancelled_owned()));
         Inlet {
             stream,
             guest,
+            cut,
             bounds,
             frames: Frames::new(max_packet),
             raw: vec![0; CHUNK].into(),
@@ -126,6 +130,17 @@ impl<S> Inlet<S> {
             deadline: None,
             unreleased: 0,
             writing: 0,
+        }
+    }
+
+    /// What is pending ends with an error if the connection is cut.
+    fn unless_cut<T>(&mut self, context: &mut Context<'_>, poll: Poll<Result<T>>) -> Poll<Result<T>> {
+        let cut = self.cut.get_mut().unwrap_or_else(PoisonError::into_inner);
+        match poll {
+            Poll::Pending if cut.as_mut().poll(context).is_ready() => {
+                Poll::Ready(Err(ErrorKind::ConnectionAborted.into()))
+            }
+            poll => poll,
         }
     }
 
@@ -207,7 +222,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Inlet<S> {
             me.ready.clear();
             me.given = 0;
             if let Some(frame) = me.announced {
-                ready!(me.poll_admit(context, frame))?;
+                let admitted = me.poll_admit(context, frame);
+                ready!(me.unless_cut(context, admitted))?;
             } else if me.unseen.is_empty() {
                 if me.frames.is_between() {
                     // The library asks for more, so it is done with what it had.
@@ -217,8 +233,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for Inlet<S> {
                     return Poll::Ready(Err(ErrorKind::TimedOut.into()));
                 }
                 let mut chunk = ReadBuf::new(&mut me.raw);
-                ready!(Pin::new(&mut me.stream).poll_read(context, &mut chunk))?;
-                me.unseen = 0..chunk.filled().len();
+                let read = Pin::new(&mut me.stream).poll_read(context, &mut chunk);
+                let count = chunk.filled().len();
+                ready!(me.unless_cut(context, read))?;
+                me.unseen = 0..count;
                 if me.unseen.is_empty() {
                     return Poll::Ready(Ok(()));
                 }
@@ -238,13 +256,16 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Inlet<S> {
             }
             me.writing = from.len();
         }
-        let written = ready!(Pin::new(&mut me.stream).poll_write(context, from))?;
+        let written = Pin::new(&mut me.stream).poll_write(context, from);
+        let written = ready!(me.unless_cut(context, written))?;
         me.writing = me.writing.saturating_sub(written);
         Poll::Ready(Ok(written))
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+        let me = self.get_mut();
+        let flushed = Pin::new(&mut me.stream).poll_flush(context);
+        me.unless_cut(context, flushed)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {

@@ -59,8 +59,9 @@ const MOST_QUEUED_BYTES: usize = 3 * MOST_WAITING_BYTES as usize;
 const MOST_SUBSCRIPTIONS: usize = 100;
 /// How long Rollcall's session outlives its connection at the most. Those of devices end with it.
 const SESSION: Duration = Duration::from_secs(86_400);
-/// How far the broker sends ahead of acknowledgements, if the client lets it.
+/// How far the broker sends ahead of acknowledgements, to Rollcall and to a device, if it lets it.
 const AHEAD: u16 = 1000;
+const LITTLE_AHEAD: u16 = 20;
 /// The largest packet of Rollcall's own.
 const LARGEST_OWN: usize = 1 << 20;
 /// How long a handshake of TLS may take.
@@ -185,7 +186,8 @@ fn of_devices(config: &Config) -> BrokerConfig {
         .with_max_packet_size(config.max_packet + 16)
         .with_maximum_qos(2)
         .with_max_subscriptions_per_client(MOST_SUBSCRIPTIONS)
-        .with_client_channel_capacity(AHEAD_OF_DEVICE);
+        .with_client_channel_capacity(AHEAD_OF_DEVICE)
+        .with_max_outbound_inflight(LITTLE_AHEAD);
     options.server_receive_maximum = Some(MOST_UNRELEASED);
     options
 }
@@ -312,7 +314,7 @@ impl Devices {
                     let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
                     let why = "it does not read what it subscribed to; it is disconnected";
                     self.gate.refuse(BrokerRefusal::Reader, nowhere, &id, why);
-                    self.router.disconnect_client(&id).await;
+                    self.gate.cut(&id);
                 }
             }
         }

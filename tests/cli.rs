@@ -1,6 +1,8 @@
 //! The program as people and scripts meet it: its exit codes and what it prints.
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -78,6 +80,32 @@ fn check_finds_everything_in_order_when_it_is() {
 }
 
 #[test]
+fn check_warns_of_a_broker_that_lets_clients_without_a_name_in_under_ids_like_rollcalls() {
+    let dir = tempfile::tempdir().unwrap();
+    let users = dir.path().join("users");
+    let made =
+        Command::new("mosquitto_passwd").args(["-c", "-b"]).arg(&users).args(["rollcall", "secret"]).status();
+    assert!(made.unwrap().success());
+    std::fs::write(dir.path().join("password"), "secret").unwrap();
+    std::fs::set_permissions(dir.path().join("password"), Permissions::from_mode(0o600)).unwrap();
+    // As Mosquitto is started here, it lets anybody in; of settings of one name the last counts.
+    for (more, warned) in [("", true), ("allow_anonymous false\n", false)] {
+        let more = format!("password_file {}\n{more}", users.display());
+        let place = dir.path().join(format!("mqtt-{warned}"));
+        let broker = Server::mosquitto(&place, free_port().unwrap(), &more).unwrap();
+        let text = format!(
+            "engine.type = \"embedded\"\n\
+             mqtt = {{ url = \"mqtt://127.0.0.1:{}\", username = \"rollcall\", password_file = \"password\" }}\n",
+            broker.port()
+        );
+        std::fs::write(dir.path().join("rollcall.toml"), text).unwrap();
+        let found = outcomes(&rollcall(dir.path(), &["check", "--json"], &[]));
+        assert_eq!(found.iter().find(|(name, _)| name == "mqtt").unwrap().1, "ok");
+        assert_eq!(found.contains(&("client ids".to_owned(), "warn".to_owned())), warned, "{found:?}");
+    }
+}
+
+#[test]
 fn check_names_each_dependency_that_fails_and_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
     let weak =
@@ -85,6 +113,7 @@ fn check_names_each_dependency_that_fails_and_what_to_do() {
     let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &weak).unwrap();
     let broker = Server::mosquitto(&dir.path().join("mqtt"), free_port().unwrap(), "").unwrap();
     std::fs::write(dir.path().join("password"), "12345678\n").unwrap();
+    std::fs::set_permissions(dir.path().join("password"), Permissions::from_mode(0o600)).unwrap();
     let dead = free_port().unwrap();
     let config = format!(
         r#"

@@ -1,13 +1,14 @@
 //! What `config/` holds for real fleets: the broker with names and rules keeps devices apart and
 //! lets Rollcall do its work, and the service of systemd is sound and shut in.
 
-use std::path::Path;
-use std::process::{Command, Output};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair};
 use rollcall::simulate::servers::{Server, free_port};
 use tempfile::TempDir;
+use tokio::io::AsyncBufReadExt;
 
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
@@ -29,7 +30,10 @@ const PASSWORD: &str = "opens everything";
 
 /// Mosquitto with the shipped files. Only port, address and directories are others.
 struct Broker {
+    /// Where Rollcall comes in.
     server: Server,
+    /// Where devices do.
+    devices: u16,
     dir: TempDir,
 }
 
@@ -43,21 +47,25 @@ impl Broker {
         std::fs::write(at("server.pem"), certificate.pem()).unwrap();
         std::fs::write(at("server.key"), key.serialize_pem()).unwrap();
         std::fs::write(at("rollcall.acl"), read("config/mosquitto/production.acl")).unwrap();
-        let users = ["rollcall", "pump-7", "pump-8"].map(|name| format!("{name}:{PASSWORD}\n"));
-        std::fs::write(at("passwords"), users.concat()).unwrap();
-        succeeds("mosquitto_passwd", &["-U", &at("passwords")]);
-        let port = free_port().unwrap();
+        for (file, users) in [("devices", &["pump-7", "pump-8"][..]), ("programs", &["rollcall"])] {
+            let users: String = users.iter().map(|name| format!("{name}:{PASSWORD}\n")).collect();
+            std::fs::write(at(file), users).unwrap();
+            succeeds("mosquitto_passwd", &["-U", &at(file)]);
+        }
+        let (devices, port) = (free_port().unwrap(), free_port().unwrap());
         let text = read("config/mosquitto/production.conf")
-            .replace("\nlistener 8883\n", &format!("\nlistener {port} 127.0.0.1\n"))
+            .replace("\nlistener 8883\n", &format!("\nlistener {devices} 127.0.0.1\n"))
+            .replace("\nlistener 8884\n", &format!("\nlistener {port} 127.0.0.1\n"))
             .replace("/etc/mosquitto/certs/", &at(""))
             .replace("/etc/mosquitto/", &at(""))
             .replace("/var/lib/mosquitto/", &at(""));
-        assert!(text.contains(&port.to_string()), "the line of the listener changed");
+        let moved = [devices, port].iter().all(|port| text.contains(&format!("listener {port} ")));
+        assert!(moved, "the lines of the listeners changed");
         // Started as root it becomes `mosquitto`, which could not read a directory of ours.
         std::fs::write(at("mosquitto.conf"), format!("{text}user root\n")).unwrap();
         let server =
             Server::start("mosquitto", &["-c".into(), at("mosquitto.conf")], dir.path(), port, "running");
-        Broker { server: server.unwrap(), dir }
+        Broker { server: server.unwrap(), devices, dir }
     }
 
     fn port(&self) -> String {
@@ -68,19 +76,24 @@ impl Broker {
         self.dir.path().join("server.pem").to_str().unwrap().to_owned()
     }
 
-    /// Says something; whether the broker heard it is for others to see.
+    /// Says something as a device; whether the broker heard it is for others to see.
     fn publish(&self, name: &str, topic: &str) {
-        let (port, authority) = (self.port(), self.authority());
+        self.publish_as(name, self.devices, topic, &[]);
+    }
+
+    fn publish_as(&self, name: &str, port: u16, topic: &str, more: &[&str]) -> Output {
+        let (port, authority) = (port.to_string(), self.authority());
         let who = ["-u", name, "-P", PASSWORD, "-V", "mqttv5"];
         let how =
             ["-h", "localhost", "-p", &port, "--cafile", &authority, "-q", "1", "-t", topic, "-m", "{}"];
-        output("mosquitto_pub", &[&who[..], &how[..]].concat());
+        output("mosquitto_pub", &[&who[..], &how[..], more].concat())
     }
 }
 
 /// Rollcall behind that broker.
 struct Watch {
     listen: String,
+    log: PathBuf,
     client: reqwest::Client,
     _redis: Server,
     _service: tokio::process::Child,
@@ -88,13 +101,17 @@ struct Watch {
 
 impl Watch {
     fn start(broker: &Broker, dir: &Path) -> Watch {
+        Watch::of(broker, dir, "share = \"fleet\"")
+    }
+
+    fn of(broker: &Broker, dir: &Path, more: &str) -> Watch {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let redis = Server::redis(&dir.join("redis"), free_port().unwrap(), &[]).unwrap();
         let listen = format!("127.0.0.1:{}", free_port().unwrap());
         let text = format!(
             "engine.url = \"redis://127.0.0.1:{}/0\"\n\
              [mqtt]\nurl = \"mqtts://localhost:{}\"\nca_file = \"{}\"\nwatch_sys = true\n\
-             username = \"rollcall\"\npassword_file = \"password\"\nshare = \"fleet\"\n\
+             username = \"rollcall\"\npassword_file = \"password\"\n{more}\n\
              [http]\nlisten = \"{listen}\"\n",
             redis.port(),
             broker.port(),
@@ -102,13 +119,25 @@ impl Watch {
         );
         std::fs::write(dir.join("password"), PASSWORD).unwrap();
         std::fs::write(dir.join("rollcall.toml"), text).unwrap();
+        let log = dir.join("log");
         let service = tokio::process::Command::new(env!("CARGO_BIN_EXE_rollcall"))
             .arg("serve")
             .current_dir(dir)
+            .stderr(std::fs::File::create(&log).unwrap())
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        Watch { listen, client: reqwest::Client::new(), _redis: redis, _service: service }
+        Watch { listen, log, client: reqwest::Client::new(), _redis: redis, _service: service }
+    }
+
+    async fn text(&self, page: &str) -> String {
+        let answer = self.client.get(format!("http://{}{page}", self.listen)).send().await.unwrap();
+        answer.text().await.unwrap()
+    }
+
+    /// What it said so far.
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
     }
 
     /// What a page answers with; 0 while nobody does.
@@ -149,6 +178,36 @@ async fn a_device_speaks_for_itself_and_rollcall_hears_it() {
 }
 
 #[tokio::test]
+async fn a_device_cannot_take_over_the_session_of_rollcall_or_of_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Broker::start();
+    let watch = Watch::of(&broker, dir.path(), "client_id = \"rollcall\"");
+    watch.eventually("/readyz", 200).await;
+    // No name of a device opens the door of Rollcall.
+    let programs = broker.server.port();
+    let refused = broker.publish_as("pump-7", programs, "units/pump-7/heartbeat", &["-i", "rollcall-main"]);
+    assert!(!refused.status.success());
+    // At its own door it is let in, and is not who it says.
+    let authority = broker.authority();
+    // Line by line, also into a pipe.
+    let mut thief = tokio::process::Command::new("stdbuf");
+    thief.args(["-oL", "mosquitto_sub"]);
+    let port = broker.devices.to_string();
+    thief.args(["-h", "localhost", "-p", &port, "--cafile", &authority, "-V", "mqttv311", "-c", "-q", "1"]);
+    thief.args(["-u", "pump-7", "-P", PASSWORD, "-i", "rollcall-main", "-t", "units/pump-7/answers"]);
+    let mut thief = thief.args(["-d"]).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let mut said = tokio::io::BufReader::new(thief.stdout.take().unwrap()).lines();
+    while !said.next_line().await.unwrap().expect("it is let in").contains("CONNACK (0)") {}
+    // Were it Rollcall by now, the broker would have given it this.
+    broker.publish("pump-8", "units/pump-8/heartbeat");
+    watch.eventually("/api/v1/units/detector/pump-8", 200).await;
+    let metrics = watch.text("/metrics").await;
+    assert!(metrics.contains("rollcall_mqtt_connected{connection=\"main\"} 1"), "{metrics}");
+    assert!(!watch.log().contains("no connection to the MQTT broker"), "{}", watch.log());
+    assert!(thief.try_wait().unwrap().is_none(), "nor did Rollcall push it out");
+}
+
+#[tokio::test]
 async fn only_rollcall_speaks_below_rollcall() {
     let dir = tempfile::tempdir().unwrap();
     let broker = Broker::start();
@@ -157,10 +216,8 @@ async fn only_rollcall_speaks_below_rollcall() {
     let (port, authority) = (broker.port(), broker.authority());
     let tell = ["-P", PASSWORD, "-V", "mqttv5", "-h", "localhost", "-p", &port, "--cafile", &authority];
     // A retained message is there for whoever comes later, if the broker took it.
-    for (name, topic) in [("pump-7", "rollcall/canary/false"), ("rollcall", "rollcall/canary/true")] {
-        let what = ["-u", name, "-q", "1", "-r", "-t", topic, "-m", "x"];
-        output("mosquitto_pub", &[&tell[..], &what[..]].concat());
-    }
+    broker.publish_as("pump-7", broker.devices, "rollcall/canary/false", &["-r"]);
+    broker.publish_as("rollcall", broker.server.port(), "rollcall/canary/true", &["-r"]);
     // They come in the order of the subscriptions.
     let what = [
         "-u",

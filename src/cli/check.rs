@@ -22,6 +22,7 @@ use crate::telemetry::Telemetry;
 use crate::{alerting, intake};
 
 mod engine;
+mod ids;
 
 /// How long one dependency may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -110,12 +111,22 @@ async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = vec![Finding::ok("configuration", source)];
     let odd = config.warnings.iter();
     findings.extend(odd.map(|problem| Finding::warn("configuration", problem.to_string())));
-    let (engine, broker, receivers) =
-        tokio::join!(engine::examine(&config.engine), broker(config), receivers(&config.alerting));
+    let (engine, broker, ids, receivers) = tokio::join!(
+        engine::examine(&config.engine),
+        broker(config),
+        ids(config),
+        receivers(&config.alerting)
+    );
     findings.extend(engine);
     findings.push(broker);
+    findings.extend(ids);
     findings.extend(receivers);
     findings
+}
+
+/// The broker within the process keeps client ids apart by itself.
+async fn ids(config: &Config) -> Option<Finding> {
+    if config.broker.is_some() { None } else { ids::examine(&config.intake).await }
 }
 
 async fn broker(config: &Config) -> Finding {

@@ -50,6 +50,7 @@ mod link;
 mod nap;
 mod probe;
 mod session;
+mod stranger;
 mod visit;
 mod words;
 
@@ -59,6 +60,7 @@ pub(super) use heap::Heap;
 pub(super) use link::{Ack, Link, Proof};
 pub use probe::probe;
 pub(super) use session::Session;
+pub use stranger::lets_strangers_in;
 use visit::{Stage, Visit};
 use words::{describe, loss};
 

@@ -7,6 +7,8 @@
 #[path = "support/namespaces.rs"]
 mod namespaces;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -137,6 +139,46 @@ async fn a_second_process_is_refused_and_told_who_is_there() {
     assert!(server.contains("in use by rollcall"), "{server}");
     drop(engine);
     open(dir.path()).await.unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// The modes of everything in a directory.
+fn modes(dir: &Path) -> Vec<(String, u32)> {
+    let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut modes: Vec<_> =
+        files.map(|path| (path.file_name().unwrap().to_string_lossy().into_owned(), mode(&path))).collect();
+    modes.sort();
+    modes
+}
+
+#[tokio::test]
+async fn a_fleet_is_closed_to_other_users_also_one_that_was_open_to_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("above/fleet");
+    let closed = |names: [&str; 4]| names.map(|name| (name.to_owned(), 0o600)).to_vec();
+    let all = closed(["lock", "rollcall.db", "rollcall.db-shm", "rollcall.db-wal"]);
+    let engine = open(&path).await.unwrap();
+    fill(&engine, 0..10).await.unwrap();
+    assert_eq!((mode(&path), modes(&path)), (0o700, all.clone()));
+    // As an earlier build left it, and while it is in use, so that all four are there.
+    for (name, _) in &all {
+        std::fs::set_permissions(path.join(name), Permissions::from_mode(0o644)).unwrap();
+    }
+    let copy = dir.path().join("copy");
+    assert!(
+        Command::new("cp")
+            .args(["-a".as_ref(), path.as_os_str(), copy.as_os_str()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    drop(engine);
+    let engine = open(&copy).await.unwrap();
+    fill(&engine, 10..20).await.unwrap();
+    assert_eq!(modes(&copy), all);
 }
 
 #[tokio::test]

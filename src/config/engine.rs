@@ -1,6 +1,7 @@
 //! Checks where the state of the fleet lives, how silence is found and how long records are kept.
 
 use std::fmt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -64,9 +65,22 @@ pub(super) fn engine(engine: &Engine, base: &Path, problems: &mut Problems) -> E
             if engine.path.is_empty() {
                 problems.error("engine.path", "is empty; name a directory on a disk of this machine");
             }
-            EngineConfig::Embedded(embedded::Config { path: base.join(&engine.path), partitions })
+            let path = base.join(&engine.path);
+            if is_open_to_others(&path) {
+                let shown = path.display();
+                let text = format!(
+                    "other users of this machine may enter {shown}, where the fleet is; chmod 700 {shown}"
+                );
+                problems.warn("engine.path", text);
+            }
+            EngineConfig::Embedded(embedded::Config { path, partitions })
         }
     }
+}
+
+/// Whether there is such a directory, and users beside its own may enter it. One that is made later is not.
+fn is_open_to_others(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.is_dir() && found.permissions().mode() & 0o077 != 0)
 }
 
 fn address(engine: &Engine, problems: &mut Problems) {

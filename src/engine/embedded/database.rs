@@ -96,6 +96,7 @@ pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connect
         // Opening makes the file where it is missing.
         if !path.join(DATABASE).exists() {
             directory.check_new()?;
+            directory.make_database()?;
         }
         let mut connection = Connection::open(path.join(DATABASE))?;
         if identify(&connection, &path)? == Found::Nothing {

@@ -1,5 +1,7 @@
 //! What a configuration file may say, and what Rollcall answers to one that makes no sense.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -106,7 +108,7 @@ fn what_cannot_be_read_is_shown_with_a_caret_under_it() {
         (
             "[mqtt]\nurl = \"mqtt://x\"\nkeep_alife = \"1s\"\n",
             "rollcall.toml:3:1: unknown key `keep_alife`; did you mean `keep_alive`?\n  |\n\
-             3 | keep_alife = \"1s\"\n  | ^^^^^^^^^^",
+             3 | keep_alife = ...\n  | ^^^^^^^^^^",
         ),
         ("[mqt]\n", "rollcall.toml:1:2: unknown key `mqt`; did you mean `mqtt`?\n  |\n1 | [mqt]\n  |  ^^^"),
         ("[log]\nformat = \"jason\"\n", "rollcall.toml:2:10: unknown value `jason`; did you mean `json`?"),
@@ -132,6 +134,33 @@ fn what_cannot_be_read_is_shown_with_a_caret_under_it() {
 fn a_secret_is_never_shown_not_even_in_an_error_or_a_debug_line() {
     let told = refused("[[receiver]]\nsecret = whsec_dG9wc2VjcmV0\n");
     assert!(told.contains("2 | secret = ...") && !told.contains("dG9wc2VjcmV0"), "{told}");
+    for text in [
+        "[engine]\nurl = \"redis://:hunter2@h\nprefix = 1",
+        "[engine]\nurl = [\"redis://:hunter2@h\"]",
+        "[engine]\nurll = \"redis://:hunter2@h\"",
+        "[engine]\npasswrd = \"hunter2",
+        "engine = { url = \"redis://:hunter2@h\", partitions = \"8\" }",
+        "engine = { passwrd = \"hunter2\" }",
+        "[deadman]\nurl = \"https://h/hunter2\"x",
+        "[[receiver]]\nsecret = \"\"\"\nhunter2\\q\n\"\"\"",
+        "[[receiver]]\nsecret = \"\"\"\nhunter2=\\q\n\"\"\"",
+        "[[receiver]]\nto = [\n  \"hunter2\",\n  7]",
+        "[[receiver]]\nsecret = [\"hunter2\"]",
+        "[[http.token]]\nname = 7\nsha256 = \"hunter2",
+        "[[http.token]]\ntoken = \"hunter2\"",
+        "[http]\ntoken = \"hunter2\"",
+        "\"hunter2\" 7",
+        "hunter2",
+    ] {
+        let told = refused(text);
+        assert!(!told.contains("hunter2"), "{text}\n---\n{told}");
+    }
+    let told = refused("[[receiver]]\nsecret = 4711\n");
+    assert!(!told.contains("4711"), "{told}");
+    let variables = [("ROLLCALL_ENGINE__URL", "ftp://:hunter2@h"), ("ROLLCALL_DEADMAN__URL", "hunter2")];
+    let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let told = config::parse("", None, variables).unwrap_err().to_string();
+    assert!(told.contains("engine.url") && !told.contains("hunter2"), "{told}");
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("secret"), "hunter2").unwrap();
     let text = r#"
@@ -552,4 +581,43 @@ fn the_directory_of_an_embedded_fleet_lies_beside_the_file() {
     assert_eq!(engine.to_string(), "/etc/rollcall/rollcall-data");
     let engine = load("[engine]\ntype = \"embedded\"\npath = \"/var/lib/rollcall\"").engine;
     assert_eq!(engine.to_string(), "/var/lib/rollcall");
+}
+
+#[test]
+fn a_secret_that_others_may_read_is_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let set = |name: &str, mode: u32| {
+        let file = dir.path().join(name);
+        if !file.exists() {
+            std::fs::write(&file, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+        }
+        std::fs::set_permissions(file, Permissions::from_mode(mode)).unwrap();
+    };
+    let text = r#"
+        engine.password_file = "redis"
+        mqtt = { username = "rollcall", password_file = "mqtt" }
+        deadman.url_file = "deadman"
+        receiver = [{ name = "hook", type = "webhook", url = "http://127.0.0.1:1/x", secret_file = "hook" }]
+        route.receivers = ["hook"]
+        [[http.token]]
+        name = "grafana"
+        token_file = "token"
+    "#;
+    let files = ["redis", "mqtt", "deadman", "hook", "token"];
+    files.iter().for_each(|name| set(name, 0o644));
+    std::fs::write(dir.path().join("deadman"), "https://example.org/x").unwrap();
+    let warned = || {
+        let config = config::parse(text, Some(&dir.path().join("rollcall.toml")), []).unwrap();
+        let told = config.warnings.iter().filter(|warning| warning.text.contains("chmod o="));
+        told.map(|warning| warning.path.clone()).collect::<Vec<_>>()
+    };
+    let mut told = warned();
+    told.sort();
+    let options =
+        ["deadman.url_file", "engine.password_file", "http.token[0].token_file", "mqtt.password_file"];
+    assert_eq!(told[..4], options);
+    assert_eq!((told.len(), told[4].as_str()), (5, "receiver[0].secret_file"));
+    // A group of its own is how services are given a secret.
+    files.iter().for_each(|name| set(name, 0o640));
+    assert_eq!(warned(), Vec::<String>::new());
 }

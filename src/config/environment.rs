@@ -13,7 +13,7 @@ use serde_json::Value as Options;
 use toml::{Table, Value};
 
 use super::file::{File, options};
-use super::problem::{Problem, suggest};
+use super::problem::{Problem, is_secretive, suggest, without_value};
 
 /// What the name of every variable begins with.
 const PREFIX: &str = "ROLLCALL_";
@@ -58,8 +58,17 @@ fn setting(options: &Options, name: &str, text: &str) -> Result<(Vec<String>, Va
     };
     let mut alone = Table::new();
     insert(&mut alone, &path, value.clone());
-    alone.try_into::<File>().map_err(|error| error.message().trim_end().to_owned())?;
+    alone.try_into::<File>().map_err(|error| said_of(&path, &error))?;
     Ok((path, value))
+}
+
+/// What is wrong with a value, which is not repeated where it may be a secret.
+fn said_of(path: &[String], error: &toml::de::Error) -> String {
+    let message = error.message().trim_end();
+    match path.last() {
+        Some(key) if is_secretive(key) => without_value(message),
+        _ => message.to_owned(),
+    }
 }
 
 fn unknown(options: &Options, name: &str) -> String {

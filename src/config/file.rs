@@ -142,6 +142,8 @@ section! {
         timeout: Span = Span(crate::presence::DEFAULT_TIMEOUT),
         grace: Span = Span::from_secs(0),
         accept_timeout: bool = true,
+        accept_sleep: bool = true,
+        max_sleep: Span = Span(crate::presence::LONGEST_TIMEOUT),
         clock: ClockSource = ClockSource::Arrival,
         registry: Registry = Registry::Open,
         forget_after: Span = Span::from_days(30),

@@ -73,6 +73,7 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
         let (least, most) = (Span(SHORTEST_TIMEOUT), Span(LONGEST_TIMEOUT));
         let timeout = problems.span(&format!("{path}.timeout"), one.timeout, least, most);
         let grace = problems.span(&format!("{path}.grace"), one.grace, Span::from_secs(0), most);
+        let max_sleep = problems.span(&format!("{path}.max_sleep"), one.max_sleep, least, most);
         let forget = (Span::from_secs(60), Span::from_days(3650));
         let forget_after =
             problems.span(&format!("{path}.forget_after"), one.forget_after, forget.0, forget.1);
@@ -81,6 +82,8 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
             kind: kind.clone(),
             policy: Policy { timeout, grace },
             accept_timeout: one.accept_timeout,
+            accept_sleep: one.accept_sleep,
+            max_sleep,
             clock: match one.clock {
                 ClockSource::Arrival => TimeSource::Arrival,
                 ClockSource::Device => TimeSource::Device,
@@ -210,6 +213,9 @@ fn tls(mqtt: &Mqtt, address: &BrokerAddress, base: &Path, problems: &mut Problem
             );
         }
         return None;
+    }
+    if !mqtt.client_key_file.is_empty() {
+        secrets::look("mqtt.client_key_file", &base.join(&mqtt.client_key_file), problems);
     }
     let [ca, client_cert, client_key] = named.map(|(_, file)| (!file.is_empty()).then(|| base.join(file)));
     let read = Tls::read(&TlsFiles { ca, client_cert, client_key });

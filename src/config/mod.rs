@@ -133,7 +133,7 @@ pub fn parse(
         toml::from_str(text).map_err(|error| ConfigError::Shape(problem::show(&name, text, &error)))?;
     let (table, misread) = environment::overlay(table, variables);
     let file: File =
-        table.try_into().map_err(|error: toml::de::Error| ConfigError::Shape(error.to_string()))?;
+        table.try_into().map_err(|error| ConfigError::Shape(problem::show(&name, "", &error)))?;
     check(file, source, misread)
 }
 

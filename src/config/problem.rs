@@ -84,28 +84,67 @@ impl Problems {
 
 /// Renders an error of the TOML parser: where it is, what it is, the line and a caret.
 pub(super) fn show(name: &str, text: &str, error: &toml::de::Error) -> String {
-    let what = rephrase(error.message());
-    let Some(span) = error.span() else { return format!("{name}: {what}") };
+    let message = error.message();
+    let Some(span) = error.span() else { return format!("{name}: {}", rephrase(&without_value(message))) };
     let start = text.floor_char_boundary(span.start);
     let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
     let line = text[line_start..].lines().next().unwrap_or_default();
-    let shown = hide_secret(line);
     let number = text[..line_start].matches('\n').count() + 1;
     let column = text[line_start..start].chars().count() + 1;
+    let is_text = ["\"\"\"", "'''"].iter().any(|quotes| text[..line_start].matches(quotes).count() % 2 == 1);
+    let (shown, what) = match if is_text { Some("...".to_owned()) } else { shown(line, message) } {
+        None => (line.to_owned(), rephrase(message)),
+        Some(hidden) => (hidden, rephrase(&without_value(message))),
+    };
+    // Where a value is hidden, so is how long it is.
     let end = text.floor_char_boundary(span.end.min(line_start + line.len()).max(start));
-    let carets = "^".repeat(text[start..end].chars().count().max(1));
+    let before = text[line_start..start].chars().take(shown.chars().count());
     // Tabs stay tabs, so that the caret stands below what it means on every terminal.
-    let indent: String =
-        text[line_start..start].chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+    let indent: String = before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+    let room = shown.chars().count().saturating_sub(indent.chars().count()).max(1);
+    let carets = "^".repeat(text[start..end].chars().count().clamp(1, room));
     let gutter = " ".repeat(number.to_string().len());
     format!("{name}:{number}:{column}: {what}\n{gutter} |\n{number} | {shown}\n{gutter} | {indent}{carets}")
 }
 
-/// The line without the value of a key that holds a secret: what is shown here lands in logs.
-fn hide_secret(line: &str) -> String {
-    match line.split_once('=') {
-        Some((key, _)) if key.trim() == "secret" => format!("{key}= ..."),
-        _ => line.to_owned(),
+/// What keys of secrets have in their names. An address may hold a password, or be a secret as a whole.
+const SECRETIVE: [&str; 9] =
+    ["secret", "password", "passwd", "token", "key", "sha256", "url", "smtp", "user"];
+
+/// The line without the values that may be secrets, or `None` if there are none: what is shown lands in
+/// logs. A value is shown only where its key is known to hold none: not of a key that is unknown or that
+/// the parser did not come to know, nor a line that begins within a value.
+fn shown(line: &str, message: &str) -> Option<String> {
+    let is_known = ["invalid type: ", "invalid value: ", "unknown variant "];
+    let is_known = is_known.iter().any(|lead| message.starts_with(lead));
+    let Some((key, value)) = line.split_once('=') else {
+        let is_header = line.trim_start().starts_with('[') && !line.contains(['"', '\'']);
+        return (!is_header).then(|| "...".to_owned());
+    };
+    let name = key.trim().to_ascii_lowercase();
+    if is_known && !is_secretive(&name) && !value.contains('=') {
+        return None;
+    }
+    // A long word is no key: it may be a piece of a value of several lines.
+    let is_key =
+        name.len() <= 40 && key.trim().chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '_' | '.'));
+    Some(if is_key { format!("{key}= ...") } else { "...".to_owned() })
+}
+
+/// Whether a key of that name may hold a secret.
+pub(super) fn is_secretive(name: &str) -> bool {
+    SECRETIVE.iter().any(|word| name.contains(word)) && !name.ends_with("_file")
+}
+
+/// What serde says of a value, without the value.
+pub(super) fn without_value(message: &str) -> String {
+    let said = message.starts_with("invalid type: ") || message.starts_with("invalid value: ");
+    match message.split_once(", expected").filter(|_| said) {
+        None => message.to_owned(),
+        Some((value, expected)) => {
+            let what = value.split(['"', '`']).next().unwrap_or_default().trim_end();
+            format!("{what}, expected{expected}")
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Secrets, which stand in files of their own.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::problem::Problems;
@@ -16,7 +17,20 @@ pub(super) fn read(option: &str, file: &str, base: &Path, problems: &mut Problem
         Ok(text) if text.trim().is_empty() => {
             problems.error(option, format!("{} is empty; write the secret into it", path.display()));
         }
-        Ok(text) => return Some(text.trim().to_owned()),
+        Ok(text) => {
+            look(option, &path, problems);
+            return Some(text.trim().to_owned());
+        }
     }
     None
+}
+
+/// Warns of a file with a secret in it that every user of this machine may read or change.
+pub(super) fn look(option: &str, path: &Path, problems: &mut Problems) {
+    let others = |mode: u32| mode & 0o007 != 0;
+    if std::fs::metadata(path).is_ok_and(|file| file.is_file() && others(file.permissions().mode())) {
+        let path = path.display();
+        problems
+            .warn(option, format!("every user of this machine may read or change {path}; chmod o= {path}"));
+    }
 }

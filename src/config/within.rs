@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::file::{self, Mqtt};
 use super::problem::Problems;
+use super::secrets;
 use crate::broker::{Config, Tls};
 
 /// The broker, if one is wanted.
@@ -34,6 +35,13 @@ pub(super) fn broker(
         problems.error(option, text);
     }
     let file = |name: &str| (!name.is_empty()).then(|| base.join(name));
+    for (option, name) in
+        [("broker.password_file", &broker.password_file), ("broker.key_file", &broker.key_file)]
+    {
+        if !name.is_empty() {
+            secrets::look(option, &base.join(name), problems);
+        }
+    }
     let config = Config {
         listen: address("broker.listen", &broker.listen, problems),
         tls: tls(broker, base, problems),

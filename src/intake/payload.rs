@@ -85,7 +85,11 @@ fn declared(said: &Said, rules: &KindRules, odd: &mut Oddities) -> Declared {
     };
     // A timeout that the kind does not accept would only send every heartbeat down the slow road.
     let timeout = span(&said.timeout, Oddity::BadTimeout).filter(|_| rules.accept_timeout);
-    let sleep = span(&said.sleep, Oddity::BadSleep);
+    let sleep = span(&said.sleep, Oddity::BadSleep).filter(|_| rules.accept_sleep);
+    if sleep.is_some_and(|sleep| sleep > rules.max_sleep) {
+        odd.note(Oddity::BadSleep, || "longer than max_sleep, and shortened to it".to_owned());
+    }
+    let sleep = sleep.map(|sleep| sleep.min(rules.max_sleep));
     Declared { timeout, labels: labels(&said.labels, odd), sleep }
 }
 
@@ -268,6 +272,20 @@ mod tests {
         let mut odd = Oddities::default();
         let Spoken { declared, .. } = read(b"{\"timeout\":60}", &Fields::default(), &rules, NOW, &mut odd);
         assert!(declared.is_empty() && odd.kinds().is_empty());
+    }
+
+    #[test]
+    fn a_planned_silence_is_only_as_long_as_the_kind_accepts() {
+        let cases = [(true, 48, Some(24)), (true, 12, Some(12)), (true, 24, Some(24)), (false, 48, None)];
+        for (accept_sleep, most, expected) in cases {
+            let rules = KindRules { accept_sleep, max_sleep: most * HOUR, ..rules() };
+            let mut odd = Oddities::default();
+            let Spoken { declared, .. } =
+                read(b"{\"sleep\":\"24h\"}", &Fields::default(), &rules, NOW, &mut odd);
+            assert_eq!(declared.sleep, expected.map(|hours| hours * HOUR), "{accept_sleep} {most}");
+            let expected = if accept_sleep && most < 24 { vec![Oddity::BadSleep] } else { vec![] };
+            assert_eq!(odd.kinds(), expected, "{accept_sleep} {most}");
+        }
     }
 
     #[test]

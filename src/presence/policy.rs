@@ -90,6 +90,10 @@ pub struct KindRules {
     pub policy: Policy,
     /// Whether a payload may declare a timeout.
     pub accept_timeout: bool,
+    /// Whether a payload may declare a planned silence.
+    pub accept_sleep: bool,
+    /// The longest one; a longer one counts as this long.
+    pub max_sleep: Duration,
     /// Which moment a heartbeat counts for.
     pub clock: TimeSource,
     /// Who may join.
@@ -107,6 +111,8 @@ impl KindRules {
             kind,
             policy: Policy { timeout: DEFAULT_TIMEOUT, grace: Duration::ZERO },
             accept_timeout: true,
+            accept_sleep: true,
+            max_sleep: LONGEST_TIMEOUT,
             clock: TimeSource::Arrival,
             registry: Registry::Open,
             forget_after: Duration::from_secs(30 * 86_400),

@@ -160,7 +160,7 @@ async fn fill(engine: Arc<dyn Engine>) {
     let receivers = receivers();
     let now = hours(61);
     engine.join(&joins(&news[..4], &group("detector")), PACE, &receivers, &Room::NONE, now).await.unwrap();
-    engine.seal(&partitions, &receivers, now + 2 * MINUTE).await.unwrap();
+    engine.seal(&partitions, &receivers, PACE, now + 2 * MINUTE).await.unwrap();
     let later = now + 3 * MINUTE;
     let leased = engine.lease(&partitions, "hook", later, later + MINUTE, 10).await.unwrap();
     engine.bury(&leased[0], "410 Gone", later).await.unwrap();
@@ -282,7 +282,7 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
     (back.back_at, back.closed_by) = (Some(hours(65)), Some(Closing::Return));
     let back = joins(&[News::Record(back)], &group("detector"));
     engine.join(&back, PACE, &receivers, &Room::NONE, hours(65)).await.unwrap();
-    while engine.seal(&partitions, &receivers, now).await.unwrap() > 0 {}
+    while engine.seal(&partitions, &receivers, PACE, now).await.unwrap() > 0 {}
     for receiver in receivers {
         // Of one group one after the other.
         for _ in 0..3 {

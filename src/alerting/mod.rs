@@ -11,6 +11,12 @@
 //! attempt says the same under the same id. A receiver is told at least once: after a crash
 //! between an attempt and its record it is told again, and knows the id.
 //!
+//! # Why each silence has a wait of its own
+//! A unit that is back within `group_wait` is never told. So a group that is due tells those whose own wait is
+//! over, and not a unit that fell silent a second ago. The rest of a storm is not left for `group_interval`: it
+//! follows when the last of those that had joined by then has waited, at most `group_wait` later. A return needs
+//! no wait: it is told with whatever its group tells next.
+//!
 //! Who is alone in a group that is due at once is sealed with joining it, and goes straight into the
 //! receiver's tray if there is room: the engine keeps it all the same, leased to this instance.
 
@@ -75,7 +81,7 @@ pub struct Route {
     pub receivers: Vec<String>,
     /// `kind`, `unit` and label names; transitions that share their values are told together.
     pub group_by: Vec<String>,
-    /// The wait after a group's first member, and the least time between its notifications.
+    /// The wait of each silence, and the least time between notifications of a group.
     pub pace: Pace,
 }
 

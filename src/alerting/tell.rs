@@ -163,7 +163,7 @@ impl Tell {
         if first > now {
             return Ok(first.since(now).min(tick));
         }
-        let sealed = self.engine.seal(own, &self.route.receivers, now).await?;
+        let sealed = self.engine.seal(own, &self.route.receivers, self.route.pace, now).await?;
         self.ring();
         // Somebody else may have been faster; then there is nothing to hurry for.
         Ok(if sealed > 0 { Duration::ZERO } else { SHORTEST_WAIT })

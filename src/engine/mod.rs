@@ -237,7 +237,7 @@ pub struct Join {
 /// When a group that has something to tell is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The wait after the first member.
+    /// The wait of each silence, in which its unit may come back without being told.
     pub wait: Duration,
     /// The least time between two notifications of one group.
     pub interval: Duration,
@@ -338,8 +338,16 @@ pub trait AlertStore: Send + Sync {
 
     /// Seals groups of these partitions that are due: fixes members and id of their notifications and queues a
     /// delivery for each receiver. One notification holds at most 1000 members; a larger group is
-    /// sealed in several. Answers how many members were sealed; more may be due if any were.
-    async fn seal(&self, partitions: &[u16], receivers: &[String], now: Timestamp) -> Result<usize>;
+    /// sealed in several. A silence is sealed when its own wait is over; those that joined later follow
+    /// when the waits of all of them are over, in one notification more, and whoever joins after that
+    /// when the interval has passed. Answers how many members were sealed; more may be due if any were.
+    async fn seal(
+        &self,
+        partitions: &[u16],
+        receivers: &[String],
+        pace: Pace,
+        now: Timestamp,
+    ) -> Result<usize>;
 
     /// When the next group of these partitions is due.
     async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;

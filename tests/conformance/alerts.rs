@@ -51,7 +51,11 @@ impl<G: Ground> World<G> {
     }
 
     async fn seal(&self, now: Timestamp) -> usize {
-        self.engine.seal(&self.partitions(), &["hook".to_owned()], now).await.unwrap()
+        self.seal_at(AT_ONCE, now).await
+    }
+
+    async fn seal_at(&self, pace: Pace, now: Timestamp) -> usize {
+        self.engine.seal(&self.partitions(), &["hook".to_owned()], pace, now).await.unwrap()
     }
 
     async fn lease(&self, now: Timestamp) -> Vec<Delivery> {
@@ -253,7 +257,7 @@ async fn tell<G: Ground>(
     let joins: Vec<Join> = records.iter().map(join).collect();
     let receivers: Vec<String> = receivers.iter().map(|name| (*name).to_owned()).collect();
     world.engine.join(&joins, AT_ONCE, &receivers, &Room::NONE, now).await.unwrap();
-    while world.engine.seal(&world.partitions(), &receivers, now).await.unwrap() > 0 {}
+    while world.engine.seal(&world.partitions(), &receivers, AT_ONCE, now).await.unwrap() > 0 {}
 }
 
 pub async fn promise_05_a_return_is_told_whatever_group_it_falls_into_now<G: Ground>(world: World<G>) {
@@ -425,16 +429,76 @@ pub async fn promise_12_the_silence_of_a_removed_unit_is_not_told_any_more<G: Gr
 pub async fn a_group_waits_and_keeps_its_distance<G: Ground>(world: World<G>) {
     let pace = Pace { wait: Duration::from_secs(10), interval: Duration::from_secs(300) };
     let seconds = |s: u64| world.at(s * 1000);
-    world.join_at(&[&offline(&world.unit("a"), seconds(0))], pace, seconds(0)).await;
-    world.join_at(&[&offline(&world.unit("b"), seconds(0))], pace, seconds(5)).await;
-    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), Some(seconds(10)));
-    assert_eq!(world.seal(seconds(9)).await, 0);
-    assert_eq!(world.seal(seconds(10)).await, 2);
-    world.join_at(&[&offline(&world.unit("c"), seconds(0))], pace, seconds(20)).await;
-    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), Some(seconds(310)));
-    assert_eq!(world.seal(seconds(309)).await, 0);
-    assert_eq!(world.seal(seconds(310)).await, 1);
-    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
+    let first_seal = async || world.engine.first_seal(&world.partitions()).await.unwrap();
+    let silent = |name: &str| offline(&world.unit(name), seconds(0));
+    world.join_at(&[&silent("a")], pace, seconds(0)).await;
+    world.join_at(&[&silent("b")], pace, seconds(5)).await;
+    world.join_at(&[&silent("c")], pace, seconds(7)).await;
+    assert_eq!(first_seal().await, Some(seconds(10)));
+    assert_eq!(world.seal_at(pace, seconds(9)).await, 0);
+    // Each has a wait of its own, and what had joined by now follows together.
+    assert_eq!(world.seal_at(pace, seconds(10)).await, 1);
+    assert_eq!(first_seal().await, Some(seconds(17)));
+    world.join_at(&[&silent("d")], pace, seconds(15)).await;
+    assert_eq!(world.seal_at(pace, seconds(17)).await, 2);
+    // Who joins in between keeps the distance to the first.
+    world.join_at(&[&silent("e")], pace, seconds(20)).await;
+    assert_eq!(first_seal().await, Some(seconds(310)));
+    assert_eq!(world.seal_at(pace, seconds(309)).await, 0);
+    assert_eq!(world.seal_at(pace, seconds(310)).await, 2);
+    assert_eq!(first_seal().await, None);
+    world.join_at(&[&silent("f")], pace, seconds(320)).await;
+    assert_eq!(first_seal().await, Some(seconds(610)));
+    // Who joins just before the distance has passed waits no less than others.
+    world.join_at(&[&silent("g")], pace, seconds(605)).await;
+    assert_eq!(world.seal_at(pace, seconds(610)).await, 1);
+    assert_eq!(first_seal().await, Some(seconds(615)));
+    assert_eq!(world.seal_at(pace, seconds(615)).await, 1);
+    assert_eq!(first_seal().await, None);
+}
+
+pub async fn a_unit_that_is_back_within_its_own_wait_is_never_told<G: Ground>(world: World<G>) {
+    let pace = Pace { wait: Duration::from_secs(10), interval: Duration::from_secs(300) };
+    let seconds = |s: u64| world.at(s * 1000);
+    let silent = |name: &str| offline(&world.unit(name), seconds(0));
+    world.join_at(&[&silent("first")], pace, seconds(0)).await;
+    world.join_at(&[&silent("blip")], pace, seconds(9)).await;
+    assert_eq!(world.seal_at(pace, seconds(10)).await, 1);
+    world.join_at(&[&back(&silent("blip"), Closing::Return)], pace, seconds(11)).await;
+    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None, "nobody waits");
+    // The first of a group comes back: the others wait for as long as they would alone.
+    world.join_at(&[&silent("gone")], pace, seconds(400)).await;
+    world.join_at(&[&silent("stays")], pace, seconds(404)).await;
+    world.join_at(&[&back(&silent("gone"), Closing::Return)], pace, seconds(405)).await;
+    assert_eq!(world.seal_at(pace, seconds(410)).await, 0);
+    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), Some(seconds(414)));
+    assert_eq!(world.seal_at(pace, seconds(414)).await, 1);
+    let told = told_to(&world, "hook", seconds(420)).await;
+    let named: Vec<&str> = told
+        .iter()
+        .flat_map(|told| told.offline.iter().chain(&told.online))
+        .map(|one| one.unit.as_str())
+        .collect();
+    assert_eq!(named, ["first", "stays"]);
+    // A return has no wait of its own: it goes with what its group tells next.
+    world.join_at(&[&silent("last")], pace, seconds(800)).await;
+    world.join_at(&[&back(&silent("first"), Closing::Return)], pace, seconds(809)).await;
+    assert_eq!(world.seal_at(pace, seconds(810)).await, 2);
+}
+
+pub async fn a_group_that_members_keep_joining_is_told_all_the_same<G: Ground>(world: World<G>) {
+    let pace = Pace { wait: Duration::from_secs(10), interval: Duration::from_secs(60) };
+    let mut sealed = Vec::new();
+    for second in 0..200u64 {
+        let now = world.at(second * 1000);
+        world.join_at(&[&offline(&world.unit(&second.to_string()), world.at(0))], pace, now).await;
+        let count = world.seal_at(pace, now).await;
+        if count > 0 {
+            sealed.push((second, count));
+        }
+    }
+    // At its wait, once more for those that had joined by then, and again after each distance.
+    assert_eq!(sealed, [(10, 1), (20, 10), (70, 50), (80, 10), (130, 50), (140, 10), (190, 50)]);
 }
 
 pub async fn who_is_alone_in_a_group_that_is_due_does_not_wait<G: Ground>(world: World<G>) {

@@ -171,10 +171,10 @@ pub async fn promise_07_crashes_between_the_steps_of_telling_change_no_id<G: Gro
     world.join_all(&entries, now).await;
     let positions: Vec<_> = entries.into_iter().map(|entry| entry.position).collect();
     world.engine.settle(&positions).await.unwrap();
-    assert_eq!(world.engine.seal(&world.partitions(), &hook, now).await.unwrap(), 300);
+    assert_eq!(world.engine.seal(&world.partitions(), &hook, AT_ONCE, now).await.unwrap(), 300);
     world.crash().await;
     assert_eq!(world.outbox().await, []);
-    assert_eq!(world.engine.seal(&world.partitions(), &hook, now).await.unwrap(), 0);
+    assert_eq!(world.engine.seal(&world.partitions(), &hook, AT_ONCE, now).await.unwrap(), 0);
     let lease = async |world: &World<G>, at| {
         world.engine.lease(&world.partitions(), "hook", at, at + MINUTE, 10).await.unwrap()
     };
@@ -194,7 +194,7 @@ pub async fn promise_07_crashes_between_the_steps_of_telling_change_no_id<G: Gro
     };
     let again: Vec<Join> = records.iter().map(again).collect();
     world.engine.join(&again, AT_ONCE, &hook, &Room::NONE, world.hours(50)).await.unwrap();
-    assert_eq!(world.engine.seal(&world.partitions(), &hook, world.hours(50)).await.unwrap(), 0);
+    assert_eq!(world.engine.seal(&world.partitions(), &hook, AT_ONCE, world.hours(50)).await.unwrap(), 0);
 }
 
 pub async fn promise_11_a_crash_forgets_no_blind_time<G: Ground>(mut world: World<G>) {

@@ -106,6 +106,8 @@ macro_rules! every_case {
                 promise_08_delivered_is_never_leased_again
                 promise_12_the_silence_of_a_removed_unit_is_not_told_any_more
                 a_group_waits_and_keeps_its_distance
+                a_unit_that_is_back_within_its_own_wait_is_never_told
+                a_group_that_members_keep_joining_is_told_all_the_same
                 news_of_one_group_is_told_in_order
                 a_return_is_not_told_where_its_silence_died
                 a_large_group_is_told_whole_in_several_notifications

@@ -301,7 +301,7 @@ mod only_redis {
             world.engine.join(&[Join { group, news }], waits, &[], &Room::NONE, now).await.unwrap().sealed,
             0
         );
-        assert_eq!(world.engine.seal(&world.partitions(), &[], later).await.unwrap(), 1);
+        assert_eq!(world.engine.seal(&world.partitions(), &[], waits, later).await.unwrap(), 1);
         assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
         let kept: Vec<String> = world.ground.0.ask(cmd("KEYS").arg("*:notifications")).await;
         assert_eq!(kept, [""; 0]);
@@ -335,7 +335,13 @@ mod only_redis {
         let world = World::<Single>::new().await;
         let (engine, now) = (&world.engine, world.at(0));
         assert_eq!(engine.outbox(&[], 10).await.unwrap(), []);
-        assert_eq!(engine.seal(&[], &["hook".to_owned()], now).await.unwrap(), 0);
+        assert_eq!(
+            engine
+                .seal(&[], &["hook".to_owned()], Pace { wait: Duration::ZERO, interval: Duration::ZERO }, now)
+                .await
+                .unwrap(),
+            0
+        );
         assert_eq!(engine.first_seal(&[]).await.unwrap(), None);
         assert_eq!(engine.lease(&[], "hook", now, now, 10).await.unwrap(), []);
         assert_eq!(engine.first_lease(&[], "hook").await.unwrap(), None);

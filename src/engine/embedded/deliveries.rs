@@ -40,8 +40,14 @@ impl AlertStore for EmbeddedEngine {
         outbox::settle(self, entries).await
     }
 
-    async fn seal(&self, partitions: &[u16], receivers: &[String], now: Timestamp) -> Result<usize> {
-        groups::seal(self, partitions, receivers, now).await
+    async fn seal(
+        &self,
+        partitions: &[u16],
+        receivers: &[String],
+        pace: Pace,
+        now: Timestamp,
+    ) -> Result<usize> {
+        groups::seal(self, partitions, receivers, pace, now).await
     }
 
     async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {

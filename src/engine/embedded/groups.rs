@@ -60,7 +60,7 @@ pub(super) async fn join(
         let mut sealed = 0;
         for one in &ready {
             if let Some(due_at_once) = join_one(database, one, pace, now)? {
-                sealed += seal_group(database, due_at_once, &receivers, now)?;
+                sealed += seal_group(database, due_at_once, &receivers, pace, now)?;
             }
         }
         Ok(Joined { sealed, deliveries: Vec::new() })
@@ -88,8 +88,10 @@ fn join_one(database: &Connection, joining: &Joining, pace: Pace, now: Timestamp
         None => make_place(database, *partition, key, body)?,
     };
     let is_over = next == 'x';
-    let since = now.as_millis();
-    let (joined, over) = if is_over { (None, Some(since)) } else { (Some(since), None) };
+    // Only a silence has a wait of its own: what else is known to be so goes with whatever is told next.
+    let since = if member.form == "offline" { now } else { now - pace.wait };
+    let (joined, over) =
+        if is_over { (None, Some(now.as_millis())) } else { (Some(since.as_millis()), None) };
     let told = (!is_over).then_some(told);
     let letter = match known {
         Some(known) if next == 'b' => format!("b{}", known.told_to),
@@ -186,6 +188,7 @@ pub(super) async fn seal(
     engine: &EmbeddedEngine,
     partitions: &[u16],
     receivers: &[String],
+    pace: Pace,
     now: Timestamp,
 ) -> Result<usize> {
     let (partitions, receivers) = (to_json(&partitions)?, receivers.to_vec());
@@ -202,7 +205,7 @@ pub(super) async fn seal(
             if sealed >= MOST_SEALED {
                 break;
             }
-            sealed += seal_group(database, group, &receivers, now)?;
+            sealed += seal_group(database, group, &receivers, pace, now)?;
         }
         tidy(database, now)?;
         Ok(sealed)

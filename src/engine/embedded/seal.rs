@@ -6,6 +6,7 @@ use rusqlite::{Connection, params};
 use super::fault::Outcome;
 use super::groups::rest_if_nobody_waits;
 use crate::clock::Timestamp;
+use crate::engine::Pace;
 use crate::engine::notification::{MOST_MEMBERS, OVER, notification_id};
 
 /// How many members that are over for long are forgotten at a time.
@@ -26,17 +27,21 @@ pub(super) fn seal_group(
     database: &Connection,
     group: i64,
     receivers: &[String],
+    pace: Pace,
     now: Timestamp,
 ) -> Outcome<usize> {
     let (partition, key, body): (u16, String, String) = database
         .prepare_cached("SELECT partition, key, body FROM groups WHERE id = ?")?
         .query_row([group], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let times = Times::of(database, group)?;
     let mut members: Vec<(String, String, Option<String>)> = database
         .prepare_cached(
-            "SELECT member, letter, body FROM members WHERE grp = ? AND joined IS NOT NULL \
+            "SELECT member, letter, body FROM members WHERE grp = ? AND joined <= ? \
              ORDER BY joined, member LIMIT ?",
         )?
-        .query_map(params![group, MOST_MEMBERS as i64], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+        .query_map(params![group, (now - pace.wait).as_millis(), MOST_MEMBERS as i64], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })?
         .collect::<rusqlite::Result<_>>()?;
     // As every engine does: the same news has the same id on each.
     members.sort_unstable_by(|a, b| a.0.cmp(&b.0));
@@ -77,10 +82,65 @@ pub(super) fn seal_group(
         }
         database
             .prepare_cached("UPDATE groups SET sealed = ? WHERE id = ?")?
-            .execute([now.as_millis(), group])?;
+            .execute([times.sealing(pace, now).as_millis(), group])?;
     }
     rest_if_nobody_waits(database, group)?;
+    times.put_off(database, group, count > 0, pace, now)?;
     Ok(count)
+}
+
+/// When a group was sealed last, and when it is due.
+struct Times {
+    last: Option<Timestamp>,
+    due: Option<Timestamp>,
+}
+
+impl Times {
+    fn of(database: &Connection, group: i64) -> rusqlite::Result<Times> {
+        let moment = |ms: Option<i64>| ms.map(Timestamp::from_millis);
+        let select = "SELECT sealed, due FROM groups WHERE id = ?";
+        let mut select = database.prepare_cached(select)?;
+        select.query_row([group], |row| Ok(Times { last: moment(row.get(0)?), due: moment(row.get(1)?) }))
+    }
+
+    /// The last sealing, if this one tells the rest of what was waiting then.
+    fn follows(&self, pace: Pace) -> Option<Timestamp> {
+        self.last.filter(|last| self.due.is_some_and(|due| due > *last && due < *last + pace.interval))
+    }
+
+    /// From when on the interval counts.
+    fn sealing(&self, pace: Pace, now: Timestamp) -> Timestamp {
+        self.follows(pace).unwrap_or(now)
+    }
+
+    /// Members that could not be told now, as their own wait is not over, follow when the wait of all of them is
+    /// over, once; whoever joins after that waits for the interval to pass.
+    fn put_off(
+        &self,
+        database: &Connection,
+        group: i64,
+        told_any: bool,
+        pace: Pace,
+        now: Timestamp,
+    ) -> rusqlite::Result<()> {
+        let select = "SELECT min(joined), max(joined) FROM members WHERE grp = ? AND joined IS NOT NULL";
+        let (first, newest): (Option<i64>, Option<i64>) =
+            database.prepare_cached(select)?.query_row([group], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let (Some(first), Some(newest)) = (first, newest) else { return Ok(()) };
+        let [first, newest] = [first, newest].map(|ms| Timestamp::from_millis(ms) + pace.wait);
+        if first <= now {
+            return Ok(());
+        }
+        let next = match self.follows(pace) {
+            Some(last) => first.max(last + pace.interval),
+            None if told_any => newest,
+            None => first,
+        };
+        database
+            .prepare_cached("UPDATE groups SET due = ? WHERE id = ?")?
+            .execute([next.as_millis(), group])?;
+        Ok(())
+    }
 }
 
 /// A group that is being sealed.

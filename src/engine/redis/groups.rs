@@ -92,6 +92,7 @@ pub(super) async fn seal(
     engine: &RedisEngine,
     partitions: &[u16],
     receivers: &[String],
+    pace: Pace,
     now: Timestamp,
 ) -> Result<usize> {
     let mut pipe = pipe();
@@ -102,7 +103,7 @@ pub(super) async fn seal(
     let due: Vec<Vec<String>> = engine.topology.send("groups_due", &pipe).await?;
     let steps = partitions.iter().zip(&due).filter(|(_, groups)| !groups.is_empty());
     let steps = steps.flat_map(|(partition, groups)| {
-        groups.chunks(SEAL_STEP).map(|groups| seal_step(engine, *partition, groups, receivers, now))
+        groups.chunks(SEAL_STEP).map(|groups| seal_step(engine, *partition, groups, receivers, pace, now))
     });
     let sealed = few_at_once(steps.collect()).await?;
     tidy(engine, partitions, now).await?;
@@ -114,11 +115,13 @@ async fn seal_step(
     partition: u16,
     groups: &[String],
     receivers: &[String],
+    pace: Pace,
     now: Timestamp,
 ) -> Result<usize> {
     let mut script = engine.scripts.seal.prepare_invoke();
     sealing_keys(engine, &mut script, partition, receivers);
     script.arg(now.as_millis()).arg(now.to_string()).arg(receivers.len()).arg(MOST_MEMBERS);
+    script.arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64);
     for group in groups {
         script.key(engine.keys.of(partition, "waiting", group)).arg(group);
     }

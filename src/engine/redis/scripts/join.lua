@@ -23,7 +23,7 @@
 -- KEYS[7] owed           hash  id -> number of receivers that do not have it yet; none is one
 -- KEYS[7+r]              zset  queue of receiver r of R: group -> next attempt (ms)
 -- KEYS[7+R+r]            hash  lanes of receiver r: group -> see lease.lua
--- then for each transition the members of its group that wait: zset  member -> when it joined (ms)
+-- then for each transition the members of its group that wait: zset  member -> when its wait began (ms)
 --
 -- ARGV[1] now (ms), ARGV[2] now (RFC 3339), ARGV[3] wait (ms), ARGV[4] interval (ms), ARGV[5] R,
 -- ARGV[6] number of transitions N, then N group keys, N times "<group>\n<member>", then 6 for each:
@@ -100,7 +100,8 @@ for i = 1, count do
       sealed = sealed + 1
     else
       held[name] = next_letter .. detected .. told_to .. ' ' .. body
-      redis.call('ZADD', waiting, ARGV[1], member)
+      -- Only a silence has a wait of its own: what else is known to be so goes with whatever is told next.
+      redis.call('ZADD', waiting, form == 'offline' and ARGV[1] or string.format('%.0f', now - wait), member)
       soon[group] = soon[group] or { string.format('%.0f', at), ARGV[a + 1] }
     end
   end

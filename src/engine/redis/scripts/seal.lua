@@ -1,6 +1,9 @@
 -- Seals groups that are due: fixes members and id of their notifications and puts them at the end
 -- of the group's lane for each receiver.
 --
+-- Only members whose own wait is over are told. The others follow as soon as the wait of all of them is over,
+-- once; whoever joins after that waits for the interval to pass.
+--
 -- KEYS[1] groups         zset  group -> when it is due (ms)
 -- KEYS[2] over           zset  "<group>\n<member>" -> since when it is over (ms)
 -- KEYS[3] members        hash  "<group>\n<member>" -> see join.lua
@@ -10,21 +13,37 @@
 -- KEYS[7] owed           hash  id -> number of receivers that do not have it yet; none is one
 -- KEYS[7+r]              zset  queue of receiver r of R: group -> next attempt (ms)
 -- KEYS[7+R+r]            hash  lanes of receiver r: group -> see lease.lua
--- then for each group its members that wait: zset  member -> when it joined (ms)
+-- then for each group its members that wait: zset  member -> when its wait began (ms)
 --
 -- ARGV[1] now (ms), ARGV[2] now (RFC 3339), ARGV[3] number of receivers R, ARGV[4] the most members
--- of a notification, then the group keys
+-- of a notification, ARGV[5] wait (ms), ARGV[6] interval (ms), then the group keys
 --
 -- Returns the number of members that were sealed.
 local now, receivers, most = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local wait, interval, head = tonumber(ARGV[5]), tonumber(ARGV[6]), 6
 note_names(receivers)
-local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, 5))
-local labels = redis.call('HMGET', KEYS[5], unpack(ARGV, 5))
-local sealed, empty = 0, {}
+local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, head + 1))
+local labels = redis.call('HMGET', KEYS[5], unpack(ARGV, head + 1))
+local before = redis.call('HMGET', KEYS[4], unpack(ARGV, head + 1))
+local sealed, empty, later = 0, {}, {}
+
+-- When a group is due in which members wait that could not be told now.
+local function next_due(waiting, told_any, follows, last)
+  local first = tonumber(redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2])
+  if first + wait <= now then
+    return nil
+  elseif told_any and not follows then
+    return tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2]) + wait
+  end
+  return math.max(first + wait, follows and last + interval or 0)
+end
+
 for i = 1, #due do
-  local group, waiting = ARGV[4 + i], KEYS[7 + 2 * receivers + i]
+  local group, waiting = ARGV[head + i], KEYS[7 + 2 * receivers + i]
   if due[i] and tonumber(due[i]) <= now and sealed < most then
-    local members = redis.call('ZRANGE', waiting, 0, most - 1)
+    local at, last = tonumber(due[i]), before[i] and tonumber(before[i])
+    local follows = last and at > last and at < last + interval
+    local members = redis.call('ZRANGEBYSCORE', waiting, '-inf', string.format('%.0f', now - wait), 'LIMIT', 0, most)
     if #members > 0 then
       local fields = {}
       for place, member in ipairs(members) do
@@ -56,10 +75,19 @@ for i = 1, #due do
         end
         tell(group, labels[i], table.concat(digest, '\n'), table.concat(offline, ','), table.concat(online, ','),
           table.concat(blind, ','), told_to, ARGV[1], ARGV[2], receivers)
+        if follows and receivers > 0 then
+          told.sealed[#told.sealed] = before[i]
+        end
       end
     end
-    if #members < most or redis.call('ZCARD', waiting) == 0 then
+    if redis.call('ZCARD', waiting) == 0 then
       empty[#empty + 1] = group
+    else
+      local next = next_due(waiting, #members > 0, follows, last)
+      if next then
+        later[#later + 1] = string.format('%.0f', next)
+        later[#later + 1] = group
+      end
     end
     sealed = sealed + #members
   end
@@ -67,6 +95,9 @@ end
 if #empty > 0 then
   redis.call('ZREM', KEYS[1], unpack(empty))
   redis.call('HDEL', KEYS[5], unpack(empty))
+end
+if #later > 0 then
+  redis.call('ZADD', KEYS[1], unpack(later))
 end
 write_told(ARGV[1], receivers)
 return sealed

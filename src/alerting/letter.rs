@@ -82,8 +82,11 @@ impl Letter {
 fn subject(delivery: &Delivery) -> String {
     let (offline, online) = (&delivery.offline, &delivery.online);
     if !delivery.blind.is_empty() {
+        if let Some(lasting) = delivery.blind.iter().find(|interval| !interval.is_over()) {
+            return format!("BLIND: nothing has been heard since {}", lasting.from);
+        }
         let blind = delivery.blind.iter().map(Interval::length).sum();
-        return format!("BLIND: nothing could be heard for {}", span(blind));
+        return format!("HEARING AGAIN: nothing could be heard for {}", span(blind));
     }
     let shared = shared(&delivery.group.labels);
     match (offline.len(), online.len()) {
@@ -130,6 +133,10 @@ fn list<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> Strin
 
 fn sections(delivery: &Delivery) -> Vec<Section> {
     let blind = delivery.blind.iter().map(|interval| {
+        if !interval.is_over() {
+            let what = format!("since {}; no unit is declared offline until that is over", interval.from);
+            return ("No heartbeat is heard".to_owned(), what);
+        }
         let what = format!("from {} to {} ({})", interval.from, interval.to, span(interval.length()));
         ("No heartbeat could be heard".to_owned(), format!("{what}; this time counts as nobody's silence"))
     });

@@ -37,6 +37,7 @@ use crate::engine::{Engine, Ownership, Pace};
 use crate::presence::is_label_name;
 use crate::telemetry::Telemetry;
 
+mod blind;
 mod channel;
 mod deliver;
 mod email;
@@ -50,6 +51,7 @@ mod webhook;
 
 pub use channel::{Channel, Failure, open, probe, send_test};
 
+use blind::Watch;
 use deliver::{AHEAD, Deliver};
 use tell::Tell;
 use tray::Tray;
@@ -72,6 +74,8 @@ pub struct Config {
     pub route: Route,
     /// The places to tell.
     pub receivers: Vec<ReceiverConfig>,
+    /// Blindness that lasts for longer is told.
+    pub blind_after: Duration,
 }
 
 /// Who is told of what, and how transitions are grouped.
@@ -169,12 +173,16 @@ pub async fn run(
     type Ended = (String, anyhow::Result<()>);
     let mut loops: FuturesUnordered<BoxFuture<'static, Ended>> = FuturesUnordered::new();
     let mut trays = HashMap::with_capacity(config.receivers.len());
+    let mut told_directly = Vec::new();
     for receiver in config.receivers {
         let name = receiver.name.clone();
         let channel = open(&receiver).map_err(|error| anyhow::anyhow!("receiver {name}: {error}"))?;
         telemetry.receiver_configured(&name);
         let (tray, placed) = Tray::new(receiver.concurrency.max(1) * AHEAD);
         trays.insert(name.clone(), tray.clone());
+        if config.route.receivers.contains(&name) {
+            told_directly.push((receiver.clone(), channel.clone()));
+        }
         let deliver = Deliver {
             receiver,
             channel,
@@ -187,6 +195,17 @@ pub async fn run(
         };
         loops.push(deliver.run(placed).map(move |ended| (format!("delivering to {name}"), ended)).boxed());
     }
+    let watch = Watch {
+        after: config.blind_after,
+        route: config.route.clone(),
+        receivers: told_directly,
+        engine: engine.clone(),
+        clock: clock.clone(),
+        telemetry: telemetry.clone(),
+        trays: trays.clone(),
+        stop: stop.clone(),
+    };
+    loops.push(watch.run().map(|ended| ("telling of blindness".to_owned(), ended)).boxed());
     let tell =
         Tell { route: config.route, engine, ownership, clock, telemetry, news, trays, stop: stop.clone() };
     loops.push(tell.run().map(|ended| ("telling".to_owned(), ended)).boxed());

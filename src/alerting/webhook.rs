@@ -197,15 +197,19 @@ enum Data<'a> {
 
 #[derive(Serialize)]
 struct BlindInterval {
+    /// The same while it lasts and when it is over.
+    id: String,
     from: Timestamp,
-    to: Timestamp,
-    seconds: f64,
+    /// Null while it lasts, and so is its length.
+    to: Option<Timestamp>,
+    seconds: Option<f64>,
 }
 
 impl From<&Interval> for BlindInterval {
     fn from(interval: &Interval) -> BlindInterval {
-        let seconds = interval.length().as_secs_f64();
-        BlindInterval { from: interval.from, to: interval.to, seconds }
+        let id = format!("blind:{}", interval.from.as_millis());
+        let seconds = interval.is_over().then(|| interval.length().as_secs_f64());
+        BlindInterval { id, from: interval.from, to: interval.is_over().then_some(interval.to), seconds }
     }
 }
 

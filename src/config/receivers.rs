@@ -20,7 +20,9 @@ pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> ale
         .filter_map(|(at, one)| receiver(&format!("receiver[{at}]"), one, base, problems))
         .collect();
     names(file, problems);
-    alerting::Config { route: route(&file.route, problems), receivers }
+    // What is wrong with it is said where hearing is read.
+    let blind_after = file.hearing.tell_after.0;
+    alerting::Config { route: route(&file.route, problems), receivers, blind_after }
 }
 
 /// Names of receivers are there once, and the route and the receivers know each other.

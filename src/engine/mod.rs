@@ -70,6 +70,7 @@ pub use ear::{Advance, Ear, Gap, Member};
 pub use lease::Lease;
 pub use look::{Hold, Looked};
 pub use mirror::Mirror;
+pub use notification::notification_of;
 use partition::{crc16, name_bytes};
 pub use partition::{partition_of, partition_of_group};
 pub use roll::Roll;
@@ -193,7 +194,7 @@ pub trait HearingStore: Send + Sync {
 pub enum News {
     /// A record was opened or closed.
     Record(OfflineRecord),
-    /// Rollcall was blind for long.
+    /// Rollcall was blind for long, or has been for long and still is.
     Blind(Interval),
 }
 

@@ -36,6 +36,13 @@ pub(super) fn notification_id(group: &str, told: &str) -> String {
     format!("ntf_{hex}")
 }
 
+/// The id of the notification by which this news is told alone in the group with that key.
+pub fn notification_of(group: &str, news: &News) -> String {
+    let member = Member::new(news);
+    let letter = if member.form == "offline" { 'o' } else { 'b' };
+    notification_id(group, &format!("{letter}{}", member.id))
+}
+
 /// The notification of one silence, in few words: the rest follows from these. There are many of them at a
 /// time, and an engine that is handed a quarter of the bytes has time for others.
 ///
@@ -119,7 +126,9 @@ impl Member {
                 Member { id, form, detected_at: record.detected_at }
             }
             News::Blind(interval) => {
-                let id = format!("blind {} {}", interval.from.as_millis(), interval.to.as_millis());
+                // By its beginning alone: whoever notices first that it lasts, or is over, is the one that is told.
+                let is_over = if interval.is_over() { " over" } else { "" };
+                let id = format!("blind {}{is_over}", interval.from.as_millis());
                 Member { id, form: "blind", detected_at: Timestamp::ZERO }
             }
         }

@@ -34,6 +34,11 @@ impl Interval {
         self.to.since(self.from)
     }
 
+    /// Whether it is known when hearing began again.
+    pub fn is_over(&self) -> bool {
+        self.to < Timestamp::NEVER
+    }
+
     /// Whether `moment` lies in it.
     pub fn contains(&self, moment: Timestamp) -> bool {
         self.from <= moment && moment < self.to

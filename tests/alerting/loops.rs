@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rollcall::simulate::mail_sink::{self, MailSink};
 use rollcall::simulate::webhook_sink::Answer;
+use serde_json::json;
 
 use super::world::{WAIT, World, hook, listed, named, until};
 use super::*;
@@ -245,6 +246,96 @@ async fn gone_disables_the_receiver_until_a_restart() {
     world.start();
     world.tell_loss(&["c"]).await;
     assert_eq!(listed(&sink.wait_for(2, PATIENCE).await.unwrap()[1], "offline"), ["c"]);
+    world.stop().await;
+}
+
+/// How often the engine was asked how far was heard: nothing else asks the server for its time.
+fn looks(world: &World) -> u64 {
+    let mut client = world.redis.client();
+    let said: String = ::redis::cmd("INFO").arg("commandstats").query(&mut client).unwrap();
+    let calls = said.split("cmdstat_time:calls=").nth(1).and_then(|rest| rest.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
+/// Loops that tell of blindness after an hour.
+async fn that_watch(sink: &rollcall::simulate::webhook_sink::WebhookSink) -> World {
+    let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
+    world.stop().await;
+    world.config.blind_after = HOUR;
+    world.start();
+    // It has read how far was heard, and counts from then on.
+    let asked = looks(&world);
+    until("it watches", async || looks(&world) > asked).await;
+    world
+}
+
+/// The blind interval that was told of.
+fn blind(received: &rollcall::simulate::webhook_sink::Received) -> serde_json::Value {
+    let json = received.json();
+    assert_eq!(json["type"], "rollcall.blind");
+    json["data"]["intervals"][0].clone()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blindness_is_told_while_it_lasts_once_and_so_is_its_end() {
+    let sink = hook().await;
+    let mut world = that_watch(&sink).await;
+    let from = world.clock.now();
+    world.advance(HOUR / 2);
+    let asked = looks(&world);
+    until("it was looked at", async || looks(&world) > asked + 1).await;
+    assert_eq!(sink.received().len(), 0, "nothing is told before its time");
+    world.advance(HOUR);
+    let told = sink.wait_for(1, PATIENCE).await.unwrap();
+    let id = format!("blind:{}", from.as_millis());
+    assert_eq!((&blind(&told[0])["id"], &blind(&told[0])["to"]), (&json!(id), &json!(null)));
+    // A restart, and time that goes by, tell it no second time.
+    world.stop().await;
+    world.start();
+    let asked = looks(&world);
+    until("it watches", async || looks(&world) > asked).await;
+    world.advance(2 * HOUR);
+    let joined = world.commands("join");
+    until("it was noticed again", async || world.commands("join") > joined).await;
+    // Hearing goes on. The gap is no interval of the ledger: the end is told all the same.
+    let to = world.clock.now();
+    world.roll.canary_returned(to).await.unwrap();
+    let told = sink.wait_for(2, PATIENCE).await.unwrap();
+    assert_eq!((&blind(&told[1])["id"], &blind(&told[1])["to"]), (&json!(id), &json!(to)));
+    // One that the ledger knows is told by that.
+    world.advance(200 * HOUR);
+    let told = sink.wait_for(3, PATIENCE).await.unwrap();
+    assert_eq!(blind(&told[2])["to"], json!(null));
+    world.roll.canary_returned(world.clock.now()).await.unwrap();
+    world.news.notify_one();
+    let told = sink.wait_for(4, PATIENCE).await.unwrap();
+    assert_eq!(blind(&told[3])["seconds"], json!(720_000.0));
+    let asked = looks(&world);
+    until("it was looked at", async || looks(&world) > asked + 1).await;
+    world.tell_loss(&["a"]).await;
+    assert_eq!(listed(&sink.wait_for(5, PATIENCE).await.unwrap()[4], "offline"), ["a"]);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blindness_is_told_without_the_engine_where_that_is_away() {
+    let sink = hook().await;
+    sink.answer_with([Answer::Status(503)]);
+    let mut world = that_watch(&sink).await;
+    let from = world.clock.now();
+    world.redis.kill();
+    world.advance(2 * HOUR);
+    let told = sink.wait_for(2, 3 * PATIENCE).await.unwrap();
+    assert_eq!(told[0].header("webhook-id"), told[1].header("webhook-id"));
+    assert_eq!((&blind(&told[1])["from"], &blind(&told[1])["to"]), (&json!(from), &json!(null)));
+    world.redis.restart();
+    // The engine is back and nothing is heard yet: it is written down, and told no more.
+    let joined = world.commands("join");
+    until("it is written down", async || world.commands("join") > joined).await;
+    let to = world.clock.now();
+    world.roll.canary_returned(to).await.unwrap();
+    let told = sink.wait_for(3, 3 * PATIENCE).await.unwrap();
+    assert_eq!((&blind(&told[2])["from"], &blind(&told[2])["to"]), (&json!(from), &json!(to)));
     world.stop().await;
 }
 

@@ -81,7 +81,7 @@ async fn blindness_is_told_as_its_own_type() {
         "timestamp": delivery.sealed_at,
         "data": {
             "receiver": "hook",
-            "intervals": [{"from": blind.from, "to": blind.to, "seconds": blind.length().as_secs_f64()}],
+            "intervals": [{"id": format!("blind:{}", blind.from.as_millis()), "from": blind.from, "to": blind.to, "seconds": 400.5}],
         },
     });
     assert_eq!(sink.received()[0].json(), expected);
@@ -95,6 +95,17 @@ async fn answers_that_may_pass_are_temporary() {
         assert!(why, "{status}: {result:?}");
         assert_eq!(asked, 1);
     }
+}
+
+#[tokio::test]
+async fn blindness_that_lasts_has_no_end() {
+    let sink = sink().await;
+    let blind = Interval { from: now(), to: Timestamp::NEVER };
+    let delivery = Delivery { blind: vec![blind], ..delivery(vec![], vec![]) };
+    open(&webhook_to(sink.url(), None)).unwrap().send(&delivery, now()).await.unwrap();
+    let id = format!("blind:{}", blind.from.as_millis());
+    let expected = json!([{"id": id, "from": blind.from, "to": null, "seconds": null}]);
+    assert_eq!(sink.received()[0].json()["data"]["intervals"], expected);
 }
 
 #[tokio::test]

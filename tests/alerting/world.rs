@@ -53,7 +53,7 @@ impl World {
             group_by: vec![group_by.to_owned()],
             pace: Pace { wait: WAIT, interval: 5 * WAIT },
         };
-        let config = Config { route, receivers };
+        let config = Config { route, receivers, blind_after: 100_000 * HOUR };
         assert_eq!(alerting::check(&config), Vec::<String>::new());
         let ownership = Ownership::of_everything(engine.partitions());
         let mut world = World { engine, ownership, clock, telemetry, roll, news, config, loops: None, redis };

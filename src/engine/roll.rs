@@ -35,8 +35,10 @@ use crate::presence::{
 };
 use crate::telemetry::{Checked, Loop, Source, Telemetry};
 
+mod gone;
 mod rounds;
 
+use gone::Gone;
 use rounds::one_of_each_unit;
 
 /// The rules of every configured kind.
@@ -82,6 +84,7 @@ pub struct Roll {
     census: Arc<Census>,
     hearing: RwLock<Arc<Hearing>>,
     declared: Declarations,
+    gone: Gone,
     heard_more: Notify,
     news: Arc<Notify>,
 }
@@ -109,6 +112,7 @@ impl Roll {
             pace: Arc::new(pace),
             hearing: RwLock::default(),
             declared: Declarations::default(),
+            gone: Gone::default(),
             heard_more: Notify::new(),
             news,
         }
@@ -343,7 +347,13 @@ impl Roll {
                 changes.push(put_off(seen, now));
                 continue;
             };
-            match presence::look(&seen, rules, &hearing, now) {
+            let gone_since = self.gone.since(&seen, now);
+            let verdict = presence::look_again(&seen, gone_since, rules, &hearing, now);
+            match &verdict {
+                Verdict::Undecided => self.gone.keep(&seen, gone_since),
+                _ => self.gone.forget(&seen.unit),
+            }
+            match verdict {
                 Verdict::Alive(change) | Verdict::Back(change) | Verdict::Gone(change) => {
                     results.push(Checked::Alive);
                     changes.push((seen, change));

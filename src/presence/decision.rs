@@ -149,27 +149,39 @@ pub enum Verdict {
 
 /// Looks at a unit.
 pub fn look(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Verdict {
+    look_again(seen, now, rules, hearing, now)
+}
+
+/// Looks at a unit whose expiry key, if there is none, is known to be gone since `gone`.
+pub fn look_again(
+    seen: &Snapshot,
+    gone: Timestamp,
+    rules: &KindRules,
+    hearing: &Hearing,
+    now: Timestamp,
+) -> Verdict {
     // The key of a stranger goes too: heartbeats would keep it standing, and never be admitted.
-    let Some(facts) = &seen.facts else { return gone(KeyChange::Delete, None) };
+    let Some(facts) = &seen.facts else { return no_business(KeyChange::Delete, None) };
     match &facts.standing {
-        Standing::Retired(_) => gone(KeyChange::Delete, Some(facts)),
+        Standing::Retired(_) => no_business(KeyChange::Delete, Some(facts)),
         Standing::Offline(silence) => look_at_offline(seen, facts, silence, rules, hearing, now),
-        Standing::NeverSeen | Standing::Present => look_at_watched(seen, facts, rules, hearing, now),
+        Standing::NeverSeen | Standing::Present => look_at_watched(seen, facts, gone, rules, hearing, now),
     }
 }
 
-fn gone(key: KeyChange, facts: Option<&Facts>) -> Verdict {
+fn no_business(key: KeyChange, facts: Option<&Facts>) -> Verdict {
     Verdict::Gone(Change { key, index: IndexChange::Take, facts: facts.cloned(), record: None })
 }
 
 fn look_at_watched(
     seen: &Snapshot,
     facts: &Facts,
+    gone: Timestamp,
     rules: &KindRules,
     hearing: &Hearing,
     now: Timestamp,
 ) -> Verdict {
-    let presumed = presumed(seen, facts, rules, hearing, now);
+    let presumed = presumed(seen, facts, rules, hearing, gone);
     let mut facts = as_seen(seen, facts.clone(), presumed, rules, hearing, now);
     let policy = facts.policy(rules);
     let deadline = times_since(&facts, facts.silent_since(), &policy, hearing).deadline;
@@ -237,10 +249,10 @@ fn presumed(
     facts: &Facts,
     rules: &KindRules,
     hearing: &Hearing,
-    now: Timestamp,
+    gone: Timestamp,
 ) -> Option<Timestamp> {
     let looked_at = facts.looked_at.filter(|_| seen.alive.is_none())?;
-    let newest_unseen = now - facts.key_stands(rules);
+    let newest_unseen = gone - facts.key_stands(rules);
     let is_possible = newest_unseen > looked_at;
     is_possible.then(|| hearing.ledger.latest_hearing(newest_unseen).max(facts.silent_since()))
 }
@@ -260,7 +272,7 @@ fn look_at_offline(
     }
     match reprieve(seen, facts.clone(), silence, rules, hearing, now) {
         Some(change) => Verdict::Back(change),
-        None => gone(KeyChange::Keep, Some(facts)),
+        None => no_business(KeyChange::Keep, Some(facts)),
     }
 }
 

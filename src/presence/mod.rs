@@ -14,7 +14,7 @@ mod shown;
 mod unit;
 
 pub use blindness::{DEFAULT_SETTLE, Hearing, Interval, Ledger};
-pub use decision::{Heard, Registration, Verdict, deadline, hear, look, register, retire, state};
+pub use decision::{Heard, Registration, Verdict, deadline, hear, look, look_again, register, retire, state};
 pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State};
 pub use heartbeat::{Declared, Heartbeat, LONGEST_LABEL, Labels, MOST_LABELS, is_label_name, is_label_value};
 pub use pace::{blind_gap, canary_period};

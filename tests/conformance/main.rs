@@ -52,6 +52,8 @@ macro_rules! every_case {
                 promise_10_time_is_always_an_argument
                 promise_11_blind_time_is_not_silence
                 promise_11_what_is_presumed_of_a_silence_is_not_what_was_seen
+                promise_11_proof_that_is_always_a_little_late_is_enough
+                promise_11_a_unit_that_was_heard_between_two_looks_is_looked_at_anew
                 promise_11_nobody_is_offline_while_nothing_is_heard
                 promise_12_a_removed_unit_is_never_reported
                 promise_13_a_changed_timeout_moves_the_deadline_at_once

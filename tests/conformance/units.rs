@@ -167,6 +167,42 @@ pub async fn promise_11_what_is_presumed_of_a_silence_is_not_what_was_seen<G: Gr
     assert_eq!(world.read(&unit).await.facts.unwrap().silent_from, None);
 }
 
+pub async fn promise_11_proof_that_is_always_a_little_late_is_enough<G: Ground>(world: World<G>) {
+    // A slow link: what is read is old, and what was heard is 15 s behind, which is more than the slack.
+    let unit = world.unit("a");
+    let (second, deadline) = (Duration::from_secs(1), world.hours(48));
+    world.hear(&unit, world.at(0)).await;
+    world.ground.lapse(&unit).await;
+    let look = async |after: Duration| {
+        world.heard_until(deadline + after - 15 * second).await;
+        world.look(&unit, deadline + after).await;
+        world.open_records().await
+    };
+    // A heartbeat may have come in the first minute, and its key is gone.
+    assert_eq!(look(60 * second).await, []);
+    // None came since, for there was no key; so hearing up to then is enough.
+    let records = look(66 * second).await;
+    assert_eq!(records.len(), 1, "the proof of a minute that was over is there");
+    assert_eq!((records[0].last_seen, records[0].deadline), (world.at(0), deadline));
+}
+
+pub async fn promise_11_a_unit_that_was_heard_between_two_looks_is_looked_at_anew<G: Ground>(
+    world: World<G>,
+) {
+    let unit = world.unit("a");
+    let (second, deadline) = (Duration::from_secs(1), world.hours(48));
+    world.hear(&unit, world.at(0)).await;
+    world.ground.lapse(&unit).await;
+    world.heard_until(deadline + 45 * second).await;
+    world.look(&unit, deadline + 60 * second).await;
+    // It is heard, and its key lapses: up to 10 s later it may have been heard once more.
+    world.hear(&unit, deadline + 61 * second).await;
+    world.ground.lapse(&unit).await;
+    world.heard_until(world.hours(96) + 66 * second).await;
+    world.look(&unit, world.hours(96) + 77 * second).await;
+    assert_eq!(world.open_records().await, []);
+}
+
 pub async fn promise_11_nobody_is_offline_while_nothing_is_heard<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     world.hear(&unit, world.at(0)).await;

@@ -1,5 +1,5 @@
 //! The soak: a random walk over all faults, for as long as one likes, on a world that is never
-//! rebuilt. `make soak MINUTES=10 [SEED=n]`.
+//! rebuilt. `make soak MINUTES=10 [SEED=n] [FAULT=name]`.
 //!
 //! A line for each fault; after each the world comes to rest and the oracle says what is not as it
 //! must be. Whatever it says is counted, and ends the walk with 1.
@@ -45,11 +45,13 @@ enum Fault {
     WireCut,
     WireStall,
     WireHalfOpen,
+    StolenSession,
+    ForgedCanaries,
     Everything,
     Crowd,
 }
 
-const FAULTS: [Fault; 17] = [
+const FAULTS: [Fault; 19] = [
     Fault::Kill,
     Fault::KillAll,
     Fault::Freeze,
@@ -65,6 +67,8 @@ const FAULTS: [Fault; 17] = [
     Fault::WireCut,
     Fault::WireStall,
     Fault::WireHalfOpen,
+    Fault::StolenSession,
+    Fault::ForgedCanaries,
     Fault::Everything,
     Fault::Crowd,
 ];
@@ -102,15 +106,23 @@ async fn walk(seed: u64, until: Instant, instances: Option<usize>) -> usize {
     violations
 }
 
+/// The fault that is wanted, if only one is.
+fn only() -> Option<Fault> {
+    let name = std::env::var("FAULT").ok()?;
+    let found = FAULTS.into_iter().find(|fault| format!("{fault:?}") == name);
+    Some(found.unwrap_or_else(|| panic!("FAULT={name}: there are {FAULTS:?}")))
+}
+
 /// Some faults in one world.
 async fn stretch(plan: Plan, seed: u64, chance: &mut StdRng, number: &mut usize, until: Instant) {
+    let only = only();
     let mut world = World::with_seed(plan, seed).await;
     for _ in 0..FAULTS_A_WORLD {
         if Instant::now() >= until {
             return;
         }
         *number += 1;
-        let fault = FAULTS[chance.random_range(0..FAULTS.len())];
+        let fault = only.unwrap_or(FAULTS[chance.random_range(0..FAULTS.len())]);
         let began = Instant::now();
         world.live(3 * TIMEOUT);
         world.pass_some(TIMEOUT).await;
@@ -197,6 +209,24 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
         Fault::WireCut => broken(world, victim, Wire::Cut, span).await,
         Fault::WireStall => broken(world, victim, Wire::Stalled, span).await,
         Fault::WireHalfOpen => broken(world, victim, Wire::HalfOpen, span).await,
+        Fault::StolenSession => {
+            let id = format!("instance-{victim}-main");
+            for _ in 0..4 {
+                let hold = Duration::from_millis(chance.random_range(20..600));
+                assert!(
+                    world::intruder::steal_session(world.broker.port(), &id, hold).await,
+                    "the broker answers"
+                );
+                world.pass_some(TIMEOUT / 3).await;
+            }
+            // What the broker gave to the thief, or had for nobody, was never given to Rollcall.
+            world.forget_unheard_since(mark);
+        }
+        Fault::ForgedCanaries => {
+            let id = format!("instance-{victim}-main");
+            let forged = world::intruder::forge_canaries(world.broker.port(), &id, span).await;
+            assert!(forged > 0, "the broker takes them");
+        }
         Fault::Crowd => {
             world::crowd::fill(world, 0, MANY, now()).await;
             world::crowd::all_are_told_once(world, 0, MANY).await;

@@ -65,7 +65,7 @@ async fn the_monitors_own_outage_is_no_mass_offline(plan: Plan) {
     world.disturbed_since(mark);
     world.ready().await;
     world.pass(2 * TIMEOUT).await;
-    assert_eq!(world.records().await.expect("it answers"), []);
+    assert_eq!(world.records_of_the_living().await, []);
     world.rests().await;
 }
 
@@ -171,7 +171,12 @@ async fn a_restart_brings_no_spike_of_old_alerts(plan: Plan) {
     }
     world.agrees().await;
     world.eventually("nothing waits", async |world| world.waiting().await == Some(0)).await;
-    let told = world.tellings().len();
+    // Of the dead: a machine that is busy may silence another one.
+    let told_of_the_dead = |world: &World| {
+        let is_dead = |unit: &str| unit < "unit-060";
+        world.tellings().iter().filter(|telling| is_dead(telling.record.unit.as_str())).count()
+    };
+    let told = told_of_the_dead(&world);
     for _ in 0..3 {
         let mark = world.disturb();
         world.instances[0].kill();
@@ -181,7 +186,7 @@ async fn a_restart_brings_no_spike_of_old_alerts(plan: Plan) {
         world.disturbed_since(mark);
     }
     world.pass(TIMEOUT).await;
-    assert_eq!(world.tellings().len(), told, "everything that is known was told before");
+    assert_eq!(told_of_the_dead(&world), told, "everything that is known was told before");
     world.rests().await;
 }
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 
+use super::TIMEOUT;
+
 /// One heartbeat, by the clock of this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Beat {
@@ -36,6 +38,14 @@ impl Device {
     /// Whether it has fallen silent for good, until somebody wakes it.
     pub fn is_dead(&self, now: Timestamp) -> bool {
         self.silences.iter().any(|&(from, to)| from <= now && to == Timestamp::NEVER)
+    }
+
+    /// Whether it spoke all the time, by what it really sent: a machine that starves a device for as long as its
+    /// timeout has silenced it, whatever was planned. With room for heartbeats that are late on their way.
+    pub fn spoke_throughout(&self, now: Timestamp) -> bool {
+        let sent = self.beats.iter().map(|beat| beat.sent).chain([now]);
+        let gaps = sent.clone().zip(sent.skip(1)).map(|(one, next)| next.since(one));
+        self.silences.is_empty() && gaps.max().is_some_and(|longest| longest < TIMEOUT - LATE_ON_ITS_WAY)
     }
 
     /// Whether something is planned that has not happened yet.
@@ -83,6 +93,8 @@ impl Device {
     }
 }
 
+/// As late a heartbeat may be on its way on a busy machine.
+const LATE_ON_ITS_WAY: Duration = Duration::from_secs(1);
 /// Two processes on two cores of a virtual machine do not read quite the same clock.
 const SKEW: Duration = Duration::from_millis(5);
 /// An outage shorter than this may have passed between two canaries.

@@ -30,6 +30,7 @@ pub mod devices;
 pub mod diary;
 pub mod directory;
 pub mod instance;
+pub mod intruder;
 pub mod oracle;
 pub mod proxy;
 pub mod redis;
@@ -363,6 +364,18 @@ impl World {
     pub fn start_broker(&mut self) {
         let port = self.broker.port();
         self.broker = Broker::mosquitto(self.dir(), port, &self.plan.broker);
+    }
+
+    /// Records of units that spoke all the time; there may be none, ever.
+    pub async fn records_of_the_living(&self) -> Vec<OfflineRecord> {
+        let mut records = self.records().await.expect("it answers");
+        let devices = self.fleet.devices();
+        let spoke = |unit: &str| {
+            let device = devices.iter().find(|device| device.unit == unit);
+            device.is_some_and(|device| device.spoke_throughout(now()))
+        };
+        records.retain(|record| spoke(record.unit.as_str()));
+        records
     }
 
     // --- Truth ----------------------------------------------------------------------------------

@@ -272,7 +272,8 @@ impl Part {
     fn open(&self) -> anyhow::Result<(AsyncClient, EventLoop)> {
         let address: BrokerAddress = self.config.url.parse()?;
         ensure!(address.scheme == Scheme::Mqtt, "a simulated fleet speaks mqtt:// only, not {address}");
-        let id = format!("rollcall-fleet-{:08x}-{}", rand::random::<u32>(), self.number);
+        // Ids that begin with the name of Rollcall are its own, and a broker within a process refuses them to others.
+        let id = format!("simulated-fleet-{:08x}-{}", rand::random::<u32>(), self.number);
         let mut options = MqttOptions::new(id, (address.host, address.port));
         let mut network = NetworkOptions::new();
         network.set_tcp_nodelay(true);

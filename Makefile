@@ -1,7 +1,7 @@
 # What people do with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak quiet lint fmt
+.PHONY: help demo test bench soak fuzz quiet lint fmt
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -38,6 +38,11 @@ soak: ## Break everything at random for MINUTES=10 [SEED=n], and see whether any
 quiet: ## See for MINUTES=30 that no alert of Prometheus fires while all is well
 	@.ci/need redis-server:redis-server mosquitto:mosquitto prometheus:prometheus
 	MINUTES=$${MINUTES:-30} cargo bench --locked --profile dev --bench quiet
+
+# Each parser is tried for its part of the time, one after the other; SEED=n repeats what was found.
+fuzz: ## Try whatever parses bytes of strangers on arbitrary ones, for MINUTES=10 [SEED=n]
+	@FUZZ_MINUTES=$$(awk "BEGIN { print $${MINUTES:-10} / 6 }") SEED=$${SEED:-$$(date +%s)} \
+	    cargo test --locked --test fuzz -- --nocapture --test-threads 1
 
 lint: ## Check format, lints, documentation, and what is built in (licences by cargo-deny, where it is installed)
 	cargo fmt --check

@@ -41,6 +41,13 @@ mod rules;
 mod server;
 mod users;
 
+/// Why a text is no file of users, and why it is no file of rules: for those who try the parsers.
+#[doc(hidden)]
+pub fn refusals(text: &str) -> Vec<String> {
+    let (users, rules) = (users::Users::parse(text).err(), rules::Rules::parse(text).err());
+    users.into_iter().chain(rules).collect()
+}
+
 /// The name of intake's own client.
 const INSIDE: &str = "rollcall-inside";
 

@@ -36,7 +36,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
+use crate::engine::roll::Rules;
 use crate::engine::{Catalogue, Roll};
+use crate::presence::Heartbeat;
 use crate::telemetry::{Oddity, Telemetry};
 
 mod canary;
@@ -117,6 +119,39 @@ pub async fn run(
         anyhow::ensure!(stop.is_cancelled(), "a part of intake ended on its own");
     }
     Ok(())
+}
+
+/// Reads single messages as a connection does, for those who try that on arbitrary bytes: the heartbeat that
+/// topic and payload are.
+///
+/// # Errors
+/// A configuration that cannot work.
+#[doc(hidden)]
+pub fn reader_of_any(
+    config: &Config,
+    rules: &Rules,
+    metrics: &Catalogue,
+    clock: &Clock,
+    telemetry: &Arc<Telemetry>,
+) -> anyhow::Result<impl Fn(&[u8], &[u8]) -> Option<Heartbeat> + use<>> {
+    let reader = reader::Reader {
+        topics: Arc::new(config.topics(rules)?),
+        fields: config.fields.clone(),
+        told: told::Told::new(metrics, telemetry.clone()).map(Arc::new),
+        client_id: "rollcall-main".to_owned(),
+        key: canary::Key::of_fleet("of a trial"),
+        max_payload: config.max_payload,
+        max_age: None,
+        clock: clock.clone(),
+        telemetry: telemetry.clone(),
+    };
+    Ok(move |topic: &[u8], payload: &[u8]| {
+        let message = reader::Message { topic, payload, retain: false, under_way: None };
+        match reader.read(&message).0 {
+            reader::What::Heartbeat(beat) => Some(beat),
+            _ => None,
+        }
+    })
 }
 
 /// The name of a connection, in metrics and in its client id.

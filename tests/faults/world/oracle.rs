@@ -161,18 +161,12 @@ impl Evidence {
         let was_silent = |beat: &usize| {
             device.longest_gap_after(*beat, &self.outages).is_none_or(|gap| gap + MARGIN > TIMEOUT)
         };
-        let disturbed =
-            self.disturbances.iter().filter(|&&(from, to)| from <= record.detected_at && seen <= to);
-        let disturbed = disturbed.map(|&(_, to)| to + TIMEOUT).max();
-        // What was lost with the engine's data is not known to anybody any more.
-        let lost = self.losses.iter().map(|loss| loss.to).filter(|to| seen < *to);
-        let lost = lost.map(|to| to + TIMEOUT).max();
-        // But the silence had lasted for what is allowed when it was detected, unless words were lost in
-        // time that is known to be blind.
-        let unheard = if disturbed.is_some() { 2 * GAP } else { Duration::ZERO };
-        let latest = record.detected_at + SKEW + unheard - TIMEOUT;
-        let reach =
-            disturbed.max(lost).map_or(seen, |reach| reach.max(seen)).max(seen + LATE_LOOK).min(latest);
+        let disturbed = self.disturbances.iter().any(|&(from, to)| from <= record.detected_at && seen <= to);
+        // The silence had lasted for what is allowed when it was detected, unless words were lost in time that is
+        // known to be blind. That also bounds how old the last look can be: a look that was not late saw every
+        // heartbeat before it. How late looks are on a busy machine is no claim of this oracle.
+        let unheard = if disturbed { 2 * GAP } else { Duration::ZERO };
+        let reach = (record.detected_at + SKEW + unheard - TIMEOUT).max(seen);
         let within = |beat: &usize| *beat == first || device.beats[*beat].sent <= reach;
         (first..device.beats.len()).take_while(within).find(was_silent)
     }

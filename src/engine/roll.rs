@@ -293,7 +293,9 @@ impl Roll {
             let (beats, changes): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
             for ((beat, heard, place), applied) in beats.into_iter().zip(self.apply(&changes).await?) {
                 if applied {
-                    place.map(Place::taken);
+                    if let Some(place) = place {
+                        place.taken();
+                    }
                     self.declared.admitted(beat);
                     self.telemetry.heartbeats(heard, 1);
                 } else {

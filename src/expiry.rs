@@ -364,25 +364,28 @@ impl Expiry {
     /// could not be decided.
     async fn sweep(self: &Arc<Self>, due: Vec<Due>, swept: &mut HashMap<u16, Timestamp>) -> Result<()> {
         let mut due = due.into_iter();
+        let mut ended = Ok(());
         // Tasks, for deciding and writing down a hundred thousand units is work for every core; they
         // end with the set.
         let mut sweeps = JoinSet::new();
         loop {
-            for due in due.by_ref().take(AT_ONCE - sweeps.len()) {
+            // Those that are under way go on to their end when one fails, and no more begin.
+            let free = if ended.is_ok() { AT_ONCE - sweeps.len() } else { 0 };
+            for due in due.by_ref().take(free) {
                 let expiry = self.clone();
                 sweeps.spawn(
                     async move { expiry.sweep_partition(&due).await.map(|undecided| (due, undecided)) },
                 );
             }
             match sweeps.join_next().await {
-                Some(Ok(done)) => {
-                    let (due, undecided) = done?;
+                Some(Ok(Ok((due, undecided)))) => {
                     if undecided > 0 || due.after.is_some() {
                         swept.insert(due.partition, due.until);
                     }
                 }
+                Some(Ok(Err(error))) => ended = ended.and(Err(error)),
                 Some(Err(panicked)) => std::panic::resume_unwind(panicked.into_panic()),
-                None => return Ok(()),
+                None => return ended,
             }
         }
     }

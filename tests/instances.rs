@@ -7,7 +7,7 @@ use std::time::Duration;
 use prometheus::proto::Metric;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::mirror::{Chunk, Cursor};
-use rollcall::engine::redis::RedisEngine;
+use rollcall::engine::redis::{Config, RedisEngine};
 use rollcall::engine::roll::{HearingConfig, Rules};
 use rollcall::engine::roster::View;
 use rollcall::engine::{
@@ -20,9 +20,12 @@ use rollcall::telemetry::{Loop, Telemetry};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+#[path = "faults/world/proxy.rs"]
+mod proxy;
 #[path = "support/redis.rs"]
 mod redis;
 
+use proxy::{Proxy, Wire};
 use redis::Redis;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -45,11 +48,17 @@ struct Instance {
 
 impl Instance {
     async fn new(name: &'static str, redis: &Redis, clock: &Clock) -> Instance {
+        Instance::over(name, redis.url(), clock).await
+    }
+
+    /// One that reaches Redis there.
+    async fn over(name: &'static str, url: String, clock: &Clock) -> Instance {
         let kind: Kind = "detector".parse().unwrap();
         let policy = Policy { timeout: TIMEOUT, grace: Duration::ZERO };
         let rules = Arc::new(Rules::from([(kind.clone(), KindRules { policy, ..KindRules::new(kind) })]));
         let telemetry = Arc::new(Telemetry::new(clock));
-        let engine = redis.engine(&telemetry).await;
+        let config = Config { url, ..Config::default() };
+        let engine = Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap());
         let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
         let config =
             HearingConfig { gap: 1000 * SECOND, follows: false, settle: Duration::ZERO, tell: 1000 * SECOND };
@@ -447,4 +456,99 @@ async fn an_instance_that_cannot_renew_goes_on_believing_and_goes_all_the_same()
     assert_eq!(ownership.view().instances, ["one", "other"]);
     leave.cancel();
     tokio::time::timeout(PATIENCE, kept).await.expect("it ends").unwrap().unwrap();
+}
+
+/// Records that were opened, or closed, as it counts them.
+fn counted(instance: &Instance, to: &str) -> usize {
+    let text = prometheus::TextEncoder::new().encode_to_string(&instance.telemetry.gather()).unwrap();
+    let lines = text.lines().filter(|line| line.starts_with("rollcall_unit_transitions_total"));
+    let of_this = lines.filter(|line| line.contains(&format!("to=\"{to}\"")));
+    of_this.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum()
+}
+
+#[tokio::test]
+async fn what_was_applied_and_never_answered_is_counted_once_and_shown() {
+    let redis = Redis::start();
+    let wire =
+        Proxy::start("127.0.0.1:0", redis.url().trim_start_matches("redis://").trim_end_matches("/0")).await;
+    let clock = Clock::by_hand(Timestamp::from_millis(1_700_000_000_000));
+    let a = Instance::over("a", format!("redis://127.0.0.1:{}/0", wire.port()), &clock).await;
+    a.sees(&["a"]);
+    a.mirror.keep(|_| true);
+    let hear = async || {
+        let at = clock.now();
+        let beat = |unit: Unit| Heartbeat { unit, at, not_before: None, declared: Declared::default() };
+        a.roll.hear(&units().into_iter().map(beat).collect::<Vec<_>>(), at).await
+    };
+    let all_are = |state: State| {
+        let listed = a.listed();
+        listed.len() == UNITS && listed.values().all(|(is, _)| *is == state)
+    };
+    a.roll.canary_returned(clock.now()).await.unwrap();
+    hear().await.unwrap();
+    clock.advance(TIMEOUT + MILLISECOND);
+    a.roll.canary_returned(clock.now()).await.unwrap();
+    // Those without a key are taken another way.
+    let mut client = redis.client();
+    for unit in units().iter().step_by(2) {
+        ::redis::cmd("DEL").arg(alive(unit, a.engine.partitions())).exec(&mut client).unwrap();
+    }
+    // Whatever writes into an outbox.
+    wire.set(Wire::Swallows(":outbox"));
+    assert!(a.roll.look(&units(), clock.now()).await.is_err(), "a reply was lost");
+    wire.set(Wire::Whole);
+    clock.advance(MILLISECOND);
+    until("all are recorded", async || {
+        let _ = a.roll.look(&units(), clock.now()).await;
+        a.records().await == UNITS
+    })
+    .await;
+    until("all are counted and shown", async || {
+        a.roll.settle().await.is_ok() && counted(&a, "offline") >= UNITS && all_are(State::Offline)
+    })
+    .await;
+    // They return, and the reply to that is lost, too.
+    clock.advance(SECOND);
+    wire.set(Wire::Swallows(":outbox"));
+    assert!(hear().await.is_err(), "a reply was lost");
+    wire.set(Wire::Whole);
+    clock.advance(MILLISECOND);
+    until("all are back", async || hear().await.is_ok()).await;
+    until("all are counted and shown", async || {
+        a.roll.settle().await.is_ok() && counted(&a, "online") >= UNITS && all_are(State::Online)
+    })
+    .await;
+    a.roll.settle().await.unwrap();
+    assert_eq!((counted(&a, "offline"), counted(&a, "online")), (UNITS, UNITS), "and none twice");
+}
+
+#[tokio::test]
+async fn a_unit_whose_heartbeat_was_heard_twice_and_lost_once_is_shown_offline() {
+    let redis = Redis::start();
+    let clock = Clock::by_hand(Timestamp::from_millis(1_700_000_000_000));
+    let a = Instance::new("a", &redis, &clock).await;
+    let b = Instance::new("b", &redis, &clock).await;
+    a.roll.canary_returned(clock.now()).await.unwrap();
+    // Both hear each message, a few milliseconds apart, and who of them comes first differs.
+    for (first, second, from) in [(&a, &b, 0), (&b, &a, UNITS / 2)] {
+        for unit in (from..from + UNITS / 2).map(detector) {
+            first.hear(&unit).await;
+            clock.advance(MILLISECOND);
+            second.hear(&unit).await;
+        }
+    }
+    clock.advance(TIMEOUT + MILLISECOND);
+    // Nobody looked before the keys were gone, and with them the later copies.
+    let mut client = redis.client();
+    for unit in units() {
+        ::redis::cmd("DEL").arg(alive(&unit, a.engine.partitions())).exec(&mut client).unwrap();
+    }
+    a.roll.canary_returned(clock.now()).await.unwrap();
+    b.roll.refresh_hearing().await.unwrap();
+    let _walks = (a.walk(PATIENCE), b.walk(PATIENCE));
+    let _both = (a.expire(true, false), b.expire(true, false));
+    until("all are recorded", async || a.records().await == UNITS).await;
+    let offline =
+        |instance: &Instance| instance.listed().values().filter(|(is, _)| *is == State::Offline).count();
+    until("all are shown", async || offline(&a) + offline(&b) == UNITS).await;
 }

@@ -48,7 +48,7 @@ mod view;
 mod wanted;
 
 use heads::Heads;
-pub use held::Held;
+pub use held::{Held, Odd};
 use row::Known;
 use shard::{Name, Shard};
 use tags::Tags;
@@ -134,8 +134,12 @@ impl Mirror {
 
     /// A change was applied to the unit of that snapshot. A unit that it removes is gone when this
     /// returns, and heartbeats of it that are still on their way do not bring it back.
-    pub fn changed(&self, before: &Snapshot, change: &Change) {
-        let Some((name, rules)) = self.name(&before.unit) else { return };
+    ///
+    /// `false`: it seems older than what is known, and nothing is changed. Most often it is; but a heartbeat may
+    /// be known here that the engine has lost, or another instance's copy of one. The engine has to be asked.
+    #[must_use]
+    pub fn changed(&self, before: &Snapshot, change: &Change) -> bool {
+        let Some((name, rules)) = self.name(&before.unit) else { return true };
         let alive = match change.key {
             KeyChange::Keep => before.alive,
             KeyChange::Set { last_seen, .. } => Some(last_seen),
@@ -145,7 +149,7 @@ impl Mirror {
         let was_there =
             before.facts.as_ref().is_some_and(|facts| !matches!(facts.standing, Standing::Retired(_)));
         let hash = |kind, id: &str| self.hash(kind, id);
-        self.shard_of(&before.unit).changed(name, known, was_there, &hash);
+        self.shard_of(&before.unit).changed(name, known, was_there, &hash)
     }
 
     /// Whether a unit is known to be offline.

@@ -15,11 +15,12 @@
 //! find it idle.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use futures_util::future::{join_all, try_join_all};
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 use tokio::sync::Notify;
 
 use super::census::{Census, Place};
@@ -37,9 +38,11 @@ use crate::telemetry::{Checked, Loop, Source, Telemetry};
 
 mod gone;
 mod rounds;
+mod unsettled;
 
 use gone::Gone;
 use rounds::one_of_each_unit;
+use unsettled::Unsettled;
 
 /// The rules of every configured kind.
 pub type Rules = HashMap<Kind, KindRules>;
@@ -85,6 +88,7 @@ pub struct Roll {
     hearing: RwLock<Arc<Hearing>>,
     declared: Declarations,
     gone: Gone,
+    unsettled: Unsettled,
     heard_more: Notify,
     news: Arc<Notify>,
 }
@@ -113,6 +117,7 @@ impl Roll {
             hearing: RwLock::default(),
             declared: Declarations::default(),
             gone: Gone::default(),
+            unsettled: Unsettled::default(),
             heard_more: Notify::new(),
             news,
         }
@@ -220,7 +225,8 @@ impl Roll {
         let batches = beats.chunks(BATCH).map(|batch| self.refresh(batch, now));
         let mut refreshed = 0;
         let (mut rest, mut left) = (Vec::new(), Vec::new());
-        for batch in try_join_all(batches).await? {
+        // Each goes on to its end, also if another fails: what it recorded goes into the mirror.
+        for batch in join_all(batches).await.into_iter().collect::<Result<Vec<Batch>>>()? {
             refreshed += batch.refreshed;
             rest.extend(batch.news);
             left.extend(batch.left);
@@ -327,9 +333,18 @@ impl Roll {
         source: Source,
         clock: impl Fn() -> Timestamp + Send + Sync,
     ) -> Result<Vec<Unit>> {
-        let looks =
-            stream::iter(self.engine.looks(suspects)).map(|units| self.look_at(units, source, &clock));
-        let undecided: Vec<Vec<Unit>> = looks.buffer_unordered(LOOKS_AT_ONCE).try_collect().await?;
+        let has_failed = AtomicBool::new(false);
+        let look = async |units| {
+            let looked = self.look_at(units, source, &clock).await;
+            has_failed.fetch_or(looked.is_err(), Ordering::Relaxed);
+            looked
+        };
+        // Those that are under way go on to their end when one fails, and no more begin.
+        let units =
+            self.engine.looks(suspects).into_iter().take_while(|_| !has_failed.load(Ordering::Relaxed));
+        let looks: Vec<Result<Vec<Unit>>> =
+            stream::iter(units).map(look).buffer_unordered(LOOKS_AT_ONCE).collect().await;
+        let undecided: Vec<Vec<Unit>> = looks.into_iter().collect::<Result<_>>()?;
         Ok(undecided.into_iter().flatten().collect())
     }
 
@@ -370,7 +385,9 @@ impl Roll {
             }
         }
         if !changes.is_empty() {
+            let applying = self.unsettled.applying(&changes);
             let applied = self.records(&changes, looked.hold.apply(&changes).await)?;
+            applying.answered(&applied);
             self.applied(&changes, &applied).await;
             for (result, applied) in results.into_iter().zip(applied) {
                 let result = if applied { result } else { Checked::Superseded };
@@ -411,7 +428,9 @@ impl Roll {
         if changes.is_empty() {
             return Ok(Vec::new());
         }
+        let applying = self.unsettled.applying(changes);
         let applied = self.records(changes, self.engine.apply(changes).await)?;
+        applying.answered(&applied);
         self.applied(changes, &applied).await;
         Ok(applied)
     }
@@ -432,12 +451,16 @@ impl Roll {
     }
 
     /// What follows from changes beside what the engine did. Nothing of it can fail: the changes stand.
+    /// What the mirror and the counters need comes first, before anything is awaited: a task that ends early
+    /// leaves out the rest.
     async fn applied(&self, changes: &[(Snapshot, Change)], applied: &[bool]) {
         let mut told = false;
         let mut foreign = Vec::new();
         let mut gone = Vec::new();
         for ((seen, change), _) in changes.iter().zip(applied).filter(|(_, applied)| **applied) {
-            self.mirror.changed(seen, change);
+            if !self.mirror.changed(seen, change) {
+                self.unsettled.doubt([&seen.unit]);
+            }
             self.meet(&seen.unit, change.facts.as_ref());
             if !self.mirror.keeps(partition_of(&seen.unit, self.engine.partitions())) {
                 foreign.push(&seen.unit);
@@ -457,6 +480,7 @@ impl Roll {
         if !foreign.is_empty()
             && let Err(error) = self.engine.note(&foreign).await
         {
+            self.unsettled.doubt(foreign);
             self.telemetry.engine_failed(Loop::Notes, "", &error);
         }
         // Nobody shows the values of a unit that is gone; whoever meets them removes them, too.

@@ -3,14 +3,17 @@
 //! A partition that comes to this instance is read as fast as the engine answers; one that goes is
 //! dropped. From then on the mirror is kept true by rounds, each spread evenly over a period:
 //! - of most partitions they compare expiry keys only, which is a tenth of the work and brings the
-//!   heartbeats that other instances recorded; where there are no others there is nothing to bring;
+//!   heartbeats that other instances recorded; where there are no others there is nothing to bring. A unit
+//!   that is present and has no key is read whole: it may be offline, and the instance that found that out
+//!   died before it could note it;
 //! - of every tenth, another one each time, they read everything, and look at those units that nothing
 //!   else would lead to: one with an open record whose expiry key stands (a crash came between the
 //!   two), one with an open record that is allowed another silence than when it was written, one that is
 //!   overdue although its next look is far away (its kind's timeout was shortened).
 //!
 //! What other instances change otherwise (a unit is new, back, offline, removed) they note for the
-//! owner, page by page, and the owner reads those pages every second.
+//! owner, page by page, and the owner reads those pages every second. As often it has the roll ask about
+//! changes whose reply was lost: see [`Roll::settle`].
 //!
 //! Holds a few pages at a time. It decides nothing: [`Roll::look`] does. When the engine fails it
 //! says so, waits a little and goes on with the next partition; a partition that was not walked
@@ -117,11 +120,7 @@ impl Walk {
         let mut ownership = self.ownership.clone();
         loop {
             self.mirror.keep(|partition| self.ownership.owns(partition));
-            let result = match self.fill(filled).await {
-                Ok(()) => self.read_notes().await,
-                failed => failed,
-            };
-            if let Err(error) = result {
+            if let Err(error) = self.see_to_mirror(filled).await {
                 self.telemetry.engine_failed(Loop::Mirror, "", &error);
                 tokio::time::sleep(REST).await;
                 continue;
@@ -132,6 +131,13 @@ impl Walk {
                 () = tokio::time::sleep(NOTES) => {}
             }
         }
+    }
+
+    /// Brings into the mirror what came, what is in doubt, and what others have noted.
+    async fn see_to_mirror(self: &Arc<Self>, filled: &Filled) -> Result<()> {
+        self.fill(filled).await?;
+        self.roll.settle().await?;
+        self.read_notes().await
     }
 
     /// Reads the partitions that came, as fast as that goes.
@@ -254,7 +260,8 @@ impl Walk {
             let names: Vec<&str> = held.names().collect();
             let alive = self.engine.alive(partition, &names).await?;
             let odd = self.mirror.heard(partition, &held, &alive);
-            self.look(&odd, self.clock.now()).await?;
+            self.look(&odd.with, self.clock.now()).await?;
+            self.roll.compare(partition, &odd.without).await?;
             steps += 1;
             if steps % PAGES_A_STEP == 0 {
                 part.rest(held.done()).await;

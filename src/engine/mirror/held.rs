@@ -19,6 +19,15 @@ pub struct Held {
     all: usize,
 }
 
+/// Units whose expiry key is not what it is for most.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Odd {
+    /// Those whose key should not be there: they are back, or a crash left it.
+    pub with: Vec<Unit>,
+    /// Those whose key should be there: they are overdue, or offline and that was never told here.
+    pub without: Vec<Unit>,
+}
+
 impl Held {
     /// Their names, `<kind>:<unit>`.
     pub fn names(&self) -> impl Iterator<Item = &str> {
@@ -56,16 +65,17 @@ impl Mirror {
         !held.rows.is_empty()
     }
 
-    /// What the expiry keys of held rows say, in order. Answers with the units whose key should not
-    /// be there: they are back, or a crash left it.
-    pub fn heard(&self, partition: u16, held: &Held, alive: &[Option<Timestamp>]) -> Vec<Unit> {
+    /// What the expiry keys of held rows say, in order.
+    pub fn heard(&self, partition: u16, held: &Held, alive: &[Option<Timestamp>]) -> Odd {
         let mut shard = self.write(partition);
-        let mut odd = Vec::new();
+        let mut odd = Odd::default();
         for ((place, name), alive) in held.rows.iter().zip(held.names()).zip(alive) {
-            let Some(alive) = *alive else { continue };
-            let Some(footing) = shard.heard_at(*place, held.mark, alive) else { continue };
-            if footing.is_offline() || footing == Footing::NeverSeen {
-                odd.extend(name.parse::<Unit>());
+            let Some(footing) = shard.heard_at(*place, held.mark, *alive) else { continue };
+            let is_present = matches!(footing, Footing::Present | Footing::Assumed);
+            if alive.is_none() && is_present {
+                odd.without.extend(name.parse::<Unit>());
+            } else if alive.is_some() && !is_present {
+                odd.with.extend(name.parse::<Unit>());
             }
         }
         odd
@@ -77,14 +87,14 @@ impl Mirror {
 }
 
 impl Shard {
-    /// The row at that place was heard, unless it is another unit's since the mark. Answers how it
-    /// stands.
-    fn heard_at(&mut self, place: u32, mark: u32, at: Timestamp) -> Option<Footing> {
+    /// The row at that place was heard then, if it was, unless it is another unit's since the mark. Answers
+    /// how it stands.
+    fn heard_at(&mut self, place: u32, mark: u32, at: Option<Timestamp>) -> Option<Footing> {
         let row = self.rows.get_mut(place as usize)?;
         if row.told >= mark || row.footing == Footing::Free {
             return None;
         }
-        if matches!(row.footing, Footing::Present | Footing::Assumed) {
+        if let Some(at) = at.filter(|_| matches!(row.footing, Footing::Present | Footing::Assumed)) {
             row.last_seen = row.last_seen.max(at);
         }
         Some(row.footing)

@@ -100,24 +100,27 @@ impl Shard {
     }
 
     /// A change was applied that leaves the unit as it is `known`. `was_there`: it was decided
-    /// from facts of the unit.
-    pub fn changed(&mut self, name: Name, known: Option<Known>, was_there: bool, hash: Hash) {
+    /// from facts of the unit. `false`: it seems older than what is known, and nothing is changed.
+    pub fn changed(&mut self, name: Name, known: Option<Known>, was_there: bool, hash: Hash) -> bool {
         if self.is_foreign {
-            return;
+            return true;
         }
         let Some(known) = known else {
             self.remove(name, hash);
-            return;
+            return true;
         };
         if self.removed.contains_key(&name.hash) {
             if was_there {
-                return; // Decided before the removal.
+                return false; // Decided before the removal.
             }
             self.removed.remove(&name.hash);
         }
         match self.find(name) {
-            Some(place) if was_there && known.is_older_than(&self.rows[place as usize]) => {}
-            _ => self.put(name, known, hash),
+            Some(place) if was_there && known.is_older_than(&self.rows[place as usize]) => false,
+            _ => {
+                self.put(name, known, hash);
+                true
+            }
         }
     }
 

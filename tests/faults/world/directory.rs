@@ -51,6 +51,11 @@ impl Directory {
         self.count("SELECT count(*) FROM records WHERE closed IS NULL")
     }
 
+    /// How many records there are.
+    pub fn recorded(&self) -> Option<usize> {
+        self.count("SELECT count(*) FROM records")
+    }
+
     fn count(&self, select: &str) -> Option<usize> {
         self.look(|database| database.query_row(select, [], |row| row.get::<_, i64>(0)))
             .map(|count| count as usize)

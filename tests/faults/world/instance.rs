@@ -16,6 +16,8 @@ pub struct Instance {
     /// What stands before its command line, such as another clock.
     pub before: Vec<String>,
     running: Option<(Child, Guard)>,
+    /// How often it was started.
+    pub starts: usize,
     /// The most memory that any process of its used that has ended.
     peak: u64,
 }
@@ -26,10 +28,11 @@ impl Instance {
         let file = dir.join(format!("{name}.toml"));
         std::fs::write(&file, config).unwrap();
         let (name, log, http) = (name.to_owned(), dir.join(format!("{name}.log")), http.to_owned());
-        Instance { name, config: file, log, http, before: Vec::new(), running: None, peak: 0 }
+        Instance { name, config: file, log, http, before: Vec::new(), running: None, starts: 0, peak: 0 }
     }
 
     pub fn start(&mut self) {
+        self.starts += 1;
         let log = File::options().create(true).append(true).open(&self.log).unwrap();
         let mut line = self.before.clone();
         line.extend([env!("CARGO_BIN_EXE_rollcall").to_owned(), "serve".to_owned()]);

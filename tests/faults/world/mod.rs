@@ -25,6 +25,7 @@ pub mod broker;
 pub mod calendar;
 #[path = "../../support/client.rs"]
 mod client;
+mod counted;
 pub mod crowd;
 pub mod devices;
 pub mod diary;
@@ -37,6 +38,7 @@ pub mod redis;
 
 use broker::Broker;
 use calendar::Calendar;
+use counted::Counted;
 pub use devices::{Fleet, now};
 use directory::Directory;
 pub use instance::{Instance, signal};
@@ -75,6 +77,8 @@ pub struct Plan {
     pub wires: bool,
     /// More options of Rollcall.
     pub options: String,
+    /// More options of the route.
+    pub route: String,
     /// More kinds.
     pub kinds: String,
     /// What stands before the command line of the first instance.
@@ -95,6 +99,7 @@ impl Plan {
             share: String::new(),
             wires: false,
             options: String::new(),
+            route: String::new(),
             kinds: String::new(),
             before: Vec::new(),
             before_redis: Vec::new(),
@@ -220,7 +225,7 @@ impl World {
 
     /// The file of an instance that reaches everything at these addresses.
     pub fn config(&self, number: usize, redis: &str, broker: &str, http: &str, hook: &str) -> String {
-        let Plan { share, options, kinds, .. } = &self.plan;
+        let Plan { share, options, route, kinds, .. } = &self.plan;
         let timeout = TIMEOUT.as_secs();
         let engine = match self.plan.embedded {
             true => "type = \"embedded\"".to_owned(),
@@ -243,6 +248,7 @@ impl World {
             receivers = ["hook"]
             group_wait = "500ms"
             group_interval = "100ms"
+            {route}
             [[kind]]
             name = "detector"
             timeout = "{timeout}s"
@@ -282,6 +288,11 @@ impl World {
     /// How many records are open, those of crowds included.
     pub async fn open(&self) -> Option<usize> {
         if self.plan.embedded { self.directory.open() } else { self.redis.open().await }
+    }
+
+    /// How many records there are, those of crowds included.
+    async fn recorded(&self) -> Option<usize> {
+        if self.plan.embedded { self.directory.recorded() } else { self.redis.recorded().await }
     }
 
     /// How much waits to be told.
@@ -420,6 +431,13 @@ impl World {
         told.1.clone()
     }
 
+    /// How many blind intervals operators were told of.
+    pub fn blindness_told(&self) -> usize {
+        let received = self.sink.received();
+        let intervals = received.iter().flat_map(|one| one.json()["data"]["blind"].as_array().cloned());
+        intervals.flatten().map(|interval| interval.to_string()).collect::<BTreeSet<String>>().len()
+    }
+
     /// What there is for the oracle to judge now; `None` while the engine does not answer.
     async fn evidence(&self) -> Option<Evidence> {
         // Against the stream: what was told has its record by now, and what was recorded its diary.
@@ -477,6 +495,7 @@ impl World {
         println!("{} units wake", woken.len());
         self.agrees().await;
         self.eventually("nothing waits", async |world| world.waiting().await == Some(0)).await;
+        self.counts_are_right().await;
         for instance in &mut self.instances {
             assert_eq!(instance.death(), None);
             let memory = instance.peak_memory();
@@ -484,6 +503,46 @@ impl World {
             assert!(0 < memory && memory < MOST_MEMORY, "{} used {} MB", instance.name, memory >> 20);
         }
         self.ready().await;
+    }
+
+    /// Waits until the instances together count what the engine holds.
+    async fn counts_are_right(&self) {
+        let mut wrong = None;
+        let begun = tokio::time::Instant::now();
+        while begun.elapsed() < PATIENCE {
+            wrong = self.miscounts().await;
+            match &wrong {
+                Some(wrong) if wrong.is_empty() => {
+                    println!("counts are right after {} ms", begun.elapsed().as_millis());
+                    return;
+                }
+                _ => tokio::time::sleep(Duration::from_millis(200)).await,
+            }
+        }
+        panic!("counts are wrong and stay so: {wrong:?}");
+    }
+
+    /// What the instances count otherwise than the engine; `None` while one of them does not answer.
+    async fn miscounts(&self) -> Option<Vec<String>> {
+        let mut counted = Counted::default();
+        for instance in &self.instances {
+            counted.add(&instance.page("/metrics").await?.1);
+            counted.add(&instance.page("/metrics/units?mode=all").await?.1);
+        }
+        let (open, watched, opened) = (self.open().await?, self.known().await?, self.recorded().await?);
+        let mut right = vec![
+            ("units", counted.units, open + watched),
+            ("units that are offline", counted.offline, open),
+            ("series of units", counted.shown, open + watched),
+            ("series of units that are not up", counted.shown_down, open),
+        ];
+        // Counters of a process end with it, and what an engine has lost they do not know.
+        if self.losses.is_empty() && self.instances.iter().all(|instance| instance.starts == 1) {
+            right.push(("records opened", counted.opened, opened));
+            right.push(("records closed", counted.closed, opened - open));
+        }
+        let wrong = right.into_iter().filter(|(_, counted, right)| counted != right);
+        Some(wrong.map(|(what, counted, right)| format!("{counted} {what}, and there are {right}")).collect())
     }
 
     /// Waits until the oracle has nothing to say.

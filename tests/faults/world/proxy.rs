@@ -1,7 +1,10 @@
 //! A wire that can be broken: a TCP proxy which cuts, stalls and loses one direction.
 
+#![allow(dead_code, reason = "no test breaks it in every way")]
+
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -21,6 +24,8 @@ pub enum Wire {
     HalfOpen,
     /// Every connection breaks and none is made.
     Cut,
+    /// What the server answers to a command that holds this is lost, and the connection with it.
+    Swallows(&'static str),
 }
 
 /// The proxy; it ends when it goes.
@@ -66,9 +71,19 @@ async fn carry(client: TcpStream, to: String, wire: watch::Receiver<Wire>) {
     let Ok(server) = TcpStream::connect(to).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+    let (swallows, asked) = (wire.clone(), AtomicBool::new(false));
+    let commands = |bytes: &[u8]| {
+        if let Wire::Swallows(command) = *swallows.borrow()
+            && bytes.windows(command.len()).any(|window| window == command.as_bytes())
+        {
+            asked.store(true, Ordering::SeqCst);
+        }
+        true
+    };
+    let answers = |_: &[u8]| !asked.load(Ordering::SeqCst);
     tokio::select! {
-        () = pass(from_client, to_server, wire.clone(), false) => {}
-        () = pass(from_server, to_client, wire, true) => {}
+        () = pass(from_client, to_server, wire.clone(), false, commands) => {}
+        () = pass(from_server, to_client, wire, true, answers) => {}
         _ = cut.wait_for(|wire| *wire == Wire::Cut) => {}
     }
 }
@@ -78,6 +93,7 @@ async fn pass(
     mut to: OwnedWriteHalf,
     mut wire: watch::Receiver<Wire>,
     answers: bool,
+    goes_on: impl Fn(&[u8]) -> bool,
 ) {
     let mut bytes = vec![0; 16 << 10];
     // Once something was lost, what follows makes no sense: a half-open connection never heals.
@@ -86,6 +102,9 @@ async fn pass(
         let Ok(read @ 1..) = from.read(&mut bytes).await else { return };
         let Ok(now) = wire.wait_for(|wire| *wire != Wire::Stalled).await.map(|wire| *wire) else { return };
         lost |= answers && now == Wire::HalfOpen;
+        if !goes_on(&bytes[..read]) {
+            return;
+        }
         if !lost && to.write_all(&bytes[..read]).await.is_err() {
             return;
         }

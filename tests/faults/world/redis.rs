@@ -157,6 +157,16 @@ impl Redis {
         self.sum("offline").await
     }
 
+    /// How many records there are.
+    pub async fn recorded(&self) -> Option<usize> {
+        let mut closed = 0;
+        for partition in 0..PARTITIONS {
+            let key = format!("rollcall:{{p{partition}}}:archive");
+            closed += self.try_ask::<usize>(redis::cmd("HLEN").arg(key)).await.ok()?;
+        }
+        Some(self.open().await? + closed)
+    }
+
     /// The sizes of a sorted set of every partition.
     async fn sum(&self, name: &str) -> Option<usize> {
         let mut sum = 0;

@@ -88,7 +88,7 @@ fn units_are_counted_by_label_and_those_of_a_partition_that_goes_are_gone_at_onc
     let mark = mirror.mark(partition_of(&unit(1), 3));
     mirror.compare(mark, &[at_site(1, Some("south"), Standing::Present)]);
     let removed = presence::retire(&at_site(2, Some("south"), silent()), at(9)).unwrap();
-    mirror.changed(&at_site(2, Some("south"), silent()), &removed);
+    let _ = mirror.changed(&at_site(2, Some("south"), silent()), &removed);
     let heir = (20..).map(unit).find(|unit| partition_of(unit, 3) == partition_of(&self::unit(2), 3));
     mirror.seen(&heir.unwrap(), at(9));
     assert_eq!(counted(&mirror), [site("north", 3, 1), site("south", 2, 0)]);

@@ -42,7 +42,7 @@ impl Model {
 
     pub fn changed(&mut self, seen: Snapshot, change: Change) {
         self.apply(&seen, &change);
-        self.mirror.changed(&seen, &change);
+        let _ = self.mirror.changed(&seen, &change);
     }
 
     pub fn hear(&mut self, beat: &Heartbeat, hearing: &Hearing, now: Timestamp) {

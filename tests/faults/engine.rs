@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::cmd;
 
-use crate::world::{Plan, TIMEOUT, World, now};
+use crate::world::{Plan, TIMEOUT, World, crowd, now};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -84,6 +84,57 @@ async fn redis_that_comes_back_empty_makes_nobody_offline_and_knows_the_fleet_ag
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_that_comes_back_empty_to_several_makes_nobody_offline_and_knows_the_fleet_again() {
     is_emptied(3).await;
+}
+
+/// Redis is emptied while it runs, at moments of chance.
+async fn is_emptied_under_way(instances: usize) {
+    const TIMES: usize = 20;
+    let mut world = World::new(Plan { units: 20, ..Plan::new(instances) }).await;
+    for time in 1..=TIMES {
+        world.pass_some(SECOND).await;
+        let mark = world.disturb();
+        world.redis.ask::<()>(cmd("FLUSHALL").arg("SYNC")).await;
+        world.lost_since(mark, true);
+        world.eventually("the loss is told", async |world| world.blindness_told() >= time).await;
+    }
+    world.rests().await;
+    assert_eq!(world.blindness_told(), TIMES, "each once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_that_is_emptied_under_way_is_told_each_time_and_once() {
+    is_emptied_under_way(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_that_is_emptied_under_several_is_told_each_time_and_once() {
+    is_emptied_under_way(3).await;
+}
+
+/// Connections break again and again while a crowd falls silent, and replies are lost with them.
+async fn connections_break_in_a_storm(instances: usize) {
+    const MANY: usize = 3000;
+    let mut world = World::new(Plan { units: 20, ..Plan::new(instances) }).await;
+    crowd::fill(&world, 0, MANY, now()).await;
+    let mark = world.disturb();
+    let is_over = async |world: &World| {
+        let _ = world.redis.try_ask::<usize>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal")).await;
+        world.open().await >= Some(MANY)
+    };
+    world.eventually("every silence has its record", is_over).await;
+    world.disturbed_since(mark);
+    crowd::all_are_told_once(&world, 0, MANY).await;
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_break_in_a_storm_leave_no_count_wrong() {
+    connections_break_in_a_storm(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_of_several_that_break_in_a_storm_leave_no_count_wrong() {
+    connections_break_in_a_storm(2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,11 +1,21 @@
 //! How far Rollcall has heard and by whom, and the ledger of blind intervals.
+//!
+//! # How a server that lost its data is noticed
+//! It was emptied while it ran, or started with nothing. Beside how far was heard stands the id of the fleet,
+//! and an instance remembers both. Before it writes that a canary has come it compares the ids: another one, or
+//! none, is a loss, and the first instance that notices tells the operators, in the same step in which the new id
+//! is written. What it remembers is not forgotten because the server has nothing to say any more: only a
+//! server that answers with something replaces it.
 
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use redis::{Pipeline, pipe};
 
-use super::RedisEngine;
+use super::keys::Keys;
+use super::topology::Topology;
+use super::{RedisEngine, found_fleet};
 use crate::clock::Timestamp;
 use crate::engine::ear::USEFUL;
 use crate::engine::{Advance, Ear, EngineError, Gap, HearingStore, Member, Result};
@@ -24,7 +34,8 @@ impl HearingStore for RedisEngine {
     }
 
     async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
-        let known = self.ledger.lock().await.1.heard;
+        let loss = self.notice_loss(sent_at).await?;
+        let known = self.memory().heard;
         let mut script = self.scripts.advance.prepare_invoke();
         script.key(self.keys.heard()).key(self.keys.blind());
         script.key(self.keys.outbox(self.keys.partitions()));
@@ -47,7 +58,7 @@ impl HearingStore for RedisEngine {
         match answer.as_slice() {
             [_] => Ok(Advance::Stranger),
             [from, to] => parse_interval(&format!("{from} {to}")).map(|blind| Advance::Heard(Some(blind))),
-            _ => Ok(Advance::Heard(None)),
+            _ => Ok(Advance::Heard(loss)),
         }
     }
 
@@ -79,6 +90,25 @@ impl HearingStore for RedisEngine {
     }
 }
 
+/// What an instance knew last of the fleet.
+pub(super) struct Memory {
+    fleet: String,
+    /// Up to when was heard.
+    heard: Option<Timestamp>,
+}
+
+impl Memory {
+    /// As it is when an instance begins. A fleet that was there before ids stood beside how far was heard gets
+    /// its own there.
+    pub async fn begin(topology: &Topology, keys: &Keys, fleet: &str) -> Result<Memory> {
+        let mut pipe = pipe();
+        pipe.atomic().hset_nx(keys.heard(), "fleet", fleet).ignore();
+        pipe.hmget(keys.heard(), &["fleet", "at"]);
+        let ((fleet, heard),): ((String, Option<i64>),) = topology.send("meta", &pipe).await?;
+        Ok(Memory { fleet, heard: heard.map(Timestamp::from_millis) })
+    }
+}
+
 /// What the server says of hearing: how far was heard (ms) and the ledger's version; its clock (s, µs).
 type Said = ((Option<i64>, Option<i64>), (i64, i64));
 
@@ -98,9 +128,47 @@ impl RedisEngine {
         } else {
             known.1.heard = heard.map(Timestamp::from_millis);
         }
+        if known.1.heard.is_some() {
+            self.memory().heard = known.1.heard;
+        }
         // Keys are gone that held what was heard: see `leap`.
         let vouched = known.1.heard.filter(|_| !leapt);
         Ok(Hearing { heard: vouched, ..known.1.clone() })
+    }
+
+    /// Compares the fleet with the one that was known. Answers with the blind interval, if its loss is told with
+    /// this.
+    async fn notice_loss(&self, now: Timestamp) -> Result<Option<Interval>> {
+        let (before, heard) = {
+            let memory = self.memory();
+            (memory.fleet.clone(), memory.heard)
+        };
+        let until = heard.map_or(now, |heard| now.max(heard + Duration::from_millis(1)));
+        let mut script = self.scripts.notice_loss.prepare_invoke();
+        script.key(self.keys.heard()).key(self.keys.blind());
+        script.key(self.keys.outbox(self.keys.partitions()));
+        script.arg(&before).arg(format!("{:016x}", rand::random::<u64>()));
+        script.arg(heard.map(|heard| heard.as_millis().to_string()).unwrap_or_default());
+        script.arg(until.as_millis());
+        let answer: Vec<String> = self.topology.run("notice_loss", &script).await?;
+        let [fleet, interval @ ..] = answer.as_slice() else { return Ok(None) };
+        tracing::error!(
+            before,
+            fleet,
+            "the server has lost the fleet that was there: units are known again when they are heard, those that \
+             stay silent are not; compare with your registry"
+        );
+        // What was known is written, or another instance has written it.
+        *self.memory() = Memory { fleet: fleet.clone(), heard: None };
+        found_fleet(&self.topology, &self.keys).await?;
+        match interval {
+            [from, to] => parse_interval(&format!("{from} {to}")).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().expect("nothing panics under this lock")
     }
 
     async fn depart(&self, member: &Member, name: &'static str, lost_until: String) -> Result<bool> {

@@ -47,6 +47,7 @@ mod units;
 
 pub use arrival::RedisArrival;
 pub use config::Config;
+use hearing::Memory;
 use keys::Keys;
 use leap::ServerClock;
 use scripts::Scripts;
@@ -69,6 +70,8 @@ pub struct RedisEngine {
     /// No lock is held while anything is awaited.
     server_clock: std::sync::Mutex<ServerClock>,
     fleet: String,
+    /// What this instance knew last, kept until its loss is written: see `hearing.rs`.
+    memory: std::sync::Mutex<Memory>,
     telemetry: Arc<Telemetry>,
     /// Rung when it is told that an instance came or went.
     roster_changed: Arc<Notify>,
@@ -84,6 +87,7 @@ impl RedisEngine {
         let topology = Topology::new(config, telemetry.clone())?;
         let keys = Keys::new(&config.prefix, config.partitions);
         let fleet = found_fleet(&topology, &keys).await?;
+        let memory = std::sync::Mutex::new(Memory::begin(&topology, &keys, &fleet).await?);
         topology.prepare_to_look().await?;
         Ok(RedisEngine {
             topology,
@@ -92,6 +96,7 @@ impl RedisEngine {
             ledger: Default::default(),
             server_clock: Default::default(),
             fleet,
+            memory,
             telemetry,
             roster_changed: Arc::default(),
         })

@@ -6,6 +6,7 @@ use redis::Script;
 pub struct Scripts {
     pub apply: Script,
     pub advance: Script,
+    pub notice_loss: Script,
     pub attend: Script,
     pub depart: Script,
     pub group_of: Script,
@@ -28,6 +29,7 @@ impl Scripts {
         Scripts {
             apply: Script::new(include_str!("scripts/apply.lua")),
             advance: Script::new(include_str!("scripts/advance.lua")),
+            notice_loss: Script::new(include_str!("scripts/notice_loss.lua")),
             attend: Script::new(include_str!("scripts/attend.lua")),
             depart: Script::new(include_str!("scripts/depart.lua")),
             group_of: Script::new(include_str!("scripts/group_of.lua")),

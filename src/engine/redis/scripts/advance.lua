@@ -14,7 +14,7 @@
 -- ARGV[3] the length from which an interval is told (ms)
 -- ARGV[4] intervals that ended before this are of no use to anybody any more (ms)
 -- ARGV[5] how far the caller knows that was heard (ms), "" if it does not: where nothing is stored,
---         what was stored is lost, and that is told however short it was
+--         what was stored is lost, and blind time however short it was; see notice_loss.lua
 -- ARGV[6] share of the member that heard, "" of a plain subscription whose session is kept; absent: of
 --         any plain subscription, which hears everything by itself
 -- ARGV[7] its client id, ARGV[8] its connection
@@ -131,7 +131,7 @@ end
 redis.call('ZADD', KEYS[2], score, interval)
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', ARGV[4])
 redis.call('HSET', KEYS[1], 'ledger', to)
-if is_lost or heard - before > tonumber(ARGV[3]) then
+if heard - before > tonumber(ARGV[3]) then
   redis.call('XADD', KEYS[3], '*', 'blind', interval)
 end
 return { from, to }

@@ -16,8 +16,11 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::embedded::{Config, EmbeddedEngine, survey};
-use rollcall::engine::{Ear, Engine, EngineError, Gap, HearingStore, Queries, Refresh, UnitStore};
-use rollcall::presence::{Change, Facts, IndexChange, KeyChange, Snapshot, Standing, Unit};
+use rollcall::engine::{
+    AlertStore, Delivery, Ear, Engine, EngineError, Gap, Group, HearingStore, Join, News, Pace, Queries,
+    Refresh, Room, UnitStore,
+};
+use rollcall::presence::{Change, Facts, IndexChange, Interval, KeyChange, Snapshot, Standing, Unit};
 use rollcall::simulate::servers::Guard;
 use rollcall::telemetry::{Ailment, Telemetry};
 use tempfile::TempDir;
@@ -82,6 +85,40 @@ async fn fleet(units: usize) -> TempDir {
     let engine = open(dir.path()).await.unwrap();
     fill(&engine, 0..units).await.unwrap();
     dir
+}
+
+#[tokio::test]
+async fn what_a_process_held_is_free_as_soon_as_the_next_one_starts() {
+    let dir = TempDir::new().unwrap();
+    let (hook, partitions) = (["hook".to_owned()], (0..16).collect::<Vec<u16>>());
+    let interval = Interval { from: BEGIN, to: BEGIN + HOUR };
+    let group = |key: &str| Group { key: key.to_owned(), labels: Default::default() };
+    let join = |key| Join { group: group(key), news: News::Blind(interval) };
+    let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
+    let engine = open(dir.path()).await.unwrap();
+    engine.join(&[join("a"), join("b")], pace, &hook, &Room::NONE, BEGIN).await.unwrap();
+    engine.seal(&partitions, &hook, BEGIN).await.unwrap();
+    let held = engine.lease(&partitions, "hook", BEGIN, BEGIN + HOUR, 10).await.unwrap();
+    assert_eq!(held.len(), 2);
+    assert_eq!(engine.first_lease(&partitions, "hook").await.unwrap(), Some(BEGIN + HOUR));
+    // What a receiver asked to wait with waits, also over a restart.
+    let (postponed, held): (Vec<Delivery>, Vec<Delivery>) =
+        held.into_iter().partition(|delivery| delivery.group.key == "a");
+    engine.postpone(&postponed[0], BEGIN + 2 * HOUR).await.unwrap();
+    drop(engine);
+    let engine = open(dir.path()).await.unwrap();
+    let free = engine.lease(&partitions, "hook", BEGIN, BEGIN + HOUR, 10).await.unwrap();
+    let again: Vec<Delivery> = held.into_iter().map(|one| Delivery { attempt: 2, ..one }).collect();
+    assert_eq!(free, again);
+    let later = BEGIN + 2 * HOUR;
+    let ids: Vec<String> = engine
+        .lease(&partitions, "hook", later, later + HOUR, 10)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|one| one.id)
+        .collect();
+    assert_eq!(ids.len(), 2, "the other waited: {ids:?}");
 }
 
 #[tokio::test]

@@ -1,18 +1,29 @@
 //! From deliveries to one receiver: lease, attempt, record how it ended.
 //!
 //! Each receiver has a loop of its own with a bounded number of attempts under way. Some more are
-//! leased ahead, so that no attempt waits for the engine, and while attempts are made the engine
-//! records how earlier ones ended. A lease is short and is prolonged for as long as this instance
-//! holds it: nobody else attempts the same meanwhile, and what a dead instance held is taken up soon.
-//! How an attempt ended is kept until the engine has it: an engine that fails just then costs a
-//! wait, not a second telling.
+//! leased ahead, so that no attempt waits for the engine. A lease is short and is prolonged for as long
+//! as this instance holds it: no other instance attempts the same meanwhile, and what a dead instance held
+//! is taken up as soon as its death is known. How an attempt ended is kept until the engine has it: an
+//! engine that fails just then costs a wait, not a second telling.
+//!
+//! # Why an attempt is under way until its end is written
+//! What a dead instance attempted, and did not write down, another one attempts again. So no attempt
+//! begins while as many are under way or unwritten as the receiver's `concurrency`: a death repeats no more
+//! than that. Ends are written a few at a time, several times at once, for attempts wait for it.
+//!
+//! # Why a lease is looked at before each attempt
+//! An instance that was frozen wakes up with leases that have ended, and another instance may have told
+//! what it holds. It attempts nothing whose lease is over by the clock of the fleet; the engine hands it
+//! out again if it is still to be told.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, FutureExt, OptionFuture};
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::{JoinError, JoinSet};
@@ -23,15 +34,17 @@ use super::channel::{Channel, Failure, within};
 use super::next::{Next, next};
 use super::tray::{Placed, Tray};
 use super::{ENGINE_BACKOFF, LEASE, ReceiverConfig, SHORTEST_WAIT, TICK, tick};
-use crate::clock::Clock;
-use crate::engine::{Backlog, Delivery, Engine, LARGEST_STEP, Ownership, Result};
+use crate::clock::{Clock, Timestamp};
+use crate::engine::{Backlog, Delivery, Engine, EngineError, LARGEST_STEP, Ownership, Result};
 use crate::telemetry::{Lines, Loop, Outcome, Telemetry};
 
-/// How often leases are prolonged.
-const PROLONG: Duration = Duration::from_secs(4);
+/// How often leases are prolonged: three times before they end.
+const PROLONG: Duration = Duration::from_millis(800);
 /// How many deliveries are held for each attempt that may be under way. In a storm the engine takes
 /// its time with each answer, and meanwhile there has to be something to do.
 pub(super) const AHEAD: usize = 64;
+/// How many times at once ends of attempts are written.
+const RECORDINGS: usize = 4;
 /// How long attempts that are under way may go on after the stop. What is cut off is attempted
 /// again when its lease has run out.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -52,13 +65,15 @@ pub(super) struct Deliver {
 /// What is held. Everything has its place in the tray, so nothing grows while the engine or the
 /// receiver hangs.
 struct Desk {
-    /// Leased and not begun.
-    waiting: VecDeque<Arc<Delivery>>,
+    /// Leased and not begun, by id. Those that are not held any more are passed over.
+    waiting: VecDeque<String>,
     attempts: JoinSet<Ended>,
     /// Ended and not yet recorded.
     endings: Vec<Ending>,
     /// Everything of which the engine does not know how it ended, by id.
     held: HashMap<String, Held>,
+    /// How many of those were begun.
+    begun: usize,
     /// Why the receiver is disabled.
     disabled: Option<String>,
     /// How often deliveries were asked for.
@@ -74,21 +89,32 @@ struct Desk {
 /// A delivery and the place in the tray that it takes up.
 struct Held {
     delivery: Arc<Delivery>,
+    /// The end of its lease.
+    until: Timestamp,
+    is_begun: bool,
+    /// Also without an attempt, if the receiver is disabled.
+    has_ended: bool,
     _place: OwnedSemaphorePermit,
 }
 
 /// An attempt that ended.
 struct Ended {
-    delivery: Arc<Delivery>,
-    result: std::result::Result<(), Failure>,
+    id: String,
+    /// `None`: its lease was over, and it was not made.
+    result: Option<std::result::Result<(), Failure>>,
     took: Duration,
 }
 
 type Ending = (Arc<Delivery>, Next);
 
+/// What was prolonged until then, and which of it is still held.
+type Prolonged = (Vec<Arc<Delivery>>, Timestamp, Result<Vec<bool>>);
+type Recorded = (Vec<Ending>, Result<()>);
+
 /// What the engine was asked to hand out.
 struct Leased {
     deliveries: Vec<Delivery>,
+    until: Timestamp,
     places: OwnedSemaphorePermit,
     /// For how long there is nothing more.
     rest: Duration,
@@ -102,7 +128,8 @@ impl Deliver {
         let mut ownership = self.ownership.clone();
         let mut failures = 0;
         let mut leasing: Option<BoxFuture<Result<Leased>>> = None;
-        let mut recording: Option<BoxFuture<(Vec<Ending>, Result<()>)>> = None;
+        let mut prolonging: Option<BoxFuture<Prolonged>> = None;
+        let mut recordings: FuturesUnordered<BoxFuture<Recorded>> = FuturesUnordered::new();
         let (mut look, mut prolong, mut counted) = (Instant::now(), Instant::now() + PROLONG, None);
         loop {
             let now = Instant::now();
@@ -117,11 +144,12 @@ impl Deliver {
                 tracing::warn!(receiver = self.receiver.name, more, "more notifications were not delivered");
             }
             let is_patient = failures > 0 && now < look;
-            if recording.is_none() && !is_patient && (!desk.endings.is_empty() || now >= prolong) {
-                // Without those that end here: the next of their groups must not wait.
-                let others = (now >= prolong).then(|| desk.others());
-                recording = Some(self.record(std::mem::take(&mut desk.endings), others));
-                prolong = if now >= prolong { now + PROLONG } else { prolong };
+            if !is_patient && self.is_worth_recording(&desk, recordings.len()) {
+                recordings.push(self.record(std::mem::take(&mut desk.endings)));
+            }
+            if prolonging.is_none() && !is_patient && now >= prolong {
+                prolong = now + PROLONG;
+                prolonging = self.prolong(desk.under_way());
             }
             // Asked for well before there is none left: in a storm an answer takes its time.
             let is_low = desk.waiting.len() <= self.concurrency() * AHEAD / 2;
@@ -136,17 +164,24 @@ impl Deliver {
                 desk.leases = desk.leases.wrapping_add(1);
             }
             let waits_for_look = leasing.is_none() && is_low && self.tray.free() > 0;
-            let next = if waits_for_look { look.min(prolong) } else { prolong };
+            let next = if is_patient {
+                look
+            } else if waits_for_look {
+                look.min(prolong)
+            } else {
+                prolong
+            };
             let failed = tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return self.leave(desk, placed, recording).await,
+                () = self.stop.cancelled() => return self.leave(desk, placed, recordings).await,
                 Some(ended) = desk.attempts.join_next() => {
                     self.conclude(&mut desk, ended)?;
                     None
                 }
-                Some((endings, recorded)) = OptionFuture::from(recording.as_mut()) => {
-                    recording = None;
-                    self.recorded(&mut desk, endings, recorded)
+                Some((endings, recorded)) = recordings.next() => self.recorded(&mut desk, endings, recorded),
+                Some(prolonged) = OptionFuture::from(prolonging.as_mut()) => {
+                    prolonging = None;
+                    self.prolonged(&mut desk, prolonged)
                 }
                 Some(leased) = OptionFuture::from(leasing.as_mut()) => {
                     leasing = None;
@@ -200,14 +235,15 @@ impl Deliver {
         async move {
             let own = &own;
             let backlog = if counts { Some(engine.backlog(own, &name).await?) } else { None };
-            let deliveries = engine.lease(own, &name, now, now + LEASE, places.num_permits()).await?;
+            let until = now + LEASE;
+            let deliveries = engine.lease(own, &name, now, until, places.num_permits()).await?;
             let rest = if !deliveries.is_empty() {
                 Duration::ZERO // There may be more where those came from.
             } else {
                 let first = engine.first_lease(own, &name).await?;
                 first.map_or(tick, |first| first.since(now).clamp(SHORTEST_WAIT, tick))
             };
-            Ok(Leased { deliveries, places, rest, backlog })
+            Ok(Leased { deliveries, until, places, rest, backlog })
         }
         .boxed()
     }
@@ -218,22 +254,30 @@ impl Deliver {
         }
         for delivery in leased.deliveries {
             if let Some(place) = leased.places.split(1) {
-                desk.put(Placed { delivery, place });
+                desk.put(Placed { delivery, until: leased.until, place });
             }
         }
     }
 
-    /// Begins attempts, as many as may be under way.
+    /// Begins attempts, as many as may be under way: see the head of this file.
     fn begin(&self, desk: &mut Desk) {
-        while desk.attempts.len() < self.concurrency()
-            && let Some(delivery) = desk.waiting.pop_front()
+        while desk.begun < self.concurrency()
+            && let Some(id) = desk.waiting.pop_front()
         {
-            self.attempt(desk, delivery);
+            self.attempt(desk, id);
         }
     }
 
-    fn attempt(&self, desk: &mut Desk, delivery: Arc<Delivery>) {
+    fn attempt(&self, desk: &mut Desk, id: String) {
+        let now = self.clock.now();
+        let Some(held) = desk.held.get_mut(&id).filter(|held| held.is_waiting()) else { return };
+        if held.until <= now {
+            desk.held.remove(&id);
+            return;
+        }
+        let (delivery, until) = (held.delivery.clone(), held.until);
         if let Some(why) = &desk.disabled {
+            held.has_ended = true;
             let why = format!("the receiver is disabled: {why}");
             self.telemetry.notification(&self.receiver.name, Outcome::Dead, Duration::ZERO, &why);
             if desk.failures.admit() {
@@ -243,20 +287,31 @@ impl Deliver {
             desk.endings.push((delivery, Next::Bury(why)));
             return;
         }
+        held.is_begun = true;
+        desk.begun += 1;
         let (channel, clock, timeout) = (self.channel.clone(), self.clock.clone(), self.receiver.timeout);
         desk.attempts.spawn(async move {
-            let begun = Instant::now();
-            let result = within(timeout, channel.send(&delivery, clock.now())).await;
-            Ended { delivery, result, took: begun.elapsed() }
+            let (begun, now) = (Instant::now(), clock.now());
+            // The process may have been frozen since the task was made.
+            let result =
+                if now < until { Some(within(timeout, channel.send(&delivery, now)).await) } else { None };
+            Ended { id, result, took: begun.elapsed() }
         });
     }
 
     /// Decides what follows an attempt, counts it and says so.
     fn conclude(&self, desk: &mut Desk, ended: std::result::Result<Ended, JoinError>) -> anyhow::Result<()> {
-        let Ended { delivery, result, took } = ended.context("an attempt to deliver broke down")?;
+        let Ended { id, result, took } = ended.context("an attempt to deliver broke down")?;
+        let Some(result) = result else {
+            desk.let_go(&id);
+            return Ok(());
+        };
         if let Err(Failure::Gone { why }) = &result {
             self.disable(desk, why);
         }
+        let Some(held) = desk.held.get_mut(&id) else { return Ok(()) };
+        held.has_ended = true;
+        let delivery = held.delivery.clone();
         let next = next(&delivery, result.as_ref(), self.clock.now(), &self.receiver.retry, rand::random());
         let why = result.err().map(|failure| failure.to_string()).unwrap_or_default();
         let outcome = self.say(desk, &delivery, &next, &why);
@@ -316,13 +371,15 @@ impl Deliver {
         }
     }
 
-    /// Writes down how attempts ended, and prolongs the leases of `others`. Gives the endings back, for
-    /// what could not be written.
-    fn record(
-        &self,
-        endings: Vec<Ending>,
-        others: Option<Vec<Arc<Delivery>>>,
-    ) -> BoxFuture<'static, (Vec<Ending>, Result<()>)> {
+    /// Whether ends are to be written now: at once where none are being written, else when there are
+    /// some, for what is written together costs less.
+    fn is_worth_recording(&self, desk: &Desk, recordings: usize) -> bool {
+        let some = if recordings == 0 { 1 } else { self.concurrency().div_ceil(RECORDINGS) };
+        recordings < RECORDINGS && desk.endings.len() >= some
+    }
+
+    /// Writes down how attempts ended. Gives the endings back, for what could not be written.
+    fn record(&self, endings: Vec<Ending>) -> BoxFuture<'static, Recorded> {
         let (engine, now) = (self.engine.clone(), self.clock.now());
         async move {
             let recorded = async {
@@ -339,10 +396,7 @@ impl Deliver {
                         Next::Bury(reason) => engine.bury(delivery, reason, now).await?,
                     }
                 }
-                match others {
-                    Some(others) if !others.is_empty() => engine.prolong(&others, now + LEASE).await,
-                    _ => Ok(()),
-                }
+                Ok(())
             };
             let recorded = recorded.await;
             (endings, recorded)
@@ -350,19 +404,13 @@ impl Deliver {
         .boxed()
     }
 
-    fn recorded(
-        &self,
-        desk: &mut Desk,
-        endings: Vec<Ending>,
-        recorded: Result<()>,
-    ) -> Option<crate::engine::EngineError> {
+    /// The engine knows how these ended, or not.
+    fn recorded(&self, desk: &mut Desk, endings: Vec<Ending>, recorded: Result<()>) -> Option<EngineError> {
         let ends = || format!("ends of {}", self.receiver.name);
         match recorded {
             Ok(()) => {
                 self.telemetry.engine_answered(Loop::Delivery, &ends());
-                for (delivery, _) in endings {
-                    desk.held.remove(&delivery.id);
-                }
+                endings.iter().for_each(|(delivery, _)| desk.let_go(&delivery.id));
                 None
             }
             // Each may be written again: what was written is over.
@@ -374,17 +422,58 @@ impl Deliver {
         }
     }
 
+    /// Prolongs leases; `None` if there are none.
+    fn prolong(&self, held: Vec<Arc<Delivery>>) -> Option<BoxFuture<'static, Prolonged>> {
+        if held.is_empty() {
+            return None;
+        }
+        let (engine, until) = (self.engine.clone(), self.clock.now() + LEASE);
+        let prolong = async move {
+            let still_held = engine.prolong(&held, until).await;
+            (held, until, still_held)
+        };
+        Some(prolong.boxed())
+    }
+
+    /// What is not held any more, and was not begun, is left to the instance that holds it.
+    fn prolonged(&self, desk: &mut Desk, (deliveries, until, held): Prolonged) -> Option<EngineError> {
+        let leases = format!("leases of {}", self.receiver.name);
+        let held = match held {
+            Ok(held) => held,
+            Err(error) => {
+                self.telemetry.engine_failed(Loop::Delivery, &leases, &error);
+                return Some(error);
+            }
+        };
+        self.telemetry.engine_answered(Loop::Delivery, &leases);
+        let count = desk.held.len();
+        for (delivery, is_held) in deliveries.iter().zip(held) {
+            let Some(held) = desk.held.get_mut(&delivery.id) else { continue };
+            // It may have been handed out again meanwhile.
+            let is_same = held.delivery.attempt == delivery.attempt;
+            if is_held && is_same {
+                held.until = until;
+            } else if is_same && held.is_waiting() {
+                desk.let_go(&delivery.id);
+            }
+        }
+        if desk.held.len() < count {
+            let Desk { waiting, held, .. } = desk;
+            waiting.retain(|id| held.contains_key(id));
+        }
+        None
+    }
+
     /// Lets attempts end and records them, as far as that goes quickly. What was not begun is left to
     /// others at once.
     async fn leave(
         &self,
         mut desk: Desk,
         mut placed: UnboundedReceiver<Placed>,
-        recording: Option<BoxFuture<'static, (Vec<Ending>, Result<()>)>>,
+        mut recordings: FuturesUnordered<BoxFuture<'static, Recorded>>,
     ) -> anyhow::Result<()> {
         let until = Instant::now() + LAST_WORDS;
-        if let Some(recording) = recording {
-            let (endings, recorded) = recording.await;
+        while let Some((endings, recorded)) = recordings.next().await {
             self.recorded(&mut desk, endings, recorded);
         }
         while let Ok(Some(ended)) = tokio::time::timeout_at(until, desk.attempts.join_next()).await {
@@ -394,10 +483,10 @@ impl Deliver {
             desk.put(placed);
         }
         let now = self.clock.now();
-        let unbegun =
-            std::mem::take(&mut desk.waiting).into_iter().map(|delivery| (delivery, Next::Postpone(now)));
+        let unbegun = desk.held.values().filter(|held| held.is_waiting());
+        let unbegun: Vec<Ending> = unbegun.map(|held| (held.delivery.clone(), Next::Postpone(now))).collect();
         let endings = std::mem::take(&mut desk.endings).into_iter().chain(unbegun).collect();
-        if let (_, Err(error)) = self.record(endings, None).await {
+        if let (_, Err(error)) = self.record(endings).await {
             self.telemetry.engine_failed(Loop::Delivery, &self.receiver.name, &error);
         }
         Ok(())
@@ -411,6 +500,7 @@ impl Desk {
             attempts: JoinSet::new(),
             endings: Vec::new(),
             held: HashMap::new(),
+            begun: 0,
             disabled: None,
             leases: 0,
             lines: Lines::new(Instant::now()),
@@ -419,16 +509,34 @@ impl Desk {
         }
     }
 
-    fn put(&mut self, Placed { delivery, place }: Placed) {
-        let delivery = Arc::new(delivery);
-        self.held.insert(delivery.id.clone(), Held { delivery: delivery.clone(), _place: place });
-        self.waiting.push_back(delivery);
+    fn put(&mut self, Placed { delivery, until, place }: Placed) {
+        let (id, delivery) = (delivery.id.clone(), Arc::new(delivery));
+        if let Some(held) = self.held.get_mut(&id) {
+            // Its lease had ended and it was handed out to this instance again: what is under way goes on.
+            (held.delivery, held.until) = (delivery, until);
+            return;
+        }
+        self.held
+            .insert(id.clone(), Held { delivery, until, is_begun: false, has_ended: false, _place: place });
+        self.waiting.push_back(id);
     }
 
     /// What is held and has not ended.
-    fn others(&self) -> Vec<Arc<Delivery>> {
-        let ended: HashSet<&str> = self.endings.iter().map(|(delivery, _)| delivery.id.as_str()).collect();
-        let held = self.held.values().map(|held| &held.delivery);
-        held.filter(|delivery| !ended.contains(delivery.id.as_str())).cloned().collect()
+    fn under_way(&self) -> Vec<Arc<Delivery>> {
+        let held = self.held.values().filter(|held| !held.has_ended);
+        held.map(|held| held.delivery.clone()).collect()
+    }
+
+    /// That is not held any more.
+    fn let_go(&mut self, id: &str) {
+        if self.held.remove(id).is_some_and(|held| held.is_begun) {
+            self.begun -= 1;
+        }
+    }
+}
+
+impl Held {
+    fn is_waiting(&self) -> bool {
+        !self.is_begun && !self.has_ended
     }
 }

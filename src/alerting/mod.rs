@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::engine::{Engine, Ownership, Pace};
+use crate::engine::{Engine, Ownership, Pace, lease};
 use crate::presence::is_label_name;
 use crate::telemetry::Telemetry;
 
@@ -56,8 +56,9 @@ use deliver::{AHEAD, Deliver};
 use tell::Tell;
 use tray::Tray;
 
-/// How long a delivery is kept from others that is not prolonged.
-const LEASE: Duration = Duration::from_secs(15);
+/// How long a delivery is kept from others that is not prolonged: as long as an instance is taken to be
+/// there, so that what it held is free when its partitions are another one's.
+pub const LEASE: Duration = lease::LENGTH;
 /// No loop sleeps longer: with every hint lost, everything still happens.
 const TICK: Duration = Duration::from_secs(1);
 /// The same where there are other instances: what they join and seal of ours comes without a bell.

@@ -142,7 +142,7 @@ impl Tell {
         for delivery in joined.deliveries {
             let at = receivers.iter().position(|name| *name == delivery.receiver);
             if let Some((tray, Some(places))) = at.map(|at| (&trays[at], places[at].as_mut())) {
-                tray.put(delivery, places);
+                tray.put(delivery, room.until, places);
             }
         }
         Ok(rest)

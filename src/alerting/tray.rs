@@ -11,6 +11,7 @@ use futures_util::future::select_all;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+use crate::clock::Timestamp;
 use crate::engine::Delivery;
 
 /// How long room is waited for. Nobody is held up by that who has room. After that it is left to the
@@ -32,6 +33,8 @@ pub(super) type Places = OwnedSemaphorePermit;
 /// A delivery and the place that it takes up.
 pub(super) struct Placed {
     pub delivery: Delivery,
+    /// The end of its lease.
+    pub until: Timestamp,
     pub place: Places,
 }
 
@@ -68,10 +71,10 @@ impl Tray {
     }
 
     /// Puts a delivery that was handed out into one of these places.
-    pub fn put(&self, delivery: Delivery, places: &mut Places) {
+    pub fn put(&self, delivery: Delivery, until: Timestamp, places: &mut Places) {
         if let Some(place) = places.split(1) {
             // A loop that has ended leaves it to whoever leases it next.
-            let _ = self.put.send(Placed { delivery, place });
+            let _ = self.put.send(Placed { delivery, until, place });
         }
     }
 

@@ -6,6 +6,11 @@
 //!
 //! An instance that cannot renew goes on believing what it believed. Others see its lease end and take
 //! over; should it still reach the engine somehow, they do some work twice.
+//!
+//! # Why so short
+//! What a dead instance held waits for as long as its lease: three seconds at the most until another one
+//! knows of the death. A lease that ends by mistake costs the others a fill of their mirrors and no more. It
+//! does not end while the engine answers nobody, see [`super::Roster::renew`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +25,10 @@ use crate::clock::Clock;
 use crate::telemetry::{Ailment, Loop, Telemetry};
 
 /// How long an instance that does not renew is taken to be there.
-const LENGTH: Duration = Duration::from_secs(8);
+pub const LENGTH: Duration = Duration::from_millis(2500);
 
-/// How often it renews: three renewals may fail.
-const EVERY: Duration = Duration::from_secs(2);
+/// How often it renews: four renewals may fail.
+pub const EVERY: Duration = Duration::from_millis(500);
 
 /// The shortest time between two renewals, however many come and go.
 const SHORTEST: Duration = Duration::from_millis(50);

@@ -355,7 +355,8 @@ pub trait AlertStore: Send + Sync {
 
     /// Hands out deliveries of a receiver that are due in these partitions, at most `limit`, those of
     /// the first partitions first, and keeps them from everybody else until `until`. Deliveries of
-    /// one group come one after the other, in order.
+    /// one group come one after the other, in order. An engine within the process frees what is leased
+    /// when the process ends.
     async fn lease(
         &self,
         partitions: &[u16],
@@ -372,10 +373,12 @@ pub trait AlertStore: Send + Sync {
     /// at once. Safe to repeat.
     async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()>;
 
-    /// Keeps deliveries that were leased, and have not ended, from everybody else until `until`.
-    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<()>;
+    /// Keeps deliveries that were leased, and have not ended, from every other instance until `until`.
+    /// Answers, in order, which the caller still holds: not those that were leased again since.
+    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>>;
 
-    /// The attempt failed; the next is not before `at`.
+    /// The attempt failed; the next is not before `at`. Changes nothing if the delivery was leased
+    /// again since.
     async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()>;
 
     /// Given up: kept as a dead letter. The return of a unit whose silence died here is not told

@@ -37,7 +37,8 @@ pub trait Roster: Send + Sync {
     ///
     /// Leases are measured by the engine's clock, so that instances agree whose stand. Where that clock
     /// went back, the time of the fleet goes on from where it was; `heard`, how far Rollcall has heard,
-    /// is never after it.
+    /// is never after it. Time in which no instance could renew, because the engine stood still, is no time of
+    /// any lease.
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<Attendance>;
 
     /// Gives up the lease of an instance and tells the others.

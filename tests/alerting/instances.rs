@@ -124,3 +124,39 @@ async fn nobody_tells_what_is_anothers() {
     world.advance(WAIT);
     sink.wait_for(1, PATIENCE).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_taken_over_from_an_instance_that_stood_still_is_not_told_by_it() {
+    let sink = hook().await;
+    sink.answer_with(vec![Answer::Hang; 4]);
+    let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
+    let names: Vec<String> = (0..20).map(|number| format!("unit-{number}")).collect();
+    world.tell_loss(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    sink.wait_for(4, PATIENCE).await.unwrap();
+    let later = async || {
+        world.engine.first_lease(&world.partitions(), "hook").await.unwrap() > Some(world.clock.now())
+    };
+    until("it holds all of them", later).await;
+    // Its leases end, and another instance has everything before it can prolong them.
+    let mut taken = Vec::new();
+    while taken.len() < names.len() {
+        world.clock.advance(alerting::LEASE);
+        let now = world.clock.now();
+        let more = world.engine.lease(&world.partitions(), "hook", now, now + HOUR, 500).await.unwrap();
+        taken.extend(more.into_iter().map(|delivery| (delivery.id.clone(), delivery)));
+        taken.sort_by(|a, b| (&a.0, a.1.attempt).cmp(&(&b.0, b.1.attempt)));
+        taken.dedup_by(|a, b| a.0 == b.0);
+    }
+    let told: Vec<_> = taken.into_iter().map(|(_, delivery)| delivery).collect();
+    world.engine.delivered(&told, world.clock.now()).await.unwrap();
+    sink.release();
+    let ended = async || world.metric("rollcall_notifications_total", &["hook", "delivered"]) >= 4.0;
+    until("its own attempts are over", ended).await;
+    // What is new is told by it, and nothing of what it held before that.
+    world.tell_loss(&["new"]).await;
+    sink.wait_for(5, PATIENCE).await.unwrap();
+    world.stop().await;
+    let received = sink.received();
+    assert_eq!(received.len(), 5, "those that were under way, and the new one");
+    assert_eq!(listed(&received[4], "offline"), ["new"]);
+}

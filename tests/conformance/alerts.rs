@@ -86,6 +86,27 @@ pub async fn promise_06_a_dead_holders_lease_comes_back<G: Ground>(world: World<
     assert_eq!(again, [Delivery { attempt: 2, ..first }]);
 }
 
+pub async fn promise_06_what_was_taken_over_cannot_be_held_on_to<G: Ground>(world: World<G>) {
+    let record = offline(&world.unit("a"), world.at(0));
+    let (now, later) = (world.at(1000), world.at(1000) + MINUTE);
+    let first = world.sealed(&[&record], now).await.remove(0);
+    let (other, _) = world.another().await;
+    let second =
+        other.lease(&world.partitions(), "hook", later, later + MINUTE, 100).await.unwrap().remove(0);
+    assert_eq!((first.attempt, second.attempt), (1, 2));
+    // The first holder wakes up.
+    let held = [Arc::new(first.clone())];
+    assert_eq!(world.engine.prolong(&held, later + 9 * MINUTE).await.unwrap(), [false]);
+    world.engine.postpone(&first, later).await.unwrap();
+    assert_eq!(world.lease(later).await, [], "the second holds it");
+    assert_eq!(other.prolong(&[Arc::new(second.clone())], later + 2 * MINUTE).await.unwrap(), [true]);
+    assert_eq!(world.lease(later + MINUTE).await, []);
+    // What the first has delivered all the same is delivered.
+    world.engine.delivered(&[first], later).await.unwrap();
+    assert_eq!(other.prolong(&[Arc::new(second)], later + 3 * MINUTE).await.unwrap(), [false]);
+    assert_eq!(world.lease(world.hours(100)).await, []);
+}
+
 pub async fn promise_06_what_joining_hands_out_is_leased_with_that<G: Ground>(world: World<G>) {
     let records = world.units(5).into_iter().map(|unit| offline(&unit, world.at(0)));
     let join =

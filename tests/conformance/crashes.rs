@@ -181,8 +181,11 @@ pub async fn promise_07_crashes_between_the_steps_of_telling_change_no_id<G: Gro
     let first = lease(&world, now).await;
     assert_eq!((first.len(), first[0].offline.len()), (1, 300));
     world.crash().await;
-    assert_eq!(lease(&world, now).await, [], "its holder may be alive");
-    let again = lease(&world, now + MINUTE).await;
+    let mut again = lease(&world, now).await;
+    assert_eq!(again.len(), usize::from(G::IS_WITHIN), "elsewhere its holder may be alive");
+    if again.is_empty() {
+        again = lease(&world, now + MINUTE).await;
+    }
     assert_eq!((again.len(), &again[0].id, again[0].attempt), (1, &first[0].id, 2));
     world.engine.delivered(&again, now + MINUTE).await.unwrap();
     world.crash().await;

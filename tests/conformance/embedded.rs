@@ -36,6 +36,8 @@ impl Directory {
 }
 
 impl Ground for Directory {
+    const IS_WITHIN: bool = true;
+
     async fn new() -> Directory {
         let directory = TempDir::new().unwrap();
         Directory { engine: open(directory.path()).await, directories: vec![directory] }

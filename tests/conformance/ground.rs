@@ -7,6 +7,9 @@ use rollcall::presence::Unit;
 
 /// A place of its own for one case, which goes when the value goes.
 pub trait Ground: Sized {
+    /// Whether the process that uses the engine ends with it.
+    const IS_WITHIN: bool;
+
     /// An empty fleet.
     async fn new() -> Self;
 

@@ -95,6 +95,7 @@ macro_rules! every_case {
             }
             alerts {
                 promise_06_a_dead_holders_lease_comes_back
+                promise_06_what_was_taken_over_cannot_be_held_on_to
                 promise_06_what_joining_hands_out_is_leased_with_that
                 promise_06_what_was_handed_out_together_ends_one_by_one
                 promise_06_what_has_ended_cannot_be_held_on_to
@@ -124,6 +125,7 @@ macro_rules! every_case {
             }
             roster {
                 promise_06_a_lease_that_is_not_renewed_ends
+                promise_06_a_dead_instance_and_what_it_held_are_free_within_three_seconds
                 instances_see_one_another_and_one_time
                 an_instance_that_resigned_is_gone_at_once
                 the_time_of_the_fleet_is_never_before_what_was_heard

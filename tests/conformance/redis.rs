@@ -47,6 +47,16 @@ impl Running {
         command.query_async(&mut connection).await.unwrap()
     }
 
+    /// The clock of the server is past that.
+    async fn later_than(&self, moment: Timestamp) {
+        loop {
+            let (seconds, micros): (i64, i64) = self.ask(&cmd("TIME")).await;
+            if Timestamp::from_millis(seconds * 1000 + micros / 1000) > moment {
+                return;
+            }
+        }
+    }
+
     async fn engine(&self) -> Arc<dyn Engine> {
         let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
         Arc::new(RedisEngine::connect(&self.config(), telemetry).await.unwrap())
@@ -71,12 +81,16 @@ fn start(dir: &Path, port: u16, args: &[&str]) -> Server {
     Server::redis(dir, port, args).unwrap()
 }
 
+const HEARD: &str = "rollcall:{hearing}:heard";
+
 /// The public name of an expiry key.
 pub fn alive(unit: &Unit) -> String {
     format!("rollcall:{{p{}}}:alive:{unit}", partition_of(unit, 16))
 }
 
 impl Ground for Single {
+    const IS_WITHIN: bool = false;
+
     async fn new() -> Single {
         Single(Running::start(DURABLE))
     }
@@ -97,6 +111,8 @@ impl Ground for Single {
 }
 
 impl Ground for ClusterNode {
+    const IS_WITHIN: bool = false;
+
     async fn new() -> ClusterNode {
         let node = Running::start(CLUSTERED);
         node.ask::<()>(cmd("CLUSTER").arg("ADDSLOTS").arg((0..16384).collect::<Vec<u16>>())).await;
@@ -193,6 +209,19 @@ mod only_redis {
     }
 
     #[tokio::test]
+    async fn time_in_which_nobody_could_renew_ends_no_lease() {
+        let world = World::<Single>::new().await;
+        let lease = Duration::from_millis(200);
+        let renew = async |instance| world.engine.renew(instance, lease, None).await.unwrap();
+        renew("a").await;
+        let last = renew("b").await.engine_clock;
+        world.ground.0.later_than(last + 2 * lease).await;
+        assert_eq!(renew("a").await.instances, ["a", "b"], "the server answered nobody meanwhile");
+        let ended = async { while renew("a").await.instances != ["a"] {} };
+        tokio::time::timeout(Duration::from_secs(60), ended).await.expect("b does not renew, and a does");
+    }
+
+    #[tokio::test]
     async fn what_was_watched_over_a_connection_that_is_gone_is_not_taken() {
         let world = World::<Single>::new().await;
         let unit = [world.unit("a")];
@@ -242,18 +271,90 @@ mod only_redis {
         assert_eq!(world.outbox().await, []);
     }
 
-    #[tokio::test]
-    async fn a_server_that_lost_everything_is_told_as_blindness_however_short() {
-        let world = World::<Single>::new().await;
-        world.roll.canary_returned(world.at(1000)).await.unwrap();
+    async fn empty(world: &World<Single>) {
         world.ground.0.ask::<()>(cmd("FLUSHALL").arg("SYNC")).await;
+    }
+
+    async fn fleet(world: &World<Single>) -> (Option<String>, Option<u16>) {
+        world.ground.0.ask(cmd("HMGET").arg("rollcall:meta").arg("fleet").arg("partitions")).await
+    }
+
+    #[tokio::test]
+    async fn a_server_that_lost_everything_is_told_as_blindness_however_short_and_once() {
+        let world = World::<Single>::new().await;
+        let before = fleet(&world).await;
+        world.roll.canary_returned(world.at(1000)).await.unwrap();
+        empty(&world).await;
+        // Every second it is read how far was heard, and there is nothing.
+        assert_eq!(world.roll.refresh_hearing().await.unwrap().heard, None);
         world.roll.canary_returned(world.at(2000)).await.unwrap();
         let interval = Interval { from: world.at(1000), to: world.at(2000) };
         assert_eq!(world.outbox().await.remove(0).news, News::Blind(interval));
         assert_eq!(world.roll.hearing().ledger.intervals(), [interval]);
+        assert_eq!(world.roll.hearing().heard, Some(world.at(2000)));
+        let after = fleet(&world).await;
+        assert!(after.0.is_some() && after.0 != before.0 && after.1 == before.1, "{before:?} {after:?}");
         // Once; the next canary is as any other.
         world.roll.canary_returned(world.at(3000)).await.unwrap();
         assert_eq!(world.outbox().await.len(), 1);
+        // And again when it happens again, however soon.
+        empty(&world).await;
+        world.roll.canary_returned(world.at(3001)).await.unwrap();
+        let interval = Interval { from: world.at(3000), to: world.at(3001) };
+        assert_eq!(world.outbox().await.remove(0).news, News::Blind(interval));
+    }
+
+    #[tokio::test]
+    async fn a_loss_is_told_once_whichever_of_several_notices_it_and_whoever_comes_first() {
+        let world = World::<Single>::new().await;
+        let (_, other) = world.another().await;
+        world.roll.canary_returned(world.at(1000)).await.unwrap();
+        other.canary_returned(world.at(1100)).await.unwrap();
+        empty(&world).await;
+        other.refresh_hearing().await.unwrap();
+        // One that starts just then knows of nothing that is lost, and begins a new fleet.
+        let (_, third) = world.another().await;
+        third.canary_returned(world.at(1900)).await.unwrap();
+        assert_eq!(world.outbox().await, []);
+        world.roll.canary_returned(world.at(2000)).await.unwrap();
+        other.canary_returned(world.at(2100)).await.unwrap();
+        third.canary_returned(world.at(2200)).await.unwrap();
+        world.roll.canary_returned(world.at(3000)).await.unwrap();
+        let interval = Interval { from: world.at(1000), to: world.at(2000) };
+        let news: Vec<News> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
+        assert_eq!(news, [News::Blind(interval)]);
+        // They know the same fleet now, and are told of the next loss as well.
+        empty(&world).await;
+        third.canary_returned(world.at(4000)).await.unwrap();
+        other.canary_returned(world.at(4100)).await.unwrap();
+        assert_eq!(world.outbox().await.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_loss_between_two_commands_is_told_by_the_next_canary() {
+        let world = World::<Single>::new().await;
+        world.roll.canary_returned(world.at(1000)).await.unwrap();
+        empty(&world).await;
+        // The canary that was just being written is all there is.
+        world.ground.0.ask::<()>(cmd("HSET").arg(HEARD).arg("at").arg(world.at(2000).as_millis())).await;
+        world.roll.refresh_hearing().await.unwrap();
+        for ms in [3000, 4000] {
+            world.roll.canary_returned(world.at(ms)).await.unwrap();
+        }
+        let interval = Interval { from: world.at(2000), to: world.at(3000) };
+        let news: Vec<News> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
+        assert_eq!(news, [News::Blind(interval)]);
+    }
+
+    #[tokio::test]
+    async fn a_fleet_that_was_there_before_is_not_taken_for_lost() {
+        let world = World::<Single>::new().await;
+        // As another version left it.
+        world.ground.0.ask::<u8>(cmd("HDEL").arg(HEARD).arg("fleet")).await;
+        let (engine, roll) = world.another().await;
+        roll.canary_returned(world.at(1000)).await.unwrap();
+        world.roll.canary_returned(world.at(2000)).await.unwrap();
+        assert_eq!(engine.outbox(&world.outboxes(), 10).await.unwrap(), []);
     }
 
     #[tokio::test]

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use rollcall::alerting;
 use rollcall::clock::Timestamp;
+use rollcall::engine::lease;
 
 use crate::ground::Ground;
 use crate::world::World;
@@ -33,6 +35,29 @@ pub async fn promise_06_a_lease_that_is_not_renewed_ends<G: Ground>(world: World
         }
     };
     tokio::time::timeout(MINUTE, ended).await.expect("the lease ends");
+}
+
+/// The numbers that the service renews and leases by: the others know of a death after a lease and one renewal
+/// more, and by then what the dead one held is due again.
+pub async fn promise_06_a_dead_instance_and_what_it_held_are_free_within_three_seconds<G: Ground>(
+    world: World<G>,
+) {
+    assert!(lease::LENGTH + lease::EVERY <= Duration::from_secs(3));
+    assert!(lease::LENGTH >= 4 * lease::EVERY, "a renewal may fail now and then");
+    assert!(alerting::LEASE <= lease::LENGTH);
+    // By its own clock an engine says that a lease is over.
+    let before = world.engine.renew("dead", lease::LENGTH, None).await.unwrap().now;
+    let ended = async {
+        loop {
+            let seen = world.engine.renew("alive", lease::LENGTH, None).await.unwrap();
+            if seen.instances == ["alive"] {
+                return seen.now;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let ended = tokio::time::timeout(MINUTE, ended).await.expect("the lease ends");
+    assert!(ended >= before + lease::LENGTH, "and not before its time");
 }
 
 pub async fn an_instance_that_resigned_is_gone_at_once<G: Ground>(world: World<G>) {

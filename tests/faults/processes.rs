@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use crate::world::{Plan, TIMEOUT, World};
+use crate::world::{Plan, TIMEOUT, World, crowd, now};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -72,4 +72,56 @@ async fn an_instance_that_was_away_for_long_and_finds_a_backlog_brings_nobody_ba
     world.instances[0].start();
     world.disturbed_since(mark);
     world.rests().await;
+}
+
+/// Two of them tell a crowd one by one.
+async fn telling() -> World {
+    let route = "group_by = [\"unit\"]".to_owned();
+    let world = World::new(Plan { units: 20, route, ..Plan::new(2) }).await;
+    crowd::fill(&world, 0, MANY, now()).await;
+    let is_under_way = async |world: &World| world.sink.received().len() > MANY / 4;
+    world.eventually("a part of it is told", is_under_way).await;
+    world
+}
+
+/// As many as take some seconds.
+const MANY: usize = 6000;
+/// How many attempts of a receiver are under way at once where nothing else is said.
+const CONCURRENCY: usize = 4;
+
+/// How often something was told that had been told before.
+fn repeats(world: &World) -> usize {
+    let tellings = world.tellings().into_iter();
+    let mut told: Vec<_> =
+        tellings.map(|telling| (telling.notification, telling.record.id.to_string())).collect();
+    let count = told.len();
+    told.sort();
+    told.dedup();
+    count - told.len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_instance_was_telling_when_it_was_killed_is_told_by_the_other_and_little_of_it_twice() {
+    let mut world = telling().await;
+    let mark = world.disturb();
+    world.instances[1].kill();
+    crowd::all_are_told_once(&world, 0, MANY).await;
+    println!("all told {} ms after the kill, {} repeated", now().since(mark).as_millis(), repeats(&world));
+    assert!(repeats(&world) <= CONCURRENCY, "{} were repeated", repeats(&world));
+    world.instances[1].start();
+    world.disturbed_since(mark);
+    world.rests().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_instance_was_telling_when_it_was_frozen_is_told_by_the_other_and_not_again_when_it_wakes() {
+    let mut world = telling().await;
+    let mark = world.disturb();
+    world.instances[1].freeze();
+    crowd::all_are_told_once(&world, 0, MANY).await;
+    world.instances[1].thaw();
+    world.disturbed_since(mark);
+    world.rests().await;
+    println!("{} repeated", repeats(&world));
+    assert!(repeats(&world) <= CONCURRENCY, "{} were repeated", repeats(&world));
 }

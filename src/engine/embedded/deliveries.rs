@@ -10,6 +10,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::fault::Outcome;
 use super::finish::{Ending, finish_one};
+use super::holds::{Hold, Holds};
 use super::{EmbeddedEngine, groups, outbox};
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
@@ -63,40 +64,75 @@ impl AlertStore for EmbeddedEngine {
         limit: usize,
     ) -> Result<Vec<Delivery>> {
         let (partitions, name) = (to_json(&partitions)?, receiver.to_owned());
-        let write = move |database: &Connection| lease(database, &partitions, &name, now, until, limit);
-        let mut leased = Vec::new();
-        for (id, attempt, body) in self.writer.write("lease", write).await? {
+        let (holds, mut before) = (self.holds.clone(), Vec::<(String, String)>::new());
+        let write = move |database: &Connection| {
+            // What an earlier call of this leased was undone.
+            for (group, id) in before.drain(..) {
+                holds.end(&name, &group, &id);
+            }
+            let leased = lease(database, &holds, &partitions, &name, now, limit)?;
+            for Leased { group, id, attempt, .. } in &leased {
+                holds.hold(&name, group, Hold { id: id.clone(), attempt: *attempt, until });
+                before.push((group.clone(), id.clone()));
+            }
+            Ok(leased)
+        };
+        let mut deliveries = Vec::new();
+        for Leased { id, attempt, body, .. } in self.writer.write("lease", write).await? {
             let id = format!("{id}.{receiver}");
             // One that cannot be read holds up its own group, and nobody else.
             match from_json::<Notification>("a notification", &body) {
-                Ok(told) => leased.push(told.delivery(id, receiver, attempt)),
+                Ok(told) => deliveries.push(told.delivery(id, receiver, attempt)),
                 Err(why) => tracing::error!(receiver, delivery = id, "nobody can be told: {why}"),
             }
         }
-        self.leave_out_untold(receiver, leased, now).await
+        self.leave_out_untold(receiver, deliveries, now).await
     }
 
     async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>> {
-        let select = "SELECT at FROM queue WHERE receiver = ? AND partition IN \
-                      (SELECT value FROM json_each(?)) ORDER BY at LIMIT 1";
+        let select = "SELECT grp, at FROM queue WHERE receiver = ? AND partition IN \
+                      (SELECT value FROM json_each(?)) ORDER BY at LIMIT ?";
         let (partitions, receiver) = (to_json(&partitions)?, receiver.to_owned());
+        let holds = self.holds.clone();
         let first = move |database: &Connection| {
             let mut select = database.prepare_cached(select)?;
-            Ok(select.query_row([receiver, partitions], |row| row.get::<_, i64>(0)).optional()?)
+            // At least one of these is not held, if any is.
+            let most = holds.count(&receiver) as i64 + 1;
+            let rows = select.query_map(params![receiver, partitions, most], |row| {
+                Ok((row.get::<_, String>(0)?, Timestamp::from_millis(row.get(1)?)))
+            })?;
+            let rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+            let free = |(group, at): &(String, Timestamp)| {
+                holds.until(&receiver, group).map_or(*at, |until| until.max(*at))
+            };
+            Ok(rows.iter().map(free).min())
         };
-        Ok(self.readers.read(first).await?.map(Timestamp::from_millis))
+        self.readers.read(first).await
     }
 
     async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()> {
         self.finish(deliveries.iter().map(Ending::delivered).collect(), now).await
     }
 
-    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<()> {
-        self.put_off("prolong", deliveries.iter().map(AsRef::as_ref), until).await
+    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
+        Ok(deliveries.iter().map(|delivery| self.holds.prolong(delivery, until)).collect())
     }
 
     async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
-        self.put_off("postpone", std::iter::once(delivery), at).await
+        let (holds, held) = (self.holds.clone(), delivery.clone());
+        let write = move |database: &Connection| {
+            if holds.is_held(&held) {
+                let update = "UPDATE queue SET at = ? WHERE receiver = ? AND grp = ?";
+                let place = params![at.as_millis(), held.receiver, held.group.key];
+                database.prepare_cached(update)?.execute(place)?;
+            }
+            Ok(())
+        };
+        self.writer.write("postpone", write).await?;
+        if self.holds.is_held(delivery) {
+            self.holds.end(&delivery.receiver, &delivery.group.key, delivery.notification());
+        }
+        Ok(())
     }
 
     async fn bury(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
@@ -133,25 +169,33 @@ impl AlertStore for EmbeddedEngine {
     }
 }
 
-/// Id, attempt and text of a notification that was handed out.
-type Leased = (String, u32, String);
+/// A notification that was handed out.
+struct Leased {
+    group: String,
+    id: String,
+    attempt: u32,
+    body: String,
+}
 
 fn lease(
     database: &Connection,
+    holds: &Holds,
     partitions: &str,
     receiver: &str,
     now: Timestamp,
-    until: Timestamp,
     limit: usize,
 ) -> Outcome<Vec<Leased>> {
-    let limit = limit.min(LARGEST_STEP) as i64;
+    holds.lapse(receiver, now);
+    let limit = limit.min(LARGEST_STEP);
+    let most = (limit + holds.count(receiver)) as i64;
     let due: Vec<String> = database
         .prepare_cached(
             "SELECT grp FROM queue WHERE receiver = ? AND at <= ? AND partition IN \
              (SELECT value FROM json_each(?)) ORDER BY at LIMIT ?",
         )?
-        .query_map(params![receiver, now.as_millis(), partitions, limit], |row| row.get(0))?
+        .query_map(params![receiver, now.as_millis(), partitions, most], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
+    let due = due.into_iter().filter(|group| holds.until(receiver, group).is_none()).take(limit);
     let mut leased = Vec::new();
     for group in due {
         let first: Option<(i64, String, u32, Option<String>)> = database
@@ -165,12 +209,9 @@ fn lease(
         match first {
             Some((place, id, attempts, Some(body))) => {
                 database
-                    .prepare_cached("UPDATE queue SET at = ? WHERE receiver = ? AND grp = ?")?
-                    .execute(params![until.as_millis(), receiver, group])?;
-                database
                     .prepare_cached("UPDATE lanes SET attempts = attempts + 1 WHERE id = ?")?
                     .execute([place])?;
-                leased.push((id, attempts.saturating_add(1), body));
+                leased.push(Leased { group, id, attempt: attempts.saturating_add(1), body });
             }
             Some((place, ..)) => {
                 database.prepare_cached("DELETE FROM lanes WHERE id = ?")?.execute([place])?;
@@ -186,26 +227,6 @@ fn lease(
 }
 
 impl EmbeddedEngine {
-    /// Nobody is handed these, or what follows them in their groups, before `at`.
-    async fn put_off(
-        &self,
-        name: &'static str,
-        deliveries: impl Iterator<Item = &Delivery> + Send,
-        at: Timestamp,
-    ) -> Result<()> {
-        let lanes: Vec<(String, String)> =
-            deliveries.map(|delivery| (delivery.receiver.clone(), delivery.group.key.clone())).collect();
-        let write = move |database: &Connection| {
-            let mut update =
-                database.prepare_cached("UPDATE queue SET at = ? WHERE receiver = ? AND grp = ?")?;
-            for (receiver, group) in &lanes {
-                update.execute(params![at.as_millis(), receiver, group])?;
-            }
-            Ok(())
-        };
-        self.writer.write(name, write).await
-    }
-
     /// Leaves out the returns of units whose silence this receiver was never told, because it died
     /// as a dead letter. A delivery with nothing left to say counts as delivered.
     async fn leave_out_untold(
@@ -242,9 +263,13 @@ impl EmbeddedEngine {
 
     async fn finish(&self, endings: Vec<Ending>, now: Timestamp) -> Result<()> {
         let partitions = self.memory.partitions();
+        let endings = Arc::new(endings);
+        let ended = endings.clone();
         let write = move |database: &Connection| {
             endings.iter().try_for_each(|ending| finish_one(database, ending, partitions, now))
         };
-        self.writer.write("finish", write).await
+        self.writer.write("finish", write).await?;
+        ended.iter().for_each(|ending| self.holds.end(&ending.receiver, &ending.group, &ending.id));
+        Ok(())
     }
 }

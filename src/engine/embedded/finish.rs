@@ -10,10 +10,10 @@ use crate::engine::{DeadLetter, Delivery, Result, partition_of_group};
 
 /// The end of one delivery, ready to be written.
 pub(super) struct Ending {
-    receiver: String,
-    group: String,
+    pub receiver: String,
+    pub group: String,
     /// Of the notification.
-    id: String,
+    pub id: String,
     /// The dead letter (JSON), if it became one, and the silences that die with it.
     letter: Option<(String, Vec<String>)>,
 }

@@ -36,6 +36,7 @@ mod fault;
 mod finish;
 mod groups;
 mod hearing;
+mod holds;
 mod load;
 mod looks;
 mod memory;
@@ -57,6 +58,7 @@ pub use database::partitions;
 use directory::Directory;
 use examine::Premises;
 pub use examine::survey;
+use holds::Holds;
 use memory::Memory;
 use readers::Readers;
 use roster::Leases;
@@ -69,6 +71,8 @@ pub struct EmbeddedEngine {
     readers: Readers,
     writer: Writer,
     leases: Leases,
+    /// Deliveries that are leased.
+    holds: Arc<Holds>,
     premises: Premises,
     fleet: String,
 }
@@ -98,7 +102,8 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let readers = Readers::new(&config.path);
     let writer = Writer::start(database, directory, beats, telemetry)
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
-    Ok(EmbeddedEngine { memory, writer, readers, leases: Leases::default(), premises, fleet })
+    let (leases, holds) = (Leases::default(), Arc::default());
+    Ok(EmbeddedEngine { memory, writer, readers, leases, holds, premises, fleet })
 }
 
 #[async_trait]

@@ -93,12 +93,13 @@ impl AlertStore for RedisEngine {
         self.finish(&endings, now).await
     }
 
-    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<()> {
-        self.put_off("prolong", deliveries.iter().map(AsRef::as_ref), until).await
+    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
+        let deliveries: Vec<&Delivery> = deliveries.iter().map(AsRef::as_ref).collect();
+        self.put_off("prolong", &deliveries, until).await
     }
 
     async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
-        self.put_off("postpone", std::iter::once(delivery), at).await
+        self.put_off("postpone", &[delivery], at).await.map(|_| ())
     }
 
     async fn bury(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
@@ -219,28 +220,34 @@ impl RedisEngine {
         queues
     }
 
-    /// Nobody is handed these, or what follows them in their groups, before `at`.
+    /// These, and what follows them in their groups, are not handed out before `at`. Answers, in order,
+    /// which were still under way with the attempt that they name.
     async fn put_off(
         &self,
         name: &'static str,
-        deliveries: impl Iterator<Item = &Delivery>,
+        deliveries: &[&Delivery],
         at: Timestamp,
-    ) -> Result<()> {
-        let steps = self.by_queue(deliveries, |delivery| delivery);
-        let steps = steps.iter().flat_map(|(&(partition, receiver), deliveries)| {
+    ) -> Result<Vec<bool>> {
+        let queues = self.by_queue(deliveries.iter().enumerate(), |(_, delivery)| delivery);
+        let steps = queues.iter().flat_map(|(&(partition, receiver), deliveries)| {
             deliveries.chunks(FINISH_STEP).map(move |step| async move {
                 let mut script = self.scripts.put_off.prepare_invoke();
                 for name in ["queue", "lanes"] {
                     script.key(self.keys.of(partition, name, receiver));
                 }
                 script.arg(at.as_millis()).arg(step.len());
-                script.arg(step.iter().map(|delivery| delivery.group.key.as_str()).collect::<Vec<&str>>());
-                script.arg(step.iter().map(|delivery| delivery.notification()).collect::<Vec<&str>>());
-                self.topology.run::<u64>(name, &script).await
+                script.arg(step.iter().map(|(_, one)| one.group.key.as_str()).collect::<Vec<&str>>());
+                script.arg(step.iter().map(|(_, one)| one.notification()).collect::<Vec<&str>>());
+                script.arg(step.iter().map(|(_, one)| one.attempt).collect::<Vec<u32>>());
+                let answers: Vec<u8> = self.topology.run(name, &script).await?;
+                Ok(step.iter().map(|(place, _)| *place).zip(answers).collect::<Vec<(usize, u8)>>())
             })
         });
-        few_at_once(steps.collect()).await?;
-        Ok(())
+        let mut were_under_way = vec![false; deliveries.len()];
+        for (place, answer) in few_at_once(steps.collect()).await?.into_iter().flatten() {
+            were_under_way[place] = answer == 1;
+        }
+        Ok(were_under_way)
     }
 
     async fn lease_step(

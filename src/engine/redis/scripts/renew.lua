@@ -34,6 +34,16 @@ if heard then
 end
 local text = string.format('%.0f', fleet)
 redis.call('HSET', KEYS[2], 'server', string.format('%.0f', server), 'fleet', text)
+-- For so long no instance has renewed, though each does several times within a lease: the server stood
+-- still or could not be reached. Leases that stood then stand for as long as before.
+local silent = fleet - tonumber(last[2] or fleet)
+if silent > tonumber(ARGV[2]) / 2 then
+  local stood = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. last[2], '+inf', 'WITHSCORES')
+  for n = 1, #stood, 2 do
+    local ends = math.min(tonumber(stood[n + 1]) + silent, fleet + tonumber(ARGV[2]))
+    redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', ends), stood[n])
+  end
+end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', text)
 local is_new = redis.call('ZADD', KEYS[1], string.format('%.0f', fleet + tonumber(ARGV[2])), ARGV[1]) == 1
 if is_new then

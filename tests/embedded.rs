@@ -91,12 +91,12 @@ async fn fleet(units: usize) -> TempDir {
 async fn what_a_process_held_is_free_as_soon_as_the_next_one_starts() {
     let dir = TempDir::new().unwrap();
     let (hook, partitions) = (["hook".to_owned()], (0..16).collect::<Vec<u16>>());
-    let interval = Interval { from: BEGIN, to: BEGIN + HOUR };
     let group = |key: &str| Group { key: key.to_owned(), labels: Default::default() };
-    let join = |key| Join { group: group(key), news: News::Blind(interval) };
+    let blind = |hours: u32| News::Blind(Interval { from: BEGIN, to: BEGIN + hours * HOUR });
     let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
     let engine = open(dir.path()).await.unwrap();
-    engine.join(&[join("a"), join("b")], pace, &hook, &Room::NONE, BEGIN).await.unwrap();
+    let joins = [Join { group: group("a"), news: blind(1) }, Join { group: group("b"), news: blind(2) }];
+    engine.join(&joins, pace, &hook, &Room::NONE, BEGIN).await.unwrap();
     engine.seal(&partitions, &hook, BEGIN).await.unwrap();
     let held = engine.lease(&partitions, "hook", BEGIN, BEGIN + HOUR, 10).await.unwrap();
     assert_eq!(held.len(), 2);

@@ -177,7 +177,8 @@ pub trait HearingStore: Send + Sync {
     /// it. An earlier connection under the same client id is gone by this. Safe to repeat.
     async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()>;
 
-    /// The id of the fleet as this instance found it: random, and the same for all instances. It never
+    /// The id of the fleet as this instance found it, or as the first found it that was there before its data was
+    /// lost: random, and the same for all instances. It never
     /// leaves the engine and the instances, which sign their canaries by it.
     fn fleet(&self) -> &str;
 

@@ -57,7 +57,7 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
     check_version(&look.info)?;
     let mut warnings = look.warnings();
     if look.fleet.as_ref() != Some(&engine.fleet) {
-        found_fleet(&engine.topology, &engine.keys).await?;
+        found_fleet(&engine.topology, &engine.keys, Some(&engine.key)).await?;
         let text = "the fleet in redis is not the one that was there at the start; units are known again when they \
              are heard, those that stay silent are not: compare with your registry, then restart rollcall";
         warnings.push(Warning { name: Ailment::LostItsData, text: text.into() });

@@ -78,7 +78,7 @@ impl HearingStore for RedisEngine {
     }
 
     fn fleet(&self) -> &str {
-        &self.fleet
+        &self.key
     }
 
     async fn leave(&self, member: &Member) -> Result<()> {
@@ -160,7 +160,7 @@ impl RedisEngine {
         );
         // What was known is written, or another instance has written it.
         *self.memory() = Memory { fleet: fleet.clone(), heard: None };
-        found_fleet(&self.topology, &self.keys).await?;
+        found_fleet(&self.topology, &self.keys, Some(&self.key)).await?;
         match interval {
             [from, to] => parse_interval(&format!("{from} {to}")).map(Some),
             _ => Ok(None),

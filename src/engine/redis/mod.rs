@@ -70,6 +70,8 @@ pub struct RedisEngine {
     /// No lock is held while anything is awaited.
     server_clock: std::sync::Mutex<ServerClock>,
     fleet: String,
+    /// What canaries are signed by.
+    key: String,
     /// What this instance knew last, kept until its loss is written: see `hearing.rs`.
     memory: std::sync::Mutex<Memory>,
     telemetry: Arc<Telemetry>,
@@ -86,7 +88,7 @@ impl RedisEngine {
     pub async fn connect(config: &Config, telemetry: Arc<Telemetry>) -> Result<RedisEngine> {
         let topology = Topology::new(config, telemetry.clone())?;
         let keys = Keys::new(&config.prefix, config.partitions);
-        let fleet = found_fleet(&topology, &keys).await?;
+        let (fleet, key) = found_fleet(&topology, &keys, None).await?;
         let memory = std::sync::Mutex::new(Memory::begin(&topology, &keys, &fleet).await?);
         topology.prepare_to_look().await?;
         Ok(RedisEngine {
@@ -96,6 +98,7 @@ impl RedisEngine {
             ledger: Default::default(),
             server_clock: Default::default(),
             fleet,
+            key,
             memory,
             telemetry,
             roster_changed: Arc::default(),
@@ -108,18 +111,23 @@ impl RedisEngine {
     }
 }
 
-/// Finds the fleet or creates it, and answers with its id.
-async fn found_fleet(topology: &Topology, keys: &Keys) -> Result<String> {
+/// Finds the fleet or creates it, and answers with its id and with what canaries are signed by: the id, unless the
+/// fleet is there in the place of one that was lost. Then its instances go on with what they have, which is `key`.
+async fn found_fleet(topology: &Topology, keys: &Keys, key: Option<&str>) -> Result<(String, String)> {
     check_whole(topology, keys).await?;
     let meta = keys.meta();
     let id = format!("{:016x}", rand::random::<u64>());
     let mut pipe = pipe();
     pipe.atomic().hset_nx(&meta, "fleet", id).ignore();
     pipe.hset_nx(&meta, "partitions", keys.partitions()).ignore();
-    pipe.hmget(&meta, &["fleet", "partitions"]);
-    let ((fleet, partitions),): ((String, u16),) = topology.send("meta", &pipe).await?;
+    if let Some(key) = key {
+        pipe.hset_nx(&meta, "key", key).ignore();
+    }
+    pipe.hmget(&meta, &["fleet", "partitions", "key"]);
+    let ((fleet, partitions, key),): ((String, u16, Option<String>),) = topology.send("meta", &pipe).await?;
     check_partitions(topology, keys, partitions)?;
-    Ok(fleet)
+    let key = key.unwrap_or_else(|| fleet.clone());
+    Ok((fleet, key))
 }
 
 /// Over how many partitions the fleet on the server of `config` is spread; `None` if there is none.

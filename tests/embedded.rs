@@ -97,7 +97,7 @@ async fn what_a_process_held_is_free_as_soon_as_the_next_one_starts() {
     let engine = open(dir.path()).await.unwrap();
     let joins = [Join { group: group("a"), news: blind(1) }, Join { group: group("b"), news: blind(2) }];
     engine.join(&joins, pace, &hook, &Room::NONE, BEGIN).await.unwrap();
-    engine.seal(&partitions, &hook, BEGIN).await.unwrap();
+    engine.seal(&partitions, &hook, pace, BEGIN).await.unwrap();
     let held = engine.lease(&partitions, "hook", BEGIN, BEGIN + HOUR, 10).await.unwrap();
     assert_eq!(held.len(), 2);
     assert_eq!(engine.first_lease(&partitions, "hook").await.unwrap(), Some(BEGIN + HOUR));

@@ -434,7 +434,7 @@ impl World {
     /// How many blind intervals operators were told of.
     pub fn blindness_told(&self) -> usize {
         let received = self.sink.received();
-        let intervals = received.iter().flat_map(|one| one.json()["data"]["blind"].as_array().cloned());
+        let intervals = received.iter().flat_map(|one| one.json()["data"]["intervals"].as_array().cloned());
         intervals.flatten().map(|interval| interval.to_string()).collect::<BTreeSet<String>>().len()
     }
 

@@ -25,17 +25,21 @@ mod process;
 mod sampler;
 mod series;
 mod snapshot;
+mod unreadable;
 mod words;
 
 pub use lines::Lines;
 use problems::{
     BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, KIND_FULL, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING,
-    Problems, not_hearing,
+    Problems, UNREADABLE, not_hearing,
 };
 pub use problems::{Problem, Severity};
 use sampler::Sampler;
 use series::{OTHER, Series, TOLD_APART};
-pub use words::{Ailment, BrokerRefusal, Checked, Cut, Kept, Loop, Loss, Oddity, Outcome, Rejection, Source};
+use unreadable::Unreadable;
+pub use words::{
+    Ailment, BrokerRefusal, Checked, Cut, Kept, Loop, Loss, Oddity, Outcome, Rejection, Source, Stored,
+};
 use words::{TOO_MANY, heard_as_str};
 
 /// Counts and logs. Cheap to share.
@@ -43,6 +47,7 @@ pub struct Telemetry {
     registry: Registry,
     series: Series,
     samples: Sampler,
+    unreadable: Unreadable,
     problems: Problems,
     /// Lines about units that went offline, and about those that are back.
     units_gone: Mutex<Lines>,
@@ -60,6 +65,7 @@ impl Telemetry {
             series: Series::new(&registry),
             registry,
             samples: Sampler::new(clock.clone()),
+            unreadable: Unreadable::new(clock.clone()),
             problems: Problems::of_a_beginning(),
             units_gone: Mutex::new(Lines::new(Instant::now())),
             units_back: Mutex::new(Lines::new(Instant::now())),
@@ -81,6 +87,7 @@ impl Telemetry {
 
     /// Everything, for the metrics page.
     pub fn gather(&self) -> Vec<prometheus::proto::MetricFamily> {
+        self.count_unreadable();
         self.registry.gather()
     }
 
@@ -413,7 +420,11 @@ impl Telemetry {
         let before = gauge.get();
         gauge.set(text.is_some().into());
         match text {
-            Some(text) => drop(self.problems.set(name, "", text.to_owned(), Severity::Warning)),
+            Some(text) => {
+                let severity =
+                    if what == Ailment::RightsMissing { Severity::Serious } else { Severity::Warning };
+                self.problems.set(name, "", text.to_owned(), severity);
+            }
             None => drop(self.problems.clear(name, "")),
         }
         match (before, text) {
@@ -423,8 +434,55 @@ impl Telemetry {
         }
     }
 
+    /// A value of the engine cannot be read. What needs it waits or goes on without it, and everything else
+    /// goes on. `place` names it, `why` says what is wrong and what to do. Logged once for each place.
+    pub fn unreadable(&self, what: Stored, place: &str, why: &str) {
+        if self.unreadable.met(what, place, why) {
+            let what = what.as_str();
+            tracing::error!(what, place, "a stored value cannot be read: {why}");
+        }
+        self.count_unreadable();
+    }
+
+    /// A value that could not be read is right again, or gone.
+    pub fn readable(&self, what: Stored, place: &str) {
+        if self.unreadable.repaired(what, place) {
+            tracing::info!(
+                what = what.as_str(),
+                place,
+                "a stored value that could not be read is right again"
+            );
+            self.count_unreadable();
+        }
+    }
+
+    fn count_unreadable(&self) {
+        for what in Stored::ALL {
+            let counted = self.unreadable.of(*what);
+            let (key, name) = (what.as_str(), UNREADABLE);
+            match counted {
+                None => {
+                    if self.problems.clear(name, key) {
+                        self.series.unreadable_values.with_label_values(&[key]).set(0);
+                    }
+                }
+                Some(counted) => {
+                    let count = counted.count;
+                    self.series.unreadable_values.with_label_values(&[key]).set(count as i64);
+                    let text = format!(
+                        "{count} stored values ({key}) cannot be read, such as {}; everything that does not need them \
+                         goes on",
+                        counted.example
+                    );
+                    self.problems.set(name, key, text, Severity::Warning);
+                }
+            }
+        }
+    }
+
     /// What is wrong at the moment, the serious first.
     pub fn problems(&self) -> Vec<Problem> {
+        self.count_unreadable();
         self.problems.list()
     }
 

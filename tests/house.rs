@@ -64,7 +64,7 @@ const COMMANDS: &str = "SET PSETEX GET MGET DEL UNLINK EXISTS PTTL PEXPIRE PEXPI
 const TELLS_THE_TIME: &str = "src/engine/redis/scripts/renew.lua";
 
 /// What is asked of the server itself, outside of scripts.
-const QUESTIONS: &str = "TIME INFO CONFIG EVAL SCAN WATCH UNWATCH";
+const QUESTIONS: &str = "TIME INFO CONFIG EVAL SCAN WATCH UNWATCH MULTI TYPE HSCAN";
 
 /// Methods of pipelines whose commands are newer than Redis 6.2; a name that begins like one counts.
 const NEWER: [&str; 20] = [

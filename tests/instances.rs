@@ -441,7 +441,7 @@ async fn an_instance_that_cannot_renew_goes_on_believing_and_goes_all_the_same()
     let clock = Clock::system();
     let telemetry = Arc::new(Telemetry::new(&clock));
     let engine = redis.engine(&telemetry).await;
-    engine.renew("other", 100 * SECOND, None).await.unwrap();
+    engine.renew("other", 50 * SECOND, None).await.unwrap();
     let lease = Lease::take(engine, clock.clone(), telemetry.clone(), "one").await.unwrap();
     let (ownership, leave) = (lease.ownership(), CancellationToken::new());
     let kept = tokio::spawn(lease.keep(leave.clone()));

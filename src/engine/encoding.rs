@@ -119,7 +119,7 @@ pub fn decode(text: &str) -> Option<Facts> {
             Some(distance) => Some(moment(seen.checked_add(distance)?)),
             None => None,
         },
-        looked_at: looked_at.map(|distance| moment(seen + distance)),
+        looked_at: looked_at.map(|distance| moment(seen.saturating_add(distance))),
         declared_timeout: rest.declared_ms.map(Duration::from_millis),
         set: Override {
             timeout: rest.set_timeout_ms.map(Duration::from_millis),

@@ -21,6 +21,9 @@ pub struct Condition {
 
 const EVERY: Duration = Duration::from_secs(60);
 
+/// The wait before one that was asked for: what else is met meanwhile is put right with it.
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// What an examination without an error shows to be possible again: what is asked for so rarely that the
 /// next success may be hours away. Everything else tells by itself when it succeeds.
 const EXAMINED: [Loop; 3] = [Loop::Examination, Loop::Records, Loop::Notes];
@@ -33,7 +36,12 @@ pub async fn run(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut every = tokio::time::interval(EVERY);
-    while stop.run_until_cancelled(every.tick()).await.is_some() {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            _ = every.tick() => {}
+            () = engine.wants_examination() => tokio::time::sleep(PAUSE).await,
+        }
         let warnings = match engine.examine(clock.now()).await {
             Ok(warnings) => warnings,
             Err(error) => {
@@ -50,5 +58,4 @@ pub async fn run(
             telemetry.engine_warning(*ailment, warning.map(|warning| warning.text.as_str()));
         }
     }
-    Ok(())
 }

@@ -27,6 +27,10 @@ use crate::telemetry::{Ailment, Loop, Telemetry};
 /// How long an instance that does not renew is taken to be there.
 pub const LENGTH: Duration = Duration::from_millis(2500);
 
+/// No version of Rollcall asks for a longer lease. One that ends later was written by another program, or by a
+/// server whose clock was wrong; it is not believed.
+pub const LONGEST: Duration = Duration::from_secs(60);
+
 /// How often it renews: four renewals may fail.
 pub const EVERY: Duration = Duration::from_millis(500);
 

@@ -134,6 +134,12 @@ pub trait UnitStore: Send + Sync {
     /// changed if they are still the same. Reading an expiry key that is overdue makes it expire.
     async fn look(&self, units: &[Unit]) -> Result<Looked<'_>>;
 
+    /// Has the next look of units that are in the index be at `until`, whatever else is stored of them.
+    async fn put_off(&self, units: &[Unit], until: Timestamp) -> Result<()>;
+
+    /// Puts units into the index that are known and not in there, for a look at `at`.
+    async fn put_in(&self, units: &[Unit], at: Timestamp) -> Result<()>;
+
     /// How many partitions the units are spread over.
     fn partitions(&self) -> u16;
 
@@ -465,6 +471,9 @@ pub trait Engine: UnitStore + HearingStore + AlertStore + Queries + DataStore + 
     /// Looks at the engine's settings and condition, and at how far its clock is from `now`. An
     /// error means that it cannot work at all.
     async fn examine(&self, now: Timestamp) -> Result<Vec<Warning>>;
+
+    /// Ends when something was met that an examination puts right.
+    async fn wants_examination(&self);
 
     /// Sends hints that units may be due, until nobody receives them any more. Hints may be lost,
     /// late or wrong. An error ends it; what it would have told meanwhile is lost.

@@ -23,7 +23,7 @@ use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use tokio::sync::Notify;
 
-use super::census::{Census, Place};
+use super::census::Census;
 use super::declared::Declarations;
 use super::{
     Advance, CanaryPace, Ear, Engine, EngineError, Gap, LARGEST_STEP, Member, Mirror, Reading, Refresh,
@@ -31,10 +31,10 @@ use super::{
 };
 use crate::clock::Timestamp;
 use crate::presence::{
-    self, Change, Facts, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
-    Registration, Snapshot, Standing, Transition, Unit, Verdict,
+    self, Change, Declared, Facts, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind, KindRules,
+    OfflineRecord, Registration, Snapshot, Standing, Transition, Unit, Verdict,
 };
-use crate::telemetry::{Checked, Loop, Source, Telemetry};
+use crate::telemetry::{Checked, Loop, Source, Stored, Telemetry};
 
 mod gone;
 mod rounds;
@@ -59,6 +59,9 @@ const BATCH: usize = 200;
 
 /// Steps of admission that are under way at once; no unit is in two of them.
 const STEPS_AT_ONCE: usize = 4;
+
+/// When to look again at a unit of which something is stored that cannot be read.
+const LEFT_OUT: Duration = Duration::from_secs(30);
 
 /// When to look again at a unit whose kind is not configured.
 const WITHOUT_RULES: Duration = Duration::from_secs(3600);
@@ -286,10 +289,14 @@ impl Roll {
             let mut decided = Vec::new();
             for (beat, seen) in open.drain(..).zip(self.engine.read(&units).await?) {
                 let rules = &self.rules[&beat.unit.kind];
+                if seen.is_unreadable() {
+                    self.met_unreadable(&seen);
+                }
                 match presence::hear(&seen, beat, rules, &hearing, now) {
                     (heard, None) => self.telemetry.heartbeats(heard, 1),
                     (heard, Some(change)) => {
-                        let place = if seen.is_known() { None } else { self.census.place(&seen.unit) };
+                        let is_known = seen.is_known() || seen.is_unreadable();
+                        let place = if is_known { None } else { self.census.place(&seen.unit) };
                         if place.is_some() || seen.is_known() {
                             decided.push(((beat, heard, place), (seen, change)));
                         }
@@ -336,7 +343,9 @@ impl Roll {
         let has_failed = AtomicBool::new(false);
         let look = async |units| {
             let looked = self.look_at(units, source, &clock).await;
-            has_failed.fetch_or(looked.is_err(), Ordering::Relaxed);
+            // What is broken of one look stops no other.
+            let is_away = matches!(looked, Err(EngineError::Unavailable(_)));
+            has_failed.fetch_or(is_away, Ordering::Relaxed);
             looked
         };
         // Those that are under way go on to their end when one fails, and no more begin.
@@ -358,7 +367,18 @@ impl Roll {
         let now = clock();
         let hearing = self.keep_hearing(looked.hearing);
         let (mut undecided, mut changes, mut results) = (Vec::new(), Vec::new(), Vec::new());
+        let mut left_out = Vec::new();
         for seen in looked.units {
+            if seen.is_unreadable() {
+                match self.admit_anew(&seen, &hearing, now) {
+                    None => left_out.push(seen.unit),
+                    Some(change) => {
+                        results.push(Checked::Alive);
+                        changes.push((seen, change));
+                    }
+                }
+                continue;
+            }
             let Some(rules) = self.rules.get(&seen.unit.kind) else {
                 results.push(Checked::Alive);
                 changes.push(put_off(seen, now));
@@ -384,11 +404,17 @@ impl Roll {
                 }
             }
         }
+        if !left_out.is_empty() {
+            self.engine.put_off(&left_out, now + LEFT_OUT).await?;
+        }
         if !changes.is_empty() {
             let applying = self.unsettled.applying(&changes);
             let applied = self.records(&changes, looked.hold.apply(&changes).await)?;
             applying.answered(&applied);
             self.applied(&changes, &applied).await;
+            if source == Source::Walk {
+                self.put_in(&changes, &applied, now).await?;
+            }
             for (result, applied) in results.into_iter().zip(applied) {
                 let result = if applied { result } else { Checked::Superseded };
                 self.telemetry.deadlines_checked(source, result, 1);
@@ -396,6 +422,38 @@ impl Roll {
         }
         self.telemetry.deadlines_checked(source, Checked::Undecided, undecided.len() as u64);
         Ok(undecided)
+    }
+
+    /// The walk found silences that nobody could take: the index does not hold their units, as after it was
+    /// lost. They are put in, and taken by the next look.
+    async fn put_in(&self, changes: &[(Snapshot, Change)], applied: &[bool], now: Timestamp) -> Result<()> {
+        let is_lost = |((_, change), applied): &(&(Snapshot, Change), &bool)| {
+            !**applied && change.index == IndexChange::Take && change.record.is_some()
+        };
+        let lost = changes.iter().zip(applied).filter(is_lost);
+        let lost: Vec<Unit> = lost.map(|((seen, _), _)| seen.unit.clone()).collect();
+        if lost.is_empty() { Ok(()) } else { self.engine.put_in(&lost, now).await }
+    }
+
+    /// What admits a unit anew of which something is stored that cannot be read, if it was heard lately. Until
+    /// then it is left out of looks: nothing that is known of it says what it is allowed.
+    fn admit_anew(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> Option<Change> {
+        self.met_unreadable(seen);
+        let (at, rules) = (seen.alive?, self.rules.get(&seen.unit.kind)?);
+        let is_late = at + rules.policy.allowed() < now;
+        let beat = Heartbeat { unit: seen.unit.clone(), at, not_before: None, declared: Declared::default() };
+        presence::hear(seen, &beat, rules, hearing, now).1.filter(|_| !is_late)
+    }
+
+    fn met_unreadable(&self, seen: &Snapshot) {
+        // What its next message declares is written again.
+        self.declared.forget(&seen.unit);
+        let text: String = seen.stored.as_deref().unwrap_or_default().chars().take(80).collect();
+        let why = format!(
+            "{text:?}; its next heartbeat admits it anew, with what its kind allows; what was set for it is lost: \
+             set it again, or delete the unit"
+        );
+        self.telemetry.unreadable(Stored::Facts, &seen.unit.to_string(), &why);
     }
 
     /// Registers a unit or changes what was set for it.
@@ -462,6 +520,9 @@ impl Roll {
                 self.unsettled.doubt([&seen.unit]);
             }
             self.meet(&seen.unit, change.facts.as_ref());
+            if seen.is_unreadable() {
+                self.telemetry.readable(Stored::Facts, &seen.unit.to_string());
+            }
             if !self.mirror.keeps(partition_of(&seen.unit, self.engine.partitions())) {
                 foreign.push(&seen.unit);
             }

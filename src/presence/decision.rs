@@ -55,7 +55,8 @@ pub fn hear(
         Some(facts) => Some(facts),
     };
     let Some(facts) = known else {
-        if rules.registry == Registry::Closed {
+        // One of whom something is stored that cannot be read is no stranger.
+        if rules.registry == Registry::Closed && !seen.is_unreadable() {
             return (Heard::Stranger, None);
         }
         let facts = declare(Facts::new(Standing::Present, beat.at), beat);

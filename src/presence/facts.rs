@@ -155,6 +155,12 @@ impl Snapshot {
         self.facts.as_ref().is_some_and(|facts| !matches!(facts.standing, Standing::Retired(_)))
     }
 
+    /// Something is stored of it that cannot be read. It is left out of every look; its next heartbeat
+    /// admits it anew.
+    pub fn is_unreadable(&self) -> bool {
+        self.facts.is_none() && self.stored.is_some()
+    }
+
     /// Its newest heartbeat; `None` if it was never heard.
     pub fn last_heard(&self) -> Option<Timestamp> {
         let facts = self.facts.as_ref()?;

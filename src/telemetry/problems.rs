@@ -28,6 +28,7 @@ pub enum Severity {
 
 pub(super) const ENGINE_DOWN: &str = "engine_down";
 pub(super) const ENGINE_FAILS: &str = "engine_fails";
+pub(super) const UNREADABLE: &str = "unreadable_values";
 pub(super) const MQTT_DISCONNECTED: &str = "mqtt_disconnected";
 pub(super) const NOT_DELIVERED: &str = "not_delivered";
 pub(super) const BROKER_DROPS: &str = "broker_drops_messages";

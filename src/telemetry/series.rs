@@ -42,6 +42,7 @@ pub(super) struct Series {
     pub engine_up: IntGauge,
     pub engine_command: HistogramVec,
     pub engine_warnings: IntGaugeVec,
+    pub unreadable_values: IntGaugeVec,
     pub instances: IntGauge,
     pub partitions_owned: IntGauge,
     /// No series as long as nothing is mirrored.
@@ -194,6 +195,11 @@ impl Series {
                 "engine_warning",
                 "1 while something is wrong with the engine though it answers; the name says what.",
                 &["name"],
+            ),
+            unreadable_values: make.gauges(
+                "unreadable_values",
+                "Values of the engine that cannot be read, by what they are (no series: none was met); the log names them.",
+                &["what"],
             ),
             instances: make.gauge("instances", "Instances whose lease stands, this one included."),
             partitions_owned: make

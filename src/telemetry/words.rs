@@ -186,6 +186,8 @@ words! {
         DiskNearlyFull => "disk_nearly_full",
         /// It does not tell when keys expire.
         NotificationsOff => "notifications_off",
+        /// Its user may not do all that is needed.
+        RightsMissing => "rights_missing",
         /// Its clock and ours are apart.
         ClockOff => "clock_off",
     }
@@ -253,6 +255,38 @@ impl Loop {
 
 /// Of a heartbeat from an id that a kind has no room for.
 pub(super) const TOO_MANY: &str = "too_many_units";
+
+words! {
+    /// What is stored, as far as values that cannot be read are told apart.
+    Stored {
+        /// The facts of a unit.
+        Facts => "facts",
+        /// The expiry key of a unit.
+        ExpiryKey => "expiry_key",
+        /// The index of deadlines.
+        Deadlines => "deadlines",
+        /// A record, or an index of records.
+        Record => "record",
+        /// An entry of an outbox.
+        Outbox => "outbox",
+        /// A group or one of its members.
+        Group => "group",
+        /// A notification or its place in a queue.
+        Delivery => "delivery",
+        /// A dead letter.
+        DeadLetter => "dead_letter",
+        /// A value that a unit told of itself.
+        Value => "value",
+        /// How far was heard, by whom, and the ledger.
+        Hearing => "hearing",
+        /// The roster of instances, their addresses and the clock.
+        Roster => "roster",
+        /// Notes for owners of partitions.
+        Notes => "notes",
+        /// Anything else.
+        Other => "other",
+    }
+}
 
 /// Everything that a heartbeat may turn out to be.
 pub(super) const HEARD: [Heard; 7] = [

@@ -112,6 +112,10 @@ impl Engine for EmbeddedEngine {
         self.premises.warnings()
     }
 
+    async fn wants_examination(&self) {
+        std::future::pending().await
+    }
+
     /// There are no hints: sweeps read the index in memory, which costs nothing.
     async fn listen(&self, hints: tokio::sync::mpsc::Sender<super::Hint>) -> Result<()> {
         hints.closed().await;

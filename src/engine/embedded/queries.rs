@@ -85,7 +85,7 @@ impl Queries for EmbeddedEngine {
                 while units.next_if(|(id, ..)| *id < place).is_some() {}
                 if let Some((_, unit, alive)) = units.next_if(|(id, ..)| *id == place) {
                     let facts = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
-                    found.push(snapshot(unit, alive, Some(facts))?);
+                    found.push(snapshot(unit, alive, Some(facts)));
                 }
             }
             Ok(found)

@@ -114,6 +114,27 @@ impl Shard {
         due.map(|place| self.unit(&self.rows[place as usize])).collect()
     }
 
+    /// The next look of a unit that is in the index is then. Not written down: at the next start it is as it
+    /// was.
+    pub fn put_off(&mut self, unit: &Unit, until: Timestamp) {
+        self.move_look(unit, until, true);
+    }
+
+    /// A unit that is not in the index is put in there. Not written down either.
+    pub fn put_in(&mut self, unit: &Unit, at: Timestamp) {
+        self.move_look(unit, at, false);
+    }
+
+    fn move_look(&mut self, unit: &Unit, to: Timestamp, is_in: bool) {
+        let Some(place) = self.find(unit) else { return };
+        let row = &mut self.rows[place as usize];
+        let before = row.look.get();
+        if before.is_some() == is_in && !row.marks.has(Marks::BUSY) {
+            row.look = Some(to).into();
+            self.looks.moved(&self.rows, place, before);
+        }
+    }
+
     /// The earliest look after `after`, and the name of the unit that it is for.
     pub fn first_look(&self, after: Option<Timestamp>) -> Option<(Timestamp, String)> {
         let (look, place) = self.looks.first(&self.rows, after)?;

@@ -9,7 +9,7 @@ use super::apply::{Apply, Prepared};
 use super::beats::id;
 use super::row::Moment;
 use crate::clock::Timestamp;
-use crate::engine::{EngineError, HearingStore, Hold, Looked, Refresh, Result, UnitStore, encoding};
+use crate::engine::{HearingStore, Hold, Looked, Refresh, Result, UnitStore, encoding};
 use crate::presence::{Change, Snapshot, Unit};
 
 /// As many heartbeats as are put in order of their partitions at once.
@@ -51,14 +51,14 @@ impl UnitStore for EmbeddedEngine {
             })
             .collect();
         if found.iter().all(|(.., id)| id.is_none()) {
-            return found.into_iter().map(|(unit, alive, _)| snapshot(unit, alive, None)).collect();
+            return Ok(found.into_iter().map(|(unit, alive, _)| snapshot(unit, alive, None)).collect());
         }
         let look = move |database: &Connection| {
             let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ?")?;
             let mut snapshots = Vec::with_capacity(found.len());
             for (unit, alive, id) in found {
                 let Some(id) = id else {
-                    snapshots.push(snapshot(unit, alive, None)?);
+                    snapshots.push(snapshot(unit, alive, None));
                     continue;
                 };
                 let mut rows = select.query([id])?;
@@ -66,7 +66,7 @@ impl UnitStore for EmbeddedEngine {
                     Some(row) => Some(row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?),
                     None => None,
                 };
-                snapshots.push(snapshot(unit, alive, stored)?);
+                snapshots.push(snapshot(unit, alive, stored));
             }
             Ok(snapshots)
         };
@@ -91,6 +91,20 @@ impl UnitStore for EmbeddedEngine {
         let (memory, beats) = (self.memory.clone(), self.writer.beats());
         let apply = Box::new(Apply::new(memory, beats, prepared, answer));
         self.writer.finish("apply", apply, answered).await.map(|(applied, _)| applied)
+    }
+
+    async fn put_in(&self, units: &[Unit], at: Timestamp) -> Result<()> {
+        for unit in units {
+            self.memory.shard(self.memory.partition(unit)).put_in(unit, at);
+        }
+        Ok(())
+    }
+
+    async fn put_off(&self, units: &[Unit], until: Timestamp) -> Result<()> {
+        for unit in units {
+            self.memory.shard(self.memory.partition(unit)).put_off(unit, until);
+        }
+        Ok(())
     }
 
     fn partitions(&self) -> u16 {
@@ -123,16 +137,9 @@ impl Hold for &EmbeddedEngine {
 }
 
 /// A unit as memory and disk say. That they may be of two moments does no harm: a change holds only
-/// for a unit that is exactly so.
-pub(super) fn snapshot(unit: Unit, alive: Moment, stored: Option<&str>) -> Result<Snapshot> {
-    let facts = match stored {
-        None => None,
-        Some(text) => Some(encoding::decode(text).ok_or_else(|| {
-            let text: String = text.chars().take(80).collect();
-            EngineError::Damaged(format!(
-                "the facts of {unit} cannot be read ({text:?}); put the fleet back from a backup"
-            ))
-        })?),
-    };
-    Ok(Snapshot { unit, alive: alive.get(), facts, stored: stored.map(Into::into) })
+/// for a unit that is exactly so. Facts that cannot be read are kept as they are stored: see
+/// [`Snapshot::is_unreadable`].
+pub(super) fn snapshot(unit: Unit, alive: Moment, stored: Option<&str>) -> Snapshot {
+    let facts = stored.and_then(encoding::decode);
+    Snapshot { unit, alive: alive.get(), facts, stored: stored.map(Into::into) }
 }

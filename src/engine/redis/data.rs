@@ -9,8 +9,9 @@ use redis::pipe;
 use super::RedisEngine;
 use super::topology::few_at_once;
 use crate::clock::Timestamp;
-use crate::engine::{DataStore, EngineError, Reading, Result, Value};
+use crate::engine::{DataStore, Reading, Result, Value};
 use crate::presence::Unit;
+use crate::telemetry::Stored;
 
 /// Values that are written in one step: half a millisecond of the server's time.
 const STEP: usize = 200;
@@ -38,8 +39,18 @@ impl DataStore for RedisEngine {
         for metric in metrics {
             pipe.hget(self.keys.data_page(partition, metric, page), unit.to_string());
         }
-        let values: Vec<Option<String>> = self.topology.send("values", &pipe).await?;
-        values.into_iter().map(|value| value.map(|text| parse(&text)).transpose()).collect()
+        let values: Vec<Option<Vec<u8>>> = self.topology.send("values", &pipe).await?;
+        let read = |(metric, text): (&&str, Option<Vec<u8>>)| {
+            let text = String::from_utf8_lossy(&text?).into_owned();
+            let value = parse(&text);
+            if value.is_none() {
+                let place = format!("{} of {unit}", self.keys.data_page(partition, metric, page));
+                let why = format!("{text:?} is no moment and value; the next of that unit replaces it");
+                self.telemetry.unreadable(Stored::Value, &place, &why);
+            }
+            value
+        };
+        Ok(metrics.iter().zip(values).map(read).collect())
     }
 
     async fn walk_values(
@@ -52,8 +63,9 @@ impl DataStore for RedisEngine {
         for page in pages {
             pipe.hgetall(self.keys.data_page(partition, metric, page));
         }
-        let pages: Vec<Vec<(String, String)>> = self.topology.send("walk_values", &pipe).await?;
-        let mut values: Vec<(String, String)> = pages.into_iter().flatten().collect();
+        let pages: Vec<Vec<(Vec<u8>, Vec<u8>)>> = self.topology.send("walk_values", &pipe).await?;
+        let text = |(name, text)| Some((String::from_utf8(name).ok()?, String::from_utf8(text).ok()?));
+        let mut values: Vec<(String, String)> = pages.into_iter().flatten().filter_map(text).collect();
         for (_, text) in &mut values {
             // Without the moment. What another program wrote here is nobody's value.
             let value = text.find(' ').map_or(text.len(), |at| at + 1);
@@ -100,9 +112,7 @@ impl RedisEngine {
     }
 }
 
-fn parse(text: &str) -> Result<Value> {
-    let damaged = || EngineError::Damaged(format!("a value in redis cannot be read: {text:?}"));
-    let (at, text) = text.split_once(' ').ok_or_else(damaged)?;
-    let at = at.parse().map_err(|_| damaged())?;
-    Ok(Value { at: Timestamp::from_millis(at), text: text.to_owned() })
+fn parse(text: &str) -> Option<Value> {
+    let (at, text) = text.split_once(' ')?;
+    Some(Value { at: Timestamp::from_millis(at.parse().ok()?), text: text.to_owned() })
 }

@@ -19,6 +19,7 @@ use crate::engine::{
     AlertStore, Backlog, DeadLetter, Delivery, Entry, Join, Joined, LARGEST_STEP, Pace, Position, Result,
     Room,
 };
+use crate::telemetry::Stored;
 
 /// How many lists of groups of a partition are looked at before what else is due.
 const MOST_SPREAD: usize = 16;
@@ -130,8 +131,16 @@ impl AlertStore for RedisEngine {
             }
             if !ids.is_empty() {
                 let bodies: Vec<Option<String>> = self.topology.send("letters", &bodies).await?;
-                for body in bodies.into_iter().flatten() {
-                    letters.push(from_json("a dead letter", &body)?);
+                for (id, body) in ids.iter().zip(bodies) {
+                    let Some(body) = body else { continue };
+                    match from_json("a dead letter", &body) {
+                        Ok(letter) => letters.push(letter),
+                        Err(why) => self.telemetry.unreadable(
+                            Stored::DeadLetter,
+                            &format!("{} {id}", self.keys.of(partition, "letters", receiver)),
+                            &why.to_string(),
+                        ),
+                    }
                 }
             }
         }
@@ -181,8 +190,15 @@ impl RedisEngine {
                 groups.zrangebyscore_limit(queue(partition), "-inf", now.as_millis(), 0, share as isize);
             }
         }
-        let groups: Vec<Vec<String>> = self.topology.send("queue", &groups).await?;
-        Ok(chosen.into_iter().zip(groups).filter(|(_, groups)| !groups.is_empty()).collect())
+        let groups: Vec<Vec<Vec<u8>>> = self.topology.send("queue", &groups).await?;
+        let mut due = Vec::new();
+        for (partition, groups) in chosen.into_iter().zip(groups) {
+            let groups = self.names(&queue(partition), groups, Stored::Delivery).await?;
+            if !groups.is_empty() {
+                due.push((partition, groups));
+            }
+        }
+        Ok(due)
     }
 
     /// Takes lists of groups out of what is due, see `hand_out.lua`. What has not ended of them has a

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::keys::Keys;
 use super::topology::{Topology, classify};
-use super::{RedisEngine, check_partitions, check_whole, found_fleet};
+use super::{RedisEngine, aside, check_partitions, check_whole, found_fleet, rights};
 use crate::clock::Timestamp;
 use crate::engine::examination::Condition;
 use crate::engine::{EngineError, Result, Warning};
@@ -38,6 +38,9 @@ struct Look {
 
 /// Looks at a server on which the service may run one day, and tries every right that it needs.
 pub(super) async fn survey(topology: &Topology, keys: &Keys, now: Timestamp) -> Result<Condition> {
+    if let Some(text) = rights::missing(topology, keys).await? {
+        return Err(EngineError::Refused(text));
+    }
     let look = look(topology, keys, now).await?;
     check_version(&look.info)?;
     check_whole(topology, keys).await?;
@@ -53,9 +56,16 @@ pub(super) async fn survey(topology: &Topology, keys: &Keys, now: Timestamp) -> 
 
 /// Looks at the server of a running service, and puts right what can be put right.
 pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
+    if engine.topology.takes_wrong_type() {
+        aside::put_wrong_types_aside(&engine.topology, &engine.keys, &engine.telemetry).await?;
+    }
+    aside::tell_what_is_aside(&engine.topology, &engine.keys, &engine.telemetry).await?;
     let look = look(&engine.topology, &engine.keys, now).await?;
     check_version(&look.info)?;
     let mut warnings = look.warnings();
+    if let Some(text) = rights::missing(&engine.topology, &engine.keys).await? {
+        warnings.push(Warning { name: Ailment::RightsMissing, text });
+    }
     if look.fleet.as_ref() != Some(&engine.fleet) {
         found_fleet(&engine.topology, &engine.keys, Some(&engine.key)).await?;
         let text = "the fleet in redis is not the one that was there at the start; units are known again when they \

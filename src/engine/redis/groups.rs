@@ -10,6 +10,7 @@ use crate::clock::Timestamp;
 use crate::engine::json::to_json;
 use crate::engine::notification::{MOST_MEMBERS, Member, OVER, alone, told};
 use crate::engine::{Join, Joined, LARGEST_STEP, Pace, Result, Room};
+use crate::telemetry::Stored;
 
 /// A transition that joins its group.
 pub(super) struct Joining<'a> {
@@ -100,7 +101,12 @@ pub(super) async fn seal(
         let groups = engine.keys.in_partition(*partition, "groups");
         pipe.zrangebyscore_limit(groups, "-inf", now.as_millis(), 0, LARGEST_STEP as isize);
     }
-    let due: Vec<Vec<String>> = engine.topology.send("groups_due", &pipe).await?;
+    let members: Vec<Vec<Vec<u8>>> = engine.topology.send("groups_due", &pipe).await?;
+    let mut due = Vec::new();
+    for (partition, members) in partitions.iter().zip(members) {
+        let groups = engine.keys.in_partition(*partition, "groups");
+        due.push(engine.names(&groups, members, Stored::Group).await?);
+    }
     let steps = partitions.iter().zip(&due).filter(|(_, groups)| !groups.is_empty());
     let steps = steps.flat_map(|(partition, groups)| {
         groups.chunks(SEAL_STEP).map(|groups| seal_step(engine, *partition, groups, receivers, pace, now))
@@ -152,8 +158,13 @@ async fn tidy(engine: &RedisEngine, partitions: &[u16], now: Timestamp) -> Resul
     for partition in partitions {
         pipe.zrangebyscore_limit(engine.keys.in_partition(*partition, "over"), "-inf", before, 0, 100);
     }
-    let over: Vec<Vec<String>> = engine.topology.send("over", &pipe).await?;
-    for (&partition, entries) in partitions.iter().zip(over).filter(|(_, entries)| !entries.is_empty()) {
+    let over: Vec<Vec<Vec<u8>>> = engine.topology.send("over", &pipe).await?;
+    for (&partition, entries) in partitions.iter().zip(over) {
+        let entries =
+            engine.names(&engine.keys.in_partition(partition, "over"), entries, Stored::Group).await?;
+        if entries.is_empty() {
+            continue;
+        }
         let mut script = engine.scripts.tidy.prepare_invoke();
         for name in ["over", "members", "sealed"] {
             script.key(engine.keys.in_partition(partition, name));

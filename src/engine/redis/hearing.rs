@@ -15,11 +15,13 @@ use redis::{Pipeline, pipe};
 
 use super::keys::Keys;
 use super::topology::Topology;
+use super::units::milliseconds;
 use super::{RedisEngine, found_fleet};
 use crate::clock::Timestamp;
 use crate::engine::ear::USEFUL;
 use crate::engine::{Advance, Ear, EngineError, Gap, HearingStore, Member, Result};
 use crate::presence::{Hearing, Interval, Ledger};
+use crate::telemetry::Stored;
 
 /// Added to the score of an interval in which another client may have been given heartbeats.
 pub(super) const TAKEN: f64 = 0.5;
@@ -65,8 +67,9 @@ impl HearingStore for RedisEngine {
     async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
         let mut one = pipe();
         one.get(self.keys.session(client_id));
-        let (heard,): (Option<i64>,) = self.topology.send("heard_by", &one).await?;
-        Ok(heard.map(Timestamp::from_millis))
+        // What is no moment is not known: the time of that session is blind.
+        let (heard,): (Option<Vec<u8>>,) = self.topology.send("heard_by", &one).await?;
+        Ok(heard.as_deref().and_then(milliseconds).map(Timestamp::from_millis))
     }
 
     async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()> {
@@ -104,13 +107,14 @@ impl Memory {
         let mut pipe = pipe();
         pipe.atomic().hset_nx(keys.heard(), "fleet", fleet).ignore();
         pipe.hmget(keys.heard(), &["fleet", "at"]);
-        let ((fleet, heard),): ((String, Option<i64>),) = topology.send("meta", &pipe).await?;
-        Ok(Memory { fleet, heard: heard.map(Timestamp::from_millis) })
+        let ((fleet, heard),): ((String, Option<Vec<u8>>),) = topology.send("meta", &pipe).await?;
+        let heard = heard.as_deref().and_then(milliseconds).map(Timestamp::from_millis);
+        Ok(Memory { fleet, heard })
     }
 }
 
 /// What the server says of hearing: how far was heard (ms) and the ledger's version; its clock (s, µs).
-type Said = ((Option<i64>, Option<i64>), (i64, i64));
+type Said = ((Option<Vec<u8>>, Option<Vec<u8>>), (i64, i64));
 
 impl RedisEngine {
     /// Asks how far Rollcall has heard; what it says is for [`RedisEngine::hearing_by`].
@@ -123,10 +127,10 @@ impl RedisEngine {
         let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
         let leapt = self.server_clock().read(Instant::now(), server);
         let mut known = self.ledger.lock().await;
-        if version.unwrap_or(0) != known.0 {
+        if self.hearing_number("ledger", version.as_deref()).unwrap_or(0) != known.0 {
             *known = self.read_ledger().await?;
         } else {
-            known.1.heard = heard.map(Timestamp::from_millis);
+            known.1.heard = self.hearing_number("at", heard.as_deref()).map(Timestamp::from_millis);
         }
         if known.1.heard.is_some() {
             self.memory().heard = known.1.heard;
@@ -171,6 +175,21 @@ impl RedisEngine {
         self.memory.lock().expect("nothing panics under this lock")
     }
 
+    /// A number of what is stored of hearing. What is none is as if it were not there: Rollcall is blind until
+    /// the next canary writes it.
+    fn hearing_number(&self, field: &str, text: Option<&[u8]>) -> Option<i64> {
+        let place = format!("{} {field}", self.keys.heard());
+        let number = milliseconds(text?);
+        match number {
+            Some(_) => self.telemetry.readable(Stored::Hearing, &place),
+            None => {
+                let why = "it is no number; the time until the next canary is blind, which writes it anew";
+                self.telemetry.unreadable(Stored::Hearing, &place, why);
+            }
+        }
+        number
+    }
+
     async fn depart(&self, member: &Member, name: &'static str, lost_until: String) -> Result<bool> {
         let mut script = self.scripts.depart.prepare_invoke();
         script.key(self.keys.members()).key(self.keys.floors());
@@ -182,12 +201,22 @@ impl RedisEngine {
     async fn read_ledger(&self) -> Result<(i64, Hearing)> {
         let mut pipe = pipe();
         pipe.atomic().hmget(self.keys.heard(), &["at", "ledger"]).zrange_withscores(self.keys.blind(), 0, -1);
-        type Answer = ((Option<i64>, Option<i64>), Vec<(String, f64)>);
+        type Answer = ((Option<Vec<u8>>, Option<Vec<u8>>), Vec<(Vec<u8>, f64)>);
         let ((heard, version), intervals): Answer = self.topology.send("ledger", &pipe).await?;
+        let heard = self.hearing_number("at", heard.as_deref());
+        let version = self.hearing_number("ledger", version.as_deref());
         let taken = intervals.iter().filter(|(_, end)| end.fract() > 0.0);
         let taken: Vec<Timestamp> = taken.map(|(_, end)| Timestamp::from_millis(*end as i64)).collect();
-        let intervals: Vec<Interval> =
-            intervals.iter().map(|(text, _)| parse_interval(text)).collect::<Result<_>>()?;
+        let interval = |(text, _): &(Vec<u8>, f64)| {
+            let text = String::from_utf8_lossy(text);
+            let place = format!("{} {text}", self.keys.blind());
+            let read = parse_interval(&text);
+            if let Err(why) = &read {
+                self.telemetry.unreadable(Stored::Hearing, &place, &format!("{why}; ZREM it there"));
+            }
+            read.ok()
+        };
+        let intervals: Vec<Interval> = intervals.iter().filter_map(interval).collect();
         let hearing = Hearing {
             heard: heard.map(Timestamp::from_millis),
             ledger: Ledger::new(intervals).with_taken(taken),

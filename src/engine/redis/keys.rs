@@ -43,6 +43,7 @@
 //! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
 //! | `rollcall:{pN}:letters:<receiver>` | hash | id → dead letter (JSON) |
 //! | `rollcall:{pN}:untold:<receiver>` | hash | `<detected at> <record id>` → its dead letter |
+//! | `rollcall:{pN}:unreadable`, `rollcall:{hearing}:unreadable` | hash | what could not be read and was put aside: key, or key, line break, member → what it held. A key of a wrong type is beside it, as `<key>:unreadable` |
 //!
 //! # Why facts lie on pages
 //! A hash of its own for each unit costs over 100 bytes before it holds anything; a field of a large
@@ -51,6 +52,65 @@
 
 use crate::engine::partition_of;
 use crate::presence::Unit;
+use crate::telemetry::Stored;
+
+/// What keys of one name are.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sort {
+    pub name: &'static str,
+    pub redis_type: &'static str,
+    pub what: Stored,
+    /// Whether they belong to hearing, and not to a partition.
+    pub is_hearing: bool,
+    /// Whether something follows the name: a unit, a page, a receiver, a group.
+    pub has_owner: bool,
+}
+
+const fn sort(place: &str, name: &'static str, redis_type: &'static str, what: Stored) -> Sort {
+    let place = place.as_bytes();
+    Sort { name, redis_type, what, is_hearing: place[0] == b'h', has_owner: place.len() == 2 }
+}
+
+/// All sorts, by where they are: `h` of hearing, `p` of a partition, `+` with an owner.
+pub const SORTS: &[Sort] = &[
+    sort("p", "meta", "hash", Stored::Other),
+    sort("h", "heard", "hash", Stored::Hearing),
+    sort("h", "members", "hash", Stored::Hearing),
+    sort("h", "floors", "hash", Stored::Hearing),
+    sort("h", "plain", "hash", Stored::Hearing),
+    sort("h+", "session", "string", Stored::Hearing),
+    sort("h", "blind", "zset", Stored::Hearing),
+    sort("h", "outbox", "stream", Stored::Outbox),
+    sort("h", "roster", "zset", Stored::Roster),
+    sort("h+", "address", "string", Stored::Roster),
+    sort("h+", "counts", "string", Stored::Roster),
+    sort("h", "clock", "hash", Stored::Roster),
+    sort("p+", "alive", "string", Stored::ExpiryKey),
+    sort("p", "deadlines", "zset", Stored::Deadlines),
+    sort("p+", "facts", "hash", Stored::Facts),
+    sort("p", "data", "set", Stored::Value),
+    sort("p+", "data", "hash", Stored::Value),
+    sort("p", "noted", "set", Stored::Notes),
+    sort("p", "offline", "zset", Stored::Record),
+    sort("p", "past", "zset", Stored::Record),
+    sort("p", "closed", "zset", Stored::Record),
+    sort("p", "archive", "hash", Stored::Record),
+    sort("p", "outbox", "stream", Stored::Outbox),
+    sort("p", "group_of", "hash", Stored::Group),
+    sort("p", "groups", "zset", Stored::Group),
+    sort("p", "members", "hash", Stored::Group),
+    sort("p", "sealed", "hash", Stored::Group),
+    sort("p", "labels", "hash", Stored::Group),
+    sort("p+", "waiting", "zset", Stored::Group),
+    sort("p", "over", "zset", Stored::Group),
+    sort("p", "notifications", "hash", Stored::Delivery),
+    sort("p", "owed", "hash", Stored::Delivery),
+    sort("p+", "queue", "zset", Stored::Delivery),
+    sort("p+", "lanes", "hash", Stored::Delivery),
+    sort("p+", "dead", "zset", Stored::DeadLetter),
+    sort("p+", "letters", "hash", Stored::DeadLetter),
+    sort("p+", "untold", "hash", Stored::DeadLetter),
+];
 
 /// The most pages that a partition's facts lie on.
 const MOST_PAGES: u32 = 1024;
@@ -143,6 +203,63 @@ impl Keys {
     /// Where entries of an outbox are kept that nobody can read.
     pub fn unreadable(&self, number: u16) -> String {
         format!("{}:unreadable", self.outbox(number))
+    }
+
+    /// The hash of what was put aside that belongs to a key of this fleet.
+    pub fn unreadable_of(&self, key: &str) -> String {
+        let tag = key.find('{').zip(key.find('}')).map_or("{hearing}", |(from, to)| &key[from..=to]);
+        format!("{}:{tag}:unreadable", self.prefix)
+    }
+
+    /// All of these hashes.
+    pub fn all_unreadable(&self) -> Vec<String> {
+        let mut all: Vec<String> = (0..self.partitions).map(|p| self.in_partition(p, "unreadable")).collect();
+        all.push(format!("{}:{{hearing}}:unreadable", self.prefix));
+        all
+    }
+
+    /// What the names of all keys of the fleet match.
+    pub fn pattern(&self) -> String {
+        let mut pattern = String::new();
+        for c in self.prefix.chars() {
+            if "*?[]\\^".contains(c) {
+                pattern.push('\\');
+            }
+            pattern.push(c);
+        }
+        pattern + ":*"
+    }
+
+    /// What a key of this fleet should be; `None` for other keys, and for what was put aside.
+    pub fn sort(&self, key: &str) -> Option<&'static Sort> {
+        let rest = key.strip_prefix(&self.prefix)?.strip_prefix(':')?;
+        let (tag, rest) = rest.strip_prefix('{')?.split_once("}:")?;
+        let is_hearing = tag == "hearing";
+        let (name, whose) = match rest.split_once(':') {
+            Some((name, whose)) => (name, Some(whose)),
+            None => (rest, None),
+        };
+        if whose == Some("unreadable") {
+            return None;
+        }
+        SORTS.iter().find(|sort| {
+            sort.name == name && sort.is_hearing == is_hearing && sort.has_owner == whose.is_some()
+        })
+    }
+
+    /// One key of each sort in each partition: for a look at what may be done with them.
+    pub fn one_of_each(&self) -> Vec<String> {
+        let owner = |sort: &Sort| if sort.has_owner { ":probe" } else { "" };
+        let mut all = vec![self.meta()];
+        for sort in SORTS.iter().filter(|sort| sort.name != "meta") {
+            if sort.is_hearing {
+                all.push(format!("{}:{{hearing}}:{}{}", self.prefix, sort.name, owner(sort)));
+            } else {
+                let of = |p| self.in_partition(p, &format!("{}{}", sort.name, owner(sort)));
+                all.extend((0..self.partitions).map(of));
+            }
+        }
+        all
     }
 
     /// How many outboxes there are.

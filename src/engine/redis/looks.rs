@@ -78,17 +78,55 @@ pub(super) async fn look<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result<
     }
     pipe.ignore();
     engine.ask_for(units, &placed, &mut pipe);
+    guard(engine, partition, units, &mut pipe);
     pipe.exists(engine.keys.in_partition(partition, "archive"));
     engine.ask_how_far(&mut pipe);
     let (connection, mut answers): (Alone, Vec<Value>) = engine.topology.ask_alone("look", &pipe).await?;
     let last = answers.split_off(answers.len().saturating_sub(3));
+    let guards = answers.split_off(answers.len().saturating_sub(GUARDS));
     let damaged = |error| EngineError::Damaged(format!("look: {error}"));
     let (has_archive, heard, clock) = redis::from_redis_value(Value::Array(last)).map_err(damaged)?;
     let values = redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
-    let found = answered(units, &placed, values)?;
+    let values: Vec<Vec<Option<Vec<u8>>>> = values;
+    let keys = values.iter().flatten().take(units.len()).filter(|value| value.is_some()).count();
+    let read = answered(units, &placed, values)?;
+    if !read.odd.is_empty() {
+        engine.mend(&read.odd).await?;
+        return Err(again("what could not be read of a unit was put aside"));
+    }
+    let standing: usize = guards
+        .first()
+        .map(|count| redis::from_redis_value(count.clone()))
+        .transpose()
+        .map_err(damaged)?
+        .unwrap_or(keys);
+    if standing > keys {
+        // What is no string reads as if there were no key.
+        engine.topology.put_wrong_types_aside();
+        return Err(again("an expiry key is of a wrong type and is put aside"));
+    }
+    let found = read.found;
     let hearing = engine.hearing_by((heard, clock)).await?;
     let watch = Watch { engine, partition, has_archive, connection, turn };
     Ok(Looked { units: found, hearing, hold: Box::new(watch) })
+}
+
+/// Asks what fails where a key that is written later is of a wrong type: a transaction is not undone by the failure of
+/// one of its commands. And how many of the expiry keys stand.
+fn guard(engine: &RedisEngine, partition: u16, units: &[Unit], pipe: &mut Pipeline) {
+    let keys: Vec<String> = units.iter().map(|unit| engine.keys.alive(unit)).collect();
+    pipe.exists(keys);
+    for name in ["deadlines", "offline", "past", "closed"] {
+        pipe.zcard(engine.keys.in_partition(partition, name));
+    }
+    pipe.hlen(engine.keys.in_partition(partition, "archive")).xlen(engine.keys.outbox(partition));
+}
+
+/// How many questions that are.
+const GUARDS: usize = 7;
+
+fn again(why: &str) -> EngineError {
+    EngineError::Unavailable(format!("{why}; the units are looked at again at once"))
 }
 
 #[async_trait]

@@ -24,6 +24,7 @@ use crate::telemetry::Telemetry;
 
 mod alone;
 mod arrival;
+mod aside;
 mod config;
 mod data;
 mod deliveries;
@@ -39,6 +40,7 @@ mod looks;
 mod outbox;
 mod parcels;
 mod queries;
+mod rights;
 mod roster;
 mod scripts;
 mod topology;
@@ -50,6 +52,7 @@ pub use config::Config;
 use hearing::Memory;
 use keys::Keys;
 use leap::ServerClock;
+pub use rights::{COMMANDS, OF_A_CONNECTION, OPTIONAL};
 use scripts::Scripts;
 use topology::Topology;
 
@@ -88,9 +91,19 @@ impl RedisEngine {
     pub async fn connect(config: &Config, telemetry: Arc<Telemetry>) -> Result<RedisEngine> {
         let topology = Topology::new(config, telemetry.clone())?;
         let keys = Keys::new(&config.prefix, config.partitions);
-        let (fleet, key) = found_fleet(&topology, &keys, None).await?;
-        let memory = std::sync::Mutex::new(Memory::begin(&topology, &keys, &fleet).await?);
-        topology.prepare_to_look().await?;
+        let begun = async {
+            let (fleet, key) = found_fleet(&topology, &keys, None).await?;
+            let memory = std::sync::Mutex::new(Memory::begin(&topology, &keys, &fleet).await?);
+            topology.prepare_to_look().await.map(|()| (fleet, key, memory))
+        };
+        let (fleet, key, memory) = match begun.await {
+            Err(EngineError::Refused(why)) => {
+                let lacks = rights::missing(&topology, &keys).await.ok().flatten();
+                let lacks = lacks.map(|lacks| format!("; {lacks}")).unwrap_or_default();
+                return Err(EngineError::Refused(format!("{why}{lacks}")));
+            }
+            begun => begun?,
+        };
         Ok(RedisEngine {
             topology,
             keys,
@@ -183,6 +196,10 @@ impl Engine for RedisEngine {
         examine::examine(self, now).await
     }
 
+    async fn wants_examination(&self) {
+        self.topology.met_wrong_type().await;
+    }
+
     async fn listen(&self, hints: tokio::sync::mpsc::Sender<super::Hint>) -> Result<()> {
         hints::listen(self, hints).await
     }
@@ -190,4 +207,17 @@ impl Engine for RedisEngine {
     fn storm(&self, is_on: bool) {
         self.topology.storm(is_on);
     }
+}
+
+/// The names of all sorts of keys, as they stand in `keys.rs`, and what each should be: for documentation and
+/// tests. `{pN}` and `{hearing}` are the tags; `<>` follows where there is more than one.
+pub fn sorts() -> Vec<(String, &'static str)> {
+    let name = |sort: &keys::Sort| match (sort.name, sort.is_hearing, sort.has_owner) {
+        ("meta", ..) => "meta".to_owned(),
+        (name, true, false) => format!("{{hearing}}:{name}"),
+        (name, true, true) => format!("{{hearing}}:{name}:<>"),
+        (name, false, false) => format!("{{pN}}:{name}"),
+        (name, false, true) => format!("{{pN}}:{name}:<>"),
+    };
+    keys::SORTS.iter().map(|sort| (name(sort), sort.redis_type)).collect()
 }

@@ -6,11 +6,12 @@ use futures_util::future::try_join_all;
 use redis::{FromRedisValue, pipe};
 
 use super::RedisEngine;
-use super::units::{parse_unit, snapshot};
+use super::units::{milliseconds, snapshot};
 use crate::clock::Timestamp;
 use crate::engine::json::from_json;
 use crate::engine::{Queries, Result, UnitStore};
 use crate::presence::{OfflineRecord, RecordId, Snapshot, Unit};
+use crate::telemetry::Stored;
 
 /// The most notes of a partition that are taken at a time; the rest stays for the next.
 const MOST_NOTED: u32 = 64;
@@ -25,13 +26,12 @@ impl Queries for RedisEngine {
         let mut pipe = pipe();
         pipe.hget(self.keys.facts_page(partition, page), id.unit.to_string());
         pipe.hget(self.keys.in_partition(partition, "archive"), id.to_string());
-        let (facts, archived): (Option<String>, Option<String>) = self.topology.send("record", &pipe).await?;
-        let open =
-            snapshot(id.unit.clone(), None, facts)?.facts.and_then(|facts| facts.open_record(&id.unit));
-        match (open.filter(|open| open.id == *id), archived) {
-            (Some(open), _) => Ok(Some(open)),
-            (None, archived) => archived.map(|json| from_json("a record", &json)).transpose(),
-        }
+        type Answer = (Option<Vec<u8>>, Option<Vec<u8>>);
+        let (facts, archived): Answer = self.topology.send("record", &pipe).await?;
+        let (seen, _) = snapshot(id.unit.clone(), None, facts);
+        let open = seen.facts.and_then(|facts| facts.open_record(&id.unit));
+        let archived = || archived.and_then(|json| self.archived(&id.to_string(), &json));
+        Ok(open.filter(|open| open.id == *id).or_else(archived))
     }
 
     async fn records(
@@ -67,19 +67,38 @@ impl Queries for RedisEngine {
     async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>> {
         let mut facts = pipe();
         facts.hgetall(self.keys.facts_page(partition, page));
-        let (facts,): (Vec<(String, String)>,) = self.topology.browse("page", &facts).await?;
-        if facts.is_empty() {
+        let (facts,): (Vec<(Vec<u8>, Vec<u8>)>,) = self.topology.browse("page", &facts).await?;
+        let mut units = Vec::with_capacity(facts.len());
+        for (name, stored) in facts {
+            match self.unit_of(partition, &name) {
+                Some(unit) => units.push((unit.to_string(), unit, stored)),
+                None => {
+                    let place = format!(
+                        "{} {}",
+                        self.keys.facts_page(partition, page),
+                        String::from_utf8_lossy(&name)
+                    );
+                    self.telemetry.unreadable(
+                        Stored::Facts,
+                        &place,
+                        "it is no unit of this partition; HDEL it there",
+                    );
+                }
+            }
+        }
+        if units.is_empty() {
             return Ok(Vec::new());
         }
-        let names = facts.iter().map(|(name, _)| name.as_str());
-        let alive: Vec<Option<String>> = self.read_alive(partition, names).await?;
-        let whole = facts.into_iter().zip(alive);
-        whole.map(|((name, stored), alive)| snapshot(parse_unit(&name)?, alive, Some(stored))).collect()
+        let names = units.iter().map(|(name, ..)| name.as_str());
+        let alive: Vec<Option<Vec<u8>>> = self.read_alive(partition, names).await?;
+        let whole = units.into_iter().zip(alive);
+        Ok(whole.map(|((_, unit, stored), alive)| snapshot(unit, alive.as_deref(), Some(stored)).0).collect())
     }
 
     async fn alive(&self, partition: u16, names: &[&str]) -> Result<Vec<Option<Timestamp>>> {
-        let alive: Vec<Option<i64>> = self.read_alive(partition, names.iter().copied()).await?;
-        Ok(alive.into_iter().map(|ms| ms.map(Timestamp::from_millis)).collect())
+        let alive: Vec<Option<Vec<u8>>> = self.read_alive(partition, names.iter().copied()).await?;
+        let moment = |ms: Option<Vec<u8>>| ms.as_deref().and_then(milliseconds).map(Timestamp::from_millis);
+        Ok(alive.into_iter().map(moment).collect())
     }
 
     async fn note(&self, units: &[&Unit]) -> Result<()> {
@@ -96,9 +115,14 @@ impl Queries for RedisEngine {
         for partition in partitions {
             pipe.cmd("SPOP").arg(self.keys.in_partition(*partition, "noted")).arg(MOST_NOTED);
         }
-        let noted: Vec<Vec<u32>> = self.topology.send("noted", &pipe).await?;
+        // What is no page was written by another program, and is gone with that.
+        let noted: Vec<Vec<Vec<u8>>> = self.topology.send("noted", &pipe).await?;
+        let page =
+            |text: Vec<u8>| std::str::from_utf8(&text).ok()?.parse().ok().filter(|page| *page < self.pages());
         let pages = partitions.iter().zip(noted);
-        Ok(pages.flat_map(|(partition, pages)| pages.into_iter().map(|page| (*partition, page))).collect())
+        Ok(pages
+            .flat_map(|(partition, pages)| pages.into_iter().filter_map(page).map(|page| (*partition, page)))
+            .collect())
     }
 
     async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize> {
@@ -160,10 +184,13 @@ impl RedisEngine {
             let mut pipe = pipe();
             let (skip, step) = (found.len() as isize, step as isize);
             pipe.zrevrangebyscore_limit_withscores(&key, end.as_millis(), "-inf", skip, step);
-            let (page,): (Vec<(String, f64)>,) = self.topology.send("records", &pipe).await?;
+            let (page,): (Vec<(Vec<u8>, f64)>,) = self.topology.send("records", &pipe).await?;
             let is_last = page.len() < limit + 1;
-            let entry =
-                |(name, at)| Indexed { at: Timestamp::from_millis(at as i64), partition, index, name };
+            let entry = |(name, at): (Vec<u8>, f64)| {
+                let (at, name) =
+                    (Timestamp::from_millis(at as i64), String::from_utf8_lossy(&name).into_owned());
+                Indexed { at, partition, index, name }
+            };
             found.extend(page.into_iter().map(entry));
             let lowest = found.last().map(|entry| entry.at);
             let wanted = found.iter().filter(|entry| entry.at < end).nth(limit.saturating_sub(1));
@@ -177,7 +204,20 @@ impl RedisEngine {
     async fn indexed(&self, entries: Vec<Indexed>) -> Result<Vec<OfflineRecord>> {
         let (offline, past): (Vec<Indexed>, Vec<Indexed>) =
             entries.into_iter().partition(|entry| entry.index == "offline");
-        let units = offline.iter().map(|entry| parse_unit(&entry.name)).collect::<Result<Vec<Unit>>>()?;
+        let unit = |entry: &Indexed| {
+            let unit = self.unit_of(entry.partition, entry.name.as_bytes());
+            if unit.is_none() {
+                let key = self.keys.in_partition(entry.partition, "offline");
+                let place = format!("{key} {}", entry.name);
+                self.telemetry.unreadable(
+                    Stored::Record,
+                    &place,
+                    "it is no unit of this partition; ZREM it there",
+                );
+            }
+            unit
+        };
+        let units: Vec<Unit> = offline.iter().filter_map(unit).collect();
         let seen = self.read(&units).await?;
         let mut records: Vec<OfflineRecord> =
             seen.iter().filter_map(|seen| seen.facts.as_ref()?.open_record(&seen.unit)).collect();
@@ -186,11 +226,24 @@ impl RedisEngine {
             pipe.hget(self.keys.in_partition(entry.partition, "archive"), &entry.name);
         }
         if !past.is_empty() {
-            let archived: Vec<Option<String>> = self.topology.send("archive", &pipe).await?;
-            for json in archived.into_iter().flatten() {
-                records.push(from_json("a record", &json)?);
+            let archived: Vec<Option<Vec<u8>>> = self.topology.send("archive", &pipe).await?;
+            for (entry, json) in past.iter().zip(archived) {
+                records.extend(json.and_then(|json| self.archived(&entry.name, &json)));
             }
         }
         Ok(records)
+    }
+
+    /// A closed record; one that cannot be read is left out and named.
+    fn archived(&self, id: &str, json: &[u8]) -> Option<OfflineRecord> {
+        let read = std::str::from_utf8(json).map_err(|why| why.to_string());
+        match read.and_then(|json| from_json("a record", json).map_err(|why| why.to_string())) {
+            Ok(record) => Some(record),
+            Err(why) => {
+                let why = format!("{why}; it is left out of lists: HDEL it in the archive of its partition");
+                self.telemetry.unreadable(Stored::Record, id, &why);
+                None
+            }
+        }
     }
 }

@@ -8,6 +8,7 @@ use redis::pipe;
 use super::RedisEngine;
 use crate::clock::Timestamp;
 use crate::engine::census::Counts;
+use crate::engine::lease::LONGEST;
 use crate::engine::{Attendance, EngineError, Result, Roster};
 
 #[async_trait]
@@ -20,11 +21,21 @@ impl Roster for RedisEngine {
         script.arg(instance).arg(lease.as_millis() as u64);
         script.arg(heard.map_or(0, Timestamp::as_millis)).arg(self.keys.roster());
         script.arg(leapt.map(|without| without.as_millis().to_string()).unwrap_or_default());
-        let answer: Vec<String> = self.topology.run("renew", &script).await?;
-        let [now, engine_clock, instances @ ..] = answer.as_slice() else {
+        script.arg(LONGEST.as_millis() as u64);
+        let answer: Vec<Vec<u8>> = self.topology.run("renew", &script).await?;
+        let answer: Vec<String> =
+            answer.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
+        let [now, engine_clock, odd, others @ ..] = answer.as_slice() else {
             return Err(EngineError::Damaged("the roster did not answer with a time".to_owned()));
         };
         let (now, engine_clock) = (moment(now)?, moment(engine_clock)?);
+        let (odd, instances) = others.split_at(odd.parse().unwrap_or(0).min(others.len()));
+        for name in odd {
+            tracing::warn!(
+                name,
+                "a lease in the roster ended later than any that an instance asks for; it is not believed and was removed"
+            );
+        }
         if let Some(without) = leapt {
             let seconds = engine_clock.since(without).as_secs_f64();
             tracing::warn!(

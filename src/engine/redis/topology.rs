@@ -6,6 +6,7 @@
 //! caller to say.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -15,7 +16,7 @@ use redis::{
     Client, ErrorKind, FromRedisValue, IntoConnectionInfo, Pipeline, ProtocolVersion, RedisError,
     RedisResult, ScriptInvocation, ServerErrorKind, Value,
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::Config;
@@ -37,6 +38,9 @@ pub struct Topology {
     idle: Idle,
     turns: Turns,
     telemetry: Arc<Telemetry>,
+    /// Rung when a key was met that is of a wrong type.
+    wrong_type: Notify,
+    has_wrong_type: AtomicBool,
 }
 
 impl Topology {
@@ -46,7 +50,32 @@ impl Topology {
         let client = client(config).map_err(|error| classify(&address, &error))?;
         let connection = ConnectionManager::new_lazy_with_config(client.clone(), manager())
             .map_err(|error| classify(&address, &error))?;
-        Ok(Topology { client, connection, address, idle: Idle::default(), turns: Turns::new(), telemetry })
+        Ok(Topology {
+            client,
+            connection,
+            address,
+            idle: Idle::default(),
+            turns: Turns::new(),
+            telemetry,
+            wrong_type: Notify::new(),
+            has_wrong_type: AtomicBool::new(true),
+        })
+    }
+
+    /// A key of a wrong type was met.
+    pub fn put_wrong_types_aside(&self) {
+        self.has_wrong_type.store(true, Ordering::Relaxed);
+        self.wrong_type.notify_one();
+    }
+
+    /// Whether one was since this was asked last. One may be there from before a start.
+    pub fn takes_wrong_type(&self) -> bool {
+        self.has_wrong_type.swap(false, Ordering::Relaxed)
+    }
+
+    /// Ends when one was.
+    pub async fn met_wrong_type(&self) {
+        self.wrong_type.notified().await;
     }
 
     /// The server, for people: without user and password.
@@ -87,6 +116,25 @@ impl Topology {
         let began = Instant::now();
         let answers = self.connection.clone().send_packed_commands(pipe, 0, pipe.len()).await;
         self.judge(name, began, answers.and_then(first_error).and_then(read))
+    }
+
+    /// Sends commands over a connection that is closed afterwards, and lets the caller have what the server says to
+    /// each. `first` ends with `MULTI`; the others are sent only if that was granted, and are never executed.
+    pub async fn try_out(&self, first: &Pipeline, others: &Pipeline) -> Result<(Vec<Value>, Vec<Value>)> {
+        let began = Instant::now();
+        let tried = async {
+            let patience = redis::AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(CONNECT))
+                .set_response_timeout(Some(RESPONSE));
+            let mut connection = self.client.get_multiplexed_async_connection_with_config(&patience).await?;
+            let answers = connection.send_packed_commands(first, 0, first.len()).await?;
+            if answers.last() != Some(&Value::Okay) {
+                return Ok((answers, Vec::new()));
+            }
+            let queued = connection.send_packed_commands(others, 0, others.len()).await?;
+            Ok((answers, queued))
+        };
+        self.judge("probe", began, tried.await)
     }
 
     /// Waits for a turn to look at units.
@@ -180,7 +228,12 @@ impl Topology {
         self.telemetry.engine_command(name, began.elapsed());
         match answer {
             Ok(answer) => Ok(answer),
-            Err(error) => Err(classify(&self.address, &error)),
+            Err(error) => {
+                if error.code() == Some("WRONGTYPE") || error.to_string().contains("WRONGTYPE") {
+                    self.put_wrong_types_aside();
+                }
+                Err(classify(&self.address, &error))
+            }
         }
     }
 }

@@ -29,6 +29,7 @@ use crate::clock::Timestamp;
 use crate::engine::json::to_json;
 use crate::engine::{EngineError, Looked, Refresh, Result, UnitStore, encoding};
 use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
+use crate::telemetry::Stored;
 
 const BATCH: usize = 200;
 /// How many units are read in one batch: as many as several pages hold, within a millisecond.
@@ -72,6 +73,14 @@ impl UnitStore for RedisEngine {
         looks::look(self, units).await
     }
 
+    async fn put_off(&self, units: &[Unit], until: Timestamp) -> Result<()> {
+        self.set_looks(units, "XX", until).await
+    }
+
+    async fn put_in(&self, units: &[Unit], at: Timestamp) -> Result<()> {
+        self.set_looks(units, "NX", at).await
+    }
+
     fn partitions(&self) -> u16 {
         self.keys.partitions()
     }
@@ -92,11 +101,17 @@ impl UnitStore for RedisEngine {
             let (skip, step) = (skip + due.len(), DUE_STEP.min(limit - due.len()));
             let mut pipe = pipe();
             pipe.zrangebyscore_limit(&deadlines, &after, until.as_millis(), skip as isize, step as isize);
-            let (names,): (Vec<String>,) = self.topology.read("due", &pipe).await?;
-            for name in &names {
-                due.push(parse_unit(name)?);
+            let (names,): (Vec<Vec<u8>>,) = self.topology.read("due", &pipe).await?;
+            let is_last = names.len() < step;
+            let mut odd = Vec::new();
+            for name in names {
+                match self.unit_of(partition, &name) {
+                    Some(unit) => due.push(unit),
+                    None => odd.push(name),
+                }
             }
-            if names.len() < step {
+            self.put_members_aside(&deadlines, &odd, Stored::Deadlines).await?;
+            if is_last {
                 break;
             }
         }
@@ -110,6 +125,21 @@ impl UnitStore for RedisEngine {
 }
 
 impl RedisEngine {
+    /// The unit of that name, if it is one of this partition.
+    pub(super) fn unit_of(&self, partition: u16, name: &[u8]) -> Option<Unit> {
+        let unit: Unit = std::str::from_utf8(name).ok()?.parse().ok()?;
+        (self.keys.partition(&unit) == partition).then_some(unit)
+    }
+
+    async fn set_looks(&self, units: &[Unit], condition: &str, at: Timestamp) -> Result<()> {
+        let mut pipe = pipe();
+        for unit in units {
+            let deadlines = self.keys.in_partition(self.keys.partition(unit), "deadlines");
+            pipe.cmd("ZADD").arg(deadlines).arg(condition).arg(at.as_millis()).arg(unit.to_string()).ignore();
+        }
+        if pipe.is_empty() { Ok(()) } else { self.topology.send("set_looks", &pipe).await }
+    }
+
     async fn refresh_batch(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
         let numbered = beats.iter().enumerate();
         let mut places: Vec<(u16, usize)> =
@@ -139,7 +169,7 @@ impl RedisEngine {
             let mut answers = answers.into_iter();
             for places in places.chunk_by(|a, b| a.0 == b.0) {
                 for ((_, place), answer) in places.iter().zip(&mut answers) {
-                    before[*place] = redis::from_redis_value::<Option<i64>>(answer)?;
+                    before[*place] = number(answer)?;
                 }
                 answers.next();
             }
@@ -174,10 +204,30 @@ impl RedisEngine {
     }
 
     async fn read_step(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
-        let mut pipe = pipe();
         let placed = self.keys.by_home(units);
+        let mut pipe = pipe();
         self.ask_for(units, &placed, &mut pipe);
-        answered(units, &placed, self.topology.read("read", &pipe).await?)
+        for _ in 0..2 {
+            let read = answered(units, &placed, self.topology.read("read", &pipe).await?)?;
+            if read.odd.is_empty() {
+                return Ok(read.found);
+            }
+            self.mend(&read.odd).await?;
+        }
+        Err(EngineError::Unavailable(
+            "an expiry key is written again and again with what is no number".to_owned(),
+        ))
+    }
+
+    /// Puts aside what cannot be read of units.
+    pub(super) async fn mend(&self, odd: &[Odd]) -> Result<()> {
+        for odd in odd {
+            match odd {
+                Odd::Key(unit, value) => self.presume(unit, value).await?,
+                Odd::Facts(unit, value) => self.put_facts_aside(unit, value).await?,
+            }
+        }
+        Ok(())
     }
 
     /// Asks for keys and facts of units, in the order in which `by_home` placed them: keys before facts, and what
@@ -273,20 +323,45 @@ fn set_alive(pipe: &mut Pipeline, key: &str, at: i64, beat: &Refresh<'_>) {
     pipe.add_command(set);
 }
 
+/// What was read of units.
+pub(super) struct Read {
+    pub found: Vec<Snapshot>,
+    /// What has to be put aside before they are read once more.
+    pub odd: Vec<Odd>,
+}
+
+/// What no decision can be made from, not even to leave the unit out.
+pub(super) enum Odd {
+    /// An expiry key that holds no number.
+    Key(Unit, Vec<u8>),
+    /// Facts that are no text.
+    Facts(Unit, Vec<u8>),
+}
+
 /// The units that [`RedisEngine::ask_for`] asked for.
 pub(super) fn answered(
     units: &[Unit],
     placed: &[(Home, usize)],
-    values: Vec<Vec<Option<String>>>,
-) -> Result<Vec<Snapshot>> {
-    let mut values: Vec<Option<String>> = values.into_iter().flatten().collect();
+    values: Vec<Vec<Option<Vec<u8>>>>,
+) -> Result<Read> {
+    let mut values: Vec<Option<Vec<u8>>> = values.into_iter().flatten().collect();
     let facts = values.split_off(placed.len().min(values.len()));
     let mut found: Vec<Option<Snapshot>> = vec![None; units.len()];
+    let mut odd = Vec::new();
     for ((&(_, place), alive), facts) in placed.iter().zip(values).zip(facts) {
-        found[place] = Some(snapshot(units[place].clone(), alive, facts)?);
+        let unit = || units[place].clone();
+        if let Some(text) = facts.as_ref().filter(|text| std::str::from_utf8(text).is_err()) {
+            odd.push(Odd::Facts(unit(), text.clone()));
+        }
+        let (read, is_odd) = snapshot(unit(), alive.as_deref(), facts);
+        if is_odd {
+            odd.push(Odd::Key(unit(), alive.unwrap_or_default()));
+        }
+        found[place] = Some(read);
     }
     let missing = || EngineError::Damaged("redis answered less than it was asked for".to_owned());
-    found.into_iter().map(|found| found.ok_or_else(missing)).collect()
+    let found = found.into_iter().map(|found| found.ok_or_else(missing)).collect::<Result<_>>()?;
+    Ok(Read { found, odd })
 }
 
 /// Whether a change has to do with the expiry key: it was there, or is to be.
@@ -330,34 +405,27 @@ fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
     ])
 }
 
-/// A unit as its key and its facts say.
-pub(super) fn snapshot(unit: Unit, alive: Option<String>, stored: Option<String>) -> Result<Snapshot> {
-    let alive = match alive {
-        None => None,
-        Some(text) => match text.parse() {
-            Ok(ms) => Some(Timestamp::from_millis(ms)),
-            Err(_) => return Err(damaged("the expiry key", &unit, &text)),
-        },
-    };
-    let facts = match &stored {
-        None => None,
-        Some(text) => Some(encoding::decode(text).ok_or_else(|| damaged("the facts", &unit, text))?),
-    };
-    Ok(Snapshot { unit, alive, facts, stored: stored.map(Into::into) })
+/// A unit as its key and its facts say, and whether its key holds no number. Facts that cannot be read are
+/// kept as they are stored: see [`Snapshot::is_unreadable`].
+pub(super) fn snapshot(unit: Unit, alive: Option<&[u8]>, stored: Option<Vec<u8>>) -> (Snapshot, bool) {
+    let at = alive.and_then(milliseconds).map(Timestamp::from_millis);
+    let is_odd = alive.is_some() && at.is_none();
+    let stored = stored.map(|stored| String::from_utf8_lossy(&stored).into_owned());
+    let facts = stored.as_deref().and_then(encoding::decode);
+    (Snapshot { unit, alive: at, facts, stored: stored.map(Into::into) }, is_odd)
 }
 
-fn damaged(what: &str, unit: &Unit, text: &str) -> EngineError {
-    let text: String = text.chars().take(80).collect();
-    EngineError::Damaged(format!(
-        "{what} of {unit} cannot be read ({text:?}); another program wrote there: delete it in redis and let \
-         the unit be heard again"
-    ))
+/// A number of milliseconds, which is all that an expiry key may hold.
+pub(super) fn milliseconds(text: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(text).ok()?;
+    // As it would be written: it is compared with what is stored.
+    let ms: i64 = text.parse().ok().filter(|ms: &i64| ms.to_string() == text)?;
+    (Timestamp::from_millis(ms).as_millis() == ms).then_some(ms)
 }
 
-pub(super) fn parse_unit(name: &str) -> Result<Unit> {
-    name.parse().map_err(|error| {
-        EngineError::Damaged(format!("the deadline index holds {name:?}, which is no unit: {error}"))
-    })
+/// The number that was there before; `None` if there was nothing, or what is none.
+fn number(answer: Value) -> redis::RedisResult<Option<i64>> {
+    Ok(redis::from_redis_value::<Option<Vec<u8>>>(answer)?.as_deref().and_then(milliseconds))
 }
 
 /// Scores after that moment, as the lower bound of a range.
@@ -376,8 +444,10 @@ async fn firsts(
     for key in keys {
         pipe.zrangebyscore_limit_withscores(key, &after, "+inf", 0, 1);
     }
-    let firsts: Vec<Vec<(String, f64)>> = engine.topology.send(name, &pipe).await?;
-    let first = |(member, at)| (Timestamp::from_millis(at as i64), member);
+    let firsts: Vec<Vec<(Vec<u8>, f64)>> = engine.topology.send(name, &pipe).await?;
+    let first = |(member, at): (Vec<u8>, f64)| {
+        (Timestamp::from_millis(at as i64), String::from_utf8_lossy(&member).into_owned())
+    };
     Ok(firsts.into_iter().map(|found| found.into_iter().next().map(first)).collect())
 }
 

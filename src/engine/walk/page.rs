@@ -42,6 +42,9 @@ impl Walk {
     }
 
     fn is_odd(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {
+        if seen.is_unreadable() {
+            return true;
+        }
         let Some((facts, rules)) = seen.facts.as_ref().zip(self.roll.rules().get(&seen.unit.kind)) else {
             return false;
         };
@@ -55,6 +58,9 @@ impl Walk {
     }
 
     fn can_be_helped(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {
+        if seen.is_unreadable() {
+            return true;
+        }
         let rules = &self.roll.rules()[&seen.unit.kind];
         matches!(presence::look(seen, rules, hearing, now), Verdict::Offline(_) | Verdict::Back(_))
     }

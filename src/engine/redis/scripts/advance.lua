@@ -40,7 +40,7 @@ if kept then
     heard, from = tonumber(heard), tonumber(from)
     if ears[n] == ARGV[7] then
       if connection == ARGV[8] then
-        since = math.min(from, sent)
+        since = math.min(from or sent, sent)
       end
     elseif heard and sent - heard <= gap then
       table.insert(others, from)
@@ -55,7 +55,16 @@ local members = {}
 local all = redis.call('HGETALL', KEYS[4])
 for n = 1, #all, 2 do
   local heard, release, connection = string.match(all[n + 1], '^(%d+) (%d+) (%d+)$')
-  members[all[n]] = { heard = tonumber(heard), release = tonumber(release), connection = connection }
+  if heard then
+    members[all[n]] = { heard = tonumber(heard), release = tonumber(release), connection = connection }
+  else
+    -- What says nothing vouches for nothing: the time up to now is lost.
+    redis.call('HDEL', KEYS[4], all[n])
+    local group = string.match(all[n], '^(.*)/')
+    if group then
+      redis.call('HSET', KEYS[5], group, ARGV[1])
+    end
+  end
 end
 if mine then
   local me = members[mine]
@@ -75,13 +84,13 @@ for name, member in pairs(members) do
   if released < sent then
     local group = string.match(name, '^(.*)/')
     redis.call('HDEL', KEYS[4], name)
-    local floor = tonumber(redis.call('HGET', KEYS[5], group) or 0)
+    local floor = tonumber(redis.call('HGET', KEYS[5], group) or 0) or 0
     redis.call('HSET', KEYS[5], group, string.format('%.0f', math.max(floor, released)))
     members[name] = nil
   end
 end
 
-local before = tonumber(redis.call('HGET', KEYS[1], 'at'))
+local before = tonumber(redis.call('HGET', KEYS[1], 'at') or '')
 local heard, floor = sent, nil
 if kept then
   floor = since
@@ -99,7 +108,7 @@ if share then
       heard = math.min(heard, member.heard)
     end
   end
-  floor = tonumber(redis.call('HGET', KEYS[5], share))
+  floor = tonumber(redis.call('HGET', KEYS[5], share) or '')
   if floor and heard < floor then
     return {}
   end

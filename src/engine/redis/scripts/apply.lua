@@ -39,6 +39,14 @@
 -- 12 record (JSON)
 --
 -- Returns for each change 1 if it was applied, else 0.
+-- What is of a wrong type fails here, before anything is written: a script is not undone.
+redis.call('ZCARD', KEYS[1])
+redis.call('ZCARD', KEYS[2])
+redis.call('HLEN', KEYS[3])
+redis.call('ZCARD', KEYS[4])
+redis.call('ZCARD', KEYS[5])
+redis.call('XLEN', KEYS[6])
+
 local pages = tonumber(ARGV[1])
 local at = 2 + pages
 local count = tonumber(ARGV[at])
@@ -69,11 +77,17 @@ local last_key = 6 + pages
 local alive = #KEYS > last_key and redis.call('MGET', unpack(KEYS, last_key + 1)) or {}
 local marks = 0
 local indexed
-local answers, expired, taken, looks = {}, {}, {}, {}
+local answers, keys, expired, taken, looks = {}, {}, {}, {}, {}
 local offline, back, archive, past, closings, news = {}, {}, {}, {}, {}, {}
 local from = 0
+local read = {}
 for page = 1, pages do
-  local facts = redis.call('HMGET', KEYS[6 + page], unpack(ARGV, unit + from + 1, unit + from + ARGV[1 + page]))
+  read[page] = redis.call('HMGET', KEYS[6 + page], unpack(ARGV, unit + from + 1, unit + from + ARGV[1 + page]))
+  from = from + #read[page]
+end
+from = 0
+for page = 1, pages do
+  local facts = read[page]
   local known, unknown = {}, {}
   for place = 1, #facts do
     local i = from + place
@@ -97,7 +111,7 @@ for page = 1, pages do
           expired[#expired + 1] = key
         end
       elseif value ~= '' then
-        redis.call('SET', key, value, 'PX', ARGV[ttl + ttl_by * i])
+        keys[#keys + 1] = { key, value, ARGV[ttl + ttl_by * i] }
       end
       if next_look == '-' then
         taken[#taken + 1] = name
@@ -144,6 +158,9 @@ for page = 1, pages do
   from = from + #facts
 end
 
+for _, one in ipairs(keys) do
+  redis.call('SET', one[1], one[2], 'PX', one[3])
+end
 if #expired > 0 then
   redis.call('DEL', unpack(expired))
 end

@@ -23,7 +23,7 @@ if not before then
   end
 end
 if is_lost then
-  local floor = tonumber(redis.call('HGET', KEYS[2], ARGV[1]) or 0)
+  local floor = tonumber(redis.call('HGET', KEYS[2], ARGV[1]) or 0) or 0
   redis.call('HSET', KEYS[2], ARGV[1], string.format('%.0f', math.max(floor, tonumber(ARGV[4]))))
 end
 redis.call('HSET', KEYS[1], mine, ARGV[4] .. ' ' .. ARGV[5] .. ' ' .. ARGV[3])

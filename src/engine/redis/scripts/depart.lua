@@ -14,7 +14,7 @@ if not before or string.match(before, '(%d+)$') ~= ARGV[3] then
 end
 redis.call('HDEL', KEYS[1], mine)
 if ARGV[4] ~= '' then
-  local floor = tonumber(redis.call('HGET', KEYS[2], ARGV[1]) or 0)
+  local floor = tonumber(redis.call('HGET', KEYS[2], ARGV[1]) or 0) or 0
   redis.call('HSET', KEYS[2], ARGV[1], string.format('%.0f', math.max(floor, tonumber(ARGV[4]))))
 end
 return 1

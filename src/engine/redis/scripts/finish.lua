@@ -31,7 +31,7 @@ for i = 1, count do
   if first == id then
     if own == '' then
       owed = owed or redis.call('HMGET', KEYS[4], unpack(ARGV, 3 + count, 2 + 2 * count))
-      if tonumber(owed[i] or 1) <= 1 then
+      if (tonumber(owed[i] or 1) or 1) <= 1 then
         told[#told + 1] = id
       else
         still[#still + 1] = id

@@ -31,7 +31,7 @@ for r = 1, receivers do
 end
 local answers, told, members, times, attempts = {}, {}, {}, {}, {}
 for i = 1, count do
-  local is_alone = not due[i] and not known[i] and (not sealed[i] or tonumber(sealed[i]) + interval <= now)
+  local is_alone = not due[i] and not known[i] and (tonumber(sealed[i] or '') or -interval) + interval <= now
   for r = 1, receivers do
     is_alone = is_alone and not under_way[r][i]
   end

@@ -52,7 +52,7 @@ for i = 1, count do
   if known then
     local before
     letter, before, told_to = string.match(known, '^(%a)(%d*)([^ ]*)')
-    if letter == 'x' and tonumber(before) < tonumber(detected) then
+    if letter == 'x' and (tonumber(before) or 0) < tonumber(detected) then
       member, name = member .. ' ' .. detected, name .. ' ' .. detected
       known = held[name] or redis.call('HGET', KEYS[3], name) or ''
       letter, told_to = string.match(known, '^(%a)%d*([^ ]*)')
@@ -81,7 +81,7 @@ for i = 1, count do
     local at = now
     if form ~= 'blind' then
       at = now + wait
-      if distances[i] and tonumber(distances[i]) + interval > at then
+      if tonumber(distances[i] or '') and tonumber(distances[i]) + interval > at then
         at = tonumber(distances[i]) + interval
       end
     end

@@ -16,20 +16,23 @@
 -- ARGV[5] what the server's clock would have told by now if it had not leapt forward (ms), "" if it
 --         did not
 --
--- Returns {time of the fleet (ms), the server's clock (ms), instance, ...} with everybody who is there.
+-- ARGV[6] the longest lease that any instance asks for (ms); one that ends later is removed
+--
+-- Returns {time of the fleet (ms), the server's clock (ms), number of leases that were removed, as many of their
+-- names, instance, ...} with everybody who is there.
 local read = redis.call('TIME')
 local server = tonumber(read[1]) * 1000 + math.floor(tonumber(read[2]) / 1000)
 local last = redis.call('HMGET', KEYS[2], 'server', 'fleet')
 local fleet = math.max(server, tonumber(ARGV[3]))
-if last[2] then
+if tonumber(last[2]) then
   -- A leap forward is no time that has passed.
-  local passed = math.min(math.max(server - tonumber(last[1]), 0), tonumber(ARGV[2]))
+  local passed = math.min(math.max(server - (tonumber(last[1]) or server), 0), tonumber(ARGV[2]))
   fleet = math.max(fleet, tonumber(last[2]) + math.floor(passed * 0.995))
 end
 -- What the leap took from expiry keys it takes from what was heard. Whoever renews first sees to it.
 local leapt_from = tonumber(ARGV[5])
-local heard = leapt_from and tonumber(last[1] or leapt_from) <= leapt_from and redis.call('HGET', KEYS[3], 'at')
-if heard then
+local heard = leapt_from and (tonumber(last[1]) or leapt_from) <= leapt_from and redis.call('HGET', KEYS[3], 'at')
+if tonumber(heard) then
   redis.call('HSET', KEYS[3], 'at', string.format('%.0f', tonumber(heard) - (server - leapt_from)))
 end
 local text = string.format('%.0f', fleet)
@@ -45,12 +48,20 @@ if silent > tonumber(ARGV[2]) / 2 then
   end
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', text)
+local latest = string.format('%.0f', fleet + math.max(tonumber(ARGV[6]), tonumber(ARGV[2])))
+local odd = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. latest, '+inf')
+if #odd > 0 then
+  redis.call('ZREMRANGEBYSCORE', KEYS[1], '(' .. latest, '+inf')
+end
 local is_new = redis.call('ZADD', KEYS[1], string.format('%.0f', fleet + tonumber(ARGV[2])), ARGV[1]) == 1
 if is_new then
   -- A user without the right to publish keeps its lease; others notice when they renew theirs.
   redis.pcall('PUBLISH', ARGV[4], ARGV[1])
 end
-local answer = { text, string.format('%.0f', server) }
+local answer = { text, string.format('%.0f', server), string.format('%.0f', #odd) }
+for _, instance in ipairs(odd) do
+  answer[#answer + 1] = instance
+end
 for _, instance in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
   answer[#answer + 1] = instance
 end

@@ -15,7 +15,7 @@ for i = 1, count do
   if string.sub(members[i] or '', 1, 1) == 'x' then
     redis.call('HDEL', KEYS[2], ARGV[2 + i])
   end
-  if sealed[i] and tonumber(sealed[i]) < tonumber(ARGV[1]) then
+  if sealed[i] and (tonumber(sealed[i]) or 0) < tonumber(ARGV[1]) then
     redis.call('HDEL', KEYS[3], ARGV[2 + count + i])
   end
 end

@@ -1,0 +1,214 @@
+//! A fleet that has a bit of everything: units that are present, one that is offline, one that is back, values, a
+//! dead letter, a group that waits, a member of a share. Time is simulated.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::engine::roll::{HearingConfig, Rules};
+use rollcall::engine::{
+    Delivery, Ear, Engine, Gap, Group, Join, Member, Mirror, News, Pace, Reading, Roll, Room,
+};
+use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, OfflineRecord, Unit};
+use rollcall::telemetry::{Problem, Telemetry};
+use tokio::sync::Notify;
+
+pub const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+pub const UNITS: usize = 40;
+const HOUR: Duration = Duration::from_secs(3600);
+const RECEIVER: &str = "hook";
+
+pub struct Fleet {
+    pub engine: Arc<dyn Engine>,
+    pub telemetry: Arc<Telemetry>,
+    roll: Roll,
+    clock: Clock,
+    /// How often each unit's silence was told since it was poisoned.
+    pub told: BTreeMap<String, usize>,
+    /// What was refused meanwhile.
+    pub failures: Vec<String>,
+}
+
+pub fn hours(hours: u32) -> Timestamp {
+    BEGIN + hours * HOUR
+}
+
+pub fn unit(number: usize) -> Unit {
+    format!("detector:unit-{number:03}").parse().unwrap()
+}
+
+pub fn units() -> Vec<Unit> {
+    (0..UNITS).map(unit).collect()
+}
+
+/// What is lived through before anything is poisoned ends then.
+pub const POISONED: u32 = 51;
+
+pub fn telemetry() -> (Arc<Telemetry>, Clock) {
+    let clock = Clock::by_hand(BEGIN);
+    (Arc::new(Telemetry::new(&clock)), clock)
+}
+
+impl Fleet {
+    pub fn on(engine: Arc<dyn Engine>, telemetry: Arc<Telemetry>, clock: Clock) -> Fleet {
+        let kind: Kind = "detector".parse().unwrap();
+        let rules = Arc::new(Rules::from([(kind.clone(), KindRules::new(kind))]));
+        let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+        let config =
+            HearingConfig { gap: 1000 * HOUR, settle: Duration::ZERO, follows: false, tell: 1000 * HOUR };
+        let roll =
+            Roll::new(engine.clone(), rules, mirror, telemetry.clone(), config, Arc::new(Notify::new()));
+        Fleet { engine, telemetry, roll, clock, told: BTreeMap::new(), failures: Vec::new() }
+    }
+
+    /// Lives through something of everything.
+    pub async fn live(&mut self) {
+        self.heard_until(BEGIN).await;
+        self.hear(&units(), BEGIN).await;
+        // Two fall silent; one of them dies as a dead letter, one is told, and both are back.
+        self.hear(&units()[2..], hours(48)).await;
+        self.heard_until(hours(49)).await;
+        self.roll.look(&units()[..2], hours(49)).await.unwrap();
+        self.join(Duration::ZERO, hours(49)).await;
+        let leased = self.lease(hours(49)).await;
+        assert_eq!(leased.len(), 2);
+        self.engine.bury(&leased[0], "it is wanted no more", hours(49)).await.unwrap();
+        self.engine.delivered(&leased[1..], hours(49)).await.unwrap();
+        self.hear(&units()[..2], hours(50)).await;
+        self.join(Duration::ZERO, hours(50)).await;
+        let leased = self.lease(hours(50)).await;
+        self.engine.delivered(&leased, hours(50)).await.unwrap();
+        let at = hours(50);
+        let readings: Vec<Unit> = units();
+        let readings: Vec<Reading<'_>> =
+            readings.iter().map(|unit| Reading { unit, metric: "battery", at, value: "3.5" }).collect();
+        self.engine.keep_values(&readings).await.unwrap();
+        let member = Member { share: "s".into(), client_id: "c".into(), connection: 1 };
+        self.engine.attend(&member, at, 10_000 * HOUR).await.unwrap();
+        self.engine
+            .gone(&Member { connection: 1, client_id: "c".into(), share: "s".into() }, at)
+            .await
+            .unwrap();
+        self.engine.attend(&member, at, 10_000 * HOUR).await.unwrap();
+        let kept = Ear::Kept {
+            client_id: "rollcall-main".into(),
+            connection: 1,
+            was_cut: false,
+            span: 10_000 * HOUR,
+        };
+        self.engine.advance(&kept, at, Gap { blind: HOUR / 2, tell: HOUR / 2 }).await.unwrap();
+        self.engine.renew("one", Duration::from_secs(8), None).await.unwrap();
+        self.engine.announce("one", "127.0.0.1:1", Duration::from_secs(8)).await.unwrap();
+        self.engine.note(&[&unit(5)]).await.unwrap();
+        // One that waits to be told, and one whose news is in the outbox, when it is poisoned.
+        self.heard_until(hours(POISONED)).await;
+        self.clock.lead(hours(POISONED), Duration::ZERO);
+        self.hear(&units()[2..], hours(51)).await;
+        self.told.clear();
+    }
+
+    pub async fn hear(&self, units: &[Unit], at: Timestamp) {
+        self.try_hear(units, at).await.unwrap();
+    }
+
+    pub async fn try_hear(&self, units: &[Unit], at: Timestamp) -> rollcall::engine::Result<()> {
+        let beat = |unit: &Unit| Heartbeat {
+            unit: unit.clone(),
+            at,
+            not_before: None,
+            declared: Declared::default(),
+        };
+        self.roll.hear(&units.iter().map(beat).collect::<Vec<_>>(), at).await
+    }
+
+    /// Without a gap.
+    pub async fn heard_until(&self, moment: Timestamp) {
+        let gap = Gap { blind: 100_000 * HOUR, tell: 100_000 * HOUR };
+        for _ in 0..3 {
+            if self.engine.advance(&Ear::Plain, moment, gap).await.is_ok() {
+                break;
+            }
+            let _ = self.engine.examine(moment).await;
+        }
+        self.roll.refresh_hearing().await.unwrap();
+    }
+
+    /// Does once all that the loops do again and again, and goes on where one of them would be tried again.
+    pub async fn pass(&mut self, now: Timestamp, walks: bool) {
+        self.clock.lead(now, Duration::ZERO);
+        let _ = self.engine.examine(now).await;
+        for partition in 0..self.engine.partitions() {
+            if let Ok(due) = self.engine.due(partition, None, now, 0, 1000).await {
+                if let Err(why) = self.roll.look(&due, now).await {
+                    self.failures.push(format!("look: {why}"));
+                }
+            }
+            for page in 0..if walks { self.engine.pages() } else { 0 } {
+                let Ok(seen) = self.engine.walk(partition, page).await else { continue };
+                let units: Vec<Unit> = seen.into_iter().map(|seen| seen.unit).collect();
+                if !units.is_empty() {
+                    let _ = self.roll.look(&units, now).await;
+                }
+            }
+        }
+        let _ = self.engine.renew("one", Duration::from_secs(8), None).await;
+        self.tell(now).await;
+    }
+
+    async fn tell(&mut self, now: Timestamp) {
+        if let Err(why) = self.try_join(Duration::ZERO, now).await {
+            self.failures.push(format!("join: {why}"));
+            return;
+        }
+        let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
+        let until = now + HOUR;
+        while let Ok(leased) = self.engine.lease(&partitions, RECEIVER, now, until, 1000).await {
+            if leased.is_empty() || self.engine.delivered(&leased, now).await.is_err() {
+                return;
+            }
+            for record in leased.into_iter().flat_map(|delivery: Delivery| delivery.offline) {
+                *self.told.entry(format!("{}:{}", record.kind, record.unit)).or_default() += 1;
+            }
+        }
+    }
+
+    async fn lease(&self, now: Timestamp) -> Vec<Delivery> {
+        let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
+        self.engine.lease(&partitions, RECEIVER, now, now + HOUR, 1000).await.unwrap()
+    }
+
+    async fn join(&self, wait: Duration, now: Timestamp) {
+        self.try_join(wait, now).await.unwrap();
+    }
+
+    async fn try_join(&self, wait: Duration, now: Timestamp) -> rollcall::engine::Result<()> {
+        let outboxes: Vec<u16> = (0..=self.engine.partitions()).collect();
+        let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
+        let receivers = [RECEIVER.to_owned()];
+        let entries = self.engine.outbox(&outboxes, 1000).await?;
+        let join = |news: &News| {
+            let key = match news {
+                News::Record(record) => record.unit.to_string(),
+                News::Blind(_) => "blind".to_owned(),
+            };
+            Join { group: Group { key, labels: BTreeMap::new() }, news: news.clone() }
+        };
+        let joins: Vec<Join> = entries.iter().map(|entry| join(&entry.news)).collect();
+        let pace = Pace { wait, interval: Duration::ZERO };
+        self.engine.join(&joins, pace, &receivers, &Room::NONE, now).await?;
+        self.engine.settle(&entries.into_iter().map(|entry| entry.position).collect::<Vec<_>>()).await?;
+        while self.engine.seal(&partitions, &receivers, pace, now).await? > 0 {}
+        Ok(())
+    }
+
+    pub async fn records(&self) -> Vec<OfflineRecord> {
+        self.engine.records(false, None, 1000).await.unwrap()
+    }
+
+    pub fn warnings(&self) -> Vec<Problem> {
+        let mut problems = self.telemetry.problems();
+        problems.retain(|problem| problem.name == "unreadable_values");
+        problems
+    }
+}

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
+use crate::engine::Backlog;
 use crate::presence::{Closing, Heard, Interval, Kind, OfflineRecord, State, Transition, Unit};
 
 mod lines;
@@ -31,7 +32,7 @@ mod words;
 pub use lines::Lines;
 use problems::{
     BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, KIND_FULL, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING,
-    Problems, UNREADABLE, not_hearing,
+    ORPHANED, Problems, UNREADABLE, not_hearing,
 };
 pub use problems::{Problem, Severity};
 use sampler::Sampler;
@@ -348,6 +349,30 @@ impl Telemetry {
         }
         // Last: what is counted is shown.
         self.series.notifications.with_label_values(&[receiver, outcome.as_str()]).inc();
+    }
+
+    /// What is kept for receivers that are not configured. Logs the change.
+    pub fn orphaned(&self, orphans: &[(String, Backlog)]) {
+        let count: u64 = orphans.iter().map(|(_, kept)| kept.waiting + kept.dead).sum();
+        let before = self.series.orphaned.get();
+        self.series.orphaned.set(count as i64);
+        if count == 0 {
+            self.problems.clear(ORPHANED, "");
+            return;
+        }
+        let named: Vec<String> = orphans
+            .iter()
+            .map(|(name, kept)| format!("{name} ({} groups wait, {} dead letters)", kept.waiting, kept.dead))
+            .collect();
+        let text = format!(
+            "notifications are kept for receivers that are not configured: {}; configure a receiver of that name, \
+             and what waits goes out",
+            named.join(", ")
+        );
+        if before != count as i64 {
+            tracing::warn!(count, "{text}");
+        }
+        self.problems.set(ORPHANED, "", text, Severity::Warning);
     }
 
     /// What waits for a receiver and what was given up. A receiver with dead letters fails until something is

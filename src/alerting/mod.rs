@@ -44,6 +44,7 @@ mod email;
 mod group;
 mod letter;
 mod next;
+mod orphans;
 mod tell;
 mod text;
 mod tray;
@@ -53,6 +54,7 @@ pub use channel::{Channel, Failure, open, probe, send_test};
 
 use blind::Watch;
 use deliver::{AHEAD, Deliver};
+use orphans::Orphans;
 use tell::Tell;
 use tray::Tray;
 
@@ -196,6 +198,13 @@ pub async fn run(
         };
         loops.push(deliver.run(placed).map(move |ended| (format!("delivering to {name}"), ended)).boxed());
     }
+    let orphans = Orphans {
+        configured: trays.keys().cloned().collect(),
+        engine: engine.clone(),
+        telemetry: telemetry.clone(),
+        stop: stop.clone(),
+    };
+    loops.push(orphans.run().map(|ended| ("looking for orphans".to_owned(), ended)).boxed());
     let watch = Watch {
         after: config.blind_after,
         route: config.route.clone(),

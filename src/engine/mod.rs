@@ -396,6 +396,9 @@ pub trait AlertStore: Send + Sync {
     /// it has there.
     async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog>;
 
+    /// The receivers, configured or not, for which notifications or dead letters are kept, in order.
+    async fn kept_for(&self) -> Result<Vec<String>>;
+
     /// Dead letters of a receiver, newest first.
     async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>>;
 }

@@ -39,6 +39,7 @@ pub(super) struct Series {
     pub queue_length: IntGaugeVec,
     pub dead_letters: IntGaugeVec,
     pub receiver_failing: IntGaugeVec,
+    pub orphaned: IntGauge,
     pub engine_up: IntGauge,
     pub engine_command: HistogramVec,
     pub engine_warnings: IntGaugeVec,
@@ -178,6 +179,10 @@ impl Series {
                 "dead_letters",
                 "Deliveries that were given up and are kept.",
                 &["receiver"],
+            ),
+            orphaned: make.gauge(
+                "orphaned_notifications",
+                "Groups that wait, and dead letters, of receivers that are not configured.",
             ),
             receiver_failing: make.gauges(
                 "receiver_failing",

@@ -65,6 +65,34 @@ async fn a_return_is_told_after_the_groups_were_configured_anew_and_to_no_receiv
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_receiver_that_was_renamed_is_shown_until_it_has_its_name_again() {
+    let (sink, other) = (hook().await, hook().await);
+    sink.answer_with([Answer::Status(503)]);
+    let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
+    world.tell_loss(&["a"]).await;
+    let retried = async || world.metric("rollcall_notifications_total", &["hook", "retry"]) == 1.0;
+    until("the attempt is over", retried).await;
+    world.stop().await;
+    let before = world.config.clone();
+    world.config.route.receivers = vec!["renamed".to_owned()];
+    world.config.receivers = vec![named("renamed", webhook_to(other.url(), None))];
+    world.start();
+    until("it shows", async || world.metric("rollcall_orphaned_notifications", &[]) == 1.0).await;
+    let is_it = |problem: &rollcall::telemetry::Problem| {
+        problem.name == "orphaned_notifications"
+            && problem.text.contains("hook (1 groups wait, 0 dead letters)")
+    };
+    until("it is said", async || world.telemetry.problems().iter().any(is_it)).await;
+    world.stop().await;
+    world.config = before;
+    world.start();
+    world.advance(HOUR);
+    assert_eq!(listed(&sink.wait_for(2, PATIENCE).await.unwrap()[1], "offline"), ["a"]);
+    until("it shows no more", async || world.metric("rollcall_orphaned_notifications", &[]) == 0.0).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_unit_that_returns_within_group_wait_is_never_told() {
     let sink = hook().await;
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;

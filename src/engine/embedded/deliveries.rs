@@ -156,6 +156,16 @@ impl AlertStore for EmbeddedEngine {
         self.readers.read(counted).await
     }
 
+    async fn kept_for(&self) -> Result<Vec<String>> {
+        let select = "SELECT receiver FROM queue UNION SELECT receiver FROM letters ORDER BY 1";
+        let names = move |database: &Connection| {
+            let mut select = database.prepare_cached(select)?;
+            let names = select.query_map([], |row| row.get::<_, String>(0))?;
+            Ok(names.collect::<rusqlite::Result<Vec<_>>>()?)
+        };
+        self.readers.read(names).await
+    }
+
     async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {
         let select = "SELECT letter FROM letters WHERE receiver = ? ORDER BY at DESC, id LIMIT ?";
         let receiver = receiver.to_owned();

@@ -3,7 +3,7 @@
 //! A group has a lane of its own for each receiver; only the first notification of a lane is handed
 //! out, so that news of one group arrives in order. Also the implementation of [`AlertStore`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -117,6 +117,11 @@ impl AlertStore for RedisEngine {
         let counts: Vec<u64> = self.topology.send("backlog", &pipe).await?;
         let every_other = |from: usize| counts.iter().skip(from).step_by(2).sum();
         Ok(Backlog { waiting: every_other(0), dead: every_other(1) })
+    }
+
+    async fn kept_for(&self) -> Result<Vec<String>> {
+        let names: BTreeSet<String> = self.receivers().await?.into_iter().map(|(_, name)| name).collect();
+        Ok(names.into_iter().collect())
     }
 
     async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {

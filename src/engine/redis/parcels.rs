@@ -224,7 +224,7 @@ impl RedisEngine {
     }
 
     /// Who has notifications or dead letters in which partition.
-    async fn receivers(&self) -> Result<BTreeSet<(u16, String)>> {
+    pub(super) async fn receivers(&self) -> Result<BTreeSet<(u16, String)>> {
         let mut found = BTreeSet::new();
         for name in ["lanes", "letters"] {
             let pattern = self.keys.of(0, name, "*").replacen("{p0}", "{p*}", 1);

@@ -21,6 +21,7 @@ use crate::engine::Backlog;
 use crate::presence::{Closing, Heard, Interval, Kind, OfflineRecord, State, Transition, Unit};
 
 mod lines;
+mod orphans;
 mod problems;
 mod process;
 mod sampler;
@@ -30,6 +31,7 @@ mod unreadable;
 mod words;
 
 pub use lines::Lines;
+pub use orphans::orphans_in_words;
 use problems::{
     BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, KIND_FULL, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING,
     ORPHANED, Problems, UNREADABLE, not_hearing,
@@ -360,15 +362,7 @@ impl Telemetry {
             self.problems.clear(ORPHANED, "");
             return;
         }
-        let named: Vec<String> = orphans
-            .iter()
-            .map(|(name, kept)| format!("{name} ({} groups wait, {} dead letters)", kept.waiting, kept.dead))
-            .collect();
-        let text = format!(
-            "notifications are kept for receivers that are not configured: {}; configure a receiver of that name, \
-             and what waits goes out",
-            named.join(", ")
-        );
+        let text = orphans_in_words(orphans);
         if before != count as i64 {
             tracing::warn!(count, "{text}");
         }

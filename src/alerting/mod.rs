@@ -201,6 +201,7 @@ pub async fn run(
     let orphans = Orphans {
         configured: trays.keys().cloned().collect(),
         engine: engine.clone(),
+        clock: clock.clone(),
         telemetry: telemetry.clone(),
         stop: stop.clone(),
     };

@@ -1,7 +1,7 @@
 //! What is kept for receivers that are not configured: nothing tells them, so operators have to know.
 //!
 //! A receiver that was renamed or removed leaves its queue behind. What waits there goes out when a receiver of that
-//! name is configured again; until then it is shown.
+//! name is configured again, or is discarded by a command; until then it is shown.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::Clock;
 use crate::engine::{Backlog, Engine, Result};
 use crate::telemetry::Telemetry;
 
-/// How often is looked: an engine may have to go through the names of all its keys for it.
+/// How often is looked; also how long a queue may stay unseen whose receiver another instance still has.
 const EVERY: Duration = Duration::from_secs(600);
 
 /// The loop and what it uses.
@@ -20,6 +21,7 @@ pub(super) struct Orphans {
     /// Names of the receivers that are configured.
     pub configured: HashSet<String>,
     pub engine: Arc<dyn Engine>,
+    pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
     pub stop: CancellationToken,
 }
@@ -31,7 +33,7 @@ impl Orphans {
         loop {
             let look = async {
                 every.tick().await;
-                // An engine that is away is told of by the loops that need it more.
+                // An engine that is away is reported by the loops that need it more.
                 if let Ok(orphans) = self.look().await {
                     self.telemetry.orphaned(&orphans);
                 }
@@ -42,16 +44,13 @@ impl Orphans {
         }
     }
 
-    /// What is kept for whom, in the order of their names.
+    /// What is kept for receivers that are not configured, in the order of their names.
     async fn look(&self) -> Result<Vec<(String, Backlog)>> {
-        let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
-        let mut orphans = Vec::new();
-        for name in self.engine.kept_for().await? {
-            if !self.configured.contains(&name) {
-                let backlog = self.engine.backlog(&partitions, &name).await?;
-                orphans.push((name, backlog));
-            }
-        }
+        let mut configured: Vec<String> = self.configured.iter().cloned().collect();
+        configured.sort();
+        self.engine.enlist(&configured, self.clock.now()).await?;
+        let mut orphans = self.engine.kept().await?;
+        orphans.retain(|(name, _)| !self.configured.contains(name));
         Ok(orphans)
     }
 }

@@ -23,6 +23,7 @@ use crate::{alerting, intake};
 
 mod engine;
 mod ids;
+mod orphans;
 
 /// How long one dependency may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -111,13 +112,15 @@ async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = vec![Finding::ok("configuration", source)];
     let odd = config.warnings.iter();
     findings.extend(odd.map(|problem| Finding::warn("configuration", problem.to_string())));
-    let (engine, broker, ids, receivers) = tokio::join!(
+    let (engine, orphans, broker, ids, receivers) = tokio::join!(
         engine::examine(&config.engine),
+        orphans::examine(&config.engine, &config.alerting),
         broker(config),
         ids(config),
         receivers(&config.alerting)
     );
     findings.extend(engine);
+    findings.extend(orphans);
     findings.push(broker);
     findings.extend(ids);
     findings.extend(receivers);

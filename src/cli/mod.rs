@@ -20,6 +20,7 @@ use tokio::runtime::Builder;
 use crate::config::{self, Config, ConfigError};
 
 mod check;
+mod deliveries;
 mod demo;
 mod health;
 mod logging;
@@ -56,6 +57,8 @@ enum Command {
     Simulate(simulate::Arguments),
     /// Take a fleet from one engine to another.
     Move(moving::Arguments),
+    /// End what waits for a receiver that was renamed or removed.
+    Deliveries(deliveries::Arguments),
     /// Send a receiver a notification that is marked as a test.
     SendTest(send_test::Arguments),
 }
@@ -87,6 +90,7 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Health(arguments) => health::run(arguments).await,
             Command::Simulate(arguments) => simulate::run(arguments).await,
             Command::Move(arguments) => moving::run(arguments).await,
+            Command::Deliveries(arguments) => deliveries::run(arguments).await,
             Command::SendTest(arguments) => send_test::run(arguments).await,
         }
     });

@@ -396,8 +396,17 @@ pub trait AlertStore: Send + Sync {
     /// it has there.
     async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog>;
 
-    /// The receivers, configured or not, for which notifications or dead letters are kept, in order.
-    async fn kept_for(&self) -> Result<Vec<String>>;
+    /// Enters receivers, at the least once each start, in the list of those for which something may be kept.
+    /// Safe to repeat.
+    async fn enlist(&self, receivers: &[String], now: Timestamp) -> Result<()>;
+
+    /// What is kept for each receiver that was ever entered, configured or not, by its name; without those for
+    /// which nothing is kept.
+    async fn kept(&self) -> Result<Vec<(String, Backlog)>>;
+
+    /// One bounded step of discarding dead letters of a receiver and notifications that wait for it, which
+    /// become dead letters first. The returns of silences that are discarded are not told to this receiver.
+    async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded>;
 
     /// Dead letters of a receiver, newest first.
     async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>>;
@@ -410,6 +419,15 @@ pub struct Backlog {
     pub waiting: u64,
     /// Deliveries that were given up.
     pub dead: u64,
+}
+
+/// What a step of discarding did; nothing, if nothing was left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Discarded {
+    /// Notifications that became dead letters, to be removed by a later step.
+    pub ended: usize,
+    /// What was removed.
+    pub removed: usize,
 }
 
 /// Facts and records, to look at.

@@ -8,7 +8,7 @@ use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use serde::{Deserialize, Serialize};
 
 use super::json::to_json;
-use super::{Delivery, Group, Join, News, Result};
+use super::{DeadLetter, Delivery, Group, Join, News, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Cause, Closing, Interval, Labels, OfflineRecord, RecordId, Transition};
 
@@ -184,6 +184,26 @@ impl Notification {
             attempt,
         }
     }
+}
+
+impl Delivery {
+    /// What the first of a lane says, or nothing where it cannot be read: it can be ended all the same.
+    pub(super) fn of(told: Option<Notification>, group: &str, id: &str, receiver: &str) -> Delivery {
+        let told = told.unwrap_or_else(|| Notification {
+            group: Group { key: group.to_owned(), labels: Labels::new() },
+            sealed_at: Timestamp::ZERO,
+            offline: Vec::new(),
+            online: Vec::new(),
+            blind: Vec::new(),
+            told: Vec::new(),
+        });
+        told.delivery(id.to_owned(), receiver, 0)
+    }
+}
+
+/// As which a delivery is ended that is discarded.
+pub(super) fn discarded(delivery: Delivery, at: Timestamp) -> DeadLetter {
+    DeadLetter { delivery, at, reason: "discarded".to_owned() }
 }
 
 /// One opening of a record, the same when it is closed. A record may be opened twice.

@@ -41,6 +41,7 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{hearing}:roster", Spared::Nobody, Spared::Nobody),
     ("{hearing}:address:<>", Spared::Nobody, Spared::Nobody),
     ("{hearing}:counts:<>", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:receivers", Spared::Nobody, Spared::Nobody),
     ("{hearing}:clock", Spared::Nobody, Spared::Nobody),
     ("{pN}:alive:<>", Spared::Nobody, Spared::Nobody),
     ("{pN}:deadlines", Spared::Nobody, Spared::Nobody),

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
-use rollcall::engine::{Delivery, Group, Join, News, Pace, Room, partition_of_group};
+use rollcall::engine::{Backlog, Delivery, Discarded, Group, Join, News, Pace, Room, partition_of_group};
 use rollcall::presence::{Cause, Closing, Interval, OfflineRecord, RecordId, Unit};
 
 use crate::ground::Ground;
@@ -576,6 +576,51 @@ pub async fn a_return_is_not_told_where_its_silence_died<G: Ground>(world: World
     world.engine.delivered(&told, world.at(3)).await.unwrap();
     let told = world.sealed(&[&back(&fine, Closing::Return)], world.at(4)).await;
     assert_eq!(told[0].online, [back(&fine, Closing::Return)]);
+}
+
+pub async fn what_is_kept_for_a_receiver_is_known_and_can_be_discarded<G: Ground>(world: World<G>) {
+    let now = world.at(0);
+    let names = ["hook".to_owned(), "mail".to_owned()];
+    world.engine.enlist(&["hook".to_owned()], now).await.unwrap();
+    world.engine.enlist(&["mail".to_owned()], now).await.unwrap();
+    assert_eq!(world.engine.kept().await.unwrap(), []);
+    let records: Vec<OfflineRecord> = world.units(120).iter().map(|unit| offline(unit, now)).collect();
+    let join = |record: &OfflineRecord| Join {
+        group: group(&format!("g{}", record.unit)),
+        news: News::Record(record.clone()),
+    };
+    let joins: Vec<Join> = records.iter().map(join).collect();
+    world.engine.join(&joins, AT_ONCE, &names, &Room::NONE, now).await.unwrap();
+    world.engine.seal(&world.partitions(), &names, AT_ONCE, now).await.unwrap();
+    let leased = world.lease(now).await;
+    world.engine.bury(&leased[0], "410 gone", now).await.unwrap();
+    let kept = |waiting: u64, dead: u64| Backlog { waiting, dead };
+    let mail = ("mail".to_owned(), kept(120, 0));
+    assert_eq!(world.engine.kept().await.unwrap(), [("hook".to_owned(), kept(119, 1)), mail.clone()]);
+    let mut removed = 0;
+    loop {
+        let step = world.engine.discard("hook", now).await.unwrap();
+        removed += step.removed;
+        assert!(step.ended <= 500 && step.removed <= 500, "{step:?}");
+        if step == Discarded::default() {
+            break;
+        }
+    }
+    assert_eq!(removed, 120);
+    assert_eq!(world.engine.kept().await.unwrap(), [mail]);
+    assert_eq!(world.engine.first_lease(&world.partitions(), "hook").await.unwrap(), None);
+    // What the other receiver waits for still says what it said, and it alone is told the returns.
+    let later = world.hours(2);
+    let told = world.engine.lease(&world.partitions(), "mail", later, later + MINUTE, 500).await.unwrap();
+    assert_eq!(told.iter().map(|delivery| delivery.offline.len()).sum::<usize>(), 120);
+    world.engine.delivered(&told, later).await.unwrap();
+    let returned: Vec<OfflineRecord> = records.iter().map(|record| back(record, Closing::Return)).collect();
+    let joins: Vec<Join> = returned.iter().map(join).collect();
+    world.engine.join(&joins, AT_ONCE, &names, &Room::NONE, later).await.unwrap();
+    world.engine.seal(&world.partitions(), &names, AT_ONCE, later).await.unwrap();
+    assert_eq!(world.lease(later).await, []);
+    let told = world.engine.lease(&world.partitions(), "mail", later, later + MINUTE, 500).await.unwrap();
+    assert_eq!(told.iter().map(|delivery| delivery.online.len()).sum::<usize>(), 120);
 }
 
 pub async fn a_large_group_is_told_whole_in_several_notifications<G: Ground>(world: World<G>) {

@@ -11,13 +11,13 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::fault::Outcome;
 use super::finish::{Ending, finish_one};
 use super::holds::{Hold, Holds};
-use super::{EmbeddedEngine, groups, outbox};
+use super::{EmbeddedEngine, groups, outbox, receivers};
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
 use crate::engine::notification::{Notification, silence};
 use crate::engine::{
-    AlertStore, Backlog, DeadLetter, Delivery, Entry, Join, Joined, LARGEST_STEP, Pace, Position, Result,
-    Room,
+    AlertStore, Backlog, DeadLetter, Delivery, Discarded, Entry, Join, Joined, LARGEST_STEP, Pace, Position,
+    Result, Room,
 };
 
 #[async_trait]
@@ -156,14 +156,17 @@ impl AlertStore for EmbeddedEngine {
         self.readers.read(counted).await
     }
 
-    async fn kept_for(&self) -> Result<Vec<String>> {
-        let select = "SELECT receiver FROM queue UNION SELECT receiver FROM letters ORDER BY 1";
-        let names = move |database: &Connection| {
-            let mut select = database.prepare_cached(select)?;
-            let names = select.query_map([], |row| row.get::<_, String>(0))?;
-            Ok(names.collect::<rusqlite::Result<Vec<_>>>()?)
-        };
-        self.readers.read(names).await
+    /// There is no list: the tables name them.
+    async fn enlist(&self, _: &[String], _: Timestamp) -> Result<()> {
+        Ok(())
+    }
+
+    async fn kept(&self) -> Result<Vec<(String, Backlog)>> {
+        self.readers.read(receivers::kept).await
+    }
+
+    async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded> {
+        receivers::discard(self, receiver, now).await
     }
 
     async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {
@@ -271,7 +274,7 @@ impl EmbeddedEngine {
         Ok(full)
     }
 
-    async fn finish(&self, endings: Vec<Ending>, now: Timestamp) -> Result<()> {
+    pub(super) async fn finish(&self, endings: Vec<Ending>, now: Timestamp) -> Result<()> {
         let partitions = self.memory.partitions();
         let endings = Arc::new(endings);
         let ended = endings.clone();

@@ -44,6 +44,7 @@ mod outbox;
 mod parcels;
 mod queries;
 mod readers;
+mod receivers;
 mod roster;
 mod row;
 mod seal;
@@ -61,6 +62,7 @@ pub use examine::survey;
 use holds::Holds;
 use memory::Memory;
 use readers::Readers;
+pub use receivers::kept_in;
 use roster::Leases;
 use writer::Writer;
 

@@ -3,7 +3,7 @@
 //! A group has a lane of its own for each receiver; only the first notification of a lane is handed
 //! out, so that news of one group arrives in order. Also the implementation of [`AlertStore`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -11,13 +11,13 @@ use redis::pipe;
 
 use super::topology::few_at_once;
 use super::units::first_score;
-use super::{RedisEngine, groups, outbox};
+use super::{RedisEngine, groups, outbox, receivers};
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
 use crate::engine::notification::{Lone, Notification, silence};
 use crate::engine::{
-    AlertStore, Backlog, DeadLetter, Delivery, Entry, Join, Joined, LARGEST_STEP, Pace, Position, Result,
-    Room,
+    AlertStore, Backlog, DeadLetter, Delivery, Discarded, Entry, Join, Joined, LARGEST_STEP, Pace, Position,
+    Result, Room,
 };
 use crate::telemetry::Stored;
 
@@ -109,19 +109,19 @@ impl AlertStore for RedisEngine {
     }
 
     async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog> {
-        let mut pipe = pipe();
-        for partition in partitions {
-            pipe.hlen(self.keys.of(*partition, "lanes", receiver));
-            pipe.zcard(self.keys.of(*partition, "dead", receiver));
-        }
-        let counts: Vec<u64> = self.topology.send("backlog", &pipe).await?;
-        let every_other = |from: usize| counts.iter().skip(from).step_by(2).sum();
-        Ok(Backlog { waiting: every_other(0), dead: every_other(1) })
+        receivers::backlog(&self.topology, &self.keys, partitions.iter().copied(), receiver).await
     }
 
-    async fn kept_for(&self) -> Result<Vec<String>> {
-        let names: BTreeSet<String> = self.receivers().await?.into_iter().map(|(_, name)| name).collect();
-        Ok(names.into_iter().collect())
+    async fn enlist(&self, names: &[String], now: Timestamp) -> Result<()> {
+        receivers::enlist(self, names, now).await
+    }
+
+    async fn kept(&self) -> Result<Vec<(String, Backlog)>> {
+        receivers::kept(&self.topology, &self.keys).await
+    }
+
+    async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded> {
+        receivers::discard(self, receiver, now).await
     }
 
     async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {
@@ -165,9 +165,9 @@ pub(super) fn notification(group: &str, text: &str) -> Result<Notification> {
 }
 
 /// How a delivery ended.
-struct Ending<'a> {
-    delivery: &'a Delivery,
-    letter: Option<DeadLetter>,
+pub(super) struct Ending<'a> {
+    pub delivery: &'a Delivery,
+    pub letter: Option<DeadLetter>,
 }
 
 impl RedisEngine {
@@ -340,13 +340,14 @@ impl RedisEngine {
         Ok(())
     }
 
-    async fn finish_step(
+    /// Answers how many it ended: those that were the first of their lanes.
+    pub(super) async fn finish_step(
         &self,
         partition: u16,
         receiver: &str,
         endings: &[&Ending<'_>],
         now: Timestamp,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let mut script = self.scripts.finish.prepare_invoke();
         for name in ["queue", "lanes"] {
             script.key(self.keys.of(partition, name, receiver));
@@ -370,7 +371,6 @@ impl RedisEngine {
                 script.arg(delivery.offline.iter().map(silence).collect::<Vec<String>>());
             }
         }
-        self.topology.run::<u64>("finish", &script).await?;
-        Ok(())
+        self.topology.run("finish", &script).await
     }
 }

@@ -16,6 +16,7 @@
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel that tells when one came or went |
 //! | `rollcall:{hearing}:address:<instance>` | string | where an instance is asked for metrics; PX = its lease |
 //! | `rollcall:{hearing}:counts:<instance>` | string | how many units of each kind it counts of its own, JSON; PX = 8 s |
+//! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → when an instance was last configured with them (ms) |
 //! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal (ms) |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next look (ms) |
@@ -84,6 +85,7 @@ pub const SORTS: &[Sort] = &[
     sort("h", "roster", "zset", Stored::Roster),
     sort("h+", "address", "string", Stored::Roster),
     sort("h+", "counts", "string", Stored::Roster),
+    sort("h", "receivers", "hash", Stored::Delivery),
     sort("h", "clock", "hash", Stored::Roster),
     sort("p+", "alive", "string", Stored::ExpiryKey),
     sort("p", "deadlines", "zset", Stored::Deadlines),
@@ -149,6 +151,10 @@ impl Keys {
 
     pub fn meta(&self) -> String {
         format!("{}:meta", self.prefix)
+    }
+
+    pub fn receivers(&self) -> String {
+        format!("{}:{{hearing}}:receivers", self.prefix)
     }
 
     pub fn heard(&self) -> String {

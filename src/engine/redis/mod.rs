@@ -17,7 +17,7 @@ use redis::pipe;
 use tokio::sync::Notify;
 
 use super::examination::Condition;
-use super::{Engine, EngineError, Result, Warning};
+use super::{Backlog, Engine, EngineError, Result, Warning};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, Unit};
 use crate::telemetry::Telemetry;
@@ -40,6 +40,7 @@ mod looks;
 mod outbox;
 mod parcels;
 mod queries;
+mod receivers;
 mod rights;
 mod roster;
 mod scripts;
@@ -153,6 +154,15 @@ pub async fn partitions(config: &Config, telemetry: Arc<Telemetry>) -> Result<Op
     look.hmget(Keys::new(&config.prefix, config.partitions).meta(), &["fleet", "partitions"]);
     let ((fleet, partitions),): ((Option<String>, Option<u16>),) = topology.send("meta", &look).await?;
     Ok(fleet.and(partitions))
+}
+
+/// What is kept for each receiver of the fleet on the server of `config`, configured or not. Changes nothing.
+///
+/// # Errors
+/// `Unavailable` if it cannot be reached; `Refused` if it does not let us in.
+pub async fn kept_in(config: &Config, telemetry: Arc<Telemetry>) -> Result<Vec<(String, Backlog)>> {
+    let topology = Topology::new(config, telemetry)?;
+    receivers::kept(&topology, &Keys::new(&config.prefix, config.partitions)).await
 }
 
 /// Refuses a part of a fleet that is on its way here.

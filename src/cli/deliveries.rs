@@ -1,0 +1,88 @@
+//! `rollcall deliveries`: what waits for receivers, and how it is ended.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+
+use super::{ConfigFile, logging};
+use crate::clock::Clock;
+use crate::config::EngineConfig;
+use crate::engine::embedded::{self, EmbeddedEngine};
+use crate::engine::redis::{self, RedisEngine};
+use crate::engine::{Discarded, Engine};
+use crate::telemetry::Telemetry;
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Discard notifications and dead letters of a receiver that is not configured any more.
+    Discard(Discard),
+}
+
+#[derive(Debug, Args)]
+struct Discard {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The receiver's name, as it was in the configuration.
+    #[arg(long, value_name = "NAME")]
+    receiver: String,
+    /// Also where a receiver of that name is configured.
+    #[arg(long)]
+    force: bool,
+}
+
+pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    logging::start_quietly();
+    let Command::Discard(discard) = arguments.command;
+    let config = discard.file.load()?;
+    let name = &discard.receiver;
+    let is_configured = config.alerting.receivers.iter().any(|receiver| receiver.name == *name);
+    if is_configured && !discard.force {
+        bail!(
+            "receiver {name} is configured, and is told what waits for it; to discard that all the same, add --force"
+        );
+    }
+    let count = match open(&config.engine).await? {
+        Some(engine) => discard_all(engine.as_ref(), name).await?,
+        None => 0,
+    };
+    println!("{count} notifications and dead letters of receiver {name} were discarded");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the fleet of this configuration, if there is one.
+async fn open(config: &EngineConfig) -> anyhow::Result<Option<Arc<dyn Engine>>> {
+    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+    Ok(match config {
+        EngineConfig::Redis(config) => match redis::partitions(config, telemetry.clone()).await? {
+            Some(_) => Some(Arc::new(RedisEngine::connect(config, telemetry).await?)),
+            None => None,
+        },
+        EngineConfig::Embedded(config) => match embedded::partitions(&config.path)? {
+            Some(_) => {
+                let engine = EmbeddedEngine::open(config, telemetry).await;
+                Some(Arc::new(engine.context("to discard, stop rollcall and start it again afterwards")?))
+            }
+            None => None,
+        },
+    })
+}
+
+/// In bounded steps, so that an engine that serves a fleet meanwhile has time for it.
+async fn discard_all(engine: &dyn Engine, name: &str) -> anyhow::Result<usize> {
+    let mut count = 0;
+    loop {
+        let step = engine.discard(name, Clock::system().now()).await?;
+        count += step.removed;
+        if step == Discarded::default() {
+            return Ok(count);
+        }
+    }
+}

@@ -251,6 +251,54 @@ fn a_broker_that_wants_another_name_is_found() {
 }
 
 #[test]
+fn check_says_which_topic_is_not_heard_and_which_right_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &["--save", "60 1"]).unwrap();
+    let redis_url = format!("redis://127.0.0.1:{}/0", redis.port());
+    let canary = "topic readwrite rollcall/canary/#";
+    let read = "topic read units/+/heartbeat\ntopic read units/+/data";
+    // (rules, exit code, what is said of the broker)
+    let cases = [
+        (
+            format!("{canary}\ntopic read units/+/heartbeat\ntopic write units/#"),
+            1,
+            vec![("FAIL", "allow the anonymous user to read units/+/data")],
+        ),
+        (
+            format!("{canary}\n{read}"),
+            0,
+            vec![
+                ("warn", "publish to units/rollcall-probe/heartbeat; allow it to write there"),
+                ("warn", "publish to units/rollcall-probe/data; allow it to write there"),
+            ],
+        ),
+        (
+            format!("topic write rollcall/canary/#\n{read}\ntopic write units/#"),
+            1,
+            vec![("FAIL", "allow the anonymous user to read rollcall/canary/rollcall-check-")],
+        ),
+        (format!("{canary}\n{read}\ntopic write units/rollcall-probe/#"), 0, vec![("ok", "is heard")]),
+    ];
+    for (number, (rules, code, expected)) in cases.into_iter().enumerate() {
+        let file = dir.path().join(format!("rules-{number}"));
+        std::fs::write(&file, rules + "\n").unwrap();
+        let more = format!("acl_file {}", file.display());
+        let home = dir.path().join(format!("mqtt-{number}"));
+        let broker = Server::mosquitto(&home, free_port().unwrap(), &more).unwrap();
+        let url = format!("mqtt://127.0.0.1:{}", broker.port());
+        let with = [("ROLLCALL_ENGINE__URL", redis_url.as_str()), ("ROLLCALL_MQTT__URL", url.as_str())];
+        let output = rollcall(dir.path(), &["check"], &with);
+        let told = text(&output.stdout);
+        let of_broker: Vec<&str> = told.lines().filter(|line| line.contains("  mqtt: ")).collect();
+        assert_eq!(of_broker.len(), expected.len(), "{number}: {told}");
+        for (line, (outcome, what)) in of_broker.iter().zip(expected) {
+            assert!(line.starts_with(outcome) && line.contains(what), "{number}: {told}");
+        }
+        assert_eq!(output.status.code(), Some(code), "{number}: {told}");
+    }
+}
+
+#[test]
 fn a_service_that_cannot_start_says_what_to_do_and_ends_with_1() {
     let dir = tempfile::tempdir().unwrap();
     let password = ["--requirepass", "12345678"];

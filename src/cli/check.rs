@@ -121,7 +121,7 @@ async fn examine(config: &Config) -> Vec<Finding> {
     );
     findings.extend(engine);
     findings.extend(orphans);
-    findings.push(broker);
+    findings.extend(broker);
     findings.extend(ids);
     findings.extend(receivers);
     findings
@@ -132,19 +132,34 @@ async fn ids(config: &Config) -> Option<Finding> {
     if config.broker.is_some() { None } else { ids::examine(&config.intake).await }
 }
 
-async fn broker(config: &Config) -> Finding {
+async fn broker(config: &Config) -> Vec<Finding> {
     if let Some(within) = &config.broker {
-        return match patiently(Broker::bind(within, Arc::new(Telemetry::new(&Clock::system())))).await {
+        let found = match patiently(Broker::bind(within, Arc::new(Telemetry::new(&Clock::system())))).await {
             Ok(_) => Finding::ok("broker", "can listen; its files make sense"),
             Err(why) => {
                 Finding::warn("broker", format!("{why}; if rollcall is running, it is the one that listens"))
             }
         };
+        return vec![found];
     }
     let config = &config.intake;
     match patiently(intake::probe(config)).await {
-        Ok(()) => Finding::ok("mqtt", format!("{} takes the connection and the subscriptions", config.url)),
-        Err(why) => Finding::fail("mqtt", format!("{why}; check mqtt.url and that the broker runs")),
+        Ok(deaf) if deaf.is_empty() => vec![Finding::ok(
+            "mqtt",
+            format!(
+                "{} takes the connection and the subscriptions, and what is said on each topic is heard",
+                config.url
+            ),
+        )],
+        Ok(deaf) => deaf.iter().map(unheard).collect(),
+        Err(why) => vec![Finding::fail("mqtt", format!("{why}; check mqtt.url and that the broker runs"))],
+    }
+}
+
+fn unheard(deaf: &intake::Deaf) -> Finding {
+    match deaf {
+        intake::Deaf::Unheard(why) => Finding::fail("mqtt", why),
+        intake::Deaf::Unknown(why) => Finding::warn("mqtt", why),
     }
 }
 

@@ -57,7 +57,7 @@ mod told;
 mod topic;
 
 pub use config::{Config, Fields};
-pub use mqtt::{lets_strangers_in, probe};
+pub use mqtt::{Deaf, lets_strangers_in, probe};
 pub use tls::{Tls, TlsError, TlsFiles};
 pub use topic::{Template, TemplateError};
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::canary::{Canary, Key};
 use super::told::Told;
-use super::topic::{Refusal, Topics};
+use super::topic::{self, Refusal, Topics};
 use super::{Fields, Oddities, canary, payload};
 use crate::clock::{Clock, Timestamp};
 use crate::engine::Member;
@@ -88,6 +88,9 @@ impl Reader {
             } else {
                 Ok(What::Nothing)
             };
+        }
+        if topic::is_probe(topic) {
+            return Ok(What::Nothing);
         }
         if message.payload.len() > self.max_payload {
             return Err((Rejection::TooLarge, format!("{} bytes of payload", message.payload.len())));
@@ -228,6 +231,18 @@ mod tests {
         assert_eq!(count(&reader, "forged_canary"), 0);
         // What is left of a last word once it was removed.
         assert_eq!(read(&reader, "rollcall/canary/you/gone", b"", false), What::Nothing);
+    }
+
+    #[test]
+    fn what_rollcall_says_to_itself_on_topics_of_the_fleet_is_nothing_and_never_a_unit() {
+        let reader = reader();
+        for topic in
+            ["rollcall-probe/rollcall-probe/data", "north/rollcall-probe/data", "rollcall-probe/7/data"]
+        {
+            assert_eq!(read(&reader, topic, b"{}", false), What::Nothing, "{topic}");
+        }
+        assert_eq!(count(&reader, "bad_topic") + count(&reader, "bad_unit"), 0);
+        assert!(matches!(read(&reader, "north/rollcall-probe-2/data", b"", false), What::Heartbeat(_)));
     }
 
     #[test]

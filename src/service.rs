@@ -128,14 +128,17 @@ fn start(
     let mirror = Mirror::new(rules.clone(), engine.partitions()).with_labels(&config.count_by_labels);
     let mirror = Arc::new(mirror);
     mirror.keep(|partition| ownership.owns(partition));
-    let roll = Arc::new(Roll::new(
+    let filters = config.intake.filters(&rules);
+    let roll = Roll::new(
         engine.clone(),
-        rules,
+        rules.clone(),
         mirror.clone(),
         telemetry.clone(),
         config.hearing,
         news.clone(),
-    ));
+    );
+    // What is wrong with a template, intake says.
+    let roll = Arc::new(roll.with_filters(filters.unwrap_or_default()));
 
     loops.add("lease", lease.keep(loops.leave.clone()));
     loops

@@ -39,7 +39,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::presence::{Change, Hearing, Interval, Labels, OfflineRecord, RecordId, Snapshot, Unit};
+use crate::presence::{Change, Filters, Hearing, Interval, Labels, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::telemetry::Ailment;
 
 mod blocks;
@@ -174,6 +174,11 @@ pub trait HearingStore: Send + Sync {
     /// does. Safe to repeat. See [`ear`].
     async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance>;
 
+    /// These filters of kinds were heard up to `sent_at`. Where that is more than a gap after what was known
+    /// of a filter, or of its kind if the filter is new, what lies between was blind for the kind. A kind of
+    /// which nothing was known begins without such an interval. Safe to repeat.
+    async fn prove(&self, filters: &Filters, sent_at: Timestamp, gap: Duration) -> Result<()>;
+
     /// Up to when a session that the broker keeps has heard; `None` if it is not known, or the broker has
     /// dropped the session by now.
     async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>>;
@@ -186,7 +191,7 @@ pub trait HearingStore: Send + Sync {
     /// The id of the fleet as this instance found it, or as the first found it that was there before its data was
     /// lost: random, and the same for all instances. It never
     /// leaves the engine and the instances, which sign their canaries by it.
-    fn fleet(&self) -> &str;
+    fn key(&self) -> &str;
 
     /// The member is given nothing more and everything that it was given is recorded. Safe to repeat.
     async fn leave(&self, member: &Member) -> Result<()>;

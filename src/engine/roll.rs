@@ -31,8 +31,8 @@ use super::{
 };
 use crate::clock::Timestamp;
 use crate::presence::{
-    self, Change, Declared, Facts, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind, KindRules,
-    OfflineRecord, Registration, Snapshot, Standing, Transition, Unit, Verdict,
+    self, Change, Declared, Facts, Filters, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind,
+    KindRules, OfflineRecord, Registration, Snapshot, Standing, Transition, Unit, Verdict,
 };
 use crate::telemetry::{Checked, Loop, Source, Stored, Telemetry};
 
@@ -88,6 +88,7 @@ pub struct Roll {
     config: HearingConfig,
     pace: Arc<CanaryPace>,
     census: Arc<Census>,
+    filters: Filters,
     hearing: RwLock<Arc<Hearing>>,
     declared: Declarations,
     gone: Gone,
@@ -117,6 +118,7 @@ impl Roll {
             telemetry,
             config,
             pace: Arc::new(pace),
+            filters: Filters::default(),
             hearing: RwLock::default(),
             declared: Declarations::default(),
             gone: Gone::default(),
@@ -162,7 +164,7 @@ impl Roll {
     }
 
     fn keep_hearing(&self, hearing: Hearing) -> Arc<Hearing> {
-        let hearing = Arc::new(Hearing { settle: self.config.settle, ..hearing });
+        let hearing = Arc::new(Hearing { settle: self.config.settle, ..hearing }.by_filters(&self.filters));
         let mut current = self.hearing.write().expect("nothing panics under this lock");
         let further = hearing.heard > current.heard;
         *current = hearing.clone();
@@ -188,13 +190,21 @@ impl Roll {
             self.telemetry.was_blind(&interval);
             self.news.notify_one();
         }
+        if !self.filters.is_empty() {
+            self.engine.prove(&self.filters, sent_at, gap.blind).await?;
+        }
         self.refresh_hearing().await?;
         Ok(true)
     }
 
-    /// The id of the fleet.
-    pub fn fleet(&self) -> &str {
-        self.engine.fleet()
+    /// Kinds are heard by these filters, of which every canary that is told is proof from now on.
+    pub fn with_filters(self, filters: Filters) -> Roll {
+        Roll { filters, ..self }
+    }
+
+    /// What the canaries of the fleet are signed by.
+    pub fn key(&self) -> &str {
+        self.engine.key()
     }
 
     /// Up to when a session that the broker keeps has heard, if that is known.

@@ -6,7 +6,7 @@ use super::topic::{Template, Topics};
 use super::{Tls, mqtt};
 use crate::address::BrokerAddress;
 use crate::engine::roll::Rules;
-use crate::presence::Kind;
+use crate::presence::{Filters, Kind};
 
 /// The most connections of one process.
 pub const MOST_CONNECTIONS: u8 = 16;
@@ -124,6 +124,14 @@ impl Config {
             }
         }
         problems
+    }
+
+    /// The filters by which each kind is heard.
+    ///
+    /// # Errors
+    /// A template that cannot be.
+    pub fn filters(&self, rules: &Rules) -> anyhow::Result<Filters> {
+        Ok(self.topics(rules)?.filters_of_kinds(rules))
     }
 
     pub(super) fn topics(&self, rules: &Rules) -> anyhow::Result<Topics> {

@@ -177,7 +177,7 @@ async fn listen(
     let (link, linked) = watch::channel(mqtt::Link::default());
     let (prove, proof) = watch::channel(mqtt::Proof::default());
     let recorded = CancellationToken::new();
-    let key = canary::Key::of_fleet(writer.roll.fleet());
+    let key = canary::Key::of_fleet(writer.roll.key());
     let reader = reader::Reader {
         topics,
         fields: config.fields.clone(),

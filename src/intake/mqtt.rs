@@ -58,7 +58,7 @@ pub(super) use canaries::Canaries;
 pub(super) use given::Given;
 pub(super) use heap::Heap;
 pub(super) use link::{Ack, Link, Proof};
-pub use probe::probe;
+pub use probe::{Deaf, probe};
 pub(super) use session::Session;
 pub use stranger::lets_strangers_in;
 use visit::{Stage, Visit};

@@ -15,11 +15,20 @@ use std::sync::Arc;
 use super::Oddities;
 use super::canary;
 use crate::engine::roll::Rules;
-use crate::presence::{Kind, KindRules, Labels, Unit, UnitId, is_label_name, is_label_value};
+use crate::presence::{Filters, Kind, KindRules, Labels, Unit, UnitId, is_label_name, is_label_value};
 use crate::telemetry::{Oddity, Rejection};
 
 /// What Rollcall itself publishes below, beside the canary; never a sign of life.
 const OWN_STATE: &str = "rollcall/state/";
+
+/// The id of no unit, by which Rollcall says something on the topics of the fleet to learn whether it hears
+/// them. It stands wherever a topic names a unit or a label.
+pub(super) const PROBE: &str = "rollcall-probe";
+
+/// Whether Rollcall, this one or another, says something to itself on that topic.
+pub(super) fn is_probe(topic: &str) -> bool {
+    topic.contains(PROBE) && topic.split('/').any(|level| level == PROBE)
+}
 
 /// The longest template, in bytes: what MQTT allows to a topic filter.
 const LONGEST: usize = 65_535;
@@ -107,6 +116,30 @@ impl Template {
         self.levels.iter().map(level).collect::<Vec<_>>().join("/")
     }
 
+    /// The kinds that it speaks of, each with the filter that covers their topics alone.
+    fn filters_of(&self, kinds: &Rules) -> Vec<(Kind, String)> {
+        let kinds = kinds.keys().filter(|kind| self.kind.as_ref().is_none_or(|own| own == *kind));
+        let filter = |kind: &Kind| {
+            let level = |level: &Level| match level {
+                Level::Literal(text) => text.to_string(),
+                Level::Kind => kind.to_string(),
+                Level::Unit | Level::Label(_) => "+".to_owned(),
+            };
+            self.levels.iter().map(level).collect::<Vec<_>>().join("/")
+        };
+        kinds.map(|kind| (kind.clone(), filter(kind))).collect()
+    }
+
+    /// A topic of it that no unit speaks on; `kind` is that of a template that captures it.
+    pub(super) fn probe(&self, kind: Option<&Kind>) -> String {
+        let level = |level: &Level| match level {
+            Level::Literal(text) => text.to_string(),
+            Level::Kind => kind.map_or(PROBE.to_owned(), Kind::to_string),
+            Level::Unit | Level::Label(_) => PROBE.to_owned(),
+        };
+        self.levels.iter().map(level).collect::<Vec<_>>().join("/")
+    }
+
     fn fits(&self, topic: &str) -> bool {
         let mut levels = topic.split('/');
         let each = self.levels.iter().all(|level| match (level, levels.next()) {
@@ -150,6 +183,18 @@ impl Topics {
             }
             filters.retain(|narrower| !covers(&filter, narrower));
             filters.push(filter);
+        }
+        filters
+    }
+
+    /// The filters by which each kind is heard.
+    pub fn filters_of_kinds(&self, rules: &Rules) -> Filters {
+        let mut filters = Filters::new();
+        for (kind, filter) in self.templates.iter().flat_map(|template| template.filters_of(rules)) {
+            let of_kind = filters.entry(kind).or_default();
+            if !of_kind.contains(&filter) {
+                of_kind.push(filter);
+            }
         }
         filters
     }
@@ -273,6 +318,20 @@ mod tests {
             ("{kind}/x/{unit}", None),
         ]);
         assert_eq!(topics.filters(), ["units/+/+", "units/+", "+/x/+"]);
+    }
+
+    #[test]
+    fn a_kind_is_heard_by_the_filters_of_its_templates_and_of_those_that_capture_it() {
+        let templates = [
+            ("units/{unit}/heartbeat", Some("detector")),
+            ("{kind}/{site}/{unit}", None),
+            ("a/{unit}", Some("pump")),
+        ];
+        let rules: Rules =
+            ["detector", "pump"].map(|name| (kind(name), KindRules::new(kind(name)))).into_iter().collect();
+        let filters = topics(&templates).filters_of_kinds(&rules);
+        assert_eq!(filters[&kind("detector")], ["units/+/heartbeat", "detector/+/+"]);
+        assert_eq!(filters[&kind("pump")], ["pump/+/+", "a/+"]);
     }
 
     #[test]

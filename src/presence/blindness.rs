@@ -13,10 +13,13 @@
 //! never owed more than `min(timeout, settle)` beyond its timeout and grace in all, so that even a
 //! link that is blind more often than not cannot keep a dead unit from being told.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::{FilterProofs, Kind};
 use crate::clock::Timestamp;
 
 /// A stretch of time in which nothing could be heard: from `from` up to `to`.
@@ -144,6 +147,10 @@ pub struct Hearing {
     pub ledger: Ledger,
     /// The most hearing that is owed after an interval.
     pub settle: Duration,
+    /// What was heard of single kinds, as it is stored.
+    pub filters: Arc<FilterProofs>,
+    /// The hearing of kinds that have filters of their own: see [`Hearing::by_filters`].
+    pub kinds: Arc<HashMap<Kind, Hearing>>,
 }
 
 /// The hearing that is owed after a long blind interval when nothing else is configured.

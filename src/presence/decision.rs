@@ -47,6 +47,7 @@ pub fn hear(
     hearing: &Hearing,
     now: Timestamp,
 ) -> (Heard, Option<Change>) {
+    let hearing = hearing.of(&rules.kind);
     let known = match &seen.facts {
         Some(Facts { standing: Standing::Retired(at), .. }) if now.since(*at) < rules.forget_after => {
             return (Heard::Retired, None);
@@ -161,6 +162,7 @@ pub fn look_again(
     hearing: &Hearing,
     now: Timestamp,
 ) -> Verdict {
+    let hearing = hearing.of(&rules.kind);
     // The key of a stranger goes too: heartbeats would keep it standing, and never be admitted.
     let Some(facts) = &seen.facts else { return no_business(KeyChange::Delete, None) };
     match &facts.standing {
@@ -327,6 +329,7 @@ pub fn register(
     hearing: &Hearing,
     now: Timestamp,
 ) -> Change {
+    let hearing = hearing.of(&rules.kind);
     let mut facts = match &seen.facts {
         None | Some(Facts { standing: Standing::Retired(_), .. }) => Facts::new(Standing::NeverSeen, now),
         Some(facts) => facts.clone(),
@@ -405,6 +408,7 @@ fn next_look(facts: &Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp
 
 /// The deadline of a unit as far as the ledger reaches.
 pub fn deadline(seen: &Snapshot, rules: &KindRules, hearing: &Hearing) -> Option<Timestamp> {
+    let hearing = hearing.of(&rules.kind);
     let facts = seen.facts.as_ref()?;
     match &facts.standing {
         Standing::Offline(silence) => Some(silence.deadline),
@@ -419,6 +423,7 @@ pub fn deadline(seen: &Snapshot, rules: &KindRules, hearing: &Hearing) -> Option
 
 /// The state of a unit; `None` for a stranger and a unit that was removed.
 pub fn state(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Option<State> {
+    let hearing = hearing.of(&rules.kind);
     let facts = seen.facts.as_ref()?;
     match &facts.standing {
         Standing::Offline(_) => return Some(State::Offline),

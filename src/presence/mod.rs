@@ -6,6 +6,7 @@
 mod blindness;
 mod decision;
 mod facts;
+mod filters;
 mod heartbeat;
 mod pace;
 mod policy;
@@ -16,6 +17,7 @@ mod unit;
 pub use blindness::{DEFAULT_SETTLE, Hearing, Interval, Ledger};
 pub use decision::{Heard, Registration, Verdict, deadline, hear, look, look_again, register, retire, state};
 pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State};
+pub use filters::{FilterProofs, Filters};
 pub use heartbeat::{Declared, Heartbeat, LONGEST_LABEL, Labels, MOST_LABELS, is_label_name, is_label_value};
 pub use pace::{blind_gap, canary_period};
 pub use policy::{

@@ -139,10 +139,10 @@ impl Fleet {
         self.clock.lead(now, Duration::ZERO);
         let _ = self.engine.examine(now).await;
         for partition in 0..self.engine.partitions() {
-            if let Ok(due) = self.engine.due(partition, None, now, 0, 1000).await {
-                if let Err(why) = self.roll.look(&due, now).await {
-                    self.failures.push(format!("look: {why}"));
-                }
+            if let Ok(due) = self.engine.due(partition, None, now, 0, 1000).await
+                && let Err(why) = self.roll.look(&due, now).await
+            {
+                self.failures.push(format!("look: {why}"));
             }
             for page in 0..if walks { self.engine.pages() } else { 0 } {
                 let Ok(seen) = self.engine.walk(partition, page).await else { continue };

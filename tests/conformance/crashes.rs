@@ -15,7 +15,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 impl<G: Ground> World<G> {
     /// The engine is killed and comes back, and so does whoever works with it.
-    async fn crash(&mut self) {
+    pub async fn crash(&mut self) {
         self.ground.crash().await;
         (self.engine, self.roll) = self.another().await;
     }

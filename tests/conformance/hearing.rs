@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use rollcall::engine::{Advance, Ear, Gap, Member};
-use rollcall::presence::Interval;
+use rollcall::presence::{Filters, Interval};
 
 use crate::ground::Ground;
 use crate::world::{HOUR, World};
@@ -286,4 +286,104 @@ pub async fn who_says_that_a_stranger_is_gone_changes_nothing<G: Ground>(world: 
     }
     assert_eq!(world.hears(&one(), 2000).await, None);
     assert_eq!(world.heard().await, 2000);
+}
+
+/// The filters of detectors.
+fn filters(names: &[&str]) -> Filters {
+    let names = names.iter().map(|name| (*name).to_owned()).collect();
+    Filters::from([("detector".parse().unwrap(), names)])
+}
+
+impl<G: Ground> World<G> {
+    /// Hearing of detectors that are heard by these filters: up to how many milliseconds after the beginning,
+    /// and what was blind.
+    async fn detectors(&self, names: &[&str]) -> (Option<u64>, Vec<Interval>) {
+        let hearing = self.engine.hearing().await.unwrap().by_filters(&filters(names));
+        let hearing = hearing.of(&"detector".parse().unwrap());
+        let heard = hearing.heard.map(|heard| heard.since(self.at(0)).as_millis() as u64);
+        (heard, hearing.ledger.intervals().to_vec())
+    }
+
+    /// A canary that vouches for these filters, too.
+    async fn proves(&self, names: &[&str], at: u64) {
+        self.canary(self.at(at), GAP.blind, GAP.tell).await;
+        self.engine.prove(&filters(names), self.at(at), GAP.blind).await.unwrap();
+    }
+}
+
+pub async fn a_kind_that_was_not_subscribed_was_not_heard<G: Ground>(world: World<G>) {
+    assert_eq!(world.detectors(&["a"]).await, (None, vec![]), "it was never heard");
+    world.proves(&["a"], 2000).await;
+    assert_eq!(world.detectors(&["a"]).await, (Some(2000), vec![]), "a kind begins without blind time");
+    world.proves(&["a"], 4000).await;
+    // It is not configured for a while, and others are heard all the time.
+    for at in (5000..16_000).step_by(1000) {
+        world.canary(world.at(at), GAP.blind, GAP.tell).await;
+    }
+    assert_eq!(world.heard().await, 15_000);
+    assert_eq!(world.detectors(&["a"]).await, (Some(4000), vec![]));
+    world.proves(&["a"], 16_000).await;
+    let blind = world.blind(4000, 16_000).unwrap();
+    assert_eq!(world.detectors(&["a"]).await, (Some(16_000), vec![blind]));
+    world.proves(&["a"], 16_000).await;
+    assert_eq!(world.detectors(&["a"]).await, (Some(16_000), vec![blind]), "it is told again");
+    let hearing = world.engine.hearing().await.unwrap().by_filters(&filters(&["a"]));
+    assert_eq!(
+        (hearing.ledger.intervals(), hearing.of(&"other".parse().unwrap()).heard),
+        (&[][..], hearing.heard)
+    );
+}
+
+pub async fn a_filter_that_is_added_removed_or_changed_is_blind_while_it_was_not_subscribed<G: Ground>(
+    mut world: World<G>,
+) {
+    world.proves(&["a", "b"], 1000).await;
+    for at in (2000..=6000).step_by(1000) {
+        world.proves(&["a"], at).await;
+    }
+    assert_eq!(world.detectors(&["a"]).await, (Some(6000), vec![]));
+    // The other one is there again, and has not been heard since.
+    assert_eq!(world.detectors(&["a", "b"]).await, (Some(1000), vec![]));
+    world.proves(&["a", "b"], 7000).await;
+    let removed = world.blind(1000, 7000).unwrap();
+    assert_eq!(world.detectors(&["a", "b"]).await, (Some(7000), vec![removed]));
+    // Another one takes their place after a while, and remembers what was not heard by them.
+    world.ground.settle().await;
+    world.crash().await;
+    for at in (8000..=11_000).step_by(1000) {
+        world.canary(world.at(at), GAP.blind, GAP.tell).await;
+    }
+    assert_eq!(world.detectors(&["new"]).await.0, None);
+    world.proves(&["new"], 12_000).await;
+    let (heard, blind) = world.detectors(&["new"]).await;
+    assert_eq!(
+        (heard, blind[0].from, blind.last().unwrap().to),
+        (Some(12_000), world.at(1000), world.at(12_000))
+    );
+}
+
+pub async fn a_living_unit_of_a_kind_that_was_not_subscribed_is_not_offline<G: Ground>(world: World<G>) {
+    let (unit, engine) = (world.unit("1"), world.engine.clone());
+    let roll = crate::world::roll(engine).with_filters(filters(&["a"]));
+    roll.canary_returned(world.at(1)).await.unwrap();
+    world.hear(&unit, world.at(1)).await;
+    // Longer than its timeout, while others are heard.
+    world.heard_until(world.hours(60)).await;
+    roll.look(std::slice::from_ref(&unit), world.hours(60)).await.unwrap();
+    assert!(world.open_records().await.is_empty(), "it was not heard so far");
+    roll.canary_returned(world.hours(61)).await.unwrap();
+    roll.look(std::slice::from_ref(&unit), world.hours(61)).await.unwrap();
+    assert!(world.open_records().await.is_empty(), "that time was blind");
+    for hour in 62..=112 {
+        world.heard_until(world.hours(hour)).await;
+    }
+    engine_proves(&world, 112).await;
+    roll.refresh_hearing().await.unwrap();
+    roll.look(std::slice::from_ref(&unit), world.hours(112)).await.unwrap();
+    assert_eq!(world.open_records().await.len(), 1, "it was silent for long enough since");
+}
+
+/// The filter was heard all the time up to that hour.
+async fn engine_proves<G: Ground>(world: &World<G>, hour: u32) {
+    world.engine.prove(&filters(&["a"]), world.hours(hour), 1000 * HOUR).await.unwrap();
 }

@@ -81,6 +81,9 @@ macro_rules! every_case {
                 a_session_that_is_kept_is_known_by_how_far_it_has_heard_itself
                 a_new_connection_of_a_session_vouches_for_nothing_before_its_first_canary
                 what_another_plain_ear_heard_is_not_blind
+                a_kind_that_was_not_subscribed_was_not_heard
+                a_filter_that_is_added_removed_or_changed_is_blind_while_it_was_not_subscribed
+                a_living_unit_of_a_kind_that_was_not_subscribed_is_not_offline
                 who_attends_holds_nothing_up_before_its_first_canary_by_more_than_itself
                 a_member_that_ends_out_of_order_makes_that_time_blind_however_short
                 a_member_that_leaves_in_order_leaves_no_trace

@@ -148,7 +148,7 @@ pub fn rules() -> Rules {
     Rules::from([(kind.clone(), KindRules::new(kind))])
 }
 
-fn roll(engine: Arc<dyn Engine>) -> Roll {
+pub fn roll(engine: Arc<dyn Engine>) -> Roll {
     let mirror = Mirror::new(Arc::new(rules()), engine.partitions());
     roll_with(engine, rules(), Arc::new(mirror))
 }

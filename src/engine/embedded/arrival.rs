@@ -227,7 +227,7 @@ impl House {
     }
 
     fn complete(&mut self, hearing: &Hearing) -> Outcome<()> {
-        let ears = Ears::restore(hearing.heard, &hearing.ledger);
+        let ears = Ears::restore(hearing);
         self.insert("INSERT OR REPLACE INTO meta VALUES('ears', ?)")?.execute([to_json(&ears)?])?;
         for interval in hearing.ledger.intervals() {
             self.insert("INSERT INTO blind(start, until) VALUES(?, ?)")?

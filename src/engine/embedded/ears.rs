@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::filters::Proofs;
 use crate::clock::Timestamp;
 use crate::engine::ear::USEFUL;
 use crate::engine::{Advance, Ear, Gap, Member};
-use crate::presence::{Interval, Ledger};
+use crate::presence::{Hearing, Interval, Ledger};
 
 /// How many moments at which a session was taken are remembered.
 const MOST_TAKEN: usize = 10_000;
@@ -32,6 +33,9 @@ pub(super) struct Ears {
     /// The ends of blind intervals in which heartbeats may have been given to another client.
     #[serde(default)]
     taken: Vec<Timestamp>,
+    /// What was heard of single kinds.
+    #[serde(default)]
+    pub filters: Proofs,
     /// Taken up where an earlier run left it on disk, and nothing was heard since.
     #[serde(skip)]
     pub is_resumed: bool,
@@ -125,8 +129,9 @@ impl Ears {
     }
 
     /// What was heard, with the blind intervals before.
-    pub fn restore(heard: Option<Timestamp>, ledger: &Ledger) -> Ears {
-        Ears { heard, taken: ledger.taken().to_vec(), ..Ears::default() }
+    pub fn restore(hearing: &Hearing) -> Ears {
+        let filters = Proofs::restore(&hearing.filters);
+        Ears { heard: hearing.heard, taken: hearing.ledger.taken().to_vec(), filters, ..Ears::default() }
     }
 
     /// The ledger that holds these intervals.

@@ -1,6 +1,7 @@
 //! How far Rollcall has heard and by whom, and the ledger of blind intervals: what `ears.rs` decides is
 //! written before it is answered wherever somebody relies on it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -8,13 +9,18 @@ use async_trait::async_trait;
 use super::EmbeddedEngine;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Advance, Ear, Gap, HearingStore, Member, Result};
-use crate::presence::Hearing;
+use crate::presence::{Filters, Hearing};
 
 #[async_trait]
 impl HearingStore for EmbeddedEngine {
     async fn hearing(&self) -> Result<Hearing> {
         let ears = self.memory.ears();
-        Ok(Hearing { heard: ears.heard, ledger: ears.ledger.clone(), settle: Duration::ZERO })
+        Ok(Hearing {
+            heard: ears.heard,
+            ledger: ears.ledger.clone(),
+            filters: Arc::new(ears.filters.read()),
+            ..Hearing::default()
+        })
     }
 
     /// An ordinary canary stays in memory until the next heartbeats are written. The very first is written
@@ -31,6 +37,14 @@ impl HearingStore for EmbeddedEngine {
         Ok(advance)
     }
 
+    /// In memory as a canary is, unless a kind was blind, or was never heard before.
+    async fn prove(&self, filters: &Filters, sent_at: Timestamp, gap: Duration) -> Result<()> {
+        if self.memory.ears().filters.prove(filters, sent_at, gap) {
+            self.writer.flush("prove").await?;
+        }
+        Ok(())
+    }
+
     async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
         Ok(self.memory.ears().heard_by(client_id, Clock::machine()))
     }
@@ -40,7 +54,7 @@ impl HearingStore for EmbeddedEngine {
         self.writer.flush("attend").await
     }
 
-    fn fleet(&self) -> &str {
+    fn key(&self) -> &str {
         &self.fleet
     }
 

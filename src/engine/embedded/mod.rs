@@ -33,6 +33,7 @@ mod directory;
 mod ears;
 mod examine;
 mod fault;
+mod filters;
 mod finish;
 mod groups;
 mod hearing;

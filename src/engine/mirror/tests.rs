@@ -371,7 +371,7 @@ proptest! {
         for (number, passes, event) in events {
             now = now + seconds(passes);
             let ledger = Ledger::new([Interval { from: at(blind), to: at(blind + length) }]);
-            let hearing = Hearing { heard: Some(now), ledger, settle: 30 * SECOND };
+            let hearing = Hearing { heard: Some(now), ledger, settle: 30 * SECOND, ..Hearing::default() };
             let whose = unit(number);
             match event {
                 Event::Heartbeat { late, declares, sleeps } => {

@@ -220,6 +220,16 @@ impl Arrival for RedisArrival {
             let to = interval.to.as_millis();
             pipe.hset(self.keys.heard(), "ledger", to).ignore();
         }
+        for ((kind, filter), at) in &hearing.filters.proved {
+            pipe.hset(self.keys.filters(), format!("{kind} {filter}"), at.as_millis()).ignore();
+        }
+        for (kind, interval) in
+            hearing.filters.blind.iter().flat_map(|(kind, all)| all.iter().map(move |one| (kind, one)))
+        {
+            let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
+            pipe.zadd(self.keys.blind_of(kind), format!("{from} {to}"), to).ignore();
+            pipe.hincr(self.keys.heard(), "kinds", 1).ignore();
+        }
         if let Some(heard) = hearing.heard.map(Timestamp::as_millis) {
             pipe.hset(self.keys.heard(), "at", heard).ignore();
         }

@@ -7,11 +7,12 @@
 //! is written. What it remembers is not forgotten because the server has nothing to say any more: only a
 //! server that answers with something replaces it.
 
-use std::sync::MutexGuard;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use redis::{Pipeline, pipe};
+use redis::{Pipeline, Value, pipe};
 
 use super::keys::Keys;
 use super::topology::Topology;
@@ -20,7 +21,7 @@ use super::{RedisEngine, found_fleet};
 use crate::clock::Timestamp;
 use crate::engine::ear::USEFUL;
 use crate::engine::{Advance, Ear, EngineError, Gap, HearingStore, Member, Result};
-use crate::presence::{Hearing, Interval, Ledger};
+use crate::presence::{FilterProofs, Filters, Hearing, Interval, Kind, Ledger};
 use crate::telemetry::Stored;
 
 /// Added to the score of an interval in which another client may have been given heartbeats.
@@ -64,6 +65,19 @@ impl HearingStore for RedisEngine {
         }
     }
 
+    async fn prove(&self, filters: &Filters, sent_at: Timestamp, gap: Duration) -> Result<()> {
+        let mut script = self.scripts.prove.prepare_invoke();
+        script.key(self.keys.filters()).key(self.keys.heard());
+        script.arg(sent_at.as_millis()).arg(gap.as_millis() as u64).arg((sent_at - USEFUL).as_millis());
+        for ((kind, filters), number) in filters.iter().zip(3..) {
+            script.key(self.keys.blind_of(kind));
+            for filter in filters {
+                script.arg(number).arg(kind.as_str()).arg(filter);
+            }
+        }
+        self.topology.run("prove", &script).await
+    }
+
     async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
         let mut one = pipe();
         one.get(self.keys.session(client_id));
@@ -80,7 +94,7 @@ impl HearingStore for RedisEngine {
         self.topology.run("attend", &script).await
     }
 
-    fn fleet(&self) -> &str {
+    fn key(&self) -> &str {
         &self.key
     }
 
@@ -113,22 +127,33 @@ impl Memory {
     }
 }
 
-/// What the server says of hearing: how far was heard (ms) and the ledger's version; its clock (s, µs).
-type Said = ((Option<Vec<u8>>, Option<Vec<u8>>), (i64, i64));
+/// Up to when was heard (ms), and the versions of the ledger and of those of kinds.
+type Versions = (Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
+
+/// What the server says of hearing: how far was heard (ms), the versions of the ledger and of those of kinds;
+/// up to when filters were heard; its clock (s, µs).
+pub(super) type Said = (Versions, Vec<(Vec<u8>, Vec<u8>)>, (i64, i64));
+
+/// What is known of the ledger: its versions, and what it says.
+pub(super) type Known = ((i64, i64), Hearing);
 
 impl RedisEngine {
     /// Asks how far Rollcall has heard; what it says is for [`RedisEngine::hearing_by`].
     pub(super) fn ask_how_far(&self, pipe: &mut Pipeline) {
-        pipe.hmget(self.keys.heard(), &["at", "ledger"]).cmd("TIME");
+        pipe.hmget(self.keys.heard(), &["at", "ledger", "kinds"]).hgetall(self.keys.filters()).cmd("TIME");
     }
 
     /// What follows from that.
-    pub(super) async fn hearing_by(&self, ((heard, version), (seconds, micros)): Said) -> Result<Hearing> {
+    pub(super) async fn hearing_by(&self, said: Said) -> Result<Hearing> {
+        let ((heard, version, of_kinds), filters, (seconds, micros)) = said;
         let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
         let leapt = self.server_clock().read(Instant::now(), server);
         let mut known = self.ledger.lock().await;
-        if self.hearing_number("ledger", version.as_deref()).unwrap_or(0) != known.0 {
-            *known = self.read_ledger().await?;
+        let number =
+            |field, value: &Option<Vec<u8>>| self.hearing_number(field, value.as_deref()).unwrap_or(0);
+        let proved = self.parse_filters(filters);
+        if (number("ledger", &version), number("kinds", &of_kinds)) != known.0 {
+            *known = self.read_ledger(&proved).await?;
         } else {
             known.1.heard = self.hearing_number("at", heard.as_deref()).map(Timestamp::from_millis);
         }
@@ -137,7 +162,8 @@ impl RedisEngine {
         }
         // Keys are gone that held what was heard: see `leap`.
         let vouched = known.1.heard.filter(|_| !leapt);
-        Ok(Hearing { heard: vouched, ..known.1.clone() })
+        let filters = Arc::new(FilterProofs { proved, blind: known.1.filters.blind.clone() });
+        Ok(Hearing { heard: vouched, filters, ..known.1.clone() })
     }
 
     /// Compares the fleet with the one that was known. Answers with the blind interval, if its loss is told with
@@ -197,32 +223,74 @@ impl RedisEngine {
         self.topology.run(name, &script).await
     }
 
-    /// The ledger and how far was heard, as of one moment, with the ledger's version.
-    async fn read_ledger(&self) -> Result<(i64, Hearing)> {
-        let mut pipe = pipe();
-        pipe.atomic().hmget(self.keys.heard(), &["at", "ledger"]).zrange_withscores(self.keys.blind(), 0, -1);
-        type Answer = ((Option<Vec<u8>>, Option<Vec<u8>>), Vec<(Vec<u8>, f64)>);
-        let ((heard, version), intervals): Answer = self.topology.send("ledger", &pipe).await?;
-        let heard = self.hearing_number("at", heard.as_deref());
-        let version = self.hearing_number("ledger", version.as_deref());
-        let taken = intervals.iter().filter(|(_, end)| end.fract() > 0.0);
-        let taken: Vec<Timestamp> = taken.map(|(_, end)| Timestamp::from_millis(*end as i64)).collect();
+    /// The intervals of a ledger. One that cannot be read is named and left out.
+    fn read_intervals(&self, key: &str, scored: &[(Vec<u8>, f64)]) -> Vec<Interval> {
         let interval = |(text, _): &(Vec<u8>, f64)| {
             let text = String::from_utf8_lossy(text);
-            let place = format!("{} {text}", self.keys.blind());
             let read = parse_interval(&text);
             if let Err(why) = &read {
+                let place = format!("{key} {text}");
                 self.telemetry.unreadable(Stored::Hearing, &place, &format!("{why}; ZREM it there"));
             }
             read.ok()
         };
-        let intervals: Vec<Interval> = intervals.iter().filter_map(interval).collect();
+        scored.iter().filter_map(interval).collect()
+    }
+
+    /// Up to when filters were heard. One that cannot be read was never heard, until the next canary says so.
+    fn parse_filters(&self, filters: Vec<(Vec<u8>, Vec<u8>)>) -> BTreeMap<(Kind, String), Timestamp> {
+        let parse = |(name, at): (Vec<u8>, Vec<u8>)| {
+            let (name, at) = (String::from_utf8_lossy(&name), String::from_utf8_lossy(&at));
+            let read = name.split_once(' ').and_then(|(kind, filter)| {
+                let at = Timestamp::from_millis(at.parse().ok()?);
+                Some(((kind.parse().ok()?, filter.to_owned()), at))
+            });
+            if read.is_none() {
+                let place = format!("{} {name}", self.keys.filters());
+                let why = format!("{at:?} is no time at which a filter was heard; HDEL it there");
+                self.telemetry.unreadable(Stored::Hearing, &place, &why);
+            }
+            read
+        };
+        filters.into_iter().filter_map(parse).collect()
+    }
+
+    /// The ledgers and how far was heard, as of one moment, with their versions; of kinds that have filters.
+    async fn read_ledger(&self, proved: &BTreeMap<(Kind, String), Timestamp>) -> Result<Known> {
+        let kinds: BTreeSet<&Kind> = proved.keys().map(|(kind, _)| kind).collect();
+        let mut pipe = pipe();
+        pipe.atomic().hmget(self.keys.heard(), &["at", "ledger", "kinds"]);
+        pipe.zrange_withscores(self.keys.blind(), 0, -1);
+        for kind in &kinds {
+            pipe.zrange_withscores(self.keys.blind_of(kind), 0, -1);
+        }
+        let mut answers: Vec<Value> = self.topology.send("ledger", &pipe).await?;
+        let damaged = |error| EngineError::Damaged(format!("the ledger: {error}"));
+        let ledgers = answers.split_off(1);
+        let ((heard, version, of_kinds),): (Versions,) =
+            redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
+        let ledgers: Vec<Vec<(Vec<u8>, f64)>> =
+            redis::from_redis_value(Value::Array(ledgers)).map_err(damaged)?;
+        let heard = self.hearing_number("at", heard.as_deref());
+        let version = self.hearing_number("ledger", version.as_deref());
+        let of_kinds = self.hearing_number("kinds", of_kinds.as_deref());
+        let taken = ledgers[0].iter().filter(|(_, end)| end.fract() > 0.0);
+        let taken: Vec<Timestamp> = taken.map(|(_, end)| Timestamp::from_millis(*end as i64)).collect();
+        let mut blind = BTreeMap::new();
+        for (kind, scored) in kinds.into_iter().zip(&ledgers[1..]) {
+            let intervals = self.read_intervals(&self.keys.blind_of(kind), scored);
+            if !intervals.is_empty() {
+                blind.insert(kind.clone(), intervals);
+            }
+        }
+        let intervals = self.read_intervals(&self.keys.blind(), &ledgers[0]);
         let hearing = Hearing {
             heard: heard.map(Timestamp::from_millis),
             ledger: Ledger::new(intervals).with_taken(taken),
-            settle: Duration::ZERO,
+            filters: Arc::new(FilterProofs { blind, ..FilterProofs::default() }),
+            ..Hearing::default()
         };
-        Ok((version.unwrap_or(0), hearing))
+        Ok(((version.unwrap_or(0), of_kinds.unwrap_or(0)), hearing))
     }
 }
 

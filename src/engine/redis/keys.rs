@@ -6,12 +6,14 @@
 //! | key | type | what it holds |
 //! |---|---|---|
 //! | `rollcall:meta` | hash | `fleet` id, `partitions`, both fixed when the fleet is created; `moving` in the place of the id while a fleet is moved here; `key`: what canaries are signed by, if not the id |
-//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `fleet`: the id of the fleet, by which its loss is noticed; `after <id>`: the loss of that fleet was told |
+//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: that of the ledgers of kinds; `fleet`: the id of the fleet, by which its loss is noticed; `after <id>`: the loss of that fleet was told |
 //! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
 //! | `rollcall:{hearing}:floors` | hash | share → until when a member that is gone may have lost something (ms) |
 //! | `rollcall:{hearing}:plain` | hash | plain subscriptions: client id → `<heard> <since> <connection>`: up to when it has heard, and since when its connection vouches for that (ms, ms, number) |
 //! | `rollcall:{hearing}:session:<client id>` | string | up to when a session has heard that the broker keeps (ms); PX = how long it keeps it |
 //! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms), and half a millisecond more where another client may have been given heartbeats |
+//! | `rollcall:{hearing}:blind:<kind>` | zset | blind intervals of a kind, in the same form |
+//! | `rollcall:{hearing}:filters` | hash | `<kind> <topic filter>` → up to when it was heard (ms) |
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that nobody was told of yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel that tells when one came or went |
 //! | `rollcall:{hearing}:address:<instance>` | string | where an instance is asked for metrics; PX = its lease |
@@ -52,7 +54,7 @@
 //! a partition, pages stay small up to about two million units and grow gracefully beyond.
 
 use crate::engine::partition_of;
-use crate::presence::Unit;
+use crate::presence::{Kind, Unit};
 use crate::telemetry::Stored;
 
 /// What keys of one name are.
@@ -81,6 +83,8 @@ pub const SORTS: &[Sort] = &[
     sort("h", "plain", "hash", Stored::Hearing),
     sort("h+", "session", "string", Stored::Hearing),
     sort("h", "blind", "zset", Stored::Hearing),
+    sort("h+", "blind", "zset", Stored::Hearing),
+    sort("h", "filters", "hash", Stored::Hearing),
     sort("h", "outbox", "stream", Stored::Outbox),
     sort("h", "roster", "zset", Stored::Roster),
     sort("h+", "address", "string", Stored::Roster),
@@ -179,6 +183,14 @@ impl Keys {
 
     pub fn blind(&self) -> String {
         format!("{}:{{hearing}}:blind", self.prefix)
+    }
+
+    pub fn blind_of(&self, kind: &Kind) -> String {
+        format!("{}:{{hearing}}:blind:{kind}", self.prefix)
+    }
+
+    pub fn filters(&self) -> String {
+        format!("{}:{{hearing}}:filters", self.prefix)
     }
 
     pub fn roster(&self) -> String {

@@ -82,10 +82,11 @@ pub(super) async fn look<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result<
     pipe.exists(engine.keys.in_partition(partition, "archive"));
     engine.ask_how_far(&mut pipe);
     let (connection, mut answers): (Alone, Vec<Value>) = engine.topology.ask_alone("look", &pipe).await?;
-    let last = answers.split_off(answers.len().saturating_sub(3));
+    let last = answers.split_off(answers.len().saturating_sub(4));
     let guards = answers.split_off(answers.len().saturating_sub(GUARDS));
     let damaged = |error| EngineError::Damaged(format!("look: {error}"));
-    let (has_archive, heard, clock) = redis::from_redis_value(Value::Array(last)).map_err(damaged)?;
+    let (has_archive, heard, filters, clock) =
+        redis::from_redis_value(Value::Array(last)).map_err(damaged)?;
     let values = redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
     let values: Vec<Vec<Option<Vec<u8>>>> = values;
     let keys = values.iter().flatten().take(units.len()).filter(|value| value.is_some()).count();
@@ -106,7 +107,7 @@ pub(super) async fn look<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result<
         return Err(again("an expiry key is of a wrong type and is put aside"));
     }
     let found = read.found;
-    let hearing = engine.hearing_by((heard, clock)).await?;
+    let hearing = engine.hearing_by((heard, filters, clock)).await?;
     let watch = Watch { engine, partition, has_archive, connection, turn };
     Ok(Looked { units: found, hearing, hold: Box::new(watch) })
 }

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use super::examination::Condition;
 use super::{Backlog, Engine, EngineError, Result, Warning};
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, Unit};
+use crate::presence::Unit;
 use crate::telemetry::Telemetry;
 
 mod alone;
@@ -70,7 +70,7 @@ pub struct RedisEngine {
     topology: Topology,
     keys: Keys,
     scripts: Scripts,
-    ledger: tokio::sync::Mutex<(i64, Hearing)>,
+    ledger: tokio::sync::Mutex<hearing::Known>,
     /// No lock is held while anything is awaited.
     server_clock: std::sync::Mutex<ServerClock>,
     fleet: String,

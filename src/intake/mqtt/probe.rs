@@ -7,7 +7,7 @@
 //! # Why it speaks on the topics of the fleet
 //! Mosquitto grants a subscription whose messages its access rules then withhold. So the probe says
 //! something on a topic of each template, as a unit with an id that is reserved for this
-//! ([`topic::PROBE`]) and that no Rollcall takes for a unit, and listens whether it comes back.
+//! (see `topic`) and that no Rollcall takes for a unit, and listens whether it comes back.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use super::words::describe;
 use super::{Session, leave};
 use crate::clock::{Clock, Timestamp};
 use crate::intake::canary::{self, Canary, Key};
-use crate::intake::{Config, Template, topic};
+use crate::intake::{Config, Template};
 
 /// How long what was said may take to come back.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -42,8 +42,8 @@ pub async fn probe(config: &Config) -> anyhow::Result<Vec<Deaf>> {
     let mut topics = Vec::new();
     for (text, kind) in &alone.topics {
         let template = Template::parse(text, kind.clone())?;
-        let kinds = alone.topics.iter().filter_map(|(_, kind)| kind.as_ref());
-        topics.push((template.filter(), template.probe(kinds.last())));
+        let mut kinds = alone.topics.iter().filter_map(|(_, kind)| kind.as_ref());
+        topics.push((template.filter(), template.probe(kinds.next())));
     }
     let filters = topics.iter().map(|(filter, _)| filter.clone()).collect();
     let mut session = Session::new(&alone, "check", filters)?;

@@ -14,7 +14,7 @@ fn rules() -> KindRules {
 }
 
 fn heard_until(moment: Timestamp) -> Hearing {
-    Hearing { heard: Some(moment), ledger: Ledger::default(), settle: Duration::from_secs(300) }
+    Hearing { heard: Some(moment), settle: Duration::from_secs(300), ..Hearing::default() }
 }
 
 fn beat(at: Timestamp) -> Heartbeat {

@@ -73,7 +73,7 @@ async fn a_mail_says_that_no_person_wrote_it_and_has_text_and_html() {
 async fn blindness_is_told_as_such() {
     let blind = Interval { from: now(), to: now() + Duration::from_secs(725) };
     let delivery = Delivery { blind: vec![blind], ..delivery(vec![], vec![]) };
-    let mail = &mails(&[delivery.clone()]).await[0];
+    let mail = &mails(std::slice::from_ref(&delivery)).await[0];
     assert!(mail.header("Subject").unwrap().starts_with("HEARING AGAIN: nothing could be heard for 12m"));
     let lasting = Interval { to: Timestamp::NEVER, ..blind };
     let mail = &mails(&[Delivery { blind: vec![lasting], ..delivery }]).await[0];

@@ -10,7 +10,7 @@ use rollcall::engine::roll::{HearingConfig, Rules};
 use rollcall::engine::{
     Delivery, Ear, Engine, Gap, Group, Join, Member, Mirror, News, Pace, Reading, Roll, Room,
 };
-use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, OfflineRecord, Unit};
+use rollcall::presence::{Declared, Filters, Heartbeat, Kind, KindRules, OfflineRecord, Unit};
 use rollcall::telemetry::{Problem, Telemetry};
 use tokio::sync::Notify;
 
@@ -32,6 +32,11 @@ pub struct Fleet {
 
 pub fn hours(hours: u32) -> Timestamp {
     BEGIN + hours * HOUR
+}
+
+/// The filter by which a kind is heard.
+fn filters(kind: &str) -> Filters {
+    Filters::from([(kind.parse().unwrap(), vec!["units/+/heartbeat".to_owned()])])
 }
 
 pub fn unit(number: usize) -> Unit {
@@ -59,6 +64,7 @@ impl Fleet {
             HearingConfig { gap: 1000 * HOUR, settle: Duration::ZERO, follows: false, tell: 1000 * HOUR };
         let roll =
             Roll::new(engine.clone(), rules, mirror, telemetry.clone(), config, Arc::new(Notify::new()));
+        let roll = roll.with_filters(filters("detector"));
         Fleet { engine, telemetry, roll, clock, told: BTreeMap::new(), failures: Vec::new() }
     }
 
@@ -84,6 +90,10 @@ impl Fleet {
         let readings: Vec<Reading<'_>> =
             readings.iter().map(|unit| Reading { unit, metric: "battery", at, value: "3.5" }).collect();
         self.engine.keep_values(&readings).await.unwrap();
+        // A kind that was not subscribed for a while.
+        for hour in [1, 2] {
+            self.engine.prove(&filters("other"), hours(hour), HOUR / 2).await.unwrap();
+        }
         let member = Member { share: "s".into(), client_id: "c".into(), connection: 1 };
         self.engine.attend(&member, at, 10_000 * HOUR).await.unwrap();
         self.engine
@@ -127,6 +137,12 @@ impl Fleet {
         let gap = Gap { blind: 100_000 * HOUR, tell: 100_000 * HOUR };
         for _ in 0..3 {
             if self.engine.advance(&Ear::Plain, moment, gap).await.is_ok() {
+                break;
+            }
+            let _ = self.engine.examine(moment).await;
+        }
+        for _ in 0..3 {
+            if self.engine.prove(&filters("detector"), moment, gap.blind).await.is_ok() {
                 break;
             }
             let _ = self.engine.examine(moment).await;

@@ -37,6 +37,8 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{hearing}:plain", Spared::Nobody, Spared::Nobody),
     ("{hearing}:session:<>", Spared::Nobody, Spared::Nobody),
     ("{hearing}:blind", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:blind:<>", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:filters", Spared::Nobody, Spared::Nobody),
     ("{hearing}:outbox", Spared::Nobody, Spared::Nobody),
     ("{hearing}:roster", Spared::Nobody, Spared::Nobody),
     ("{hearing}:address:<>", Spared::Nobody, Spared::Nobody),

@@ -228,7 +228,7 @@ impl Arrival for RedisArrival {
         {
             let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
             pipe.zadd(self.keys.blind_of(kind), format!("{from} {to}"), to).ignore();
-            pipe.hincr(self.keys.heard(), "kinds", 1).ignore();
+            pipe.hset(self.keys.heard(), "kinds", 1).ignore();
         }
         if let Some(heard) = hearing.heard.map(Timestamp::as_millis) {
             pipe.hset(self.keys.heard(), "at", heard).ignore();

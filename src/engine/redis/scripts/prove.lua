@@ -27,7 +27,8 @@ for n = 4, #ARGV, 3 do
   if before and sent - before > tonumber(ARGV[2]) then
     redis.call('ZADD', key, ARGV[1], string.format('%.0f', before) .. ' ' .. ARGV[1])
     redis.call('ZREMRANGEBYSCORE', key, '-inf', ARGV[3])
-    redis.call('HINCRBY', KEYS[2], 'kinds', 1)
+    local version = tonumber(redis.call('HGET', KEYS[2], 'kinds') or 0) or 0
+    redis.call('HSET', KEYS[2], 'kinds', string.format('%.0f', version + 1))
   end
   if not known[name] or known[name] < sent then
     redis.call('HSET', KEYS[1], name, ARGV[1])

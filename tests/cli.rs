@@ -5,11 +5,18 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::engine::embedded::EmbeddedEngine;
+use rollcall::engine::redis::RedisEngine;
+use rollcall::engine::{Engine, Group, Join, News, Pace, Room};
+use rollcall::presence::{Cause, Labels, OfflineRecord, RecordId, Unit};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::simulate::webhook_sink::{Options, WebhookSink};
+use rollcall::telemetry::Telemetry;
 use serde_json::Value;
 
 /// How long the program may take to say the next thing.
@@ -433,4 +440,91 @@ async fn a_receiver_gets_the_test_that_it_is_sent() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout), "receiver hook has taken the test\n");
     assert_eq!(sink.received().len(), 1);
+}
+
+/// Three silences wait for a receiver that is not configured.
+async fn leave_behind(engine: &dyn Engine) {
+    let now = Timestamp::from_millis(1_700_000_000_000);
+    let joins: Vec<Join> = ["a", "b", "c"].map(|id| silence(id, now)).into();
+    let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
+    let (gone, partitions) = (["gone".to_owned()], (0..engine.partitions()).collect::<Vec<u16>>());
+    engine.join(&joins, pace, &gone, &Room::NONE, now).await.unwrap();
+    engine.seal(&partitions, &gone, pace, now).await.unwrap();
+    // The list of receivers is made from what is there, as for a fleet of a version that had none.
+    engine.enlist(&["hook".to_owned()], now).await.unwrap();
+}
+
+fn silence(id: &str, at: Timestamp) -> Join {
+    let unit: Unit = format!("detector:{id}").parse().unwrap();
+    let record = OfflineRecord {
+        id: RecordId { unit: unit.clone(), last_seen: at },
+        kind: unit.kind,
+        unit: unit.id,
+        labels: Labels::new(),
+        last_seen: at,
+        silent_from: None,
+        deadline: at,
+        detected_at: at,
+        back_at: None,
+        cause: Cause::Silence,
+        closed_by: None,
+    };
+    Join { group: Group { key: id.to_owned(), labels: Labels::new() }, news: News::Record(record) }
+}
+
+/// What a receiver left behind is shown and ended by commands, with the engine of this configuration.
+fn end_what_was_left(dir: &Path) {
+    let left = "orphaned_notifications: notifications are kept for receivers that are not configured: gone (3 groups \
+                wait, 0 dead letters)";
+    let told = text(&rollcall(dir, &["check"], &[]).stdout);
+    assert!(told.contains(left), "{told}");
+    let discard = |receiver: &str| rollcall(dir, &["deliveries", "discard", "--receiver", receiver], &[]);
+    let refused = discard("hook");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("receiver hook is configured"), "{}", text(&refused.stderr));
+    for count in [3, 0] {
+        let output = discard("gone");
+        let said = format!("{count} notifications and dead letters of receiver gone were discarded\n");
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), said), "{}", text(&output.stderr));
+    }
+    let told = text(&rollcall(dir, &["check"], &[]).stdout);
+    assert!(!told.contains("orphaned_notifications"), "{told}");
+    let forced = rollcall(dir, &["deliveries", "discard", "--receiver", "hook", "--force"], &[]);
+    assert_eq!(forced.status.code(), Some(0), "{}", text(&forced.stderr));
+}
+
+const HOOK: &str = "receiver = [{ name = \"hook\", type = \"webhook\", url = \"http://127.0.0.1:1\" }]\n";
+
+fn telemetry() -> Arc<Telemetry> {
+    Arc::new(Telemetry::new(&Clock::system()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_removed_receiver_left_in_redis_is_shown_and_discarded() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
+    let url = format!("redis://127.0.0.1:{}/0", server.port());
+    let config = format!("engine = {{ type = \"redis\", url = \"{url}\" }}\n{HOOK}");
+    std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
+    let config = rollcall::engine::redis::Config { url, ..Default::default() };
+    // The service goes on meanwhile.
+    let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
+    leave_behind(&engine).await;
+    end_what_was_left(dir.path());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_removed_receiver_left_in_a_directory_is_shown_and_discarded_when_it_is_free() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = format!("engine = {{ type = \"embedded\", path = \"fleet\" }}\n{HOOK}");
+    std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
+    let config = rollcall::engine::embedded::Config { path: dir.path().join("fleet"), partitions: 16 };
+    let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
+    leave_behind(&engine).await;
+    let refused = rollcall(dir.path(), &["deliveries", "discard", "--receiver", "gone"], &[]);
+    let told = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(told.contains("stop rollcall") && told.contains("is in use by process"), "{told}");
+    drop(engine);
+    end_what_was_left(dir.path());
 }

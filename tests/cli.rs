@@ -221,9 +221,9 @@ fn check_finds_out_what_the_user_of_redis_may_not_do() {
             "ok    engine: ",
             "warn  notifications_off: notifications of expiry cannot be heard",
         ),
-        ("&* +@all -eval", "FAIL  engine: ", "does not permit a command; check the rights of its user"),
-        ("&* +@all -zadd", "FAIL  engine: ", "does not permit a command; check the rights of its user"),
-        ("resetkeys ~other:* &* +@all", "FAIL  engine: ", "does not permit a"),
+        ("&* +@all -eval", "FAIL  engine: ", "lacks the commands EVAL; grant them: ACL SETUSER"),
+        ("&* +@all -zadd", "FAIL  engine: ", "lacks the commands ZADD; grant them: ACL SETUSER"),
+        ("resetkeys ~other:* &* +@all", "FAIL  engine: ", "lacks the keys rollcall:meta, "),
     ];
     for (number, (rights, engine, expected)) in cases.into_iter().enumerate() {
         let rights = user(rights);

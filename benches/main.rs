@@ -25,6 +25,7 @@ mod ingest;
 mod lab;
 mod lateness;
 mod mass;
+mod mixed;
 mod pages;
 mod rest;
 mod six_thousand;
@@ -34,12 +35,13 @@ mod six_thousand;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Every benchmark, in the order in which they run.
-const BENCHMARKS: [&str; 10] = [
+const BENCHMARKS: [&str; 11] = [
     "engine",
     "embedded",
     "ingest",
     "first_contact",
     "lateness",
+    "mixed",
     "mass",
     "six_thousand",
     "rest",
@@ -50,7 +52,7 @@ const BENCHMARKS: [&str; 10] = [
 /// What is to be measured.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Only these benchmarks: engine, embedded, ingest, first_contact, lateness, mass, six_thousand,
+    /// Only these benchmarks: engine, embedded, ingest, first_contact, lateness, mixed, mass, six_thousand,
     /// rest, pages, growth.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
@@ -104,6 +106,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
             "ingest" => ingest::run(&mut report, options.units).await?,
             "first_contact" => first_contact::run(&mut report, options.units).await?,
             "lateness" => lateness::run(&mut report, options.units).await?,
+            "mixed" => mixed::run(&mut report, options.units).await?,
             "mass" => mass::run(&mut report, options.units).await?,
             "six_thousand" => six_thousand::run(&mut report, options.units).await?,
             "rest" => rest::run(&mut report, options.units).await?,

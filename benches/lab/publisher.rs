@@ -82,14 +82,49 @@ pub async fn publish(load: Load) -> anyhow::Result<()> {
     }
 }
 
-/// Publishes the share of one connection.
-async fn publish_part(load: Load, part: u32) -> anyhow::Result<()> {
-    let mut stream = TcpStream::connect(("127.0.0.1", load.port)).await?;
+/// Publishes for `units` units of each kind, `<kind>/<number>`, at the interval of the kind, until each falls silent
+/// at a moment of its own: evenly within `span`.
+pub async fn fall_silent(
+    port: u16,
+    intervals: &[(&str, Duration)],
+    units: u32,
+    span: Duration,
+) -> anyhow::Result<()> {
+    let mut beats: Vec<(Duration, Vec<u8>)> = Vec::new();
+    for (kind, interval) in intervals {
+        for number in 0..units {
+            let packet = packet(&format!("{kind}/{number}"), 0, 0);
+            let last = span * (number + 1) / units;
+            // Units of one kind do not speak together.
+            let first = *interval * (number % 20) / 20;
+            let moments = (0..).map(|n| first + *interval * n).take_while(|at| *at < last);
+            beats.extend(moments.chain([last]).map(|at| (at, packet.clone())));
+        }
+    }
+    beats.sort_by_key(|(at, _)| *at);
+    let mut stream = enter(port, "fleet").await?;
+    let began = tokio::time::Instant::now();
+    for (at, packet) in beats {
+        tokio::time::sleep_until(began + at).await;
+        stream.write_all(&packet).await?;
+    }
+    Ok(())
+}
+
+/// A connection that the broker has let in.
+async fn enter(port: u16, client_id: &str) -> anyhow::Result<TcpStream> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.set_nodelay(true)?;
-    stream.write_all(&connect(&format!("publisher-{part}-{}", std::process::id()))).await?;
+    stream.write_all(&connect(client_id)).await?;
     let mut answer = [0; 4];
     stream.read_exact(&mut answer).await?;
     ensure!(answer == [0x20, 2, 0, 0], "the broker does not let us in: {answer:?}");
+    Ok(stream)
+}
+
+/// Publishes the share of one connection.
+async fn publish_part(load: Load, part: u32) -> anyhow::Result<()> {
+    let stream = enter(load.port, &format!("publisher-{part}-{}", std::process::id())).await?;
     let (mut reader, mut writer) = stream.into_split();
     let window = Arc::new(Semaphore::new(WINDOW));
     let open = window.clone();

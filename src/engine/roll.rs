@@ -41,7 +41,7 @@ mod rounds;
 mod unsettled;
 
 use gone::Gone;
-use rounds::one_of_each_unit;
+use rounds::{OfOneUnit, by_unit};
 use unsettled::Unsettled;
 
 /// The rules of every configured kind.
@@ -178,13 +178,14 @@ impl Roll {
     /// A canary of a plain subscription that was sent at `sent_at` has come all the way, and so has
     /// everything before it.
     pub async fn canary_returned(&self, sent_at: Timestamp) -> Result<()> {
-        self.canary_of(&Ear::Plain, sent_at).await.map(|_| ())
+        self.canary_of(&Ear::Plain, sent_at, self.pace.gap()).await.map(|_| ())
     }
 
     /// A canary that was sent at `sent_at` has come all the way to this ear, and so has everything
-    /// before it that was for this ear. `false`: of a member that does not attend (any more).
-    pub async fn canary_of(&self, ear: &Ear, sent_at: Timestamp) -> Result<bool> {
-        let gap = Gap { blind: self.pace.gap(), tell: self.config.tell };
+    /// before it that was for this ear. Up to `unbroken` before it, it has missed nothing since the canary that was
+    /// told before. `false`: of a member that does not attend (any more).
+    pub async fn canary_of(&self, ear: &Ear, sent_at: Timestamp, unbroken: Duration) -> Result<bool> {
+        let gap = Gap { blind: unbroken, tell: self.config.tell };
         let Advance::Heard(blind) = self.engine.advance(ear, sent_at, gap).await? else { return Ok(false) };
         if let Some(interval) = blind {
             self.telemetry.was_blind(&interval);
@@ -246,12 +247,11 @@ impl Roll {
         }
         rest.append(&mut left);
         self.telemetry.heartbeats(Heard::Refreshed, refreshed);
-        for round in one_of_each_unit(rest) {
-            for steps in round.chunks(STEPS_AT_ONCE * LARGEST_STEP) {
-                let steps = steps.chunks(LARGEST_STEP).map(|step| self.admit(step, now));
-                // Each goes on to its end, also if another fails: what it applied is told.
-                join_all(steps).await.into_iter().collect::<Result<()>>()?;
-            }
+        let mut units = by_unit(rest);
+        for steps in units.chunks_mut(STEPS_AT_ONCE * LARGEST_STEP) {
+            let steps = steps.chunks_mut(LARGEST_STEP).map(|step| self.admit(step, now));
+            // Each goes on to its end, also if another fails: what it applied is told.
+            join_all(steps).await.into_iter().collect::<Result<()>>()?;
         }
         Ok(())
     }
@@ -291,38 +291,44 @@ impl Roll {
     }
 
     /// Decides upon heartbeats that the fast road did not take.
-    async fn admit(&self, beats: &[&Heartbeat], now: Timestamp) -> Result<()> {
+    async fn admit(&self, units: &mut [OfOneUnit<'_>], now: Timestamp) -> Result<()> {
         let hearing = self.hearing();
-        let mut open: Vec<&Heartbeat> = beats.to_vec();
-        for _ in 0..ATTEMPTS {
-            let units: Vec<Unit> = open.iter().map(|beat| beat.unit.clone()).collect();
+        let mut open: Vec<&mut OfOneUnit> = units.iter_mut().collect();
+        let mut in_vain = 0;
+        while in_vain < ATTEMPTS {
+            let names: Vec<Unit> = open.iter().map(|unit| unit.unit().clone()).collect();
             let mut decided = Vec::new();
-            for (beat, seen) in open.drain(..).zip(self.engine.read(&units).await?) {
-                let rules = &self.rules[&beat.unit.kind];
+            for (unit, seen) in open.drain(..).zip(self.engine.read(&names).await?) {
+                let rules = &self.rules[&seen.unit.kind];
+                let count = |heard, number| self.telemetry.heartbeats(heard, number);
                 if seen.is_unreadable() {
                     self.met_unreadable(&seen);
                 }
-                match presence::hear(&seen, beat, rules, &hearing, now) {
-                    (heard, None) => self.telemetry.heartbeats(heard, 1),
-                    (heard, Some(change)) => {
-                        let is_known = seen.is_known() || seen.is_unreadable();
-                        let place = if is_known { None } else { self.census.place(&seen.unit) };
-                        if place.is_some() || seen.is_known() {
-                            decided.push(((beat, heard, place), (seen, change)));
-                        }
-                    }
+                let Some(step) = unit.next(&seen, rules, &hearing, now, count) else { continue };
+                let is_known = seen.is_known() || seen.is_unreadable();
+                let place = if is_known { None } else { self.census.place(&seen.unit) };
+                if place.is_some() || is_known {
+                    let change = step.change.clone();
+                    decided.push(((unit, step, place), (seen, change)));
                 }
             }
-            let (beats, changes): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
-            for ((beat, heard, place), applied) in beats.into_iter().zip(self.apply(&changes).await?) {
-                if applied {
-                    if let Some(place) = place {
-                        place.taken();
-                    }
-                    self.declared.admitted(beat);
-                    self.telemetry.heartbeats(heard, 1);
-                } else {
-                    open.push(beat);
+            let (steps, changes): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
+            in_vain += 1;
+            for ((unit, step, place), applied) in steps.into_iter().zip(self.apply(&changes).await?) {
+                if !applied {
+                    open.push(unit);
+                    continue;
+                }
+                in_vain = 0;
+                if let Some(place) = place {
+                    place.taken();
+                }
+                self.declared.admitted(step.beat);
+                step.counts()
+                    .into_iter()
+                    .for_each(|(heard, number)| self.telemetry.heartbeats(heard, number));
+                if unit.done(&step) {
+                    open.push(unit);
                 }
             }
             if open.is_empty() {
@@ -332,7 +338,7 @@ impl Roll {
         Err(EngineError::Unavailable(format!(
             "{} units changed {ATTEMPTS} times while they were admitted, the first is {}",
             open.len(),
-            open[0].unit
+            open[0].unit()
         )))
     }
 

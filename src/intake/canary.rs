@@ -136,24 +136,42 @@ pub(super) fn read_gone(topic: &str, payload: &[u8]) -> Option<Member> {
     (!share.contains('/')).then(|| Member { share, client_id: client_id.to_owned(), connection })
 }
 
-/// Those canaries, of some that came in this order after `last`, that must be told for no gap to
-/// seem to be where there was none: the last of them, and enough before it.
-pub(super) fn worth_telling(
-    came: &[Timestamp],
-    mut last: Option<Timestamp>,
-    gap: Duration,
-) -> Vec<Timestamp> {
-    let mut told = Vec::new();
-    for (n, canary) in came.iter().enumerate() {
-        if last.is_some_and(|last| *canary <= last) {
+/// A canary that is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    pub sent_at: Timestamp,
+    /// Up to so long before it nothing is missing since the one that was told before it; at least a gap.
+    pub unbroken: Duration,
+}
+
+/// Those canaries, of some that came in this order after `last`, that must be told for each gap between them to
+/// be seen, and none where there was none: what lies on either side of a gap, and the last. The engine is told of
+/// as few as that, however far away it is; to tell of each takes a distant one longer than the next ones take to
+/// come.
+pub(super) fn worth_telling(came: &[Timestamp], last: Option<Timestamp>, gap: Duration) -> Vec<Told> {
+    let mut told: Vec<Told> = Vec::new();
+    let (mut before, mut begin) = (last, None);
+    for &sent_at in came {
+        if before.is_some_and(|before| sent_at <= before) {
             continue;
         }
-        let next = came[n + 1..].iter().find(|next| *next > canary);
-        let bridged = |last: Timestamp| next.is_some_and(|next| next.since(last) <= gap);
-        if !last.is_some_and(bridged) {
-            told.push(*canary);
-            last = Some(*canary);
+        let bridged = before.filter(|before| sent_at.since(*before) <= gap);
+        match (bridged, begin) {
+            // It takes the place of the one before.
+            (Some(_), Some(begin)) => {
+                told.pop();
+                told.push(Told { sent_at, unbroken: gap.max(sent_at.since(begin)) });
+            }
+            (Some(before), None) => {
+                told.push(Told { sent_at, unbroken: gap });
+                begin = Some(before);
+            }
+            (None, _) => {
+                told.push(Told { sent_at, unbroken: gap });
+                begin = None;
+            }
         }
+        before = Some(sent_at);
     }
     told
 }
@@ -209,21 +227,25 @@ mod tests {
 
     #[test]
     fn canaries_are_told_so_that_no_gap_seems_where_none_was_and_none_is_bridged() {
-        // (last told before, came, told) with a gap of 30.
-        let cases: [(Option<i64>, &[i64], &[i64]); 7] = [
-            (None, &[10], &[10]),
-            (None, &[10, 20, 30, 40], &[10, 40]),
-            (Some(0), &[10, 20, 30, 40], &[30, 40]),
-            (Some(0), &[10, 50, 60], &[10, 50, 60]),
-            (Some(0), &[40, 50], &[40, 50]),
+        // (last told before, came, told and what is unbroken) with a gap of 30.
+        type Case<'a> = (Option<i64>, &'a [i64], &'a [(i64, u64)]);
+        let cases: [Case; 8] = [
+            (None, &[10], &[(10, 30)]),
+            (None, &[10, 20, 30, 40, 50], &[(10, 30), (50, 40)]),
+            (Some(0), &[10, 20, 30, 40], &[(40, 40)]),
+            (Some(0), &[10, 50, 60], &[(10, 30), (50, 30), (60, 30)]),
+            (Some(0), &[30, 60, 91, 100, 130], &[(60, 60), (91, 30), (130, 39)]),
+            (Some(0), &[40, 50], &[(40, 30), (50, 30)]),
             (Some(50), &[10, 20], &[]),
-            (Some(0), &[20, 10, 20, 30], &[30]),
+            (Some(0), &[20, 10, 20, 30], &[(30, 30)]),
         ];
         for (last, came, told) in cases {
             let came: Vec<Timestamp> = came.iter().map(|ms| at(*ms)).collect();
-            let told: Vec<Timestamp> = told.iter().map(|ms| at(*ms)).collect();
+            let told = told
+                .iter()
+                .map(|(ms, unbroken)| Told { sent_at: at(*ms), unbroken: Duration::from_millis(*unbroken) });
             let got = worth_telling(&came, last.map(at), Duration::from_millis(30));
-            assert_eq!(got, told, "{last:?} {came:?}");
+            assert_eq!(got, Vec::from_iter(told), "{last:?} {came:?}");
         }
     }
 }

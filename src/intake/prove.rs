@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::canary;
+use super::canary::{self, Told};
 use super::mqtt::{Link, Proof, Session};
 use super::record::Writer;
 use crate::clock::Timestamp;
@@ -72,8 +72,9 @@ impl Prover {
             for word in words {
                 match word {
                     Word::Canary { connection, sent_at } => {
-                        if worth.contains(&(*connection, *sent_at)) {
-                            self.canary(writer, *connection, *sent_at, link).await?;
+                        let told = (connection, sent_at);
+                        if let Some((_, told)) = worth.iter().find(|(of, t)| (of, &t.sent_at) == told) {
+                            self.canary(writer, *connection, *told, link).await?;
                         }
                     }
                     Word::Gone { member, at } => self.gone(writer, member, *at, link).await?,
@@ -87,14 +88,14 @@ impl Prover {
 
     /// The canaries among these words that must be told, by connection: what an earlier connection heard
     /// bridges no gap before a new one.
-    fn worth_telling(&self, words: &[Word], gap: Duration) -> Vec<(u64, Timestamp)> {
+    fn worth_telling(&self, words: &[Word], gap: Duration) -> Vec<(u64, Told)> {
         let came: Vec<(u64, Timestamp)> = words.iter().filter_map(Word::canary).collect();
         let of_one = came.chunk_by(|a, b| a.0 == b.0).flat_map(|canaries| {
             let connection = canaries[0].0;
             let times: Vec<Timestamp> = canaries.iter().map(|(_, sent_at)| *sent_at).collect();
             let last = self.last_canary.filter(|(told, _)| *told == connection).map(|(_, sent_at)| sent_at);
             let worth = canary::worth_telling(&times, last, gap);
-            worth.into_iter().map(move |sent_at| (connection, sent_at))
+            worth.into_iter().map(move |told| (connection, told))
         });
         of_one.collect()
     }
@@ -103,7 +104,7 @@ impl Prover {
         &mut self,
         writer: &Writer,
         connection: u64,
-        sent_at: Timestamp,
+        Told { sent_at, unbroken }: Told,
         link: &watch::Receiver<Link>,
     ) -> Option<()> {
         let ear = match self.named(connection) {
@@ -113,7 +114,7 @@ impl Prover {
             Some(member) => Ear::Member(member),
             None => self.kept(connection),
         };
-        if writer.insist("canaries", || writer.roll.canary_of(&ear, sent_at)).await? {
+        if writer.insist("canaries", || writer.roll.canary_of(&ear, sent_at, unbroken)).await? {
             writer.telemetry.canary_returned(writer.clock.now().since(sent_at));
             self.last_canary = Some((connection, sent_at));
             self.proof.send_modify(|proof| {

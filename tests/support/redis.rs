@@ -29,8 +29,12 @@ impl Redis {
         Redis { server, dir }
     }
 
+    pub fn port(&self) -> u16 {
+        self.server.port()
+    }
+
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/0", self.server.port())
+        format!("redis://127.0.0.1:{}/0", self.port())
     }
 
     /// An engine on it.

@@ -1,42 +1,167 @@
-//! Rounds of admission: heartbeats that may be decided upon at the same time.
+//! Rounds of admission: what is decided at the same time about each unit.
+//!
+//! Two decisions about one unit cannot both be made from one snapshot. But of heartbeats of a unit that say the
+//! same, the newest says all, unless they end a silence: then the first that does is when it ended. So a backlog
+//! of many heartbeats of each unit takes a round or two, however far away the engine is. With a round for each
+//! heartbeat, an engine that takes as long for a round as a unit for its next heartbeat was never done.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
-use crate::presence::{Heartbeat, Unit};
+use crate::clock::Timestamp;
+use crate::presence::{self, Change, Heard, Hearing, Heartbeat, KindRules, Snapshot, Standing, Unit};
 
-/// Cuts heartbeats into rounds in which no unit comes twice, in order: two decisions about one unit
-/// cannot both be made from one snapshot.
-pub(super) fn one_of_each_unit(beats: Vec<&Heartbeat>) -> Vec<Vec<&Heartbeat>> {
-    let mut rounds: Vec<Vec<&Heartbeat>> = Vec::new();
-    let mut inside: HashSet<&Unit> = HashSet::new();
-    for beat in beats {
-        if rounds.is_empty() || inside.contains(&beat.unit) {
-            rounds.push(Vec::new());
-            inside.clear();
-        }
-        inside.insert(&beat.unit);
-        rounds.last_mut().expect("one was just made").push(beat);
+/// Heartbeats of one unit, in order.
+pub(super) struct OfOneUnit<'a> {
+    beats: Vec<&'a Heartbeat>,
+}
+
+/// A change that heartbeats of one unit make, once it is applied.
+pub(super) struct Step<'a> {
+    /// The one that says all that they say.
+    pub beat: &'a Heartbeat,
+    pub heard: Heard,
+    pub change: Change,
+    /// How many they are.
+    count: usize,
+}
+
+impl Step<'_> {
+    /// What the heartbeats are counted as.
+    pub fn counts(&self) -> [(Heard, u64); 2] {
+        counts(self.heard, self.count)
     }
-    rounds
+}
+
+/// What each of `count` heartbeats is that say the same, of which the newest is `heard`.
+fn counts(heard: Heard, count: usize) -> [(Heard, u64); 2] {
+    let others = if heard == Heard::New { Heard::Refreshed } else { heard };
+    [(heard, 1), (others, count as u64 - 1)]
+}
+
+/// Heartbeats by unit, as they come first, each unit's in order.
+pub(super) fn by_unit(beats: Vec<&Heartbeat>) -> Vec<OfOneUnit<'_>> {
+    let mut units: Vec<OfOneUnit> = Vec::new();
+    let mut places: HashMap<&Unit, usize> = HashMap::new();
+    for beat in beats {
+        let place = *places.entry(&beat.unit).or_insert(units.len());
+        match units.get_mut(place) {
+            Some(unit) => unit.beats.push(beat),
+            None => units.push(OfOneUnit { beats: vec![beat] }),
+        }
+    }
+    units
+}
+
+impl<'a> OfOneUnit<'a> {
+    pub fn unit(&self) -> &'a Unit {
+        &self.beats[0].unit
+    }
+
+    /// The first change that they make, from what is stored; `None` if none makes any. Those before it are passed
+    /// over and told to `count`.
+    pub fn next(
+        &mut self,
+        seen: &Snapshot,
+        rules: &KindRules,
+        hearing: &Hearing,
+        now: Timestamp,
+        count: impl Fn(Heard, u64),
+    ) -> Option<Step<'a>> {
+        let is_offline =
+            seen.facts.as_ref().is_some_and(|facts| matches!(facts.standing, Standing::Offline(_)));
+        while let Some(first) = self.beats.first() {
+            let same = self.beats.iter().take_while(|beat| beat.declared == first.declared);
+            let run = if is_offline { 1 } else { same.count() };
+            let beat = self.beats[..run].iter().max_by_key(|beat| beat.at)?;
+            match presence::hear(seen, beat, rules, hearing, now) {
+                (heard, Some(change)) => return Some(Step { beat, heard, change, count: run }),
+                (heard, None) => counts(heard, run).into_iter().for_each(|(heard, n)| count(heard, n)),
+            }
+            self.beats.drain(..run);
+        }
+        None
+    }
+
+    /// Those of the step are done with. Whether there are more.
+    pub fn done(&mut self, step: &Step<'a>) -> bool {
+        self.beats.drain(..step.count);
+        !self.beats.is_empty()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::time::Duration;
+
     use super::*;
-    use crate::clock::Timestamp;
+    use crate::presence::{Cause, Declared, Facts, Policy, Silence};
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    fn beat(unit: &str, ms: i64, timeout: Option<u64>) -> Heartbeat {
+        let declared = Declared { timeout: timeout.map(Duration::from_secs), ..Declared::default() };
+        Heartbeat { unit: unit.parse().unwrap(), at: at(ms), not_before: None, declared }
+    }
+
+    /// The moments of the changes that these heartbeats make one after the other from what is stored, and what was
+    /// counted.
+    fn changes(beats: &[Heartbeat], facts: Option<Facts>) -> (Vec<i64>, Vec<(Heard, u64)>) {
+        let rules = KindRules::new("a".parse().unwrap());
+        let rules =
+            KindRules { policy: Policy { timeout: Duration::from_secs(3600), ..rules.policy }, ..rules };
+        let unit = beats[0].unit.clone();
+        let mut seen = Snapshot { unit, alive: None, facts, stored: None };
+        let (mut made, counted) = (Vec::new(), RefCell::new(Vec::new()));
+        let mut units = by_unit(beats.iter().collect());
+        let of_one = &mut units[0];
+        let count = |heard, n| counted.borrow_mut().push((heard, n));
+        while let Some(step) = of_one.next(&seen, &rules, &Hearing::default(), at(10_000), count) {
+            made.push(step.beat.at.as_millis());
+            counted.borrow_mut().extend(step.counts());
+            seen = Snapshot { alive: Some(step.beat.at), facts: step.change.facts.clone(), ..seen };
+            of_one.done(&step);
+        }
+        let counted = counted.into_inner().into_iter().filter(|(_, n)| *n > 0).collect();
+        (made, counted)
+    }
 
     #[test]
-    fn no_unit_is_twice_in_a_round_and_its_heartbeats_stay_in_order() {
-        let beat = |unit: &str, at| Heartbeat {
-            unit: unit.parse().unwrap(),
-            at: Timestamp::from_millis(at),
-            not_before: None,
-            declared: Default::default(),
+    fn heartbeats_stand_by_unit_in_order() {
+        let beats = [("a:1", 1), ("a:2", 2), ("a:1", 3), ("a:3", 4), ("a:1", 5)];
+        let beats = beats.map(|(unit, ms)| beat(unit, ms, None));
+        let times: Vec<Vec<i64>> = by_unit(beats.iter().collect())
+            .iter()
+            .map(|unit| unit.beats.iter().map(|beat| beat.at.as_millis()).collect())
+            .collect();
+        assert_eq!(times, [vec![1, 3, 5], vec![2], vec![4]]);
+    }
+
+    #[test]
+    fn of_heartbeats_that_say_the_same_the_newest_says_all() {
+        let plain = [1, 5, 3].map(|ms| beat("a:1", ms, None));
+        assert_eq!(changes(&plain, None), (vec![5], vec![(Heard::New, 1), (Heard::Refreshed, 2)]));
+        let declaring = [(1, None), (2, Some(60)), (3, Some(60)), (4, None), (5, None)];
+        let declaring = declaring.map(|(ms, timeout)| beat("a:1", ms, timeout));
+        let counted =
+            vec![(Heard::New, 1), (Heard::Refreshed, 1), (Heard::Refreshed, 1), (Heard::Refreshed, 1)];
+        let (made, counts) = changes(&declaring, None);
+        assert_eq!((made, counts), (vec![1, 3, 5], [&counted[..], &[(Heard::Refreshed, 1)]].concat()));
+    }
+
+    #[test]
+    fn a_silence_ends_with_the_first_heartbeat_after_it() {
+        let silence = Silence {
+            deadline: at(2),
+            detected_at: at(3),
+            cause: Cause::Silence,
+            allowed: Duration::from_millis(1),
         };
-        let beats = [("a:1", 1), ("a:2", 2), ("a:1", 3), ("a:3", 4), ("a:1", 5)].map(|(u, at)| beat(u, at));
-        let rounds = one_of_each_unit(beats.iter().collect());
-        let times: Vec<Vec<i64>> =
-            rounds.iter().map(|round| round.iter().map(|beat| beat.at.as_millis()).collect()).collect();
-        assert_eq!(times, [vec![1, 2], vec![3, 4], vec![5]]);
+        let facts = Facts::new(Standing::Offline(silence), at(1));
+        let beats = [1, 6, 7, 8].map(|ms| beat("a:1", ms, None));
+        let counted = vec![(Heard::Stale, 1), (Heard::Back, 1), (Heard::Refreshed, 1), (Heard::Refreshed, 1)];
+        assert_eq!(changes(&beats, Some(facts)), (vec![6, 8], counted));
     }
 }

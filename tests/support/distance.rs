@@ -1,0 +1,73 @@
+//! A server that is far away: what is written to it and what it answers is under way for a while.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+/// A way to a server of this machine on which every byte takes as long as any other.
+pub struct Distance {
+    port: u16,
+    task: JoinHandle<()>,
+}
+
+impl Distance {
+    /// To that port, with that much of a round trip.
+    pub async fn to(port: u16, round_trip: Duration) -> Distance {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let near = listener.local_addr().unwrap().port();
+        let task = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(carry(client, port, round_trip / 2));
+            }
+        });
+        Distance { port: near, task }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Distance {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn carry(client: TcpStream, port: u16, delay: Duration) {
+    let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { return };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+    tokio::select! {
+        () = pass(from_client, to_server, delay) => {}
+        () = pass(from_server, to_client, delay) => {}
+    }
+}
+
+/// Passes on what comes, each piece so much after it came. What follows does not wait for what is under way.
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: Duration) {
+    let (sender, mut under_way) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    let arrive = async {
+        while let Some((at, bytes)) = under_way.recv().await {
+            sleep_until(at).await;
+            if to.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+    };
+    let depart = async {
+        let mut bytes = vec![0; 16 << 10];
+        while let Ok(read @ 1..) = from.read(&mut bytes).await {
+            let _ = sender.send((Instant::now() + delay, bytes[..read].to_vec()));
+        }
+    };
+    tokio::select! {
+        () = arrive => {}
+        () = depart => {}
+    }
+}

@@ -92,7 +92,7 @@ async fn what_a_process_held_is_free_as_soon_as_the_next_one_starts() {
     let dir = TempDir::new().unwrap();
     let (hook, partitions) = (["hook".to_owned()], (0..16).collect::<Vec<u16>>());
     let group = |key: &str| Group { key: key.to_owned(), labels: Default::default() };
-    let blind = |hours: u32| News::Blind(Interval { from: BEGIN, to: BEGIN + hours * HOUR });
+    let blind = |hours: u32| News::Blind(Interval { from: BEGIN - hours * HOUR, to: BEGIN });
     let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
     let engine = open(dir.path()).await.unwrap();
     let joins = [Join { group: group("a"), news: blind(1) }, Join { group: group("b"), news: blind(2) }];

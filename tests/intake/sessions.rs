@@ -91,7 +91,9 @@ async fn what_another_client_took_from_the_session_is_blind_time_however_short()
 async fn what_a_process_left_behind_in_its_session_vouches_for_nothing() {
     let mut world = World::new("").await;
     world.gap = LONG;
-    world.start().await.stop().await;
+    let running = world.start().await;
+    eventually("it hears", async || world.heard().await.is_some()).await;
+    running.stop().await;
     let heard = world.heard().await.unwrap();
     let running = world.start().await;
     eventually("it hears on", async || world.has_heard_more_than(Some(heard)).await).await;

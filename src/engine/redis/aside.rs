@@ -25,8 +25,8 @@ const STEP: usize = 1000;
 /// The most bytes of a value that are kept with its place.
 const LONGEST: usize = 4096;
 
-/// Puts keys of a wrong type aside: KEYS[1] what has it, KEYS[2] the new name, KEYS[3] the hash of all that was
-/// put aside. ARGV[1] the type that it should have, ARGV[2] what an expiry key holds from now on, or "".
+/// Puts keys of a wrong type aside: `KEYS[1]` what has it, `KEYS[2]` the new name, `KEYS[3]` the hash of all that was
+/// put aside. `ARGV[1]` the type that it should have, `ARGV[2]` what an expiry key holds from now on, or "".
 const PUT_ASIDE: &str = "
 local is = redis.call('TYPE', KEYS[1]).ok
 if is == ARGV[1] or is == 'none' then return 0 end
@@ -36,15 +36,15 @@ redis.call('HSET', KEYS[3], KEYS[1], 'a ' .. is .. ', now ' .. KEYS[2])
 if ARGV[2] ~= '' then redis.call('SET', KEYS[1], ARGV[2]) end
 return 1";
 
-/// Puts the value of an expiry key aside: KEYS[1] the key, KEYS[2] the hash of all that was put aside. ARGV[1] the
-/// value that was read, ARGV[2] the new one.
+/// Puts the value of an expiry key aside: `KEYS[1]` the key, `KEYS[2]` the hash of all that was put aside. `ARGV[1]` the
+/// value that was read, `ARGV[2]` the new one.
 const PRESUME: &str = "
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[2], KEYS[1], ARGV[1])
 if ARGV[2] ~= '' then redis.call('SET', KEYS[1], ARGV[2]) else redis.call('DEL', KEYS[1]) end
 return 1";
 
-/// Puts a field aside: KEYS[1] its hash, KEYS[2] the hash of all that was put aside. ARGV[1] field, ARGV[2] what was
+/// Puts a field aside: `KEYS[1]` its hash, `KEYS[2]` the hash of all that was put aside. `ARGV[1]` field, `ARGV[2]` what was
 /// read.
 const PUT_FIELD_ASIDE: &str = "
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end

@@ -145,8 +145,7 @@ mod tests {
         assert_eq!(changes(&plain, None), (vec![5], vec![(Heard::New, 1), (Heard::Refreshed, 2)]));
         let declaring = [(1, None), (2, Some(60)), (3, Some(60)), (4, None), (5, None)];
         let declaring = declaring.map(|(ms, timeout)| beat("a:1", ms, timeout));
-        let counted =
-            vec![(Heard::New, 1), (Heard::Refreshed, 1), (Heard::Refreshed, 1), (Heard::Refreshed, 1)];
+        let counted = [(Heard::New, 1), (Heard::Refreshed, 1), (Heard::Refreshed, 1), (Heard::Refreshed, 1)];
         let (made, counts) = changes(&declaring, None);
         assert_eq!((made, counts), (vec![1, 3, 5], [&counted[..], &[(Heard::Refreshed, 1)]].concat()));
     }

@@ -178,13 +178,19 @@ impl Walk {
         let mut failed = HashSet::new();
         // What was filled while there were others is read again in any case.
         let mut was_alone = true;
+        let mut fleet = self.engine.fleet_id();
         loop {
             while !self.mirror.is_filled() {
                 filled.all.notified().await;
             }
             let pace = Pace::new(self.period);
             let is_alone = self.is_alone();
-            let again = std::mem::take(&mut *filled.again());
+            let mut again = std::mem::take(&mut *filled.again());
+            // What the mirror has is of a fleet that was lost.
+            let found = self.engine.fleet_id();
+            if std::mem::replace(&mut fleet, found.clone()) != found {
+                again.extend(self.own());
+            }
             let round = Round { number, again, is_alone: is_alone && was_alone };
             self.round(&round, &pace, &mut failed).await;
             number += 1;

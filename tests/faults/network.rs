@@ -9,7 +9,7 @@ use std::time::Duration;
 use rollcall::simulate::servers::{Guard, free_port};
 
 use crate::namespaces::{Own, is_done_elsewhere, this_test};
-use crate::world::instance::Instance;
+use crate::world::instance::{Instance, TOKEN_SHA256};
 use crate::world::proxy::Proxy;
 use crate::world::{Plan, TIMEOUT, World};
 
@@ -95,8 +95,7 @@ async fn cut_off(share: &str) {
         &format!("http://{ours}:{}/hook", hook.port()),
     );
     // An address that others can reach needs a token.
-    let token =
-        format!("[[http.token]]\nname = \"test\"\nsha256 = \"{}\"\nrole = \"viewer\"\n", "0".repeat(64));
+    let token = format!("[[http.token]]\nname = \"test\"\nsha256 = \"{TOKEN_SHA256}\"\nrole = \"viewer\"\n");
     let mut remote = Instance::new(world.dir(), "instance-2", &http, &format!("{config}\n{token}"));
     remote.before = network.before();
     remote.start();

@@ -58,6 +58,10 @@ impl HearingStore for EmbeddedEngine {
         &self.fleet
     }
 
+    fn fleet_id(&self) -> String {
+        self.fleet.clone()
+    }
+
     async fn leave(&self, member: &Member) -> Result<()> {
         self.memory.ears().depart(member, None);
         self.writer.flush("leave").await

@@ -98,6 +98,10 @@ impl HearingStore for RedisEngine {
         &self.key
     }
 
+    fn fleet_id(&self) -> String {
+        self.memory().fleet.clone()
+    }
+
     async fn leave(&self, member: &Member) -> Result<()> {
         self.depart(member, "leave", String::new()).await.map(|_| ())
     }

@@ -7,6 +7,11 @@ use std::time::Duration;
 
 use rollcall::simulate::servers::Guard;
 
+/// What pages are asked with, where an instance wants a token.
+const TOKEN: &str = "test";
+/// Its SHA-256.
+pub const TOKEN_SHA256: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+
 pub struct Instance {
     pub name: String,
     config: PathBuf,
@@ -93,7 +98,8 @@ impl Instance {
     pub async fn page(&self, path: &str) -> Option<(u16, String)> {
         let url = format!("http://{}{path}", self.http);
         let asked = tokio::time::timeout(Duration::from_secs(5), async {
-            let answer = reqwest::get(url).await.ok()?;
+            let asked = reqwest::Client::new().get(url).bearer_auth(TOKEN);
+            let answer = asked.send().await.ok()?;
             Some((answer.status().as_u16(), answer.text().await.ok()?))
         });
         asked.await.ok().flatten()

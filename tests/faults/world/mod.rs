@@ -539,7 +539,7 @@ impl World {
         // Counters of a process end with it, and what an engine has lost they do not know.
         if self.losses.is_empty() && self.instances.iter().all(|instance| instance.starts == 1) {
             right.push(("records opened", counted.opened, opened));
-            right.push(("records closed", counted.closed, opened - open));
+            right.push(("records closed", counted.closed, opened.saturating_sub(open)));
         }
         let wrong = right.into_iter().filter(|(_, counted, right)| counted != right);
         Some(wrong.map(|(what, counted, right)| format!("{counted} {what}, and there are {right}")).collect())

@@ -11,9 +11,11 @@ use watched::{Plan, Watched};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Whether every rule was evaluated after what it looks at had come.
-async fn is_seen(watched: &Watched, with_units: bool) -> bool {
-    let mut facts = vec!["sum(rate(rollcall_sweeps_total[5m])) > 0", "max(rollcall_blind) == 0"];
-    if with_units {
+async fn is_seen(watched: &Watched, plan: &Plan) -> bool {
+    // Of each instance: two readings between two sweeps show none for a moment.
+    let sweeps = format!("count(rate(rollcall_sweeps_total[5m]) > 0) == {}", plan.instances);
+    let mut facts = vec![sweeps.as_str(), "max(rollcall_blind) == 0"];
+    if plan.units > 0 {
         facts.push("sum(kind_state:rollcall_units:sum{state=\"online\"}) == 20");
     }
     for fact in facts {
@@ -28,7 +30,7 @@ async fn is_seen(watched: &Watched, with_units: bool) -> bool {
 async fn asks_nothing_of_anybody(plan: Plan) {
     let watched = Watched::start(&plan).await;
     let seen = async {
-        while !is_seen(&watched, plan.units > 0).await {
+        while !is_seen(&watched, &plan).await {
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
     };

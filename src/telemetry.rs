@@ -353,6 +353,11 @@ impl Telemetry {
         self.series.notifications.with_label_values(&[receiver, outcome.as_str()]).inc();
     }
 
+    /// Notifications of which nothing was to be told any more, and which were not attempted.
+    pub fn notifications_left_out(&self, receiver: &str, count: u64) {
+        self.series.notifications.with_label_values(&[receiver, Outcome::LeftOut.as_str()]).inc_by(count);
+    }
+
     /// What is kept for receivers that are not configured. Logs the change.
     pub fn orphaned(&self, orphans: &[(String, Backlog)]) {
         let count: u64 = orphans.iter().map(|(_, kept)| kept.waiting + kept.dead).sum();

@@ -124,6 +124,9 @@ struct Leased {
 impl Deliver {
     /// Runs until it is stopped.
     pub async fn run(self, mut placed: UnboundedReceiver<Placed>) -> anyhow::Result<()> {
+        if self.stop.run_until_cancelled(self.bring_up_to_date()).await.is_none() {
+            return Ok(());
+        }
         let mut desk = Desk::new();
         let mut ownership = self.ownership.clone();
         let mut failures = 0;
@@ -212,6 +215,29 @@ impl Deliver {
             while let Some(ended) = desk.attempts.try_join_next() {
                 self.conclude(&mut desk, ended)?;
             }
+        }
+    }
+
+    /// Before anything is told to a receiver that was not configured for a while: it is told what is still so, and
+    /// not what was.
+    async fn bring_up_to_date(&self) {
+        let name = &self.receiver.name;
+        for failures in 1.. {
+            match self.engine.bring_up_to_date(name, self.clock.now()).await {
+                Ok(past) => {
+                    if past > 0 {
+                        tracing::info!(
+                            receiver = name,
+                            past,
+                            "the receiver was not configured for a while; silences that are over by now are left out \
+                             of what waits for it"
+                        );
+                    }
+                    return;
+                }
+                Err(error) => self.telemetry.engine_failed(Loop::Delivery, name, &error),
+            }
+            tokio::time::sleep(ENGINE_BACKOFF.wait(failures, rand::random())).await;
         }
     }
 

@@ -1,7 +1,12 @@
 //! What is kept for receivers that are not configured: nothing tells them, so operators have to know.
 //!
-//! A receiver that was renamed or removed leaves its queue behind. What waits there goes out when a receiver of that
-//! name is configured again, or is discarded by a command; until then it is shown.
+//! A receiver that was renamed or removed leaves its queue behind. When a receiver of that name is configured again,
+//! what of it is still so goes out, and the rest is left out; or it is discarded by a command. Until then it is shown.
+//!
+//! # Why instances that differ do no harm
+//! While some instances are configured with a receiver and others are not, as during a rolling restart, the latter
+//! mark it as absent, and the former tell it as ever. Each that starts with it brings its queue up to date, which
+//! leaves out only what is over by then.
 
 use std::collections::HashSet;
 use std::sync::Arc;

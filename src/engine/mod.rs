@@ -371,8 +371,8 @@ pub trait AlertStore: Send + Sync {
 
     /// Hands out deliveries of a receiver that are due in these partitions, at most `limit`, those of
     /// the first partitions first, and keeps them from everybody else until `until`. Deliveries of
-    /// one group come one after the other, in order. An engine within the process frees what is leased
-    /// when the process ends.
+    /// one group come one after the other, in order. One of which nothing is to be told any more is ended instead,
+    /// and counted as left out. An engine within the process frees what is leased when the process ends.
     async fn lease(
         &self,
         partitions: &[u16],
@@ -405,9 +405,14 @@ pub trait AlertStore: Send + Sync {
     /// it has there.
     async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog>;
 
-    /// Enters receivers, at the least once each start, in the list of those for which something may be kept.
-    /// Safe to repeat.
+    /// Enters the receivers that are configured, at the least once each start, in the list of those for which
+    /// something may be kept. The others in the list are absent from now on. Safe to repeat.
     async fn enlist(&self, receivers: &[String], now: Timestamp) -> Result<()>;
+
+    /// Brings what waits for a receiver that was absent up to date, before any of it is handed out: silences that
+    /// are over by now, and their returns, are not told to it. From then on it is not absent. Answers how many are
+    /// left out; none where it was not absent. Safe to repeat.
+    async fn bring_up_to_date(&self, receiver: &str, now: Timestamp) -> Result<usize>;
 
     /// What is kept for each receiver that was ever entered, configured or not, by its name; without those for
     /// which nothing is kept.

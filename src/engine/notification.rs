@@ -128,7 +128,7 @@ impl Member {
             News::Blind(interval) => {
                 // By its beginning alone: whoever notices first that it lasts, or is over, is the one that is told.
                 let is_over = if interval.is_over() { " over" } else { "" };
-                let id = format!("blind {}{is_over}", interval.from.as_millis());
+                let id = format!("{}{is_over}", blindness(interval));
                 Member { id, form: "blind", detected_at: Timestamp::ZERO }
             }
         }
@@ -204,6 +204,46 @@ impl Delivery {
 /// As which a delivery is ended that is discarded.
 pub(super) fn discarded(delivery: Delivery, at: Timestamp) -> DeadLetter {
     DeadLetter { delivery, at, reason: "discarded".to_owned() }
+}
+
+/// Why a receiver was not told a silence, or blindness that lasted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Untold {
+    /// It died as a dead letter.
+    Dead,
+    /// It was over when the receiver came back, which was not configured for a while.
+    Past,
+}
+
+impl Untold {
+    /// What stands in the place of a dead letter for what was over.
+    pub const PAST: &str = "-";
+
+    /// As it is stored: the id of a dead letter, or [`Untold::PAST`].
+    pub fn of(stored: &str) -> Untold {
+        if stored == Untold::PAST { Untold::Past } else { Untold::Dead }
+    }
+}
+
+impl Delivery {
+    /// What is left of it for a receiver that was not told these.
+    pub(super) fn without(mut self, untold: &HashMap<String, Untold>) -> Delivery {
+        let is_past = |name: String| untold.get(&name) == Some(&Untold::Past);
+        self.offline.retain(|record| !is_past(silence(record)));
+        self.blind.retain(|interval| !is_past(blindness(interval)));
+        self.online.retain(|record| !untold.contains_key(&silence(record)));
+        self
+    }
+
+    /// Whether there is nothing to tell.
+    pub(super) fn is_empty(&self) -> bool {
+        self.offline.is_empty() && self.online.is_empty() && self.blind.is_empty()
+    }
+}
+
+/// By what blindness is known, the same while it lasts and when it is over.
+pub(super) fn blindness(interval: &Interval) -> String {
+    format!("blind {}", interval.from.as_millis())
 }
 
 /// One opening of a record, the same when it is closed. A record may be opened twice.

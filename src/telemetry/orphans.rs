@@ -10,7 +10,7 @@ pub fn orphans_in_words(orphans: &[(String, Backlog)]) -> String {
         .collect();
     format!(
         "notifications are kept for receivers that are not configured: {}; configure a receiver of that name, and \
-         what waits goes out, or discard them: rollcall deliveries discard --receiver NAME",
+         what waits and is still so goes out, or discard them: rollcall deliveries discard --receiver NAME",
         named.join(", ")
     )
 }

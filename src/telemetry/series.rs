@@ -161,7 +161,7 @@ impl Series {
             ),
             notifications: make.counters(
                 "notifications_total",
-                "Attempts to deliver a notification by how they ended.",
+                "Attempts to deliver a notification by how they ended; left_out: none was made, for nothing of it was to be told.",
                 &["receiver", "outcome"],
             ),
             notification_duration: make.histograms(

@@ -141,6 +141,8 @@ words! {
         Retry => "retry",
         /// Given up.
         Dead => "dead",
+        /// Not attempted: nothing of it was to be told any more.
+        LeftOut => "left_out",
     }
 }
 

@@ -93,6 +93,41 @@ async fn what_waits_for_a_receiver_that_was_renamed_is_shown_until_it_has_its_na
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_has_its_name_again_is_told_what_is_still_so() {
+    let (sink, other) = (hook().await, hook().await);
+    sink.answer_with([Answer::Status(503), Answer::Status(503)]);
+    let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
+    world.tell_loss(&["a", "b"]).await;
+    let retried = async || world.metric("rollcall_notifications_total", &["hook", "retry"]) == 2.0;
+    until("the attempts are over", retried).await;
+    world.stop().await;
+    let before = world.config.clone();
+    world.config.route.receivers = vec!["renamed".to_owned()];
+    world.config.receivers = vec![named("renamed", webhook_to(other.url(), None))];
+    world.start();
+    until("it shows", async || world.metric("rollcall_orphaned_notifications", &[]) == 2.0).await;
+    world.hear(&["a"]).await;
+    world.joined().await;
+    world.stop().await;
+    world.config = before;
+    world.start();
+    world.advance(HOUR);
+    assert_eq!(listed(&sink.wait_for(3, PATIENCE).await.unwrap()[2], "offline"), ["b"]);
+    let left_out = async || world.metric("rollcall_notifications_total", &["hook", "left_out"]) == 1.0;
+    until("the other is left out", left_out).await;
+    world.hear(&["b"]).await;
+    world.joined().await;
+    world.advance(5 * WAIT);
+    let received = sink.wait_for(4, PATIENCE).await.unwrap();
+    assert_eq!(listed(&received[3], "online"), ["b"]);
+    let settled =
+        async || world.engine.backlog(&world.partitions(), "hook").await.unwrap() == Default::default();
+    until("there is nothing left", settled).await;
+    assert_eq!(sink.received().len(), 4);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_unit_that_returns_within_group_wait_is_never_told() {
     let sink = hook().await;
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;

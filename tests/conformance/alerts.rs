@@ -623,6 +623,108 @@ pub async fn what_is_kept_for_a_receiver_is_known_and_can_be_discarded<G: Ground
     assert_eq!(told.iter().map(|delivery| delivery.online.len()).sum::<usize>(), 120);
 }
 
+pub async fn a_receiver_that_was_absent_is_told_what_is_still_so<G: Ground>(world: World<G>) {
+    let both = ["hook".to_owned(), "mail".to_owned()];
+    let mail = ["mail".to_owned()];
+    world.engine.enlist(&both, world.at(0)).await.unwrap();
+    let names = ["stays", "blip", "told", "back", "swallowed", "both-stays", "both-blip"];
+    let units = names.map(|name| world.unit(name));
+    world.hear_all(&units, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    world.roll.look(&units, world.hours(49)).await.unwrap();
+    world.tell_outbox(&both, world.hours(49)).await;
+    for interval in [Timestamp::NEVER, world.hours(41)] {
+        let news = News::Blind(Interval { from: world.hours(40), to: interval });
+        let join = [Join { group: group("blind"), news }];
+        world.engine.join(&join, AT_ONCE, &both, &Room::NONE, world.hours(49)).await.unwrap();
+    }
+    // Two are told, and the receiver fails for the others. One of the two is back before it is absent.
+    for delivery in world.lease(world.hours(49)).await {
+        let is_told = |record: &OfflineRecord| ["told", "back"].contains(&record.unit.as_str());
+        if delivery.offline.iter().any(is_told) {
+            world.engine.delivered(&[delivery], world.hours(49)).await.unwrap();
+        } else {
+            world.engine.postpone(&delivery, world.hours(50)).await.unwrap();
+        }
+    }
+    for name in ["back", "swallowed"] {
+        world.hear(&world.unit(name), world.hours(49)).await;
+    }
+    world.tell_outbox(&both, world.hours(50)).await;
+    world.engine.enlist(&mail, world.hours(50)).await.unwrap();
+    for name in ["blip", "told", "both-blip"] {
+        world.hear(&world.unit(name), world.hours(51)).await;
+    }
+    world.tell_outbox(&mail, world.hours(51)).await;
+
+    let now = world.hours(52);
+    for name in &both {
+        let (another, _) = world.another().await;
+        another.enlist(&both, now).await.unwrap();
+        // A crash halfway is the same as a pause.
+        let past = another.bring_up_to_date(name, now).await.unwrap();
+        assert_eq!(past, if name == "hook" { 4 } else { 0 }, "{name}");
+        assert_eq!(another.bring_up_to_date(name, now).await.unwrap(), 0, "it is absent no more");
+    }
+    let told = world.tell_all("hook", now).await;
+    let mut offline =
+        told.iter().flat_map(|told| &told.offline).map(|one| one.unit.as_str()).collect::<Vec<_>>();
+    offline.sort();
+    assert_eq!(offline, ["both-stays", "stays"]);
+    let online: Vec<&str> = told.iter().flat_map(|told| &told.online).map(|one| one.unit.as_str()).collect();
+    assert_eq!((online, told.iter().map(|told| told.blind.len()).sum::<usize>()), (vec!["back"], 0));
+    let told = world.tell_all("mail", now).await;
+    assert_eq!(told.iter().map(|told| told.offline.len()).sum::<usize>(), 7, "it was not absent");
+    assert_eq!(told.iter().map(|told| told.online.len()).sum::<usize>(), 5);
+    // What is told to it from now on is as ever.
+    for name in ["stays", "both-stays", "blip"] {
+        world.hear(&world.unit(name), world.hours(53)).await;
+    }
+    world.tell_outbox(&both, world.hours(53)).await;
+    let told = world.tell_all("hook", world.hours(53)).await;
+    let mut online =
+        told.iter().flat_map(|told| &told.online).map(|one| one.unit.as_str()).collect::<Vec<_>>();
+    online.sort();
+    assert_eq!(online, ["both-stays", "stays"]);
+    assert_eq!(world.engine.backlog(&world.partitions(), "hook").await.unwrap(), Backlog::default());
+}
+
+impl<G: Ground> World<G> {
+    /// What is in the outbox joins a group for each unit, or for those whose names begin alike, and is sealed.
+    async fn tell_outbox(&self, receivers: &[String], now: Timestamp) {
+        let entries = self.outbox().await;
+        let join = |entry: &rollcall::engine::Entry| {
+            let key = match &entry.news {
+                News::Record(record) => record.unit.as_str().split('-').next().unwrap().to_owned(),
+                News::Blind(_) => "blind".to_owned(),
+            };
+            Join { group: group(&key), news: entry.news.clone() }
+        };
+        let joins: Vec<Join> = entries.iter().map(join).collect();
+        self.engine.join(&joins, AT_ONCE, receivers, &Room::NONE, now).await.unwrap();
+        self.engine.seal(&self.partitions(), receivers, AT_ONCE, now).await.unwrap();
+        let positions: Vec<rollcall::engine::Position> =
+            entries.into_iter().map(|entry| entry.position).collect();
+        self.engine.settle(&positions).await.unwrap();
+    }
+
+    /// Everything that there is for a receiver is delivered.
+    async fn tell_all(&self, receiver: &str, now: Timestamp) -> Vec<Delivery> {
+        let mut told = Vec::new();
+        for _ in 0..1000 {
+            let leased =
+                self.engine.lease(&self.partitions(), receiver, now, now + MINUTE, 100).await.unwrap();
+            let waiting = self.engine.backlog(&self.partitions(), receiver).await.unwrap().waiting;
+            if leased.is_empty() && waiting == 0 {
+                return told;
+            }
+            self.engine.delivered(&leased, now).await.unwrap();
+            told.extend(leased);
+        }
+        panic!("there is something left for {receiver} after all of this: {told:?}");
+    }
+}
+
 pub async fn a_large_group_is_told_whole_in_several_notifications<G: Ground>(world: World<G>) {
     let records: Vec<OfflineRecord> =
         world.units(2500).iter().map(|unit| offline(unit, world.at(0))).collect();

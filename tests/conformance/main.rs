@@ -117,6 +117,7 @@ macro_rules! every_case {
                 news_of_one_group_is_told_in_order
                 a_return_is_not_told_where_its_silence_died
                 what_is_kept_for_a_receiver_is_known_and_can_be_discarded
+                a_receiver_that_was_absent_is_told_what_is_still_so
                 a_large_group_is_told_whole_in_several_notifications
                 a_long_blindness_is_told_at_once_and_by_itself
                 the_same_news_has_the_same_id

@@ -48,7 +48,8 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `groups`, `members` | who waits to be told, and who was told to whom; a member's letter as in `groups.rs` |
 /// | `notifications` | sealed notifications (JSON), and how many receivers do not have them yet |
 /// | `queue`, `lanes` | next attempt for each receiver and group; its notifications in order |
-/// | `letters`, `untold` | dead letters (JSON), and the silences that died with them |
+/// | `letters`, `untold` | dead letters (JSON), and the silences that died with them or, with `-`, were over before their receiver came back |
+/// | `receivers` | those that are or were configured; `absent`: since when one is not |
 const TABLES: &str = "
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE units(id INTEGER PRIMARY KEY, name TEXT NOT NULL, facts TEXT NOT NULL, alive INTEGER,
@@ -87,7 +88,10 @@ CREATE TABLE untold(receiver TEXT NOT NULL, silence TEXT NOT NULL, letter TEXT N
 ";
 
 /// What later versions have added to the layout, which earlier ones get along with.
-const ADDED: &str = "CREATE INDEX IF NOT EXISTS members_named ON members(member);";
+const ADDED: &str = "
+CREATE INDEX IF NOT EXISTS members_named ON members(member);
+CREATE TABLE IF NOT EXISTS receivers(name TEXT PRIMARY KEY, absent INTEGER) WITHOUT ROWID;
+";
 
 /// Opens the fleet of a directory, for writing, or creates it.
 pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connection> {

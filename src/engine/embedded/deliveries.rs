@@ -11,10 +11,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::fault::Outcome;
 use super::finish::{Ending, finish_one};
 use super::holds::{Hold, Holds};
-use super::{EmbeddedEngine, groups, outbox, receivers};
+use super::{EmbeddedEngine, absence, groups, outbox, receivers};
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
-use crate::engine::notification::{Notification, silence};
+use crate::engine::notification::Notification;
 use crate::engine::{
     AlertStore, Backlog, DeadLetter, Delivery, Discarded, Entry, Join, Joined, LARGEST_STEP, Pace, Position,
     Result, Room,
@@ -156,9 +156,12 @@ impl AlertStore for EmbeddedEngine {
         self.readers.read(counted).await
     }
 
-    /// There is no list: the tables name them.
-    async fn enlist(&self, _: &[String], _: Timestamp) -> Result<()> {
-        Ok(())
+    async fn enlist(&self, names: &[String], now: Timestamp) -> Result<()> {
+        absence::enlist(self, names, now).await
+    }
+
+    async fn bring_up_to_date(&self, receiver: &str, now: Timestamp) -> Result<usize> {
+        absence::bring_up_to_date(self, receiver, now).await
     }
 
     async fn kept(&self) -> Result<Vec<(String, Backlog)>> {
@@ -240,36 +243,21 @@ fn lease(
 }
 
 impl EmbeddedEngine {
-    /// Leaves out the returns of units whose silence this receiver was never told, because it died
-    /// as a dead letter. A delivery with nothing left to say counts as delivered.
+    /// Leaves out the returns of units whose silence this receiver was not told, because it died as a dead
+    /// letter or was over before the receiver came back, and the latter themselves. A delivery with nothing left
+    /// to say is ended.
     async fn leave_out_untold(
         &self,
         receiver: &str,
         leased: Vec<Delivery>,
         now: Timestamp,
     ) -> Result<Vec<Delivery>> {
-        let silences: Vec<String> =
-            leased.iter().flat_map(|delivery| &delivery.online).map(silence).collect();
-        let silences_are_none = silences.is_empty();
-        let receiver = receiver.to_owned();
-        let look = move |database: &Connection| {
-            let mut select =
-                database.prepare_cached("SELECT 1 FROM untold WHERE receiver = ? AND silence = ?")?;
-            let untold = silences.iter().map(|silence| select.exists([&receiver, silence]));
-            Ok(untold.collect::<rusqlite::Result<Vec<bool>>>()?)
-        };
-        let untold = if silences_are_none { Vec::new() } else { self.readers.read(look).await? };
-        let mut untold = untold.into_iter();
-        let mut empty = Vec::new();
-        let mut full = Vec::new();
-        for mut delivery in leased {
-            delivery.online.retain(|_| !untold.next().unwrap_or(false));
-            let silent =
-                delivery.offline.is_empty() && delivery.online.is_empty() && delivery.blind.is_empty();
-            if silent { empty.push(delivery) } else { full.push(delivery) }
-        }
+        let untold = absence::untold(self, receiver, &leased).await?;
+        let (empty, full): (Vec<Delivery>, Vec<Delivery>) =
+            leased.into_iter().map(|delivery| delivery.without(&untold)).partition(Delivery::is_empty);
         if !empty.is_empty() {
             self.delivered(&empty, now).await?;
+            self.telemetry.notifications_left_out(receiver, empty.len() as u64);
         }
         Ok(full)
     }

@@ -22,6 +22,7 @@ use super::{Engine, EngineError, Result, Warning};
 use crate::clock::Timestamp;
 use crate::telemetry::Telemetry;
 
+mod absence;
 mod apply;
 mod arrival;
 mod beats;
@@ -77,6 +78,7 @@ pub struct EmbeddedEngine {
     /// Deliveries that are leased.
     holds: Arc<Holds>,
     premises: Premises,
+    telemetry: Arc<Telemetry>,
     fleet: String,
 }
 
@@ -103,10 +105,10 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let load = || load::load(&database, &config.path, &memory, &beats);
     database::read_through(&database, load).map_err(|fault| fault.explain(&config.path))?;
     let readers = Readers::new(&config.path);
-    let writer = Writer::start(database, directory, beats, telemetry)
+    let writer = Writer::start(database, directory, beats, telemetry.clone())
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
     let (leases, holds) = (Leases::default(), Arc::default());
-    Ok(EmbeddedEngine { memory, writer, readers, leases, holds, premises, fleet })
+    Ok(EmbeddedEngine { memory, writer, readers, leases, holds, premises, telemetry, fleet })
 }
 
 #[async_trait]

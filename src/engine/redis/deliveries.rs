@@ -11,7 +11,7 @@ use redis::pipe;
 
 use super::topology::few_at_once;
 use super::units::first_score;
-use super::{RedisEngine, groups, outbox, receivers};
+use super::{RedisEngine, absence, groups, outbox, receivers};
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
 use crate::engine::notification::{Lone, Notification, silence};
@@ -114,6 +114,10 @@ impl AlertStore for RedisEngine {
 
     async fn enlist(&self, names: &[String], now: Timestamp) -> Result<()> {
         receivers::enlist(self, names, now).await
+    }
+
+    async fn bring_up_to_date(&self, receiver: &str, now: Timestamp) -> Result<usize> {
+        absence::bring_up_to_date(self, receiver, now).await
     }
 
     async fn kept(&self) -> Result<Vec<(String, Backlog)>> {
@@ -300,33 +304,21 @@ impl RedisEngine {
         Ok(deliveries)
     }
 
-    /// Leaves out the returns of units whose silence this receiver was not told, because it died
-    /// as a dead letter. A delivery with nothing left to say counts as delivered.
+    /// Leaves out the returns of units whose silence this receiver was not told, because it died as a dead
+    /// letter or was over before the receiver came back, and the latter themselves. A delivery with nothing left
+    /// to say is ended.
     async fn leave_out_untold(
         &self,
         receiver: &str,
         leased: Vec<Delivery>,
         now: Timestamp,
     ) -> Result<Vec<Delivery>> {
-        let mut pipe = pipe();
-        for delivery in &leased {
-            let partition = self.keys.partition_of_group(&delivery.group.key);
-            for record in &delivery.online {
-                pipe.hexists(self.keys.of(partition, "untold", receiver), silence(record));
-            }
-        }
-        let untold: Vec<bool> = self.topology.send("untold", &pipe).await?;
-        let mut untold = untold.into_iter();
-        let mut empty = Vec::new();
-        let mut full = Vec::new();
-        for mut delivery in leased {
-            delivery.online.retain(|_| !untold.next().unwrap_or(false));
-            let silent =
-                delivery.offline.is_empty() && delivery.online.is_empty() && delivery.blind.is_empty();
-            if silent { empty.push(delivery) } else { full.push(delivery) }
-        }
+        let untold = absence::untold(self, receiver, &leased).await?;
+        let (empty, full): (Vec<Delivery>, Vec<Delivery>) =
+            leased.into_iter().map(|delivery| delivery.without(&untold)).partition(Delivery::is_empty);
         if !empty.is_empty() {
             self.delivered(&empty, now).await?;
+            self.telemetry.notifications_left_out(receiver, empty.len() as u64);
         }
         Ok(full)
     }

@@ -18,7 +18,7 @@
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel that tells when one came or went |
 //! | `rollcall:{hearing}:address:<instance>` | string | where an instance is asked for metrics; PX = its lease |
 //! | `rollcall:{hearing}:counts:<instance>` | string | how many units of each kind it counts of its own, JSON; PX = 8 s |
-//! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → when an instance was last configured with them (ms) |
+//! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when one is (ms), or `absent` and since when it is not (ms), see `absence.rs` |
 //! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal (ms) |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next look (ms) |
@@ -45,7 +45,7 @@
 //! | `rollcall:{pN}:lanes:<receiver>` | hash | group → attempts at its first notification, the ids of all, told one after the other, and what the first says if it is nowhere else, see `lease.lua` |
 //! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
 //! | `rollcall:{pN}:letters:<receiver>` | hash | id → dead letter (JSON) |
-//! | `rollcall:{pN}:untold:<receiver>` | hash | `<detected at> <record id>` → its dead letter |
+//! | `rollcall:{pN}:untold:<receiver>` | hash | silences that the receiver was not told, `<detected at> <record id>` → the dead letter, or `-`, see `absence.rs`; `-` → `-` where there are such |
 //! | `rollcall:{pN}:unreadable`, `rollcall:{hearing}:unreadable` | hash | what could not be read and was put aside: key, or key, line break, member → what it held. A key of a wrong type is beside it, as `<key>:unreadable` |
 //!
 //! # Why facts lie on pages

@@ -22,6 +22,7 @@ use crate::clock::Timestamp;
 use crate::presence::Unit;
 use crate::telemetry::Telemetry;
 
+mod absence;
 mod alone;
 mod arrival;
 mod aside;

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use redis::pipe;
 
-use super::RedisEngine;
 use super::deliveries::{Ending, notification};
 use super::keys::Keys;
 use super::topology::Topology;
+use super::{RedisEngine, absence};
 use crate::clock::Timestamp;
 use crate::engine::notification::discarded;
 use crate::engine::{Backlog, DeadLetter, Delivery, Discarded, EngineError, Result};
@@ -21,38 +21,48 @@ use crate::engine::{Backlog, DeadLetter, Delivery, Discarded, EngineError, Resul
 const LANES: usize = 50;
 const LETTERS: isize = 500;
 
-/// Enters receivers in the list. The first list has also those for which something is kept.
+/// Enters receivers in the list, in which the others are absent from now on. The first list has also those for
+/// which something is kept.
 pub(super) async fn enlist(engine: &RedisEngine, names: &[String], now: Timestamp) -> Result<()> {
     let key = engine.keys.receivers();
-    let mut look = pipe();
-    look.exists(&key);
-    let (is_there,): (bool,) = engine.topology.send("receivers", &look).await?;
-    let mut enter = pipe();
-    if !is_there {
+    let mut entered = entered(&engine.topology, &engine.keys).await?;
+    if entered.is_empty() {
         let found = match engine.receivers().await {
             // A server that does not permit SCAN is good for everything that comes.
             Err(EngineError::Refused(_)) => BTreeSet::new(),
             found => found?,
         };
-        for (_, name) in found {
-            enter.hset_nx(&key, name, now.as_millis()).ignore();
-        }
+        entered.extend(found.into_iter().map(|(_, name)| (name, String::new())));
     }
+    let mut enter = pipe();
     for name in names {
-        enter.hset(&key, name, now.as_millis()).ignore();
+        // One that is absent stays so until what waits for it is up to date.
+        enter.hset_nx(&key, name, now.as_millis()).ignore();
+    }
+    for (name, since) in entered.iter().filter(|(name, _)| !names.contains(name)) {
+        if !absence::is_absent(since) {
+            enter.hset(&key, name, absence::since(now)).ignore();
+        }
     }
     engine.topology.send("receivers", &enter).await
 }
 
-/// What is kept for each receiver in the list.
-pub(super) async fn kept(topology: &Topology, keys: &Keys) -> Result<Vec<(String, Backlog)>> {
+/// The list: names, and since when they are there or absent.
+async fn entered(topology: &Topology, keys: &Keys) -> Result<BTreeMap<String, String>> {
     let mut look = pipe();
     look.hgetall(keys.receivers());
     type Answer = BTreeMap<Vec<u8>, Vec<u8>>;
     let (entered,): (Answer,) = topology.send("receivers", &look).await?;
-    let names = entered.into_keys().filter_map(|name| String::from_utf8(name).ok());
+    let text = |bytes| String::from_utf8(bytes).ok();
+    let named =
+        entered.into_iter().filter_map(|(name, since)| Some((text(name)?, text(since).unwrap_or_default())));
+    Ok(named.collect())
+}
+
+/// What is kept for each receiver in the list.
+pub(super) async fn kept(topology: &Topology, keys: &Keys) -> Result<Vec<(String, Backlog)>> {
     let mut kept = Vec::new();
-    for name in names {
+    for name in entered(topology, keys).await?.into_keys() {
         let backlog = backlog(topology, keys, 0..keys.partitions(), &name).await?;
         if backlog != Backlog::default() {
             kept.push((name, backlog));

@@ -20,7 +20,6 @@ pub const COMMANDS: &[&str] = &[
     "EXISTS K",
     "GET K",
     "HDEL K x",
-    "HEXISTS K x",
     "HGET K x",
     "HGETALL K",
     "HLEN K",

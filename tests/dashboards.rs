@@ -15,7 +15,11 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use url::Url;
+
+#[path = "support/prometheus.rs"]
+mod prometheus;
+
+use prometheus::Prometheus;
 
 /// How often a question is asked again until it has an answer, and how many times.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -58,8 +62,7 @@ fn chosen(expression: &Value) -> String {
 
 /// Prometheus, with Rollcall and a fleet behind it.
 struct World {
-    prometheus: Server,
-    client: reqwest::Client,
+    prometheus: Prometheus,
     stop: CancellationToken,
     running: JoinSet<()>,
     _servers: [Server; 2],
@@ -75,12 +78,12 @@ impl World {
         let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
         let broker = Server::mosquitto(&dir.path().join("mosquitto"), free_port().unwrap(), "").unwrap();
         let receiver = WebhookSink::start(Options::default()).await.unwrap();
-        let listen = format!("127.0.0.1:{}", free_port().unwrap());
+        let listen = free_port().unwrap();
         let text = format!(
             r#"
             engine.url = "redis://127.0.0.1:{}/0"
             mqtt.url = "mqtt://127.0.0.1:{}"
-            http.listen = "{listen}"
+            http.listen = "127.0.0.1:{listen}"
             http.count_by_labels = ["site"]
             route = {{ receivers = ["hook"], group_wait = "0s", group_interval = "1s" }}
             kind = [{{ name = "detector", topics = ["units/{{site}}/{{unit}}/heartbeat"], timeout = "1s", metric = [
@@ -109,8 +112,10 @@ impl World {
             fleet::run(fleet, watch::channel(Progress::default()).0, stopped).await.unwrap();
         });
         World {
-            prometheus: prometheus(&dir.path().join("prometheus"), &listen),
-            client: reqwest::Client::new(),
+            prometheus: Prometheus::start(
+                &dir.path().join("prometheus"),
+                &prometheus::with_rules(&[listen], "500ms"),
+            ),
             stop,
             running,
             _servers: [redis, broker],
@@ -119,26 +124,16 @@ impl World {
         }
     }
 
-    /// What Prometheus answers; an answer that is an error fails the test.
-    async fn ask(&self, page: &str, parameters: &[(&str, String)]) -> Value {
-        let url = format!("http://127.0.0.1:{}/api/v1/{page}", self.prometheus.port());
-        let url = Url::parse_with_params(&url, parameters).unwrap();
-        let answer = self.client.get(url).send().await.unwrap().bytes().await.unwrap();
-        let mut answer: Value = serde_json::from_slice(&answer).unwrap();
-        assert_eq!(answer["status"], "success", "{page} {parameters:?}: {answer}");
-        answer["data"].take()
-    }
-
     /// How many series or rows a query of a panel has at the moment.
     async fn rows(&self, target: &Value) -> usize {
-        let query = ("query", chosen(&target["expr"]));
+        let query = chosen(&target["expr"]);
         let answer = if target["instant"] == true {
-            self.ask("query", &[query]).await
+            self.prometheus.page("query", &[("query", &query)]).await
         } else {
             let now = Clock::system().now().as_millis() / 1000;
-            let range =
-                [query, ("start", (now - 20).to_string()), ("end", now.to_string()), ("step", "1".into())];
-            self.ask("query_range", &range).await
+            let (start, end) = ((now - 20).to_string(), now.to_string());
+            let range = [("query", query.as_str()), ("start", &start), ("end", &end), ("step", "1")];
+            self.prometheus.page("query_range", &range).await
         };
         list(&answer, "result").len()
     }
@@ -165,13 +160,13 @@ impl World {
         let asked = query.strip_prefix("query_result(").and_then(|rest| rest.strip_suffix(')'));
         if let Some(asked) = asked {
             // What is chosen from stands in the name of the series, as the variable's pattern finds it.
-            let found = self.ask("query", &[("query", asked.to_owned())]).await;
+            let found = self.prometheus.page("query", &[("query", asked)]).await;
             let name = variable["regex"].as_str().and_then(|it| it.strip_prefix('/')?.split('=').next());
             return list(&found, "result").iter().any(|one| one["metric"][name.unwrap()].is_string());
         }
         let inner = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
         let (series, label) = inner.and_then(|inner| inner.split_once(", ")).expect(query);
-        let values = self.ask(&format!("label/{label}/values"), &[("match[]", series.to_owned())]).await;
+        let values = self.prometheus.page(&format!("label/{label}/values"), &[("match[]", series)]).await;
         !values.as_array().unwrap().is_empty()
     }
 
@@ -181,28 +176,6 @@ impl World {
             ended.unwrap();
         }
     }
-}
-
-/// Prometheus with the shipped rules, that asks the shipped configuration's pages of `target`, only
-/// more often.
-fn prometheus(dir: &Path, target: &str) -> Server {
-    std::fs::create_dir_all(dir).unwrap();
-    let text = format!(
-        "global: {{ scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms }}\n\
-         rule_files: ['{}/config/prometheus/rules/*.yml']\n\
-         scrape_configs:\n\
-         - {{ job_name: rollcall, static_configs: [{{ targets: ['{target}'] }}] }}\n\
-         - {{ job_name: rollcall-units, metrics_path: /metrics/units, static_configs: [{{ targets: ['{target}'] }}] }}\n",
-        env!("CARGO_MANIFEST_DIR"),
-    );
-    std::fs::write(dir.join("prometheus.yml"), text).unwrap();
-    let port = free_port().unwrap();
-    let arguments = [
-        "--config.file=prometheus.yml".to_owned(),
-        "--storage.tsdb.path=data".to_owned(),
-        format!("--web.listen-address=127.0.0.1:{port}"),
-    ];
-    Server::start("prometheus", &arguments, dir, port, "Server is ready to receive web requests").unwrap()
 }
 
 /// The names of Rollcall's metrics in a text.
@@ -235,23 +208,22 @@ async fn every_query_of_every_dashboard_has_an_answer() {
         }
     }
     // A part of a query that is always empty would not be noticed otherwise.
-    let known = world.ask("label/__name__/values", &[]).await;
+    let known = world.prometheus.page("label/__name__/values", &[]).await;
     let known: BTreeSet<String> = serde_json::from_value(known).unwrap();
     let unknown: Vec<_> = named.difference(&known).collect();
     assert!(unknown.is_empty() && named.len() > 25, "Rollcall tells nothing of {unknown:?}");
     for rule in rules().iter().filter_map(|rule| rule["record"].as_str()) {
         assert!(known.contains(rule), "nothing is recorded as {rule}");
     }
-    let called = "count by (command) (rollcall_engine_command_duration_seconds_count > 0)".to_owned();
-    let known = world.ask("query", &[("query", called)]).await;
-    let known =
-        list(&known, "result").iter().map(|row| row["metric"]["command"].as_str().unwrap().to_owned());
+    let called = "count by (command) (rollcall_engine_command_duration_seconds_count > 0)";
+    let known = world.prometheus.query(called).await;
+    let known = known.iter().map(|row| row["metric"]["command"].as_str().unwrap().to_owned());
     let known: BTreeSet<String> = known.collect();
     let unknown: Vec<_> = commands().into_iter().filter(|command| !known.contains(command)).collect();
     assert!(unknown.is_empty(), "Rollcall does not call its engine for {unknown:?}");
     // Others may be about to: this fleet falls silent every moment.
-    let firing = world.ask("query", &[("query", FIRING.to_owned())]).await;
-    assert_eq!(list(&firing, "result").len(), 0, "{firing}");
+    let firing = world.prometheus.query(FIRING).await;
+    assert!(firing.is_empty(), "{firing:?}");
     world.end().await;
 }
 

@@ -3,6 +3,8 @@
 
 #[path = "support/distance.rs"]
 mod distance;
+#[path = "support/facts.rs"]
+mod facts;
 #[path = "support/redis.rs"]
 mod redis;
 
@@ -19,9 +21,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use distance::Distance;
+use facts::until;
 use redis::Redis;
 
-const PATIENCE: Duration = Duration::from_secs(90);
 const TIMEOUT: Duration = Duration::from_secs(5);
 const ROUND_TRIP: Duration = Duration::from_millis(600);
 const DYING: usize = 5;
@@ -44,15 +46,6 @@ fn speak(
     let silence = CancellationToken::new();
     tokio::spawn(fleet::run(fleet, sender, silence.clone()));
     (silence.drop_guard(), progress)
-}
-
-async fn until(what: &str, fact: impl AsyncFn() -> bool) {
-    let awaited = async {
-        while !fact().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

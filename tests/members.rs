@@ -1,6 +1,8 @@
 //! Two whole services that share the fleet: whatever becomes of either, nobody is called offline
 //! who speaks, and whoever falls silent is, once.
 
+#[path = "support/facts.rs"]
+mod facts;
 #[path = "support/redis.rs"]
 mod redis;
 
@@ -18,9 +20,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use facts::until;
 use redis::Redis;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const TIMEOUT: Duration = Duration::from_secs(1);
 const UNITS: usize = 60;
 
@@ -97,15 +99,6 @@ impl World {
         let enough = Clock::system().now() + 2 * TIMEOUT;
         until("it hears for two timeouts", async || self.heard().await > enough).await;
     }
-}
-
-async fn until(what: &str, fact: impl AsyncFn() -> bool) {
-    let awaited = async {
-        while !fact().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,8 @@
 //! The whole service when the engine is away: nobody is called offline who spoke, and whoever falls
 //! silent afterwards is.
 
+#[path = "support/facts.rs"]
+mod facts;
 #[path = "support/redis.rs"]
 mod redis;
 
@@ -18,6 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use facts::until;
 use redis::Redis;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -107,15 +110,6 @@ impl World {
         service.await.unwrap().unwrap();
         assert_eq!(records().await.len(), UNITS);
     }
-}
-
-async fn until(what: &str, fact: impl AsyncFn() -> bool) {
-    let awaited = async {
-        while !fact().await {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,16 +1,18 @@
 //! From a device to Prometheus: what units tell, and that they live, found by service discovery.
 
-use std::path::Path;
 use std::time::Duration;
 
 use rollcall::config;
 use rollcall::service;
 use rollcall::simulate::servers::{Server, free_port};
 use rumqttc::{AsyncClient, MqttOptions, PublishOptions, QoS};
-use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use url::Url;
+
+#[path = "support/prometheus.rs"]
+mod prometheus;
+
+use prometheus::Prometheus;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How many units there are.
@@ -19,7 +21,7 @@ const UNITS: usize = 40;
 const INSTANCES: [&str; 2] = ["one", "two"];
 
 struct World {
-    prometheus: Server,
+    prometheus: Prometheus,
     _redis: Server,
     broker: Server,
     instances: Vec<Instance>,
@@ -86,7 +88,7 @@ impl World {
             let running = tokio::spawn(async move { service::run(config, stopped).await.unwrap() });
             instances.push(Instance { stop, running });
         }
-        let prometheus = prometheus(&dir.path().join("prometheus"), ports[0]);
+        let prometheus = Prometheus::start(&dir.path().join("prometheus"), &discovering(ports[0]));
         World { prometheus, _redis: redis, broker, instances, dir }
     }
 
@@ -96,22 +98,12 @@ impl World {
         (client, tokio::spawn(async move { while events.poll().await.is_ok() {} }))
     }
 
-    /// What Prometheus answers to a question about now.
-    async fn ask(&self, query: &str) -> Vec<Value> {
-        let url = format!("http://127.0.0.1:{}/api/v1/query", self.prometheus.port());
-        let url = Url::parse_with_params(&url, [("query", query)]).unwrap();
-        let answer = reqwest::get(url).await.unwrap().bytes().await.unwrap();
-        let answer: Value = serde_json::from_slice(&answer).unwrap();
-        assert_eq!(answer["status"], "success", "{query}: {answer}");
-        answer["data"]["result"].as_array().unwrap().clone()
-    }
-
     /// Asks until the one value of a question is this.
     async fn until(&self, query: &str, value: &str) {
         let mut last = Vec::new();
         let asked = async {
             loop {
-                last = self.ask(query).await;
+                last = self.prometheus.query(query).await;
                 if matches!(&last[..], [one] if one["value"][1] == value) {
                     return;
                 }
@@ -124,24 +116,15 @@ impl World {
     }
 }
 
-/// Prometheus that finds out whom to ask.
-fn prometheus(dir: &Path, one: u16) -> Server {
-    std::fs::create_dir_all(dir).unwrap();
+/// The configuration by which Prometheus finds out whom to ask.
+fn discovering(one: u16) -> String {
     let targets = format!("http://127.0.0.1:{one}/api/v1/prometheus/targets");
-    let text = format!(
+    format!(
         "global: {{ scrape_interval: 2s, scrape_timeout: 2s }}\n\
          scrape_configs:\n\
          - {{ job_name: rollcall, http_sd_configs: [{{ url: '{targets}', refresh_interval: 1s }}] }}\n\
          - {{ job_name: rollcall-units, http_sd_configs: [{{ url: '{targets}?shards=4', refresh_interval: 1s }}] }}\n",
-    );
-    std::fs::write(dir.join("prometheus.yml"), text).unwrap();
-    let port = free_port().unwrap();
-    let arguments = [
-        "--config.file=prometheus.yml".to_owned(),
-        "--storage.tsdb.path=data".to_owned(),
-        format!("--web.listen-address=127.0.0.1:{port}"),
-    ];
-    Server::start("prometheus", &arguments, dir, port, "Server is ready to receive web requests").unwrap()
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,7 +12,11 @@ use rollcall::simulate::webhook_sink::{Options, WebhookSink};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use url::Url;
+
+#[path = "prometheus.rs"]
+mod prometheus;
+
+use prometheus::Prometheus;
 
 /// What is watched.
 pub struct Plan {
@@ -29,9 +33,8 @@ pub struct Plan {
 /// It all runs until this is dropped.
 pub struct Watched {
     pub name: &'static str,
-    client: reqwest::Client,
     _fleet: Option<DropGuard>,
-    prometheus: Server,
+    prometheus: Prometheus,
     _servers: Vec<Server>,
     _receiver: WebhookSink,
     _dir: tempfile::TempDir,
@@ -71,40 +74,22 @@ impl Watched {
                 &receiver,
             ));
         }
-        let prometheus = prometheus(&dir.path().join("prometheus"), &ports, plan.every);
+        let asks = prometheus::with_rules(&ports, plan.every);
+        let prometheus = Prometheus::start(&dir.path().join("prometheus"), &asks);
         let _fleet = (plan.units > 0).then(|| speak(plan.units, &broker));
-        let client = reqwest::Client::new();
-        Watched {
-            name: plan.name,
-            client,
-            _fleet,
-            prometheus,
-            _servers: servers,
-            _receiver: receiver,
-            _dir: dir,
-        }
+        Watched { name: plan.name, _fleet, prometheus, _servers: servers, _receiver: receiver, _dir: dir }
     }
 
     /// What Prometheus answers to a query; an answer that is an error ends the test.
     pub async fn ask(&self, query: &str) -> Vec<Value> {
-        let mut answer = self.page("query", &[("query", query)]).await;
-        serde_json::from_value(answer["result"].take()).unwrap()
+        self.prometheus.query(query).await
     }
 
     /// Every rule as Prometheus sees it.
     pub async fn rules(&self) -> Vec<Value> {
-        let answer = self.page("rules", &[]).await;
+        let answer = self.prometheus.page("rules", &[]).await;
         let groups = answer["groups"].as_array().unwrap();
         groups.iter().flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
-    }
-
-    async fn page(&self, page: &str, parameters: &[(&str, &str)]) -> Value {
-        let url = format!("http://127.0.0.1:{}/api/v1/{page}", self.prometheus.port());
-        let url = Url::parse_with_params(&url, parameters).unwrap();
-        let answer = self.client.get(url).send().await.unwrap().bytes().await.unwrap();
-        let mut answer: Value = serde_json::from_slice(&answer).unwrap();
-        assert_eq!(answer["status"], "success", "{page} {parameters:?}: {answer}");
-        answer["data"].take()
     }
 }
 
@@ -140,27 +125,4 @@ fn speak(units: usize, broker: &str) -> DropGuard {
     let stop = CancellationToken::new();
     tokio::spawn(fleet::run(fleet, watch::Sender::new(Progress::default()), stop.clone()));
     stop.drop_guard()
-}
-
-/// Prometheus with the shipped rules and the jobs of the shipped configuration.
-fn prometheus(dir: &Path, ports: &[u16], every: &str) -> Server {
-    std::fs::create_dir_all(dir).unwrap();
-    let targets: Vec<String> = ports.iter().map(|port| format!("'127.0.0.1:{port}'")).collect();
-    let targets = targets.join(", ");
-    let text = format!(
-        "global: {{ scrape_interval: {every}, scrape_timeout: {every}, evaluation_interval: {every} }}\n\
-         rule_files: ['{}/config/prometheus/rules/*.yml']\n\
-         scrape_configs:\n\
-         - {{ job_name: rollcall, static_configs: [{{ targets: [{targets}] }}] }}\n\
-         - {{ job_name: rollcall-units, metrics_path: /metrics/units, static_configs: [{{ targets: [{targets}] }}] }}\n",
-        env!("CARGO_MANIFEST_DIR"),
-    );
-    std::fs::write(dir.join("prometheus.yml"), text).unwrap();
-    let port = free_port().unwrap();
-    let arguments = [
-        "--config.file=prometheus.yml".to_owned(),
-        "--storage.tsdb.path=data".to_owned(),
-        format!("--web.listen-address=127.0.0.1:{port}"),
-    ];
-    Server::start("prometheus", &arguments, dir, port, "Server is ready to receive web requests").unwrap()
 }

@@ -44,6 +44,17 @@ fn plain(port: u16) -> Config {
     }
 }
 
+/// A listener for TLS, with certificates of its own.
+fn tls(port: u16, dir: &Path) -> Tls {
+    certificates(dir);
+    Tls {
+        listen: loopback(port),
+        cert_file: dir.join("server.pem"),
+        key_file: dir.join("server.key"),
+        client_ca_file: None,
+    }
+}
+
 impl World {
     async fn new(change: impl FnOnce(&mut Config, &Path)) -> World {
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -399,13 +410,8 @@ fn certificates(dir: &Path) {
 async fn devices_speak_tls_and_show_a_certificate_where_one_is_wanted() {
     let port = free_port().unwrap();
     let world = World::new(|config, dir| {
-        certificates(dir);
-        config.tls = Some(Tls {
-            listen: loopback(port),
-            cert_file: dir.join("server.pem"),
-            key_file: dir.join("server.key"),
-            client_ca_file: Some(dir.join("ca.pem")),
-        });
+        let tls = tls(port, dir);
+        config.tls = Some(Tls { client_ca_file: Some(dir.join("ca.pem")), ..tls });
     })
     .await;
     let ear = world.hear(&["-t", "units/#"]).await;
@@ -421,16 +427,7 @@ async fn devices_speak_tls_and_show_a_certificate_where_one_is_wanted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stranger_that_begins_and_says_nothing_holds_up_no_device() {
     let port = free_port().unwrap();
-    let world = World::new(|config, dir| {
-        certificates(dir);
-        config.tls = Some(Tls {
-            listen: loopback(port),
-            cert_file: dir.join("server.pem"),
-            key_file: dir.join("server.key"),
-            client_ca_file: None,
-        });
-    })
-    .await;
+    let world = World::new(|config, dir| config.tls = Some(tls(port, dir))).await;
     let _silent: Vec<TcpStream> =
         [port, world.port, port, world.port].map(|port| TcpStream::connect(loopback(port)).unwrap()).into();
     let ca = world.dir.path().join("ca.pem").to_string_lossy().into_owned();

@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::config::{Config, EngineConfig};
 use crate::engine::embedded::EmbeddedEngine;
 use crate::engine::redis::RedisEngine;
+use crate::engine::walk::Removed;
 use crate::engine::{Engine, EngineError, Lease, Mirror, Roll, Walk, examination};
 use crate::expiry::Expiry;
 use crate::telemetry::Telemetry;
@@ -118,9 +119,7 @@ fn start(
 ) {
     let stop = loops.stop.clone();
     if config.alerting.route.receivers.is_empty() {
-        tracing::warn!(
-            "no receiver is configured: nobody will be told; add a [[receiver]] and name it in route.receivers"
-        );
+        tracing::warn!("{}", alerting::NO_RECEIVER);
     }
     let rules = Arc::new(config.rules);
     let news = Arc::new(Notify::new());
@@ -152,6 +151,7 @@ fn start(
         telemetry: telemetry.clone(),
         period: WALK,
         keep_records: config.keep_records,
+        removed: Removed::new(config.close_unwatched),
     };
     loops.add("walk", walk.run(stop.clone()));
     let expiry = Expiry {

@@ -24,6 +24,7 @@ mod lines;
 mod orphans;
 mod problems;
 mod process;
+mod removed;
 mod sampler;
 mod series;
 mod snapshot;
@@ -33,10 +34,11 @@ mod words;
 pub use lines::Lines;
 pub use orphans::orphans_in_words;
 use problems::{
-    BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, KIND_FULL, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING,
-    ORPHANED, Problems, UNREADABLE, not_hearing,
+    BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, KIND_FULL, KINDS_REMOVED, MQTT_DISCONNECTED, NOT_DELIVERED,
+    NOT_HEARING, ORPHANED, Problems, UNREADABLE, not_hearing,
 };
 pub use problems::{Problem, Severity};
+pub use removed::removed_kinds_in_words;
 use sampler::Sampler;
 use series::{OTHER, Series, TOLD_APART};
 use unreadable::Unreadable;
@@ -305,8 +307,14 @@ impl Telemetry {
         let cause = record.closed_by.map_or("return", Closing::as_str);
         self.series.transitions.with_label_values(&["online", cause]).inc();
         if self.lines(Transition::Online).admit() {
-            let back_at = record.back_at.map(tracing::field::display);
-            tracing::info!(unit = %record.whose(), cause, offline_since = %record.deadline, back_at, "unit back");
+            let (unit, closed_at) = (record.whose(), record.back_at.map(tracing::field::display));
+            let offline_since = record.deadline;
+            match record.closed_by {
+                Some(Closing::KindRemoved) => {
+                    tracing::info!(%unit, cause, %offline_since, closed_at, "unit is no longer watched")
+                }
+                _ => tracing::info!(%unit, cause, %offline_since, back_at = closed_at, "unit back"),
+            }
         }
     }
 
@@ -356,6 +364,18 @@ impl Telemetry {
     /// Notifications of which nothing was to be told any more, and which were not attempted.
     pub fn notifications_left_out(&self, receiver: &str, count: u64) {
         self.series.notifications.with_label_values(&[receiver, Outcome::LeftOut.as_str()]).inc_by(count);
+    }
+
+    /// Open records of kinds that are not configured, and for how long they stay open. Logs the change.
+    pub fn of_removed_kinds(&self, open: &BTreeMap<Kind, u64>, stay: Duration) {
+        if open.is_empty() {
+            self.problems.clear(KINDS_REMOVED, "");
+        } else {
+            let text = removed_kinds_in_words(open, stay);
+            if self.problems.set(KINDS_REMOVED, "", text.clone(), Severity::Warning) {
+                tracing::warn!("{text}");
+            }
+        }
     }
 
     /// What is kept for receivers that are not configured. Logs the change.

@@ -13,7 +13,10 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::embedded::EmbeddedEngine;
 use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::{Engine, Group, Join, News, Pace, Room};
-use rollcall::presence::{Cause, Labels, OfflineRecord, RecordId, Unit};
+use rollcall::presence::{
+    Cause, Change, Facts, IndexChange, KeyChange, Labels, OfflineRecord, RecordId, Silence, Snapshot,
+    Standing, Unit,
+};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::simulate::webhook_sink::{Options, WebhookSink};
 use rollcall::telemetry::Telemetry;
@@ -79,11 +82,14 @@ fn check_finds_everything_in_order_when_it_is() {
     let output = rollcall(dir.path(), &["check", "--json"], &variables);
     let found = outcomes(&output);
     assert_eq!(output.status.code(), Some(0), "{found:?}");
-    assert!(found.iter().all(|(_, outcome)| outcome == "ok"), "{}", text(&output.stdout));
-    let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["configuration", "engine", "mqtt"]);
+    // But for this: with every option at its default nobody is told.
+    let expected = [("configuration", "ok"), ("receivers", "warn"), ("engine", "ok"), ("mqtt", "ok")];
+    assert_eq!(found, expected.map(|(name, outcome)| (name.to_owned(), outcome.to_owned())));
     let output = rollcall(dir.path(), &["check"], &variables);
-    assert!(text(&output.stdout).starts_with("ok    configuration: every option has its default\n"));
+    assert!(text(&output.stdout).starts_with(
+        "ok    configuration: every option has its default\n\
+         warn  receivers: no receiver is configured: nobody will be told; "
+    ));
 }
 
 #[test]
@@ -442,9 +448,17 @@ async fn a_receiver_gets_the_test_that_it_is_sent() {
     assert_eq!(sink.received().len(), 1);
 }
 
-/// Three silences wait for a receiver that is not configured.
+/// Three silences wait for a receiver that is not configured, and a unit of a kind that is not is offline.
 async fn leave_behind(engine: &dyn Engine) {
     let now = Timestamp::from_millis(1_700_000_000_000);
+    let unit: Unit = "pump:a".parse().unwrap();
+    let allowed = Duration::from_secs(60);
+    let silence_of_pump = Silence { deadline: now, detected_at: now, cause: Cause::Silence, allowed };
+    let facts = Facts::new(Standing::Offline(silence_of_pump), now);
+    let record = facts.open_record(&unit);
+    let change = Change { key: KeyChange::Keep, index: IndexChange::Keep, facts: Some(facts), record };
+    let seen = Snapshot { unit, alive: None, facts: None, stored: None };
+    assert_eq!(engine.apply(&[(seen, change)]).await.unwrap(), [true]);
     let joins: Vec<Join> = ["a", "b", "c"].map(|id| silence(id, now)).into();
     let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
     let (gone, partitions) = (["gone".to_owned()], (0..engine.partitions()).collect::<Vec<u16>>());
@@ -478,6 +492,8 @@ fn end_what_was_left(dir: &Path) {
                 wait, 0 dead letters)";
     let told = text(&rollcall(dir, &["check"], &[]).stdout);
     assert!(told.contains(left), "{told}");
+    assert!(told.contains("warn  kinds_not_configured: offline records are open"), "{told}");
+    assert!(told.contains("pump (1 open)"), "{told}");
     let discard = |receiver: &str| rollcall(dir, &["deliveries", "discard", "--receiver", receiver], &[]);
     let refused = discard("hook");
     assert_eq!(refused.status.code(), Some(1));

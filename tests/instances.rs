@@ -10,6 +10,7 @@ use rollcall::engine::mirror::{Chunk, Cursor};
 use rollcall::engine::redis::{Config, RedisEngine};
 use rollcall::engine::roll::{HearingConfig, Rules};
 use rollcall::engine::roster::View;
+use rollcall::engine::walk::Removed;
 use rollcall::engine::{
     AlertStore, Ear, Gap, HearingStore, Lease, Mirror, Ownership, Queries, Roll, Roster, UnitStore, Walk,
     partition_of,
@@ -87,6 +88,7 @@ impl Instance {
             telemetry: self.telemetry.clone(),
             period,
             keep_records: 1000 * TIMEOUT,
+            removed: Removed::new(1000 * TIMEOUT),
         };
         let stop = CancellationToken::new();
         tokio::spawn(walk.run(stop.clone()));

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
+use rollcall::engine::census::Counts;
 use rollcall::engine::mirror::{Chunk, Cursor};
 use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::roll::{HearingConfig, Rules};
 use rollcall::engine::roster::View;
-use rollcall::engine::{Mirror, Ownership, Queries, Roll, UnitStore, Walk, encoding, partition_of};
+use rollcall::engine::walk::Removed;
+use rollcall::engine::{Mirror, Ownership, Queries, Roll, Roster, UnitStore, Walk, encoding, partition_of};
 use rollcall::presence::{
-    Declared, Facts, Hearing, Heartbeat, Kind, KindRules, Override, Policy, Standing, Unit,
+    Closing, Declared, Facts, Hearing, Heartbeat, Kind, KindRules, Override, Policy, Standing, Unit,
 };
 use rollcall::simulate::servers::Server;
 use rollcall::telemetry::Telemetry;
@@ -40,7 +42,12 @@ struct Fleet {
 
 impl Fleet {
     fn new(engine: &Arc<RedisEngine>) -> Fleet {
-        let kind: Kind = "detector".parse().unwrap();
+        Fleet::of(engine, "detector")
+    }
+
+    /// Of units of one kind.
+    fn of(engine: &Arc<RedisEngine>, kind: &str) -> Fleet {
+        let kind: Kind = kind.parse().unwrap();
         let policy = Policy { timeout: 100 * SECOND, grace: Duration::ZERO };
         let rules = Arc::new(Rules::from([(kind.clone(), KindRules { policy, ..KindRules::new(kind) })]));
         let clock = Clock::by_hand(Timestamp::from_millis(1_700_000_000_000));
@@ -56,6 +63,17 @@ impl Fleet {
     /// The same engine and a mirror that knows nothing of it.
     fn restarted(&self) -> Fleet {
         Fleet { clock: self.clock.clone(), ..Fleet::new(&self.engine) }
+    }
+
+    /// The same engine and time, watched by an instance that is configured with another kind.
+    fn without_detectors(&self) -> Fleet {
+        Fleet { clock: self.clock.clone(), ..Fleet::of(&self.engine, "pump") }
+    }
+
+    /// What is said of open records whose kinds are not configured.
+    fn unwatched(&self) -> Option<String> {
+        let problems = self.telemetry.problems();
+        problems.into_iter().find(|one| one.name == "kinds_not_configured").map(|one| one.text)
     }
 
     async fn hear(&self, count: usize) {
@@ -95,6 +113,7 @@ impl Fleet {
             telemetry: self.telemetry.clone(),
             period: Duration::from_millis(20),
             keep_records: 1000 * SECOND,
+            removed: Removed::new(3600 * SECOND),
         }
     }
 
@@ -357,4 +376,59 @@ async fn records_that_were_closed_long_ago_are_forgotten_and_open_ones_are_not()
     // The unit that came back is silent again by now.
     until(async || records().await.iter().all(|record| record.back_at.is_none())).await;
     assert!(records().await.iter().any(|record| record.id.unit == unit(1)));
+}
+
+#[tokio::test]
+async fn open_records_of_a_kind_that_is_gone_are_shown_and_closed_after_an_hour() {
+    let (behind, fleet) = Behind::start().await;
+    fleet.hear(3).await;
+    fleet.pass(101 * SECOND).await;
+    fleet.roll.look(&[unit(0), unit(1)], fleet.clock.now()).await.unwrap();
+    let fleet = fleet.without_detectors();
+    let (_walk, _stop) = fleet.walk();
+    until(async || fleet.unwatched().is_some_and(|text| text.contains("detector (2 open)"))).await;
+    let everything = u64::from(fleet.engine.pages()) * u64::from(fleet.engine.partitions());
+    let read_twice = async || {
+        let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
+        until(async || behind.pages().await >= 2 * everything).await;
+    };
+    fleet.clock.advance(3599 * SECOND);
+    read_twice().await;
+    assert!(matches!(fleet.standing(&unit(0)).await, Standing::Offline(_)), "a wrong file closes nothing");
+    fleet.clock.advance(2 * SECOND);
+    until(async || fleet.unwatched().is_none()).await;
+    read_twice().await;
+    let closed = fleet.engine.records(false, None, 10).await.unwrap();
+    let causes: Vec<Option<Closing>> = closed.iter().map(|record| record.closed_by).collect();
+    assert_eq!(causes, [Some(Closing::KindRemoved); 2]);
+    assert_eq!(fleet.standing(&unit(0)).await, Standing::NeverSeen);
+    assert_eq!(fleet.standing(&unit(2)).await, Standing::Present, "it was not offline");
+}
+
+#[tokio::test]
+async fn open_records_of_a_kind_that_another_instance_watches_stay_open() {
+    let (behind, fleet) = Behind::start().await;
+    fleet.hear(1).await;
+    fleet.pass(101 * SECOND).await;
+    fleet.roll.look(&[unit(0)], fleet.clock.now()).await.unwrap();
+    let fleet = fleet.without_detectors();
+    let counts = Counts::from([("detector".to_owned(), 0)]);
+    fleet.engine.tell_counts("two", &counts, 3600 * SECOND).await.unwrap();
+    // It owns everything all the same, as an instance does that was not noticed yet.
+    let instances = ["one", "two"].map(str::to_owned).to_vec();
+    let partitions: Vec<u16> = (0..fleet.engine.partitions()).collect();
+    let view = View { instance: "one".into(), instances, outboxes: partitions.clone(), partitions };
+    let walk = Walk { ownership: Ownership::fixed(view), ..fleet.walker() };
+    let _walk = tokio::spawn(walk.run(CancellationToken::new()));
+    let everything = u64::from(fleet.engine.pages()) * u64::from(fleet.engine.partitions());
+    for _ in 0..2 {
+        fleet.clock.advance(7200 * SECOND);
+        let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
+        until(async || behind.pages().await >= 2 * everything).await;
+        assert!(matches!(fleet.standing(&unit(0)).await, Standing::Offline(_)));
+    }
+    // From the moment at which nobody watches it, it is an hour.
+    let () = behind.ask(&["DEL", "rollcall:{hearing}:counts:two"]).await.unwrap();
+    fleet.clock.advance(3601 * SECOND);
+    until(async || fleet.standing(&unit(0)).await == Standing::NeverSeen).await;
 }

@@ -89,21 +89,31 @@ fn subject(delivery: &Delivery) -> String {
         return format!("HEARING AGAIN: nothing could be heard for {}", span(blind));
     }
     let shared = shared(&delivery.group.labels);
-    match (offline.len(), online.len()) {
-        (_, 0) => format!("OFFLINE: {}{shared}", whom(offline)),
-        (0, _) => format!("BACK: {}{shared}", whom(online)),
-        (down, up) => {
-            let kind = one_kind(offline.iter().chain(online)).unwrap_or("several kinds");
-            format!("OFFLINE {down}, BACK {up}: {kind}{shared}")
-        }
+    let (unwatched, back): (Vec<&OfflineRecord>, Vec<&OfflineRecord>) =
+        online.iter().partition(|record| is_unwatched(record));
+    let offline: Vec<&OfflineRecord> = offline.iter().collect();
+    let parts = [("OFFLINE", offline), ("BACK", back), ("NO LONGER WATCHED", unwatched)];
+    let parts: Vec<(&str, Vec<&OfflineRecord>)> =
+        parts.into_iter().filter(|(_, records)| !records.is_empty()).collect();
+    if let [(what, records)] = &parts[..] {
+        return format!("{what}: {}{shared}", whom(records));
     }
+    let kind = one_kind(parts.iter().flat_map(|(_, records)| records).copied()).unwrap_or("several kinds");
+    let counts: Vec<String> =
+        parts.iter().map(|(what, records)| format!("{what} {}", records.len())).collect();
+    format!("{}: {kind}{shared}", counts.join(", "))
+}
+
+/// Whether the record was closed without its unit being heard, because nothing watches it.
+fn is_unwatched(record: &OfflineRecord) -> bool {
+    record.closed_by == Some(Closing::KindRemoved)
 }
 
 /// `detector unit-7`, `3 detectors` or `3 units`.
-fn whom(records: &[OfflineRecord]) -> String {
+fn whom(records: &[&OfflineRecord]) -> String {
     match records {
         [record] => format!("{} {}", record.kind, record.unit),
-        many => match one_kind(many) {
+        many => match one_kind(many.iter().copied()) {
             Some(kind) if kind.ends_with('s') => format!("{} {kind}", many.len()),
             Some(kind) => format!("{} {kind}s", many.len()),
             None => format!("{} units", many.len()),
@@ -141,11 +151,17 @@ fn sections(delivery: &Delivery) -> Vec<Section> {
         ("No heartbeat could be heard".to_owned(), format!("{what}; this time counts as nobody's silence"))
     });
     let offline = delivery.offline.iter().map(|record| (whose(record), silence(record)));
-    let online = delivery.online.iter().map(|record| (whose(record), ending(record)));
-    [section("Blind", blind), section("Offline", offline), section("Back", online)]
-        .into_iter()
-        .filter(|section| !section.items.is_empty())
-        .collect()
+    let (unwatched, back): (Vec<&OfflineRecord>, Vec<&OfflineRecord>) =
+        delivery.online.iter().partition(|record| is_unwatched(record));
+    let [back, unwatched] =
+        [back, unwatched].map(|records| records.into_iter().map(|record| (whose(record), ending(record))));
+    let sections = [
+        section("Blind", blind),
+        section("Offline", offline),
+        section("Back", back),
+        section("No longer watched", unwatched),
+    ];
+    sections.into_iter().filter(|section| !section.items.is_empty()).collect()
 }
 
 fn section(title: &str, items: impl ExactSizeIterator<Item = (String, String)>) -> Section {
@@ -181,6 +197,7 @@ fn ending(record: &OfflineRecord) -> String {
         None | Some(Closing::Return) => format!("back {at}"),
         Some(Closing::Policy) => format!("allowed a longer silence {at}"),
         Some(Closing::Removed) => format!("removed {at}"),
+        Some(Closing::KindRemoved) => format!("its kind is not configured any more, closed {at}"),
     };
     format!("{ended}, was offline since {} ({})", record.deadline, span(at.since(record.deadline)))
 }

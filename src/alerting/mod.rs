@@ -61,6 +61,9 @@ use tray::Tray;
 /// How long a delivery is kept from others that is not prolonged: as long as an instance is taken to be
 /// there, so that what it held is free when its partitions are another one's.
 pub const LEASE: Duration = lease::LENGTH;
+/// Said where it is so.
+pub const NO_RECEIVER: &str =
+    "no receiver is configured: nobody will be told; add a [[receiver]] and name it in route.receivers";
 /// No loop sleeps longer: with every hint lost, everything still happens.
 const TICK: Duration = Duration::from_secs(1);
 /// The same where there are other instances: what they join and seal of ours comes without a bell.

@@ -24,6 +24,7 @@ use crate::{alerting, intake};
 mod engine;
 mod ids;
 mod orphans;
+mod unwatched;
 
 /// How long one dependency may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -112,15 +113,20 @@ async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = vec![Finding::ok("configuration", source)];
     let odd = config.warnings.iter();
     findings.extend(odd.map(|problem| Finding::warn("configuration", problem.to_string())));
-    let (engine, orphans, broker, ids, receivers) = tokio::join!(
+    if config.alerting.route.receivers.is_empty() {
+        findings.push(Finding::warn("receivers", alerting::NO_RECEIVER));
+    }
+    let (engine, orphans, unwatched, broker, ids, receivers) = tokio::join!(
         engine::examine(&config.engine),
         orphans::examine(&config.engine, &config.alerting),
+        unwatched::examine(config),
         broker(config),
         ids(config),
         receivers(&config.alerting)
     );
     findings.extend(engine);
     findings.extend(orphans);
+    findings.extend(unwatched);
     findings.extend(broker);
     findings.extend(ids);
     findings.extend(receivers);

@@ -127,6 +127,9 @@ pub(super) fn expiry(expiry: &Expiry, engine: &EngineConfig, problems: &mut Prob
     expiry::Config { tick: TICK, sweep: expiry.sweep, hints: expiry.hints }
 }
 
-pub(super) fn records(records: &Records, problems: &mut Problems) -> Duration {
-    problems.span("records.keep", records.keep, Span::from_days(1), Span::from_days(3650))
+pub(super) fn records(records: &Records, problems: &mut Problems) -> (Duration, Duration) {
+    let keep = problems.span("records.keep", records.keep, Span::from_days(1), Span::from_days(3650));
+    let at = "records.close_unwatched";
+    let close = problems.span(at, records.close_unwatched, Span::from_secs(10), Span::from_days(30));
+    (keep, close)
 }

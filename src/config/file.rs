@@ -245,6 +245,7 @@ section! {
     /// How long the past is kept.
     Records {
         keep: Span = Span::from_days(90),
+        close_unwatched: Span = Span::from_secs(3600),
     }
 }
 

@@ -78,6 +78,8 @@ pub struct Config {
     pub deadman: Option<deadman::Config>,
     /// How long closed records are kept.
     pub keep_records: Duration,
+    /// How long records stay open whose kind is configured no more.
+    pub close_unwatched: Duration,
     /// By which labels units are counted in the metrics.
     pub count_by_labels: Vec<String>,
     /// What is logged.
@@ -151,7 +153,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
     let advertise = shown::advertise(&file.http, &mut problems);
     let count_by_labels = shown::count_by_labels(&file.http, &mut problems);
     let deadman = watcher::deadman(&file.deadman, base, &mut problems);
-    let keep_records = engine::records(&file.records, &mut problems);
+    let (keep_records, close_unwatched) = engine::records(&file.records, &mut problems);
     let log = shown::log(&file.log, &mut problems);
     if !problems.errors.is_empty() {
         return Err(ConfigError::Meaning(problems.errors));
@@ -171,6 +173,7 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
         advertise,
         deadman,
         keep_records,
+        close_unwatched,
         count_by_labels,
         log,
         warnings: problems.warnings,

@@ -39,6 +39,7 @@ use crate::telemetry::{Checked, Loop, Source, Stored, Telemetry};
 mod gone;
 mod rounds;
 mod unsettled;
+mod unwatched;
 
 use gone::Gone;
 use rounds::{OfOneUnit, by_unit};

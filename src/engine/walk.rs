@@ -9,7 +9,8 @@
 //! - of every tenth, another one each time, they read everything, and look at those units that nothing
 //!   else would lead to: one with an open record whose expiry key stands (a crash came between the
 //!   two), one with an open record that is allowed another silence than when it was written, one that is
-//!   overdue although its next look is far away (its kind's timeout was shortened).
+//!   overdue although its next look is far away (its kind's timeout was shortened);
+//! - open records of kinds that are configured no more, see `walk/removed.rs`.
 //!
 //! What other instances change otherwise (a unit is new, back, offline, removed) they note for the
 //! owner, page by page, and the owner reads those pages every second. As often it has the roll ask about
@@ -41,9 +42,12 @@ use crate::telemetry::{Loop, Telemetry};
 
 mod pace;
 mod page;
+mod removed;
 
 use pace::Pace;
 use page::Found;
+pub use removed::Removed;
+use removed::Strangers;
 
 /// How many pages are read before the next rest. Each rest costs a wake-up of several threads,
 /// which for a single page of some sixty units is more than the page itself.
@@ -88,6 +92,8 @@ pub struct Walk {
     pub period: Duration,
     /// How long closed records are kept.
     pub keep_records: Duration,
+    /// Open records of kinds that are not configured.
+    pub removed: Removed,
 }
 
 /// What those who fill and those who go round tell one another.
@@ -159,6 +165,7 @@ impl Walk {
                     filled.again().remove(&partition);
                 }
             }
+            self.tell_removed();
         }
         if self.mirror.is_filled() {
             filled.all.notify_one();
@@ -193,6 +200,7 @@ impl Walk {
             }
             let round = Round { number, again, is_alone: is_alone && was_alone };
             self.round(&round, &pace, &mut failed).await;
+            self.tell_removed();
             number += 1;
             was_alone = is_alone;
             pace.rest(1.0).await;
@@ -239,6 +247,7 @@ impl Walk {
     /// Reads everything of a partition; as part of a round or, without one, as fast as it goes.
     async fn partition(&self, partition: u16, part: Option<&Part<'_>>) -> Result<Found> {
         let mut found = Found::Nothing;
+        let mut strangers = Strangers::new();
         let began = self.clock.now();
         let whole = self.mirror.mark(partition);
         let pages = self.engine.pages();
@@ -246,14 +255,16 @@ impl Walk {
             let step = from..pages.min(from + PAGES_A_STEP);
             let read = stream::iter(step.clone()).map(|page| self.page(partition, page));
             let mut read = read.buffer_unordered(PAGES_AT_ONCE);
-            while let Some(page) = read.try_next().await? {
+            while let Some((page, of_page)) = read.try_next().await? {
                 found = found.max(page);
+                of_page.into_iter().for_each(|(kind, open)| *strangers.entry(kind).or_default() += open);
             }
             if let Some(part) = part {
                 part.rest(f64::from(step.end) / f64::from(pages)).await;
             }
         }
         self.mirror.finish(whole, began);
+        self.removed.found(partition, strangers);
         Ok(found)
     }
 
@@ -285,6 +296,10 @@ impl Walk {
             }
         }
         Ok(())
+    }
+
+    fn tell_removed(&self) {
+        self.telemetry.of_removed_kinds(&self.removed.open(&self.own()), self.removed.stay());
     }
 
     fn own(&self) -> Vec<u16> {

@@ -370,6 +370,24 @@ pub fn retire(seen: &Snapshot, now: Timestamp) -> Option<Change> {
     Some(Change { key: KeyChange::Delete, index, facts: Some(gone), record })
 }
 
+/// Closes the open record of a unit whose kind is configured no more; `None` if it has none. The unit starts anew: if
+/// its kind comes back it is like one that was registered now and not heard yet. `look`: the next look at it.
+pub fn unwatch(seen: &Snapshot, look: Timestamp, now: Timestamp) -> Option<Change> {
+    let facts = seen.facts.as_ref()?;
+    let Standing::Offline(silence) = &facts.standing else { return None };
+    let record = facts.closed(&seen.unit, silence, now, Closing::KindRemoved);
+    let anew = Facts {
+        standing: Standing::NeverSeen,
+        last_seen: now,
+        silent_from: None,
+        looked_at: None,
+        sleep: None,
+        ..facts.clone()
+    };
+    let index = IndexChange::LookAt(look);
+    Some(Change { key: KeyChange::Delete, index, facts: Some(anew), record: Some(record) })
+}
+
 /// The moments at which a silence matters.
 struct Times {
     late: Timestamp,

@@ -15,7 +15,9 @@ mod shown;
 mod unit;
 
 pub use blindness::{DEFAULT_SETTLE, Hearing, Interval, Ledger};
-pub use decision::{Heard, Registration, Verdict, deadline, hear, look, look_again, register, retire, state};
+pub use decision::{
+    Heard, Registration, Verdict, deadline, hear, look, look_again, register, retire, state, unwatch,
+};
 pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State};
 pub use filters::{FilterProofs, Filters};
 pub use heartbeat::{Declared, Heartbeat, LONGEST_LABEL, Labels, MOST_LABELS, is_label_name, is_label_value};

@@ -85,6 +85,8 @@ pub enum Closing {
     Policy,
     /// The unit was removed from the fleet.
     Removed,
+    /// Its kind is configured no more: the unit is not watched.
+    KindRemoved,
 }
 
 impl Closing {
@@ -94,6 +96,7 @@ impl Closing {
             Closing::Return => "return",
             Closing::Policy => "policy",
             Closing::Removed => "removed",
+            Closing::KindRemoved => "kind_removed",
         }
     }
 }

@@ -34,6 +34,7 @@ pub(super) const NOT_DELIVERED: &str = "not_delivered";
 pub(super) const ORPHANED: &str = "orphaned_notifications";
 pub(super) const BROKER_DROPS: &str = "broker_drops_messages";
 pub(super) const KIND_FULL: &str = "kind_full";
+pub(super) const KINDS_REMOVED: &str = "kinds_not_configured";
 pub(super) const NOT_HEARING: &str = "not_hearing";
 
 /// What to do about it.

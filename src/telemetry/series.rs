@@ -284,6 +284,7 @@ impl Series {
             ("online", "return"),
             ("online", "policy"),
             ("online", "removed"),
+            ("online", "kind_removed"),
         ] {
             self.transitions.with_label_values(&[to, cause]);
         }

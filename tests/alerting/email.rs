@@ -56,6 +56,24 @@ async fn the_state_comes_first_in_the_subject() {
 }
 
 #[tokio::test]
+async fn units_that_nothing_watches_any_more_are_not_called_back() {
+    let closed = |id: &str| OfflineRecord {
+        closed_by: Some(Closing::KindRemoved),
+        ..back(&silent(&format!("detector:{id}"), now()), now())
+    };
+    assert_eq!(subject(vec![], vec![closed("a")], &[]).await, "NO LONGER WATCHED: detector a");
+    let returned = back(&silent("detector:b", now()), now());
+    let mixed = vec![closed("a"), returned];
+    assert_eq!(subject(vec![], mixed.clone(), &[]).await, "BACK 1, NO LONGER WATCHED 1: detector");
+    let mail = &mails(&[delivery(vec![], mixed)]).await[0];
+    for line in
+        ["Back (1)\r\n- detector b", "No longer watched (1)\r\n- detector a", "its kind is not configured"]
+    {
+        assert!(mail.data.contains(line), "{line}: {}", mail.data);
+    }
+}
+
+#[tokio::test]
 async fn a_mail_says_that_no_person_wrote_it_and_has_text_and_html() {
     let mail = &mails(&[delivery(vec![silent("detector:unit-7", now())], vec![])]).await[0];
     assert_eq!(mail.header("Auto-Submitted").unwrap(), "auto-generated");

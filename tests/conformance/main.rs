@@ -70,6 +70,7 @@ macro_rules! every_case {
                 a_unit_that_was_never_seen_is_reported_from_its_registration
                 a_key_that_lapsed_while_nobody_looked_is_no_proof_of_silence
                 what_a_unit_declares_is_kept_and_obeyed
+                a_record_of_a_kind_that_is_gone_is_closed_and_told_once
                 records_are_listed_newest_first_page_by_page
                 every_unit_is_on_exactly_one_page
                 a_kind_admits_no_more_ids_than_it_may_have

@@ -9,8 +9,8 @@ use rollcall::clock::Timestamp;
 use rollcall::engine::roll::Rules;
 use rollcall::engine::{Mirror, News};
 use rollcall::presence::{
-    self, Cause, Change, Closing, Declared, Hearing, Heartbeat, OfflineRecord, Override, Registration,
-    Snapshot, Standing, Unit, Verdict,
+    self, Cause, Change, Closing, Declared, Hearing, Heartbeat, Kind, KindRules, OfflineRecord, Override,
+    Registration, Snapshot, Standing, Unit, Verdict,
 };
 use rollcall::telemetry::Source;
 
@@ -469,6 +469,42 @@ pub async fn a_key_that_lapsed_while_nobody_looked_is_no_proof_of_silence<G: Gro
     assert_eq!(due, std::slice::from_ref(&unit));
     world.look(&unit, world.hours(148) + MS).await;
     assert_eq!(world.open_records().await[0].deadline, world.hours(148));
+}
+
+pub async fn a_record_of_a_kind_that_is_gone_is_closed_and_told_once<G: Ground>(world: World<G>) {
+    let units = world.units(3);
+    world.hear_all(&units, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    world.roll.look(&units[..2], world.hours(49)).await.unwrap();
+    let (gone, back) = (world.hours(60), world.hours(100));
+    world.roll.close_unwatched(&units, gone).await.unwrap();
+    assert_eq!(world.told().await.len(), 2, "its kind is configured");
+    // An instance that has another kind, twice.
+    let kind: Kind = "pump".parse().unwrap();
+    let others = Rules::from([(kind.clone(), KindRules::new(kind))]);
+    let mirror = Arc::new(Mirror::new(Arc::new(others.clone()), world.engine.partitions()));
+    let roll = roll_with(world.engine.clone(), others, mirror);
+    for _ in 0..2 {
+        roll.close_unwatched(&units, gone).await.unwrap();
+    }
+    let told = world.told().await;
+    let closed: Vec<&OfflineRecord> = told.iter().filter(|record| record.closed_by.is_some()).collect();
+    assert_eq!((told.len(), closed.len()), (4, 2));
+    for record in closed {
+        assert_eq!((record.closed_by, record.back_at), (Some(Closing::KindRemoved), Some(gone)));
+        assert_eq!(world.engine.record(&record.id).await.unwrap().as_ref(), Some(record));
+    }
+    assert_eq!(world.open_records().await, []);
+    // It starts anew when the kind is back: present when it is heard, and not offline before its time is up once more.
+    world.heard_until(back).await;
+    world.hear(&units[0], back).await;
+    world.roll.look(&units[..2], world.hours(101)).await.unwrap();
+    assert_eq!(world.open_records().await, []);
+    assert_eq!(world.read(&units[0]).await.facts.unwrap().standing, Standing::Present);
+    world.heard_until(world.hours(109)).await;
+    world.roll.look(&units[..2], world.hours(109)).await.unwrap();
+    let open = world.open_records().await;
+    assert_eq!((open.len(), open[0].whose(), open[0].cause), (1, &units[1], Cause::NeverSeen));
 }
 
 pub async fn what_a_unit_declares_is_kept_and_obeyed<G: Ground>(world: World<G>) {

@@ -63,6 +63,7 @@ use examine::Premises;
 pub use examine::survey;
 use holds::Holds;
 use memory::Memory;
+pub use queries::open_by_kind;
 use readers::Readers;
 pub use receivers::kept_in;
 use roster::Leases;

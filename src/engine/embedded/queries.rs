@@ -1,17 +1,40 @@
 //! Facts and records, to look at. Who is there and when it was heard is read from memory, the rest from
 //! disk.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::EmbeddedEngine;
 use super::beats::id;
+use super::database::{self, open_to_read};
 use super::row::Marks;
 use super::units::snapshot;
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
 use crate::engine::{Queries, Result};
-use crate::presence::{OfflineRecord, RecordId, Snapshot, Unit};
+use crate::presence::{Kind, OfflineRecord, RecordId, Snapshot, Unit};
+
+/// How many open records there are in the directory of a fleet, by the kinds of their units; it may be in use.
+///
+/// # Errors
+/// `Damaged` or `Refused` if what is there is no fleet that can be read.
+pub fn open_by_kind(path: &Path) -> Result<BTreeMap<Kind, u64>> {
+    if database::partitions(path)?.is_none() {
+        return Ok(BTreeMap::new());
+    }
+    let look = |database: Connection| {
+        let mut select = database.prepare(
+            "SELECT substr(id, 1, instr(id, ':') - 1), count(*) FROM records WHERE closed IS NULL GROUP BY 1",
+        )?;
+        let rows = select.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
+        let rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+        Ok(rows.into_iter().filter_map(|(kind, open)| Some((kind.parse().ok()?, open as u64))).collect())
+    };
+    open_to_read(path).and_then(look).map_err(|fault| fault.explain(path))
+}
 
 /// The most records that are removed in one step.
 const MOST_REMOVED: usize = 2000;

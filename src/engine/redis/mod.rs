@@ -10,6 +10,7 @@
 //! the unit with the snapshot. That costs one more round trip than deciding in Lua would, and buys
 //! rules that exist once, for every engine, with property tests.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -19,7 +20,7 @@ use tokio::sync::Notify;
 use super::examination::Condition;
 use super::{Backlog, Engine, EngineError, Result, Warning};
 use crate::clock::Timestamp;
-use crate::presence::Unit;
+use crate::presence::{Kind, Unit};
 use crate::telemetry::Telemetry;
 
 mod absence;
@@ -165,6 +166,36 @@ pub async fn kept_in(config: &Config, telemetry: Arc<Telemetry>) -> Result<Vec<(
     let topology = Topology::new(config, telemetry)?;
     receivers::kept(&topology, &Keys::new(&config.prefix, config.partitions)).await
 }
+
+/// How many open records there are, by the kinds of their units. Looks at no more than some hundred thousand.
+///
+/// # Errors
+/// `Unavailable` if it cannot be reached; `Refused` if it does not let us in.
+pub async fn open_by_kind(config: &Config, telemetry: Arc<Telemetry>) -> Result<BTreeMap<Kind, u64>> {
+    let (topology, keys) = (Topology::new(config, telemetry)?, Keys::new(&config.prefix, config.partitions));
+    let mut open = BTreeMap::new();
+    for partition in 0..keys.partitions() {
+        for step in 0..MOST_OPEN_STEPS {
+            let mut look = pipe();
+            look.zrange(
+                keys.in_partition(partition, "offline"),
+                step * OPEN_STEP,
+                (step + 1) * OPEN_STEP - 1,
+            );
+            let (names,): (Vec<Vec<u8>>,) = topology.send("open", &look).await?;
+            let units = names.iter().filter_map(|name| str::from_utf8(name).ok()?.parse::<Unit>().ok());
+            units.for_each(|unit| *open.entry(unit.kind).or_default() += 1);
+            if names.len() < OPEN_STEP as usize {
+                break;
+            }
+        }
+    }
+    Ok(open)
+}
+
+/// How many names of units with an open record are read at a time, and how often of each partition.
+const OPEN_STEP: isize = 1000;
+const MOST_OPEN_STEPS: isize = 50;
 
 /// Refuses a part of a fleet that is on its way here.
 async fn check_whole(topology: &Topology, keys: &Keys) -> Result<()> {

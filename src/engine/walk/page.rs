@@ -1,6 +1,7 @@
 //! One page: compared with the mirror, and its suspects looked at.
 
 use super::Walk;
+use super::removed::Strangers;
 use crate::clock::Timestamp;
 use crate::engine::Result;
 use crate::presence::{self, Hearing, Snapshot, Standing, Unit, Verdict};
@@ -15,10 +16,11 @@ pub(super) enum Found {
 }
 
 impl Walk {
-    /// Reads a page and compares it.
-    pub(super) async fn page(&self, partition: u16, page: u32) -> Result<Found> {
+    /// Reads a page and compares it. Answers also how many open records of kinds that are not configured it holds.
+    pub(super) async fn page(&self, partition: u16, page: u32) -> Result<(Found, Strangers)> {
         let mark = self.mirror.mark(partition);
         let snapshots = self.engine.walk(partition, page).await?;
+        let strangers = self.unwatched(&snapshots).await?;
         self.mirror.compare(mark, &snapshots);
         snapshots.iter().for_each(|seen| self.roll.meet(&seen.unit, seen.facts.as_ref()));
         let now = self.clock.now();
@@ -30,7 +32,8 @@ impl Walk {
             odd.partition(|seen| self.can_be_helped(seen, &hearing, now));
         let suspects: Vec<Unit> = suspects.into_iter().map(|seen| seen.unit).collect();
         self.look(&suspects, now).await?;
-        Ok(if unhelped.is_empty() { Found::Nothing } else { Found::Unhelped })
+        let found = if unhelped.is_empty() { Found::Nothing } else { Found::Unhelped };
+        Ok((found, strangers))
     }
 
     /// Looks at units that nothing else would lead to.

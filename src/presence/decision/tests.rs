@@ -308,6 +308,28 @@ fn a_removed_unit_stays_out_until_it_is_forgotten() {
 }
 
 #[test]
+fn a_unit_whose_kind_is_gone_is_not_watched_and_starts_anew_if_it_comes_back() {
+    let (gone, later) = (BEGIN + 60 * HOUR, BEGIN + 100 * HOUR);
+    assert_eq!(unwatch(&present(), later, gone), None);
+    let change = unwatch(&offline(), later, gone).unwrap();
+    let record = change.record.clone().unwrap();
+    assert_eq!((record.back_at, record.closed_by), (Some(gone), Some(Closing::KindRemoved)));
+    let anew = after(&offline(), &change);
+    assert_eq!(unwatch(&anew, later, later), None, "once");
+    // The kind was not heard meanwhile, so the unit has all of its time from the moment at which it is back.
+    let ledger = Ledger::new([Interval { from: BEGIN + 50 * HOUR, to: later }]);
+    let hearing = |heard| Hearing { ledger: ledger.clone(), settle: Duration::ZERO, ..heard_until(heard) };
+    assert_eq!(state(&anew, &rules(), &hearing(later), later), Some(State::NeverSeen));
+    assert_eq!(hear(&anew, &beat(later), &rules(), &hearing(later), later).0, Heard::New);
+    let due = later + 48 * HOUR;
+    assert!(matches!(look(&anew, &rules(), &hearing(due), due), Verdict::Alive(_)));
+    let Verdict::Offline(change) = look(&anew, &rules(), &hearing(due + MS), due + MS) else { panic!() };
+    let again = change.record.unwrap();
+    assert_eq!((again.cause, again.deadline), (Cause::NeverSeen, due));
+    assert_ne!(again.id, record.id);
+}
+
+#[test]
 fn a_pause_is_a_blind_interval_of_one_unit() {
     let now = BEGIN + HOUR;
     let pause = Interval { from: now, to: now + 100 * HOUR };

@@ -28,6 +28,8 @@ pub struct Attendance {
     pub engine_clock: Timestamp,
     /// Everybody whose lease stands, in order, the one who asked included.
     pub instances: Vec<String>,
+    /// When the first lease of another ends, unless it is renewed.
+    pub first_end: Option<Timestamp>,
 }
 
 /// The instances that are there, and the clock that they share.

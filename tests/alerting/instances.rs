@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use rollcall::alerting;
 use rollcall::engine::roster::View;
-use rollcall::engine::{Ownership, partition_of};
+use rollcall::engine::{Ownership, partition_of, partition_of_group};
 use rollcall::simulate::webhook_sink::Answer;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::world::{WAIT, World, hook, listed, until};
+use super::world::{WAIT, World, hook, listed, unit, until};
 use super::*;
 
 /// The loops of one instance, whose view is changed by the test.
 struct Instance {
     name: &'static str,
     view: watch::Sender<Arc<View>>,
+    run: JoinHandle<anyhow::Result<()>>,
     _stop: DropGuard,
 }
 
@@ -26,8 +28,14 @@ impl Instance {
         let stop = CancellationToken::new();
         let (config, own) = (world.config.clone(), Ownership::follow(view.subscribe()));
         let (clock, telemetry, news) = (world.clock.clone(), world.telemetry.clone(), world.news.clone());
-        tokio::spawn(alerting::run(config, world.engine.clone(), own, clock, telemetry, news, stop.clone()));
-        Instance { name, view, _stop: stop.drop_guard() }
+        let run = alerting::run(config, world.engine.clone(), own, clock, telemetry, news, stop.clone());
+        Instance { name, view, run: tokio::spawn(run), _stop: stop.drop_guard() }
+    }
+
+    /// Ends it as a power cut would.
+    async fn kill(self) {
+        self.run.abort();
+        assert!(self.run.await.unwrap_err().is_cancelled());
     }
 
     fn sees(&self, world: &World, instances: &[&str]) {
@@ -95,6 +103,45 @@ async fn news_of_one_group_is_told_in_order_while_its_partition_moves() {
         (listed(&received[1], "offline"), listed(&received[2], "offline")),
         (vec!["x".into()], vec!["y".into()])
     );
+}
+
+/// The clock stands still from the moment at which the death is known: nothing waits for a time of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_instance_held_is_told_as_soon_as_its_death_is_known() {
+    let sink = hook().await;
+    let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
+    world.stop().await;
+    let both = ["dies", "lives"];
+    let own = view(&world, "dies", &both);
+    let partitions = world.engine.partitions();
+    let is_its_own = |name: &String| {
+        let of_group = partition_of_group(&format!("unit={name}"), partitions);
+        [partition_of(&unit(name), partitions), of_group].iter().all(|one| own.partitions.contains(one))
+    };
+    let names: Vec<String> =
+        (0..).map(|number| format!("unit-{number}")).filter(is_its_own).take(300).collect();
+    let (told, unsealed) = names.split_at(250);
+    let lives = Instance::start(&world, "lives", &both);
+    let dies = Instance::start(&world, "dies", &both);
+    // As many as may be under way never end; it holds as much as it may beside them.
+    sink.answer_with(vec![Answer::Hang; 4]);
+    world.tell_loss(&told.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    sink.wait_for(4, PATIENCE).await.unwrap();
+    until("it holds some beside them", async || world.commands("lease") >= 3).await;
+    dies.kill().await;
+    // More of its partitions is in the outbox.
+    world.lose(&unsealed.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    world.clock.advance(alerting::LEASE.max(WAIT));
+    let before = sink.received().len();
+    assert_eq!(before, 4);
+    lives.sees(&world, &["lives"]);
+    sink.wait_for(before + told.len(), PATIENCE).await.unwrap();
+    world.joined().await;
+    world.advance(WAIT);
+    let received = sink.wait_for(before + names.len(), PATIENCE).await.unwrap();
+    let told: BTreeSet<String> = received.iter().flat_map(|one| listed(one, "offline")).collect();
+    assert_eq!(told, names.into_iter().collect());
+    assert_eq!(received.len(), before + 300, "what was under way is told again, and nothing else");
 }
 
 #[tokio::test(flavor = "multi_thread")]

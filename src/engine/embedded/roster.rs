@@ -59,7 +59,9 @@ impl Roster for EmbeddedEngine {
         if kept.ends.insert(instance.to_owned(), now + lease).is_none() {
             self.leases.changed.notify_one();
         }
-        Ok(Attendance { now, engine_clock, instances: kept.ends.keys().cloned().collect() })
+        let others = kept.ends.iter().filter(|(name, _)| *name != instance);
+        let first_end = others.map(|(_, end)| *end).min();
+        Ok(Attendance { now, engine_clock, instances: kept.ends.keys().cloned().collect(), first_end })
     }
 
     async fn resign(&self, instance: &str) -> Result<()> {

@@ -25,10 +25,11 @@ impl Roster for RedisEngine {
         let answer: Vec<Vec<u8>> = self.topology.run("renew", &script).await?;
         let answer: Vec<String> =
             answer.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
-        let [now, engine_clock, odd, others @ ..] = answer.as_slice() else {
+        let [now, engine_clock, first_end, odd, others @ ..] = answer.as_slice() else {
             return Err(EngineError::Damaged("the roster did not answer with a time".to_owned()));
         };
         let (now, engine_clock) = (moment(now)?, moment(engine_clock)?);
+        let first_end = first_end.parse().ok().map(Timestamp::from_millis);
         let (odd, instances) = others.split_at(odd.parse().unwrap_or(0).min(others.len()));
         for name in odd {
             tracing::warn!(
@@ -47,7 +48,7 @@ impl Roster for RedisEngine {
         self.topology.share(instances.len());
         let mut instances = instances.to_vec();
         instances.sort();
-        Ok(Attendance { now, engine_clock, instances })
+        Ok(Attendance { now, engine_clock, instances, first_end })
     }
 
     async fn resign(&self, instance: &str) -> Result<()> {

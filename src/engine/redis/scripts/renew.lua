@@ -18,8 +18,8 @@
 --
 -- ARGV[6] the longest lease that any instance asks for (ms); one that ends later is removed
 --
--- Returns {time of the fleet (ms), the server's clock (ms), number of leases that were removed, as many of their
--- names, instance, ...} with everybody who is there.
+-- Returns {time of the fleet (ms), the server's clock (ms), when the first lease of another ends (ms), "" if there is
+-- none, number of leases that were removed, as many of their names, instance, ...} with everybody who is there.
 local read = redis.call('TIME')
 local server = tonumber(read[1]) * 1000 + math.floor(tonumber(read[2]) / 1000)
 local last = redis.call('HMGET', KEYS[2], 'server', 'fleet')
@@ -58,11 +58,15 @@ if is_new then
   -- A user without the right to publish keeps its lease; others notice when they renew theirs.
   redis.pcall('PUBLISH', ARGV[4], ARGV[1])
 end
-local answer = { text, string.format('%.0f', server), string.format('%.0f', #odd) }
+local answer = { text, string.format('%.0f', server), '', string.format('%.0f', #odd) }
 for _, instance in ipairs(odd) do
   answer[#answer + 1] = instance
 end
-for _, instance in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
-  answer[#answer + 1] = instance
+local there = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
+for n = 1, #there, 2 do
+  answer[#answer + 1] = there[n]
+  if answer[3] == '' and there[n] ~= ARGV[1] then
+    answer[3] = string.format('%.0f', tonumber(there[n + 1]))
+  end
 end
 return answer

@@ -351,7 +351,10 @@ impl Expiry {
             if is_anew {
                 waiting.clear();
             }
-            waiting.extend(undecided);
+            // The sweep finds those whose kind is not heard, and looks at them less often.
+            waiting.extend(
+                undecided.into_iter().filter(|unit| !self.config.sweep || !self.roll.is_behind(&unit.kind)),
+            );
             if waiting.len() > MOST_WAITING {
                 *waiting = waiting.drain().take(MOST_WAITING).collect();
             }

@@ -47,7 +47,8 @@
 //! successive ones too far apart enclose a blind interval, whatever the cause. Nobody is declared
 //! offline beyond what was heard, and blind time is nobody's silence: see [`presence::Ledger`]. Where
 //! several connections share the fleet, the least of them counts, and what one of them loses when it
-//! ends is blind time of all: see [`engine::ear`].
+//! ends is blind time of all: see [`engine::ear`]. A canary says nothing of topics that the broker withholds: probes,
+//! canaries on topics of the fleet, prove for each kind that its filters are heard.
 //!
 //! # What units tell of themselves
 //! A kind may name fields of its messages as metrics. [`intake`] takes them while it reads, lets the

@@ -34,8 +34,8 @@ mod words;
 pub use lines::Lines;
 pub use orphans::orphans_in_words;
 use problems::{
-    BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, KIND_FULL, KINDS_REMOVED, MQTT_DISCONNECTED, NOT_DELIVERED,
-    NOT_HEARING, ORPHANED, Problems, UNREADABLE, not_hearing,
+    BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, FILTER_UNHEARD, FILTER_UNPROVED, KIND_FULL, KINDS_REMOVED,
+    MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING, ORPHANED, Problems, UNREADABLE, not_hearing,
 };
 pub use problems::{Problem, Severity};
 pub use removed::removed_kinds_in_words;
@@ -58,6 +58,8 @@ pub struct Telemetry {
     units_gone: Mutex<Lines>,
     units_back: Mutex<Lines>,
     has_heard: AtomicBool,
+    /// The filters of each kind that are not heard.
+    unheard: Mutex<BTreeMap<String, BTreeSet<String>>>,
     /// Values of labels that have series.
     counted: Mutex<BTreeSet<(String, String)>>,
 }
@@ -75,6 +77,7 @@ impl Telemetry {
             units_gone: Mutex::new(Lines::new(Instant::now())),
             units_back: Mutex::new(Lines::new(Instant::now())),
             has_heard: AtomicBool::new(false),
+            unheard: Mutex::default(),
             counted: Mutex::default(),
         }
     }
@@ -270,6 +273,53 @@ impl Telemetry {
             (1, false) => tracing::info!("hearing again"),
             _ => {}
         }
+    }
+
+    /// A topic filter of these kinds is to be heard, and was not so far.
+    pub fn filter_configured(&self, filter: &str, kinds: &[&str]) {
+        let text = format!(
+            "nothing proves yet that {filter} is heard; no unit of its kinds is declared offline before"
+        );
+        self.problems.set(FILTER_UNHEARD, filter, text, Severity::Serious);
+        self.count_filters(filter, kinds, false);
+    }
+
+    /// What is published on topics of that filter reaches Rollcall.
+    pub fn filter_heard(&self, filter: &str, kinds: &[&str]) {
+        self.problems.clear(FILTER_UNHEARD, filter);
+        self.problems.clear(FILTER_UNPROVED, filter);
+        self.count_filters(filter, kinds, true);
+        tracing::info!(filter, "the topics of a filter are heard");
+    }
+
+    /// What is published on topics of that filter does not reach Rollcall. `text`: what to do.
+    pub fn filter_unheard(&self, filter: &str, kinds: &[&str], text: String) {
+        tracing::error!(filter, "{text}");
+        self.problems.set(FILTER_UNHEARD, filter, text, Severity::Serious);
+        self.problems.clear(FILTER_UNPROVED, filter);
+        self.count_filters(filter, kinds, false);
+    }
+
+    /// Whether that filter is heard is not known, for Rollcall cannot publish there; it counts as heard.
+    pub fn filter_unproved(&self, filter: &str, kinds: &[&str], why: &str) {
+        tracing::warn!(filter, "{why}");
+        self.problems.set(FILTER_UNPROVED, filter, why.to_owned(), Severity::Warning);
+        self.problems.clear(FILTER_UNHEARD, filter);
+        self.count_filters(filter, kinds, true);
+    }
+
+    fn count_filters(&self, filter: &str, kinds: &[&str], is_heard: bool) {
+        let mut unheard = self.unheard.lock().expect("nothing panics under this lock");
+        for kind in kinds {
+            let of_kind = unheard.entry((*kind).to_owned()).or_default();
+            if is_heard {
+                of_kind.remove(filter);
+            } else {
+                of_kind.insert(filter.to_owned());
+            }
+            self.series.kind_heard.with_label_values(&[kind]).set(of_kind.is_empty().into());
+        }
+        self.series.filters_unproved.set(self.problems.count(FILTER_UNPROVED) as i64);
     }
 
     /// The deadlines of units were checked.
@@ -646,6 +696,7 @@ mod tests {
             let kind = format!("kind-{kind}");
             State::ALL.iter().for_each(|state| telemetry.units(&kind, state.as_str(), 1));
             telemetry.silent_since(&kind, Some(Timestamp::ZERO));
+            telemetry.filter_configured(&format!("{kind}/+"), &[&kind]);
         }
         telemetry.sweep_configured();
         telemetry.mirror_age(Some(Duration::ZERO));

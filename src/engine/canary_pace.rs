@@ -5,39 +5,47 @@
 //! and with every change after that. It only ever gets shorter: an instance that goes on proving faster than it
 //! must harms nothing.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use crate::presence::{Facts, KindRules, SHORTEST_TIMEOUT, blind_gap, canary_period};
+use crate::presence::{
+    Facts, Kind, KindRules, SHORTEST_TIMEOUT, blind_gap, canary_period, probe_gap, probe_period,
+};
 
 /// The pace of the proof of hearing.
 #[derive(Debug)]
 pub struct CanaryPace {
     /// What was configured, or follows from the configured kinds.
     gap: Duration,
-    /// The shortest timeout that was met, in ms; `None` where the pace is configured.
-    shortest_ms: Option<AtomicU64>,
+    /// Whether it follows the shortest timeout that is met.
+    follows: bool,
+    /// The shortest timeout of each kind that was met.
+    met: RwLock<HashMap<Kind, Duration>>,
 }
 
 impl CanaryPace {
     /// A pace that stays.
     pub fn fixed(gap: Duration) -> CanaryPace {
-        CanaryPace { gap, shortest_ms: None }
+        CanaryPace { gap, follows: false, met: RwLock::default() }
     }
 
     /// One that follows the shortest timeout that is met.
     pub fn following(gap: Duration) -> CanaryPace {
-        CanaryPace { gap, shortest_ms: Some(AtomicU64::new(u64::MAX)) }
+        CanaryPace { gap, follows: true, met: RwLock::default() }
     }
 
     /// A unit with these facts is watched.
     pub fn met(&self, facts: &Facts, rules: &KindRules) {
-        let Some(shortest) = &self.shortest_ms else { return };
         if facts.declared_timeout.is_none() && facts.set.timeout.is_none() {
             return;
         }
         let timeout = facts.policy(rules).timeout.max(SHORTEST_TIMEOUT);
-        shortest.fetch_min(timeout.as_millis() as u64, Ordering::Relaxed);
+        if self.shortest_of(rules) > timeout {
+            let mut met = self.met.write().unwrap_or_else(PoisonError::into_inner);
+            let shortest = met.entry(rules.kind.clone()).or_insert(timeout);
+            *shortest = timeout.min(*shortest);
+        }
     }
 
     /// Two canaries further apart than this enclose a blind interval.
@@ -50,9 +58,24 @@ impl CanaryPace {
         self.shortest().map_or(configured, |shortest| configured.min(canary_period(shortest)))
     }
 
+    /// How often it is proved that the filters of a kind are heard, if canaries are as fast.
+    pub fn probe_period(&self, rules: &KindRules) -> Duration {
+        probe_period(self.shortest_of(rules))
+    }
+
+    /// Two probes of a filter of that kind further apart than this enclose a blind interval of the kind.
+    pub fn probe_gap(&self, rules: &KindRules) -> Duration {
+        probe_gap(self.shortest_of(rules), self.gap())
+    }
+
+    fn shortest_of(&self, rules: &KindRules) -> Duration {
+        let met = self.met.read().unwrap_or_else(PoisonError::into_inner).get(&rules.kind).copied();
+        met.map_or(rules.policy.timeout, |met| met.min(rules.policy.timeout))
+    }
+
     fn shortest(&self) -> Option<Duration> {
-        let shortest = self.shortest_ms.as_ref()?.load(Ordering::Relaxed);
-        (shortest < u64::MAX).then(|| Duration::from_millis(shortest))
+        let met = self.met.read().unwrap_or_else(PoisonError::into_inner);
+        met.values().min().copied().filter(|_| self.follows)
     }
 }
 

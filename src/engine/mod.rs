@@ -39,7 +39,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::presence::{Change, Filters, Hearing, Interval, Labels, OfflineRecord, RecordId, Snapshot, Unit};
+use crate::presence::{Change, Hearing, Interval, Labels, OfflineRecord, Probed, RecordId, Snapshot, Unit};
 use crate::telemetry::Ailment;
 
 mod blocks;
@@ -174,10 +174,11 @@ pub trait HearingStore: Send + Sync {
     /// does. Safe to repeat. See [`ear`].
     async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance>;
 
-    /// These filters of kinds were heard up to `sent_at`. Where that is more than a gap after what was known
-    /// of a filter, or of its kind if the filter is new, what lies between was blind for the kind. A kind of
-    /// which nothing was known begins without such an interval. Safe to repeat.
-    async fn prove(&self, filters: &Filters, sent_at: Timestamp, gap: Duration) -> Result<()>;
+    /// Filters of kinds were heard, each up to its moment; several moments of one filter come in their order. Where
+    /// one is more than its gap after what was known of the filter, or of its kind before this if the filter is
+    /// new, what lies between was blind for the kind. A kind of which nothing was known begins without such
+    /// an interval. Safe to repeat.
+    async fn prove(&self, probed: &[Probed]) -> Result<()>;
 
     /// Up to when a session that the broker keeps has heard; `None` if it is not known, or the broker has
     /// dropped the session by now.

@@ -32,12 +32,13 @@ use super::{
 use crate::clock::Timestamp;
 use crate::presence::{
     self, Change, Declared, Facts, Filters, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind,
-    KindRules, OfflineRecord, Registration, Snapshot, Standing, Transition, Unit, Verdict,
+    KindRules, OfflineRecord, Probed, Registration, Snapshot, Standing, Transition, Unit, Verdict,
 };
 use crate::telemetry::{Checked, Loop, Source, Stored, Telemetry};
 
 mod gone;
 mod rounds;
+mod unheard;
 mod unsettled;
 mod unwatched;
 
@@ -63,9 +64,6 @@ const STEPS_AT_ONCE: usize = 4;
 
 /// When to look again at a unit of which something is stored that cannot be read.
 const LEFT_OUT: Duration = Duration::from_secs(30);
-
-/// When to look again at a unit whose kind is not configured.
-const WITHOUT_RULES: Duration = Duration::from_secs(3600);
 
 /// How blindness is measured and owed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +165,8 @@ impl Roll {
     fn keep_hearing(&self, hearing: Hearing) -> Arc<Hearing> {
         let hearing = Arc::new(Hearing { settle: self.config.settle, ..hearing }.by_filters(&self.filters));
         let mut current = self.hearing.write().expect("nothing panics under this lock");
-        let further = hearing.heard > current.heard;
+        let of_kind = |(kind, of_kind): (&Kind, &Hearing)| of_kind.heard > current.of(kind).heard;
+        let further = hearing.heard > current.heard || hearing.kinds.iter().any(of_kind);
         *current = hearing.clone();
         drop(current);
         if further {
@@ -176,30 +175,39 @@ impl Roll {
         hearing
     }
 
-    /// A canary of a plain subscription that was sent at `sent_at` has come all the way, and so has
-    /// everything before it.
+    /// A canary of a plain subscription that was sent at `sent_at` has come all the way, and so have everything
+    /// before it and a probe of each filter.
     pub async fn canary_returned(&self, sent_at: Timestamp) -> Result<()> {
-        self.canary_of(&Ear::Plain, sent_at, self.pace.gap()).await.map(|_| ())
+        let probed = Probed::all(&self.filters, sent_at, self.pace.gap());
+        self.canary_of(&Ear::Plain, sent_at, self.pace.gap(), &probed).await.map(|_| ())
     }
 
     /// A canary that was sent at `sent_at` has come all the way to this ear, and so has everything
     /// before it that was for this ear. Up to `unbroken` before it, it has missed nothing since the canary that was
-    /// told before. `false`: of a member that does not attend (any more).
-    pub async fn canary_of(&self, ear: &Ear, sent_at: Timestamp, unbroken: Duration) -> Result<bool> {
+    /// told before. `probed`: what probes have proved that came before it. `false`: of a member that does not attend
+    /// (any more).
+    pub async fn canary_of(
+        &self,
+        ear: &Ear,
+        sent_at: Timestamp,
+        unbroken: Duration,
+        probed: &[Probed],
+    ) -> Result<bool> {
         let gap = Gap { blind: unbroken, tell: self.config.tell };
+        // First: whoever sees that the fleet was heard further sees the same of its kinds.
+        if !probed.is_empty() {
+            self.engine.prove(probed).await?;
+        }
         let Advance::Heard(blind) = self.engine.advance(ear, sent_at, gap).await? else { return Ok(false) };
         if let Some(interval) = blind {
             self.telemetry.was_blind(&interval);
             self.news.notify_one();
         }
-        if !self.filters.is_empty() {
-            self.engine.prove(&self.filters, sent_at, gap.blind).await?;
-        }
         self.refresh_hearing().await?;
         Ok(true)
     }
 
-    /// Kinds are heard by these filters, of which every canary that is told is proof from now on.
+    /// Kinds are heard by these filters, and no further than the least of theirs.
     pub fn with_filters(self, filters: Filters) -> Roll {
         Roll { filters, ..self }
     }
@@ -398,7 +406,8 @@ impl Roll {
             }
             let Some(rules) = self.rules.get(&seen.unit.kind) else {
                 results.push(Checked::Alive);
-                changes.push(put_off(seen, now));
+                let look = unheard::look_without_rules(&hearing, &seen.unit.kind, now);
+                changes.push(put_off(seen, look));
                 continue;
             };
             let gone_since = self.gone.since(&seen, now);
@@ -417,7 +426,15 @@ impl Roll {
                     changes.push((seen, change));
                 }
                 Verdict::Undecided => {
-                    undecided.push(seen.unit);
+                    let off = self.wait_for_its_kind(&seen, rules, &hearing, now);
+                    // Of a hint nothing may be in the index to put off, where that is not swept.
+                    match off.filter(|_| source != Source::Notification) {
+                        None => undecided.push(seen.unit),
+                        Some(change) => {
+                            results.push(Checked::Undecided);
+                            changes.push((seen, change));
+                        }
+                    }
                 }
             }
         }
@@ -602,10 +619,10 @@ fn is_timely(beat: &Heartbeat, rules: &KindRules, now: Timestamp) -> bool {
 
 /// A unit whose kind is configured no more has no deadline; it is looked at again later, in case
 /// its kind comes back.
-fn put_off(seen: Snapshot, now: Timestamp) -> (Snapshot, Change) {
+fn put_off(seen: Snapshot, look: Timestamp) -> (Snapshot, Change) {
     let change = Change {
         key: KeyChange::Keep,
-        index: IndexChange::LookAt(now + WITHOUT_RULES),
+        index: IndexChange::LookAt(look),
         facts: seen.facts.clone(),
         record: None,
     };

@@ -53,6 +53,11 @@ impl Key {
         Key(HMAC::mac("rollcall canary", id))
     }
 
+    /// What tells the probes of this fleet from those of others. It is no secret.
+    pub fn tag(&self) -> String {
+        HMAC::mac("probes of this fleet", self.0)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     fn sign(&self, topic: &str, canary: &Canary) -> String {
         let Canary { instance, seq, sent_at, .. } = canary;
         let text = format!("{seq} {sent_at} {} {instance} {topic}", instance.len());
@@ -64,7 +69,7 @@ impl Key {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Canary {
-    /// The process that sent it.
+    /// The process that sent it; of a probe the tag of the fleet.
     pub instance: String,
     /// Its number within that process and connection name.
     pub seq: u64,
@@ -100,6 +105,14 @@ impl Canary {
     pub fn sent_at(&self) -> Timestamp {
         Timestamp::from_millis(self.sent_at)
     }
+}
+
+/// Whether this is what Rollcalls send that watch another fleet, by the tag of that.
+pub(super) fn is_of_another_fleet(key: &Key, payload: &[u8]) -> bool {
+    let read = || serde_json::from_slice::<Canary>(payload).ok();
+    let is_tag = |tag: &str| tag.len() == 16 && tag.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let other = (payload.len() <= LONGEST).then(read).flatten();
+    other.is_some_and(|canary| is_tag(&canary.instance) && canary.instance != key.tag())
 }
 
 /// What the last word of a member carries; the client id is in its topic.

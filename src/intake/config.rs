@@ -126,6 +126,11 @@ impl Config {
         problems
     }
 
+    /// As whom the broker knows us, for people.
+    pub(super) fn user(&self) -> &str {
+        self.credentials.as_ref().map_or("the anonymous user", |(name, _)| name)
+    }
+
     /// The filters by which each kind is heard.
     ///
     /// # Errors

@@ -48,6 +48,7 @@ mod fields;
 mod json;
 mod mqtt;
 mod payload;
+mod probe;
 mod prove;
 mod reader;
 mod record;
@@ -55,6 +56,7 @@ mod thread;
 mod tls;
 mod told;
 mod topic;
+mod unheard;
 
 pub use config::{Config, Fields};
 pub use mqtt::{Deaf, lets_strangers_in, probe};
@@ -105,12 +107,16 @@ pub async fn run(
         anyhow::bail!(problem);
     }
     let topics = Arc::new(config.topics(roll.rules())?);
+    let probes = probe::Probes::new(&topics.filters_of_kinds(roll.rules()), roll.rules());
+    let hearing = Hearing { topics, probes: Arc::new(probes) };
     let told = told::Told::new(&metrics, telemetry.clone()).map(Arc::new);
     let writer = record::Writer { roll, clock, telemetry, stop: stop.clone() };
     let mut tasks = JoinSet::new();
     for number in 1..=config.connections {
-        listen(&config, &name(number), topics.clone(), told.clone(), &writer, &mut tasks).await?;
+        listen(&config, &name(number), &hearing, told.clone(), &writer, &mut tasks).await?;
     }
+    let watch = unheard::Watch::new(hearing.probes, &config, &writer);
+    tasks.spawn(async move { watch.run().await });
     if let Some(told) = told {
         tasks.spawn(async move { told.write(&writer, &writer.stop).await });
     }
@@ -134,8 +140,10 @@ pub fn reader_of_any(
     clock: &Clock,
     telemetry: &Arc<Telemetry>,
 ) -> anyhow::Result<impl Fn(&[u8], &[u8]) -> Option<Heartbeat> + use<>> {
+    let topics = config.topics(rules)?;
     let reader = reader::Reader {
-        topics: Arc::new(config.topics(rules)?),
+        probes: Arc::new(probe::Probes::new(&topics.filters_of_kinds(rules), rules)),
+        topics: Arc::new(topics),
         fields: config.fields.clone(),
         told: told::Told::new(metrics, telemetry.clone()).map(Arc::new),
         client_id: "rollcall-main".to_owned(),
@@ -159,11 +167,17 @@ fn name(number: u8) -> String {
     if number == 1 { MAIN.to_owned() } else { number.to_string() }
 }
 
+/// What is to be heard, and how that is proved.
+struct Hearing {
+    topics: Arc<topic::Topics>,
+    probes: Arc<probe::Probes>,
+}
+
 /// Starts a connection and its recorder.
 async fn listen(
     config: &Config,
     name: &str,
-    topics: Arc<topic::Topics>,
+    Hearing { topics, probes }: &Hearing,
     told: Option<Arc<told::Told>>,
     writer: &record::Writer,
     tasks: &mut JoinSet<()>,
@@ -179,7 +193,8 @@ async fn listen(
     let recorded = CancellationToken::new();
     let key = canary::Key::of_fleet(writer.roll.key());
     let reader = reader::Reader {
-        topics,
+        topics: topics.clone(),
+        probes: probes.clone(),
         fields: config.fields.clone(),
         told,
         client_id: session.client_id().to_owned(),
@@ -189,10 +204,12 @@ async fn listen(
         clock: writer.clock.clone(),
         telemetry: writer.telemetry.clone(),
     };
-    let prover = prove::Prover::new(&session, prove);
+    let prover = prove::Prover::new(&session, prove, probes.clone());
+    let asking = || mqtt::Asking::new(probes.clone(), key.clone(), config.user().to_owned());
     let connection = mqtt::Connection {
         name: name.to_owned(),
-        canaries: mqtt::Canaries::new(&session, key, config.canary_period),
+        asking: (name == MAIN).then(asking),
+        canaries: mqtt::Canaries::new(&session, key.clone(), config.canary_period),
         session,
         reader,
         given: mqtt::Given::new(heard, config.receive_maximum, writer.roll.gap()),

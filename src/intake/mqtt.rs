@@ -43,22 +43,24 @@ use crate::clock::Timestamp;
 use crate::engine::CanaryPace;
 use crate::telemetry::{Loss, Rejection};
 
+mod asking;
 mod canaries;
+mod check;
 mod given;
 mod heap;
 mod link;
 mod nap;
-mod probe;
 mod session;
 mod stranger;
 mod visit;
 mod words;
 
+pub(super) use asking::Asking;
 pub(super) use canaries::Canaries;
+pub use check::{Deaf, probe};
 pub(super) use given::Given;
 pub(super) use heap::Heap;
 pub(super) use link::{Ack, Link, Proof};
-pub use probe::{Deaf, probe};
 pub(super) use session::Session;
 pub use stranger::lets_strangers_in;
 use visit::{Stage, Visit};
@@ -91,6 +93,8 @@ pub(super) struct Connection {
     /// What the recorder makes of this connection.
     pub proof: watch::Receiver<Proof>,
     pub canaries: Canaries,
+    /// Proves that the filters of the fleet are heard, on one of the connections.
+    pub asking: Option<Asking>,
     /// What may come again.
     pub given: Given,
     /// How often canaries go out, and which hole between them is blind time.
@@ -139,6 +143,7 @@ impl Connection {
             self.link.send_replace(Link::default());
             self.given.connection_lost();
             let Ended::Lost(loss, why) = ended else { return };
+            self.asking.iter_mut().for_each(|asking| asking.connection_lost(loss));
             failures = failures_after(failures, began.elapsed());
             let wait = BACKOFF.wait(failures, rand::random());
             telemetry.mqtt_disconnected(&self.name, &broker, (loss, &why), wait);
@@ -279,6 +284,10 @@ impl Connection {
             self.given.hole(self.pace.gap());
         }
         let now = self.reader.clock.now();
+        // Before the canary: when that is told, what came of them is told with it.
+        if let Some(asking) = self.asking.as_mut().filter(|_| visit.stage == Stage::Hearing) {
+            asking.ask(&visit.client, now, &self.pace, period);
+        }
         self.canaries.sing(&visit.client, now);
         self.drops.iter_mut().for_each(|drops| drops.settle(now));
         Ok(())

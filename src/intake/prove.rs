@@ -4,6 +4,9 @@
 //! subscription tells each canary (enough of them: [`canary::worth_telling`]). A member of a shared
 //! subscription attends with the first one that comes back, and is proved by those that follow.
 //!
+//! What probes have proved since the last canary is told with the next one: everything before them was recorded
+//! then, and the engine is asked once.
+//!
 //! # A member that is told it is none
 //! Somebody told the engine that the broker had dropped it. If that is true its connection ends by
 //! itself, and the next one attends anew; so it is with a process that was frozen and finds old
@@ -11,6 +14,7 @@
 //! has missed nothing, as a canary proves that is hardly older than it took; so it attends again from
 //! that one on, and the others were told of blind time that was none.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -18,15 +22,19 @@ use tokio::time::Instant;
 
 use super::canary::{self, Told};
 use super::mqtt::{Link, Proof, Session};
+use super::probe::Probes;
 use super::record::Writer;
 use crate::clock::Timestamp;
-use crate::engine::{Ear, Member};
+use crate::engine::{Ear, Member, Roll};
+use crate::presence::Probed;
 
 /// Something to tell the engine.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Word {
     /// Our own canary came back by that connection.
     Canary { connection: u64, sent_at: Timestamp },
+    /// A probe of the filter with this number came.
+    Probe { number: usize, sent_at: Timestamp },
     /// The broker has dropped a member.
     Gone { member: Member, at: Timestamp },
     /// We were given everything by that connection, and are given no more.
@@ -47,11 +55,12 @@ pub(super) struct Prover {
     attends: u64,
     /// The last canary that was told: the number of its connection, and when it was sent.
     last_canary: Option<(u64, Timestamp)>,
+    filters: Filters,
 }
 
 impl Prover {
     /// What the connection of that session proves is told by `proof`.
-    pub fn new(session: &Session, proof: watch::Sender<Proof>) -> Prover {
+    pub fn new(session: &Session, proof: watch::Sender<Proof>, probes: Arc<Probes>) -> Prover {
         let kept = Duration::from_secs(session.expiry.unwrap_or(0).into());
         let client_id = session.client_id().to_owned();
         Prover {
@@ -62,6 +71,7 @@ impl Prover {
             first: None,
             attends: 0,
             last_canary: None,
+            filters: Filters::new(probes),
         }
     }
 
@@ -77,6 +87,7 @@ impl Prover {
                             self.canary(writer, *connection, *told, link).await?;
                         }
                     }
+                    Word::Probe { number, sent_at } => self.filters.came(*number, *sent_at),
                     Word::Gone { member, at } => self.gone(writer, member, *at, link).await?,
                     Word::Farewell { connection } => self.farewell(writer, *connection).await?,
                 }
@@ -114,7 +125,9 @@ impl Prover {
             Some(member) => Ear::Member(member),
             None => self.kept(connection),
         };
-        if writer.insist("canaries", || writer.roll.canary_of(&ear, sent_at, unbroken)).await? {
+        let probed = self.filters.probed(&writer.roll, sent_at, unbroken);
+        if writer.insist("canaries", || writer.roll.canary_of(&ear, sent_at, unbroken, &probed)).await? {
+            self.filters.told();
             writer.telemetry.canary_returned(writer.clock.now().since(sent_at));
             self.last_canary = Some((connection, sent_at));
             self.proof.send_modify(|proof| {
@@ -221,6 +234,61 @@ impl Word {
         match self {
             Word::Canary { connection, sent_at } => Some((*connection, *sent_at)),
             _ => None,
+        }
+    }
+}
+
+/// The most probes of a filter that wait for a canary; of more the oldest are forgotten, and that time is blind.
+const MOST: usize = 1000;
+
+/// What probes have proved and was not told yet.
+struct Filters {
+    probes: Arc<Probes>,
+    /// Of each filter when the probes were sent that came since.
+    came: Vec<Vec<Timestamp>>,
+    /// Of each filter the last one that was told.
+    told: Vec<Option<Timestamp>>,
+}
+
+impl Filters {
+    fn new(probes: Arc<Probes>) -> Filters {
+        let count = probes.all().len();
+        Filters { probes, came: vec![Vec::new(); count], told: vec![None; count] }
+    }
+
+    fn came(&mut self, number: usize, sent_at: Timestamp) {
+        let came = &mut self.came[number];
+        if came.len() == MOST {
+            came.remove(0);
+        }
+        came.push(sent_at);
+    }
+
+    /// What is to be told with a canary. That one proves the filters, too, on which nothing can be published.
+    fn probed(&self, roll: &Roll, sent_at: Timestamp, unbroken: Duration) -> Vec<Probed> {
+        let mut probed = Vec::new();
+        for ((probe, came), told) in self.probes.all().iter().zip(&self.came).zip(&self.told) {
+            let gaps = probe.kinds.iter().map(|rules| roll.gap_of(&rules.kind));
+            let mut proofs = canary::worth_telling(came, *told, gaps.min().unwrap_or_default());
+            if probe.standing().refused.is_some() {
+                proofs.push(Told { sent_at, unbroken });
+            }
+            for rules in &probe.kinds {
+                probed.extend(proofs.iter().map(|Told { sent_at, unbroken }| Probed {
+                    kind: rules.kind.clone(),
+                    filter: probe.filter.clone(),
+                    sent_at: *sent_at,
+                    gap: roll.gap_of(&rules.kind).max(*unbroken),
+                }));
+            }
+        }
+        probed
+    }
+
+    /// What came is told.
+    fn told(&mut self) {
+        for (came, told) in self.came.iter_mut().zip(&mut self.told) {
+            *told = came.drain(..).max().max(*told);
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::canary::{Canary, Key};
+use super::probe::Probes;
 use super::told::Told;
 use super::topic::{self, Refusal, Topics};
 use super::{Fields, Oddities, canary, payload};
@@ -23,6 +24,8 @@ pub(super) enum What {
     Heartbeat(Heartbeat),
     /// Our own canary.
     Canary(Canary),
+    /// A probe of the filter with this number, and when it was sent.
+    Probe(usize, Timestamp),
     /// The broker has dropped this member of a shared subscription.
     Gone(Member),
     /// We are given nothing more: everything before this was all.
@@ -43,6 +46,7 @@ pub(super) struct Message<'a> {
 /// Reads messages.
 pub(super) struct Reader {
     pub topics: Arc<Topics>,
+    pub probes: Arc<Probes>,
     pub fields: Fields,
     /// Takes what units tell of themselves, where a kind has metrics.
     pub told: Option<Arc<Told>>,
@@ -90,7 +94,8 @@ impl Reader {
             };
         }
         if topic::is_probe(topic) {
-            return Ok(What::Nothing);
+            let probe = self.probes.read(&self.key, topic, message.payload, arrived)?;
+            return Ok(probe.map_or(What::Nothing, |(number, sent_at)| What::Probe(number, sent_at)));
         }
         if message.payload.len() > self.max_payload {
             return Err((Rejection::TooLarge, format!("{} bytes of payload", message.payload.len())));
@@ -141,8 +146,10 @@ mod tests {
         let clock = Clock::by_hand(NOW);
         let rules: Rules = [(kind.clone(), KindRules::new(kind.clone()))].into();
         let template = Template::parse("{site}/{unit}/data", Some(kind)).unwrap();
+        let topics = Topics::new(vec![template], &rules);
         Reader {
-            topics: Arc::new(Topics::new(vec![template], &rules)),
+            probes: Arc::new(Probes::new(&topics.filters_of_kinds(&rules), &rules)),
+            topics: Arc::new(topics),
             fields: Fields::default(),
             told: None,
             client_id: "me".to_owned(),

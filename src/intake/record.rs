@@ -70,6 +70,7 @@ impl Batch {
                 What::Canary(canary) => {
                     batch.words.push(Word::Canary { connection, sent_at: canary.sent_at() })
                 }
+                What::Probe(number, sent_at) => batch.words.push(Word::Probe { number, sent_at }),
                 What::Gone(member) => batch.words.push(Word::Gone { member, at: arrived }),
                 What::Farewell => batch.words.push(Word::Farewell { connection }),
                 What::Nothing => {}

@@ -30,6 +30,11 @@ pub(super) fn is_probe(topic: &str) -> bool {
     topic.contains(PROBE) && topic.split('/').any(|level| level == PROBE)
 }
 
+/// The topic that fits a filter and on which no unit speaks.
+pub(super) fn probe_topic(filter: &str) -> String {
+    filter.split('/').map(|level| if level == "+" { PROBE } else { level }).collect::<Vec<_>>().join("/")
+}
+
 /// The longest template, in bytes: what MQTT allows to a topic filter.
 const LONGEST: usize = 65_535;
 

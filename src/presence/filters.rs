@@ -1,14 +1,16 @@
 //! Hearing by kind: what was not subscribed was not heard.
 //!
-//! Canaries vouch for a connection, but not for topics that it did not ask for. So for each kind it is
-//! kept up to when each of its filters was heard, beside what was heard of the fleet as a whole. A kind
-//! has heard as far as the least of its filters. Where one of them was not heard for a while, because
-//! its kind or its topic was not configured, that time is blind for the kind, and only for it.
+//! Canaries vouch for a connection, but not for topics that it did not ask for, or that the rules of a broker
+//! withhold. So for each kind it is kept up to when each of its filters was heard, beside what was heard of the
+//! fleet as a whole: probes prove it, which are published on a topic of that filter. A kind
+//! has heard as far as the least of its filters. Where one of them was not heard for a while, that time is blind
+//! for the kind, and only for it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::{Hearing, Interval, Kind, Ledger};
+use super::{Hearing, Interval, Kind, Ledger, Policy};
 use crate::clock::Timestamp;
 
 /// The topic filters by which each kind is heard, `{kind}` filled in.
@@ -23,7 +25,46 @@ pub struct FilterProofs {
     pub blind: BTreeMap<Kind, Vec<Interval>>,
 }
 
+/// A filter of a kind was heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probed {
+    /// Whose filter.
+    pub kind: Kind,
+    /// Which of its filters.
+    pub filter: String,
+    /// Everything on its topics that was sent up to here came all the way.
+    pub sent_at: Timestamp,
+    /// If that is more than this after what was known of the filter, what lies between was not heard.
+    pub gap: Duration,
+}
+
+impl Probed {
+    /// The same for all of these filters.
+    pub fn all(filters: &Filters, sent_at: Timestamp, gap: Duration) -> Vec<Probed> {
+        let of_kind = |(kind, filters): (&Kind, &Vec<String>)| {
+            let kind = kind.clone();
+            let filters = filters.clone().into_iter();
+            filters.map(move |filter| Probed { kind: kind.clone(), filter, sent_at, gap })
+        };
+        filters.iter().flat_map(of_kind).collect()
+    }
+}
+
 impl Hearing {
+    /// Whether that kind is not heard while the fleet is: by more than `gap` less far.
+    pub fn is_behind(&self, kind: &Kind, gap: Duration) -> bool {
+        let Some(fleet) = self.heard else { return false };
+        self.of(kind).heard.is_none_or(|heard| fleet.since(heard) > gap)
+    }
+
+    /// When to look again at a unit of a kind that is not heard, whose time is up. When the kind is heard again its
+    /// deadline moves to as long after that as it was blind, at most to `settle`, and in any case by its slack. So
+    /// no look before that would find anything, and this one is not late.
+    pub fn look_again(&self, kind: &Kind, policy: &Policy, now: Timestamp) -> Timestamp {
+        let blind = self.of(kind).heard.map_or(Duration::ZERO, |heard| now.since(heard));
+        now + blind.min(policy.timeout).min(self.settle).max(policy.slack())
+    }
+
     /// How far that kind is known to have been heard, and where it was not.
     pub fn of(&self, kind: &Kind) -> &Hearing {
         self.kinds.get(kind).unwrap_or(self)
@@ -84,5 +125,40 @@ mod tests {
         assert_eq!(hearing.of(&valve).heard, None, "one of its filters was never heard");
         assert_eq!(hearing.of(&valve).ledger.intervals(), [interval(10, 20)]);
         assert_eq!(hearing.of(&meter).heard, Some(at(100)), "nothing is known of its filters");
+    }
+
+    #[test]
+    fn a_unit_of_a_kind_that_is_not_heard_is_looked_at_seldom_and_never_too_late() {
+        let kind: Kind = "pump".parse().unwrap();
+        let policy = |seconds| Policy { timeout: Duration::from_secs(seconds), grace: Duration::ZERO };
+        // Heard of the kind, now, timeout, settle (s), and how long to wait (ms).
+        let cases = [
+            (Some(90), 100, 3600, 300, 10_000),
+            (Some(90), 1_000, 3600, 300, 300_000),
+            (Some(90), 1_000, 60, 300, 60_000),
+            (Some(90), 1_000, 60, 0, 6_000),
+            (None, 1_000, 4, 300, 400),
+        ];
+        for (heard, now, timeout, settle, wait) in cases {
+            let of_kind = Hearing { heard: heard.map(|s: i64| at(s * 1000)), ..Hearing::default() };
+            let hearing = Hearing {
+                heard: Some(at(now * 1000)),
+                settle: Duration::from_secs(settle),
+                kinds: Arc::new([(kind.clone(), of_kind)].into()),
+                ..Hearing::default()
+            };
+            assert!(hearing.is_behind(&kind, Duration::from_secs(9)), "{heard:?}");
+            assert!(!hearing.is_behind(&"other".parse().unwrap(), Duration::ZERO), "nothing says so");
+            assert_eq!(hearing.look_again(&kind, &policy(timeout), at(now * 1000)), at(now * 1000 + wait));
+            // However it goes on, the deadline is not before that look.
+            let Some(heard) = heard else { continue };
+            let (since, owed) = (at(heard * 1000), policy(timeout).timeout.min(hearing.settle));
+            let due = since + policy(timeout).slack() + Duration::from_millis(1);
+            let ledger = Ledger::new([Interval { from: since, to: at(now * 1000 + 1) }]);
+            let deadline = ledger.deadline(due - policy(timeout).timeout, policy(timeout).timeout, owed);
+            assert!(deadline >= at(now * 1000 + wait), "{deadline:?} {wait}");
+        }
+        let hearing = Hearing { heard: Some(at(100)), ..Hearing::default() };
+        assert!(!hearing.is_behind(&kind, Duration::ZERO), "a kind without filters is heard as the fleet is");
     }
 }

@@ -21,6 +21,11 @@ const GAPS_A_TIMEOUT: u32 = 4;
 const SHORTEST_GAP: Duration = Duration::from_millis(500);
 const LONGEST_GAP: Duration = Duration::from_secs(3);
 
+/// Probes are for topics, of which there may be many, and a slack of ten seconds is enough for all of them.
+const LONGEST_PROBE_PERIOD: Duration = Duration::from_secs(5);
+/// So many of its probes may be missing before a topic filter counts as not heard.
+const MISSING_PROBES: u32 = 3;
+
 /// How often a canary goes out where the shortest timeout is this one: a twentieth of it, from 50 ms to a second.
 /// The slack of a timeout is twice as long, so that the proof is there when the deadline passes.
 pub fn canary_period(shortest: Duration) -> Duration {
@@ -31,6 +36,19 @@ pub fn canary_period(shortest: Duration) -> Duration {
 /// second to three, and never less than three periods.
 pub fn blind_gap(shortest: Duration) -> Duration {
     (shortest / GAPS_A_TIMEOUT).clamp(SHORTEST_GAP, LONGEST_GAP)
+}
+
+/// How often it is proved that a topic filter is heard whose units have this timeout at the shortest. Half of their
+/// slack, so that the proof is there when a deadline passes.
+pub fn probe_period(shortest: Duration) -> Duration {
+    (shortest / CANARIES_A_TIMEOUT).clamp(SHORTEST_PERIOD, LONGEST_PROBE_PERIOD)
+}
+
+/// Two probes of a filter further apart than this enclose a blind interval of its kinds, where `gap` is that of
+/// canaries. Probes go out with canaries: as long as those are no gap apart, no probe is missing.
+pub fn probe_gap(shortest: Duration, gap: Duration) -> Duration {
+    let period = probe_period(shortest);
+    (gap + period).max(MISSING_PROBES * period)
 }
 
 #[cfg(test)]
@@ -58,6 +76,17 @@ mod tests {
         while timeout < LONGEST_TIMEOUT {
             assert!(blind_gap(timeout) >= 3 * canary_period(timeout) && blind_gap(timeout) <= timeout / 2);
             timeout = timeout * 11 / 10;
+        }
+    }
+
+    #[test]
+    fn proof_of_a_filter_lags_by_no_more_than_the_slack_of_its_units_and_misses_some_probes() {
+        // Timeout, period, gap, in ms, where canaries may be half a second apart.
+        let cases =
+            [(1_000, 50, 550), (4_000, 200, 700), (60_000, 3_000, 9_000), (172_800_000, 5_000, 15_000)];
+        for (timeout, period, gap) in cases {
+            let ms = Duration::from_millis;
+            assert_eq!((probe_period(ms(timeout)), probe_gap(ms(timeout), ms(500))), (ms(period), ms(gap)));
         }
     }
 }

@@ -36,6 +36,8 @@ pub(super) const BROKER_DROPS: &str = "broker_drops_messages";
 pub(super) const KIND_FULL: &str = "kind_full";
 pub(super) const KINDS_REMOVED: &str = "kinds_not_configured";
 pub(super) const NOT_HEARING: &str = "not_hearing";
+pub(super) const FILTER_UNHEARD: &str = "topic_not_heard";
+pub(super) const FILTER_UNPROVED: &str = "topic_not_proved";
 
 /// What to do about it.
 const HEAR: &str = "If this lasts, see that the broker runs and lets the user of mqtt.username publish and read \
@@ -79,6 +81,11 @@ impl Problems {
     /// Whether there is one of that name.
     pub(super) fn has_any(&self, name: &'static str) -> bool {
         self.lock().keys().any(|(one, _)| *one == name)
+    }
+
+    /// How many there are of that name.
+    pub(super) fn count(&self, name: &'static str) -> usize {
+        self.lock().keys().filter(|(one, _)| *one == name).count()
     }
 
     pub(super) fn has(&self, name: &'static str, which: &str) -> bool {

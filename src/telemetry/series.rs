@@ -29,6 +29,8 @@ pub(super) struct Series {
     pub canary_round_trip: Histogram,
     pub blind: IntGauge,
     pub blind_seconds: prometheus::Counter,
+    pub kind_heard: IntGaugeVec,
+    pub filters_unproved: IntGauge,
     pub checks: IntCounterVec,
     /// No series where sweeping is off.
     pub sweeps: IntCounterVec,
@@ -144,6 +146,16 @@ impl Series {
             blind: make.gauge("blind", "1 while Rollcall cannot prove that it hears the fleet."),
             blind_seconds: make
                 .counter("blind_seconds_total", "Length of the blind intervals that this instance wrote."),
+            kind_heard: make.gauges(
+                "kind_heard",
+                "0 while what is published on topics of the kind does not reach Rollcall; the log and /readyz name the filter.",
+                &["kind"],
+            ),
+            filters_unproved: make.gauge(
+                "filters_unproved",
+                "Topic filters of which it is not known whether they are heard, because the broker does not let \
+                 Rollcall publish there.",
+            ),
             checks: make.counters(
                 "deadline_checks_total",
                 "Units whose deadline was checked, by what asked for it and what it came to.",

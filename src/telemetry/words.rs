@@ -35,6 +35,8 @@ words! {
         TooOld => "too_old",
         /// A canary that Rollcall did not send.
         ForgedCanary => "forged_canary",
+        /// A probe that Rollcall did not send.
+        ForgedProbe => "forged_probe",
         /// It was not acknowledged and came faster than it could be recorded.
         Overflow => "overflow",
     }

@@ -10,7 +10,7 @@ use rollcall::engine::roll::{HearingConfig, Rules};
 use rollcall::engine::{
     Delivery, Ear, Engine, Gap, Group, Join, Member, Mirror, News, Pace, Reading, Roll, Room,
 };
-use rollcall::presence::{Declared, Filters, Heartbeat, Kind, KindRules, OfflineRecord, Unit};
+use rollcall::presence::{Declared, Filters, Heartbeat, Kind, KindRules, OfflineRecord, Probed, Unit};
 use rollcall::telemetry::{Problem, Telemetry};
 use tokio::sync::Notify;
 
@@ -92,7 +92,7 @@ impl Fleet {
         self.engine.keep_values(&readings).await.unwrap();
         // A kind that was not subscribed for a while.
         for hour in [1, 2] {
-            self.engine.prove(&filters("other"), hours(hour), HOUR / 2).await.unwrap();
+            self.engine.prove(&Probed::all(&filters("other"), hours(hour), HOUR / 2)).await.unwrap();
         }
         let member = Member { share: "s".into(), client_id: "c".into(), connection: 1 };
         self.engine.attend(&member, at, 10_000 * HOUR).await.unwrap();
@@ -142,7 +142,7 @@ impl Fleet {
             let _ = self.engine.examine(moment).await;
         }
         for _ in 0..3 {
-            if self.engine.prove(&filters("detector"), moment, gap.blind).await.is_ok() {
+            if self.engine.prove(&Probed::all(&filters("detector"), moment, gap.blind)).await.is_ok() {
                 break;
             }
             let _ = self.engine.examine(moment).await;

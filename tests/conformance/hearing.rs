@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use rollcall::engine::{Advance, Ear, Gap, Member};
-use rollcall::presence::{Filters, Interval};
+use rollcall::presence::{Filters, Interval, Probed};
 
 use crate::ground::Ground;
 use crate::world::{HOUR, World};
@@ -307,7 +307,7 @@ impl<G: Ground> World<G> {
     /// A canary that vouches for these filters, too.
     async fn proves(&self, names: &[&str], at: u64) {
         self.canary(self.at(at), GAP.blind, GAP.tell).await;
-        self.engine.prove(&filters(names), self.at(at), GAP.blind).await.unwrap();
+        self.engine.prove(&Probed::all(&filters(names), self.at(at), GAP.blind)).await.unwrap();
     }
 }
 
@@ -385,5 +385,5 @@ pub async fn a_living_unit_of_a_kind_that_was_not_subscribed_is_not_offline<G: G
 
 /// The filter was heard all the time up to that hour.
 async fn engine_proves<G: Ground>(world: &World<G>, hour: u32) {
-    world.engine.prove(&filters(&["a"]), world.hours(hour), 1000 * HOUR).await.unwrap();
+    world.engine.prove(&Probed::all(&filters(&["a"]), world.hours(hour), 1000 * HOUR)).await.unwrap();
 }

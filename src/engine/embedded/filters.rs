@@ -1,13 +1,12 @@
 //! Up to when the filters of kinds were heard, and what of a kind was not. Pure: it knows no disk.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::engine::ear::USEFUL;
-use crate::presence::{FilterProofs, Filters, Interval, Kind};
+use crate::presence::{FilterProofs, Interval, Kind, Probed};
 
 /// How many blind intervals of a kind are kept; the two oldest become one when there are more, which is blind
 /// for longer.
@@ -40,28 +39,34 @@ impl Proofs {
         proofs
     }
 
-    /// These were heard up to `sent`. Whether a kind was blind.
-    pub fn prove(&mut self, filters: &Filters, sent: Timestamp, gap: Duration) -> bool {
+    /// These were heard. Whether a kind was blind.
+    pub fn prove(&mut self, probed: &[Probed]) -> bool {
+        // A filter that is new was not heard while others of its kind were.
+        let last: BTreeMap<&Kind, Timestamp> = probed
+            .iter()
+            .filter_map(|one| Some((&one.kind, self.proved.get(&one.kind)?.values().max().copied()?)))
+            .collect();
         let mut was_blind = false;
-        for (kind, filters) in filters {
+        for Probed { kind, filter, sent_at, gap } in probed {
             let known = self.proved.entry(kind.clone()).or_default();
-            // A filter that is new was not heard while others of its kind were.
-            let last = known.values().max().copied();
-            for filter in filters {
-                let before = known.get(filter).copied();
-                if let Some(from) = before.or(last).filter(|from| sent.since(*from) > gap) {
-                    let blind = self.blind.entry(kind.clone()).or_default();
-                    blind.push(Interval { from, to: sent });
-                    blind.retain(|interval| interval.to > sent - USEFUL);
-                    if blind.len() > MOST {
-                        let oldest = blind.remove(0);
-                        blind[0].from = blind[0].from.min(oldest.from);
-                    }
-                    was_blind = true;
-                }
-                known.insert(filter.clone(), before.map_or(sent, |before| before.max(sent)));
+            let before = known.get(filter).copied();
+            let from = before.or_else(|| last.get(kind).copied());
+            known.insert(filter.clone(), before.map_or(*sent_at, |before| before.max(*sent_at)));
+            if let Some(from) = from.filter(|from| sent_at.since(*from) > *gap) {
+                self.was_blind(kind, Interval { from, to: *sent_at });
+                was_blind = true;
             }
         }
         was_blind
+    }
+
+    fn was_blind(&mut self, kind: &Kind, interval: Interval) {
+        let blind = self.blind.entry(kind.clone()).or_default();
+        blind.push(interval);
+        blind.retain(|known| known.to > interval.to - USEFUL);
+        if blind.len() > MOST {
+            let oldest = blind.remove(0);
+            blind[0].from = blind[0].from.min(oldest.from);
+        }
     }
 }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use super::EmbeddedEngine;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Advance, Ear, Gap, HearingStore, Member, Result};
-use crate::presence::{Filters, Hearing};
+use crate::presence::{Hearing, Probed};
 
 #[async_trait]
 impl HearingStore for EmbeddedEngine {
@@ -38,8 +38,8 @@ impl HearingStore for EmbeddedEngine {
     }
 
     /// In memory as a canary is, unless a kind was blind, or was never heard before.
-    async fn prove(&self, filters: &Filters, sent_at: Timestamp, gap: Duration) -> Result<()> {
-        if self.memory.ears().filters.prove(filters, sent_at, gap) {
+    async fn prove(&self, probed: &[Probed]) -> Result<()> {
+        if self.memory.ears().filters.prove(probed) {
             self.writer.flush("prove").await?;
         }
         Ok(())

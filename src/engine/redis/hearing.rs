@@ -21,7 +21,7 @@ use super::{RedisEngine, found_fleet};
 use crate::clock::Timestamp;
 use crate::engine::ear::USEFUL;
 use crate::engine::{Advance, Ear, EngineError, Gap, HearingStore, Member, Result};
-use crate::presence::{FilterProofs, Filters, Hearing, Interval, Kind, Ledger};
+use crate::presence::{FilterProofs, Hearing, Interval, Kind, Ledger, Probed};
 use crate::telemetry::Stored;
 
 /// Added to the score of an interval in which another client may have been given heartbeats.
@@ -65,15 +65,17 @@ impl HearingStore for RedisEngine {
         }
     }
 
-    async fn prove(&self, filters: &Filters, sent_at: Timestamp, gap: Duration) -> Result<()> {
+    async fn prove(&self, probed: &[Probed]) -> Result<()> {
         let mut script = self.scripts.prove.prepare_invoke();
         script.key(self.keys.filters()).key(self.keys.heard());
-        script.arg(sent_at.as_millis()).arg(gap.as_millis() as u64).arg((sent_at - USEFUL).as_millis());
-        for ((kind, filters), number) in filters.iter().zip(3..) {
+        let kinds: BTreeSet<&Kind> = probed.iter().map(|one| &one.kind).collect();
+        let numbers: BTreeMap<&Kind, usize> = kinds.into_iter().zip(3..).collect();
+        for kind in numbers.keys() {
             script.key(self.keys.blind_of(kind));
-            for filter in filters {
-                script.arg(number).arg(kind.as_str()).arg(filter);
-            }
+        }
+        for Probed { kind, filter, sent_at, gap } in probed {
+            script.arg(numbers[kind]).arg(kind.as_str()).arg(filter);
+            script.arg(sent_at.as_millis()).arg(gap.as_millis() as u64).arg((*sent_at - USEFUL).as_millis());
         }
         self.topology.run("prove", &script).await
     }

@@ -25,8 +25,8 @@ use crate::address::{BrokerAddress, Scheme};
 use crate::engine::Member;
 use crate::intake::{Config, MAIN, Tls, TlsFiles, canary, drops};
 
-/// Canaries on their way to the broker; the default would reserve 14 MB for them.
-const OUTGOING: u16 = 16;
+/// Canaries and probes on their way to the broker; the default would reserve 14 MB for them.
+const OUTGOING: u16 = 128;
 
 /// A member that hears nothing at all for this long, or for three canaries, is deaf.
 const DEAF: Duration = Duration::from_secs(3);

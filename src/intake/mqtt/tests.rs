@@ -9,6 +9,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::engine::roll::Rules;
 use crate::intake::canary::{self, Key};
+use crate::intake::probe::Probes;
 use crate::intake::{Config, Fields, topic::Template, topic::Topics};
 use crate::presence::{Kind, KindRules};
 use crate::telemetry::Telemetry;
@@ -55,6 +56,7 @@ impl World {
         let clock = Clock::by_hand(Timestamp::from_millis(1_000_000));
         let session = Session::new(&config(""), "main", topics.filters()).unwrap();
         let reader = Reader {
+            probes: Arc::new(Probes::new(&topics.filters_of_kinds(&rules), &rules)),
             topics: Arc::new(topics),
             fields: Fields::default(),
             told: None,
@@ -75,6 +77,7 @@ impl World {
             canaries: Canaries::new(&session, Key::of_fleet("fleet"), Duration::from_secs(1)),
             session,
             reader,
+            asking: None,
             drops: None,
             queue: Some(Heap::new(queue)),
             link: watch::Sender::new(Link::default()),

@@ -59,10 +59,7 @@ pub async fn probe(config: &Config) -> anyhow::Result<Vec<Deaf>> {
     let listening = listen(&session, &client, &mut events, said).await;
     leave(client, events).await;
     match listening {
-        Ok(said) => {
-            let user = config.credentials.as_ref().map_or("the anonymous user", |(name, _)| name);
-            Ok(said.iter().filter_map(|said| said.verdict(user)).collect())
-        }
+        Ok(said) => Ok(said.iter().filter_map(|said| said.verdict(config.user())).collect()),
         Err(why) => bail!("{}: {why}", session.address),
     }
 }
@@ -156,7 +153,7 @@ async fn listen(
 }
 
 fn speak(client: &AsyncClient, key: &Key, topic: &str, now: Timestamp) -> Result<(), String> {
-    let payload = Canary::new(key, topic, "check", 1, now).to_json();
+    let payload = Canary::new(key, topic, &key.tag(), 1, now).to_json();
     let options = PublishOptions::new(QoS::AtLeastOnce);
     client.try_publish(topic.to_owned(), payload, options).map_err(|error| format!("publishing: {error}"))
 }

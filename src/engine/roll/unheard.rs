@@ -1,0 +1,55 @@
+//! Units of a kind that is not heard while the fleet is: their time may be up, and nothing can be said of them.
+//!
+//! There may be a million of them, and every canary of the fleet would have them looked at again in vain. So their
+//! next look is put off, to when there may be something to find.
+
+use std::time::Duration;
+
+use super::Roll;
+use crate::clock::Timestamp;
+use crate::presence::{Change, Hearing, IndexChange, KeyChange, Kind, KindRules, Snapshot};
+
+/// How long a unit whose kind is not configured is left alone at most, and at least.
+const LONGEST_WITHOUT_RULES: Duration = Duration::from_secs(300);
+const SHORTEST_WITHOUT_RULES: Duration = Duration::from_secs(1);
+
+/// When to look again at a unit whose kind is not configured. Such a kind may come back, soon or never: the longer it
+/// has been away, the less often. When it is back its units have about as long again to say something.
+pub(super) fn look_without_rules(hearing: &Hearing, kind: &Kind, now: Timestamp) -> Timestamp {
+    let of_kind = hearing.filters.proved.iter().filter(|((one, _), _)| one == kind);
+    let away = of_kind.map(|(_, proved)| now.since(*proved)).min().unwrap_or(Duration::MAX);
+    now + (away / 4).clamp(SHORTEST_WITHOUT_RULES, LONGEST_WITHOUT_RULES)
+}
+
+impl Roll {
+    /// Whether that kind is not heard while the fleet is, as of the last canary.
+    pub fn is_behind(&self, kind: &Kind) -> bool {
+        self.hearing().is_behind(kind, self.gap_of(kind))
+    }
+
+    /// Two proofs of a filter of that kind further apart than this enclose a blind interval of the kind.
+    pub fn gap_of(&self, kind: &Kind) -> Duration {
+        self.rules.get(kind).map_or(self.pace.gap(), |rules| self.pace.probe_gap(rules))
+    }
+
+    /// What puts off the look at a unit that could not be decided upon, if that is because its kind is not heard.
+    pub(super) fn wait_for_its_kind(
+        &self,
+        seen: &Snapshot,
+        rules: &KindRules,
+        hearing: &Hearing,
+        now: Timestamp,
+    ) -> Option<Change> {
+        if !hearing.is_behind(&rules.kind, self.pace.probe_gap(rules)) {
+            return None;
+        }
+        let facts = seen.facts.clone()?;
+        let look = hearing.look_again(&rules.kind, &facts.policy(rules), now);
+        Some(Change {
+            key: KeyChange::Keep,
+            index: IndexChange::LookAt(look),
+            facts: Some(facts),
+            record: None,
+        })
+    }
+}

@@ -19,7 +19,7 @@ fn group(key: &str) -> Group {
     Group { key: key.into(), labels: [("kind".into(), "detector".into())].into() }
 }
 
-fn offline(unit: &Unit, at: Timestamp) -> OfflineRecord {
+pub fn offline(unit: &Unit, at: Timestamp) -> OfflineRecord {
     OfflineRecord {
         id: RecordId { unit: unit.clone(), last_seen: at },
         kind: unit.kind.clone(),
@@ -35,7 +35,7 @@ fn offline(unit: &Unit, at: Timestamp) -> OfflineRecord {
     }
 }
 
-fn back(record: &OfflineRecord, why: Closing) -> OfflineRecord {
+pub fn back(record: &OfflineRecord, why: Closing) -> OfflineRecord {
     OfflineRecord { back_at: Some(record.detected_at + MINUTE), closed_by: Some(why), ..record.clone() }
 }
 
@@ -254,7 +254,7 @@ pub async fn promise_06_what_has_ended_cannot_be_held_on_to<G: Ground>(world: Wo
 }
 
 /// What a receiver has to be told at `now`, each ended at once.
-async fn told_to<G: Ground>(world: &World<G>, receiver: &str, now: Timestamp) -> Vec<Delivery> {
+pub async fn told_to<G: Ground>(world: &World<G>, receiver: &str, now: Timestamp) -> Vec<Delivery> {
     let mut told = Vec::new();
     loop {
         let leased = world.engine.lease(&world.partitions(), receiver, now, now + MINUTE, 100).await.unwrap();
@@ -267,7 +267,7 @@ async fn told_to<G: Ground>(world: &World<G>, receiver: &str, now: Timestamp) ->
 }
 
 /// Lets these join that group and seals whatever is due, for these receivers.
-async fn tell<G: Ground>(
+pub async fn tell<G: Ground>(
     world: &World<G>,
     key: &str,
     records: &[&OfflineRecord],

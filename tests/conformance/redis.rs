@@ -153,12 +153,48 @@ impl Running {
 
 mod only_redis {
     use super::*;
+    use crate::alerts;
     use crate::units::take;
     use crate::world::World;
     use futures_util::StreamExt;
     use rollcall::engine::{EngineError, Group, Join, News, Pace, Room};
-    use rollcall::presence::Interval;
+    use rollcall::presence::{Closing, Interval, OfflineRecord};
     use std::time::Duration;
+
+    /// As the version before left it, which kept no groups of records: told, waiting, and told twice.
+    #[tokio::test]
+    async fn a_return_is_told_after_an_upgrade_that_came_with_other_groups() {
+        let world = World::<Single>::new().await;
+        let records: Vec<OfflineRecord> =
+            world.units(8).iter().map(|unit| alerts::offline(unit, world.at(0))).collect();
+        let all: Vec<&OfflineRecord> = records.iter().collect();
+        for (place, record) in all.iter().enumerate() {
+            let group = format!("kind=detector,site=place %2C {}", place % 3);
+            alerts::tell(&world, &group, &[record], &["hook"], world.at(1)).await;
+        }
+        let told = alerts::told_to(&world, "hook", world.at(1)).await;
+        assert_eq!(told.iter().map(|told| told.offline.len()).sum::<usize>(), 8);
+        for partition in 0..16 {
+            let key = format!("rollcall:{{p{partition}}}:group_of");
+            world.ground.0.ask::<()>(cmd("DEL").arg(key)).await;
+        }
+        world.ground.0.ask::<()>(cmd("HDEL").arg("rollcall:meta").arg("group_of")).await;
+        // Two instances are upgraded one after the other, and the route groups otherwise now.
+        for (returns, now) in [(&all[..4], world.at(2)), (&all[4..], world.hours(1))] {
+            let (engine, roll) = world.another().await;
+            let upgraded = World { ground: Single(Running::start(DURABLE)), engine, roll };
+            let returns: Vec<OfflineRecord> =
+                returns.iter().map(|one| alerts::back(one, Closing::Return)).collect();
+            for one in &returns {
+                alerts::tell(&upgraded, &format!("unit={}", one.unit), &[one], &["hook"], now).await;
+            }
+            let told = alerts::told_to(&upgraded, "hook", now).await;
+            let mut online: Vec<OfflineRecord> = told.iter().flat_map(|told| told.online.clone()).collect();
+            online.sort_by(|a, b| a.id.cmp(&b.id));
+            assert_eq!(online, returns);
+            assert!(told.iter().all(|told| told.group.labels["site"].starts_with("place , ")), "{told:?}");
+        }
+    }
 
     #[tokio::test]
     async fn the_time_goes_on_where_the_clock_of_the_server_went_back() {

@@ -40,7 +40,7 @@ pub(super) async fn join(
     room: &Room,
     now: Timestamp,
 ) -> Result<Joined> {
-    let joins = group_of::settled(engine, joins).await?;
+    let joins = group_of::settled(engine, joins, now).await?;
     let joining: Vec<Joining> = joins
         .iter()
         .zip(alone(&joins))

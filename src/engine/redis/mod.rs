@@ -81,6 +81,8 @@ pub struct RedisEngine {
     /// What this instance knew last, kept until its loss is written: see `hearing.rs`.
     memory: std::sync::Mutex<Memory>,
     telemetry: Arc<Telemetry>,
+    /// The groups of what was told by an earlier version: see `group_of.rs`.
+    groups_are_kept: tokio::sync::OnceCell<()>,
     /// Rung when it is told that an instance came or went.
     roster_changed: Arc<Notify>,
 }
@@ -117,6 +119,7 @@ impl RedisEngine {
             key,
             memory,
             telemetry,
+            groups_are_kept: Default::default(),
             roster_changed: Arc::default(),
         })
     }

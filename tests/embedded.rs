@@ -306,6 +306,44 @@ async fn a_fleet_that_is_replaced_while_it_is_in_use_is_a_warning() {
     assert!(names(engine.examine(BEGIN).await.unwrap()).contains(&Ailment::LostItsData));
 }
 
+#[tokio::test]
+async fn a_directory_that_is_removed_while_it_is_in_use_is_told_once() {
+    let dir = fleet(1).await;
+    let engine = open(dir.path()).await.unwrap();
+    let gap = Gap { blind: HOUR, tell: HOUR };
+    let hear = async |second: u64| {
+        let sent_at = BEGIN + HOUR + Duration::from_secs(second);
+        engine.advance(&Ear::Plain, sent_at, gap).await.unwrap();
+    };
+    let outboxes: Vec<u16> = (0..=engine.partitions()).collect();
+    let news = async || engine.outbox(&outboxes, 100).await.unwrap();
+    // What began before this process was lost in part: that is blind time, too short to be told.
+    hear(1).await;
+    hear(2).await;
+    assert_eq!(news().await, []);
+    std::fs::remove_dir_all(dir.path()).unwrap();
+    for second in 3..6 {
+        hear(second).await;
+    }
+    tokio::time::timeout(HOUR, engine.wants_examination()).await.expect("it is looked at, at once");
+    let warnings = engine.examine(BEGIN).await.unwrap();
+    assert!(warnings.iter().any(|warning| warning.name == Ailment::LostItsData), "{warnings:?}");
+    // Operators are told, though nothing of it will be there after a restart.
+    let told = news().await;
+    let [entry] = &told[..] else { panic!("{told:?}") };
+    let at = |second: u64| BEGIN + HOUR + Duration::from_secs(second);
+    assert_eq!(entry.news, News::Blind(Interval { from: at(2), to: at(3) }));
+    let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
+    let (hook, now) = (["hook".to_owned()], at(6));
+    let group = Group { key: "blind".to_owned(), labels: Default::default() };
+    let joins = [Join { group, news: entry.news.clone() }];
+    engine.join(&joins, pace, &hook, &Room::NONE, now).await.unwrap();
+    engine.settle(&[entry.position.clone()]).await.unwrap();
+    let leased = engine.lease(&outboxes, "hook", now, now + HOUR, 10).await.unwrap();
+    assert_eq!((leased.len(), leased[0].blind.len()), (1, 1));
+    engine.delivered(&leased, now).await.unwrap();
+}
+
 /// A file system of its own, in memory.
 struct Disk {
     dir: TempDir,

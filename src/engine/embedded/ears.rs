@@ -39,6 +39,9 @@ pub(super) struct Ears {
     /// Taken up where an earlier run left it on disk, and nothing was heard since.
     #[serde(skip)]
     pub is_resumed: bool,
+    /// The directory was removed, and what is heard from now on goes nowhere: operators are to know.
+    #[serde(skip)]
+    pub is_removed: bool,
     /// Blind intervals; they have a table of their own on disk.
     #[serde(skip)]
     pub ledger: Ledger,
@@ -242,8 +245,9 @@ impl Ears {
         self.heard = Some(heard);
         let is_lost = std::mem::take(&mut self.is_resumed);
         let from = before?;
+        let is_removed = std::mem::take(&mut self.is_removed);
         let is_floored = floor.is_some_and(|floor| floor > from);
-        if !is_lost && !is_floored && heard.since(from) <= gap.blind {
+        if !is_lost && !is_removed && !is_floored && heard.since(from) <= gap.blind {
             return None;
         }
         let interval = Interval { from, to: heard };
@@ -256,7 +260,7 @@ impl Ears {
             self.taken.drain(..spare);
         }
         self.ledger = self.ledger_of(intervals);
-        self.unwritten.push(Blind { interval, is_news: interval.length() > gap.tell });
+        self.unwritten.push(Blind { interval, is_news: is_removed || interval.length() > gap.tell });
         Some(interval)
     }
 }

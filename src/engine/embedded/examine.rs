@@ -4,8 +4,10 @@
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::Access;
+use tokio::sync::Notify;
 
 use super::config::Config;
 use super::database;
@@ -26,19 +28,46 @@ pub(super) struct Premises {
     path: PathBuf,
     /// The file that was opened: another one under its name is another fleet.
     database: (u64, u64),
+    /// That it is gone was noticed.
+    is_missed: AtomicBool,
+    missed: Notify,
 }
 
 impl Premises {
     pub fn new(path: &Path) -> Result<Premises> {
         let file = path.join(DATABASE);
         let found = std::fs::metadata(&file).map_err(|error| explain_file(&error, "read", &file))?;
-        Ok(Premises { path: path.to_owned(), database: identity(&found) })
+        let database = identity(&found);
+        Ok(Premises {
+            path: path.to_owned(),
+            database,
+            is_missed: AtomicBool::new(false),
+            missed: Notify::new(),
+        })
+    }
+
+    /// Whether the database was removed or replaced, answered with yes once. Costs a few microseconds.
+    pub fn were_removed(&self) -> bool {
+        let is_new = !self.is_there() && !self.is_missed.swap(true, Ordering::SeqCst);
+        if is_new {
+            self.missed.notify_one();
+        }
+        is_new
+    }
+
+    /// Ends when it was noticed that the database is gone.
+    pub async fn missed(&self) {
+        self.missed.notified().await;
+    }
+
+    fn is_there(&self) -> bool {
+        let found = std::fs::metadata(self.path.join(DATABASE)).ok();
+        found.as_ref().map(identity) == Some(self.database)
     }
 
     pub fn warnings(&self) -> Result<Vec<Warning>> {
-        let found = std::fs::metadata(self.path.join(DATABASE)).ok();
         let mut warnings = Vec::new();
-        if found.as_ref().map(identity) != Some(self.database) {
+        if !self.is_there() {
             let place = self.path.display();
             let text = format!(
                 "{DATABASE} in {place} was removed or replaced while rollcall works with it: what is recorded goes \
@@ -46,7 +75,10 @@ impl Premises {
             );
             warnings.push(Warning { name: Ailment::LostItsData, text });
         }
-        warnings.extend(little_room(&self.path)?);
+        // A directory that is gone has no disk.
+        if warnings.is_empty() || self.path.exists() {
+            warnings.extend(little_room(&self.path)?);
+        }
         Ok(warnings)
     }
 }

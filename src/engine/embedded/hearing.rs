@@ -25,8 +25,12 @@ impl HearingStore for EmbeddedEngine {
 
     /// An ordinary canary stays in memory until the next heartbeats are written. The very first is written
     /// at once: without it a crash would not know from when on it lost something. So is a blind interval;
-    /// if that fails it stands in memory, and is written when the disk allows.
+    /// if that fails it stands in memory, and is written when the disk allows. A directory that was removed is told
+    /// as a blind interval, however short, as a server is that lost its data.
     async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
+        if self.premises.were_removed() {
+            self.memory.ears().is_removed = true;
+        }
         let (is_first, advance) = {
             let mut ears = self.memory.ears();
             (ears.heard.is_none(), ears.advance(ear, sent_at, gap, Clock::machine()))

@@ -119,7 +119,7 @@ impl Engine for EmbeddedEngine {
     }
 
     async fn wants_examination(&self) {
-        std::future::pending().await
+        self.premises.missed().await;
     }
 
     /// There are no hints: sweeps read the index in memory, which costs nothing.

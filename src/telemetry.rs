@@ -300,7 +300,7 @@ impl Telemetry {
         self.count_filters(filter, kinds, false);
     }
 
-    /// Whether that filter is heard is not known, for Rollcall cannot publish there; it counts as heard.
+    /// Only what units say proves that filter, for Rollcall cannot publish there.
     pub fn filter_unproved(&self, filter: &str, kinds: &[&str], why: &str) {
         tracing::warn!(filter, "{why}");
         self.problems.set(FILTER_UNPROVED, filter, why.to_owned(), Severity::Warning);

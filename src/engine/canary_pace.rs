@@ -68,7 +68,8 @@ impl CanaryPace {
         probe_gap(self.shortest_of(rules), self.gap())
     }
 
-    fn shortest_of(&self, rules: &KindRules) -> Duration {
+    /// The shortest timeout of that kind that was met, or its own.
+    pub fn shortest_of(&self, rules: &KindRules) -> Duration {
         let met = self.met.read().unwrap_or_else(PoisonError::into_inner).get(&rules.kind).copied();
         met.map_or(rules.policy.timeout, |met| met.min(rules.policy.timeout))
     }

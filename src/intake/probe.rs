@@ -12,16 +12,18 @@
 //! came before, which changes nothing. The fleet that it belongs to is named in it by a tag, so that several
 //! Rollcalls, and `rollcall check`, may speak on the same topics.
 //!
-//! # What is not known
-//! A broker that does not let Rollcall publish a probe leaves it unknown whether the filter is heard. Then canaries
-//! vouch for it, as well as they can, and that is a warning: see `mqtt::Asking`.
+//! # Where the broker refuses a probe
+//! Then only what units say proves their filter: whatever comes on one of its topics. A unit is declared offline as
+//! soon as others have spoken after its time, which is a warning; while all of them are silent the filter counts as
+//! not heard, and that is an error. See `mqtt::Asking`.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::canary::{self, Canary, Key};
-use super::topic::{Refusal, probe_topic};
+use super::topic::{Refusal, is_covered, probe_topic};
 use crate::clock::Timestamp;
 use crate::engine::CanaryPace;
 use crate::engine::roll::Rules;
@@ -48,6 +50,8 @@ pub(super) struct Probe {
     /// The kinds that are heard by the filter.
     pub kinds: Vec<KindRules>,
     standing: Mutex<Standing>,
+    /// As in its standing; asked with each message.
+    is_refused: AtomicBool,
 }
 
 /// What is known of publishing it.
@@ -55,8 +59,10 @@ pub(super) struct Probe {
 pub(super) struct Standing {
     /// The first one that went out by the connection that stands.
     pub since: Option<Timestamp>,
-    /// Why it cannot be published; canaries prove the filter meanwhile.
+    /// Why it cannot be published; what units say proves the filter meanwhile.
     pub refused: Option<String>,
+    /// When a unit spoke last on a topic of the filter, as long as that is of use.
+    pub spoken: Option<Timestamp>,
 }
 
 impl Probes {
@@ -72,7 +78,8 @@ impl Probes {
                 let number = *probes.by_topic.entry(topic.clone()).or_insert(probes.all.len());
                 if number == probes.all.len() {
                     let (filter, kinds) = (filter.clone(), Vec::new());
-                    probes.all.push(Probe { topic, filter, kinds, standing: Mutex::default() });
+                    let (standing, is_refused) = Default::default();
+                    probes.all.push(Probe { topic, filter, kinds, standing, is_refused });
                 }
                 probes.all[number].kinds.push(rules.clone());
             }
@@ -83,6 +90,15 @@ impl Probes {
     /// Each of them.
     pub fn all(&self) -> &[Probe] {
         &self.all
+    }
+
+    /// A unit spoke on this topic: proof for the filters that cover it and of which there is no other.
+    pub fn spoken(&self, topic: &str, at: Timestamp) {
+        let is_refused = |probe: &&Probe| probe.is_refused.load(Ordering::Relaxed);
+        for probe in self.all.iter().filter(is_refused).filter(|probe| is_covered(&probe.filter, topic)) {
+            let spoken = &mut probe.lock().spoken;
+            *spoken = Some(at).max(*spoken);
+        }
     }
 
     /// Which probe came by this topic, and when it was sent; nothing if it is another fleet's or one that is sent no
@@ -137,9 +153,10 @@ impl Probe {
     pub fn answered(&self, refused: Option<String>) {
         let mut standing = self.lock();
         if standing.refused.is_some() && refused.is_none() {
-            // Canaries proved it so far.
-            standing.since = None;
+            // What units said proved it so far.
+            *standing = Standing::default();
         }
+        self.is_refused.store(refused.is_some(), Ordering::Relaxed);
         standing.refused = refused;
     }
 

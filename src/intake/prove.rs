@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::canary::{self, Told};
 use super::mqtt::{Link, Proof, Session};
-use super::probe::Probes;
+use super::probe::{Probe, Probes};
 use super::record::Writer;
 use crate::clock::Timestamp;
 use crate::engine::{Ear, Member, Roll};
@@ -125,7 +125,7 @@ impl Prover {
             Some(member) => Ear::Member(member),
             None => self.kept(connection),
         };
-        let probed = self.filters.probed(&writer.roll, sent_at, unbroken);
+        let probed = self.filters.probed(&writer.roll, sent_at);
         if writer.insist("canaries", || writer.roll.canary_of(&ear, sent_at, unbroken, &probed)).await? {
             self.filters.told();
             writer.telemetry.canary_returned(writer.clock.now().since(sent_at));
@@ -264,19 +264,26 @@ impl Filters {
         came.push(sent_at);
     }
 
-    /// What is to be told with a canary. That one proves the filters, too, on which nothing can be published.
-    fn probed(&self, roll: &Roll, sent_at: Timestamp, unbroken: Duration) -> Vec<Probed> {
+    /// What is to be told with a canary that was sent at `sent_at`.
+    fn probed(&mut self, roll: &Roll, sent_at: Timestamp) -> Vec<Probed> {
         let mut probed = Vec::new();
-        for ((probe, came), told) in self.probes.all().iter().zip(&self.came).zip(&self.told) {
-            let gaps = probe.kinds.iter().map(|rules| roll.gap_of(&rules.kind));
-            let mut proofs = canary::worth_telling(came, *told, gaps.min().unwrap_or_default());
-            if probe.standing().refused.is_some() {
-                proofs.push(Told { sent_at, unbroken });
+        for number in 0..self.came.len() {
+            let probes = self.probes.clone();
+            let Probe { kinds, filter, .. } = &probes.all()[number];
+            let mut gap = kinds.iter().map(|rules| roll.gap_of(&rules.kind)).min().unwrap_or_default();
+            let standing = probes.all()[number].standing();
+            if standing.refused.is_some() {
+                // Units speak when they like, and what they say after a canary was sent is not recorded yet.
+                gap = kinds.iter().map(|rules| roll.pace().shortest_of(rules)).min().unwrap_or(gap).max(gap);
+                let spoken = standing.spoken.map(|spoken| spoken.min(sent_at));
+                let is_later = |spoken: &Timestamp| self.came[number].last().is_none_or(|last| last < spoken);
+                spoken.filter(is_later).into_iter().for_each(|spoken| self.came(number, spoken));
             }
-            for rules in &probe.kinds {
+            let proofs = canary::worth_telling(&self.came[number], self.told[number], gap);
+            for rules in kinds {
                 probed.extend(proofs.iter().map(|Told { sent_at, unbroken }| Probed {
                     kind: rules.kind.clone(),
-                    filter: probe.filter.clone(),
+                    filter: filter.clone(),
                     sent_at: *sent_at,
                     gap: roll.gap_of(&rules.kind).max(*unbroken),
                 }));

@@ -97,12 +97,13 @@ impl Reader {
             let probe = self.probes.read(&self.key, topic, message.payload, arrived)?;
             return Ok(probe.map_or(What::Nothing, |(number, sent_at)| What::Probe(number, sent_at)));
         }
+        let latest = message.under_way.map_or(arrived, |(_, latest)| latest.min(arrived));
+        self.probes.spoken(topic, latest);
         if message.payload.len() > self.max_payload {
             return Err((Rejection::TooLarge, format!("{} bytes of payload", message.payload.len())));
         }
         let mut odd = Oddities::default();
         let sender = self.topics.sender(topic, &mut odd)?;
-        let latest = message.under_way.map_or(arrived, |(_, latest)| latest.min(arrived));
         let spoken = payload::read(message.payload, &self.fields, &sender.rules, latest, &mut odd);
         if let (Some(most), Some(sent)) = (self.max_age, spoken.sent)
             && arrived.since(sent) > most

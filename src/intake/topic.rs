@@ -30,6 +30,13 @@ pub(super) fn is_probe(topic: &str) -> bool {
     topic.contains(PROBE) && topic.split('/').any(|level| level == PROBE)
 }
 
+/// Whether a filter without `#` covers that topic.
+pub(super) fn is_covered(filter: &str, topic: &str) -> bool {
+    let mut levels = topic.split('/');
+    filter.split('/').all(|level| levels.next().is_some_and(|own| level == "+" || level == own))
+        && levels.next().is_none()
+}
+
 /// The topic that fits a filter and on which no unit speaks.
 pub(super) fn probe_topic(filter: &str) -> String {
     filter.split('/').map(|level| if level == "+" { PROBE } else { level }).collect::<Vec<_>>().join("/")

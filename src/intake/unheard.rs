@@ -11,12 +11,14 @@ use super::Config;
 use super::probe::{Probe, Probes, Standing};
 use super::record::Writer;
 use crate::clock::Timestamp;
+use crate::engine::CanaryPace;
 use crate::presence::Hearing;
 
 /// How often it is seen to.
 const TICK: Duration = Duration::from_millis(250);
 
-/// So long a probe is waited for: three periods, but no longer and no shorter than this.
+/// So long a probe is waited for: three periods, but no longer and no shorter than this. The same for the first unit
+/// that speaks where no probe may be published.
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
@@ -33,8 +35,9 @@ enum Said {
     /// Nothing yet.
     Nothing,
     Heard,
-    Unheard,
-    /// Nothing can be published there, for that reason.
+    /// For what reason no probe can be published there, if that is so.
+    Unheard(Option<String>),
+    /// What units say proves it, for no probe can be published, for that reason.
     Refused(String),
 }
 
@@ -52,8 +55,7 @@ impl Watch {
         while self.writer.stop.run_until_cancelled(tokio::time::sleep(TICK)).await.is_some() {
             let hearing = self.writer.roll.hearing();
             for (probe, said) in self.probes.all().iter().zip(&mut said) {
-                let wait = 3 * probe.period(self.writer.roll.pace());
-                let now = judge(probe, &hearing, wait.clamp(SHORTEST_WAIT, LONGEST_WAIT));
+                let now = judge(probe, &hearing, self.writer.roll.pace());
                 if let Some(now) = now.filter(|now| now != said) {
                     self.say(probe, &now);
                     *said = now;
@@ -69,12 +71,16 @@ impl Watch {
             Said::Nothing => {}
             Said::Heard => telemetry.filter_heard(filter, &kinds),
             Said::Refused(why) => telemetry.filter_unproved(filter, &kinds, why),
-            Said::Unheard => {
+            Said::Unheard(refused) => {
                 let user = &self.user;
+                let why = refused.clone().unwrap_or_else(|| {
+                    format!(
+                        "what Rollcall publishes to {topic} does not come back, though the subscription was granted; \
+                         allow {user} to read {filter}, and to write {topic}"
+                    )
+                });
                 let text = format!(
-                    "{filter} is not heard: what Rollcall publishes to {topic} does not come back, though the \
-                     subscription was granted. No unit of kind {} is declared offline until it does; allow {user} to \
-                     read {filter}, and to write {topic}",
+                    "{filter} is not heard, and no unit of kind {} is declared offline until it is: {why}",
                     kinds.join(", ")
                 );
                 telemetry.filter_unheard(filter, &kinds, text);
@@ -84,16 +90,20 @@ impl Watch {
 }
 
 /// What there is to say; `None`: what was said.
-fn judge(probe: &Probe, hearing: &Hearing, wait: Duration) -> Option<Said> {
-    let since = match probe.standing() {
-        Standing { refused: Some(why), .. } => return Some(Said::Refused(why)),
-        Standing { since, .. } => since?,
-    };
+fn judge(probe: &Probe, hearing: &Hearing, pace: &CanaryPace) -> Option<Said> {
+    let Standing { since, refused, .. } = probe.standing();
+    let since = if refused.is_some() { since.unwrap_or_default() } else { since? };
     let (fleet, proved) = (hearing.heard?, proved(probe, hearing));
-    if fleet.since(since.max(proved.unwrap_or_default())) > wait {
-        return Some(Said::Unheard);
+    let is_proved = proved.is_some_and(|proved| proved >= since);
+    let mut wait = (3 * probe.period(pace)).clamp(SHORTEST_WAIT, LONGEST_WAIT);
+    if refused.is_some() && is_proved {
+        // Units speak when they like.
+        wait = probe.kinds.iter().map(|rules| pace.shortest_of(rules)).min().unwrap_or(wait).max(wait);
     }
-    proved.is_some_and(|proved| proved >= since).then_some(Said::Heard)
+    if fleet.since(since.max(proved.unwrap_or_default())) > wait {
+        return Some(Said::Unheard(refused));
+    }
+    is_proved.then(|| refused.map_or(Said::Heard, Said::Refused))
 }
 
 /// Up to when all of its kinds were heard by the filter.

@@ -1,7 +1,7 @@
 //! Publishes probes, and learns whether the broker takes them.
 //!
 //! # When the broker does not take them
-//! It is asked about no filter that it does not let Rollcall publish on: then canaries prove it, as well as they can,
+//! It is asked about no filter that it does not let Rollcall publish on: then what units say proves it,
 //! an operator is told which right is missing, and it is tried again every ten minutes. Some brokers end a connection
 //! that publishes where it may not. Rollcall must not lose one connection after the other by asking: what was just
 //! published and never answered when a connection ends, twice, is not published again by this process; once
@@ -137,7 +137,7 @@ impl Asking {
 /// Why it is not known whether a filter is heard, and what to do.
 fn refused(Probe { topic, filter, .. }: &Probe, user: &str, why: &str, then: &str) -> String {
     format!(
-        "whether {filter} is heard is not known, so a broker that withholds it makes living units offline: {why} to \
-         {topic}; allow {user} to write {topic}, {then}"
+        "only what units say proves that {filter} is heard, so while all of them are silent none is declared offline: \
+         {why} to {topic}; allow {user} to read {filter} and to write {topic}, {then}"
     )
 }

@@ -317,8 +317,9 @@ impl Telemetry {
             } else {
                 of_kind.insert(filter.to_owned());
             }
-            self.series.kind_heard.with_label_values(&[kind]).set(of_kind.is_empty().into());
         }
+        let count = unheard.values().filter(|filters| !filters.is_empty()).count();
+        self.series.kinds_unheard.set(count as i64);
         self.series.filters_unproved.set(self.problems.count(FILTER_UNPROVED) as i64);
     }
 

@@ -229,11 +229,11 @@ async fn what_a_broker_withholds_is_nobodys_silence(engine: Engine, withheld: &[
     one.is_ready().await;
     one.knows("detector/dies").await;
     one.knows("detector/alive-19").await;
-    assert_eq!(one.metric("rollcall_kind_heard").await, 1.0);
+    assert_eq!(one.metric("rollcall_kinds_unheard").await, 0.0);
     // From one moment to the next; canaries come back all the time.
     world.rules(withheld);
     until("it says so", async || one.readyz(503, REASON).await).await;
-    assert_eq!(one.metric("rollcall_kind_heard").await, 0.0);
+    assert_eq!(one.metric("rollcall_kinds_unheard").await, 1.0);
     dies.store(true, Ordering::Relaxed);
     one.hears_on(THREE_TIMEOUTS).await;
     assert_eq!(one.lines(&["ERROR", REASON[0]]), 1);
@@ -251,7 +251,7 @@ async fn what_a_broker_withholds_is_nobodys_silence(engine: Engine, withheld: &[
     assert!(looks < 21.0 * THREE_TIMEOUTS / 4.0, "{looks} looks in vain");
     world.rules(&[READS, WRITES]);
     two.is_ready().await;
-    assert_eq!(two.metric("rollcall_kind_heard").await, 1.0);
+    assert_eq!(two.metric("rollcall_kinds_unheard").await, 0.0);
     the_dead_and_no_other(&two).await;
 }
 
@@ -282,7 +282,7 @@ async fn another_kind_is_told_as_ever_while_one_is_withheld() {
     rollcall.knows("meter/one").await;
     world.rules(&[WRITES, "topic read meters/#\n"]);
     until("it says so", async || rollcall.readyz(503, REASON).await).await;
-    assert_eq!(rollcall.metric("rollcall_kind_heard").await, 1.0, "of two");
+    assert_eq!(rollcall.metric("rollcall_kinds_unheard").await, 1.0, "of two");
     meter.store(true, Ordering::Relaxed);
     until("the meter is told", async || rollcall.offline().await == ["one"]).await;
 }

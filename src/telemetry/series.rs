@@ -29,7 +29,7 @@ pub(super) struct Series {
     pub canary_round_trip: Histogram,
     pub blind: IntGauge,
     pub blind_seconds: prometheus::Counter,
-    pub kind_heard: IntGaugeVec,
+    pub kinds_unheard: IntGauge,
     pub filters_unproved: IntGauge,
     pub checks: IntCounterVec,
     /// No series where sweeping is off.
@@ -146,10 +146,9 @@ impl Series {
             blind: make.gauge("blind", "1 while Rollcall cannot prove that it hears the fleet."),
             blind_seconds: make
                 .counter("blind_seconds_total", "Length of the blind intervals that this instance wrote."),
-            kind_heard: make.gauges(
-                "kind_heard",
-                "0 while what is published on topics of the kind does not reach Rollcall; the log and /readyz name the filter.",
-                &["kind"],
+            kinds_unheard: make.gauge(
+                "kinds_unheard",
+                "Kinds with topics of which what is published does not reach Rollcall; the log and /readyz name them.",
             ),
             filters_unproved: make.gauge(
                 "filters_unproved",

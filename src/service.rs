@@ -137,7 +137,9 @@ fn start(
         news.clone(),
     );
     // What is wrong with a template, intake says.
-    let roll = Arc::new(roll.with_filters(filters.unwrap_or_default()));
+    let filters = filters.unwrap_or_default();
+    let alerting = alerting::Config { filters: filters.clone(), ..config.alerting };
+    let roll = Arc::new(roll.with_filters(filters));
 
     loops.add("lease", lease.keep(loops.leave.clone()));
     loops
@@ -168,7 +170,7 @@ fn start(
     loops.add(
         "alerting",
         alerting::run(
-            config.alerting,
+            alerting,
             engine.clone(),
             ownership.clone(),
             clock_of_alerting,

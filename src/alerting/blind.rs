@@ -10,11 +10,16 @@
 //! receivers itself, each once, under the id that the news would have had: an instance more that is cut off repeats
 //! it at most once, and a receiver can drop that. When the engine is back, what was told is written down as told.
 //!
+//! # A kind that is not heard
+//! Where the fleet is heard and one of its kinds is not, that is told in the same way, in a group of its own that names
+//! the kind and its topics. Its end is told by the ledger of the kind, by whichever instance reads it, so that it is told
+//! also where the one that told the beginning is gone.
+//!
 //! # What is not told
 //! A blindness that this instance has not watched for so long: after a start, what was not heard before is over with
 //! the first canary, and is told once, as over.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,18 +28,20 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::channel::{Channel, Failure, within};
-use super::group::group_of;
+use super::group::{TOPICS, group_of, group_of_kind};
 use super::tray::Tray;
 use super::{ReceiverConfig, Route, TICK};
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Delivery, Engine, Join, News, Result, Room, notification_of};
-use crate::presence::{Hearing, Interval};
+use crate::engine::{Delivery, Engine, Group, Join, News, Result, Room, notification_of};
+use crate::presence::{Filters, Hearing, Interval, Kind, Ledger};
 use crate::telemetry::{Outcome, Telemetry};
 
 /// The loop and what it uses.
 pub(super) struct Watch {
     /// From how long on it is told.
     pub after: Duration,
+    /// The filters by which each kind is heard.
+    pub filters: Filters,
     pub route: Route,
     /// The receivers of the route.
     pub receivers: Vec<(ReceiverConfig, Arc<dyn Channel>)>,
@@ -52,6 +59,19 @@ struct Known {
     heard: Option<Timestamp>,
     lasting: Option<Lasting>,
 }
+
+/// What is known of the hearing of a kind.
+struct OfKind {
+    kind: Kind,
+    group: Group,
+    /// From when on it is told that it is not heard.
+    lasting: Option<Timestamp>,
+    /// The beginnings of those whose end was told.
+    told: BTreeSet<Timestamp>,
+}
+
+/// How long after its end a blindness of a kind may still be told: as long as it is known that it was.
+const RECENT: Duration = Duration::from_secs(12 * 3600);
 
 /// A blindness that lasts and is told.
 struct Lasting {
@@ -74,10 +94,17 @@ impl Watch {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
         let mut known = Known { since: self.clock.now(), heard: None, lasting: None };
+        let of_kind = |(kind, filters): (&Kind, &Vec<String>)| OfKind {
+            kind: kind.clone(),
+            group: group_of_kind(kind, filters),
+            lasting: None,
+            told: BTreeSet::new(),
+        };
+        let mut kinds: Vec<OfKind> = self.filters.iter().map(of_kind).collect();
         loop {
             let step = async {
                 tokio::time::sleep(TICK).await;
-                self.step(&mut known).await;
+                self.step(&mut known, &mut kinds).await;
             };
             if self.stop.run_until_cancelled(step).await.is_none() {
                 return Ok(());
@@ -85,16 +112,23 @@ impl Watch {
         }
     }
 
-    async fn step(&self, known: &mut Known) {
+    async fn step(&self, known: &mut Known, kinds: &mut [OfKind]) {
         // The loops that need the engine say that it is away.
         let hearing = self.engine.hearing().await.ok();
         known.heard = hearing.as_ref().and_then(|hearing| hearing.heard).or(known.heard);
-        let (Some(heard), now) = (known.heard, self.clock.now()) else { return };
+        // Where nothing was ever heard, it is so from the start of this instance on.
+        let (heard, now) = (known.heard.unwrap_or(known.since), self.clock.now());
         if now.since(heard.max(known.since)) <= self.after {
-            if let (Some(lasting), Some(hearing)) = (&known.lasting, &hearing)
-                && self.end(lasting, heard, hearing, now).await.is_ok()
+            let Some(hearing) = hearing else { return };
+            if let Some(lasting) = &known.lasting
+                && self.end(lasting, heard, &hearing, now).await.is_ok()
             {
                 known.lasting = None;
+            }
+            let hearing = hearing.by_filters(&self.filters);
+            for of_kind in kinds {
+                // What fails is tried again with the next tick.
+                let _ = self.step_of(of_kind, known.since, &hearing, now).await;
             }
             return;
         }
@@ -107,6 +141,42 @@ impl Watch {
         if !lasting.is_recorded {
             self.tell_directly(lasting).await;
         }
+    }
+
+    /// The same of a kind, where the fleet is heard.
+    async fn step_of(
+        &self,
+        OfKind { kind, group, lasting, told }: &mut OfKind,
+        since: Timestamp,
+        hearing: &Hearing,
+        now: Timestamp,
+    ) -> Result<()> {
+        let heard = hearing.of(kind).heard;
+        let from = heard.unwrap_or(since);
+        if now.since(from.max(since)) > self.after {
+            if lasting.is_none() {
+                let interval = Interval { from, to: Timestamp::NEVER };
+                self.join_to(group, interval, &self.route.receivers, now).await?;
+                *lasting = Some(from);
+                let topics = group.labels.get(TOPICS);
+                tracing::warn!(%kind, %from, topics, "a kind is not heard for longer than hearing.tell_after: the receivers are told");
+            }
+            return Ok(());
+        }
+        let Some(heard) = heard else { return Ok(()) };
+        let ledger = Ledger::new(hearing.filters.blind.get(kind).into_iter().flatten().copied());
+        for over in ledger.intervals().iter().filter(|over| over.length() > self.after) {
+            let is_recent = over.to <= heard && now.since(over.to) < RECENT;
+            if is_recent && !told.contains(&over.from) {
+                self.join_to(group, *over, &self.route.receivers, now).await?;
+                told.insert(over.from);
+            }
+        }
+        if let Some(from) = lasting.filter(|from| !told.contains(from)) {
+            self.join_to(group, Interval { from, to: heard }, &self.route.receivers, now).await?;
+        }
+        *lasting = None;
+        Ok(())
     }
 
     fn begin(&self, from: Timestamp, at: Timestamp) -> Lasting {
@@ -141,8 +211,18 @@ impl Watch {
     }
 
     async fn join(&self, interval: Interval, receivers: &[String], now: Timestamp) -> Result<()> {
-        let news = News::Blind(interval);
-        let join = Join { group: group_of(&news, &self.route.group_by), news };
+        let group = group_of(&News::Blind(interval), &self.route.group_by);
+        self.join_to(&group, interval, receivers, now).await
+    }
+
+    async fn join_to(
+        &self,
+        group: &Group,
+        interval: Interval,
+        receivers: &[String],
+        now: Timestamp,
+    ) -> Result<()> {
+        let join = Join { group: group.clone(), news: News::Blind(interval) };
         self.engine.join(&[join], self.route.pace, receivers, &Room::NONE, now).await?;
         self.trays.values().for_each(|tray| tray.ring());
         Ok(())

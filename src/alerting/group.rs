@@ -9,8 +9,11 @@ use std::fmt::Write;
 
 use hmac_sha256::Hash;
 
-use crate::engine::{Group, News};
-use crate::presence::{Labels, OfflineRecord};
+use crate::engine::{Delivery, Group, News};
+use crate::presence::{Kind, Labels, OfflineRecord};
+
+/// What the filters of a kind that is not heard are called.
+pub const TOPICS: &str = "topics";
 
 /// The longest key, in bytes.
 const LONGEST_KEY: usize = 512;
@@ -25,6 +28,25 @@ pub fn group_of(news: &News, group_by: &[String]) -> Group {
         // Told on its own, whatever the route groups by: it concerns no unit.
         News::Blind(_) => Group { key: "blind".to_owned(), labels: Labels::new() },
     }
+}
+
+/// The group of what is told of the hearing of one kind, which is heard by these filters.
+pub fn group_of_kind(kind: &Kind, filters: &[String]) -> Group {
+    let mut topics = filters.join(", ");
+    if topics.len() > LONGEST_KEY {
+        let end = (0..=LONGEST_KEY).rev().find(|&at| topics.is_char_boundary(at)).unwrap_or(0);
+        topics.truncate(end);
+        topics += "…";
+    }
+    // No label has such a name, so it is no group of a record.
+    let key = format!("blind,kind={kind}");
+    Group { key, labels: [("kind".to_owned(), kind.to_string()), (TOPICS.to_owned(), topics)].into() }
+}
+
+/// The kind that a notification of blindness is about, and its topics; `None`: the fleet.
+pub fn of_kind(delivery: &Delivery) -> Option<(&String, &String)> {
+    let labels = &delivery.group.labels;
+    labels.get("kind").zip(labels.get(TOPICS))
 }
 
 /// The values that the members of the record's group share. A label that the unit lacks is left

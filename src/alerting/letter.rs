@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use hmac_sha256::Hash;
 
+use super::group;
 use super::text::{html, plain, short};
 use crate::clock::Timestamp;
 use crate::engine::Delivery;
@@ -83,10 +84,10 @@ fn subject(delivery: &Delivery) -> String {
     let (offline, online) = (&delivery.offline, &delivery.online);
     if !delivery.blind.is_empty() {
         if let Some(lasting) = delivery.blind.iter().find(|interval| !interval.is_over()) {
-            return format!("BLIND: nothing has been heard since {}", lasting.from);
+            return format!("BLIND: {} has been heard since {}", nothing(delivery), lasting.from);
         }
         let blind = delivery.blind.iter().map(Interval::length).sum();
-        return format!("HEARING AGAIN: nothing could be heard for {}", span(blind));
+        return format!("HEARING AGAIN: {} could be heard for {}", nothing(delivery), span(blind));
     }
     let shared = shared(&delivery.group.labels);
     let (unwatched, back): (Vec<&OfflineRecord>, Vec<&OfflineRecord>) =
@@ -102,6 +103,11 @@ fn subject(delivery: &Delivery) -> String {
     let counts: Vec<String> =
         parts.iter().map(|(what, records)| format!("{what} {}", records.len())).collect();
     format!("{}: {kind}{shared}", counts.join(", "))
+}
+
+/// What was not heard.
+fn nothing(delivery: &Delivery) -> String {
+    group::of_kind(delivery).map_or("nothing".to_owned(), |(kind, _)| format!("nothing of kind {kind}"))
 }
 
 /// Whether the record was closed without its unit being heard, because nothing watches it.
@@ -142,13 +148,19 @@ fn list<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> Strin
 }
 
 fn sections(delivery: &Delivery) -> Vec<Section> {
+    let named = |(kind, topics)| format!(" of kind {kind} ({topics})");
+    let of_kind = group::of_kind(delivery).map(named).unwrap_or_default();
     let blind = delivery.blind.iter().map(|interval| {
         if !interval.is_over() {
-            let what = format!("since {}; no unit is declared offline until that is over", interval.from);
-            return ("No heartbeat is heard".to_owned(), what);
+            let what =
+                format!("since {}; no unit{of_kind} is declared offline until that is over", interval.from);
+            return (format!("No heartbeat{of_kind} is heard"), what);
         }
         let what = format!("from {} to {} ({})", interval.from, interval.to, span(interval.length()));
-        ("No heartbeat could be heard".to_owned(), format!("{what}; this time counts as nobody's silence"))
+        (
+            format!("No heartbeat{of_kind} could be heard"),
+            format!("{what}; this time counts as nobody's silence"),
+        )
     });
     let offline = delivery.offline.iter().map(|record| (whose(record), silence(record)));
     let (unwatched, back): (Vec<&OfflineRecord>, Vec<&OfflineRecord>) =

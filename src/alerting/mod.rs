@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::engine::{Engine, Ownership, Pace, lease};
-use crate::presence::is_label_name;
+use crate::presence::{Filters, is_label_name};
 use crate::telemetry::Telemetry;
 
 mod blind;
@@ -82,6 +82,8 @@ pub struct Config {
     pub receivers: Vec<ReceiverConfig>,
     /// Blindness that lasts for longer is told.
     pub blind_after: Duration,
+    /// The filters by which each kind is heard.
+    pub filters: Filters,
 }
 
 /// Who is told of what, and how transitions are grouped.
@@ -211,6 +213,7 @@ pub async fn run(
     loops.push(orphans.run().map(|ended| ("looking for orphans".to_owned(), ended)).boxed());
     let watch = Watch {
         after: config.blind_after,
+        filters: config.filters,
         route: config.route.clone(),
         receivers: told_directly,
         engine: engine.clone(),

@@ -27,6 +27,7 @@ use tokio::time::{Instant, timeout_at};
 use url::Url;
 
 use super::channel::{Channel, Failure, chain};
+use super::group::of_kind;
 use super::text::short;
 use crate::clock::Timestamp;
 use crate::engine::Delivery;
@@ -160,11 +161,12 @@ pub fn body(delivery: &Delivery) -> String {
             },
         }
     } else {
-        let intervals = delivery.blind.iter().map(BlindInterval::from).collect();
+        let (kind, topics) = of_kind(delivery).unzip();
+        let intervals = delivery.blind.iter().map(|interval| BlindInterval::new(interval, kind)).collect();
         Message {
             kind: "rollcall.blind",
             timestamp: delivery.sealed_at,
-            data: Data::Blind { receiver: &delivery.receiver, intervals },
+            data: Data::Blind { receiver: &delivery.receiver, kind, topics, intervals },
         }
     };
     serde_json::to_string(&message).expect("names and times are always JSON")
@@ -191,6 +193,11 @@ enum Data<'a> {
     },
     Blind {
         receiver: &'a str,
+        /// The kind that is not heard, and its topic filters; the fleet if there is none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        kind: Option<&'a String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        topics: Option<&'a String>,
         intervals: Vec<BlindInterval>,
     },
 }
@@ -205,9 +212,10 @@ struct BlindInterval {
     seconds: Option<f64>,
 }
 
-impl From<&Interval> for BlindInterval {
-    fn from(interval: &Interval) -> BlindInterval {
-        let id = format!("blind:{}", interval.from.as_millis());
+impl BlindInterval {
+    fn new(interval: &Interval, kind: Option<&String>) -> BlindInterval {
+        let kind = kind.map(|kind| format!("{kind}:")).unwrap_or_default();
+        let id = format!("blind:{kind}{}", interval.from.as_millis());
         let seconds = interval.is_over().then(|| interval.length().as_secs_f64());
         BlindInterval { id, from: interval.from, to: interval.is_over().then_some(interval.to), seconds }
     }

@@ -10,7 +10,7 @@ use super::problem::{Problems, suggest};
 use super::{Span, secrets};
 use crate::alerting::{self, ChannelConfig, ReceiverConfig, Retry};
 use crate::engine::Pace;
-use crate::presence::{Kind, is_label_name};
+use crate::presence::{Filters, Kind, is_label_name};
 
 pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> alerting::Config {
     let receivers: Vec<ReceiverConfig> = file
@@ -22,7 +22,9 @@ pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> ale
     names(file, problems);
     // What is wrong with it is said where hearing is read.
     let blind_after = file.hearing.tell_after.0;
-    alerting::Config { route: route(&file.route, problems), receivers, blind_after }
+    // They follow from the topics.
+    let filters = Filters::default();
+    alerting::Config { route: route(&file.route, problems), receivers, blind_after, filters }
 }
 
 /// Names of receivers are there once, and the route and the receivers know each other.

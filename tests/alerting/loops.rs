@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use rollcall::presence::Probed;
 use rollcall::simulate::mail_sink::{self, MailSink};
 use rollcall::simulate::webhook_sink::Answer;
 use serde_json::json;
@@ -399,6 +400,67 @@ async fn blindness_is_told_without_the_engine_where_that_is_away() {
     world.roll.canary_returned(to).await.unwrap();
     let told = sink.wait_for(3, 3 * PATIENCE).await.unwrap();
     assert_eq!((&blind(&told[2])["from"], &blind(&told[2])["to"]), (&json!(from), &json!(to)));
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_blindness_of_one_kind_is_told_while_it_lasts_and_so_is_its_end() {
+    let sink = hook().await;
+    let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
+    world.stop().await;
+    world.config.blind_after = HOUR;
+    world.config.filters = [("detector".parse().unwrap(), vec!["units/+/heartbeat".to_owned()])].into();
+    world.start();
+    let from = world.clock.now();
+    let prove = async |at: Timestamp| {
+        world.engine.prove(&Probed::all(&world.config.filters, at, HOUR)).await.unwrap();
+        world.roll.canary_returned(at).await.unwrap();
+    };
+    prove(from).await;
+    let asked = looks(&world);
+    until("it watches", async || looks(&world) > asked).await;
+    // The fleet is heard, and its one kind is not.
+    world.clock.advance(2 * HOUR);
+    world.roll.canary_returned(world.clock.now()).await.unwrap();
+    let told = sink.wait_for(1, PATIENCE).await.unwrap();
+    let id = format!("blind:detector:{}", from.as_millis());
+    let data = told[0].json()["data"].clone();
+    assert_eq!((&data["kind"], &data["topics"]), (&json!("detector"), &json!("units/+/heartbeat")));
+    assert_eq!((&blind(&told[0])["id"], &blind(&told[0])["to"]), (&json!(id), &json!(null)));
+    let to = world.clock.now();
+    prove(to).await;
+    let told = sink.wait_for(2, PATIENCE).await.unwrap();
+    assert_eq!((&blind(&told[1])["id"], &blind(&told[1])["to"]), (&json!(id), &json!(to)));
+    assert_eq!(told[1].json()["data"]["kind"], "detector");
+    // Another instance reads the same ledger, and tells nothing that was told.
+    world.stop().await;
+    world.start();
+    let joined = world.commands("join");
+    until("it was noticed again", async || world.commands("join") > joined).await;
+    world.tell_loss(&["a"]).await;
+    assert_eq!(listed(&sink.wait_for(3, PATIENCE).await.unwrap()[2], "offline"), ["a"]);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_that_was_never_heard_is_told_as_well() {
+    let sink = hook().await;
+    let mut world = that_watch(&sink).await;
+    world.stop().await;
+    let mut client = world.redis.client();
+    let () = ::redis::cmd("HDEL").arg("rollcall:{hearing}:heard").arg("at").query(&mut client).unwrap();
+    assert_eq!(world.engine.hearing().await.unwrap().heard, None);
+    let from = world.clock.now();
+    world.start();
+    let asked = looks(&world);
+    until("it watches", async || looks(&world) > asked).await;
+    world.advance(2 * HOUR);
+    let told = sink.wait_for(1, PATIENCE).await.unwrap();
+    assert_eq!((&blind(&told[0])["from"], &blind(&told[0])["to"]), (&json!(from), &json!(null)));
+    let to = world.clock.now();
+    world.roll.canary_returned(to).await.unwrap();
+    let told = sink.wait_for(2, PATIENCE).await.unwrap();
+    assert_eq!((&blind(&told[1])["from"], &blind(&told[1])["to"]), (&json!(from), &json!(to)));
     world.stop().await;
 }
 

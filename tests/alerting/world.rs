@@ -7,7 +7,7 @@ use std::time::Duration;
 use rollcall::alerting::{self, Config, Route};
 use rollcall::engine::roll::{HearingConfig, Rules};
 use rollcall::engine::{Engine, Mirror, Ownership, Pace, Roll};
-use rollcall::presence::{Declared, Heartbeat, KindRules};
+use rollcall::presence::{Declared, Filters, Heartbeat, KindRules};
 use rollcall::simulate::webhook_sink::{Options, Received, WebhookSink};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
@@ -53,7 +53,7 @@ impl World {
             group_by: vec![group_by.to_owned()],
             pace: Pace { wait: WAIT, interval: 5 * WAIT },
         };
-        let config = Config { route, receivers, blind_after: 100_000 * HOUR };
+        let config = Config { route, receivers, blind_after: 100_000 * HOUR, filters: Filters::default() };
         assert_eq!(alerting::check(&config), Vec::<String>::new());
         let ownership = Ownership::of_everything(engine.partitions());
         let mut world = World { engine, ownership, clock, telemetry, roll, news, config, loops: None, redis };

@@ -17,8 +17,8 @@ use rollcall::engine::{
     Queries, Reading, Roll, Room, Roster, UnitStore, partition_of_group,
 };
 use rollcall::presence::{
-    Change, Closing, Declared, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord, Override,
-    Registration, Unit,
+    Change, Closing, Declared, Filters, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
+    Override, Probed, Registration, Unit,
 };
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::telemetry::Telemetry;
@@ -507,4 +507,22 @@ async fn a_move_that_is_broken_off_by_ctrl_c_says_where_the_fleet_is() {
     assert_eq!(ended.status.code(), Some(1));
     assert!(why.contains("broken off: nothing has arrived, and the fleet is where it was"), "{why}");
     assert!(embedded::partitions(&places.embedded("here").path).unwrap().is_some());
+}
+
+#[tokio::test]
+async fn what_was_heard_of_single_kinds_moves_along() {
+    let places = Places::new();
+    let here = places.open("here").await;
+    roll(here.clone()).await.canary_returned(hours(9)).await.unwrap();
+    let filters: Filters = [("detector".parse().unwrap(), vec!["a/+".to_owned(), "b/+".to_owned()])].into();
+    for hour in [1, 2, 9] {
+        here.prove(&Probed::all(&filters, hours(hour), HOUR)).await.unwrap();
+    }
+    let known = here.hearing().await.unwrap().filters;
+    assert_eq!((known.proved.len(), known.blind.len()), (2, 1));
+    carry(&*here, &places.to_redis().await.unwrap()).await;
+    let there = places.connect().await.unwrap();
+    assert_eq!(there.hearing().await.unwrap().filters, known);
+    carry(&*there, &places.to_directory("back").await.unwrap()).await;
+    assert_eq!(places.open("back").await.hearing().await.unwrap().filters, known);
 }

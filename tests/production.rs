@@ -165,6 +165,9 @@ async fn a_device_speaks_for_itself_and_rollcall_hears_it() {
     let watch = Watch::start(&broker, dir.path());
     // The canary comes back, so Rollcall may write and hear below rollcall/.
     watch.eventually("/readyz", 200).await;
+    // So do the probes, and no right is missing.
+    let ready = watch.text("/readyz").await;
+    assert!(!ready.contains("topic_") && ready.contains("\"problems\""), "{ready}");
     // What must not be heard is said first: when the last is heard, everything was.
     broker.publish("pump-7", "units/pump-9/heartbeat");
     broker.publish("nobody", "units/nobody/heartbeat");

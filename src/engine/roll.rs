@@ -490,9 +490,11 @@ impl Roll {
         self.telemetry.unreadable(Stored::Facts, &seen.unit.to_string(), &why);
     }
 
-    /// Registers a unit or changes what was set for it.
+    /// Registers a unit or changes what was set for it; not one with the id of a probe.
     pub async fn register(&self, unit: &Unit, wanted: &Registration, now: Timestamp) -> Result<bool> {
-        let Some(rules) = self.rules.get(&unit.kind) else { return Ok(false) };
+        let Some(rules) = self.rules.get(&unit.kind).filter(|_| !unit.id.is_reserved()) else {
+            return Ok(false);
+        };
         let hearing = self.hearing();
         self.decide(unit, |seen| Some(presence::register(seen, wanted, rules, &hearing, now))).await
     }

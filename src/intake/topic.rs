@@ -15,15 +15,11 @@ use std::sync::Arc;
 use super::Oddities;
 use super::canary;
 use crate::engine::roll::Rules;
-use crate::presence::{Filters, Kind, KindRules, Labels, Unit, UnitId, is_label_name, is_label_value};
+use crate::presence::{Filters, Kind, KindRules, Labels, PROBE, Unit, UnitId, is_label_name, is_label_value};
 use crate::telemetry::{Oddity, Rejection};
 
 /// What Rollcall itself publishes below, beside the canary; never a sign of life.
 const OWN_STATE: &str = "rollcall/state/";
-
-/// The id of no unit, by which Rollcall says something on the topics of the fleet to learn whether it hears
-/// them. It stands wherever a topic names a unit or a label.
-pub(super) const PROBE: &str = "rollcall-probe";
 
 /// Whether Rollcall, this one or another, says something to itself on that topic.
 pub(super) fn is_probe(topic: &str) -> bool {

@@ -28,4 +28,4 @@ pub use policy::{
 };
 pub use record::{Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
 pub use shown::{Shown, is_seen};
-pub use unit::{Kind, LONGEST_ID, NameError, Unit, UnitId};
+pub use unit::{Kind, LONGEST_ID, NameError, PROBE, Unit, UnitId};

@@ -62,7 +62,16 @@ impl FromStr for Kind {
 #[serde(try_from = "String", into = "String")]
 pub struct UnitId(Box<str>);
 
+/// The id of no unit, by which Rollcall says something on the topics of the fleet to learn whether it hears
+/// them. It stands wherever a topic names a unit or a label.
+pub const PROBE: &str = "rollcall-probe";
+
 impl UnitId {
+    /// Whether no unit may have it: it is Rollcall's own.
+    pub fn is_reserved(&self) -> bool {
+        *self.0 == *PROBE
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
-use rollcall::engine::{Advance, Ear, Gap, Member};
+use rollcall::engine::{Advance, Ear, Gap, Member, partition_of};
 use rollcall::presence::{Filters, Interval, Probed};
+use rollcall::telemetry::Source;
 
 use crate::ground::Ground;
 use crate::world::{HOUR, World};
@@ -386,4 +387,64 @@ pub async fn a_living_unit_of_a_kind_that_was_not_subscribed_is_not_offline<G: G
 /// The filter was heard all the time up to that hour.
 async fn engine_proves<G: Ground>(world: &World<G>, hour: u32) {
     world.engine.prove(&Probed::all(&filters(&["a"]), world.hours(hour), 1000 * HOUR)).await.unwrap();
+}
+
+pub async fn each_filter_is_heard_to_its_own_moment_by_a_gap_of_its_own<G: Ground>(mut world: World<G>) {
+    let proof = |filter: &str, at: u64, gap: u64| Probed {
+        kind: "detector".parse().unwrap(),
+        filter: filter.to_owned(),
+        sent_at: world.at(at),
+        gap: Duration::from_millis(gap),
+    };
+    let of_both = [proof("a", 1000, 0), proof("b", 2000, 0)];
+    let of_one = [proof("a", 2000, 1000), proof("a", 4500, 1000), proof("a", 5000, 1000)];
+    let long = [proof("b", 9000, 7000), proof("a", 9000, 3999)];
+    let other = [Probed { kind: "other".parse().unwrap(), ..proof("a", 1, 0) }, proof("a", 1500, 0)];
+    world.canary(world.at(9000), HOUR, GAP.tell).await;
+    world.engine.prove(&of_both).await.unwrap();
+    assert_eq!(world.detectors(&["a", "b"]).await, (Some(1000), vec![]));
+    // Several moments of one filter, with a hole that is longer than its gap.
+    world.engine.prove(&of_one).await.unwrap();
+    let hole = world.blind(2000, 4500).unwrap();
+    assert_eq!(world.detectors(&["a"]).await, (Some(5000), vec![hole]));
+    // What came before changes nothing, nor does another kind with the same filter.
+    world.engine.prove(&other).await.unwrap();
+    assert_eq!(world.detectors(&["a"]).await, (Some(5000), vec![hole]));
+    world.engine.prove(&long).await.unwrap();
+    let last = world.blind(5000, 9000).unwrap();
+    assert_eq!(world.detectors(&["a", "b"]).await, (Some(9000), vec![hole, last]));
+    world.ground.settle().await;
+    world.crash().await;
+    assert_eq!(world.detectors(&["a", "b"]).await.1, [hole, last], "it stands");
+}
+
+pub async fn a_unit_of_a_kind_that_is_not_heard_is_looked_at_seldom_and_told_in_time<G: Ground>(
+    world: World<G>,
+) {
+    let (unit, engine) = (world.unit("1"), world.engine.clone());
+    let partition = partition_of(&unit, engine.partitions());
+    let roll = crate::world::roll(engine.clone()).with_filters(filters(&["a"]));
+    roll.canary_returned(world.at(1)).await.unwrap();
+    world.hear(&unit, world.at(1)).await;
+    let due = async |hours: u32| engine.due(partition, None, world.hours(hours), 0, 10).await.unwrap();
+    // The fleet is heard all the time, the kind is not.
+    let mut looks = 0;
+    for minute in (60 * 48 + 1)..(60 * 50) {
+        let now = world.at(1) + minute * HOUR / 60;
+        world.heard_until(now).await;
+        let due = engine.due(partition, None, now, 0, 10).await.unwrap();
+        looks += due.len();
+        assert_eq!(roll.look_by(&due, Source::Sweep, || now).await.unwrap(), []);
+    }
+    assert!((1..=30).contains(&looks), "{looks} looks, with a settle of five minutes at the least between");
+    assert!(world.open_records().await.is_empty());
+    roll.canary_returned(world.hours(50)).await.unwrap();
+    for hour in 51..=100 {
+        world.heard_until(world.hours(hour)).await;
+    }
+    engine_proves(&world, 100).await;
+    roll.refresh_hearing().await.unwrap();
+    let now = world.hours(100);
+    let found = roll.look_by(&due(100).await, Source::Sweep, || now).await.unwrap();
+    assert_eq!((found, world.open_records().await.len()), (vec![], 1));
 }

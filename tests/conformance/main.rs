@@ -85,6 +85,8 @@ macro_rules! every_case {
                 a_kind_that_was_not_subscribed_was_not_heard
                 a_filter_that_is_added_removed_or_changed_is_blind_while_it_was_not_subscribed
                 a_living_unit_of_a_kind_that_was_not_subscribed_is_not_offline
+                each_filter_is_heard_to_its_own_moment_by_a_gap_of_its_own
+                a_unit_of_a_kind_that_is_not_heard_is_looked_at_seldom_and_told_in_time
                 who_attends_holds_nothing_up_before_its_first_canary_by_more_than_itself
                 a_member_that_ends_out_of_order_makes_that_time_blind_however_short
                 a_member_that_leaves_in_order_leaves_no_trace

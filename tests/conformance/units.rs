@@ -229,6 +229,8 @@ pub async fn promise_12_a_removed_unit_is_never_reported<G: Ground>(world: World
     assert_eq!(world.read(&unit).await.alive, None);
     // Registered again, it is a new unit.
     let again = world.hours(100);
+    let probe = world.unit("rollcall-probe");
+    assert!(!world.roll.register(&probe, &Registration::default(), again).await.unwrap(), "it is no unit");
     assert!(world.roll.register(&unit, &Registration::default(), again).await.unwrap());
     world.hear(&unit, again + MS).await;
     assert_eq!(world.read(&unit).await.facts.unwrap().standing, Standing::Present);

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
+use rollcall::engine::HearingStore;
+use rumqttc::{Event, Packet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::world::{World, eventually};
+use crate::world::{World, eventually, kind};
 
 /// Longer than any of these cases takes: what is blind is so for another reason than a gap.
 const LONG: Duration = Duration::from_secs(60);
@@ -124,5 +126,50 @@ async fn a_forged_canary_is_refused_and_counted_and_hides_no_loss() {
     let before = world.heard().await;
     eventually("it hears on", async || world.has_heard_more_than(before).await).await;
     assert_eq!(running.heartbeats("forged_canary"), 4.0, "its own are its own");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_or_repeated_probe_proves_nothing_and_what_is_forged_is_counted() {
+    let world = World::new("").await;
+    let running = world.start().await;
+    let topic = "units/rollcall-probe/heartbeat";
+    let proved = async || {
+        let filters = world.engine.hearing().await.unwrap().filters;
+        filters.proved.get(&(kind("detector"), "units/+/heartbeat".to_owned())).copied()
+    };
+    // A device that reads what others say repeats what it read.
+    let (client, mut events) = world.reader(topic).await;
+    let probe = loop {
+        if let Event::Incoming(Packet::Publish(publish)) = events.poll().await.unwrap() {
+            break publish.payload;
+        }
+    };
+    drop((client, events));
+    eventually("it is heard", async || proved().await.is_some()).await;
+    running.stop().await;
+    let running = world.start().await;
+    let device = world.device();
+    let ahead = Clock::system().now() + LONG;
+    let text = String::from_utf8(probe.to_vec()).unwrap();
+    let sent = text.split("\"sent_at\":").nth(1).unwrap().split([',', '}']).next().unwrap();
+    let changed = text.replace(sent, &ahead.as_millis().to_string());
+    for forged in ["", "{}", "tweet", &changed, &"x".repeat(300_000)] {
+        device.says(topic, forged).await;
+    }
+    eventually("they were counted", async || running.heartbeats("forged_probe") == 5.0).await;
+    device.says(topic, probe.to_vec()).await;
+    let other = text.replacen("\"instance\":\"", "\"instance\":\"0123456789abcdef", 1);
+    let tag = text.split("\"instance\":\"").nth(1).unwrap().split('"').next().unwrap();
+    device.says(topic, other.replace(tag, "")).await;
+    let before = proved().await;
+    eventually("it hears on", async || proved().await > before).await;
+    assert!(proved().await < Some(ahead));
+    assert_eq!(
+        running.heartbeats("forged_probe"),
+        5.0,
+        "neither a repeated one nor another fleet's is forged"
+    );
+    assert_eq!(world.units().await, 0);
     running.stop().await;
 }

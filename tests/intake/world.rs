@@ -14,7 +14,7 @@ use rollcall::intake::{self, Config, Fields};
 use rollcall::presence::{Facts, Interval, Kind, KindRules, Snapshot, TimeSource, Unit};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::telemetry::Telemetry;
-use rumqttc::{AsyncClient, Event, MqttOptions, Packet, PublishNotice, PublishOptions, QoS};
+use rumqttc::{AsyncClient, Event, EventLoop, MqttOptions, Packet, PublishNotice, PublishOptions, QoS};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -207,6 +207,15 @@ impl World {
         let (client, mut events) = AsyncClient::builder(options).capacity(10).build();
         client.subscribe(filter, QoS::AtLeastOnce).await.unwrap();
         while !matches!(events.poll().await.unwrap(), Event::Incoming(Packet::SubAck(_))) {}
+    }
+
+    /// A client that is subscribed to this.
+    pub async fn reader(&self, filter: &str) -> (AsyncClient, EventLoop) {
+        let options = MqttOptions::new("reader", ("127.0.0.1", self.broker.port()));
+        let (client, mut events) = AsyncClient::builder(options).capacity(10).build();
+        client.subscribe(filter, QoS::AtMostOnce).await.unwrap();
+        while !matches!(events.poll().await.unwrap(), Event::Incoming(Packet::SubAck(_))) {}
+        (client, events)
     }
 
     /// A client of a device.

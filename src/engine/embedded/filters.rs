@@ -62,6 +62,10 @@ impl Proofs {
 
     fn was_blind(&mut self, kind: &Kind, interval: Interval) {
         let blind = self.blind.entry(kind.clone()).or_default();
+        // Where it is of another filter already, it is known.
+        if blind.contains(&interval) {
+            return;
+        }
         blind.push(interval);
         blind.retain(|known| known.to > interval.to - USEFUL);
         if blind.len() > MOST {

@@ -150,6 +150,10 @@ fn anybody_may_be_a_unit_of_the_demo() {
     let arguments = arguments.split_whitespace().map(|word| word.trim_matches('\''));
     assert!(Command::new("mosquitto_pub").args(arguments).status().unwrap().success());
     demo.says("told   OFFLINE mine at north");
+    let port = demo.said("mosquitto_pub ").split_once("-p ").unwrap().1.split(' ').next().unwrap();
+    let hostile = ["-h", "127.0.0.1", "-p", port, "-t", "sites/north/mi\u{202e}ne/heartbeat", "-m", "{}"];
+    assert!(Command::new("mosquitto_pub").args(hostile).status().unwrap().success());
+    demo.says("told   OFFLINE mi\\u{202e}ne at north");
     demo.signal("-TERM");
     demo.ends();
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use hmac_sha256::Hash;
 
 use super::group;
-use super::text::{html, plain, short};
+use super::text::{html, plain, short, word};
 use crate::clock::Timestamp;
 use crate::engine::Delivery;
 use crate::presence::{Cause, Closing, Interval, Labels, OfflineRecord};
@@ -118,7 +118,7 @@ fn is_unwatched(record: &OfflineRecord) -> bool {
 /// `detector unit-7`, `3 detectors` or `3 units`.
 fn whom(records: &[&OfflineRecord]) -> String {
     match records {
-        [record] => format!("{} {}", record.kind, record.unit),
+        [record] => format!("{} {}", record.kind, word(record.unit.as_str())),
         many => match one_kind(many.iter().copied()) {
             Some(kind) if kind.ends_with('s') => format!("{} {kind}", many.len()),
             Some(kind) => format!("{} {kind}s", many.len()),
@@ -143,7 +143,8 @@ fn shared(labels: &Labels) -> String {
 }
 
 fn list<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> String {
-    let each: Vec<_> = labels.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let each: Vec<_> =
+        labels.into_iter().map(|(name, value)| format!("{}={}", word(name), word(value))).collect();
     each.join(", ")
 }
 
@@ -188,7 +189,7 @@ fn section(title: &str, items: impl ExactSizeIterator<Item = (String, String)>) 
 fn whose(record: &OfflineRecord) -> String {
     let labels = list(&record.labels);
     let labels = if labels.is_empty() { labels } else { format!(" ({labels})") };
-    plain(&format!("{} {}{labels}", record.kind, record.unit))
+    format!("{} {}{labels}", record.kind, word(record.unit.as_str()))
 }
 
 fn silence(record: &OfflineRecord) -> String {

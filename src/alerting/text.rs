@@ -1,9 +1,23 @@
 //! Text from outside, made fit to be shown: names, labels and answers of servers may hold
 //! anything, and end up in headers, mails, HTML and logs.
 
-/// The text on one line: control characters and the marks that turn text around become spaces.
+use crate::presence::Shown;
+
+/// The text on one line: line ends become spaces, and what is not seen, or turns text around, is written out.
 pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if is_hidden(c) { ' ' } else { c }).collect()
+    let line: String = text.chars().map(|c| if matches!(c, '\r' | '\n' | '\t') { ' ' } else { c }).collect();
+    Shown(&line).to_string()
+}
+
+/// A name as one word among others: in quotes where it could be taken for more than a name, such as
+/// `a (site=north)`.
+pub fn word(text: &str) -> String {
+    let text = plain(text);
+    if text.contains(['=', ',', ';', '(', ')', '"']) {
+        format!("\"{}\"", text.replace('"', "\\\""))
+    } else {
+        text
+    }
 }
 
 /// The text on one line and at most `most` characters long.
@@ -31,19 +45,23 @@ pub fn html(text: &str) -> String {
     safe
 }
 
-/// Line ends, other controls, and the marks by which a name could show itself backwards.
-fn is_hidden(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn no_text_breaks_its_line_or_turns_it_around() {
-        assert_eq!(plain("a\r\nBcc: x\u{85}\u{2028}\u{202e}b\0"), "a  Bcc: x   b ");
+        let shown = "a  Bcc: x\\u{85}\\u{2028}\\u{202e}b\\u{0}";
+        assert_eq!(plain("a\r\nBcc: x\u{85}\u{2028}\u{202e}b\0"), shown);
+    }
+
+    #[test]
+    fn a_name_is_taken_for_nothing_else() {
+        for same in ["unit-7", "Halle 3", "a:b@c", "水泵"] {
+            assert_eq!(word(same), same);
+        }
+        assert_eq!(word("a (site=north)"), "\"a (site=north)\"");
+        assert_eq!(word("x\", site=\"y"), r#""x\", site=\"y""#);
     }
 
     #[test]

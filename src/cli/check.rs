@@ -14,10 +14,11 @@ use clap::Args;
 use futures_util::future::join_all;
 use serde::Serialize;
 
-use super::{BAD_CONFIGURATION, ConfigFile, FAILED, logging};
+use super::{BAD_CONFIGURATION, ConfigFile, FAILED, logging, shown, shown_json};
 use crate::broker::Broker;
 use crate::clock::Clock;
 use crate::config::{Config, ConfigError};
+use crate::presence::Shown;
 use crate::telemetry::Telemetry;
 use crate::{alerting, intake};
 
@@ -75,7 +76,12 @@ impl fmt::Display for Finding {
             Outcome::Warn => "warn",
             Outcome::Fail => "FAIL",
         };
-        write!(f, "{word}  {}: {}", self.name, self.text)
+        // An error of the file has several lines; nothing else may look like another finding.
+        let text = match self.name.as_str() {
+            "configuration" => shown(&self.text),
+            _ => Shown(&self.text).to_string(),
+        };
+        write!(f, "{word}  {}: {text}", Shown(&self.name))
     }
 }
 
@@ -90,7 +96,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Err(error) => (misconfigured(error), BAD_CONFIGURATION),
     };
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&findings)?);
+        println!("{}", shown_json(&serde_json::to_string_pretty(&findings)?));
     } else {
         findings.iter().for_each(|finding| println!("{finding}"));
     }

@@ -12,6 +12,7 @@ use crate::config::EngineConfig;
 use crate::engine::embedded::{self, EmbeddedEngine};
 use crate::engine::redis::{self, RedisEngine};
 use crate::engine::{Discarded, Engine};
+use crate::presence::Shown;
 use crate::telemetry::Telemetry;
 
 #[derive(Debug, Args)]
@@ -53,7 +54,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Some(engine) => discard_all(engine.as_ref(), name).await?,
         None => 0,
     };
-    println!("{count} notifications and dead letters of receiver {name} were discarded");
+    println!("{count} notifications and dead letters of receiver {} were discarded", Shown(name));
     Ok(ExitCode::SUCCESS)
 }
 

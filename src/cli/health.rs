@@ -11,7 +11,7 @@ use clap::Args;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{ConfigFile, logging};
+use super::{ConfigFile, logging, shown_json};
 
 /// How long an answer may take: less than supervisors wait for a probe.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -37,9 +37,9 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.split(' ').nth(1).unwrap_or_default();
     if status != "200" {
-        bail!("{address}{page} answers {status}: {body}");
+        bail!("{address}{page} answers {status}: {}", shown_json(body));
     }
-    println!("{body}");
+    println!("{}", shown_json(body));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -18,6 +18,7 @@ use clap::{Args, Parser, Subcommand};
 use tokio::runtime::Builder;
 
 use crate::config::{self, Config, ConfigError};
+use crate::presence::{Shown, is_seen};
 
 mod check;
 mod deliveries;
@@ -107,7 +108,43 @@ fn threads() -> usize {
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {
-    eprintln!("rollcall: {error:#}");
+    eprintln!("rollcall: {}", shown(&format!("{error:#}")));
     let configuration = error.downcast_ref::<ConfigError>().is_some();
     ExitCode::from(if configuration { BAD_CONFIGURATION } else { FAILED })
+}
+
+/// Text as it may be printed: line by line, with everything written out that is not seen or turns text around. What
+/// servers answer, and names in it, are nothing to trust a terminal with.
+fn shown(text: &str) -> String {
+    text.lines().map(|line| Shown(line).to_string()).collect::<Vec<String>>().join("\n")
+}
+
+/// The same of JSON, which stays what it is.
+fn shown_json(json: &str) -> String {
+    let mut shown = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_seen(c) || c == '\n' {
+            shown.push(c);
+        } else {
+            // Only within a text may there be such a character.
+            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| shown += &format!("\\u{unit:04x}"));
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_turns_no_terminal_around() {
+        let text = "a\u{202e}b\u{1b}[2J\nsecond line";
+        assert_eq!(shown(text), "a\\u{202e}b\\u{1b}[2J\nsecond line");
+        let json = serde_json::to_string_pretty(&[text, "\u{e0041}ü"]).unwrap();
+        let printed = shown_json(&json);
+        assert!(printed.chars().all(|c| is_seen(c) || c == '\n'), "{printed}");
+        let read: Vec<String> = serde_json::from_str(&printed).unwrap();
+        assert_eq!(read, [text, "\u{e0041}ü"]);
+    }
 }

@@ -1,12 +1,15 @@
 //! What is said of receivers that are not configured, in the log, on `/readyz` and by `rollcall check`.
 
 use crate::engine::Backlog;
+use crate::presence::Shown;
 
 /// For which of them something is kept, and what to do.
 pub fn orphans_in_words(orphans: &[(String, Backlog)]) -> String {
     let named: Vec<String> = orphans
         .iter()
-        .map(|(name, kept)| format!("{name} ({} groups wait, {} dead letters)", kept.waiting, kept.dead))
+        .map(|(name, kept)| {
+            format!("{} ({} groups wait, {} dead letters)", Shown(name), kept.waiting, kept.dead)
+        })
         .collect();
     format!(
         "notifications are kept for receivers that are not configured: {}; configure a receiver of that name, and \

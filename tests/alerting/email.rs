@@ -157,6 +157,22 @@ async fn hostile_names_add_no_header_and_no_markup() {
 }
 
 #[tokio::test]
+async fn names_that_are_not_what_they_seem_are_written_out() {
+    // Both are ids that a device may have.
+    let mut record = silent("detector:pump\u{202e}7 (site=south)", now());
+    record.labels = labels(&[("site", "north, kind=gate\u{200b}")]);
+    let mut delivery = delivery(vec![record], vec![]);
+    delivery.group.labels = labels(&[("site", "north, kind=gate")]);
+    let mail = &mails(&[delivery]).await[0];
+    let subject = mail.header("Subject").unwrap();
+    assert_eq!(subject, "OFFLINE: detector \"pump\\u{202e}7 (site=south)\" (site=\"north, kind=gate\")");
+    let data = mail.data.replace("=\r\n", "").replace("=3D", "=");
+    let line = r#"- detector "pump\u{202e}7 (site=south)" (site="north, kind=gate\u{200b}")"#;
+    assert!(data.contains(line), "{data}");
+    assert!(data.contains(&line[2..].replace('"', "&quot;")), "{data}");
+}
+
+#[tokio::test]
 async fn a_storm_is_one_digest() {
     let storm = (0..950).map(|i| silent(&format!("detector:{i:04}"), now())).collect();
     let mail = &mails(&[delivery(storm, vec![])]).await[0];

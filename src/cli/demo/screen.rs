@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::world::{TIMEOUT, World};
 use crate::clock::Clock;
+use crate::presence::Shown;
 use crate::simulate::fleet::{FleetConfig, Summary};
 
 /// Standard output. When nobody reads it any more, the demo ends.
@@ -21,7 +22,7 @@ impl Screen {
 
     /// A line with its time.
     pub fn say(&self, text: &str) {
-        self.print(&format!("{}  {text}", self.time()));
+        self.print(&format!("{}  {}", self.time(), Shown(text)));
     }
 
     /// What runs, where it is to be seen, and what to try.

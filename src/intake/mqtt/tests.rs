@@ -259,3 +259,26 @@ fn what_ends_a_connection_that_stood_is_the_first_failure() {
     assert_eq!([0, 4999, 5000, 60_000].map(after), [7, 7, 1, 1]);
     assert!(BACKOFF.wait(after(9000), 1.0) <= Duration::from_millis(250));
 }
+
+/// A broker that ends the connection for a probe is not asked again and again.
+#[tokio::test]
+async fn what_a_connection_ends_for_is_not_published_again() {
+    let world = World::new(4);
+    let (client, _events) = world.connection.session.open(1);
+    let probes = world.connection.reader.probes.clone();
+    let key = Key::of_fleet("fleet");
+    let asking = || Asking::new(probes.clone(), key.clone(), "me".to_owned());
+    let (pace, period) = (CanaryPace::fixed(DEAFNESS), Duration::from_secs(1));
+    let mut ask = |asking: &mut Asking, loss: Loss| {
+        asking.ask(&client, world.clock.now(), &pace, period);
+        asking.connection_lost(loss);
+        probes.all()[0].standing().refused
+    };
+    let mut once = asking();
+    assert_eq!(ask(&mut once, Loss::Broken), None, "that may be an accident");
+    let why = ask(&mut once, Loss::Broken).expect("twice is none");
+    assert!(why.contains("allow me to read units/+ and to write units/rollcall-probe"), "{why}");
+    probes.all()[0].answered(None);
+    assert_eq!(ask(&mut once, Loss::Broken), None, "nothing was published");
+    assert!(ask(&mut asking(), Loss::Refused).is_some(), "it says why");
+}

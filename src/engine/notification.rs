@@ -7,8 +7,8 @@ use std::time::Duration;
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use serde::{Deserialize, Serialize};
 
-use super::json::to_json;
-use super::{DeadLetter, Delivery, Group, Join, News, Result};
+use super::json::{from_json, to_json};
+use super::{DeadLetter, Delivery, EngineError, Group, Join, News, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Cause, Closing, Interval, Labels, OfflineRecord, RecordId, Transition};
 
@@ -186,6 +186,77 @@ impl Notification {
     }
 }
 
+/// What could be read of a stored notification.
+pub(super) struct Readable {
+    /// `None`: nothing of it.
+    pub told: Option<Notification>,
+    /// What is wrong with it, if anything.
+    pub why: Option<EngineError>,
+}
+
+impl Readable {
+    /// All of it, or why not.
+    pub fn whole(self) -> Result<Notification> {
+        match self.why {
+            Some(why) => Err(why),
+            None => self.told.ok_or_else(|| EngineError::Damaged("a notification says nothing".to_owned())),
+        }
+    }
+}
+
+impl Notification {
+    /// What a notification to the group with that key says, as far as it can be read: one member that cannot be
+    /// read does not keep the others from being told.
+    pub fn read(group: &str, text: &[u8]) -> Readable {
+        let text = String::from_utf8_lossy(text);
+        let whole = if text.starts_with('[') {
+            from_json::<Lone>("a notification", &text).map(|lone| lone.notification(group))
+        } else {
+            from_json("a notification", &text)
+        };
+        match whole {
+            Ok(told) => Readable { told: Some(told), why: None },
+            Err(why) => Readable { told: Notification::in_part(group, &text), why: Some(why) },
+        }
+    }
+
+    /// Those records and intervals of a notification that can be read. A quotation mark within a text is written
+    /// with a backslash, so what begins a list or a record here stands in no label.
+    fn in_part(group: &str, text: &str) -> Option<Notification> {
+        let offline = text.find(OFFLINE)?;
+        let online = offline + text[offline..].find(ONLINE)?;
+        let blind = online + text[online..].find(BLIND)?;
+        let first = |after: &str| text.find(after).map(|at| &text[at + after.len()..]);
+        let labels = first(r#"{"group":"#).and_then(first_of::<Group>).map(|group| group.labels);
+        let sealed_at = first(r#","sealed_at":"#).and_then(first_of::<Timestamp>);
+        let told = Notification {
+            group: Group { key: group.to_owned(), labels: labels.unwrap_or_default() },
+            sealed_at: sealed_at.unwrap_or(Timestamp::ZERO),
+            offline: each_of(&text[offline..online], r#"{"id":"#),
+            online: each_of(&text[online..blind], r#"{"id":"#),
+            blind: each_of(&text[blind..], r#"{"from":"#),
+            // Which return is whose is not known any more: each is told.
+            told: Vec::new(),
+        };
+        let is_empty = told.offline.is_empty() && told.online.is_empty() && told.blind.is_empty();
+        (!is_empty).then_some(told)
+    }
+}
+
+const OFFLINE: &str = r#","offline":["#;
+const ONLINE: &str = r#"],"online":["#;
+const BLIND: &str = r#"],"blind":["#;
+
+/// The value that a text begins with, whatever follows it.
+fn first_of<T: serde::de::DeserializeOwned>(text: &str) -> Option<T> {
+    serde_json::Deserializer::from_str(text).into_iter().next()?.ok()
+}
+
+/// The values of a list that begin like that and can be read.
+fn each_of<T: serde::de::DeserializeOwned>(list: &str, begin: &str) -> Vec<T> {
+    list.match_indices(begin).filter_map(|(at, _)| first_of(&list[at..])).collect()
+}
+
 impl Delivery {
     /// What the first of a lane says, or nothing where it cannot be read: it can be ended all the same.
     pub(super) fn of(told: Option<Notification>, group: &str, id: &str, receiver: &str) -> Delivery {
@@ -249,4 +320,59 @@ pub(super) fn blindness(interval: &Interval) -> String {
 /// One opening of a record, the same when it is closed. A record may be opened twice.
 pub(super) fn silence(record: &OfflineRecord) -> String {
     format!("{} {}", record.detected_at.as_millis(), record.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(name: &str) -> OfflineRecord {
+        let id: RecordId = format!("detector:{name}:1732147200000").parse().unwrap();
+        let at = id.last_seen;
+        OfflineRecord {
+            kind: id.unit.kind.clone(),
+            unit: id.unit.id.clone(),
+            labels: Labels::from([("site".to_owned(), r#"a",{"id":"b"#.to_owned())]),
+            last_seen: at,
+            silent_from: None,
+            deadline: at,
+            detected_at: at,
+            back_at: None,
+            cause: Cause::Silence,
+            closed_by: None,
+            id,
+        }
+    }
+
+    #[test]
+    fn a_member_that_cannot_be_read_keeps_no_other_from_being_told() {
+        let group = Group { key: "g".into(), labels: Labels::from([("kind".into(), "detector".into())]) };
+        let [a, b, c] = ["a", "b", "c"].map(|name| to_json(&record(name)).unwrap());
+        let text = |group: &str, offline: &str| {
+            format!(
+                r#"{{"group":{group},"sealed_at":"2024-11-21T00:00:00Z","offline":[{offline}],"online":[{c}],"blind":[]}}"#
+            )
+        };
+        let group_json = to_json(&group).unwrap();
+        for garbage in ["garbage{", "", "{}", "[", "\"", "{\"id\":\"x", "\u{fffd}"] {
+            for offline in
+                [format!("{a},{garbage},{b}"), format!("{garbage},{a},{b}"), format!("{a},{b},{garbage}")]
+            {
+                let read = Notification::read("g", text(&group_json, &offline).as_bytes());
+                assert!(read.why.is_some(), "{garbage:?} counts as read");
+                let told = read.told.unwrap();
+                assert_eq!(told.offline, [record("a"), record("b")], "{garbage:?}");
+                assert_eq!((told.online, told.group), (vec![record("c")], group.clone()), "{garbage:?}");
+            }
+        }
+        let read = Notification::read("g", text("garbage{", &format!("{a},{b}")).as_bytes());
+        let told = read.told.unwrap();
+        assert_eq!((told.group.key.as_str(), told.offline.len(), told.online.len()), ("g", 2, 1));
+        let whole = Notification::read("g", text(&group_json, &a).as_bytes());
+        assert!(whole.why.is_none() && whole.told.is_some());
+        for garbage in ["garbage{", "", "[1", "{}", r#"{"group":{},"offline":[],"online":[],"blind":[]}"#] {
+            let read = Notification::read("g", garbage.as_bytes());
+            assert!(read.told.is_none() && read.why.is_some(), "{garbage:?}");
+        }
+    }
 }

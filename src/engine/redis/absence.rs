@@ -13,7 +13,6 @@ use std::collections::{BTreeSet, HashMap};
 use redis::pipe;
 
 use super::RedisEngine;
-use super::deliveries::notification;
 use super::units::snapshot;
 use crate::clock::Timestamp;
 use crate::engine::notification::{Notification, Untold, blindness, silence};
@@ -82,7 +81,7 @@ async fn mark(
         // What cannot be read says nothing, and is met again when it is handed out.
         let (Ok(group), Ok(lane)) = (str::from_utf8(group), str::from_utf8(lane)) else { continue };
         let (ids, own) = lane.split_once('\n').map_or((lane, None), |(ids, own)| (ids, Some(own)));
-        told.extend(own.and_then(|own| notification(group, own).ok()));
+        told.extend(own.and_then(|own| Notification::read(group, own.as_bytes()).told));
         for id in ids.split(' ').skip(if own.is_some() { 2 } else { 1 }) {
             bodies.hget(engine.keys.in_partition(partition, "notifications"), id);
             groups.push(group);
@@ -91,8 +90,7 @@ async fn mark(
     if !groups.is_empty() {
         let bodies: Vec<Option<Vec<u8>>> = engine.topology.send("absent", &bodies).await?;
         for (group, body) in groups.into_iter().zip(bodies) {
-            let body = body.and_then(|body| String::from_utf8(body).ok());
-            told.extend(body.and_then(|body| notification(group, &body).ok()));
+            told.extend(body.and_then(|body| Notification::read(group, &body).told));
         }
     }
     let past = past(engine, &told).await?;

@@ -15,7 +15,7 @@ use redis::{Script, pipe};
 use super::RedisEngine;
 use super::keys::{Keys, Sort};
 use super::topology::Topology;
-use crate::engine::Result;
+use crate::engine::{EngineError, Result};
 use crate::presence::Unit;
 use crate::telemetry::{Stored, Telemetry};
 
@@ -153,6 +153,26 @@ impl RedisEngine {
         let why =
             format!("{:?} are no facts and were put aside; it is new when it is heard again", shown(text));
         self.telemetry.unreadable(Stored::Facts, &unit.to_string(), &why);
+        Ok(())
+    }
+
+    /// A notification cannot be read, or not all of it. It is kept as it is; what of it `is_told` is delivered.
+    pub(super) async fn put_notification_aside(
+        &self,
+        partition: u16,
+        id: &str,
+        text: &[u8],
+        is_told: bool,
+        why: &EngineError,
+    ) -> Result<()> {
+        let key = self.keys.in_partition(partition, "notifications");
+        let place = format!("{key}\n{id}");
+        let mut put = pipe();
+        put.hset(self.keys.unreadable_of(&key), &place, text).ignore();
+        self.topology.send::<()>("put_aside", &put).await?;
+        let rest = if is_told { "what can be read of it is told" } else { "nothing of it can be told" };
+        let why = format!("{why}; {rest}, and its group goes on; /api/v1/records lists what it spoke of");
+        self.telemetry.unreadable(Stored::Delivery, &place, &why);
         Ok(())
     }
 

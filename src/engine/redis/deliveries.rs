@@ -14,7 +14,7 @@ use super::units::first_score;
 use super::{RedisEngine, absence, groups, outbox, receivers};
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
-use crate::engine::notification::{Lone, Notification, silence};
+use crate::engine::notification::{Notification, Readable, silence};
 use crate::engine::{
     AlertStore, Backlog, DeadLetter, Delivery, Discarded, Entry, Join, Joined, LARGEST_STEP, Pace, Position,
     Result, Room,
@@ -139,10 +139,10 @@ impl AlertStore for RedisEngine {
                 bodies.hget(self.keys.of(partition, "letters", receiver), id);
             }
             if !ids.is_empty() {
-                let bodies: Vec<Option<String>> = self.topology.send("letters", &bodies).await?;
+                let bodies: Vec<Option<Vec<u8>>> = self.topology.send("letters", &bodies).await?;
                 for (id, body) in ids.iter().zip(bodies) {
                     let Some(body) = body else { continue };
-                    match from_json("a dead letter", &body) {
+                    match from_json("a dead letter", &String::from_utf8_lossy(&body)) {
                         Ok(letter) => letters.push(letter),
                         Err(why) => self.telemetry.unreadable(
                             Stored::DeadLetter,
@@ -156,15 +156,6 @@ impl AlertStore for RedisEngine {
         letters.sort_by_key(|letter| std::cmp::Reverse(letter.at));
         letters.truncate(limit);
         Ok(letters)
-    }
-}
-
-/// What a notification to the group with that key says, whichever way it was written.
-pub(super) fn notification(group: &str, text: &str) -> Result<Notification> {
-    if text.starts_with('[') {
-        from_json::<Lone>("a notification", text).map(|lone| lone.notification(group))
-    } else {
-        from_json("a notification", text)
     }
 }
 
@@ -288,18 +279,25 @@ impl RedisEngine {
         script.key(self.keys.of(partition, "lanes", receiver));
         script.key(self.keys.in_partition(partition, "notifications"));
         script.arg(now.as_millis()).arg(until.as_millis()).arg(groups);
-        let flat: Vec<String> = self.topology.tell("lease", &script).await?;
-        let mut deliveries = Vec::new();
+        let flat: Vec<Vec<u8>> = self.topology.tell("lease", &script).await?;
+        let (mut deliveries, mut broken) = (Vec::new(), Vec::new());
         for leased in flat.chunks_exact(4) {
-            let id = format!("{}.{receiver}", leased[0]);
-            // One that cannot be read holds up its own group, and nobody else.
-            match notification(&leased[3], &leased[2]) {
-                Ok(told) => {
-                    let attempt = leased[1].parse().unwrap_or(u32::MAX);
-                    deliveries.push(told.delivery(id, receiver, attempt));
-                }
-                Err(why) => tracing::error!(receiver, delivery = id, "nobody can be told: {why}"),
+            let text = |place: usize| String::from_utf8_lossy(&leased[place]).into_owned();
+            let (id, group, attempt) = (text(0), text(3), text(1).parse().unwrap_or(u32::MAX));
+            let Readable { told, why } = Notification::read(&group, &leased[2]);
+            if let Some(why) = why {
+                self.put_notification_aside(partition, &id, &leased[2], told.is_some(), &why).await?;
             }
+            let is_broken = told.is_none();
+            let mut delivery = Delivery::of(told, &group, &format!("{id}.{receiver}"), receiver);
+            delivery.attempt = attempt;
+            if is_broken { broken.push(delivery) } else { deliveries.push(delivery) }
+        }
+        // There is nothing to tell in it: its group goes on with what comes next.
+        let endings: Vec<Ending> = broken.iter().map(|delivery| Ending { delivery, letter: None }).collect();
+        if !endings.is_empty() {
+            let endings: Vec<&Ending> = endings.iter().collect();
+            self.finish_step(partition, receiver, &endings, now).await?;
         }
         Ok(deliveries)
     }

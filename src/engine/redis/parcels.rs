@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use async_trait::async_trait;
 use redis::pipe;
 
-use super::deliveries::notification;
 use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
+use crate::engine::notification::Notification;
 use crate::engine::parcels::{Departure, Parcel};
 use crate::engine::{EngineError, Group, Queries, Result};
 use crate::presence::Labels;
@@ -209,7 +209,7 @@ impl RedisEngine {
             let attempts = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
             let notifications: Vec<String> = words.map(str::to_owned).collect();
             if let (Some(first), Some(body)) = (notifications.first(), body) {
-                let body = to_json(&notification(&group, body)?)?;
+                let body = to_json(&Notification::read(&group, body.as_bytes()).whole()?)?;
                 in_lanes.entry(first.clone()).or_insert((body, 0)).1 += 1;
             }
             // Who had it in hand is gone: it is due.

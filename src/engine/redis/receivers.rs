@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use redis::pipe;
 
-use super::deliveries::{Ending, notification};
+use super::deliveries::Ending;
 use super::keys::Keys;
 use super::topology::Topology;
 use super::{RedisEngine, absence};
 use crate::clock::Timestamp;
-use crate::engine::notification::discarded;
+use crate::engine::notification::{Notification, discarded};
 use crate::engine::{Backlog, DeadLetter, Delivery, Discarded, EngineError, Result};
 
 /// How many lanes, and how many dead letters, one step discards.
@@ -164,9 +164,10 @@ async fn some_lanes(engine: &RedisEngine, partition: u16, receiver: &str) -> Res
     if firsts.is_empty() {
         return Ok(Vec::new());
     }
-    let bodies: Vec<Option<String>> = engine.topology.send("discard", &bodies).await?;
+    let bodies: Vec<Option<Vec<u8>>> = engine.topology.send("discard", &bodies).await?;
     let deliveries = firsts.into_iter().zip(bodies).map(|((group, id, own), body)| {
-        let told = own.or(body).and_then(|text| notification(&group, &text).ok());
+        let text = own.map(String::into_bytes).or(body);
+        let told = text.and_then(|text| Notification::read(&group, &text).told);
         Delivery::of(told, &group, &format!("{id}.{receiver}"), receiver)
     });
     Ok(deliveries.collect())

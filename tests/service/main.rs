@@ -1,5 +1,6 @@
 //! The whole service over real servers. Times are short and real: every wait is for a fact.
 
+mod broken;
 #[path = "../support/client.rs"]
 mod client;
 mod world;

@@ -84,7 +84,7 @@ impl World {
     fn text(&self) -> String {
         format!(
             r#"
-            engine.url = "redis://127.0.0.1:{redis}/0"
+            {engine}
             mqtt.url = "mqtt://127.0.0.1:{broker}"
             http.listen = "127.0.0.1:{http}"
             hearing.canary_period = "200ms"
@@ -101,20 +101,28 @@ impl World {
             from = "rollcall@example.org"
             to = ["ops@example.org"]
             "#,
-            redis = self.redis.port(),
+            engine = self.engine(),
             broker = self.broker.port(),
             http = self.http,
-            options = self.options,
+            options = self.options.replace("{dir}", &self.dir.path().display().to_string()),
             hook = self.hook.url(),
             mail = self.mail.url(),
         )
+    }
+
+    /// Where the fleet is: in Redis, by the default user, unless the options say.
+    fn engine(&self) -> String {
+        let port = self.redis.port();
+        let user = if self.options.contains("# user roll") { "roll:secret@" } else { "" };
+        let is_said = self.options.contains("engine.type");
+        if is_said { String::new() } else { format!("engine.url = \"redis://{user}127.0.0.1:{port}/0\"") }
     }
 
     fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.http)
     }
 
-    async fn status(&self, path: &str) -> u16 {
+    pub async fn status(&self, path: &str) -> u16 {
         reqwest::get(self.url(path)).await.map_or(0, |answer| answer.status().as_u16())
     }
 

@@ -134,6 +134,10 @@ pub trait UnitStore: Send + Sync {
     /// changed if they are still the same. Reading an expiry key that is overdue makes it expire.
     async fn look(&self, units: &[Unit]) -> Result<Looked<'_>>;
 
+    /// The open records of units whose facts do not say, in order: for when these are lost. What cannot be said of
+    /// a record is as its id says.
+    async fn open_records(&self, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>>;
+
     /// Has the next look of units that are in the index be at `until`, whatever else is stored of them.
     async fn put_off(&self, units: &[Unit], until: Timestamp) -> Result<()>;
 

@@ -37,6 +37,7 @@ use crate::presence::{
 use crate::telemetry::{Checked, Loop, Source, Stored, Telemetry};
 
 mod gone;
+mod lost;
 mod rounds;
 mod unheard;
 mod unsettled;
@@ -313,7 +314,9 @@ impl Roll {
                 if seen.is_unreadable() {
                     self.met_unreadable(&seen);
                 }
-                let Some(step) = unit.next(&seen, rules, &hearing, now, count) else { continue };
+                let believed = self.believed(&seen, now);
+                let as_told = believed.as_ref().unwrap_or(&seen);
+                let Some(step) = unit.next(as_told, rules, &hearing, now, count) else { continue };
                 let is_known = seen.is_known() || seen.is_unreadable();
                 let place = if is_known { None } else { self.census.place(&seen.unit) };
                 if place.is_some() || is_known {
@@ -321,7 +324,8 @@ impl Roll {
                     decided.push(((unit, step, place), (seen, change)));
                 }
             }
-            let (steps, changes): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
+            let (steps, mut changes): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
+            self.close_lost(&mut changes, now).await?;
             in_vain += 1;
             for ((unit, step, place), applied) in steps.into_iter().zip(self.apply(&changes).await?) {
                 if !applied {
@@ -411,7 +415,13 @@ impl Roll {
                 continue;
             };
             let gone_since = self.gone.since(&seen, now);
-            let verdict = presence::look_again(&seen, gone_since, rules, &hearing, now);
+            let believed = self.believed(&seen, now);
+            let as_told = believed.as_ref().unwrap_or(&seen);
+            let verdict = presence::look_again(as_told, gone_since, rules, &hearing, now);
+            let change_of = |change| match &believed {
+                None => change,
+                Some(believed) => presence::as_believed(change, believed, rules),
+            };
             match &verdict {
                 Verdict::Undecided => self.gone.keep(&seen, gone_since),
                 _ => self.gone.forget(&seen.unit),
@@ -419,6 +429,7 @@ impl Roll {
             match verdict {
                 Verdict::Alive(change) | Verdict::Back(change) | Verdict::Gone(change) => {
                     results.push(Checked::Alive);
+                    let change = change_of(change);
                     changes.push((seen, change));
                 }
                 Verdict::Offline(change) => {
@@ -442,6 +453,7 @@ impl Roll {
             self.engine.put_off(&left_out, now + LEFT_OUT).await?;
         }
         if !changes.is_empty() {
+            self.close_lost(&mut changes, now).await?;
             let applying = self.unsettled.applying(&changes);
             let applied = self.records(&changes, looked.hold.apply(&changes).await)?;
             applying.answered(&applied);

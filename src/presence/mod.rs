@@ -3,6 +3,7 @@
 //! Pure rules: no I/O, no clock, no async. A decision reads a [`Snapshot`] of what is stored about
 //! one unit and answers with a [`Change`]; both engines, every loop and every test share these.
 
+mod ahead;
 mod blindness;
 mod decision;
 mod facts;
@@ -14,6 +15,7 @@ mod record;
 mod shown;
 mod unit;
 
+pub use ahead::{as_believed, believed, odd_moment};
 pub use blindness::{DEFAULT_SETTLE, Hearing, Interval, Ledger};
 pub use decision::{
     Heard, Registration, Verdict, deadline, hear, look, look_again, register, retire, state, unwatch,

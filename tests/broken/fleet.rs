@@ -26,6 +26,8 @@ pub struct Fleet {
     clock: Clock,
     /// How often each unit's silence was told since it was poisoned.
     pub told: BTreeMap<String, usize>,
+    /// How often each unit's return was.
+    pub back: BTreeMap<String, usize>,
     /// What was refused meanwhile.
     pub failures: Vec<String>,
 }
@@ -65,7 +67,15 @@ impl Fleet {
         let roll =
             Roll::new(engine.clone(), rules, mirror, telemetry.clone(), config, Arc::new(Notify::new()));
         let roll = roll.with_filters(filters("detector"));
-        Fleet { engine, telemetry, roll, clock, told: BTreeMap::new(), failures: Vec::new() }
+        Fleet {
+            engine,
+            telemetry,
+            roll,
+            clock,
+            told: BTreeMap::new(),
+            back: BTreeMap::new(),
+            failures: Vec::new(),
+        }
     }
 
     /// Lives through something of everything.
@@ -116,6 +126,7 @@ impl Fleet {
         self.clock.lead(hours(POISONED), Duration::ZERO);
         self.hear(&units()[2..], hours(51)).await;
         self.told.clear();
+        self.back.clear();
     }
 
     pub async fn hear(&self, units: &[Unit], at: Timestamp) {
@@ -183,8 +194,12 @@ impl Fleet {
             if leased.is_empty() || self.engine.delivered(&leased, now).await.is_err() {
                 return;
             }
-            for record in leased.into_iter().flat_map(|delivery: Delivery| delivery.offline) {
-                *self.told.entry(format!("{}:{}", record.kind, record.unit)).or_default() += 1;
+            let count = |told: &mut BTreeMap<String, usize>, record: &OfflineRecord| {
+                *told.entry(record.whose().to_string()).or_default() += 1;
+            };
+            for Delivery { offline, online, .. } in &leased {
+                offline.iter().for_each(|record| count(&mut self.told, record));
+                online.iter().for_each(|record| count(&mut self.back, record));
             }
         }
     }

@@ -132,6 +132,7 @@ macro_rules! every_case {
                 values_survive_a_crash
             }
             roster {
+                a_lease_that_ends_in_the_far_future_owns_nothing
                 promise_06_a_lease_that_is_not_renewed_ends
                 promise_06_a_dead_instance_and_what_it_held_are_free_within_three_seconds
                 instances_see_one_another_and_one_time

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rollcall::alerting;
 use rollcall::clock::Timestamp;
 use rollcall::engine::lease;
+use rollcall::engine::roster::owner;
 
 use crate::ground::Ground;
 use crate::world::World;
@@ -60,6 +61,23 @@ pub async fn promise_06_a_dead_instance_and_what_it_held_are_free_within_three_s
     };
     let ended = tokio::time::timeout(MINUTE, ended).await.expect("the lease ends");
     assert!(ended >= before + lease::LENGTH, "and not before its time");
+}
+
+/// What a hand or a broken clock writes: no instance asks for that much.
+pub async fn a_lease_that_ends_in_the_far_future_owns_nothing<G: Ground>(world: World<G>) {
+    for far in [lease::LONGEST + MINUTE, Duration::from_secs(100 * 365 * 86_400)] {
+        world.renew("ghost", far).await;
+        world.renew("a", lease::LONGEST).await;
+        let seen = world.renew("b", lease::LENGTH).await;
+        assert_eq!(seen, ["a", "b"], "after a lease of {far:?}");
+        for name in ["a", "b"] {
+            world.engine.resign(name).await.unwrap();
+        }
+    }
+    world.renew("a", lease::LENGTH).await;
+    let partitions = world.engine.partitions();
+    let there = world.renew("a", lease::LENGTH).await;
+    assert!((0..partitions).all(|p| owner(p, &there) == Some("a")), "it sweeps all partitions");
 }
 
 pub async fn an_instance_that_resigned_is_gone_at_once<G: Ground>(world: World<G>) {

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::EmbeddedEngine;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::census::Counts;
+use crate::engine::lease::LONGEST;
 use crate::engine::{Attendance, Result, Roster};
 
 /// While the machine's clock is behind, the time of the fleet goes by this much slower, in thousandths.
@@ -55,7 +56,8 @@ impl Roster for EmbeddedEngine {
         let engine_clock = Clock::machine();
         let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
         let now = kept.now(engine_clock, heard);
-        kept.ends.retain(|_, end| *end > now);
+        // A lease longer than any instance asks for is not believed: its partitions would be nobody's.
+        kept.ends.retain(|_, end| *end > now && *end <= now + LONGEST.max(lease));
         if kept.ends.insert(instance.to_owned(), now + lease).is_none() {
             self.leases.changed.notify_one();
         }

@@ -39,6 +39,7 @@ mod hints;
 mod keys;
 mod leap;
 mod looks;
+mod lost;
 mod outbox;
 mod parcels;
 mod queries;

@@ -24,11 +24,11 @@ use redis::{Cmd, Pipeline, Value, pipe};
 
 use super::keys::Home;
 use super::topology::few_at_once;
-use super::{RedisEngine, looks};
+use super::{RedisEngine, looks, lost};
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
 use crate::engine::{EngineError, Looked, Refresh, Result, UnitStore, encoding};
-use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
+use crate::presence::{Change, IndexChange, KeyChange, OfflineRecord, Snapshot, Unit};
 use crate::telemetry::Stored;
 
 const BATCH: usize = 200;
@@ -71,6 +71,10 @@ impl UnitStore for RedisEngine {
 
     async fn look(&self, units: &[Unit]) -> Result<Looked<'_>> {
         looks::look(self, units).await
+    }
+
+    async fn open_records(&self, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>> {
+        lost::open_records(self, units).await
     }
 
     async fn put_off(&self, units: &[Unit], until: Timestamp) -> Result<()> {

@@ -3,6 +3,10 @@
 
 #[path = "broken/fleet.rs"]
 mod fleet;
+#[path = "broken/heard.rs"]
+mod heard;
+#[path = "broken/on_disk.rs"]
+mod on_disk;
 #[path = "broken/on_redis.rs"]
 mod on_redis;
 #[path = "broken/rights.rs"]

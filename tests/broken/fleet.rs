@@ -81,6 +81,7 @@ impl Fleet {
     /// Lives through something of everything.
     pub async fn live(&mut self) {
         self.heard_until(BEGIN).await;
+        self.engine.enlist(&[RECEIVER.to_owned()], BEGIN).await.unwrap();
         self.hear(&units(), BEGIN).await;
         // Two fall silent; one of them dies as a dead letter, one is told, and both are back.
         self.hear(&units()[2..], hours(48)).await;

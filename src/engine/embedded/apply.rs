@@ -14,6 +14,7 @@ use super::fault::Outcome;
 use super::memory::Memory;
 use super::row::Moment;
 use super::shard::{Held, Wanted};
+use super::units::text;
 use super::writer::Job;
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
@@ -107,14 +108,37 @@ impl Apply {
     }
 }
 
+impl Apply {
+    /// A change was made from facts that this process did not write: if they are on disk, somebody else did, and
+    /// what is there counts. Otherwise nothing would ever be changed of that unit.
+    fn adopt(&self, database: &Connection, change: &Prepared) -> Outcome<()> {
+        let mut shard = self.memory.shard(change.partition);
+        let Some((place, known)) = shard.doubtful(&change.unit, &change.wanted) else { return Ok(()) };
+        let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ?")?;
+        let mut rows = select.query([id(change.partition, place)])?;
+        let stored = rows.next()?.map(|row| text(row, 0)).transpose()?;
+        let found = self.memory.digest(stored.as_deref());
+        if found != known {
+            shard.adopt(place, found);
+        }
+        Ok(())
+    }
+}
+
 impl Job for Apply {
     fn write(&mut self, database: &Connection) -> Outcome<()> {
         let number = self.beats.number();
         let mut statements = Statements::new(database)?;
-        for change in &mut self.prepared {
+        let mut left = Vec::new();
+        for (place, change) in self.prepared.iter_mut().enumerate() {
             change.held = self.memory.shard(change.partition).hold(&change.unit, &change.wanted);
-            let Some(held) = &change.held else { continue };
-            statements.write_unit(change, held, number)?;
+            match &change.held {
+                Some(held) => statements.write_unit(change, held, number)?,
+                None => left.push(place),
+            }
+        }
+        for place in left {
+            self.adopt(database, &self.prepared[place])?;
         }
         let held = self.prepared.iter().filter(|change| change.held.is_some());
         let records = held.filter_map(|change| Some((change.partition, change.record.as_ref()?)));
@@ -156,7 +180,9 @@ impl<'a> Statements<'a> {
         let find = |sql| database.prepare_cached(sql);
         Ok(Statements {
             insert: find("INSERT INTO units(id, name, facts, alive, look, after) VALUES(?, ?, ?, ?, ?, ?)")?,
-            update: find("UPDATE units SET facts = ?, alive = ?, look = ?, after = ? WHERE id = ?")?,
+            update: find(
+                "UPDATE units SET name = ?, facts = ?, alive = ?, look = ?, after = ? WHERE id = ?",
+            )?,
             delete: find("DELETE FROM units WHERE id = ?")?,
         })
     }
@@ -167,9 +193,15 @@ impl<'a> Statements<'a> {
         let (alive, look) = (ms(held.alive), ms(held.look));
         match &change.facts {
             None => self.delete.execute([id])?,
-            Some(facts) if held.is_stored => self.update.execute(params![facts, alive, look, number, id])?,
             Some(facts) => {
-                self.insert.execute(params![id, change.unit.to_string(), facts, alive, look, number])?
+                let name = change.unit.to_string();
+                let is_there =
+                    held.is_stored && self.update.execute(params![name, facts, alive, look, number, id])? > 0;
+                if is_there {
+                    1
+                } else {
+                    self.insert.execute(params![id, name, facts, alive, look, number])?
+                }
             }
         };
         Ok(())

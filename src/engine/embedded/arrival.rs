@@ -83,6 +83,8 @@ fn begin(database: &Connection, config: &Config) -> Outcome<()> {
     for table in LEFT {
         database.execute(&format!("DELETE FROM {table}"), [])?;
     }
+    // It counts heartbeats that have gone with these.
+    database.execute("DELETE FROM meta WHERE name = 'kept'", [])?;
     Ok(())
 }
 

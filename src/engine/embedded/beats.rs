@@ -37,9 +37,9 @@ use crate::telemetry::{Loop, Telemetry};
 pub(super) const PAGE: u32 = 512;
 
 /// The bytes of a beat: partition, place, time.
-const ENTRY: usize = 12;
+pub(super) const ENTRY: usize = 12;
 /// The bytes of a time.
-const TIME: usize = 6;
+pub(super) const TIME: usize = 6;
 /// A time that says nothing.
 const NOTHING: u64 = (1 << 48) - 1;
 
@@ -70,6 +70,8 @@ pub(super) struct Beats {
 struct Kept {
     /// Beats that are in no page yet.
     beats: usize,
+    /// In how many rows they are, and how many rows of pages there are.
+    rows: (i64, i64),
     /// The pages that they belong to.
     pages: BTreeSet<(u16, u32)>,
     /// Who hears and how far, as of the last flush.
@@ -87,10 +89,10 @@ impl Beats {
     }
 
     /// As it was found on disk.
-    pub fn found(&self, number: i64, beats: usize, pages: BTreeSet<(u16, u32)>) {
+    pub fn found(&self, number: i64, beats: usize, rows: (i64, i64), pages: BTreeSet<(u16, u32)>) {
         self.number.fetch_max(number, Ordering::SeqCst);
         let mut kept = self.kept();
-        kept.beats = beats;
+        (kept.rows, kept.beats) = (rows, beats);
         kept.pages = pages;
     }
 
@@ -107,6 +109,8 @@ pub(super) struct Flush {
     blind: Vec<Blind>,
     taken: Vec<(u16, Vec<Unwritten>)>,
     carried: bool,
+    /// How many rows of beats and of pages there are with this.
+    rows: (i64, i64),
     /// Who waits for it.
     answer: Option<oneshot::Sender<Result<()>>>,
 }
@@ -114,7 +118,7 @@ pub(super) struct Flush {
 impl Flush {
     pub fn new(beats: Arc<Beats>, telemetry: Arc<Telemetry>) -> Flush {
         let (ears, blind, taken) = Default::default();
-        Flush { beats, telemetry, ears, blind, taken, carried: false, answer: None }
+        Flush { beats, telemetry, ears, blind, taken, carried: false, rows: (0, 0), answer: None }
     }
 
     /// Somebody waits for it.
@@ -155,9 +159,10 @@ impl Flush {
         Ok(())
     }
 
-    fn write_beats(&self, database: &Connection, number: i64) -> rusqlite::Result<()> {
+    /// Answers how many rows that took.
+    fn write_beats(&self, database: &Connection, number: i64) -> rusqlite::Result<i64> {
         let mut insert = database.prepare_cached("INSERT INTO beats(number, entries) VALUES(?, ?)")?;
-        let mut entries = Vec::new();
+        let (mut entries, mut rows) = (Vec::new(), 0);
         for (partition, taken) in &self.taken {
             for beat in taken {
                 entries.extend_from_slice(&partition.to_le_bytes());
@@ -166,12 +171,21 @@ impl Flush {
                 if entries.len() >= MOST_IN_ROW * ENTRY {
                     insert.execute(params![number, entries])?;
                     entries.clear();
+                    rows += 1;
                 }
             }
         }
         if !entries.is_empty() {
             insert.execute(params![number, entries])?;
+            rows += 1;
         }
+        Ok(rows)
+    }
+
+    /// How many rows there are from now on, so that one that is missing is missed.
+    fn write_kept(&self, database: &Connection, number: i64) -> rusqlite::Result<()> {
+        let kept = format!("{number} {} {}", self.rows.0, self.rows.1);
+        database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('kept', ?)")?.execute([kept])?;
         Ok(())
     }
 
@@ -221,6 +235,7 @@ impl Job for Flush {
                 kept.beats += taken.len();
                 kept.pages.extend(taken.iter().map(|beat| (*partition, beat.place / PAGE)));
             }
+            self.rows = kept.rows;
             (kept.beats, kept.pages.len(), kept.ears == self.ears)
         };
         if self.taken.is_empty() && self.blind.is_empty() && is_known {
@@ -234,9 +249,12 @@ impl Job for Flush {
         if self.carried {
             let pages = self.beats.kept().pages.clone();
             self.carry(database, number, &pages)?;
+            let mut count = database.prepare_cached("SELECT count(*) FROM pages")?;
+            self.rows = (0, count.query_row([], |row| row.get(0))?);
         } else {
-            self.write_beats(database, number)?;
+            self.rows.0 += self.write_beats(database, number)?;
         }
+        self.write_kept(database, number)?;
         Ok(())
     }
 
@@ -249,6 +267,7 @@ impl Job for Flush {
     fn finish(self: Box<Self>) {
         let mut kept = self.beats.kept();
         kept.ears = self.ears;
+        kept.rows = self.rows;
         if self.carried {
             kept.beats = 0;
             kept.pages.clear();

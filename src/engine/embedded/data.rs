@@ -9,6 +9,7 @@ use super::EmbeddedEngine;
 use super::beats::id;
 use super::fault::Outcome;
 use super::queries::PAGE;
+use super::units::text;
 use crate::clock::Timestamp;
 use crate::engine::{DataStore, Reading, Result, Value, encoding};
 use crate::presence::{Standing, Unit};
@@ -55,7 +56,8 @@ impl DataStore for EmbeddedEngine {
                 let value = |row: &rusqlite::Row| {
                     Ok(Value { at: Timestamp::from_millis(row.get(0)?), text: row.get(1)? })
                 };
-                Ok(select.query_row(params![id, metric], value).optional()?)
+                // One that cannot be read is not shown; the next that comes takes its place.
+                Ok(select.query_row(params![id, metric], value).optional().unwrap_or_default())
             };
             metrics.iter().map(value).collect::<Outcome<Vec<_>>>()
         };
@@ -75,7 +77,8 @@ impl DataStore for EmbeddedEngine {
                 "SELECT name, value FROM data JOIN units USING (id) WHERE id >= ? AND id < ? AND metric = ?",
             )?;
             let values = select.query_map(params![from, to, metric], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            Ok(values.collect::<rusqlite::Result<Vec<_>>>()?)
+            // What cannot be read is not shown.
+            Ok(values.filter_map(rusqlite::Result::ok).collect::<Vec<_>>())
         };
         self.readers.read(look).await
     }
@@ -109,7 +112,7 @@ fn keep(database: &Connection, id: i64, row: &Row) -> Outcome<bool> {
     let is_known = is_known(database, id, &row.name)?;
     if is_known {
         let insert = "INSERT INTO data(id, metric, at, value) VALUES(?, ?, ?, ?) ON CONFLICT DO UPDATE \
-                      SET at = excluded.at, value = excluded.value WHERE excluded.at >= at";
+                      SET at = excluded.at, value = excluded.value WHERE excluded.at >= at OR typeof(at) <> 'integer'";
         database.prepare_cached(insert)?.execute(params![id, row.metric, row.at, row.value])?;
     }
     Ok(is_known)
@@ -118,7 +121,7 @@ fn keep(database: &Connection, id: i64, row: &Row) -> Outcome<bool> {
 /// Whether that is the unit of that number, and it was not removed.
 fn is_known(database: &Connection, id: i64, name: &str) -> Outcome<bool> {
     let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ? AND name = ?")?;
-    let facts: Option<String> = select.query_row(params![id, name], |row| row.get(0)).optional()?;
+    let facts = select.query_row(params![id, name], |row| Ok(text(row, 0)?.into_owned())).optional()?;
     let facts = facts.and_then(|facts| encoding::decode(&facts));
     Ok(facts.is_some_and(|facts| !matches!(facts.standing, Standing::Retired(_))))
 }

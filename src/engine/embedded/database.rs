@@ -9,6 +9,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, params};
 
+use super::aside;
 use super::directory::{DATABASE, Directory};
 use super::fault::{Outcome, damaged};
 use crate::engine::{EngineError, Result};
@@ -37,7 +38,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 ///
 /// | table | what it holds |
 /// |---|---|
-/// | `meta` | `fleet` id, `partitions`; `ears`: who hears and how far (JSON), see `ears.rs`; `number` of the last beats |
+/// | `meta` | `fleet` id, `partitions`; `ears`: who hears and how far (JSON), see `ears.rs`; `number` of the last beats; `kept`: that number, and how many rows `beats` and `pages` have with it |
 /// | `units` | name, facts (see `engine/encoding.rs`), expiry key and next look as of the last change; `after`: beats of this number and before are older |
 /// | `beats` | last seen times since then, by number: 2 bytes partition, 4 place, 6 time, little endian |
 /// | `pages` | what `beats` of this number and before say, 512 units to a page, 6 bytes each |
@@ -50,6 +51,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `queue`, `lanes` | next attempt for each receiver and group; its notifications in order |
 /// | `letters`, `untold` | dead letters (JSON), and the silences that died with them or, with `-`, were over before their receiver came back |
 /// | `receivers` | those that are or were configured; `absent`: since when one is not |
+/// | `unreadable` | rows that could not be read, as they were (JSON), see `aside.rs` |
 const TABLES: &str = "
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE units(id INTEGER PRIMARY KEY, name TEXT NOT NULL, facts TEXT NOT NULL, alive INTEGER,
@@ -118,6 +120,8 @@ pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connect
         let found: u16 = meta(&connection, "partitions")?;
         check_partitions(found, partitions, &path)?;
         connection.execute_batch(ADDED)?;
+        connection.execute_batch(aside::TABLE)?;
+        aside::teach(&connection)?;
         let fleet = meta(&connection, "fleet")?;
         Ok((connection, fleet))
     };
@@ -132,6 +136,7 @@ pub(super) fn open_to_read(path: &Path) -> Outcome<Connection> {
     let connection = Connection::open_with_flags(path.join(DATABASE), flags)?;
     connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
     connection.set_prepared_statement_cache_capacity(32);
+    aside::teach(&connection)?;
     Ok(connection)
 }
 

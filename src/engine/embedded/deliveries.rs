@@ -11,14 +11,16 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::fault::Outcome;
 use super::finish::{Ending, finish_one};
 use super::holds::{Hold, Holds};
-use super::{EmbeddedEngine, absence, groups, outbox, receivers};
+use super::units::text;
+use super::{EmbeddedEngine, absence, aside, groups, outbox, receivers};
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
-use crate::engine::notification::Notification;
+use crate::engine::notification::{Notification, Readable};
 use crate::engine::{
-    AlertStore, Backlog, DeadLetter, Delivery, Discarded, Entry, Join, Joined, LARGEST_STEP, Pace, Position,
-    Result, Room,
+    AlertStore, Backlog, DeadLetter, Delivery, Discarded, EngineError, Entry, Join, Joined, LARGEST_STEP,
+    Pace, Position, Result, Room,
 };
+use crate::telemetry::Stored;
 
 #[async_trait]
 impl AlertStore for EmbeddedEngine {
@@ -77,14 +79,20 @@ impl AlertStore for EmbeddedEngine {
             }
             Ok(leased)
         };
-        let mut deliveries = Vec::new();
-        for Leased { id, attempt, body, .. } in self.writer.write("lease", write).await? {
-            let id = format!("{id}.{receiver}");
-            // One that cannot be read holds up its own group, and nobody else.
-            match from_json::<Notification>("a notification", &body) {
-                Ok(told) => deliveries.push(told.delivery(id, receiver, attempt)),
-                Err(why) => tracing::error!(receiver, delivery = id, "nobody can be told: {why}"),
+        let (mut deliveries, mut broken) = (Vec::new(), Vec::new());
+        for Leased { group, id, attempt, body } in self.writer.write("lease", write).await? {
+            let Readable { told, why } = Notification::read(&group, &body);
+            if let Some(why) = why {
+                self.keep_notification(&id, body, told.is_some(), &why).await?;
             }
+            let is_broken = told.is_none();
+            let mut delivery = Delivery::of(told, &group, &format!("{id}.{receiver}"), receiver);
+            delivery.attempt = attempt;
+            if is_broken { broken.push(Ending::delivered(&delivery)) } else { deliveries.push(delivery) }
+        }
+        // There is nothing to tell in these: their groups go on with what comes next.
+        if !broken.is_empty() {
+            self.finish(broken, now).await?;
         }
         self.leave_out_untold(receiver, deliveries, now).await
     }
@@ -173,15 +181,27 @@ impl AlertStore for EmbeddedEngine {
     }
 
     async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {
-        let select = "SELECT letter FROM letters WHERE receiver = ? ORDER BY at DESC, id LIMIT ?";
-        let receiver = receiver.to_owned();
+        let select = "SELECT id, letter FROM letters WHERE receiver = ? ORDER BY at DESC, id LIMIT ?";
+        let (name, receiver) = (receiver.to_owned(), receiver.to_owned());
         let newest = move |database: &Connection| {
             let mut select = database.prepare_cached(select)?;
-            let letters = select.query_map(params![receiver, limit as i64], |row| row.get::<_, String>(0))?;
+            let letters = select.query_map(params![receiver, limit as i64], |row| {
+                Ok((text(row, 0)?.into_owned(), text(row, 1)?.into_owned()))
+            })?;
             Ok(letters.collect::<rusqlite::Result<Vec<_>>>()?)
         };
-        let letters = self.readers.read(newest).await?;
-        letters.iter().map(|letter| from_json("a dead letter", letter)).collect()
+        let mut letters = Vec::new();
+        for (id, letter) in self.readers.read(newest).await? {
+            match from_json("a dead letter", &letter) {
+                Ok(letter) => letters.push(letter),
+                Err(why) => {
+                    let place = format!("table letters receiver {name:?} id {id:?}");
+                    self.telemetry.unreadable(Stored::DeadLetter, &place, &why.to_string());
+                    self.doubt.met();
+                }
+            }
+        }
+        Ok(letters)
     }
 }
 
@@ -190,7 +210,7 @@ struct Leased {
     group: String,
     id: String,
     attempt: u32,
-    body: String,
+    body: Vec<u8>,
 }
 
 fn lease(
@@ -214,9 +234,9 @@ fn lease(
     let due = due.into_iter().filter(|group| holds.until(receiver, group).is_none()).take(limit);
     let mut leased = Vec::new();
     for group in due {
-        let first: Option<(i64, String, u32, Option<String>)> = database
+        let first: Option<(i64, String, u32, Option<Vec<u8>>)> = database
             .prepare_cached(
-                "SELECT lanes.id, notification, attempts, body FROM lanes \
+                "SELECT lanes.id, notification, attempts, CAST(body AS BLOB) FROM lanes \
                  LEFT JOIN notifications ON notifications.id = notification \
                  WHERE receiver = ? AND grp = ? ORDER BY lanes.id LIMIT 1",
             )?
@@ -243,6 +263,22 @@ fn lease(
 }
 
 impl EmbeddedEngine {
+    /// A notification cannot be read, or not all of it. It is kept as it is; what of it `is_told` is delivered.
+    async fn keep_notification(
+        &self,
+        id: &str,
+        body: Vec<u8>,
+        is_told: bool,
+        why: &EngineError,
+    ) -> Result<()> {
+        let rest = if is_told { "what can be read of it is told" } else { "nothing of it can be told" };
+        let (name, place) = (id.to_owned(), format!("table notifications id {id:?}"));
+        let text = format!("{why}; {rest}, and its group goes on; /api/v1/records lists what it spoke of");
+        self.telemetry.unreadable(Stored::Delivery, &place, &text);
+        let write = move |database: &Connection| aside::keep_notification(database, &name, &place, &body);
+        self.writer.write("put_aside", write).await
+    }
+
     /// Leaves out the returns of units whose silence this receiver was not told, because it died as a dead
     /// letter or was over before the receiver came back, and the latter themselves. A delivery with nothing left
     /// to say is ended.

@@ -30,6 +30,11 @@ impl From<EngineError> for Fault {
 }
 
 impl Fault {
+    /// Whether something is stored that is not what its place should hold: see `sorts.rs`.
+    pub fn is_of_a_value(&self) -> bool {
+        matches!(self, Fault::Database(error) if is_of_a_value(error))
+    }
+
     /// What it means, for people.
     pub fn explain(self, path: &Path) -> EngineError {
         match self {
@@ -37,6 +42,18 @@ impl Fault {
             Fault::Database(error) => explain(&error, path),
         }
     }
+}
+
+fn is_of_a_value(error: &rusqlite::Error) -> bool {
+    use rusqlite::Error::*;
+    matches!(
+        error,
+        InvalidColumnType(..)
+            | FromSqlConversionFailure(..)
+            | IntegralValueOutOfRange(..)
+            | Utf8Error(..)
+            | QueryReturnedNoRows
+    )
 }
 
 /// What a failure of the database in that directory means.
@@ -51,6 +68,9 @@ fn explain(error: &rusqlite::Error, path: &Path) -> EngineError {
         }
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
             refused("cannot be written; check the rights of the directory and of everything in it")
+        }
+        _ if is_of_a_value(error) => {
+            unavailable("holds a value that cannot be read, which is put aside; it is tried again")
         }
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
             EngineError::Damaged(damaged(path, &error.to_string()))

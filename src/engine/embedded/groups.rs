@@ -83,10 +83,17 @@ fn join_one(database: &Connection, joining: &Joining, pace: Pace, now: Timestamp
     let Some(next) = next_letter(known.as_ref().map(|known| known.letter), member.form) else {
         return Ok(None);
     };
-    let Place { group, sealed, due: waits_until, is_own } = match first {
-        Some(group) => place(database, group, key)?,
+    // A group that is missing is made anew: its member joins the one that it would join now.
+    let known_place = first.map(|group| place(database, group, key)).transpose()?.flatten();
+    let Place { group, sealed, due: waits_until, is_own } = match known_place {
+        Some(place) => place,
         None => make_place(database, *partition, key, body)?,
     };
+    if let Some(lost) = first.filter(|first| *first != group) {
+        database
+            .prepare_cached("DELETE FROM members WHERE grp = ? AND member = ?")?
+            .execute(params![lost, name])?;
+    }
     let is_over = next == 'x';
     // Only a silence has a wait of its own: what else is known to be so goes with whatever is told next.
     let since = if member.form == "offline" { now } else { now - pace.wait };
@@ -125,17 +132,19 @@ struct Place {
     is_own: bool,
 }
 
-fn place(database: &Connection, group: i64, key: &str) -> rusqlite::Result<Place> {
+fn place(database: &Connection, group: i64, key: &str) -> rusqlite::Result<Option<Place>> {
     let mut select = database.prepare_cached("SELECT sealed, due, key = ? FROM groups WHERE id = ?")?;
-    select.query_row(params![key, group], |row| {
+    let place = select.query_row(params![key, group], |row| {
         Ok(Place { group, sealed: row.get(0)?, due: row.get(1)?, is_own: row.get(2)? })
-    })
+    });
+    place.optional()
 }
 
 fn make_place(database: &Connection, partition: u16, key: &str, body: &str) -> rusqlite::Result<Place> {
     let mut select = database.prepare_cached("SELECT id FROM groups WHERE key = ?")?;
-    if let Some(group) = select.query_row([key], |row| row.get(0)).optional()? {
-        return place(database, group, key);
+    let known = select.query_row([key], |row| row.get(0)).optional()?;
+    if let Some(place) = known.map(|group| place(database, group, key)).transpose()?.flatten() {
+        return Ok(place);
     }
     let insert = "INSERT INTO groups(partition, key, body) VALUES(?, ?, ?)";
     let group = database.prepare_cached(insert)?.insert(params![partition, key, body])?;

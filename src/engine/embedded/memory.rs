@@ -8,7 +8,9 @@ use std::sync::{Mutex, MutexGuard};
 use foldhash::fast::RandomState;
 
 use super::ears::Ears;
+use super::row::Marks;
 use super::shard::Shard;
+use crate::clock::Timestamp;
 use crate::engine::partition_of;
 use crate::presence::Unit;
 
@@ -45,6 +47,34 @@ impl Memory {
     /// Pages on which somebody changed something who does not show them.
     pub fn noted(&self) -> MutexGuard<'_, BTreeSet<(u16, u32)>> {
         self.noted.lock().expect("nothing panics under this lock")
+    }
+
+    /// The newest heartbeat of all.
+    pub fn newest(&self) -> Option<Timestamp> {
+        let of_shard = |partition| {
+            let shard = self.shard(partition);
+            shard.rows.range(0..shard.rows.len()).filter_map(|row| row.alive.get()).max()
+        };
+        (0..self.partitions()).filter_map(of_shard).max()
+    }
+
+    /// Units that have an expiry key were heard up to then.
+    pub fn presume(&self, heard: Option<Timestamp>) {
+        for partition in 0..self.partitions() {
+            for row in self.shard(partition).rows.iter_mut() {
+                row.alive = row.alive.get().map(|alive| heard.map_or(alive, |heard| heard.max(alive))).into();
+            }
+        }
+    }
+
+    /// The name of the unit at a place of a partition.
+    pub fn name_at(&self, partition: u16, place: u32) -> Option<String> {
+        let shard = self.shards.get(usize::from(partition))?.lock().expect("nothing panics under this lock");
+        let row = shard.rows.range(place as usize..place as usize + 1).next()?;
+        if !row.marks.has(Marks::STORED) {
+            return None;
+        }
+        shard.unit(row).ok().map(|unit| unit.to_string())
     }
 
     /// What stands for facts in a row; zero for none. A digest instead of the text itself, which

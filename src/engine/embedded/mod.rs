@@ -9,28 +9,35 @@
 //! No decision depends on a key's going by itself, and there is no clock in here. A key stands until
 //! a change deletes it; a heartbeat that comes late finds it, and the next look finds the heartbeat.
 //!
+//! # What cannot be read
+//! Neither the type of a column nor its text is believed: see `sorts.rs`. A row that cannot be read is put aside
+//! and everything else goes on.
+//!
 //! # Where the memory of a million units goes
 //! 32 MB are rows, 12 MB ids, 10 MB the table that finds them; the mirror, which is the same with every
 //! engine, takes 47 MB, the program and its libraries 17 MB. The rest, 40 to 60 MB, is SQLite and what the
 //! allocators keep at hand. While a storm is written, and told, the writer's cache adds up to 32 MB.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use rusqlite::Connection;
 
 use super::{Engine, EngineError, Result, Warning};
 use crate::clock::Timestamp;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Ailment, Telemetry};
 
 mod absence;
 mod apply;
 mod arrival;
+mod aside;
 mod beats;
 mod config;
 mod data;
 mod database;
 mod deliveries;
 mod directory;
+mod doubt;
 mod ears;
 mod examine;
 mod fault;
@@ -41,6 +48,7 @@ mod hearing;
 mod holds;
 mod load;
 mod looks;
+mod lost;
 mod memory;
 mod outbox;
 mod parcels;
@@ -51,23 +59,30 @@ mod roster;
 mod row;
 mod seal;
 mod shard;
+mod sorts;
 mod units;
 mod writer;
 
 pub use arrival::EmbeddedArrival;
-use beats::Beats;
+use aside::{Aside, Known, Rounds};
 pub use config::Config;
 pub use database::partitions;
 use directory::Directory;
+use doubt::Doubt;
 use examine::Premises;
 pub use examine::survey;
 use holds::Holds;
+use load::Loaded;
 use memory::Memory;
 pub use queries::open_by_kind;
 use readers::Readers;
 pub use receivers::kept_in;
 use roster::Leases;
+pub use sorts::columns;
 use writer::Writer;
+
+/// How many of the rows that were put aside are told with each examination.
+const MOST_TOLD: usize = 100;
 
 /// The embedded engine.
 pub struct EmbeddedEngine {
@@ -79,8 +94,11 @@ pub struct EmbeddedEngine {
     /// Deliveries that are leased.
     holds: Arc<Holds>,
     premises: Premises,
-    telemetry: Arc<Telemetry>,
     fleet: String,
+    telemetry: Arc<Telemetry>,
+    doubt: Arc<Doubt>,
+    /// Which rows the next examination goes over.
+    rounds: Arc<Mutex<Rounds>>,
 }
 
 impl EmbeddedEngine {
@@ -101,25 +119,67 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let database = database::open(&mut directory, config.partitions)?;
     let fleet = directory.fleet().unwrap_or_default().to_owned();
     let premises = Premises::new(&config.path)?;
-    let memory = Arc::new(Memory::new(config.partitions));
-    let beats = Arc::new(Beats::new(memory.clone()));
-    let load = || load::load(&database, &config.path, &memory, &beats);
-    database::read_through(&database, load).map_err(|fault| fault.explain(&config.path))?;
-    let readers = Readers::new(&config.path);
-    let writer = Writer::start(database, directory, beats, telemetry.clone())
+    let load = || load::fill(&database, &config.path, config.partitions);
+    let loaded = database::read_through(&database, load).map_err(|fault| fault.explain(&config.path))?;
+    let Loaded { memory, beats, odd } = loaded;
+    tell(&telemetry, &odd);
+    let doubt = Arc::new(Doubt::default());
+    let readers = Readers::new(&config.path, doubt.clone());
+    let writer = Writer::start(database, directory, beats, telemetry.clone(), doubt.clone())
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
-    let (leases, holds) = (Leases::default(), Arc::default());
-    Ok(EmbeddedEngine { memory, writer, readers, leases, holds, premises, telemetry, fleet })
+    let (leases, holds, rounds) = Default::default();
+    Ok(EmbeddedEngine { memory, writer, readers, leases, holds, premises, fleet, telemetry, doubt, rounds })
+}
+
+/// Each is logged once, counted and shown until it is gone.
+fn tell(telemetry: &Telemetry, odd: &[Aside]) {
+    odd.iter().for_each(|one| telemetry.unreadable(one.what, &one.place, &one.why));
+}
+
+impl EmbeddedEngine {
+    /// Goes over all rows if something was met that does not fit, else over some; puts aside what does not,
+    /// and tells what is aside.
+    async fn put_aside(&self) -> Result<()> {
+        let (partitions, rounds) = (self.memory.partitions(), self.rounds.clone());
+        let look = move |database: &Connection| {
+            rounds.lock().expect("nothing panics under this lock").is_anything_odd(database, partitions)
+        };
+        if self.doubt.take() || self.readers.read(look).await? {
+            let (memory, beats) = (self.memory.clone(), self.writer.beats());
+            let write = move |database: &Connection| {
+                let (heard, number) = (memory.ears().heard, beats.number());
+                let known = Known { partitions, heard, number, memory: Some(&memory) };
+                aside::put_aside(database, &known)
+            };
+            tell(&self.telemetry, &self.writer.write("put_aside", write).await?);
+        }
+        let kept = self.readers.read(|database| aside::kept(database, MOST_TOLD)).await?;
+        for one in kept {
+            let why = format!("{} cannot be read; the table unreadable keeps it: rollcall repair", one.why);
+            self.telemetry.unreadable(one.what(), &one.place, &why);
+        }
+        Ok(())
+    }
 }
 
 #[async_trait]
 impl Engine for EmbeddedEngine {
     async fn examine(&self, _now: Timestamp) -> Result<Vec<Warning>> {
-        self.premises.warnings()
+        let warnings = self.premises.warnings()?;
+        let is_lost = warnings.iter().any(|warning| warning.name == Ailment::LostItsData);
+        // What cannot be put aside now, as on a full disk, is tried with the next examination.
+        if !is_lost && let Err(why) = self.put_aside().await {
+            tracing::warn!("what cannot be read in the fleet cannot be put aside: {why}");
+            self.doubt.keep();
+        }
+        Ok(warnings)
     }
 
     async fn wants_examination(&self) {
-        self.premises.missed().await;
+        tokio::select! {
+            () = self.premises.missed() => {}
+            () = self.doubt.wait() => {}
+        }
     }
 
     /// There are no hints: sweeps read the index in memory, which costs nothing.

@@ -1,13 +1,15 @@
 //! The outbox: what happened and has joined no group yet, in the order in which it was written.
 //!
-//! An entry that cannot be read would hold up all others for good. It is set aside, loudly: a version
-//! of Rollcall that knew more wrote it.
+//! An entry that cannot be read would hold up all others for good. It is put aside: a version of Rollcall that
+//! knew more wrote it, or another program.
 
 use rusqlite::{Connection, params};
 
 use super::EmbeddedEngine;
+use super::units::text;
 use crate::engine::json::{from_json, to_json};
 use crate::engine::{Entry, Position, Result};
+use crate::telemetry::Stored;
 
 /// The oldest entries of these outboxes.
 pub(super) async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
@@ -17,29 +19,27 @@ pub(super) async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usi
     let look = move |database: &Connection| {
         let mut select = database.prepare_cached(select)?;
         let rows = select.query_map(params![outboxes, limit as i64], |row| {
-            Ok((row.get::<_, i64>(0)?, row.get::<_, u16>(1)?, row.get::<_, String>(2)?))
+            Ok((row.get::<_, i64>(0)?, row.get::<_, u16>(1)?, text(row, 2)?.into_owned()))
         })?;
         Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
     };
-    let mut entries = Vec::new();
+    let (mut entries, mut is_odd) = (Vec::new(), false);
     for (id, outbox, news) in engine.readers.read(look).await? {
         match from_json("news in the outbox", &news) {
             Ok(news) => entries.push(Entry { position: Position { outbox, id: id.to_string() }, news }),
             Err(why) => {
-                tracing::error!(entry = id, "nobody can be told, it is set aside: {why}");
-                set_aside(engine, id).await?;
+                let place = format!("table outbox id \"{id}\"");
+                let why = format!("{why}; nothing of it can be told");
+                engine.telemetry.unreadable(Stored::Outbox, &place, &why);
+                is_odd = true;
             }
         }
     }
+    if is_odd {
+        engine.doubt.met();
+        engine.put_aside().await?;
+    }
     Ok(entries)
-}
-
-/// Moves an entry out of the way, as it is: to an outbox that nobody owns.
-async fn set_aside(engine: &EmbeddedEngine, id: i64) -> Result<()> {
-    let update = "UPDATE outbox SET partition = -1 WHERE id = ?";
-    let write =
-        move |database: &Connection| Ok(database.prepare_cached(update)?.execute([id]).map(|_| ())?);
-    engine.writer.write("set_aside", write).await
 }
 
 /// Removes entries that were dealt with.

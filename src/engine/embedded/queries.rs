@@ -11,11 +11,12 @@ use super::EmbeddedEngine;
 use super::beats::id;
 use super::database::{self, open_to_read};
 use super::row::Marks;
-use super::units::snapshot;
+use super::units::{snapshot, text};
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
 use crate::engine::{Queries, Result};
 use crate::presence::{Kind, OfflineRecord, RecordId, Snapshot, Unit};
+use crate::telemetry::Stored;
 
 /// How many open records there are in the directory of a fleet, by the kinds of their units; it may be in use.
 ///
@@ -48,13 +49,13 @@ pub(super) const PAGE: u32 = 256;
 #[async_trait]
 impl Queries for EmbeddedEngine {
     async fn record(&self, id: &RecordId) -> Result<Option<OfflineRecord>> {
-        let id = id.to_string();
+        let (id, name) = (id.to_string(), id.to_string());
         let look = move |database: &Connection| {
             let mut select = database.prepare_cached("SELECT record FROM records WHERE id = ?")?;
-            Ok(select.query_row([id], |row| row.get::<_, String>(0)).optional()?)
+            Ok(select.query_row([id], |row| Ok(text(row, 0)?.into_owned())).optional()?)
         };
         let found = self.readers.read(look).await?;
-        found.map(|json| from_json("a record", &json)).transpose()
+        Ok(found.and_then(|json| self.readable(&name, &json)))
     }
 
     async fn records(
@@ -66,15 +67,17 @@ impl Queries for EmbeddedEngine {
         let (at, id) = before.map_or((i64::MAX, String::new()), |(at, id)| (at.as_millis(), id.to_string()));
         let only = if open { "AND closed IS NULL " } else { "" };
         let select = format!(
-            "SELECT record FROM records WHERE (detected, id) < (?, ?) {only}ORDER BY detected DESC, id DESC LIMIT ?"
+            "SELECT id, record FROM records WHERE (detected, id) < (?, ?) {only}ORDER BY detected DESC, id DESC LIMIT ?"
         );
         let look = move |database: &Connection| {
             let mut select = database.prepare_cached(&select)?;
-            let rows = select.query_map(params![at, id, limit as i64], |row| row.get::<_, String>(0))?;
+            let rows = select.query_map(params![at, id, limit as i64], |row| {
+                Ok((text(row, 0)?.into_owned(), text(row, 1)?.into_owned()))
+            })?;
             Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
         };
         let found = self.readers.read(look).await?;
-        found.iter().map(|json| from_json("a record", json)).collect()
+        Ok(found.iter().filter_map(|(id, json)| self.readable(id, json)).collect())
     }
 
     fn pages(&self) -> u32 {
@@ -107,8 +110,7 @@ impl Queries for EmbeddedEngine {
                 let place: i64 = row.get(0)?;
                 while units.next_if(|(id, ..)| *id < place).is_some() {}
                 if let Some((_, unit, alive)) = units.next_if(|(id, ..)| *id == place) {
-                    let facts = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
-                    found.push(snapshot(unit, alive, Some(facts)));
+                    found.push(snapshot(unit, alive, Some(&text(row, 1)?)));
                 }
             }
             Ok(found)
@@ -151,5 +153,20 @@ impl Queries for EmbeddedEngine {
             Ok(delete.execute(params![before.as_millis(), partitions, MOST_REMOVED as i64])?)
         };
         self.writer.write("forget_records", write).await
+    }
+}
+
+impl EmbeddedEngine {
+    /// A record; one that cannot be read is left out and named, and put aside by the next examination.
+    fn readable(&self, id: &str, json: &str) -> Option<OfflineRecord> {
+        match from_json("a record", json) {
+            Ok(record) => Some(record),
+            Err(why) => {
+                let place = format!("table records id {id:?}");
+                self.telemetry.unreadable(Stored::Record, &place, &format!("{why}; it is left out of lists"));
+                self.doubt.met();
+                None
+            }
+        }
     }
 }

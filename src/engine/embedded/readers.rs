@@ -7,6 +7,7 @@ use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
 use super::database::open_to_read;
+use super::doubt::Doubt;
 use super::fault::Outcome;
 use crate::engine::{EngineError, Result};
 
@@ -18,11 +19,12 @@ pub(super) struct Readers {
     path: PathBuf,
     idle: Arc<Mutex<Vec<Connection>>>,
     places: Semaphore,
+    doubt: Arc<Doubt>,
 }
 
 impl Readers {
-    pub fn new(path: &Path) -> Readers {
-        Readers { path: path.to_owned(), idle: Arc::default(), places: Semaphore::new(MOST) }
+    pub fn new(path: &Path, doubt: Arc<Doubt>) -> Readers {
+        Readers { path: path.to_owned(), idle: Arc::default(), places: Semaphore::new(MOST), doubt }
     }
 
     /// Looks by a function, on a thread that may block.
@@ -33,12 +35,12 @@ impl Readers {
     {
         let ended = |_| EngineError::Unavailable("a look at the fleet was broken off".into());
         let _place = self.places.acquire().await.expect("it is never closed");
-        let (idle, path) = (self.idle.clone(), self.path.clone());
+        let (idle, path, doubt) = (self.idle.clone(), self.path.clone(), self.doubt.clone());
         let looked = tokio::task::spawn_blocking(move || {
             let unused = idle.lock().expect("nothing panics under this lock").pop();
             let connection = unused.map_or_else(|| open_to_read(&path), Ok);
             let connection = connection.map_err(|fault| fault.explain(&path))?;
-            let found = look(&connection).map_err(|fault| fault.explain(&path))?;
+            let found = look(&connection).map_err(|fault| doubt.explain(fault, &path))?;
             // One that failed is not used again.
             idle.lock().expect("nothing panics under this lock").push(connection);
             Ok(found)

@@ -10,8 +10,7 @@ use super::database::{self, open_to_read};
 use super::fault::Outcome;
 use super::finish::Ending;
 use crate::clock::Timestamp;
-use crate::engine::json::from_json;
-use crate::engine::notification::discarded;
+use crate::engine::notification::{Notification, discarded};
 use crate::engine::{Backlog, Delivery, Discarded, Result};
 
 /// How many notifications, and how many dead letters, one step discards.
@@ -53,16 +52,16 @@ async fn some_waiting(engine: &EmbeddedEngine, receiver: &str) -> Result<Vec<Del
     let name = receiver.to_owned();
     let look = move |database: &Connection| {
         let mut select = database.prepare_cached(
-            "SELECT grp, notification, body FROM lanes LEFT JOIN notifications ON notifications.id = notification \
+            "SELECT grp, notification, CAST(body AS BLOB) FROM lanes LEFT JOIN notifications ON notifications.id = notification \
              WHERE receiver = ? ORDER BY lanes.id LIMIT ?",
         )?;
         let rows =
             select.query_map(params![name, STEP], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-        Ok(rows.collect::<rusqlite::Result<Vec<(String, String, Option<String>)>>>()?)
+        Ok(rows.collect::<rusqlite::Result<Vec<(String, String, Option<Vec<u8>>)>>>()?)
     };
     let rows = engine.readers.read(look).await?;
     let deliveries = rows.into_iter().map(|(group, id, body)| {
-        let told = body.and_then(|body| from_json("a notification", &body).ok());
+        let told = body.and_then(|body| Notification::read(&group, &body).told);
         Delivery::of(told, &group, &format!("{id}.{receiver}"), receiver)
     });
     Ok(deliveries.collect())

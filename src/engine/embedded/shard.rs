@@ -178,6 +178,23 @@ impl Shard {
         })
     }
 
+    /// The place and the digest of a unit that is on disk, and of which no change is being written, if its facts
+    /// are not those that a change was made from.
+    pub fn doubtful(&self, unit: &Unit, wanted: &Wanted) -> Option<(u32, u64)> {
+        let place = self.find(unit)?;
+        let row = &self.rows[place as usize];
+        let is_at_rest = row.marks.has(Marks::STORED) && !row.marks.has(Marks::BUSY);
+        (is_at_rest && row.facts != wanted.facts).then_some((place, row.facts))
+    }
+
+    /// What is on disk of a unit is not what this process wrote; zero if there is nothing.
+    pub fn adopt(&mut self, place: u32, facts: u64) {
+        match facts {
+            0 => self.remove(place),
+            _ => self.rows[place as usize].facts = facts,
+        }
+    }
+
     /// The change was written. `facts`: their digest, zero forgets the unit.
     pub fn settle(&mut self, held: Held, facts: u64) {
         if facts == 0 {

@@ -1,16 +1,19 @@
 //! The state of units: heartbeats go into memory, changes through the writer, facts come from disk.
 
+use std::borrow::Cow;
+
 use async_trait::async_trait;
-use rusqlite::Connection;
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Row};
 use tokio::sync::oneshot;
 
-use super::EmbeddedEngine;
 use super::apply::{Apply, Prepared};
 use super::beats::id;
 use super::row::Moment;
+use super::{EmbeddedEngine, lost};
 use crate::clock::Timestamp;
 use crate::engine::{HearingStore, Hold, Looked, Refresh, Result, UnitStore, encoding};
-use crate::presence::{Change, Snapshot, Unit};
+use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
 
 /// As many heartbeats as are put in order of their partitions at once.
 const BATCH: usize = 4096;
@@ -62,11 +65,8 @@ impl UnitStore for EmbeddedEngine {
                     continue;
                 };
                 let mut rows = select.query([id])?;
-                let stored = match rows.next()? {
-                    Some(row) => Some(row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?),
-                    None => None,
-                };
-                snapshots.push(snapshot(unit, alive, stored));
+                let stored = rows.next()?.map(|row| text(row, 0)).transpose()?;
+                snapshots.push(snapshot(unit, alive, stored.as_deref()));
             }
             Ok(snapshots)
         };
@@ -91,6 +91,10 @@ impl UnitStore for EmbeddedEngine {
         let (memory, beats) = (self.memory.clone(), self.writer.beats());
         let apply = Box::new(Apply::new(memory, beats, prepared, answer));
         self.writer.finish("apply", apply, answered).await.map(|(applied, _)| applied)
+    }
+
+    async fn open_records(&self, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>> {
+        lost::open_records(self, units).await
     }
 
     async fn put_in(&self, units: &[Unit], at: Timestamp) -> Result<()> {
@@ -134,6 +138,14 @@ impl Hold for &EmbeddedEngine {
     async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
         UnitStore::apply(*self, changes).await
     }
+}
+
+/// A text as it is stored; what is none is as good as one that says nothing.
+pub(super) fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Cow<'a, str>> {
+    Ok(match row.get_ref(column)? {
+        ValueRef::Text(text) | ValueRef::Blob(text) => String::from_utf8_lossy(text),
+        other => Cow::Owned(format!("{other:?}")),
+    })
 }
 
 /// A unit as memory and disk say. That they may be of two moments does no harm: a change holds only

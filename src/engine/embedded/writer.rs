@@ -21,6 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::beats::{Beats, Flush};
 use super::database;
 use super::directory::Directory;
+use super::doubt::Doubt;
 use super::fault::{Fault, Outcome};
 use crate::engine::{EngineError, Result};
 use crate::telemetry::Telemetry;
@@ -71,6 +72,7 @@ impl Writer {
         directory: Directory,
         beats: Arc<Beats>,
         telemetry: Arc<Telemetry>,
+        doubt: Arc<Doubt>,
     ) -> std::io::Result<Writer> {
         let (jobs, waiting) = mpsc::channel();
         let path = directory.path().to_owned();
@@ -79,6 +81,7 @@ impl Writer {
             path,
             beats: beats.clone(),
             telemetry: telemetry.clone(),
+            doubt,
             _directory: directory,
         };
         let thread =
@@ -179,6 +182,7 @@ struct Scribe {
     path: PathBuf,
     beats: Arc<Beats>,
     telemetry: Arc<Telemetry>,
+    doubt: Arc<Doubt>,
     /// Nobody else's for as long as something is written.
     _directory: Directory,
 }
@@ -224,7 +228,7 @@ impl Scribe {
             Ok(()) => jobs.into_iter().for_each(|job| job.finish()),
             Err(_) if jobs.len() > 1 => jobs.into_iter().for_each(|job| self.write(vec![job])),
             Err(fault) => {
-                let error = fault.explain(&self.path);
+                let error = self.doubt.explain(fault, &self.path);
                 jobs.into_iter().for_each(|job| job.fail(copy(&error)));
             }
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::embedded::EmbeddedEngine;
 use rollcall::engine::redis::RedisEngine;
-use rollcall::engine::{Engine, Group, Join, News, Pace, Room};
+use rollcall::engine::{Engine, Group, Join, News, Pace, Queries, Room, UnitStore};
 use rollcall::presence::{
     Cause, Change, Facts, IndexChange, KeyChange, Labels, OfflineRecord, RecordId, Silence, Snapshot,
     Standing, Unit,
@@ -543,4 +543,96 @@ async fn what_a_removed_receiver_left_in_a_directory_is_shown_and_discarded_when
     assert!(told.contains("stop rollcall") && told.contains("is in use by process"), "{told}");
     drop(engine);
     end_what_was_left(dir.path());
+}
+
+/// Something was put aside: check says so, repair shows it, puts back what can be read and deletes the rest.
+fn repair(dir: &Path, places: [&str; 2]) {
+    let checked = text(&rollcall(dir, &["check"], &[]).stdout);
+    assert!(checked.contains("warn  unreadable_values: 2 stored values"), "{checked}");
+    assert!(checked.contains("rollcall repair"), "{checked}");
+    let shown = rollcall(dir, &["repair"], &[]);
+    let told = text(&shown.stdout);
+    assert_eq!(shown.status.code(), Some(0), "{}", text(&shown.stderr));
+    assert!(told.ends_with("2 values are put aside\n"), "{told}");
+    assert!(places.iter().all(|place| told.contains(place)), "{told}");
+    let restored = rollcall(dir, &["repair", "--restore"], &[]);
+    let told = text(&restored.stdout);
+    assert_eq!(restored.status.code(), Some(1), "one is left: {told}");
+    assert!(told.contains("put back: ") && told.contains("cannot be put back: "), "{told}");
+    assert!(told.ends_with("1 values were put back\n1 values are put aside\n"), "{told}");
+    let discarded = rollcall(dir, &["repair", "--discard"], &[]);
+    assert_eq!(discarded.status.code(), Some(0), "{}", text(&discarded.stderr));
+    assert!(text(&discarded.stdout).ends_with("1 values were deleted\n0 values are put aside\n"));
+    assert!(text(&rollcall(dir, &["repair"], &[]).stdout).ends_with("0 values are put aside\n"));
+    assert!(!text(&rollcall(dir, &["check"], &[]).stdout).contains("unreadable_values"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_put_aside_in_redis_is_shown_put_back_and_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
+    let url = format!("redis://127.0.0.1:{}/0", server.port());
+    let config = format!("engine = {{ type = \"redis\", url = \"{url}\" }}\n");
+    std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
+    let config = rollcall::engine::redis::Config { url: url.clone(), ..Default::default() };
+    let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
+    let mut client = redis::Client::open(url).unwrap().get_connection().unwrap();
+    // A version that knew less could not read it; another program wrote the other.
+    let (key, outbox) = ("rollcall:{p3}:archive", "rollcall:{p3}:outbox");
+    let lost = r#"{"from":1000,"to":2000}"#;
+    let entries = [("blind", "1000 2000"), ("garbage{", lost)];
+    for (field, value) in entries {
+        let aside = format!("{outbox}:unreadable");
+        redis::cmd("XADD").arg(aside).arg("*").arg(field).arg(value).exec(&mut client).unwrap();
+    }
+    repair(dir.path(), [outbox, "garbage{"]);
+    let back: usize = redis::cmd("XLEN").arg(outbox).query(&mut client).unwrap();
+    assert_eq!(back, 1, "what can be read is told");
+    // A key of a wrong type is put aside by the service, and given back when it was put right.
+    redis::cmd("SET").arg(key).arg("x").exec(&mut client).unwrap();
+    let id = "detector:a:1000".parse::<RecordId>().unwrap();
+    let partition = "rollcall:{p3}:";
+    assert!(key.starts_with(partition));
+    let at: Unit = (0..)
+        .map(|n| format!("detector:u{n}").parse().unwrap())
+        .find(|unit| rollcall::engine::partition_of(unit, engine.partitions()) == 3)
+        .unwrap();
+    let met = engine.record(&RecordId { unit: at, ..id }).await;
+    assert!(met.is_err(), "it is met");
+    engine.examine(Clock::system().now()).await.unwrap();
+    assert!(text(&rollcall(dir.path(), &["repair"], &[]).stdout).contains(key));
+    let aside = format!("{key}:unreadable");
+    redis::cmd("DEL").arg(&aside).exec(&mut client).unwrap();
+    redis::cmd("HSET").arg(&aside).arg("id").arg("record").exec(&mut client).unwrap();
+    let restored = rollcall(dir.path(), &["repair", "--restore"], &[]);
+    assert_eq!(restored.status.code(), Some(0), "{}", text(&restored.stdout));
+    let back: String = redis::cmd("HGET").arg(key).arg("id").query(&mut client).unwrap();
+    assert_eq!(back, "record");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_put_aside_in_a_directory_is_shown_put_back_and_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = "engine = { type = \"embedded\", path = \"fleet\" }\n";
+    std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
+    let path = dir.path().join("fleet");
+    let config = rollcall::engine::embedded::Config { path: path.clone(), partitions: 16 };
+    // The service goes on meanwhile.
+    let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
+    let database = rusqlite::Connection::open(path.join("rollcall.db")).unwrap();
+    for value in ["x'ff00'", "1000"] {
+        let insert = format!("INSERT INTO blind VALUES({value}, 2000)");
+        database.execute(&insert, []).unwrap();
+    }
+    database.execute("INSERT INTO untold VALUES(x'ff', 'silence', 'letter')", []).unwrap();
+    engine.examine(Clock::system().now()).await.unwrap();
+    let left: i64 = database.query_row("SELECT count(*) FROM blind", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 1, "what can be read stays");
+    // Somebody puts one of them right.
+    let update = "UPDATE unreadable SET row = '{\"start\":1500,\"until\":2000}' WHERE source = 'blind'";
+    assert_eq!(database.execute(update, []).unwrap(), 1);
+    repair(dir.path(), ["table blind", "table untold"]);
+    let left: i64 = database.query_row("SELECT count(*) FROM blind", [], |row| row.get(0)).unwrap();
+    assert_eq!(left, 2, "it is back");
+    drop(engine);
 }

@@ -25,6 +25,7 @@ use crate::{alerting, intake};
 mod engine;
 mod ids;
 mod orphans;
+mod unreadable;
 mod unwatched;
 
 /// How long one dependency may take to answer.
@@ -122,8 +123,9 @@ async fn examine(config: &Config) -> Vec<Finding> {
     if config.alerting.route.receivers.is_empty() {
         findings.push(Finding::warn("receivers", alerting::NO_RECEIVER));
     }
-    let (engine, orphans, unwatched, broker, ids, receivers) = tokio::join!(
+    let (engine, unreadable, orphans, unwatched, broker, ids, receivers) = tokio::join!(
         engine::examine(&config.engine),
+        unreadable::examine(&config.engine),
         orphans::examine(&config.engine, &config.alerting),
         unwatched::examine(config),
         broker(config),
@@ -131,6 +133,7 @@ async fn examine(config: &Config) -> Vec<Finding> {
         receivers(&config.alerting)
     );
     findings.extend(engine);
+    findings.extend(unreadable);
     findings.extend(orphans);
     findings.extend(unwatched);
     findings.extend(broker);

@@ -26,6 +26,7 @@ mod demo;
 mod health;
 mod logging;
 mod moving;
+mod repair;
 mod send_test;
 mod serve;
 mod signals;
@@ -60,6 +61,8 @@ enum Command {
     Move(moving::Arguments),
     /// End what waits for a receiver that was renamed or removed.
     Deliveries(deliveries::Arguments),
+    /// Show what was put aside because it could not be read, put it back or delete it.
+    Repair(repair::Arguments),
     /// Send a receiver a notification that is marked as a test.
     SendTest(send_test::Arguments),
 }
@@ -92,6 +95,7 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Simulate(arguments) => simulate::run(arguments).await,
             Command::Move(arguments) => moving::run(arguments).await,
             Command::Deliveries(arguments) => deliveries::run(arguments).await,
+            Command::Repair(arguments) => repair::run(arguments).await,
             Command::SendTest(arguments) => send_test::run(arguments).await,
         }
     });

@@ -59,6 +59,7 @@ mod notification;
 pub mod parcels;
 mod partition;
 pub mod redis;
+pub mod repair;
 pub mod roll;
 pub mod roster;
 pub mod walk;

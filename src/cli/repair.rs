@@ -1,0 +1,109 @@
+//! `rollcall repair`: what was put aside because it could not be read. Shows it, puts back what can be read by now, or
+//! deletes it.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::bail;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::signals::{self, HangUp};
+use super::{ConfigFile, FAILED, logging};
+use crate::clock::Clock;
+use crate::config::EngineConfig;
+use crate::engine::embedded::EmbeddedRepair;
+use crate::engine::redis::RedisRepair;
+use crate::engine::repair::{Aside, Repair};
+use crate::telemetry::Telemetry;
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Put back what can be read by now, where nothing else has taken its place.
+    #[arg(long)]
+    restore: bool,
+    /// Delete for good what cannot be read, or without --restore all that was put aside.
+    #[arg(long)]
+    discard: bool,
+}
+
+pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    logging::start_quietly();
+    let stop = signals::stop(HangUp::Stop)?;
+    let config = arguments.file.load()?;
+    let Some(repair) = open(&config.engine)? else {
+        println!("there is no fleet yet, and nothing was put aside");
+        return Ok(ExitCode::SUCCESS);
+    };
+    let aside = repair.aside().await?;
+    let Some(done) = stop.run_until_cancelled(work(repair.as_ref(), &aside, &arguments)).await else {
+        bail!("broken off: what was not done yet is as it was; the repair can be repeated");
+    };
+    let Done { restored, discarded } = done?;
+    let left = aside.len() - restored - discarded;
+    if arguments.restore {
+        println!("{restored} values were put back");
+    }
+    if arguments.discard {
+        println!("{discarded} values were deleted");
+    }
+    println!("{left} values are put aside");
+    let is_undone = (arguments.restore || arguments.discard) && left > 0;
+    Ok(if is_undone { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
+}
+
+/// What was put aside in the engine of a configuration; nothing where there is no fleet.
+pub(super) async fn aside(engine: &EngineConfig) -> anyhow::Result<Vec<Aside>> {
+    match open(engine)? {
+        Some(repair) => Ok(repair.aside().await?),
+        None => Ok(Vec::new()),
+    }
+}
+
+fn open(engine: &EngineConfig) -> anyhow::Result<Option<Box<dyn Repair>>> {
+    Ok(match engine {
+        EngineConfig::Redis(config) => {
+            let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+            Some(Box::new(RedisRepair::new(config, telemetry)?))
+        }
+        EngineConfig::Embedded(config) => match EmbeddedRepair::new(&config.path)? {
+            Some(repair) => Some(Box::new(repair)),
+            None => None,
+        },
+    })
+}
+
+#[derive(Default)]
+struct Done {
+    restored: usize,
+    discarded: usize,
+}
+
+async fn work(repair: &dyn Repair, aside: &[Aside], arguments: &Arguments) -> anyhow::Result<Done> {
+    let bar = ProgressBar::new(aside.len() as u64);
+    bar.set_style(
+        ProgressStyle::with_template("[{elapsed_precise}] {bar:30} {pos} of {len}")
+            .expect("a constant template"),
+    );
+    let mut done = Done::default();
+    for one in aside {
+        let outcome = if arguments.restore && repair.restore(one).await? {
+            done.restored += 1;
+            "put back"
+        } else if arguments.discard {
+            repair.discard(one).await?;
+            done.discarded += 1;
+            "deleted"
+        } else if arguments.restore {
+            "cannot be put back"
+        } else {
+            "put aside"
+        };
+        bar.suspend(|| println!("{outcome}: {} {}: {}", one.what.as_str(), one.place, one.held));
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(done)
+}

@@ -338,7 +338,7 @@ async fn a_directory_that_is_removed_while_it_is_in_use_is_told_once() {
     let group = Group { key: "blind".to_owned(), labels: Default::default() };
     let joins = [Join { group, news: entry.news.clone() }];
     engine.join(&joins, pace, &hook, &Room::NONE, now).await.unwrap();
-    engine.settle(&[entry.position.clone()]).await.unwrap();
+    engine.settle(std::slice::from_ref(&entry.position)).await.unwrap();
     let leased = engine.lease(&outboxes, "hook", now, now + HOUR, 10).await.unwrap();
     assert_eq!((leased.len(), leased[0].blind.len()), (1, 1));
     engine.delivered(&leased, now).await.unwrap();

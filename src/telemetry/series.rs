@@ -60,10 +60,10 @@ pub(super) struct Series {
 }
 
 /// A histogram's buckets from 1 ms to 60 s.
-const LATENCIES: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
+const LATENCIES: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 60.0];
 
 /// The buckets of an attempt to deliver: few, because every receiver has them.
-const ATTEMPTS: [f64; 6] = [0.01, 0.05, 0.25, 1.0, 5.0, 30.0];
+const ATTEMPTS: [f64; 5] = [0.05, 0.25, 1.0, 5.0, 30.0];
 
 /// A command's buckets: few, because every bucket of each is a series.
 const COMMANDS: [f64; 3] = [0.001, 0.01, 0.1];

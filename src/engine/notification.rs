@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::json::{from_json, to_json};
 use super::{DeadLetter, Delivery, EngineError, Group, Join, News, Result};
 use crate::clock::Timestamp;
-use crate::presence::{Cause, Closing, Interval, Labels, OfflineRecord, RecordId, Transition};
+use crate::presence::{Cause, Closing, Hearing, Interval, Kind, Labels, OfflineRecord, RecordId, Transition};
 
 /// The most members of one notification.
 pub(super) const MOST_MEMBERS: usize = 1000;
@@ -301,7 +301,7 @@ impl Delivery {
     pub(super) fn without(mut self, untold: &HashMap<String, Untold>) -> Delivery {
         let is_past = |name: String| untold.get(&name) == Some(&Untold::Past);
         self.offline.retain(|record| !is_past(silence(record)));
-        self.blind.retain(|interval| !is_past(blindness(interval)));
+        self.blind.retain(|interval| !is_past(blindness_in(&self.group, interval)));
         self.online.retain(|record| !untold.contains_key(&silence(record)));
         self
     }
@@ -315,6 +315,27 @@ impl Delivery {
 /// By what blindness is known, the same while it lasts and when it is over.
 pub(super) fn blindness(interval: &Interval) -> String {
     format!("blind {}", interval.from.as_millis())
+}
+
+/// By what it is known among what a receiver was not told: the fleet and a kind may be blind from the same moment on.
+pub(super) fn blindness_in(group: &Group, interval: &Interval) -> String {
+    format!("{} {}", blindness(interval), group.key)
+}
+
+impl Notification {
+    /// Blindness that this tells as lasting, and that is over by now: of the fleet or, where its members share a
+    /// kind, of that.
+    pub(super) fn over<'a>(&'a self, hearing: &'a Hearing) -> impl Iterator<Item = &'a Interval> {
+        let kind = self.group.labels.get("kind").and_then(|kind| kind.parse::<Kind>().ok());
+        let is_over = move |interval: &&Interval| match &kind {
+            None => hearing.heard > Some(interval.from),
+            Some(kind) => {
+                let known = hearing.filters.blind.get(kind).into_iter().flatten();
+                known.into_iter().any(|known| known.contains(interval.from))
+            }
+        };
+        self.blind.iter().filter(|interval| !interval.is_over()).filter(is_over)
+    }
 }
 
 /// One opening of a record, the same when it is closed. A record may be opened twice.

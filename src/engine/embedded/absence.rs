@@ -2,6 +2,7 @@
 //! `engine/redis/absence.rs`.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -9,8 +10,9 @@ use super::EmbeddedEngine;
 use super::fault::Outcome;
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
-use crate::engine::notification::{Notification, Untold, blindness, silence};
+use crate::engine::notification::{Notification, Untold, blindness_in, silence};
 use crate::engine::{Delivery, HearingStore, Result};
+use crate::presence::Hearing;
 
 /// How many notifications are gone through in one step.
 const STEP: i64 = 100;
@@ -45,11 +47,11 @@ pub(super) async fn bring_up_to_date(engine: &EmbeddedEngine, receiver: &str, _:
     if !engine.readers.read(is_absent).await? {
         return Ok(0);
     }
-    let heard = engine.hearing().await?.heard;
+    let hearing = Arc::new(engine.hearing().await?);
     let (mut past, mut after) = (0, 0);
     loop {
-        let name = receiver.to_owned();
-        let step = move |database: &Connection| mark(database, &name, heard, after);
+        let (name, hearing) = (receiver.to_owned(), hearing.clone());
+        let step = move |database: &Connection| mark(database, &name, &hearing, after);
         let (marked, last) = engine.writer.write("absent", step).await?;
         past += marked;
         let Some(last) = last else { break };
@@ -69,7 +71,7 @@ pub(super) async fn bring_up_to_date(engine: &EmbeddedEngine, receiver: &str, _:
 fn mark(
     database: &Connection,
     receiver: &str,
-    heard: Option<Timestamp>,
+    hearing: &Hearing,
     after: i64,
 ) -> Outcome<(usize, Option<i64>)> {
     let told: Vec<(i64, Option<String>)> = database
@@ -83,8 +85,7 @@ fn mark(
     for body in told.iter().filter_map(|(_, body)| body.as_ref()) {
         // What cannot be read says nothing, and is met again when it is handed out.
         let Ok(told) = from_json::<Notification>("a notification", body) else { continue };
-        let lasting = told.blind.iter().filter(|interval| !interval.is_over());
-        past.extend(lasting.filter(|interval| heard > Some(interval.from)).map(blindness));
+        past.extend(told.over(hearing).map(|interval| blindness_in(&told.group, interval)));
         for record in &told.offline {
             let mut open = database
                 .prepare_cached("SELECT 1 FROM records WHERE id = ? AND closed IS NULL AND detected = ?")?;
@@ -111,7 +112,8 @@ pub(super) async fn untold(
 ) -> Result<HashMap<String, Untold>> {
     let names = |delivery: &Delivery| {
         let records: Vec<String> = delivery.offline.iter().chain(&delivery.online).map(silence).collect();
-        records.into_iter().chain(delivery.blind.iter().map(blindness)).collect::<Vec<String>>()
+        let blind = delivery.blind.iter().map(|interval| blindness_in(&delivery.group, interval));
+        records.into_iter().chain(blind).collect::<Vec<String>>()
     };
     let names: Vec<String> = deliveries.iter().flat_map(names).collect();
     if names.is_empty() {

@@ -73,12 +73,14 @@ fn join_one(database: &Connection, joining: &Joining, pace: Pace, now: Timestamp
     let Joining { partition, key, body, member, told, is_alone } = joining;
     let detected = member.detected_at.as_millis();
     let mut name = member.id.clone();
-    let mut known = known(database, &name)?;
+    // The fleet and kinds may be blind from the same moment on, each for itself.
+    let of_group = (member.form == "blind").then_some(key.as_str());
+    let mut known = known(database, &name, of_group)?;
     let first = known.as_ref().map(|known| known.group);
     // A silence that is over and was detected once more is news: it is a member of its own.
     if known.as_ref().is_some_and(|known| known.letter == 'x' && known.detected < detected) {
         name = format!("{name} {detected}");
-        known = self::known(database, &name)?;
+        known = self::known(database, &name, of_group)?;
     }
     let Some(next) = next_letter(known.as_ref().map(|known| known.letter), member.form) else {
         return Ok(None);
@@ -160,10 +162,13 @@ struct Known {
     detected: i64,
 }
 
-fn known(database: &Connection, member: &str) -> rusqlite::Result<Option<Known>> {
-    let mut select =
-        database.prepare_cached("SELECT grp, letter, detected FROM members WHERE member = ? LIMIT 1")?;
-    let known = select.query_row([member], |row| {
+/// In whichever group it is, or in the one with that key.
+fn known(database: &Connection, member: &str, of_group: Option<&str>) -> rusqlite::Result<Option<Known>> {
+    let mut select = database.prepare_cached(
+        "SELECT grp, letter, detected FROM members \
+         WHERE member = ?1 AND (?2 IS NULL OR grp = (SELECT id FROM groups WHERE key = ?2)) LIMIT 1",
+    )?;
+    let known = select.query_row(params![member, of_group], |row| {
         let text: String = row.get(1)?;
         let mut letters = text.chars();
         let letter = letters.next().unwrap_or('x');

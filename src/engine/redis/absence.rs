@@ -15,7 +15,7 @@ use redis::pipe;
 use super::RedisEngine;
 use super::units::snapshot;
 use crate::clock::Timestamp;
-use crate::engine::notification::{Notification, Untold, blindness, silence};
+use crate::engine::notification::{Notification, Untold, blindness_in, silence};
 use crate::engine::{Delivery, HearingStore, LARGEST_STEP, Result};
 use crate::presence::OfflineRecord;
 
@@ -110,9 +110,10 @@ async fn past(engine: &RedisEngine, told: &[Notification]) -> Result<Vec<String>
     let mut past = Vec::new();
     let lasting = |told: &Notification| told.blind.iter().any(|interval| !interval.is_over());
     if told.iter().any(lasting) {
-        let heard = engine.hearing().await?.heard;
-        let lasting = told.iter().flat_map(|told| &told.blind).filter(|interval| !interval.is_over());
-        past.extend(lasting.filter(|interval| heard > Some(interval.from)).map(blindness));
+        let hearing = engine.hearing().await?;
+        for told in told {
+            past.extend(told.over(&hearing).map(|interval| blindness_in(&told.group, interval)));
+        }
     }
     let silences: Vec<&OfflineRecord> = told.iter().flat_map(|told| &told.offline).collect();
     for records in silences.chunks(LARGEST_STEP) {
@@ -164,7 +165,9 @@ pub(super) async fn untold(
     let mut look = pipe();
     for delivery in deliveries.iter().filter(|delivery| with_past.contains(&partition(delivery))) {
         let silences = delivery.offline.iter().map(silence);
-        for name in silences.chain(delivery.blind.iter().map(blindness)) {
+        for name in
+            silences.chain(delivery.blind.iter().map(|interval| blindness_in(&delivery.group, interval)))
+        {
             look.hget(key(partition(delivery)), &name);
             names.push(name);
         }

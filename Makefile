@@ -41,7 +41,7 @@ quiet: ## See for MINUTES=30 that no alert of Prometheus fires while all is well
 
 # Each parser is tried for its part of the time, one after the other; SEED=n repeats what was found.
 fuzz: ## Try whatever parses bytes of strangers on arbitrary ones, for MINUTES=10 [SEED=n]
-	@FUZZ_MINUTES=$$(awk "BEGIN { print $${MINUTES:-10} / 6 }") SEED=$${SEED:-$$(date +%s)} \
+	@FUZZ_MINUTES=$$(awk "BEGIN { print $${MINUTES:-10} / 7 }") SEED=$${SEED:-$$(date +%s)} \
 	    cargo test --locked --test fuzz -- --nocapture --test-threads 1
 
 lint: ## Check format, lints, documentation, and what is built in (licences by cargo-deny, where it is installed)

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use rollcall::alerting::{self, Letter};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::config::{self, EngineConfig};
 use rollcall::engine::embedded::EmbeddedEngine;
 use rollcall::engine::encoding;
 use rollcall::engine::roll::{HearingConfig, Roll};
-use rollcall::engine::{Engine, Mirror, Ownership};
+use rollcall::engine::{Engine, Mirror, Ownership, delivery_of_any};
 use rollcall::http::{self, Pages, Shown};
 use rollcall::presence::{
     Heartbeat, LONGEST_ID, MOST_LABELS, RecordId, Unit, is_label_name, is_label_value, is_timeout,
@@ -179,6 +180,34 @@ fn facts_that_are_read_are_written_and_read_back() {
         let Some(facts) = std::str::from_utf8(bytes).ok().and_then(encoding::decode) else { return };
         let written = encoding::encode(&facts);
         assert_eq!(encoding::decode(&written).as_ref(), Some(&facts), "{written}");
+    });
+}
+
+#[test]
+fn what_stands_in_a_queue_is_told_in_order_or_left_out() {
+    let record = r#"{"id":"detector:a:1732147200000","kind":"detector","unit":"a","labels":{"site":"north"},"last_seen":"2024-11-21T00:00:00Z","deadline":"2024-11-23T00:00:00Z","detected_at":"2024-11-23T00:00:00.004Z","back_at":null,"cause":"silence","closed_by":null}"#;
+    let back = record.replace("\"back_at\":null", "\"back_at\":\"2024-11-25T00:00:00Z\"");
+    let told = |offline: &str, online: &str, blind: &str| {
+        format!(
+            r#"{{"group":{{"key":"site=north","labels":{{"site":"north"}}}},"sealed_at":"2024-11-23T00:00:10Z","offline":[{offline}],"online":[{online}],"blind":[{blind}]}}"#
+        )
+    };
+    let blind = r#"{"from":"2024-11-21T00:00:00Z","to":"2024-11-21T01:00:00Z"}"#;
+    let lone = r#"["detector:a:1732147200000",1732320000000,1732320000004,1732320010000,"silence",{"site":"north"},{"kind":"detector"}]"#;
+    let examples = [told(record, &back, ""), told("", "", blind), told(&[record, record].join(","), "", "")];
+    let mut examples: Vec<&str> = examples.iter().map(String::as_str).collect();
+    examples.push(lone);
+    for example in &examples {
+        let delivery = delivery_of_any("site=north", example.as_bytes(), "hook");
+        assert!(delivery.is_some_and(|told| told.offline.len() + told.blind.len() > 0), "{example}");
+    }
+    fuzz(&examples, |bytes| {
+        let Some(delivery) = delivery_of_any("site=north", bytes, "hook") else { return };
+        let body: serde_json::Value = serde_json::from_str(&alerting::body(&delivery)).unwrap();
+        assert!(body["type"].as_str().is_some_and(|name| name.starts_with("rollcall.")), "{body}");
+        let letter = Letter::new(&delivery, "example.org");
+        assert!(!letter.subject.chars().any(char::is_control), "{:?}", letter.subject);
+        assert!(!letter.text.contains(&letter.boundary) && !letter.html.contains("<script"));
     });
 }
 

@@ -51,6 +51,10 @@ mod tray;
 mod webhook;
 
 pub use channel::{Channel, Failure, open, probe, send_test};
+#[doc(hidden)]
+pub use letter::Letter;
+#[doc(hidden)]
+pub use webhook::body;
 
 use blind::Watch;
 use deliver::{AHEAD, Deliver};

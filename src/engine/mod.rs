@@ -71,7 +71,7 @@ pub use ear::{Advance, Ear, Gap, Member};
 pub use lease::Lease;
 pub use look::{Hold, Looked};
 pub use mirror::Mirror;
-pub use notification::notification_of;
+pub use notification::{delivery_of_any, notification_of};
 use partition::{crc16, name_bytes};
 pub use partition::{partition_of, partition_of_group};
 pub use roll::Roll;

@@ -151,6 +151,14 @@ pub(super) fn told(news: &News) -> Result<String> {
     }
 }
 
+/// Reads what stands in a queue for the group with that key as an engine does, for those who try that on arbitrary
+/// bytes: the delivery to a receiver of that name, as far as it can be read.
+#[doc(hidden)]
+pub fn delivery_of_any(group: &str, stored: &[u8], receiver: &str) -> Option<Delivery> {
+    let id = format!("{}.{receiver}", notification_id(group, ""));
+    Notification::read(group, stored).told.map(|told| told.delivery(id, receiver, 1))
+}
+
 /// A notification as it was sealed, for whichever receiver.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Notification {

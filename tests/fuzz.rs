@@ -271,6 +271,7 @@ fn a_message_is_at_most_one_heartbeat_and_that_keeps_its_rules() {
         "north/p/data\n{\"ts\":1772366400123,\"timeout\":90,\"power\":[{\"battery/v\":12.5e0}]}",
         "north/p/data\n{\"a\":\"\\ud83d\\ude00\",\"ts\":\"2026-03-01T12:00:00Z\"}",
         "rollcall/canary/rollcall-main\n{\"instance\":\"0011223344556677\",\"seq\":1,\"sent_at\":1772366400000,\"mac\":\"00112233445566778899aabbccddeeff\"}",
+        "units/rollcall-probe/heartbeat\n{\"instance\":\"0011223344556677\",\"seq\":0,\"sent_at\":1772366400000,\"mac\":\"00112233445566778899aabbccddeeff\"}",
         "rollcall/canary/x/gone\n{\"share\":\"fleet\",\"connection\":7}",
     ];
     fuzz(&examples, |bytes| {

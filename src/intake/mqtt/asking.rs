@@ -93,7 +93,8 @@ impl Asking {
             probe.connection_lost();
             let sent = of_filter.sent.take();
             let is_open = of_filter.open.take().is_some();
-            if !is_open || sent.is_none_or(|sent| sent.elapsed() > AT_ONCE) {
+            let may_be_for_it = matches!(loss, Loss::Broken | Loss::Refused);
+            if !is_open || !may_be_for_it || sent.is_none_or(|sent| sent.elapsed() > AT_ONCE) {
                 continue;
             }
             of_filter.ended += 1;

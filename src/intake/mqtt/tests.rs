@@ -281,4 +281,9 @@ async fn what_a_connection_ends_for_is_not_published_again() {
     probes.all()[0].answered(None);
     assert_eq!(ask(&mut once, Loss::Broken), None, "nothing was published");
     assert!(ask(&mut asking(), Loss::Refused).is_some(), "it says why");
+    probes.all()[0].answered(None);
+    let mut robbed = asking();
+    for _ in 0..3 {
+        assert_eq!(ask(&mut robbed, Loss::TakenOver), None, "that was for another reason");
+    }
 }

@@ -35,7 +35,7 @@ pub use lines::Lines;
 pub use orphans::orphans_in_words;
 use problems::{
     BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, FILTER_UNHEARD, FILTER_UNPROVED, KIND_FULL, KINDS_REMOVED,
-    MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING, ORPHANED, Problems, UNREADABLE, not_hearing,
+    MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING, NOT_REACHED, ORPHANED, Problems, UNREADABLE, not_hearing,
 };
 pub use problems::{Problem, Severity};
 pub use removed::removed_kinds_in_words;
@@ -410,6 +410,20 @@ impl Telemetry {
         }
         // Last: what is counted is shown.
         self.series.notifications.with_label_values(&[receiver, outcome.as_str()]).inc();
+    }
+
+    /// Whom a notification that was delivered did not reach; `None`: it reached everybody.
+    pub fn unreached(&self, receiver: &str, who: Option<&str>) {
+        match who {
+            None => drop(self.problems.clear(NOT_REACHED, receiver)),
+            Some(who) => {
+                let text = format!(
+                    "receiver {receiver} takes notifications, but not for all: {who}; correct or remove these \
+                     addresses, and try it with `rollcall send-test --receiver {receiver}`"
+                );
+                self.problems.set(NOT_REACHED, receiver, text, Severity::Warning);
+            }
+        }
     }
 
     /// Notifications of which nothing was to be told any more, and which were not attempted.

@@ -56,6 +56,11 @@ pub trait Channel: Send + Sync {
 
     /// Goes as far towards the receiver as possible without telling it anything.
     async fn probe(&self) -> Result<(), Failure>;
+
+    /// Whom the last attempt that succeeded did not reach all the same, and why.
+    fn unreached(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The channel of a receiver. The error says what is wrong with its configuration.
@@ -79,7 +84,11 @@ pub async fn probe(receiver: &ReceiverConfig) -> Result<(), Failure> {
 /// Sends the receiver a notification that is plainly marked as a test.
 pub async fn send_test(receiver: &ReceiverConfig, now: Timestamp) -> Result<(), Failure> {
     let channel = open(receiver).map_err(Failure::temporary)?;
-    within(receiver.timeout, channel.send_test(now)).await
+    within(receiver.timeout, channel.send_test(now)).await?;
+    match channel.unreached() {
+        Some(who) => Err(Failure::temporary(format!("it took the test, but not for all: {who}"))),
+        None => Ok(()),
+    }
 }
 
 /// An attempt, given up after `timeout`.

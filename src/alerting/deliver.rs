@@ -342,6 +342,9 @@ impl Deliver {
         let why = result.err().map(|failure| failure.to_string()).unwrap_or_default();
         let outcome = self.say(desk, &delivery, &next, &why);
         self.telemetry.notification(&self.receiver.name, outcome, took, &why);
+        if outcome == Outcome::Delivered {
+            self.telemetry.unreached(&self.receiver.name, self.channel.unreached().as_deref());
+        }
         desk.endings.push((delivery, next));
         Ok(())
     }

@@ -49,6 +49,8 @@ pub struct Email {
     from: Mailbox,
     to: Vec<Mailbox>,
     idle: Mutex<Vec<(AsyncSmtpConnection, Instant)>>,
+    /// Who was refused when the last mail was taken, and why.
+    refused: Mutex<Option<String>>,
 }
 
 /// Where and how mails are handed over.
@@ -83,6 +85,7 @@ impl Email {
             from: mailbox("from", from)?,
             to: to.iter().map(|address| mailbox("to", address)).collect::<Result<_, _>>()?,
             idle: Mutex::default(),
+            refused: Mutex::default(),
         })
     }
 
@@ -131,6 +134,26 @@ impl Email {
 
     async fn hand_over(&self, connection: &mut AsyncSmtpConnection, mail: &[u8]) -> Result<(), Failure> {
         let fail = |error: Error| self.server.failure(&error);
+        let refused = self.address(connection).await?;
+        connection.command(Data).await.map_err(fail)?;
+        connection.message(mail).await.map_err(fail)?;
+        let refused = (!refused.is_empty()).then(|| in_words(&refused));
+        let before = std::mem::replace(&mut *self.refused(), refused.clone());
+        if let Some(refused) = refused.filter(|refused| before.as_ref() != Some(refused)) {
+            tracing::warn!(
+                receiver = self.receiver,
+                "some recipients were refused, the others were told: {refused}"
+            );
+        }
+        Ok(())
+    }
+
+    /// Says from whom and for whom a mail is. Answers with those whom the server refuses for good, if it takes any.
+    async fn address(
+        &self,
+        connection: &mut AsyncSmtpConnection,
+    ) -> Result<Vec<(&Address, Failure)>, Failure> {
+        let fail = |error: Error| self.server.failure(&error);
         connection.command(Mail::new(Some(self.from.email.clone()), vec![])).await.map_err(fail)?;
         let mut refused: Vec<(&Address, Failure)> = Vec::new();
         for recipient in &self.to {
@@ -139,17 +162,14 @@ impl Email {
                 answer => drop(answer.map_err(fail)?),
             }
         }
-        if let [.., (_, failure)] = refused.as_slice()
-            && refused.len() == self.to.len()
-        {
-            return Err(failure.clone());
+        match refused.as_slice() {
+            [.., (_, failure)] if refused.len() == self.to.len() => Err(failure.clone()),
+            _ => Ok(refused),
         }
-        connection.command(Data).await.map_err(fail)?;
-        connection.message(mail).await.map_err(fail)?;
-        for (recipient, why) in refused {
-            tracing::warn!(receiver = self.receiver, %recipient, "recipient refused, the others were told: {why}");
-        }
-        Ok(())
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Option<String>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take_idle(&self) -> Option<AsyncSmtpConnection> {
@@ -177,11 +197,19 @@ impl Channel for Email {
         self.post(Letter::test(&self.receiver, now, self.domain())).await
     }
 
-    /// Connects, greets and logs in.
+    /// Connects, greets, logs in and names sender and recipients; there is no mail for them.
     async fn probe(&self) -> Result<(), Failure> {
         let mut connection = self.connection().await?;
+        let refused = self.address(&mut connection).await;
         connection.abort().await;
-        Ok(())
+        match refused?.as_slice() {
+            [] => Ok(()),
+            some => Err(Failure::temporary(format!("some recipients are refused: {}", in_words(some)))),
+        }
+    }
+
+    fn unreached(&self) -> Option<String> {
+        self.refused().clone()
     }
 }
 
@@ -250,6 +278,12 @@ impl Server {
     fn name(&self) -> String {
         format!("mail server {}:{}", self.host, self.port)
     }
+}
+
+/// Who is refused, and why.
+fn in_words(refused: &[(&Address, Failure)]) -> String {
+    let each: Vec<String> = refused.iter().map(|(recipient, why)| format!("{recipient} ({why})")).collect();
+    each.join(", ")
 }
 
 fn credentials(url: &Url, password: Option<&str>) -> Result<Option<Credentials>, String> {

@@ -31,6 +31,7 @@ pub(super) const ENGINE_FAILS: &str = "engine_fails";
 pub(super) const UNREADABLE: &str = "unreadable_values";
 pub(super) const MQTT_DISCONNECTED: &str = "mqtt_disconnected";
 pub(super) const NOT_DELIVERED: &str = "not_delivered";
+pub(super) const NOT_REACHED: &str = "recipients_refused";
 pub(super) const ORPHANED: &str = "orphaned_notifications";
 pub(super) const BROKER_DROPS: &str = "broker_drops_messages";
 pub(super) const KIND_FULL: &str = "kind_full";

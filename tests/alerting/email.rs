@@ -211,8 +211,25 @@ async fn a_recipient_refused_for_good_does_not_keep_the_others_from_being_told()
     let told = delivery(vec![silent("detector:a", now())], vec![]);
     both.send(&told, now()).await.unwrap();
     assert_eq!(sink.mails()[0].to, [BOSS]);
+    let who = both.unreached().expect("it is known who was not reached");
+    assert!(who.starts_with(OPS) && who.contains("550") && !who.contains(BOSS), "{who}");
     let alone = open(&mail_to(sink.url(), &[OPS])).unwrap();
     assert!(matches!(alone.send(&told, now()).await, Err(Failure::Temporary { .. })));
+}
+
+#[tokio::test]
+async fn a_probe_and_a_test_say_which_recipient_is_refused() {
+    let sink = sink().await;
+    let receiver = mail_to(sink.url(), &[OPS, BOSS]);
+    for is_probe in [true, false] {
+        sink.answer_with([Answer::Recipient(BOSS.to_owned(), 550)]);
+        let said = if is_probe { probe(&receiver).await } else { send_test(&receiver, now()).await };
+        let why = said.unwrap_err().to_string();
+        assert!(why.contains(BOSS) && why.contains("550") && !why.contains(OPS), "{why}");
+    }
+    assert_eq!(sink.mails().len(), 1, "a probe is no mail");
+    probe(&receiver).await.unwrap();
+    send_test(&receiver, now()).await.unwrap();
 }
 
 #[tokio::test]

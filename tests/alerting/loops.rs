@@ -129,6 +129,29 @@ async fn a_receiver_that_has_its_name_again_is_told_what_is_still_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_recipient_that_is_refused_is_shown_until_it_is_taken() {
+    let mail = MailSink::start(mail_sink::Options::default()).await.unwrap();
+    mail.answer_with([mail_sink::Answer::Recipient("gone@example.org".to_owned(), 550)]);
+    let mut world =
+        World::new("unit", vec![mail_to(mail.url(), &["ops@example.org", "gone@example.org"])]).await;
+    world.tell_loss(&["a"]).await;
+    let shown = || {
+        let problems = world.telemetry.problems();
+        problems.into_iter().find(|one| one.name == "recipients_refused").map(|one| one.text)
+    };
+    until("it is shown", async || {
+        shown().is_some_and(|text| {
+            text.contains("receiver mail ") && text.contains("gone@example.org (mail server")
+        })
+    })
+    .await;
+    world.tell_loss(&["b"]).await;
+    mail.wait_for(2, PATIENCE).await.unwrap();
+    until("it is shown no more", async || shown().is_none()).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_unit_that_returns_within_group_wait_is_never_told() {
     let sink = hook().await;
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;

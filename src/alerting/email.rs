@@ -338,3 +338,6 @@ fn decode(text: &str) -> String {
     }
     String::from_utf8_lossy(&plain).into_owned()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::copy_bidirectional;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+use crate::clock::Clock;
+use crate::simulate::mail_sink::{MailSink, Options};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A mail server within TLS from the first byte, and an authority that vouches for it.
+async fn server(sink: &MailSink) -> (u16, RootCertStore) {
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let own = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let own = own.signed_by(&key, &authority).unwrap().der().clone();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![own], PrivateKeyDer::Pkcs8(key.serialize_der().into()))
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, behind) = (listener.local_addr().unwrap().port(), sink.port());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let mut outside = acceptor.accept(stream).await?;
+                let mut inside = TcpStream::connect(("127.0.0.1", behind)).await?;
+                copy_bidirectional(&mut outside, &mut inside).await
+            });
+        }
+    });
+    let mut authorities = RootCertStore::empty();
+    authorities.add(authority.der().clone()).unwrap();
+    (port, authorities)
+}
+
+fn channel(port: u16) -> Email {
+    let to = ["ops@example.org".to_owned()];
+    Email::new("mail", &format!("smtps://localhost:{port}"), None, "rollcall@example.org", &to).unwrap()
+}
+
+#[tokio::test]
+async fn a_mail_goes_out_within_tls_from_the_first_byte() {
+    let sink = MailSink::start(Options::default()).await.unwrap();
+    let (port, authorities) = server(&sink).await;
+    let mut channel = channel(port);
+    let Security::Tls(connector, _) = &mut channel.server.security else { panic!("smtps is TLS") };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let trusting = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(authorities)
+        .with_no_client_auth();
+    *connector = Arc::new(trusting).into();
+    let now = Clock::system().now();
+    channel.probe().await.unwrap();
+    channel.send_test(now).await.unwrap();
+    let mails = sink.wait_for(1, PATIENCE).await.unwrap();
+    assert!(mails[0].header("Subject").unwrap().starts_with("TEST: "));
+}
+
+#[tokio::test]
+async fn a_mail_server_that_nobody_vouches_for_gets_no_mail() {
+    let sink = MailSink::start(Options::default()).await.unwrap();
+    let (port, _) = server(&sink).await;
+    let why = channel(port).send_test(Clock::system().now()).await.unwrap_err().to_string();
+    assert!(why.contains("certificate"), "{why}");
+    assert!(sink.mails().is_empty());
+    // And one that does not speak TLS is not spoken to in the clear.
+    let why = channel(sink.port()).send_test(Clock::system().now()).await.unwrap_err().to_string();
+    assert!(why.contains(&format!("mail server localhost:{}", sink.port())), "{why}");
+    assert!(sink.mails().is_empty());
+}

@@ -223,7 +223,11 @@ impl Notification {
             from_json("a notification", &text)
         };
         match whole {
-            Ok(told) => Readable { told: Some(told), why: None },
+            // It is ended where it lies, whatever it says.
+            Ok(told) => {
+                let group = Group { key: group.to_owned(), ..told.group };
+                Readable { told: Some(Notification { group, ..told }), why: None }
+            }
             Err(why) => Readable { told: Notification::in_part(group, &text), why: Some(why) },
         }
     }

@@ -184,6 +184,24 @@ impl Fleet {
         self.tell(now).await;
     }
 
+    /// Looks at units.
+    pub async fn look(&self, units: &[Unit], now: Timestamp) {
+        self.roll.look(units, now).await.unwrap();
+    }
+
+    /// What was in hand has arrived, whatever the engine says to that.
+    pub async fn arrived(&mut self, leased: &[Delivery], now: Timestamp) {
+        self.count(leased);
+        // It is said again until it is heard, as the service does.
+        for _ in 0..3 {
+            match self.engine.delivered(leased, now).await {
+                Ok(()) => return,
+                Err(why) => self.failures.push(format!("delivered: {why}")),
+            }
+            let _ = self.engine.examine(now).await;
+        }
+    }
+
     async fn tell(&mut self, now: Timestamp) {
         if let Err(why) = self.try_join(Duration::ZERO, now).await {
             self.failures.push(format!("join: {why}"));
@@ -195,22 +213,26 @@ impl Fleet {
             if leased.is_empty() || self.engine.delivered(&leased, now).await.is_err() {
                 return;
             }
-            let count = |told: &mut BTreeMap<String, usize>, record: &OfflineRecord| {
-                *told.entry(record.whose().to_string()).or_default() += 1;
-            };
-            for Delivery { offline, online, .. } in &leased {
-                offline.iter().for_each(|record| count(&mut self.told, record));
-                online.iter().for_each(|record| count(&mut self.back, record));
-            }
+            self.count(&leased);
         }
     }
 
-    async fn lease(&self, now: Timestamp) -> Vec<Delivery> {
+    fn count(&mut self, leased: &[Delivery]) {
+        let count = |told: &mut BTreeMap<String, usize>, record: &OfflineRecord| {
+            *told.entry(record.whose().to_string()).or_default() += 1;
+        };
+        for Delivery { offline, online, .. } in leased {
+            offline.iter().for_each(|record| count(&mut self.told, record));
+            online.iter().for_each(|record| count(&mut self.back, record));
+        }
+    }
+
+    pub async fn lease(&self, now: Timestamp) -> Vec<Delivery> {
         let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
         self.engine.lease(&partitions, RECEIVER, now, now + HOUR, 1000).await.unwrap()
     }
 
-    async fn join(&self, wait: Duration, now: Timestamp) {
+    pub async fn join(&self, wait: Duration, now: Timestamp) {
         self.try_join(wait, now).await.unwrap();
     }
 

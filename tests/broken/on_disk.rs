@@ -13,7 +13,7 @@ use rusqlite::Connection;
 use crate::fleet::{Fleet, POISONED, UNITS, hours, telemetry, units};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Poison {
+pub enum Poison {
     WrongType,
     NoText,
     Unreadable,
@@ -198,7 +198,7 @@ fn member() -> rollcall::engine::Member {
 
 /// Poisons the first row of a table, or removes all. Answers the units of which something is lost with that, and
 /// whether it is to be shown.
-fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Vec<String>, bool) {
+pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Vec<String>, bool) {
     let database = open_database(path);
     let owners = |some: &str| -> Vec<String> {
         let mut select = database.prepare(&format!("SELECT name FROM units {some}")).unwrap();

@@ -11,7 +11,7 @@ use crate::fleet::{Fleet, POISONED, UNITS, hours, telemetry, units};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Poison {
+pub enum Poison {
     WrongType,
     Unreadable,
     Missing,
@@ -218,7 +218,7 @@ impl WalkAll for Arc<RedisEngine> {
 }
 
 /// Poisons one key of that sort and answers which, with the units that have something there.
-fn poison_one(client: &mut Connection, name: &str, poison: Poison) -> Option<(String, Vec<String>)> {
+pub fn poison_one(client: &mut Connection, name: &str, poison: Poison) -> Option<(String, Vec<String>)> {
     let pattern = format!("rollcall:{}", name.replace("{pN}", "{p[01]}").replace("<>", "*"));
     let kind = sorts().into_iter().find(|(sort, _)| sort == name).unwrap().1;
     let mut keys: Vec<String> = cmd("KEYS").arg(&pattern).query(client).unwrap();

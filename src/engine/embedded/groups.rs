@@ -116,6 +116,8 @@ fn join_one(database: &Connection, joining: &Joining, pace: Pace, now: Timestamp
     let due = match (member.form, sealed) {
         ("blind", _) => now,
         (_, None) => now + pace.wait,
+        // A sealing that is yet to come is not believed: the group would wait for it.
+        (_, Some(sealed)) if sealed > now.as_millis() => now + pace.wait,
         (_, Some(sealed)) => (now + pace.wait).max(Timestamp::from_millis(sealed) + pace.interval),
     };
     database

@@ -54,7 +54,11 @@ async fn recall(engine: &RedisEngine, now: Timestamp) -> Result<()> {
             let mut look = pipe();
             look.cmd("HSCAN").arg(&members).arg(cursor).arg("COUNT").arg(MEMBERS);
             type Answer = (u64, Vec<(Vec<u8>, Vec<u8>)>);
-            let ((next, found),): (Answer,) = engine.topology.send("members", &look).await?;
+            let ((next, found),): (Answer,) = match engine.topology.send("members", &look).await {
+                // It is put aside, and holds nobody: the others join meanwhile.
+                Err(why) if why.to_string().contains("WRONGTYPE") => break,
+                answer => answer?,
+            };
             for found in found.chunks(MEMBERS) {
                 keep(engine, found).await?;
             }
@@ -161,10 +165,11 @@ async fn ask(
     for (_, place) in members {
         script.arg(to_json(&joins[*place].group)?);
     }
-    let answers: Vec<String> = engine.topology.tell("group_of", &script).await?;
+    let answers: Vec<Vec<u8>> = engine.topology.tell("group_of", &script).await?;
     let others = members.iter().zip(answers).filter(|(_, answer)| !answer.is_empty());
     // One that cannot be read is somebody else's: the group that it would join now serves as well.
-    Ok(others.filter_map(|((_, place), json)| Some((*place, from_json("a group", &json).ok()?))).collect())
+    let group = |json: Vec<u8>| from_json("a group", &String::from_utf8_lossy(&json)).ok();
+    Ok(others.filter_map(|((_, place), json)| Some((*place, group(json)?))).collect())
 }
 
 /// Forgets the groups of members of groups that are over for good.

@@ -17,6 +17,13 @@
 -- Only what is first in its lane is under way. Returns the number of deliveries that were ended here.
 local count = tonumber(ARGV[2])
 local lanes = redis.call('HMGET', KEYS[2], unpack(ARGV, 3, 2 + count))
+-- What is of a wrong type fails here, before anything is written: a script is not undone.
+redis.call('ZCARD', KEYS[1])
+redis.call('HLEN', KEYS[3])
+redis.call('HLEN', KEYS[4])
+redis.call('ZCARD', KEYS[5])
+redis.call('HLEN', KEYS[6])
+redis.call('HLEN', KEYS[7])
 local owed
 local ended, free, empty, rest, told, still = 0, {}, {}, {}, {}, {}
 local letters = {}

@@ -27,6 +27,8 @@ local known = redis.call('HMGET', KEYS[2], unpack(ARGV, names + 1, names + count
 local sealed = redis.call('HMGET', KEYS[3], unpack(ARGV, groups + 1, groups + count))
 local under_way = {}
 for r = 1, receivers do
+  -- What is of a wrong type fails here, before anything is written: a script is not undone.
+  redis.call('ZCARD', KEYS[3 + r])
   under_way[r] = redis.call('HMGET', KEYS[3 + receivers + r], unpack(ARGV, groups + 1, groups + count))
 end
 local answers, told, members, times, attempts = {}, {}, {}, {}, {}

@@ -81,8 +81,10 @@ for i = 1, count do
     local at = now
     if form ~= 'blind' then
       at = now + wait
-      if tonumber(distances[i] or '') and tonumber(distances[i]) + interval > at then
-        at = tonumber(distances[i]) + interval
+      -- A sealing that is yet to come is not believed: the group would wait for it.
+      local last = tonumber(distances[i] or '')
+      if last and last <= now and last + interval > at then
+        at = last + interval
       end
     end
     if ARGV[a + 2] == 'alone' and at <= now and not due[i] then

@@ -13,6 +13,14 @@ local told = { groups = {}, ids = {}, bodies = {}, owed = {}, over = {}, members
 local names = {}
 
 local function note_names(receivers)
+  -- What is of a wrong type fails here, before anything is written: a script is not undone.
+  for i = 1, #KEYS do
+    if i >= 3 and i <= 7 or i > 7 + receivers and i <= 7 + 2 * receivers then
+      redis.call('HLEN', KEYS[i])
+    else
+      redis.call('ZCARD', KEYS[i])
+    end
+  end
   for r = 1, receivers do
     names[r] = string.match(KEYS[7 + r], '([^:]*)$')
   end

@@ -6,6 +6,8 @@
 -- ARGV[1] now (ms), ARGV[2] the list, then its groups
 --
 -- Returns the number of groups that have a place now.
+-- What is of a wrong type fails here, before anything is written: a script is not undone.
+redis.call('HLEN', KEYS[2])
 if redis.call('ZREM', KEYS[1], ARGV[2]) == 0 then
   return 0
 end

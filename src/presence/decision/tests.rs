@@ -329,6 +329,34 @@ fn a_unit_whose_kind_is_gone_is_not_watched_and_starts_anew_if_it_comes_back() {
     assert_ne!(again.id, record.id);
 }
 
+/// Units speak three times within their timeout, and a session is taken over again and again, each time for a tenth of
+/// a beat: what is said in between is never heard.
+#[test]
+fn a_living_unit_is_not_offline_however_often_a_session_is_taken_over() {
+    let (timeout, every, theft) = (12_000, 4000, 400);
+    let span = |ms: i64| Duration::from_millis(ms as u64);
+    let outlives = |phase: i64, thefts: &[i64]| {
+        let interval = |from: i64| Interval { from: BEGIN + span(from), to: BEGIN + span(from + theft) };
+        let intervals: Vec<Interval> = thefts.iter().map(|from| interval(*from)).collect();
+        let ledger = Ledger::new(intervals.iter().copied()).with_taken(intervals.iter().map(|one| one.to));
+        let beats = (0..30).map(|number| BEGIN + span(phase + number * every));
+        let heard: Vec<Timestamp> =
+            beats.filter(|beat| !intervals.iter().any(|one| one.contains(*beat))).collect();
+        heard.windows(2).all(|pair| ledger.deadline(pair[0], span(timeout), span(timeout)) >= pair[1])
+    };
+    for pause in [500, 1700, 3900, 4100, 5700, 12_300] {
+        let thefts: Vec<i64> = (0..10).map(|number| 20_000 + number * pause).collect();
+        for phase in (0..every).step_by(50) {
+            assert!(outlives(phase, &thefts), "every {pause} ms, a unit that speaks at {phase} ms");
+        }
+    }
+    // A thief that waits for each beat of one unit: what is owed has a bound, or whoever takes a session over now and
+    // then would keep every dead unit from being told.
+    let aimed = |count: i64| (1..=count).map(|number| number * every - 100).collect::<Vec<i64>>();
+    assert!(outlives(0, &aimed(5)));
+    assert!(!outlives(0, &aimed(6)));
+}
+
 #[test]
 fn a_pause_is_a_blind_interval_of_one_unit() {
     let now = BEGIN + HOUR;

@@ -26,6 +26,9 @@ use crate::engine::{EngineError, Result};
 use crate::presence::Interval;
 use crate::telemetry::Stored;
 
+/// Pages, by partition.
+type Pages = BTreeSet<(u16, u32)>;
+
 /// What was loaded.
 pub(super) struct Loaded {
     pub memory: Arc<Memory>,
@@ -209,7 +212,7 @@ impl Loading<'_> {
     }
 
     /// Answers in how many rows they are, how many there are, and of which pages.
-    fn beats(&mut self, database: &Connection) -> Outcome<(i64, usize, BTreeSet<(u16, u32)>)> {
+    fn beats(&mut self, database: &Connection) -> Outcome<(i64, usize, Pages)> {
         let mut select = database.prepare("SELECT number, entries FROM beats ORDER BY id")?;
         let mut rows = select.query([])?;
         let (mut found, mut count, mut pages) = (0, 0, BTreeSet::new());

@@ -179,6 +179,12 @@ pub trait HearingStore: Send + Sync {
     /// does. Safe to repeat. See [`ear`].
     async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance>;
 
+    /// The same, with how far was heard after that, without asking twice.
+    async fn advance_and_hear(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<(Advance, Hearing)> {
+        let advance = self.advance(ear, sent_at, gap).await?;
+        Ok((advance, self.hearing().await?))
+    }
+
     /// Filters of kinds were heard, each up to its moment; several moments of one filter come in their order. Where
     /// one is more than its gap after what was known of the filter, or of its kind before this if the filter is
     /// new, what lies between was blind for the kind. A kind of which nothing was known begins without such
@@ -524,4 +530,10 @@ pub trait Engine: UnitStore + HearingStore + AlertStore + Queries + DataStore + 
     /// read for the mirror. Hints that more keys expire are of no use meanwhile, and to send them is work for
     /// the engine; those that come do no harm.
     fn storm(&self, is_on: bool);
+
+    /// What it takes for a word to reach the engine and the answer to come back, where that is long beside what
+    /// the engine does; else nothing.
+    fn round_trip(&self) -> Duration {
+        Duration::ZERO
+    }
 }

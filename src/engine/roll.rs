@@ -195,16 +195,18 @@ impl Roll {
         probed: &[Probed],
     ) -> Result<bool> {
         let gap = Gap { blind: unbroken, tell: self.config.tell };
-        // First: whoever sees that the fleet was heard further sees the same of its kinds.
-        if !probed.is_empty() {
-            self.engine.prove(probed).await?;
-        }
-        let Advance::Heard(blind) = self.engine.advance(ear, sent_at, gap).await? else { return Ok(false) };
+        let prove = async { if probed.is_empty() { Ok(()) } else { self.engine.prove(probed).await } };
+        // In this order: whoever sees that the fleet was heard further sees the same of its kinds. And without waiting
+        // for the first, for the engine may be far away.
+        let (proved, advanced) = tokio::join!(prove, self.engine.advance_and_hear(ear, sent_at, gap));
+        proved?;
+        let (advance, hearing) = advanced?;
+        let Advance::Heard(blind) = advance else { return Ok(false) };
         if let Some(interval) = blind {
             self.telemetry.was_blind(&interval);
             self.news.notify_one();
         }
-        self.refresh_hearing().await?;
+        self.keep_hearing(hearing);
         Ok(true)
     }
 

@@ -7,7 +7,6 @@ use async_trait::async_trait;
 use redis::pipe;
 
 use super::RedisEngine;
-use super::topology::few_at_once;
 use crate::clock::Timestamp;
 use crate::engine::{DataStore, Reading, Result, Value};
 use crate::presence::Unit;
@@ -26,7 +25,7 @@ impl DataStore for RedisEngine {
             places.chunks(STEP).map(|step| self.keep_step(partition(&step[0]), step, readings))
         });
         let mut known = vec![false; readings.len()];
-        let answers = few_at_once(steps.collect()).await?;
+        let answers = self.topology.few_at_once(steps.collect()).await?;
         for (place, answer) in places.iter().zip(answers.into_iter().flatten()) {
             known[*place] = answer == 1;
         }
@@ -91,7 +90,7 @@ impl DataStore for RedisEngine {
             }
             self.topology.run::<u64>("forget_values", &script).await
         });
-        few_at_once(steps.collect()).await?;
+        self.topology.few_at_once(steps.collect()).await?;
         Ok(())
     }
 }

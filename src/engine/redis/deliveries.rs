@@ -9,7 +9,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use redis::pipe;
 
-use super::topology::few_at_once;
 use super::units::first_score;
 use super::{RedisEngine, absence, groups, outbox, receivers};
 use crate::clock::Timestamp;
@@ -79,7 +78,8 @@ impl AlertStore for RedisEngine {
             let steps = groups.chunks(LEASE_STEP);
             steps.map(|groups| self.lease_step(*partition, receiver, groups, now, until))
         });
-        let leased: Vec<Delivery> = few_at_once(steps.collect()).await?.into_iter().flatten().collect();
+        let leased: Vec<Delivery> =
+            self.topology.few_at_once(steps.collect()).await?.into_iter().flatten().collect();
         self.leave_out_untold(receiver, leased, now).await
     }
 
@@ -217,7 +217,7 @@ impl RedisEngine {
             }
             groups.retain(|group| !group.contains('\n'));
         }
-        few_at_once(steps).await?;
+        self.topology.few_at_once(steps).await?;
         Ok(())
     }
 
@@ -260,7 +260,7 @@ impl RedisEngine {
             })
         });
         let mut were_under_way = vec![false; deliveries.len()];
-        for (place, answer) in few_at_once(steps.collect()).await?.into_iter().flatten() {
+        for (place, answer) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
             were_under_way[place] = answer == 1;
         }
         Ok(were_under_way)
@@ -326,7 +326,7 @@ impl RedisEngine {
         let steps = steps.iter().flat_map(|((partition, receiver), endings)| {
             endings.chunks(FINISH_STEP).map(|step| self.finish_step(*partition, receiver, step, now))
         });
-        few_at_once(steps.collect()).await?;
+        self.topology.few_at_once(steps.collect()).await?;
         Ok(())
     }
 

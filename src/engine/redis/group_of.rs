@@ -18,7 +18,6 @@ use std::time::Duration;
 use redis::pipe;
 
 use super::RedisEngine;
-use super::topology::few_at_once;
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
 use crate::engine::notification::{Member, of_member};
@@ -140,7 +139,8 @@ pub(super) async fn settled<'a>(
     let steps = partitions.iter().flat_map(|(partition, members)| {
         members.chunks(STEP).map(|step| ask(engine, *partition, step, joins))
     });
-    let others: HashMap<usize, Group> = few_at_once(steps.collect()).await?.into_iter().flatten().collect();
+    let others: HashMap<usize, Group> =
+        engine.topology.few_at_once(steps.collect()).await?.into_iter().flatten().collect();
     if others.is_empty() && later.iter().all(|(place, first)| joins[*place].group == joins[*first].group) {
         return Ok(Cow::Borrowed(joins));
     }

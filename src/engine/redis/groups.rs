@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use redis::{ScriptInvocation, pipe};
 
-use super::topology::few_at_once;
 use super::{RedisEngine, group_of, handout};
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
@@ -56,7 +55,7 @@ pub(super) async fn join(
         joining.chunks(JOIN_STEP).map(|step| join_step(engine, *partition, step, pace, receivers, now))
     });
     // Steps of one partition run in the order in which they were sent: one connection, one server.
-    joined.sealed += few_at_once(steps.collect()).await?.into_iter().sum::<usize>();
+    joined.sealed += engine.topology.few_at_once(steps.collect()).await?.into_iter().sum::<usize>();
     Ok(joined)
 }
 
@@ -111,7 +110,7 @@ pub(super) async fn seal(
     let steps = steps.flat_map(|(partition, groups)| {
         groups.chunks(SEAL_STEP).map(|groups| seal_step(engine, *partition, groups, receivers, pace, now))
     });
-    let sealed = few_at_once(steps.collect()).await?;
+    let sealed = engine.topology.few_at_once(steps.collect()).await?;
     tidy(engine, partitions, now).await?;
     Ok(sealed.into_iter().sum())
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use super::RedisEngine;
 use super::groups::Joining;
-use super::topology::few_at_once;
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
 use crate::engine::notification::{Lone, notification_id};
@@ -51,7 +50,7 @@ pub(super) async fn hand_out<'a>(
         }
     }
     let mut joined = Joined::default();
-    for (told, refused) in few_at_once(steps).await? {
+    for (told, refused) in engine.topology.few_at_once(steps).await? {
         joined.sealed += told.sealed;
         joined.deliveries.extend(told.deliveries);
         // Nothing else that joins is of their groups, so they may come last.

@@ -2,7 +2,7 @@
 //!
 //! # How a server that lost its data is noticed
 //! It was emptied while it ran, or started with nothing. Beside how far was heard stands the id of the fleet,
-//! and an instance remembers both. Before it writes that a canary has come it compares the ids: another one, or
+//! and an instance remembers both. In the step that writes that a canary has come the ids are compared: another one, or
 //! none, is a loss, and the first instance that notices tells the operators, in the same step in which the new id
 //! is written. What it remembers is not forgotten because the server has nothing to say any more: only a
 //! server that answers with something replaces it.
@@ -12,7 +12,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use redis::{Pipeline, Value, pipe};
+use redis::{Pipeline, ScriptInvocation, Value, pipe};
 
 use super::keys::Keys;
 use super::topology::Topology;
@@ -37,32 +37,20 @@ impl HearingStore for RedisEngine {
     }
 
     async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
-        let loss = self.notice_loss(sent_at).await?;
-        let known = self.memory().heard;
-        let mut script = self.scripts.advance.prepare_invoke();
-        script.key(self.keys.heard()).key(self.keys.blind());
-        script.key(self.keys.outbox(self.keys.partitions()));
-        script.key(self.keys.members()).key(self.keys.floors()).key(self.keys.plain());
-        script.arg(sent_at.as_millis()).arg(gap.blind.as_millis() as u64).arg(gap.tell.as_millis() as u64);
-        script.arg((sent_at - USEFUL).as_millis());
-        script.arg(known.map(|heard| heard.as_millis().to_string()).unwrap_or_default());
-        match ear {
-            Ear::Plain => {}
-            Ear::Kept { client_id, connection, was_cut, span } => {
-                script.key(self.keys.session(client_id));
-                script.arg("").arg(client_id).arg(connection).arg(span.as_millis().max(1) as u64);
-                script.arg(u8::from(*was_cut));
-            }
-            Ear::Member(member) => {
-                script.arg(&member.share).arg(&member.client_id).arg(member.connection);
-            }
-        }
-        let answer: Vec<String> = self.topology.run("advance", &script).await?;
-        match answer.as_slice() {
-            [_] => Ok(Advance::Stranger),
-            [from, to] => parse_interval(&format!("{from} {to}")).map(|blind| Advance::Heard(Some(blind))),
-            _ => Ok(Advance::Heard(loss)),
-        }
+        let answer = self.topology.run("advance", &self.advancing(ear, sent_at, gap)).await?;
+        self.advanced(answer, ear, sent_at, gap).await
+    }
+
+    async fn advance_and_hear(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<(Advance, Hearing)> {
+        let script = self.advancing(ear, sent_at, gap);
+        let mut how_far = pipe();
+        self.ask_how_far(&mut how_far);
+        let (answer, said): (Vec<String>, Said) =
+            self.topology.run_and_send("advance", &script, &how_far).await?;
+        let is_another = matches!(answer.as_slice(), [word] if word == ANOTHER);
+        let advance = self.advanced(answer, ear, sent_at, gap).await?;
+        let hearing = if is_another { self.hearing().await } else { self.hearing_by(said).await };
+        Ok((advance, hearing?))
     }
 
     async fn prove(&self, probed: &[Probed]) -> Result<()> {
@@ -113,6 +101,9 @@ impl HearingStore for RedisEngine {
     }
 }
 
+/// What `advance.lua` answers where the fleet is another one than was known.
+const ANOTHER: &str = "another";
+
 /// What an instance knew last of the fleet.
 pub(super) struct Memory {
     fleet: String,
@@ -147,6 +138,56 @@ impl RedisEngine {
     /// Asks how far Rollcall has heard; what it says is for [`RedisEngine::hearing_by`].
     pub(super) fn ask_how_far(&self, pipe: &mut Pipeline) {
         pipe.hmget(self.keys.heard(), &["at", "ledger", "kinds"]).hgetall(self.keys.filters()).cmd("TIME");
+    }
+
+    fn advancing(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> ScriptInvocation<'_> {
+        let (fleet, known) = {
+            let memory = self.memory();
+            (memory.fleet.clone(), memory.heard)
+        };
+        let mut script = self.scripts.advance.prepare_invoke();
+        script.key(self.keys.heard()).key(self.keys.blind());
+        script.key(self.keys.outbox(self.keys.partitions()));
+        script.key(self.keys.members()).key(self.keys.floors()).key(self.keys.plain());
+        script.arg(sent_at.as_millis()).arg(gap.blind.as_millis() as u64).arg(gap.tell.as_millis() as u64);
+        script.arg((sent_at - USEFUL).as_millis());
+        script.arg(known.map(|heard| heard.as_millis().to_string()).unwrap_or_default());
+        script.arg(fleet);
+        match ear {
+            Ear::Plain => {}
+            Ear::Kept { client_id, connection, was_cut, span } => {
+                script.key(self.keys.session(client_id));
+                script.arg("").arg(client_id).arg(connection).arg(span.as_millis().max(1) as u64);
+                script.arg(u8::from(*was_cut));
+            }
+            Ear::Member(member) => {
+                script.arg(&member.share).arg(&member.client_id).arg(member.connection);
+            }
+        }
+        script
+    }
+
+    /// What the answer to [`RedisEngine::advancing`] says. Where the fleet is another one, that is noticed first.
+    async fn advanced(
+        &self,
+        mut answer: Vec<String>,
+        ear: &Ear,
+        sent_at: Timestamp,
+        gap: Gap,
+    ) -> Result<Advance> {
+        let mut loss = None;
+        if matches!(answer.as_slice(), [word] if word == ANOTHER) {
+            loss = self.notice_loss(sent_at).await?;
+            answer = self.topology.run("advance", &self.advancing(ear, sent_at, gap)).await?;
+        }
+        match answer.as_slice() {
+            [word] if word == ANOTHER => Err(EngineError::Unavailable(
+                "the server lost its data again while that was noticed".to_owned(),
+            )),
+            [_] => Ok(Advance::Stranger),
+            [from, to] => parse_interval(&format!("{from} {to}")).map(|blind| Advance::Heard(Some(blind))),
+            _ => Ok(Advance::Heard(loss)),
+        }
     }
 
     /// What follows from that.

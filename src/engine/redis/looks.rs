@@ -16,6 +16,11 @@
 //!
 //! # Why a page is not cut
 //! Two looks at parts of one page would have one of them begin anew.
+//!
+//! # Why nothing is watched far away
+//! A watch holds a connection for two round trips. Where these take long and the server has little to do, many
+//! looks have to be under way, and would need as many connections. There they are larger and share the one
+//! connection, and the script weighs their changes.
 
 use std::collections::HashSet;
 
@@ -34,24 +39,29 @@ use crate::presence::{Change, IndexChange, Snapshot, Unit};
 /// millisecond or so.
 const STEP: usize = 100;
 
+/// The same where the server is far away, and larger looks are fewer round trips.
+const FAR_STEP: usize = 1000;
+
 /// What a look has watched.
 struct Watch<'a> {
     engine: &'a RedisEngine,
     partition: u16,
     /// Whether there are closed records in the partition.
     has_archive: bool,
-    connection: Alone<'a>,
+    /// `None` where nothing is watched.
+    connection: Option<Alone<'a>>,
     turn: Turn<'a>,
 }
 
 /// Cuts units into looks: by partition, whole pages together, and the look at whoever comes first before
 /// the others, so that everybody sees it go.
 pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
+    let step = if engine.topology.is_far() { FAR_STEP } else { STEP };
     let mut looks: Vec<Vec<(Home, usize)>> = Vec::new();
     for page in engine.keys.by_home(units).chunk_by(|a, b| a.0 == b.0) {
         for part in page.chunks(LARGEST_STEP) {
             match looks.last_mut() {
-                Some(last) if last.len() < STEP && last[0].0.0 == part[0].0.0 => last.extend(part),
+                Some(last) if last.len() < step && last[0].0.0 == part[0].0.0 => last.extend(part),
                 _ => looks.push(part.to_vec()),
             }
         }
@@ -67,21 +77,29 @@ pub(super) async fn look<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result<
     };
     let partition = engine.keys.partition(first);
     let turn = engine.topology.turn_to_look().await;
+    let is_far = engine.topology.is_far();
     let mut pipe = pipe();
-    // Whoever had the connection before may have watched and not written.
-    pipe.cmd("UNWATCH").ignore();
-    pipe.cmd("WATCH");
     let placed = engine.keys.by_home(units);
-    for on_page in placed.chunk_by(|a, b| a.0 == b.0) {
-        let (partition, page) = on_page[0].0;
-        pipe.arg(engine.keys.facts_page(partition, page));
+    if !is_far {
+        // Whoever had the connection before may have watched and not written.
+        pipe.cmd("UNWATCH").ignore();
+        pipe.cmd("WATCH");
+        for on_page in placed.chunk_by(|a, b| a.0 == b.0) {
+            let (partition, page) = on_page[0].0;
+            pipe.arg(engine.keys.facts_page(partition, page));
+        }
+        pipe.ignore();
     }
-    pipe.ignore();
     engine.ask_for(units, &placed, &mut pipe);
     guard(engine, partition, units, &mut pipe);
     pipe.exists(engine.keys.in_partition(partition, "archive"));
     engine.ask_how_far(&mut pipe);
-    let (connection, mut answers): (Alone, Vec<Value>) = engine.topology.ask_alone("look", &pipe).await?;
+    let (connection, mut answers): (Option<Alone>, Vec<Value>) = if is_far {
+        (None, engine.topology.send("look", &pipe).await?)
+    } else {
+        let (connection, answers) = engine.topology.ask_alone("look", &pipe).await?;
+        (Some(connection), answers)
+    };
     let last = answers.split_off(answers.len().saturating_sub(4));
     let guards = answers.split_off(answers.len().saturating_sub(GUARDS));
     let damaged = |error| EngineError::Damaged(format!("look: {error}"));
@@ -140,11 +158,11 @@ impl Hold for Watch<'_> {
         for (home, place) in engine.keys.by_home(changes.iter().map(|(seen, _)| &seen.unit)) {
             match Opening::of(home.1, place, &changes[place]) {
                 Some(_) if !met.insert(&changes[place].0.unit) => {}
-                Some(record) if home.0 == partition => records.push(record),
+                Some(record) if home.0 == partition && connection.is_some() => records.push(record),
                 _ => others.push(place),
             }
         }
-        if !records.is_empty() {
+        if let Some(connection) = connection.filter(|_| !records.is_empty()) {
             let write = openings(&engine.keys, partition, &records, has_archive);
             let (_, done): (Alone, Option<Vec<Value>>) =
                 engine.topology.send_alone("apply", connection, &write).await?;

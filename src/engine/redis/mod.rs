@@ -12,6 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::pipe;
@@ -47,6 +48,7 @@ mod receivers;
 mod repair;
 mod rights;
 mod roster;
+mod round_trip;
 mod scripts;
 mod topology;
 mod turns;
@@ -254,6 +256,10 @@ impl Engine for RedisEngine {
 
     fn storm(&self, is_on: bool) {
         self.topology.storm(is_on);
+    }
+
+    fn round_trip(&self) -> Duration {
+        self.topology.round_trip()
     }
 }
 

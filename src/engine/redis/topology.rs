@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use super::Config;
 use super::alone::{Alone, Idle};
+use super::round_trip::{RoundTrip, times};
 use super::turns::{Turn, Turns};
 use crate::engine::{EngineError, Result};
 use crate::telemetry::Telemetry;
@@ -37,6 +38,7 @@ pub struct Topology {
     address: String,
     idle: Idle,
     turns: Turns,
+    round_trip: RoundTrip,
     telemetry: Arc<Telemetry>,
     /// Rung when a key was met that is of a wrong type.
     wrong_type: Notify,
@@ -56,6 +58,7 @@ impl Topology {
             address,
             idle: Idle::default(),
             turns: Turns::new(),
+            round_trip: RoundTrip::default(),
             telemetry,
             wrong_type: Notify::new(),
             has_wrong_type: AtomicBool::new(true),
@@ -183,6 +186,34 @@ impl Topology {
         self.judge(name, began, answer)
     }
 
+    /// Runs a script and sends commands behind it, as one batch: what they answer is as of after the script.
+    pub async fn run_and_send<T: FromRedisValue, U: FromRedisValue>(
+        &self,
+        name: &'static str,
+        script: &ScriptInvocation<'_>,
+        behind: &Pipeline,
+    ) -> Result<(T, U)> {
+        let began = Instant::now();
+        let mut batch = redis::pipe();
+        batch.invoke_script(script);
+        for command in behind.cmd_iter() {
+            batch.add_command(command.clone());
+        }
+        let sent = async {
+            let mut connection = self.connection.clone();
+            let mut answers = connection.send_packed_commands(&batch, 0, batch.len()).await?;
+            if matches!(&answers[..], [Value::ServerError(error), ..] if error.code() == "NOSCRIPT") {
+                script.load_async(&mut connection).await?;
+                answers = connection.send_packed_commands(&batch, 0, batch.len()).await?;
+            }
+            let mut answers = first_error(answers)?;
+            let others = answers.split_off(1.min(answers.len()));
+            let first = answers.pop().unwrap_or(Value::Nil);
+            Ok((redis::from_redis_value(first)?, redis::from_redis_value(Value::Array(others))?))
+        };
+        self.judge(name, began, sent.await)
+    }
+
     /// So many instances are there: see [`Turns::share`].
     pub fn share(&self, instances: usize) {
         self.turns.share(instances);
@@ -224,10 +255,29 @@ impl Topology {
         self.run(name, script).await
     }
 
+    /// Awaits steps in order, few of them under way at once: see [`super::turns`].
+    pub async fn few_at_once<T>(&self, steps: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
+        stream::iter(steps).buffered(self.turns.steps()).try_collect().await
+    }
+
+    /// Whether the server is so far away that what is under way to it takes longer than what it does.
+    pub fn is_far(&self) -> bool {
+        self.turns.are_far()
+    }
+
+    /// How long an answer is under way at the least, if that is far.
+    pub fn round_trip(&self) -> Duration {
+        if self.is_far() { self.round_trip.least() } else { Duration::ZERO }
+    }
+
     fn judge<T>(&self, name: &'static str, began: Instant, answer: RedisResult<T>) -> Result<T> {
         self.telemetry.engine_command(name, began.elapsed());
         match answer {
-            Ok(answer) => Ok(answer),
+            Ok(answer) => {
+                let now = Instant::now();
+                self.turns.stretch(times(self.round_trip.took(now.duration_since(began), now)));
+                Ok(answer)
+            }
             Err(error) => {
                 if error.code() == Some("WRONGTYPE") || error.to_string().contains("WRONGTYPE") {
                     self.put_wrong_types_aside();
@@ -237,14 +287,6 @@ impl Topology {
         }
     }
 }
-
-/// Awaits steps in order, few of them under way at once: see [`super::turns`].
-pub async fn few_at_once<T>(steps: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
-    stream::iter(steps).buffered(UNDER_WAY).try_collect().await
-}
-
-/// How many scripts of one step are under way at once: while one runs, the next is there.
-const UNDER_WAY: usize = 2;
 
 /// What the server said, unless it refused something.
 fn first_error(answers: Vec<Value>) -> RedisResult<Vec<Value>> {

@@ -8,6 +8,8 @@
 //! hundred thousand are, and telling follows. It is held up, but not for good: under a load of
 //! changes that does not end it goes on slowly. So does what is read for the mirror while very many units
 //! are due: it would find them, too, and look at them beside those whose work that is.
+//!
+//! Few is as many as keep the server at work: more where it is far away, see `round_trip`.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,6 +25,8 @@ const CHANGING: usize = 2;
 const LOOKING: usize = 3;
 /// How many scripts that tell are under way.
 const TELLING: usize = 2;
+/// How many steps of one call are under way at once: while one runs, the next is there.
+const STEPS: usize = 2;
 /// So many fewer where there are other instances: the server has theirs to go on with.
 const FEWER: usize = 1;
 /// How long a script that tells is held up at the most, and a question for the mirror.
@@ -34,10 +38,20 @@ pub struct Turns {
     reading: Gate,
     changing: Gate,
     telling: Gate,
+    shape: Mutex<Shape>,
     /// Looks and changes that wait or are under way, and a storm.
     changes: AtomicUsize,
     all_changed: Notify,
     is_storm: watch::Sender<bool>,
+}
+
+/// What says how many turns there are.
+#[derive(Clone, Copy)]
+struct Shape {
+    /// How many fewer beside other instances.
+    fewer: usize,
+    /// How many times as many where the server is far away.
+    times: usize,
 }
 
 /// Lets few through at a time, in the order in which they came.
@@ -64,6 +78,7 @@ impl Turns {
             reading: Gate::new(READING),
             changing: Gate::new(CHANGING),
             telling: Gate::new(TELLING),
+            shape: Mutex::new(Shape { fewer: 0, times: 1 }),
             changes: AtomicUsize::new(0),
             all_changed: Notify::new(),
             is_storm: watch::Sender::new(false),
@@ -73,8 +88,35 @@ impl Turns {
     /// So many instances share the server. Turns that are taken go on to their end.
     pub fn share(&self, instances: usize) {
         let fewer = if instances > 1 { FEWER } else { 0 };
+        self.reshape(|shape| Shape { fewer, ..shape });
+    }
+
+    /// The server is so far away that there is room for so many times as much under way.
+    pub fn stretch(&self, times: usize) {
+        if times != self.times() {
+            self.reshape(|shape| Shape { times, ..shape });
+        }
+    }
+
+    /// Whether it is that far away.
+    pub fn are_far(&self) -> bool {
+        self.times() > 1
+    }
+
+    /// How many steps of one call may be under way at once.
+    pub fn steps(&self) -> usize {
+        STEPS * self.times()
+    }
+
+    fn times(&self) -> usize {
+        self.shape.lock().expect("nothing panics under this lock").times
+    }
+
+    fn reshape(&self, change: impl FnOnce(Shape) -> Shape) {
+        let mut shape = self.shape.lock().expect("nothing panics under this lock");
+        *shape = change(*shape);
         for gate in [&self.looking, &self.reading, &self.changing, &self.telling] {
-            gate.set(gate.alone - fewer);
+            gate.set((gate.alone - shape.fewer) * shape.times);
         }
     }
 
@@ -218,6 +260,14 @@ mod tests {
         assert_eq!(all(), [TELLING - FEWER, LOOKING - FEWER, READING - FEWER, CHANGING - FEWER]);
         turns.share(1);
         turns.share(1);
+        assert_eq!(all(), [TELLING, LOOKING, READING, CHANGING]);
+        turns.stretch(3);
+        assert_eq!(all(), [3 * TELLING, 3 * LOOKING, 3 * READING, 3 * CHANGING]);
+        assert!(turns.are_far() && turns.steps() == 3 * STEPS);
+        turns.share(3);
+        assert_eq!(look().len(), 3 * (LOOKING - FEWER));
+        turns.share(1);
+        turns.stretch(1);
         assert_eq!(all(), [TELLING, LOOKING, READING, CHANGING]);
         // Who gave up waiting for a turn holds up nobody.
         let _turn = turns.tell().now_or_never().expect("no change waits");

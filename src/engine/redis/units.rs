@@ -23,7 +23,6 @@ use futures_util::future::try_join_all;
 use redis::{Cmd, Pipeline, Value, pipe};
 
 use super::keys::Home;
-use super::topology::few_at_once;
 use super::{RedisEngine, looks, lost};
 use crate::clock::Timestamp;
 use crate::engine::json::to_json;
@@ -55,7 +54,10 @@ impl UnitStore for RedisEngine {
     }
 
     async fn read(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
-        let answers = few_at_once(units.chunks(READ_STEP).map(|step| self.read_step(step)).collect()).await?;
+        let answers = self
+            .topology
+            .few_at_once(units.chunks(READ_STEP).map(|step| self.read_step(step)).collect())
+            .await?;
         Ok(answers.into_iter().flatten().collect())
     }
 
@@ -271,7 +273,7 @@ impl RedisEngine {
         let steps = placed.chunk_by(|a, b| a.0.0 == b.0.0).flat_map(|placed| {
             placed.chunks(APPLY_STEP).map(|step| self.apply_step(step[0].0.0, step, changes))
         });
-        for (place, answer) in few_at_once(steps.collect()).await?.into_iter().flatten() {
+        for (place, answer) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
             applied[place] = answer;
         }
         Ok(())

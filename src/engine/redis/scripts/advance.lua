@@ -15,31 +15,35 @@
 -- ARGV[4] intervals that ended before this are of no use to anybody any more (ms)
 -- ARGV[5] how far the caller knows that was heard (ms), "" if it does not: where nothing is stored,
 --         what was stored is lost, and blind time however short it was; see notice_loss.lua
--- ARGV[6] share of the member that heard, "" of a plain subscription whose session is kept; absent: of
+-- ARGV[6] the id of the fleet that the caller knows
+-- ARGV[7] share of the member that heard, "" of a plain subscription whose session is kept; absent: of
 --         any plain subscription, which hears everything by itself
--- ARGV[7] its client id, ARGV[8] its connection
--- ARGV[9] how long the session is kept (ms)
--- ARGV[10] 1 if the connection before was cut
+-- ARGV[8] its client id, ARGV[9] its connection
+-- ARGV[10] how long the session is kept (ms)
+-- ARGV[11] 1 if the connection before was cut
 --
--- Returns {from, to} of a blind interval that was written, {"stranger"} if the member is none, else
--- an empty list.
+-- Returns {from, to} of a blind interval that was written, {"stranger"} if the member is none, {"another"}
+-- if the fleet is another one, in which case nothing was written, else an empty list.
+if redis.call('HGET', KEYS[1], 'fleet') ~= ARGV[6] then
+  return { 'another' }
+end
 local sent = tonumber(ARGV[1])
 local gap = tonumber(ARGV[2])
-local share = ARGV[6] ~= '' and ARGV[6]
-local kept = ARGV[6] == ''
-local mine = share and share .. '/' .. ARGV[7]
+local share = ARGV[7] ~= '' and ARGV[7]
+local kept = ARGV[7] == ''
+local mine = share and share .. '/' .. ARGV[8]
 
 -- Since when the connection of a plain ear vouches for what it has heard, and which others do, too.
 local since, others = nil, {}
 if kept then
-  redis.call('PSETEX', KEYS[7], ARGV[9], ARGV[1])
+  redis.call('PSETEX', KEYS[7], ARGV[10], ARGV[1])
   since = sent
   local ears = redis.call('HGETALL', KEYS[6])
   for n = 1, #ears, 2 do
     local heard, from, connection = string.match(ears[n + 1], '^(%d+) (%d+) (%d+)$')
     heard, from = tonumber(heard), tonumber(from)
-    if ears[n] == ARGV[7] then
-      if connection == ARGV[8] then
+    if ears[n] == ARGV[8] then
+      if connection == ARGV[9] then
         since = math.min(from or sent, sent)
       end
     elseif heard and sent - heard <= gap then
@@ -48,7 +52,7 @@ if kept then
       redis.call('HDEL', KEYS[6], ears[n])
     end
   end
-  redis.call('HSET', KEYS[6], ARGV[7], string.format('%.0f %.0f %s', sent, since, ARGV[8]))
+  redis.call('HSET', KEYS[6], ARGV[8], string.format('%.0f %.0f %s', sent, since, ARGV[9]))
 end
 
 local members = {}
@@ -68,7 +72,7 @@ for n = 1, #all, 2 do
 end
 if mine then
   local me = members[mine]
-  if not me or me.connection ~= ARGV[8] then
+  if not me or me.connection ~= ARGV[9] then
     return { 'stranger' }
   end
   if sent <= me.heard then
@@ -134,7 +138,7 @@ end
 local from = string.format('%.0f', before)
 local interval = from .. ' ' .. to
 local score = to
-if kept and is_floored and ARGV[10] == '1' then
+if kept and is_floored and ARGV[11] == '1' then
   score = to .. '.5'
 end
 redis.call('ZADD', KEYS[2], score, interval)

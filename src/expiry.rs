@@ -8,8 +8,7 @@
 //! While no canary comes back, no unit can be called silent. Looking at those that come due would
 //! cost a million looks in vain, so the sweep stays within what was heard and the longest slack.
 //! Units that are due a little beyond that, with shorter slack, are looked at once, and again when Rollcall
-//! has heard more. Until then they hold up nothing: a pass begins behind them, and the next one is when
-//! something else comes due.
+//! has heard more. Until then they hold up nothing: sweeps leave them out, see `passes`.
 //!
 //! # Whose turn it is
 //! Each partition is swept by its owner as soon as something in it is due. What is still due a second
@@ -26,7 +25,6 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
@@ -34,11 +32,12 @@ use crate::engine::{Engine, Hint, LARGEST_STEP, Mirror, Ownership, Result, Roll,
 use crate::presence::Unit;
 use crate::telemetry::{Loop, Source, Telemetry};
 
+mod passes;
+
+use passes::{Done, Due, First, FirstLook, Look, Passes, Sweep, Taken};
+
 /// Hints that wait to be acted upon; more are dropped, for the sweep finds their units.
 const MOST_HINTS: usize = 16_384;
-
-/// Units that a hint named and that could not be decided upon; the same holds for more of them.
-const MOST_WAITING: usize = 100_000;
 
 /// The longest slack of any policy: see `Policy::slack`.
 const LONGEST_SLACK: Duration = Duration::from_secs(10);
@@ -47,13 +46,6 @@ const LONGEST_SLACK: Duration = Duration::from_secs(10);
 const OWNERS_TURN: Duration = Duration::from_secs(1);
 
 const MILLISECOND: Duration = Duration::from_millis(1);
-
-/// How long after one look it is seen whether others are done with what is due in theirs.
-const MEANWHILE: Duration = Duration::from_millis(10);
-
-/// Partitions that are swept at the same time, each on a task of its own: all that an instance has of a new
-/// fleet beside another one, for a partition that waits looks to the other as if nobody swept it.
-const AT_ONCE: usize = 8;
 
 /// So many units of a partition that are due are a storm: see [`Engine::storm`].
 const MANY: usize = 1000;
@@ -89,77 +81,6 @@ pub struct Expiry {
     pub clock: Clock,
     /// Counts.
     pub telemetry: Arc<Telemetry>,
-}
-
-/// The unit that is first in a partition.
-struct First {
-    name: String,
-    /// Since when nobody looks at it who could.
-    since: Timestamp,
-}
-
-/// The first look that a partition needs, and when this instance takes it on.
-struct FirstLook {
-    partition: u16,
-    at: Timestamp,
-    /// See [`First::since`].
-    since: Timestamp,
-    /// How long it is left to somebody else.
-    patience: Duration,
-    /// How far beyond what was heard units are looked at.
-    slack: Duration,
-}
-
-impl FirstLook {
-    /// When this instance takes it on.
-    fn our_turn(&self) -> Timestamp {
-        self.since + self.patience
-    }
-
-    fn is_own(&self) -> bool {
-        self.patience.is_zero()
-    }
-}
-
-/// Units of a partition whose look is after one moment and not after another.
-struct Due {
-    partition: u16,
-    after: Option<Timestamp>,
-    until: Timestamp,
-}
-
-/// For how long there is nothing to do.
-struct Rest {
-    /// Until something comes due.
-    until: Timestamp,
-    /// Something is due that can only be decided when Rollcall has heard more.
-    is_for_hearing: bool,
-}
-
-/// What passes leave to the next one.
-#[derive(Default)]
-struct Passes {
-    /// The unit that was first in each partition.
-    firsts: HashMap<u16, First>,
-    /// Since when `hinted` and `swept` are kept, and how far Rollcall had heard then.
-    began: Option<Instant>,
-    heard: Option<Timestamp>,
-    /// Units that hints named and that wait for more hearing.
-    hinted: HashSet<Unit>,
-    /// Up to when partitions were swept in which units wait for more hearing.
-    swept: HashMap<u16, Timestamp>,
-}
-
-impl Passes {
-    /// A pass begins. Whether it looks anew at those that wait: Rollcall has heard more, or a tick has passed.
-    fn begin(&mut self, heard: Option<Timestamp>, tick: Duration) -> bool {
-        if self.heard == heard && self.began.is_some_and(|began| began.elapsed() < tick) {
-            return false;
-        }
-        (self.began, self.heard) = (Some(Instant::now()), heard);
-        self.swept.clear();
-        true
-    }
 }
 
 impl Expiry {
@@ -204,20 +125,59 @@ impl Expiry {
 
     async fn look(self: &Arc<Self>, hints: &mut mpsc::Receiver<Hint>) {
         let mut passes = Passes::default();
+        let mut work = JoinSet::new();
         let mut hinted = Vec::new();
         let mut ownership = self.ownership.clone();
         loop {
-            let passed = self.pass(&mut hinted, &mut passes, self.clock.now()).await;
-            self.say("", &passed);
-            let rest = passed.unwrap_or(Rest { until: Timestamp::NEVER, is_for_hearing: true });
-            let length = rest.until.since(self.clock.now()).min(self.config.tick);
+            self.look_again(&mut passes, &mut work);
+            self.follow(&mut hinted, &mut passes, &mut work);
+            self.ask(&mut passes, &mut work);
+            let rest = passes.rest(self.clock.now(), self.config.tick);
             tokio::select! {
+                Some(done) = work.join_next(), if !work.is_empty() => {
+                    let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+                    self.done(done, &mut passes, &mut work);
+                }
                 // Cancel-safe: what was received is in `hinted`.
-                _ = hints.recv_many(&mut hinted, LARGEST_STEP), if self.config.hints => {}
-                () = self.roll.heard_more(), if rest.is_for_hearing => {}
-                () = ownership.changed() => {}
-                () = tokio::time::sleep(length) => {}
+                _ = hints.recv_many(&mut hinted, LARGEST_STEP),
+                    if self.config.hints && hinted.len() < LARGEST_STEP => {}
+                () = self.roll.heard_more(), if passes.wait_for_hearing() => {}
+                () = ownership.changed() => passes.ask_at_once(),
+                () = tokio::time::sleep(rest) => {}
             }
+        }
+    }
+
+    /// Notes what came of something that was under way. Each failure stops only what failed: others go on.
+    fn done(self: &Arc<Self>, done: Done, passes: &mut Passes, work: &mut JoinSet<Done>) {
+        let failed = match done {
+            Done::Asked(answer) => match answer {
+                Ok(firsts) => {
+                    self.telemetry.swept();
+                    passes.answered();
+                    self.take(firsts, passes, work);
+                    None
+                }
+                Err(error) => {
+                    passes.not_answered();
+                    Some(error)
+                }
+            },
+            Done::Looked(look, mut undecided) => {
+                if let (Source::Notification, true, Ok(units)) =
+                    (look.source, self.config.sweep, &mut undecided)
+                {
+                    // The sweep finds those whose kind is not heard, and looks at them less often.
+                    units.retain(|unit| !self.roll.is_behind(&unit.kind));
+                }
+                passes.looked(look, undecided, self.roll.hearing().heard).err()
+            }
+            Done::Swept(sweep, undecided) => passes.swept(sweep, undecided, self.roll.hearing().heard).err(),
+        };
+        match failed {
+            Some(error) => self.telemetry.engine_failed(Loop::Sweep, "", &error),
+            None if passes.nothing_fails() => self.telemetry.engine_answered(Loop::Sweep, ""),
+            None => {}
         }
     }
 
@@ -228,82 +188,71 @@ impl Expiry {
         }
     }
 
-    /// Looks at what was hinted at and at what is due. Answers for how long there is nothing to do.
-    async fn pass(
-        self: &Arc<Self>,
-        hinted: &mut Vec<Hint>,
-        passes: &mut Passes,
-        now: Timestamp,
-    ) -> Result<Rest> {
-        let is_anew = passes.begin(self.roll.hearing().heard, self.config.tick);
-        self.follow(hinted, &mut passes.hinted, is_anew).await?;
-        let is_for_hearing = !passes.hinted.is_empty();
-        if !self.config.sweep {
-            return Ok(Rest { until: now + self.config.tick, is_for_hearing });
+    /// Looks anew at those that wait, if Rollcall has heard more or a tick has passed.
+    fn look_again(self: &Arc<Self>, passes: &mut Passes, work: &mut JoinSet<Done>) {
+        let is_far = !self.roll.round_trip().is_zero();
+        // Far away none waits for the records of others.
+        let apart = |unit: &Unit| if is_far { partition_of(unit, self.engine.partitions()) } else { 0 };
+        for look in passes.begin(self.roll.hearing().heard, self.config.tick, is_far, apart) {
+            self.spawn_look(look, work);
         }
+    }
+
+    fn spawn_look(self: &Arc<Self>, look: Look, work: &mut JoinSet<Done>) {
+        let expiry = self.clone();
+        work.spawn(async move {
+            let undecided = expiry.roll.look_by(&look.units, look.source, || expiry.clock.now()).await;
+            Done::Looked(look, undecided)
+        });
+    }
+
+    /// Asks what comes due, if there may be news.
+    fn ask(self: &Arc<Self>, passes: &mut Passes, work: &mut JoinSet<Done>) {
+        if self.config.sweep && passes.is_time_to_ask(self.clock.now(), self.config.tick) {
+            let view = self.ownership.view();
+            let after = passes
+                .ask(self.roll.round_trip(), |partition| view.partitions.binary_search(&partition).is_ok());
+            let expiry = self.clone();
+            work.spawn(async move { Done::Asked(expiry.engine.first_looks(&after).await) });
+        }
+    }
+
+    /// Sweeps those partitions whose turn it is. Tasks, for deciding and writing down a hundred thousand units is
+    /// work for every core; they end with the set.
+    fn take(
+        self: &Arc<Self>,
+        firsts: Vec<Option<(Timestamp, String)>>,
+        passes: &mut Passes,
+        work: &mut JoinSet<Done>,
+    ) {
+        let now = self.clock.now();
         // A deadline at exactly now is not yet passed.
         let latest = now - MILLISECOND;
-        let firsts = self.first_looks(&mut passes.firsts, now).await?;
-        self.telemetry.swept();
-        let taken = self.take(&firsts, passes, latest).await;
-        let is_with_others = |first: &FirstLook| first.at <= latest && first.our_turn() > latest;
-        let until = if firsts.iter().any(is_with_others) {
-            now + MEANWHILE
-        } else {
+        let firsts = self.first_looks(firsts, &mut passes.firsts, now);
+        let heard = self.roll.hearing().heard;
+        let round_trip = self.roll.round_trip();
+        let is_far = !round_trip.is_zero();
+        for due in passes.take(&firsts, latest, heard, round_trip) {
+            let (expiry, taken) = (self.clone(), passes.taken.clone());
+            work.spawn(async move {
+                let mut sweep = Sweep { due, heard, held: Vec::new() };
+                let undecided = expiry.sweep_partition(&mut sweep, &taken, is_far).await;
+                Done::Swept(sweep, undecided)
+            });
+        }
+        if !passes.is_storm() {
             self.engine.storm(false);
-            Timestamp::NEVER
-        };
-        taken.map(|rest| Rest {
-            until: rest.until.min(until),
-            is_for_hearing: rest.is_for_hearing || is_for_hearing,
-        })
+        }
     }
 
-    /// Sweeps those partitions whose turn it is by `latest`. Answers as [`Expiry::pass`] does.
-    async fn take(
-        self: &Arc<Self>,
-        firsts: &[FirstLook],
-        passes: &mut Passes,
-        latest: Timestamp,
-    ) -> Result<Rest> {
-        let next = firsts.iter().map(FirstLook::our_turn).min().unwrap_or(Timestamp::NEVER);
-        if next > latest {
-            return Ok(Rest { until: next + MILLISECOND, is_for_hearing: false });
-        }
-        let Some(heard) = passes.heard else {
-            return Ok(Rest { until: Timestamp::NEVER, is_for_hearing: true });
-        };
-        let mut due = Vec::new();
-        let mut is_deaf = false;
-        for first in firsts.iter().filter(|first| first.our_turn() <= latest) {
-            let wanted = latest - first.patience;
-            let until = wanted.min(heard + first.slack);
-            // All that is due beyond what was heard waits for more hearing, and so will what comes due next.
-            is_deaf |= until < wanted && first.is_own();
-            let after = passes.swept.get(&first.partition).copied();
-            if first.at <= until && after.is_none_or(|after| after < until) {
-                due.push(Due { partition: first.partition, after, until });
-            }
-        }
-        self.sweep(due, &mut passes.swept).await?;
-        if is_deaf {
-            return Ok(Rest { until: Timestamp::NEVER, is_for_hearing: true });
-        }
-        if passes.swept.is_empty() {
-            // What came due meanwhile is seen at once.
-            return Ok(Rest { until: latest, is_for_hearing: false });
-        }
-        // What waits for more hearing holds up nothing else.
-        let own = self.ownership.view();
-        let next = (0..).zip(self.engine.first_looks(Some(latest)).await?);
-        let next = next.filter(|(partition, _)| own.partitions.binary_search(partition).is_ok());
-        let next = next.filter_map(|(_, first)| first).map(|(at, _)| at).min();
-        Ok(Rest { until: next.map_or(Timestamp::NEVER, |at| at + MILLISECOND), is_for_hearing: true })
-    }
-
-    async fn first_looks(&self, known: &mut HashMap<u16, First>, now: Timestamp) -> Result<Vec<FirstLook>> {
+    fn first_looks(
+        &self,
+        firsts: Vec<Option<(Timestamp, String)>>,
+        known: &mut HashMap<u16, First>,
+        now: Timestamp,
+    ) -> Vec<FirstLook> {
         let view = self.ownership.view();
-        let firsts = (0..).zip(self.engine.first_looks(None).await?);
+        let firsts = (0..).zip(firsts);
         let first = |(partition, first): (u16, Option<(Timestamp, String)>)| {
             let is_own = view.partitions.binary_search(&partition).is_ok();
             // Nobody else's units are looked at in vain: those are decided that were surely heard of.
@@ -323,7 +272,7 @@ impl Expiry {
             known.insert(partition, First { name, since });
             Some(FirstLook { partition, at, since, patience, slack })
         };
-        Ok(firsts.filter_map(first).collect())
+        firsts.filter_map(first).collect()
     }
 
     /// Whether this instance acts on that hint. Hints of others' units are covered by the sweep.
@@ -331,82 +280,49 @@ impl Expiry {
         !self.config.sweep || self.ownership.owns(partition_of(unit, self.engine.partitions()))
     }
 
-    /// Looks at the units of hints whose silence is not known yet, and if it `is_anew` at those that wait for more
-    /// hearing.
-    async fn follow(&self, hinted: &mut Vec<Hint>, waiting: &mut HashSet<Unit>, is_anew: bool) -> Result<()> {
-        let named = hinted.iter().filter_map(|hint| match hint {
-            Hint::Expired(unit) => Some(unit),
-            Hint::Doubt => None,
+    /// Looks at the units of hints whose silence is not known yet, but for those that are being looked at or wait for
+    /// more hearing. Hints of partitions that are being swept wait: most of them come of that.
+    fn follow(self: &Arc<Self>, hinted: &mut Vec<Hint>, passes: &mut Passes, work: &mut JoinSet<Done>) {
+        let is_far = !self.roll.round_trip().is_zero();
+        if hinted.is_empty() || !passes.has_room_for_hints(is_far) {
+            return;
+        }
+        let mut suspects = HashSet::new();
+        hinted.retain(|hint| {
+            let Hint::Expired(unit) = hint else { return false };
+            let partition = partition_of(unit, self.engine.partitions());
+            let waits = !is_far && passes.is_being_swept(partition);
+            if !waits && self.is_ours(unit) && !self.mirror.is_offline(unit) {
+                suspects.insert(unit.clone());
+            }
+            waits
         });
-        let is_news = |unit: &&Unit| self.is_ours(unit) && !self.mirror.is_offline(unit);
-        let mut suspects: HashSet<Unit> = named.filter(is_news).cloned().collect();
-        if is_anew {
-            suspects.extend(waiting.iter().cloned());
-        } else {
-            suspects.retain(|unit| !waiting.contains(unit));
-        }
-        let suspects: Vec<Unit> = suspects.into_iter().collect();
-        if !suspects.is_empty() {
-            let undecided = self.roll.look_by(&suspects, Source::Notification, || self.clock.now()).await?;
-            if is_anew {
-                waiting.clear();
-            }
-            // The sweep finds those whose kind is not heard, and looks at them less often.
-            waiting.extend(
-                undecided.into_iter().filter(|unit| !self.config.sweep || !self.roll.is_behind(&unit.kind)),
-            );
-            if waiting.len() > MOST_WAITING {
-                *waiting = waiting.drain().take(MOST_WAITING).collect();
-            }
-        }
-        hinted.clear();
-        Ok(())
+        let look = passes.follow(suspects, self.roll.hearing().heard);
+        look.into_iter().for_each(|look| self.spawn_look(look, work));
     }
 
-    /// Looks at every unit that is due, and notes in `swept` up to when that was done in partitions in which some
-    /// could not be decided.
-    async fn sweep(self: &Arc<Self>, due: Vec<Due>, swept: &mut HashMap<u16, Timestamp>) -> Result<()> {
-        let mut due = due.into_iter();
-        let mut ended = Ok(());
-        // Tasks, for deciding and writing down a hundred thousand units is work for every core; they
-        // end with the set.
-        let mut sweeps = JoinSet::new();
+    /// Looks at every unit that is due, and answers with those that could not be decided.
+    async fn sweep_partition(&self, sweep: &mut Sweep, taken: &Taken, is_far: bool) -> Result<Vec<Unit>> {
+        let Due { partition, after, until } = sweep.due;
+        let (mut undecided, mut left) = (Vec::new(), 0);
         loop {
-            // Those that are under way go on to their end when one fails, and no more begin.
-            let free = if ended.is_ok() { AT_ONCE - sweeps.len() } else { 0 };
-            for due in due.by_ref().take(free) {
-                let expiry = self.clone();
-                sweeps.spawn(
-                    async move { expiry.sweep_partition(&due).await.map(|undecided| (due, undecided)) },
-                );
-            }
-            match sweeps.join_next().await {
-                Some(Ok(Ok((due, undecided)))) => {
-                    if undecided > 0 || due.after.is_some() {
-                        swept.insert(due.partition, due.until);
-                    }
-                }
-                Some(Ok(Err(error))) => ended = ended.and(Err(error)),
-                Some(Err(panicked)) => std::panic::resume_unwind(panicked.into_panic()),
-                None => return ended,
-            }
-        }
-    }
-
-    /// Answers how many could not be decided.
-    async fn sweep_partition(&self, due: &Due) -> Result<usize> {
-        let Due { partition, after, until } = *due;
-        let mut undecided = 0;
-        loop {
-            let due = self.engine.due(partition, after, until, undecided, MOST_DUE).await?;
-            if due.is_empty() {
-                return Ok(undecided);
-            }
-            if due.len() >= MANY {
+            let skip = undecided.len() + left;
+            let mut due = self.engine.due(partition, after, until, skip, MOST_DUE).await?;
+            let count = due.len();
+            if count >= MANY {
                 self.engine.storm(true);
             }
-            undecided += self.roll.look_by(&due, Source::Sweep, || self.clock.now()).await?.len();
-            if due.len() < MOST_DUE {
+            taken.leave_out(&mut due);
+            left += count - due.len();
+            if is_far {
+                // Another sweep may come upon them before this one is done.
+                taken.add(&due);
+                sweep.held.extend(due.iter().cloned());
+            }
+            if !due.is_empty() {
+                undecided.extend(self.roll.look_by(&due, Source::Sweep, || self.clock.now()).await?);
+            }
+            if count < MOST_DUE {
                 return Ok(undecided);
             }
         }

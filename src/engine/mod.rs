@@ -32,6 +32,7 @@
 //! 15. A lost reply or a crash between any two commands leaves nothing that the next heartbeat,
 //!     look or walk does not repair.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -159,9 +160,9 @@ pub trait UnitStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<Unit>>;
 
-    /// The earliest next look of each partition, after `after` where that is given, and the name of the unit that
-    /// it is for.
-    async fn first_looks(&self, after: Option<Timestamp>) -> Result<Vec<Option<(Timestamp, String)>>>;
+    /// The earliest next look of each partition, after the moment that `after` holds for it, and the name of the unit
+    /// that it is for.
+    async fn first_looks(&self, after: &HashMap<u16, Timestamp>) -> Result<Vec<Option<(Timestamp, String)>>>;
 }
 
 /// How far Rollcall has heard.

@@ -57,6 +57,13 @@ const ATTEMPTS: usize = 8;
 /// Looks that are under way at once: while the engine reads for one, another is decided.
 const LOOKS_AT_ONCE: usize = 2;
 
+/// The same where the engine is far away, which has most of them under way to it.
+const FAR_LOOKS_AT_ONCE: usize = 32;
+
+/// Round trips from a look that sets the next one to that next one, beyond what it set: it is written, it is asked
+/// what is due, that is asked for and read, and what comes due while it is asked waits for the next time.
+const LATE_BY: u32 = 4;
+
 /// Heartbeats that take the fast road together, see the head of this file.
 const BATCH: usize = 200;
 
@@ -164,7 +171,8 @@ impl Roll {
     }
 
     fn keep_hearing(&self, hearing: Hearing) -> Arc<Hearing> {
-        let hearing = Arc::new(Hearing { settle: self.config.settle, ..hearing }.by_filters(&self.filters));
+        let (settle, delay) = (self.config.settle, LATE_BY * self.round_trip());
+        let hearing = Arc::new(Hearing { settle, delay, ..hearing }.by_filters(&self.filters));
         let mut current = self.hearing.write().expect("nothing panics under this lock");
         let of_kind = |(kind, of_kind): (&Kind, &Hearing)| of_kind.heard > current.of(kind).heard;
         let further = hearing.heard > current.heard || hearing.kinds.iter().any(of_kind);
@@ -213,6 +221,11 @@ impl Roll {
     /// Kinds are heard by these filters, and no further than the least of theirs.
     pub fn with_filters(self, filters: Filters) -> Roll {
         Roll { filters, ..self }
+    }
+
+    /// How far away the engine is: see [`Engine::round_trip`].
+    pub fn round_trip(&self) -> Duration {
+        self.engine.round_trip()
     }
 
     /// What the canaries of the fleet are signed by.
@@ -382,8 +395,9 @@ impl Roll {
         // Those that are under way go on to their end when one fails, and no more begin.
         let units =
             self.engine.looks(suspects).into_iter().take_while(|_| !has_failed.load(Ordering::Relaxed));
+        let at_once = if self.round_trip().is_zero() { LOOKS_AT_ONCE } else { FAR_LOOKS_AT_ONCE };
         let looks: Vec<Result<Vec<Unit>>> =
-            stream::iter(units).map(look).buffer_unordered(LOOKS_AT_ONCE).collect().await;
+            stream::iter(units).map(look).buffer_unordered(at_once).collect().await;
         let undecided: Vec<Vec<Unit>> = looks.into_iter().collect::<Result<_>>()?;
         Ok(undecided.into_iter().flatten().collect())
     }

@@ -7,6 +7,9 @@
 //! until its batch and all before it are applied. So a canary that is told here has everything that
 //! came before it behind it.
 //!
+//! Canaries are told while the next batch is being written: those that wait are told together. Where the engine is
+//! far away no batch waits until the one before is written either, for most of that time it is under way.
+//!
 //! # Why it keeps trying
 //! A heartbeat that was not recorded is not lost as long as it is not acknowledged, and to pass it
 //! over would let later canaries vouch for it. So a batch is tried until the engine takes it. The
@@ -20,6 +23,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::mqtt::{Ack, Link};
@@ -37,6 +41,12 @@ const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: D
 /// Batches that are written at a time. With a third the engine has no more to do, and each is
 /// smaller.
 const UNDER_WAY: usize = 2;
+
+/// The same where the engine is far away, evenly over a round trip.
+const FAR_UNDER_WAY: u32 = 8;
+
+/// Batches whose words wait to be told. When there are more, recording waits for them.
+const UNTOLD: usize = 64;
 
 /// What is asked for when heartbeats are recorded.
 const BEATS: &str = "heartbeats";
@@ -99,43 +109,80 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// Records until the queue is closed and empty, or until `stop` while the engine is away.
-    pub async fn record(mut self, mut queue: mpsc::Receiver<Item>, most: usize) {
-        let mut items = Vec::new();
-        let mut under_way = FuturesOrdered::new();
-        let (mut is_open, mut was_full) = (true, false);
-        loop {
-            let has_room = under_way.is_empty() || (was_full && under_way.len() < UNDER_WAY);
-            // Neither loses anything when the other is first.
-            tokio::select! {
-                biased;
-                Some(applied) = under_way.next() => {
-                    let Some(batch) = applied else { return };
-                    if !self.vouch_for(&batch).await {
-                        return;
-                    }
+    pub async fn record(self, queue: mpsc::Receiver<Item>, most: usize) {
+        let Recorder { writer, prover, link } = self;
+        let (vouched, words) = mpsc::channel(UNTOLD);
+        let apply = apply_all(&writer, &link, queue, most, vouched);
+        tokio::join!(apply, tell_all(&writer, &link, prover, words));
+    }
+}
+
+/// Applies batches, in order, and hands on what follows from each.
+async fn apply_all(
+    writer: &Writer,
+    link: &watch::Receiver<Link>,
+    mut queue: mpsc::Receiver<Item>,
+    most: usize,
+    vouched: mpsc::Sender<Vec<Word>>,
+) {
+    let mut items = Vec::new();
+    let mut under_way = FuturesOrdered::new();
+    let (mut is_open, mut was_full) = (true, false);
+    let mut next = Instant::now();
+    loop {
+        let distance = writer.roll.round_trip() / FAR_UNDER_WAY;
+        let is_far = !distance.is_zero() && under_way.len() < FAR_UNDER_WAY as usize;
+        let has_room = under_way.is_empty()
+            || (was_full && under_way.len() < UNDER_WAY)
+            || (is_far && next <= Instant::now());
+        // None loses anything when another is first.
+        tokio::select! {
+            biased;
+            Some(applied) = under_way.next() => {
+                let Some(batch) = applied else { return };
+                let words = vouch_for(writer, link, batch);
+                if !words.is_empty() && vouched.send(words).await.is_err() {
+                    return;
                 }
-                count = queue.recv_many(&mut items, most), if is_open && has_room => {
-                    is_open = count > 0;
-                    was_full = count == most;
-                    if is_open {
-                        under_way.push_back(apply(self.writer.clone(), Batch::of(&mut items)));
-                    }
-                }
-                else => return,
             }
+            count = queue.recv_many(&mut items, most), if is_open && has_room => {
+                is_open = count > 0;
+                was_full = count == most;
+                if is_open {
+                    next = Instant::now() + distance;
+                    under_way.push_back(apply(writer.clone(), Batch::of(&mut items)));
+                }
+            }
+            () = sleep_until(next), if is_open && is_far && !has_room => {}
+            else => return,
         }
     }
+}
 
-    /// Tells what follows from a batch that is applied, as all before it are. Whether it was told;
-    /// if not, Rollcall is stopping and the engine away.
-    async fn vouch_for(&mut self, batch: &Batch) -> bool {
-        // Acknowledge after recording: a crash in between repeats the heartbeats, which is
-        // harmless. And before the canaries are told, so that what they prove is acknowledged.
-        self.link.borrow().acknowledge(&batch.acks);
-        if let Some(oldest) = batch.oldest {
-            self.writer.telemetry.heartbeat_lag(self.writer.clock.now().since(oldest));
+/// What follows from a batch that is applied, as all before it are.
+fn vouch_for(writer: &Writer, link: &watch::Receiver<Link>, batch: Batch) -> Vec<Word> {
+    // Acknowledge after recording: a crash in between repeats the heartbeats, which is
+    // harmless. And before the canaries are told, so that what they prove is acknowledged.
+    link.borrow().acknowledge(&batch.acks);
+    if let Some(oldest) = batch.oldest {
+        writer.telemetry.heartbeat_lag(writer.clock.now().since(oldest));
+    }
+    batch.words
+}
+
+/// Tells what is handed on, in order, until there is no more, or Rollcall is stopping and the engine away.
+async fn tell_all(
+    writer: &Writer,
+    link: &watch::Receiver<Link>,
+    mut prover: Prover,
+    mut untold: mpsc::Receiver<Vec<Word>>,
+) {
+    let mut words = Vec::new();
+    while untold.recv_many(&mut words, UNTOLD).await > 0 {
+        let words: Vec<Word> = words.drain(..).flatten().collect();
+        if !prover.tell(writer, &words, link).await {
+            return;
         }
-        self.prover.tell(&self.writer, &batch.words, &self.link).await
     }
 }
 

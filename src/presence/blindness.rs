@@ -147,6 +147,8 @@ pub struct Hearing {
     pub ledger: Ledger,
     /// The most hearing that is owed after an interval.
     pub settle: Duration,
+    /// How late a look may be, for the engine is so far away.
+    pub delay: Duration,
     /// What was heard of single kinds, as it is stored.
     pub filters: Arc<FilterProofs>,
     /// The hearing of kinds that have filters of their own: see [`Hearing::by_filters`].

@@ -414,12 +414,16 @@ fn times(facts: &Facts, seen: Timestamp, silent: Timestamp, policy: &Policy, hea
     Times { late, deadline }
 }
 
-/// The next time worth looking at a unit that is not offline.
+/// The next time worth looking at a unit that is not offline: no later than a key that was set since this look
+/// surely stands, also if that look is late. One that comes too late to see it has to wait for more hearing.
 fn next_look(facts: &Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Timestamp {
     let times = times_since(facts, facts.silent_since(), &facts.policy(rules), hearing);
     let look = if now < times.late { times.late } else { times.deadline };
     match facts.looked_at {
-        Some(_) => look.min(now + facts.key_stands(rules)),
+        Some(_) => {
+            let stands = facts.key_stands(rules);
+            look.min(now + (stands - hearing.delay.min(stands / 4 * 3)))
+        }
         None => look,
     }
 }

@@ -86,7 +86,13 @@ impl Hearing {
             Some(blind) => Ledger::new(self.ledger.intervals().iter().chain(blind).copied())
                 .with_taken(self.ledger.taken().iter().copied()),
         };
-        Hearing { heard: self.heard.min(least), ledger, settle: self.settle, ..Hearing::default() }
+        Hearing {
+            heard: self.heard.min(least),
+            ledger,
+            settle: self.settle,
+            delay: self.delay,
+            ..Hearing::default()
+        }
     }
 }
 

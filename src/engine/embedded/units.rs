@@ -1,6 +1,7 @@
 //! The state of units: heartbeats go into memory, changes through the writer, facts come from disk.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use async_trait::async_trait;
 use rusqlite::types::ValueRef;
@@ -126,8 +127,8 @@ impl UnitStore for EmbeddedEngine {
         self.memory.shard(partition).due(after, until, skip, limit)
     }
 
-    async fn first_looks(&self, after: Option<Timestamp>) -> Result<Vec<Option<(Timestamp, String)>>> {
-        let first = |partition| self.memory.shard(partition).first_look(after);
+    async fn first_looks(&self, after: &HashMap<u16, Timestamp>) -> Result<Vec<Option<(Timestamp, String)>>> {
+        let first = |partition| self.memory.shard(partition).first_look(after.get(&partition).copied());
         Ok((0..self.memory.partitions()).map(first).collect())
     }
 }

@@ -18,6 +18,8 @@
 //! command is given its room at once, and answers are read as they came. What is left is mostly the
 //! allocator: each command is two pieces of memory, and each answer one that another thread frees.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use redis::{Cmd, Pipeline, Value, pipe};
@@ -124,9 +126,9 @@ impl UnitStore for RedisEngine {
         Ok(due)
     }
 
-    async fn first_looks(&self, after: Option<Timestamp>) -> Result<Vec<Option<(Timestamp, String)>>> {
-        let keys = (0..self.keys.partitions()).map(|p| self.keys.in_partition(p, "deadlines"));
-        firsts(self, "first_looks", keys, after).await
+    async fn first_looks(&self, after: &HashMap<u16, Timestamp>) -> Result<Vec<Option<(Timestamp, String)>>> {
+        let key = |p| (self.keys.in_partition(p, "deadlines"), after.get(&p).copied());
+        firsts(self, "first_looks", (0..self.keys.partitions()).map(key)).await
     }
 }
 
@@ -439,16 +441,15 @@ fn beyond(after: Option<Timestamp>) -> String {
     after.map_or_else(|| "-inf".to_owned(), |after| format!("({}", after.as_millis()))
 }
 
-/// The first member of each of several sorted sets, after that score, and its score.
+/// The first member of each of several sorted sets, after the score beside it, and its score.
 async fn firsts(
     engine: &RedisEngine,
     name: &'static str,
-    keys: impl Iterator<Item = String>,
-    after: Option<Timestamp>,
+    keys: impl Iterator<Item = (String, Option<Timestamp>)>,
 ) -> Result<Vec<Option<(Timestamp, String)>>> {
-    let (mut pipe, after) = (pipe(), beyond(after));
-    for key in keys {
-        pipe.zrangebyscore_limit_withscores(key, &after, "+inf", 0, 1);
+    let mut pipe = pipe();
+    for (key, after) in keys {
+        pipe.zrangebyscore_limit_withscores(key, beyond(after), "+inf", 0, 1);
     }
     let firsts: Vec<Vec<(Vec<u8>, f64)>> = engine.topology.send(name, &pipe).await?;
     let first = |(member, at): (Vec<u8>, f64)| {
@@ -463,5 +464,5 @@ pub(super) async fn first_score(
     name: &'static str,
     keys: impl Iterator<Item = String>,
 ) -> Result<Option<Timestamp>> {
-    Ok(firsts(engine, name, keys, None).await?.into_iter().flatten().map(|(at, _)| at).min())
+    Ok(firsts(engine, name, keys.map(|key| (key, None))).await?.into_iter().flatten().map(|(at, _)| at).min())
 }

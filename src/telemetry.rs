@@ -18,7 +18,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
 use crate::engine::Backlog;
-use crate::presence::{Closing, Heard, Interval, Kind, OfflineRecord, State, Transition, Unit};
+use crate::presence::{
+    Closing, Heard, Interval, Kind, OfflineRecord, RemovedFilter, State, Transition, Unit,
+};
 
 mod lines;
 mod orphans;
@@ -34,8 +36,9 @@ mod words;
 pub use lines::Lines;
 pub use orphans::orphans_in_words;
 use problems::{
-    BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, FILTER_UNHEARD, FILTER_UNPROVED, KIND_FULL, KINDS_REMOVED,
-    MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING, NOT_REACHED, ORPHANED, Problems, UNREADABLE, not_hearing,
+    BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, FILTER_REMOVED, FILTER_UNHEARD, FILTER_UNPROVED, KIND_FULL,
+    KINDS_REMOVED, MQTT_DISCONNECTED, NOT_DELIVERED, NOT_HEARING, NOT_REACHED, ORPHANED, Problems,
+    UNREADABLE, not_hearing,
 };
 pub use problems::{Problem, Severity};
 pub use removed::removed_kinds_in_words;
@@ -298,6 +301,23 @@ impl Telemetry {
         self.problems.set(FILTER_UNHEARD, filter, text, Severity::Serious);
         self.problems.clear(FILTER_UNPROVED, filter);
         self.count_filters(filter, kinds, false);
+    }
+
+    /// Filters that are configured no more hold back their kinds. Logs each once.
+    pub fn filters_removed(&self, removed: &[RemovedFilter]) {
+        let names: Vec<String> = removed.iter().map(|one| format!("{} {}", one.kind, one.filter)).collect();
+        self.problems.keep(FILTER_REMOVED, &names);
+        for (RemovedFilter { kind, filter, heard, rest }, name) in removed.iter().zip(&names) {
+            let text = format!(
+                "{filter}, by which units of kind {kind} were heard until {heard}, is configured no more: no unit of that \
+                 kind is declared offline within the next {} s, for those that speak there may live; configure it again \
+                 if that was a mistake",
+                rest.as_secs() + 1
+            );
+            if self.problems.set(FILTER_REMOVED, name, text.clone(), Severity::Warning) {
+                tracing::warn!(filter, "{text}");
+            }
+        }
     }
 
     /// Only what units say proves that filter, for Rollcall cannot publish there.

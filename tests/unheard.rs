@@ -334,6 +334,40 @@ async fn a_kind_that_was_out_of_the_configuration_is_not_offline_on_the_embedded
     what_was_not_subscribed_is_nobodys_silence(Engine::Embedded).await;
 }
 
+/// Units go on speaking on a topic that is replaced by another one, and is configured again.
+async fn a_topic_that_is_taken_out_is_nobodys_silence(engine: Engine) {
+    let mut world = World::new(engine);
+    world.rules(&["topic readwrite units/#\ntopic readwrite spare/#\n"]);
+    let dies = world.fleet();
+    let one = world.serve("one", DETECTORS);
+    one.is_ready().await;
+    one.knows("detector/dies").await;
+    one.knows("detector/alive-19").await;
+    one.stop();
+    let two = world.serve("two", &DETECTORS.replace("units/{unit}/heartbeat", "spare/{unit}"));
+    let says = ["topic_removed", "units/+/heartbeat, by which units of kind detector were heard"];
+    until("it says so", async || two.readyz(200, &says).await).await;
+    dies.store(true, Ordering::Relaxed);
+    two.hears_on(THREE_TIMEOUTS / 2.0).await;
+    assert_eq!(two.offline().await, Vec::<String>::new());
+    assert_eq!(two.lines(&["WARN", says[1]]), 1);
+    two.stop();
+    let three = world.serve("three", DETECTORS);
+    three.is_ready().await;
+    the_dead_and_no_other(&three).await;
+    assert!(!three.readyz(200, &says).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_was_taken_out_makes_nobody_offline_on_redis() {
+    a_topic_that_is_taken_out_is_nobodys_silence(Engine::Redis(Redis::start())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_was_taken_out_makes_nobody_offline_on_the_embedded_engine() {
+    a_topic_that_is_taken_out_is_nobodys_silence(Engine::Embedded).await;
+}
+
 /// Timeouts of 1 s, 4 s and 48 h: whatever the machine does, no kind is blind where the fleet is not, but for as
 /// long as its probes may be apart.
 #[tokio::test(flavor = "multi_thread")]

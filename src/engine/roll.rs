@@ -32,7 +32,8 @@ use super::{
 use crate::clock::Timestamp;
 use crate::presence::{
     self, Change, Declared, Facts, Filters, Heard, Hearing, Heartbeat, IndexChange, KeyChange, Kind,
-    KindRules, OfflineRecord, Probed, Registration, Snapshot, Standing, Transition, Unit, Verdict,
+    KindRules, OfflineRecord, Probed, Registration, RemovedFilter, Snapshot, Standing, Transition, Unit,
+    Verdict,
 };
 use crate::telemetry::{Checked, Loop, Source, Stored, Telemetry};
 
@@ -172,7 +173,9 @@ impl Roll {
 
     fn keep_hearing(&self, hearing: Hearing) -> Arc<Hearing> {
         let (settle, delay) = (self.config.settle, LATE_BY * self.round_trip());
-        let hearing = Arc::new(Hearing { settle, delay, ..hearing }.by_filters(&self.filters));
+        let hearing = Hearing { settle, delay, ..hearing }.by_filters(&self.filters);
+        let removed = self.removed_filters(&hearing);
+        let hearing = Arc::new(hearing.held_back(&removed));
         let mut current = self.hearing.write().expect("nothing panics under this lock");
         let of_kind = |(kind, of_kind): (&Kind, &Hearing)| of_kind.heard > current.of(kind).heard;
         let further = hearing.heard > current.heard || hearing.kinds.iter().any(of_kind);
@@ -221,6 +224,12 @@ impl Roll {
     /// Kinds are heard by these filters, and no further than the least of theirs.
     pub fn with_filters(self, filters: Filters) -> Roll {
         Roll { filters, ..self }
+    }
+
+    /// The filters that are configured no more and hold back their kinds.
+    pub fn removed_filters(&self, hearing: &Hearing) -> Vec<RemovedFilter> {
+        let timeout = |kind: &Kind| self.rules.get(kind).map_or(Duration::ZERO, |rules| rules.policy.timeout);
+        hearing.removed(&self.filters, timeout)
     }
 
     /// How far away the engine is: see [`Engine::round_trip`].

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use super::Oddities;
 use super::canary;
 use crate::engine::roll::Rules;
-use crate::presence::{Filters, Kind, KindRules, Labels, PROBE, Unit, UnitId, is_label_name, is_label_value};
+use crate::presence::{
+    Filters, Kind, KindRules, Labels, PROBE, Unit, UnitId, covers, is_label_name, is_label_value,
+};
 use crate::telemetry::{Oddity, Rejection};
 
 /// What Rollcall itself publishes below, beside the canary; never a sign of life.
@@ -235,11 +237,6 @@ impl Topics {
         let id: UnitId = id.parse().map_err(|why| (Rejection::BadUnit, format!("{why}")))?;
         Ok(Sender { unit: Unit::new(rules.kind.clone(), id), labels, rules: rules.clone() })
     }
-}
-
-fn covers(wider: &str, narrower: &str) -> bool {
-    wider.split('/').count() == narrower.split('/').count()
-        && wider.split('/').zip(narrower.split('/')).all(|(wide, narrow)| wide == "+" || wide == narrow)
 }
 
 fn shorten(text: &str) -> String {

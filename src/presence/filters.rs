@@ -5,6 +5,11 @@
 //! fleet as a whole: probes prove it, which are published on a topic of that filter. A kind
 //! has heard as far as the least of its filters. Where one of them was not heard for a while, that time is blind
 //! for the kind, and only for it.
+//!
+//! # When a filter is configured no more
+//! Units may go on speaking there, and which of them did is not known. A wrong configuration must not make them
+//! offline, and a right one must not keep silences untold: so the kind has heard no further than the filter was
+//! for four timeouts, at most an hour. Then it counts no more.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,6 +41,29 @@ pub struct Probed {
     pub sent_at: Timestamp,
     /// If that is more than this after what was known of the filter, what lies between was not heard.
     pub gap: Duration,
+}
+
+/// For how many timeouts, and for how long at most, a filter that is configured no more holds back its kind.
+const REMOVED_TIMEOUTS: u32 = 4;
+const LONGEST_REMOVED: Duration = Duration::from_secs(3600);
+
+/// A filter that was heard, is configured no more, and holds back its kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemovedFilter {
+    /// Whose filter.
+    pub kind: Kind,
+    /// Which.
+    pub filter: String,
+    /// Up to when it was heard.
+    pub heard: Timestamp,
+    /// For how much longer it holds back its kind.
+    pub rest: Duration,
+}
+
+/// Whether every topic that the narrower filter covers, neither with `#`, is covered by the wider one.
+pub fn covers(wider: &str, narrower: &str) -> bool {
+    wider.split('/').count() == narrower.split('/').count()
+        && wider.split('/').zip(narrower.split('/')).all(|(wide, narrow)| wide == "+" || wide == narrow)
 }
 
 impl Probed {
@@ -74,6 +102,35 @@ impl Hearing {
     pub fn by_filters(self, filters: &Filters) -> Hearing {
         let of_kind = |(kind, filters): (&Kind, &Vec<String>)| (kind.clone(), self.of_filters(kind, filters));
         let kinds = filters.iter().filter(|(_, filters)| !filters.is_empty()).map(of_kind).collect();
+        Hearing { kinds: Arc::new(kinds), ..self }
+    }
+
+    /// The filters of these kinds that hold them back though they are configured no more. `timeout`: of a kind.
+    pub fn removed(&self, filters: &Filters, timeout: impl Fn(&Kind) -> Duration) -> Vec<RemovedFilter> {
+        let of_proof = |((kind, filter), heard): (&(Kind, String), &Timestamp)| {
+            if filters.get(kind)?.iter().any(|configured| covers(configured, filter)) {
+                return None;
+            }
+            let unheard = self.of(kind).ledger.intervals().iter();
+            let blind: Duration = unheard.map(|interval| interval.to.since(interval.from.max(*heard))).sum();
+            let counts = self.heard?.since(*heard).saturating_sub(blind);
+            let rest = (REMOVED_TIMEOUTS * timeout(kind)).min(LONGEST_REMOVED).checked_sub(counts)?;
+            Some(RemovedFilter { kind: kind.clone(), filter: filter.clone(), heard: *heard, rest })
+        };
+        self.filters.proved.iter().filter_map(of_proof).collect()
+    }
+
+    /// The same, where kinds have heard no further than what holds them back.
+    pub fn held_back(self, removed: &[RemovedFilter]) -> Hearing {
+        if removed.is_empty() {
+            return self;
+        }
+        let mut kinds = (*self.kinds).clone();
+        for RemovedFilter { kind, heard, .. } in removed {
+            if let Some(of_kind) = kinds.get_mut(kind) {
+                of_kind.heard = of_kind.heard.min(Some(*heard));
+            }
+        }
         Hearing { kinds: Arc::new(kinds), ..self }
     }
 
@@ -131,6 +188,56 @@ mod tests {
         assert_eq!(hearing.of(&valve).heard, None, "one of its filters was never heard");
         assert_eq!(hearing.of(&valve).ledger.intervals(), [interval(10, 20)]);
         assert_eq!(hearing.of(&meter).heard, Some(at(100)), "nothing is known of its filters");
+    }
+
+    #[test]
+    fn a_filter_that_is_configured_no_more_holds_back_its_kind_for_a_while() {
+        let kind: Kind = "pump".parse().unwrap();
+        let filters = |names: &[&str]| -> Filters {
+            [(kind.clone(), names.iter().map(|name| (*name).to_owned()).collect())].into()
+        };
+        let second = |seconds: i64| at(seconds * 1000);
+        // Now, the timeout, the blind time of the fleet (s), what is configured, and for how long it is held back.
+        type Case<'a> = (i64, u64, Option<(i64, i64)>, &'a [&'a str], Option<u64>);
+        let cases: [Case; 8] = [
+            (100, 4, None, &["a/+"], Some(16)),
+            (112, 4, None, &["a/+"], Some(4)),
+            (117, 4, None, &["a/+"], None),
+            (117, 4, Some((90, 110)), &["a/+"], Some(9)),
+            (100, 172_800, None, &["a/+"], Some(3600)),
+            (3701, 172_800, None, &["a/+"], None),
+            (112, 4, None, &["a/+", "old/+/x"], None),
+            (112, 4, None, &["a/+", "old/+/+"], None),
+        ];
+        for (now, timeout, blind, configured, rest) in cases {
+            let proved = [("a/+", now), ("old/+/x", 100), ("old/+/+", now)];
+            let of_proof =
+                |(filter, seconds): (&str, i64)| ((kind.clone(), filter.to_owned()), second(seconds));
+            let of_configured =
+                |(filter, _): &(&str, i64)| *filter == "old/+/x" || configured.contains(filter);
+            let proved = proved.into_iter().filter(of_configured).map(of_proof).collect();
+            let blind = blind.map(|(from, to)| Interval { from: second(from), to: second(to) });
+            let hearing = Hearing {
+                heard: Some(second(now)),
+                ledger: Ledger::new(blind),
+                filters: Arc::new(FilterProofs { proved, ..FilterProofs::default() }),
+                ..Hearing::default()
+            };
+            let wanted = filters(configured);
+            let hearing = hearing.by_filters(&wanted);
+            let heard = hearing.of(&kind).heard;
+            let removed = hearing.removed(&wanted, |_| Duration::from_secs(timeout));
+            let expected = rest.map(|rest| RemovedFilter {
+                kind: kind.clone(),
+                filter: "old/+/x".to_owned(),
+                heard: second(100),
+                rest: Duration::from_secs(rest),
+            });
+            assert_eq!(removed, Vec::from_iter(expected), "{now} {timeout} {configured:?}");
+            let held_back = hearing.held_back(&removed);
+            let expected = if rest.is_some() { heard.min(Some(second(100))) } else { heard };
+            assert_eq!(held_back.of(&kind).heard, expected, "{now} {timeout} {configured:?}");
+        }
     }
 
     #[test]

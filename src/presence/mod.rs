@@ -21,7 +21,7 @@ pub use decision::{
     Heard, Registration, Verdict, deadline, hear, look, look_again, register, retire, state, unwatch,
 };
 pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State};
-pub use filters::{FilterProofs, Filters, Probed};
+pub use filters::{FilterProofs, Filters, Probed, RemovedFilter, covers};
 pub use heartbeat::{Declared, Heartbeat, LONGEST_LABEL, Labels, MOST_LABELS, is_label_name, is_label_value};
 pub use pace::{blind_gap, canary_period, probe_gap, probe_period};
 pub use policy::{

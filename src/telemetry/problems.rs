@@ -37,6 +37,7 @@ pub(super) const BROKER_DROPS: &str = "broker_drops_messages";
 pub(super) const KIND_FULL: &str = "kind_full";
 pub(super) const KINDS_REMOVED: &str = "kinds_not_configured";
 pub(super) const NOT_HEARING: &str = "not_hearing";
+pub(super) const FILTER_REMOVED: &str = "topic_removed";
 pub(super) const FILTER_UNHEARD: &str = "topic_not_heard";
 pub(super) const FILTER_UNPROVED: &str = "topic_not_proved";
 
@@ -77,6 +78,11 @@ impl Problems {
     /// Whether there was one.
     pub(super) fn clear(&self, name: &'static str, which: &str) -> bool {
         self.lock().remove(&(name, which.to_owned())).is_some()
+    }
+
+    /// Clears those of that name that are not among these.
+    pub(super) fn keep(&self, name: &'static str, which: &[String]) {
+        self.lock().retain(|(one, known), _| *one != name || which.contains(known));
     }
 
     /// Whether there is one of that name.

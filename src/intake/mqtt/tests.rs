@@ -269,7 +269,7 @@ async fn what_a_connection_ends_for_is_not_published_again() {
     let key = Key::of_fleet("fleet");
     let asking = || Asking::new(probes.clone(), key.clone(), "me".to_owned());
     let (pace, period) = (CanaryPace::fixed(DEAFNESS), Duration::from_secs(1));
-    let mut ask = |asking: &mut Asking, loss: Loss| {
+    let ask = |asking: &mut Asking, loss: Loss| {
         asking.ask(&client, world.clock.now(), &pace, period);
         asking.connection_lost(loss);
         probes.all()[0].standing().refused

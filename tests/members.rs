@@ -6,6 +6,7 @@ mod facts;
 #[path = "support/redis.rs"]
 mod redis;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use rollcall::simulate::fleet::{self, FleetConfig, Progress};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::telemetry::Telemetry;
 use rollcall::{config, service};
+use rumqttc::{AsyncClient, Event, MqttOptions, Packet, PublishOptions, QoS};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -124,4 +126,48 @@ async fn services_that_share_the_fleet_come_crash_and_leave_and_no_living_unit_i
     one.stop.cancel();
     one.running.await.unwrap().unwrap();
     assert_eq!(records().await.len(), UNITS);
+}
+
+/// The fleet is heard as far as its slowest member. So each must prove as often as the shortest timeout wants that any
+/// of them met.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_timeout_that_one_unit_declares_speeds_up_the_canaries_of_every_member() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = Server::mosquitto(dir.path(), free_port().unwrap(), "").unwrap();
+    let redis = Redis::start();
+    let stop = CancellationToken::new();
+    let _stopped = stop.clone().drop_guard();
+    for name in ["one", "two"] {
+        let text = format!(
+            "instance.name = \"{name}\"\nengine.url = \"{}\"\nhttp.listen = \"127.0.0.1:0\"\n\
+             mqtt = {{ url = \"mqtt://127.0.0.1:{}\", share = \"all\", client_id = \"{name}\" }}\n",
+            redis.url(),
+            broker.port()
+        );
+        let text = text + "[[kind]]\nname = \"detector\"\n";
+        tokio::spawn(service::run(config::parse(&text, None, []).unwrap(), stop.clone()));
+    }
+    let options = MqttOptions::new("device", ("127.0.0.1", broker.port()));
+    let (client, mut events) = AsyncClient::builder(options).capacity(100).build();
+    client.subscribe("rollcall/canary/+", QoS::AtMostOnce).await.unwrap();
+    // Of each member how many canaries in a row were sent sooner after one another than the default has them.
+    let mut canaries: BTreeMap<Vec<u8>, (i64, u32)> = BTreeMap::new();
+    let listened = async {
+        while canaries.len() < 2 || canaries.values().any(|(_, fast)| *fast < 10) {
+            let event = events.poll().await.unwrap();
+            let Event::Incoming(Packet::Publish(canary)) = event else { continue };
+            let said: serde_json::Value = serde_json::from_slice(&canary.payload).unwrap();
+            let sent_at = said["sent_at"].as_i64().unwrap();
+            let (last, fast) = canaries.entry(canary.topic.to_vec()).or_default();
+            *fast = if sent_at - *last < 500 { *fast + 1 } else { 0 };
+            *last = sent_at;
+            // Again and again: a member asks for its share only when its canary has come back.
+            if canaries.len() == 2 {
+                let options = PublishOptions::new(QoS::AtLeastOnce);
+                client.publish("units/fast/heartbeat", "{\"timeout\":\"2s\"}", options).await.unwrap();
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(90), listened).await.expect("canaries of both get faster");
+    stop.cancel();
 }

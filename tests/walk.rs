@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::census::Counts;
+use rollcall::engine::census::{Count, Counts};
 use rollcall::engine::mirror::{Chunk, Cursor};
 use rollcall::engine::redis::RedisEngine;
 use rollcall::engine::roll::{HearingConfig, Rules};
@@ -412,7 +412,7 @@ async fn open_records_of_a_kind_that_another_instance_watches_stay_open() {
     fleet.pass(101 * SECOND).await;
     fleet.roll.look(&[unit(0)], fleet.clock.now()).await.unwrap();
     let fleet = fleet.without_detectors();
-    let counts = Counts::from([("detector".to_owned(), 0)]);
+    let counts = Counts::from([("detector".to_owned(), Count::default())]);
     fleet.engine.tell_counts("two", &counts, 3600 * SECOND).await.unwrap();
     // It owns everything all the same, as an instance does that was not noticed yet.
     let instances = ["one", "two"].map(str::to_owned).to_vec();

@@ -3,10 +3,11 @@
 //!
 //! Kinds are known from the start. What units declare and operators set is met with the first look at the fleet
 //! and with every change after that. It only ever gets shorter: an instance that goes on proving faster than it
-//! must harms nothing.
+//! must harms nothing. An instance that shares a subscription meets the units of its own partitions, and the fleet is
+//! heard as far as its slowest member: so instances tell each other what they met, see [`super::census`].
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use crate::presence::{
@@ -21,18 +22,23 @@ pub struct CanaryPace {
     /// Whether it follows the shortest timeout that is met.
     follows: bool,
     /// The shortest timeout of each kind that was met.
-    met: RwLock<HashMap<Kind, Duration>>,
+    met: RwLock<Shortest>,
+    /// And what other instances met.
+    elsewhere: RwLock<Shortest>,
 }
+
+/// The shortest timeouts of kinds.
+type Shortest = HashMap<Kind, Duration>;
 
 impl CanaryPace {
     /// A pace that stays.
     pub fn fixed(gap: Duration) -> CanaryPace {
-        CanaryPace { gap, follows: false, met: RwLock::default() }
+        CanaryPace { gap, follows: false, met: RwLock::default(), elsewhere: RwLock::default() }
     }
 
     /// One that follows the shortest timeout that is met.
     pub fn following(gap: Duration) -> CanaryPace {
-        CanaryPace { gap, follows: true, met: RwLock::default() }
+        CanaryPace { follows: true, ..CanaryPace::fixed(gap) }
     }
 
     /// A unit with these facts is watched.
@@ -46,6 +52,22 @@ impl CanaryPace {
             let shortest = met.entry(rules.kind.clone()).or_insert(timeout);
             *shortest = timeout.min(*shortest);
         }
+    }
+
+    /// The shortest timeout of that kind that this instance met.
+    pub fn met_of(&self, kind: &Kind) -> Option<Duration> {
+        read(&self.met).get(kind).copied()
+    }
+
+    /// Other instances met these, and none that they said before.
+    pub fn met_elsewhere(&self, shortest: impl IntoIterator<Item = (Kind, Duration)>) {
+        let mut elsewhere = Shortest::new();
+        for (kind, timeout) in shortest {
+            let timeout = timeout.max(SHORTEST_TIMEOUT);
+            let shortest = elsewhere.entry(kind).or_insert(timeout);
+            *shortest = timeout.min(*shortest);
+        }
+        *self.elsewhere.write().unwrap_or_else(PoisonError::into_inner) = elsewhere;
     }
 
     /// Two canaries further apart than this enclose a blind interval.
@@ -70,14 +92,19 @@ impl CanaryPace {
 
     /// The shortest timeout of that kind that was met, or its own.
     pub fn shortest_of(&self, rules: &KindRules) -> Duration {
-        let met = self.met.read().unwrap_or_else(PoisonError::into_inner).get(&rules.kind).copied();
-        met.map_or(rules.policy.timeout, |met| met.min(rules.policy.timeout))
+        let elsewhere = read(&self.elsewhere).get(&rules.kind).copied();
+        let met = self.met_of(&rules.kind).into_iter().chain(elsewhere);
+        met.chain([rules.policy.timeout]).min().unwrap_or_default()
     }
 
     fn shortest(&self) -> Option<Duration> {
-        let met = self.met.read().unwrap_or_else(PoisonError::into_inner);
-        met.values().min().copied().filter(|_| self.follows)
+        let (met, elsewhere) = (read(&self.met), read(&self.elsewhere));
+        met.values().chain(elsewhere.values()).min().copied().filter(|_| self.follows)
     }
+}
+
+fn read(shortest: &RwLock<Shortest>) -> RwLockReadGuard<'_, Shortest> {
+    shortest.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -109,6 +136,14 @@ mod tests {
         let deaf = KindRules { accept_timeout: false, ..rules.clone() };
         facts.declared_timeout = Some(SECOND);
         following.met(&facts, &deaf);
+        assert_eq!(following.period(SECOND), fast.0);
+        // What another instance met counts as long as it says so.
+        let met = |timeout: Duration| [(rules.kind.clone(), timeout)];
+        following.met_elsewhere(met(SECOND));
+        fixed.met_elsewhere(met(SECOND));
+        assert_eq!(following.period(SECOND), Duration::from_millis(50));
+        assert_eq!((fixed.period(SECOND), following.met_of(&rules.kind)), (SECOND, Some(2 * SECOND)));
+        following.met_elsewhere([]);
         assert_eq!(following.period(SECOND), fast.0);
     }
 }

@@ -1,4 +1,5 @@
-//! How many units of each kind the fleet has, and whether there is room for another one.
+//! How many units of each kind the fleet has, and whether there is room for another one; and what instances tell each
+//! other with that: the shortest timeouts that they met, see [`super::canary_pace`].
 //!
 //! Ids come from devices, and one that invents a new id with each message would fill the engine. So a
 //! kind has `max_units`: an id beyond is not admitted, which is counted, logged and shown. Units that are there
@@ -14,11 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::roll::Rules;
-use super::{Engine, Mirror, Ownership, Result, partition_of};
+use super::{CanaryPace, Engine, Mirror, Ownership, Result, partition_of};
 use crate::presence::{Kind, Unit};
 use crate::telemetry::{Loop, Telemetry};
 
@@ -29,13 +31,24 @@ const HOLDS: Duration = Duration::from_secs(8);
 /// A kind that has refused nothing for so long has room.
 const CALM: Duration = Duration::from_secs(60);
 
-/// What an instance counts of its own: units by the name of their kind.
-pub type Counts = BTreeMap<String, u64>;
+/// What an instance says of its own, by the name of the kind.
+pub type Counts = BTreeMap<String, Count>;
+
+/// What an instance says of its own units of a kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// How many there are.
+    pub units: u64,
+    /// The shortest timeout that one of them declared or was given (ms).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shortest_ms: Option<u64>,
+}
 
 /// The counts of every kind.
 pub struct Census {
     mirror: Arc<Mirror>,
     telemetry: Arc<Telemetry>,
+    pace: Arc<CanaryPace>,
     kinds: BTreeMap<Kind, Limit>,
     begun: Instant,
 }
@@ -61,7 +74,12 @@ pub struct Place<'a> {
 
 impl Census {
     /// The census of what a mirror holds.
-    pub fn new(rules: &Rules, mirror: Arc<Mirror>, telemetry: Arc<Telemetry>) -> Census {
+    pub fn new(
+        rules: &Rules,
+        mirror: Arc<Mirror>,
+        telemetry: Arc<Telemetry>,
+        pace: Arc<CanaryPace>,
+    ) -> Census {
         let limit = |most: u64| Limit {
             most,
             under_way: AtomicU64::new(0),
@@ -70,7 +88,7 @@ impl Census {
             refused: AtomicU64::new(0),
         };
         let kinds = rules.values().map(|rules| (rules.kind.clone(), limit(rules.max_units))).collect();
-        Census { mirror, telemetry, kinds, begun: Instant::now() }
+        Census { mirror, telemetry, pace, kinds, begun: Instant::now() }
     }
 
     /// A place for a new unit; `None`, which is told, if its kind is full.
@@ -112,14 +130,23 @@ impl Census {
     pub async fn exchange(&self, engine: &dyn Engine, instance: &str, others: Vec<String>) -> Result<()> {
         if others.is_empty() {
             self.kinds.values().for_each(|limit| limit.learn(0));
+            self.pace.met_elsewhere([]);
             return Ok(());
         }
-        let own = self.kinds.keys().map(|kind| (kind.to_string(), self.mirror.heads(kind))).collect();
-        engine.tell_counts(instance, &own, HOLDS).await?;
+        let count = |kind: &Kind| {
+            let shortest_ms = self.pace.met_of(kind).map(|shortest| shortest.as_millis() as u64);
+            (kind.to_string(), Count { units: self.mirror.heads(kind), shortest_ms })
+        };
+        engine.tell_counts(instance, &self.kinds.keys().map(count).collect(), HOLDS).await?;
         let counts = engine.counts(&others).await?;
+        let mut met = Vec::new();
         for (kind, limit) in &self.kinds {
-            limit.learn(counts.iter().filter_map(|counts| counts.get(kind.as_str())).sum());
+            let of_kind = counts.iter().filter_map(|counts| counts.get(kind.as_str()));
+            limit.learn(of_kind.clone().map(|count| count.units).sum());
+            let shortest = of_kind.filter_map(|count| count.shortest_ms);
+            met.extend(shortest.map(|ms| (kind.clone(), Duration::from_millis(ms))));
         }
+        self.pace.met_elsewhere(met);
         Ok(())
     }
 

@@ -117,7 +117,8 @@ impl Roll {
     ) -> Roll {
         let pace =
             if config.follows { CanaryPace::following(config.gap) } else { CanaryPace::fixed(config.gap) };
-        let census = Arc::new(Census::new(&rules, mirror.clone(), telemetry.clone()));
+        let pace = Arc::new(pace);
+        let census = Arc::new(Census::new(&rules, mirror.clone(), telemetry.clone(), pace.clone()));
         Roll {
             census,
             engine,
@@ -125,7 +126,7 @@ impl Roll {
             mirror,
             telemetry,
             config,
-            pace: Arc::new(pace),
+            pace,
             filters: Filters::default(),
             hearing: RwLock::default(),
             declared: Declarations::default(),

@@ -75,6 +75,7 @@ macro_rules! every_case {
                 every_unit_is_on_exactly_one_page
                 a_kind_admits_no_more_ids_than_it_may_have
                 instances_that_share_a_fleet_know_how_many_units_there_are
+                instances_that_share_a_fleet_know_its_shortest_timeout
                 old_closed_records_are_forgotten_and_open_ones_never
             }
             hearing {

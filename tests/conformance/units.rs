@@ -678,3 +678,27 @@ pub async fn instances_that_share_a_fleet_know_how_many_units_there_are<G: Groun
     other.hear(&beats(&all), world.at(0)).await.unwrap();
     assert_eq!(known().await, 100);
 }
+
+pub async fn instances_that_share_a_fleet_know_its_shortest_timeout<G: Ground>(world: World<G>) {
+    let instance = || {
+        let mirror = Arc::new(Mirror::new(Arc::new(limited(100)), world.engine.partitions()));
+        roll_with(world.engine.clone(), limited(100), mirror)
+    };
+    let (one, other) = (instance(), instance());
+    let rules = limited(100).into_values().next().unwrap();
+    let exchange = async || {
+        one.census().exchange(&*world.engine, "one", vec!["other".to_owned()]).await.unwrap();
+        other.census().exchange(&*world.engine, "other", vec!["one".to_owned()]).await.unwrap();
+    };
+    let mut beat = world.beat(&world.unit("fast"), world.at(0));
+    beat.declared.timeout = Some(Duration::from_secs(2));
+    one.hear(&[beat], world.at(0)).await.unwrap();
+    assert_eq!(other.pace().shortest_of(&rules), rules.policy.timeout);
+    exchange().await;
+    assert_eq!(other.pace().shortest_of(&rules), Duration::from_secs(2));
+    // It is said by the one that met it, as long as that is there.
+    exchange().await;
+    assert_eq!(other.pace().met_of(&rules.kind), None);
+    other.census().exchange(&*world.engine, "other", Vec::new()).await.unwrap();
+    assert_eq!(other.pace().shortest_of(&rules), rules.policy.timeout);
+}

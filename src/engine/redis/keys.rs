@@ -17,7 +17,7 @@
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that nobody was told of yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel that tells when one came or went |
 //! | `rollcall:{hearing}:address:<instance>` | string | where an instance is asked for metrics; PX = its lease |
-//! | `rollcall:{hearing}:counts:<instance>` | string | how many units of each kind it counts of its own, JSON; PX = 8 s |
+//! | `rollcall:{hearing}:counts:<instance>` | string | how many units of each kind it counts of its own, and the shortest timeout of these, JSON; PX = 8 s |
 //! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when one is (ms), or `absent` and since when it is not (ms), see `absence.rs` |
 //! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal (ms) |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |

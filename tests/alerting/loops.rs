@@ -442,9 +442,9 @@ async fn the_blindness_of_one_kind_is_told_while_it_lasts_and_so_is_its_end() {
     prove(from).await;
     let asked = looks(&world);
     until("it watches", async || looks(&world) > asked).await;
-    // The fleet is heard, and its one kind is not.
+    // The fleet is heard, at every moment at which the watch may look, and its one kind is not.
+    world.roll.canary_returned(from + 2 * HOUR).await.unwrap();
     world.clock.advance(2 * HOUR);
-    world.roll.canary_returned(world.clock.now()).await.unwrap();
     let told = sink.wait_for(1, PATIENCE).await.unwrap();
     let id = format!("blind:detector:{}", from.as_millis());
     let data = told[0].json()["data"].clone();

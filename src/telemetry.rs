@@ -22,6 +22,7 @@ use crate::presence::{
     Closing, Heard, Interval, Kind, OfflineRecord, RemovedFilter, State, Transition, Unit,
 };
 
+mod in_the_way;
 mod lines;
 mod orphans;
 mod problems;
@@ -33,6 +34,7 @@ mod snapshot;
 mod unreadable;
 mod words;
 
+use in_the_way::InTheWay;
 pub use lines::Lines;
 pub use orphans::orphans_in_words;
 use problems::{
@@ -56,6 +58,7 @@ pub struct Telemetry {
     series: Series,
     samples: Sampler,
     unreadable: Unreadable,
+    in_the_way: InTheWay,
     problems: Problems,
     /// Lines about units that went offline, and about those that are back.
     units_gone: Mutex<Lines>,
@@ -76,6 +79,7 @@ impl Telemetry {
             registry,
             samples: Sampler::new(clock.clone()),
             unreadable: Unreadable::new(clock.clone()),
+            in_the_way: InTheWay::new(clock.clone()),
             problems: Problems::of_a_beginning(),
             units_gone: Mutex::new(Lines::new(Instant::now())),
             units_back: Mutex::new(Lines::new(Instant::now())),
@@ -515,11 +519,15 @@ impl Telemetry {
     /// called for the same: what another loop is granted says nothing of this one. `which` tells several
     /// of a sort apart, such as receivers.
     pub fn engine_failed(&self, what: Loop, which: &str, error: &dyn std::fmt::Display) {
-        let (name, severity) = severity_of(what);
-        let text = format!("{}{}: {error}", what.undone(), of_which(which));
-        let is_new = self.problems.set(name, &key_of(what, which), text.clone(), severity);
+        let (text, key) = (format!("{}{}: {error}", what.undone(), of_which(which)), key_of(what, which));
+        let (name, severity) = match self.in_the_way.excuses(&key, &text) {
+            true => (ENGINE_FAILS, Severity::Warning),
+            false => severity_of(what),
+        };
+        let is_new = self.problems.set(name, &key, text.clone(), severity);
         let was_up = self.series.engine_up.get() == 1;
         if severity == Severity::Serious {
+            self.problems.clear(ENGINE_FAILS, &key);
             self.series.engine_up.set(0);
         }
         let name = what.as_str();
@@ -533,7 +541,9 @@ impl Telemetry {
     /// The engine did what a loop asked of it. Logs it if it had failed there before.
     pub fn engine_answered(&self, what: Loop, which: &str) {
         let first = self.problems.clear(ENGINE_DOWN, "");
-        if self.problems.clear(severity_of(what).0, &key_of(what, which)) {
+        let key = key_of(what, which);
+        if self.problems.clear(ENGINE_DOWN, &key) | self.problems.clear(ENGINE_FAILS, &key) {
+            self.in_the_way.is_gone(&key);
             tracing::info!(name = what.as_str(), "the engine does again what was asked{}", of_which(which));
         }
         if (first || self.series.engine_up.get() == 0) && !self.problems.has_any(ENGINE_DOWN) {
@@ -820,6 +830,35 @@ mod tests {
         let last = telemetry.problems().pop().unwrap();
         assert_eq!((last.name, last.severity), (ENGINE_FAILS, Severity::Warning));
         assert_eq!(telemetry.series.engine_up.get(), 1);
+    }
+
+    #[test]
+    fn a_value_that_is_broken_makes_nothing_unready_unless_it_stays_in_the_way() {
+        let clock = Clock::by_hand(Timestamp::ZERO);
+        let telemetry = Telemetry::new(&clock);
+        telemetry.engine_answered(Loop::Lease, "");
+        let serious = |telemetry: &Telemetry| {
+            telemetry.engine_failed(Loop::Sweep, "", &"WRONGTYPE: the wrong kind of value");
+            let names: Vec<_> =
+                telemetry.problems().into_iter().map(|one| (one.name, one.severity)).collect();
+            assert!(
+                !names.contains(&(ENGINE_DOWN, Severity::Serious))
+                    || !names.iter().any(|one| one.0 == ENGINE_FAILS)
+            );
+            names.contains(&(ENGINE_DOWN, Severity::Serious))
+        };
+        assert!(!serious(&telemetry));
+        assert_eq!(telemetry.series.engine_up.get(), 1);
+        clock.advance(Duration::from_secs(9));
+        assert!(!serious(&telemetry));
+        telemetry.engine_answered(Loop::Sweep, "");
+        clock.advance(Duration::from_secs(9));
+        assert!(!serious(&telemetry), "it is another one");
+        clock.advance(Duration::from_secs(11));
+        assert!(serious(&telemetry));
+        assert_eq!(telemetry.series.engine_up.get(), 0);
+        telemetry.engine_answered(Loop::Sweep, "");
+        assert!(!telemetry.problems().iter().any(|one| [ENGINE_DOWN, ENGINE_FAILS].contains(&one.name)));
     }
 
     #[test]

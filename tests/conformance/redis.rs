@@ -214,6 +214,18 @@ mod only_redis {
     }
 
     #[tokio::test]
+    async fn a_time_of_the_fleet_that_cannot_be_read_keeps_nobody_from_renewing() {
+        let world = World::<Single>::new().await;
+        for field in ["fleet", "server"] {
+            world.engine.renew("a", Duration::from_secs(60), None).await.unwrap();
+            let key = "rollcall:{hearing}:clock";
+            world.ground.0.ask::<()>(cmd("HSET").arg(key).arg(field).arg("garbage{")).await;
+            let after = world.engine.renew("a", Duration::from_secs(60), None).await.unwrap();
+            assert_eq!(after.instances, ["a"]);
+        }
+    }
+
+    #[tokio::test]
     async fn an_instance_that_comes_or_goes_is_noticed_at_once() {
         let world = World::<Single>::new().await;
         let (other, _) = world.another().await;

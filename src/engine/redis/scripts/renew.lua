@@ -39,7 +39,7 @@ local text = string.format('%.0f', fleet)
 redis.call('HSET', KEYS[2], 'server', string.format('%.0f', server), 'fleet', text)
 -- For so long no instance has renewed, though each does several times within a lease: the server stood
 -- still or could not be reached. Leases that stood then stand for as long as before.
-local silent = fleet - tonumber(last[2] or fleet)
+local silent = fleet - (tonumber(last[2]) or fleet)
 if silent > tonumber(ARGV[2]) / 2 then
   local stood = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. last[2], '+inf', 'WITHSCORES')
   for n = 1, #stood, 2 do

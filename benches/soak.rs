@@ -47,11 +47,12 @@ enum Fault {
     WireHalfOpen,
     StolenSession,
     ForgedCanaries,
+    PoisonedKeys,
     Everything,
     Crowd,
 }
 
-const FAULTS: [Fault; 19] = [
+const FAULTS: [Fault; 20] = [
     Fault::Kill,
     Fault::KillAll,
     Fault::Freeze,
@@ -69,6 +70,7 @@ const FAULTS: [Fault; 19] = [
     Fault::WireHalfOpen,
     Fault::StolenSession,
     Fault::ForgedCanaries,
+    Fault::PoisonedKeys,
     Fault::Everything,
     Fault::Crowd,
 ];
@@ -226,6 +228,13 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
             let id = format!("instance-{victim}-main");
             let forged = world::intruder::forge_canaries(world.broker.port(), &id, span).await;
             assert!(forged > 0, "the broker takes them");
+        }
+        Fault::PoisonedKeys => {
+            for _ in 0..chance.random_range(3..9) {
+                world::poison::break_some(world, chance).await;
+                world.pass_some(TIMEOUT / 2).await;
+                world::poison::all_are_ready(world).await;
+            }
         }
         Fault::Crowd => {
             world::crowd::fill(world, 0, MANY, now()).await;

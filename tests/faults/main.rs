@@ -31,6 +31,7 @@ mod engine;
 mod namespaces;
 mod network;
 mod pains;
+mod poison;
 mod processes;
 mod shared;
 mod world;

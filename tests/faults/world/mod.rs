@@ -33,6 +33,7 @@ pub mod directory;
 pub mod instance;
 pub mod intruder;
 pub mod oracle;
+pub mod poison;
 pub mod proxy;
 pub mod redis;
 
@@ -43,6 +44,7 @@ pub use devices::{Fleet, now};
 use directory::Directory;
 pub use instance::{Instance, signal};
 use oracle::{Evidence, Finding, Loss, Telling};
+use poison::Broken;
 use proxy::Proxy;
 use redis::Redis;
 
@@ -137,6 +139,10 @@ pub struct World {
     outages: Vec<(Timestamp, Timestamp)>,
     disturbances: Vec<(Timestamp, Timestamp)>,
     losses: Vec<Loss>,
+    /// What was broken of units.
+    pub broken: Vec<Broken>,
+    /// The sort that is broken of two that stand in for one another.
+    pub either: Option<&'static str>,
     /// Kept where the clock of Redis is not that of this machine.
     calendar: Option<Calendar>,
     /// How many requests were read, and what they told.
@@ -183,6 +189,8 @@ impl World {
             outages: Vec::new(),
             disturbances: Vec::new(),
             losses: Vec::new(),
+            broken: Vec::new(),
+            either: None,
             calendar,
             told: Mutex::default(),
             dir: Some(dir),
@@ -458,6 +466,7 @@ impl World {
             outages: self.outages.clone(),
             disturbances: self.disturbances.clone(),
             losses: self.losses.clone(),
+            broken: self.broken.clone(),
             now,
         })
     }

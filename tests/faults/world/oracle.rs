@@ -12,6 +12,7 @@ use rollcall::presence::{Closing, OfflineRecord};
 
 use super::TIMEOUT;
 use super::diary::Device;
+use super::poison::Broken;
 
 /// A gap in a diary this much shorter than the timeout was no silence: the slack that a deadline has
 /// before what was heard.
@@ -65,6 +66,8 @@ pub struct Evidence {
     /// When anything was.
     pub disturbances: Vec<(Timestamp, Timestamp)>,
     pub losses: Vec<Loss>,
+    /// What was broken of units.
+    pub broken: Vec<Broken>,
     pub now: Timestamp,
 }
 
@@ -150,6 +153,19 @@ impl Evidence {
         self.losses.iter().any(|loss| moment < loss.to)
     }
 
+    /// Whether the facts of that unit were broken after that moment: it was a stranger then until it spoke.
+    fn is_stranger(&self, unit: &str, moment: Timestamp) -> bool {
+        self.broken.iter().any(|broken| broken.is_facts && broken.unit == unit && moment < broken.at)
+    }
+
+    /// Whether that unit was presumed to be heard at that moment: its expiry key was broken, which was found at the
+    /// next look.
+    fn is_presumed(&self, unit: &str, moment: Timestamp) -> bool {
+        let of_it = self.broken.iter().filter(|broken| !broken.is_facts && broken.unit == unit);
+        let mut looks = of_it.map(|broken| (broken.at, broken.at + TIMEOUT + LATE_LOOK));
+        looks.any(|(from, to)| from <= moment && moment <= to)
+    }
+
     /// The heartbeat after which the silence of this record began; `None` if there was no silence.
     ///
     /// It is the last before the record's last seen time, with one exception: where nobody looked
@@ -190,7 +206,9 @@ impl Evidence {
         // What was under way for long counts for the latest moment at which it can have been sent: that is less
         // than a gap later.
         let latest = device.beats[beat].acked.map(|acked| acked + GAP);
-        if let Some(late) = latest.map(|latest| seen.since(latest + SKEW)).filter(|late| !late.is_zero()) {
+        if let Some(late) = latest.map(|latest| seen.since(latest + SKEW)).filter(|late| !late.is_zero())
+            && !self.is_presumed(&device.unit, seen)
+        {
             is_wrong(format!("last seen {} ms later than it can have been", late.as_millis()));
         }
         let Some(beat) = self.silence_of(device, record) else {
@@ -224,7 +242,8 @@ impl Evidence {
             }
         }
         let Some(last) = device.beats.iter().rev().find(|beat| beat.acked.is_some()) else { return findings };
-        let forgotten = self.losses.iter().any(|loss| loss.of_everything && last.sent < loss.to);
+        let forgotten = self.losses.iter().any(|loss| loss.of_everything && last.sent < loss.to)
+            || self.is_stranger(&device.unit, last.sent);
         let is_open = records.iter().any(|record| record.closed_by.is_none());
         if device.is_dead(self.now) && !is_open && !forgotten {
             findings.push(not_yet(&device.unit, "is dead and has no open record".to_owned()));
@@ -240,11 +259,9 @@ impl Evidence {
             self.records.iter().map(|record| (record.id.to_string(), record)).collect();
         for telling in &self.tellings {
             let id = telling.record.id.to_string();
-            if !known.contains_key(&id) && !self.is_lost(telling.record.last_seen) {
-                findings.push(wrong(
-                    telling.record.unit.as_str(),
-                    format!("{id} was told and there is no such record"),
-                ));
+            let (unit, seen) = (telling.record.unit.as_str(), telling.record.last_seen);
+            if !known.contains_key(&id) && !self.is_lost(seen) && !self.is_stranger(unit, seen) {
+                findings.push(wrong(unit, format!("{id} was told and there is no such record")));
             }
             told.entry(id).or_default()[usize::from(telling.is_return())].insert(&telling.notification);
         }

@@ -17,7 +17,7 @@ pub const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"
 /// Snapshots when asked for one, and nothing else on disk.
 pub const SNAPSHOTS: [&str; 4] = ["--save", "900000 1", "--appendonly", "no"];
 
-const PARTITIONS: u16 = 16;
+pub const PARTITIONS: u16 = 16;
 
 /// Worlds on the embedded engine have none; there nothing becomes of its being killed and started.
 pub struct Redis {

@@ -1,0 +1,197 @@
+//! Another program that writes into Redis: keys get a wrong type, hold what cannot be read, or are gone.
+//!
+//! Only sorts of which `docs/broken-values.md` says that nothing is lost by it, or only time, so that the oracle is as
+//! sharp as ever. What it must know beside is written down: whose facts were broken, and whose expiry key.
+
+use rand::Rng;
+use rand::rngs::StdRng;
+use redis::{Cmd, cmd};
+use rollcall::clock::Timestamp;
+use rollcall::engine::partition_of;
+use rollcall::engine::redis::{facts_key, sorts};
+use rollcall::presence::Unit;
+
+use super::redis::PARTITIONS;
+use super::{World, now};
+
+/// What is broken.
+pub const POISONED: [&str; 18] = [
+    "{hearing}:heard",
+    "{hearing}:members",
+    "{hearing}:floors",
+    "{hearing}:plain",
+    "{hearing}:session:<>",
+    "{hearing}:filters",
+    "{hearing}:roster",
+    "{hearing}:address:<>",
+    "{hearing}:counts:<>",
+    "{hearing}:receivers",
+    "{hearing}:clock",
+    ALIVE,
+    FACTS,
+    "{pN}:data",
+    GROUP_OF,
+    "{pN}:sealed",
+    "{pN}:over",
+    "{pN}:owed",
+];
+
+/// What is not, and why.
+pub const LEFT_OUT: [(&str, &str); 22] = [
+    ("meta", "without it there is no fleet, and the service says so and is not ready"),
+    ("{hearing}:blind", "silence that began before counts in full: a silence may be called one too early"),
+    ("{hearing}:blind:<>", "the same"),
+    ("{hearing}:outbox", "blind intervals that were not told are not told"),
+    ("{pN}:deadlines", "found by the walk within five minutes, for which no world waits"),
+    ("{pN}:noted", "changes show within five minutes, for which no world waits"),
+    ("{pN}:data:<>", "no unit of a world has values"),
+    ("{pN}:offline", "open records are not listed, and the oracle goes by the list"),
+    ("{pN}:past", "closed records are not listed"),
+    ("{pN}:closed", "which are kept until they are deleted, for longer than any world lasts"),
+    ("{pN}:archive", "closed records are gone"),
+    ("{pN}:outbox", "what was in there is not told"),
+    ("{pN}:groups", "groups that wait are told with the next news of theirs, which may never come"),
+    ("{pN}:members", "news that waited is not told"),
+    ("{pN}:labels", "groups that wait are not told"),
+    ("{pN}:waiting:<>", "what waited in that group is not told"),
+    ("{pN}:notifications", "what was sealed and not delivered is not told"),
+    ("{pN}:queue:<>", "groups with a delivery are told with the next news of theirs"),
+    ("{pN}:lanes:<>", "deliveries of that receiver are lost"),
+    ("{pN}:dead:<>", "dead letters, of which a world has none"),
+    ("{pN}:letters:<>", "the same"),
+    ("{pN}:untold:<>", "a return may be told whose silence was not"),
+];
+
+pub const FACTS: &str = "{pN}:facts:<>";
+pub const ALIVE: &str = "{pN}:alive:<>";
+/// The id of an open record stands in the facts of its unit, and beside that only here: a world loses one of both.
+const GROUP_OF: &str = "{pN}:group_of";
+
+/// How a value is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    WrongType,
+    Unreadable,
+    Missing,
+}
+
+const HOWS: [How; 3] = [How::WrongType, How::Unreadable, How::Missing];
+
+/// Something of a unit was broken.
+#[derive(Clone, Debug)]
+pub struct Broken {
+    pub unit: String,
+    pub at: Timestamp,
+    /// Its facts; otherwise its expiry key.
+    pub is_facts: bool,
+}
+
+/// Breaks a value of chance in a way of chance.
+pub async fn break_some(world: &mut World, chance: &mut StdRng) {
+    let sort = POISONED[chance.random_range(0..POISONED.len())];
+    let sort = match [FACTS, GROUP_OF].contains(&sort) {
+        true => *world.either.get_or_insert(sort),
+        false => sort,
+    };
+    let how = HOWS[chance.random_range(0..HOWS.len())];
+    // That an expiry key is gone is how a unit is known to be silent: a living one is found so until it is heard again.
+    let how = if (sort, how) == (ALIVE, How::Missing) { How::WrongType } else { how };
+    break_one(world, chance, sort, how).await;
+}
+
+/// Breaks a value of that sort; nothing where there is none and its name is not known.
+async fn break_one(world: &mut World, chance: &mut StdRng, sort: &str, how: How) {
+    let pattern = format!("rollcall:{}", sort.replace("{pN}", "{p*}").replace("<>", "*"));
+    let mut keys: Vec<String> = world.redis.ask(cmd("KEYS").arg(pattern)).await;
+    keys.retain(|key| !key.ends_with(":unreadable"));
+    keys.sort();
+    if keys.is_empty() && !sort.contains("<>") {
+        // What is written there is of a wrong type all the same.
+        let partition = format!("{{p{}}}", chance.random_range(0..PARTITIONS));
+        keys.push(format!("rollcall:{}", sort.replace("{pN}", &partition)));
+    }
+    if keys.is_empty() {
+        return;
+    }
+    let key = keys.swap_remove(chance.random_range(0..keys.len()));
+    let mut fields = fields(world, sort, &key).await;
+    if how == How::Unreadable && fields.len() > 1 {
+        fields = vec![fields.swap_remove(chance.random_range(0..fields.len()))];
+    }
+    break_key(world, sort, how, &key, fields).await;
+}
+
+/// Breaks the expiry key of a unit, or the page of its facts.
+pub async fn break_of(world: &mut World, unit: &str, sort: &str, how: How) {
+    let unit: Unit = format!("detector:{unit}").parse().unwrap();
+    let key = match sort {
+        FACTS => facts_key("rollcall", PARTITIONS, &unit),
+        _ => format!("rollcall:{{p{}}}:alive:{unit}", partition_of(&unit, PARTITIONS)),
+    };
+    let fields = fields(world, sort, &key).await;
+    break_key(world, sort, how, &key, fields).await;
+}
+
+async fn fields(world: &World, sort: &str, key: &str) -> Vec<String> {
+    match type_of(sort) {
+        "hash" => world.redis.try_ask(cmd("HKEYS").arg(key)).await.unwrap_or_default(),
+        _ => Vec::new(),
+    }
+}
+
+fn type_of(sort: &str) -> &'static str {
+    sorts().into_iter().find(|(name, _)| name == sort).expect("it is a sort of key").1
+}
+
+async fn break_key(world: &mut World, sort: &str, how: How, key: &str, fields: Vec<String>) {
+    let at = now();
+    if let Err(why) = world.redis.try_ask::<redis::Value>(&command(key, type_of(sort), &fields, how)).await {
+        // It is of a wrong type since before, and was not met.
+        assert!(why.contains("WRONGTYPE"), "{key}: {why}");
+        return;
+    }
+    println!("{key} is {how:?} at {} {}", at.as_millis(), fields.join(" "));
+    let owners: Vec<&str> = match sort {
+        FACTS => fields.iter().map(String::as_str).collect(),
+        ALIVE => key.split_once("}:alive:").map(|(_, name)| name).into_iter().collect(),
+        _ => Vec::new(),
+    };
+    let units = owners.iter().filter_map(|name| name.split_once(':'));
+    let broken = units.map(|(_, unit)| Broken { unit: unit.to_owned(), at, is_facts: sort == FACTS });
+    world.broken.extend(broken);
+}
+
+/// What breaks it, in one step.
+fn command(key: &str, kind: &str, fields: &[String], how: How) -> Cmd {
+    const GARBAGE: &str = "garbage{";
+    let mut command = match (how, kind) {
+        (How::Missing, _) => return cmd("DEL").arg(key).to_owned(),
+        (How::WrongType, "string") => {
+            const TYPE: &str = "redis.call('DEL', KEYS[1]) redis.call('RPUSH', KEYS[1], 'x')";
+            return cmd("EVAL").arg(TYPE).arg(1).arg(key).to_owned();
+        }
+        (How::WrongType, _) => return cmd("SET").arg(key).arg("x").to_owned(),
+        (How::Unreadable, "string") => return cmd("SET").arg(key).arg(GARBAGE).to_owned(),
+        (How::Unreadable, "hash") => cmd("HSET").arg(key).to_owned(),
+        (How::Unreadable, "zset") => return cmd("ZADD").arg(key).arg(0).arg(GARBAGE).to_owned(),
+        (How::Unreadable, "set") => return cmd("SADD").arg(key).arg(GARBAGE).to_owned(),
+        other => panic!("{other:?}"),
+    };
+    match fields {
+        [] => command.arg(GARBAGE).arg(GARBAGE),
+        fields => fields.iter().fold(&mut command, |command, field| command.arg(field).arg(GARBAGE)),
+    };
+    command
+}
+
+/// Every instance is ready but for what it has not heard yet: a value that is broken may make it blind for a moment,
+/// and a busy machine does so, too.
+pub async fn all_are_ready(world: &World) {
+    for instance in &world.instances {
+        let Some((_, text)) = instance.page("/readyz").await else { continue };
+        let page: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let problems = page["problems"].as_array().into_iter().flatten();
+        let mut serious = problems.filter(|one| one["severity"] == "serious" && one["name"] != "not_hearing");
+        assert_eq!(serious.next(), None, "{} is not ready for a value that is broken", instance.name);
+    }
+}

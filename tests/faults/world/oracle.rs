@@ -159,10 +159,10 @@ impl Evidence {
     }
 
     /// Whether that unit was presumed to be heard at that moment: its expiry key was broken, which was found at the
-    /// next look.
+    /// next look, and all had been heard up to a gap before that.
     fn is_presumed(&self, unit: &str, moment: Timestamp) -> bool {
         let of_it = self.broken.iter().filter(|broken| !broken.is_facts && broken.unit == unit);
-        let mut looks = of_it.map(|broken| (broken.at, broken.at + TIMEOUT + LATE_LOOK));
+        let mut looks = of_it.map(|broken| (broken.at - GAP, broken.at + TIMEOUT + LATE_LOOK));
         looks.any(|(from, to)| from <= moment && moment <= to)
     }
 

@@ -124,10 +124,11 @@ impl Memory {
     }
 }
 
-/// Up to when was heard (ms), and the versions of the ledger and of those of kinds.
-type Versions = (Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
+/// Up to when was heard (ms), the versions of the ledger and of those of kinds, and the fleet.
+const VERSIONS: &[&str] = &["at", "ledger", "kinds", "fleet"];
+type Versions = (Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
 
-/// What the server says of hearing: how far was heard (ms), the versions of the ledger and of those of kinds;
+/// What the server says of hearing: how far was heard (ms), the versions of the ledger and of those of kinds, and the fleet;
 /// up to when filters were heard; its clock (s, µs).
 pub(super) type Said = (Versions, Vec<(Vec<u8>, Vec<u8>)>, (i64, i64));
 
@@ -137,7 +138,7 @@ pub(super) type Known = ((i64, i64), Hearing);
 impl RedisEngine {
     /// Asks how far Rollcall has heard; what it says is for [`RedisEngine::hearing_by`].
     pub(super) fn ask_how_far(&self, pipe: &mut Pipeline) {
-        pipe.hmget(self.keys.heard(), &["at", "ledger", "kinds"]).hgetall(self.keys.filters()).cmd("TIME");
+        pipe.hmget(self.keys.heard(), VERSIONS).hgetall(self.keys.filters()).cmd("TIME");
     }
 
     fn advancing(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> ScriptInvocation<'_> {
@@ -192,7 +193,7 @@ impl RedisEngine {
 
     /// What follows from that.
     pub(super) async fn hearing_by(&self, said: Said) -> Result<Hearing> {
-        let ((heard, version, of_kinds), filters, (seconds, micros)) = said;
+        let ((heard, version, of_kinds, fleet), filters, (seconds, micros)) = said;
         let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
         let leapt = self.server_clock().read(Instant::now(), server);
         let mut known = self.ledger.lock().await;
@@ -204,9 +205,12 @@ impl RedisEngine {
         } else {
             known.1.heard = self.hearing_number("at", heard.as_deref()).map(Timestamp::from_millis);
         }
-        if known.1.heard.is_some() {
-            self.memory().heard = known.1.heard;
+        // An answer from before a loss that was noticed meanwhile says nothing of the fleet that began then.
+        let mut memory = self.memory();
+        if known.1.heard.is_some() && fleet.is_none_or(|fleet| fleet == memory.fleet.as_bytes()) {
+            memory.heard = known.1.heard;
         }
+        drop(memory);
         // Keys are gone that held what was heard: see `leap`.
         let vouched = known.1.heard.filter(|_| !leapt);
         let filters = Arc::new(FilterProofs { proved, blind: known.1.filters.blind.clone() });
@@ -306,7 +310,7 @@ impl RedisEngine {
     async fn read_ledger(&self, proved: &BTreeMap<(Kind, String), Timestamp>) -> Result<Known> {
         let kinds: BTreeSet<&Kind> = proved.keys().map(|(kind, _)| kind).collect();
         let mut pipe = pipe();
-        pipe.atomic().hmget(self.keys.heard(), &["at", "ledger", "kinds"]);
+        pipe.atomic().hmget(self.keys.heard(), VERSIONS);
         pipe.zrange_withscores(self.keys.blind(), 0, -1);
         for kind in &kinds {
             pipe.zrange_withscores(self.keys.blind_of(kind), 0, -1);
@@ -314,7 +318,7 @@ impl RedisEngine {
         let mut answers: Vec<Value> = self.topology.send("ledger", &pipe).await?;
         let damaged = |error| EngineError::Damaged(format!("the ledger: {error}"));
         let ledgers = answers.split_off(1);
-        let ((heard, version, of_kinds),): (Versions,) =
+        let ((heard, version, of_kinds, _),): (Versions,) =
             redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
         let ledgers: Vec<Vec<(Vec<u8>, f64)>> =
             redis::from_redis_value(Value::Array(ledgers)).map_err(damaged)?;

@@ -6,7 +6,7 @@
 //! | key | type | what it holds |
 //! |---|---|---|
 //! | `rollcall:meta` | hash | `fleet` id, `partitions`, both fixed when the fleet is created; `moving` in the place of the id while a fleet is moved here; `key`: what canaries are signed by, if not the id; `group_of`: since when groups of records are kept (ms) |
-//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: that of the ledgers of kinds; `fleet`: the id of the fleet, by which its loss is noticed; `after <id>`: the loss of that fleet was told |
+//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: that of the ledgers of kinds; `fleet`: the id of the fleet, by which its loss is noticed; `loss_told`: the loss of the fleet before it was |
 //! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
 //! | `rollcall:{hearing}:floors` | hash | share → until when a member that is gone may have lost something (ms) |
 //! | `rollcall:{hearing}:plain` | hash | plain subscriptions: client id → `<heard> <since> <connection>`: up to when it has heard, and since when its connection vouches for that (ms, ms, number) |

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rollcall::clock::Timestamp;
 use rollcall::simulate::servers::Guard;
 
 /// What pages are asked with, where an instance wants a token.
@@ -28,6 +29,17 @@ pub struct Instance {
 }
 
 impl Instance {
+    /// The blind intervals that it told of in its log.
+    pub fn blind(&self) -> Vec<(Timestamp, Timestamp)> {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let moment = |line: &str, field: &str| -> Option<Timestamp> {
+            let text = line.split_whitespace().find_map(|word| word.strip_prefix(field))?;
+            serde_json::from_value(text.into()).ok()
+        };
+        let lines = log.lines().filter(|line| line.contains(" was blind: "));
+        lines.filter_map(|line| Some((moment(line, "from=")?, moment(line, "to=")?))).collect()
+    }
+
     /// An instance that does not run yet.
     pub fn new(dir: &Path, name: &str, http: &str, config: &str) -> Instance {
         let file = dir.join(format!("{name}.toml"));

@@ -467,6 +467,7 @@ impl World {
             disturbances: self.disturbances.clone(),
             losses: self.losses.clone(),
             broken: self.broken.clone(),
+            blind: self.instances.iter().flat_map(Instance::blind).collect(),
             now,
         })
     }

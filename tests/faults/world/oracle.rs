@@ -68,6 +68,8 @@ pub struct Evidence {
     pub losses: Vec<Loss>,
     /// What was broken of units.
     pub broken: Vec<Broken>,
+    /// Blind intervals that instances told of.
+    pub blind: Vec<(Timestamp, Timestamp)>,
     pub now: Timestamp,
 }
 
@@ -204,8 +206,12 @@ impl Evidence {
             return findings;
         };
         // What was under way for long counts for the latest moment at which it can have been sent: that is less
-        // than a gap later.
+        // than a gap later, or before the end of the blind interval that began meanwhile.
         let latest = device.beats[beat].acked.map(|acked| acked + GAP);
+        let latest = latest.map(|latest| {
+            let blind = self.blind.iter().filter(|(from, _)| *from <= latest + SKEW);
+            blind.map(|(_, to)| *to).max().unwrap_or_default().max(latest)
+        });
         if let Some(late) = latest.map(|latest| seen.since(latest + SKEW)).filter(|late| !late.is_zero())
             && !self.is_presumed(&device.unit, seen)
         {

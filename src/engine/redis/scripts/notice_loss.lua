@@ -1,7 +1,7 @@
 -- Notices that the server holds another fleet than the one that an instance knew: its data was lost, and the
 -- operators are told so once, whichever of the instances notices first.
 --
--- KEYS[1] heard   hash    fleet -> id of the fleet, "after <id>" -> that the loss of that fleet was told
+-- KEYS[1] heard   hash    fleet -> id of the fleet, loss_told -> that the loss of the fleet before it was told
 -- KEYS[2] blind   zset    "<from> <to>" (ms) -> to
 -- KEYS[3] outbox  stream
 --
@@ -19,8 +19,10 @@ end
 if not fleet then
   fleet = ARGV[2]
   redis.call('HSET', KEYS[1], 'fleet', fleet)
+  redis.call('HDEL', KEYS[1], 'loss_told')
 end
-if ARGV[3] == '' or redis.call('HSETNX', KEYS[1], 'after ' .. ARGV[1], '1') == 0 then
+-- Once for each fleet that begins, whichever one an instance knew: some may have missed the one in between.
+if ARGV[3] == '' or redis.call('HSETNX', KEYS[1], 'loss_told', '1') == 0 then
   return { fleet }
 end
 local interval = ARGV[3] .. ' ' .. ARGV[4]

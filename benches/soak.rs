@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use redis::cmd;
 use rollcall::clock::Timestamp;
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
 async fn walk(seed: u64, until: Instant, instances: Option<usize>) -> usize {
     let mut chance = StdRng::seed_from_u64(seed);
     let (mut violations, mut number) = (0, 0);
+    let mut next = Vec::new();
     while Instant::now() < until {
         let instances = instances.unwrap_or_else(|| [1, 3, 3, 5][chance.random_range(0..4)]);
         // Several share the fleet, or each hears all of it and keeps a backlog.
@@ -100,7 +102,7 @@ async fn walk(seed: u64, until: Instant, instances: Option<usize>) -> usize {
         let plan = Plan { share, wires: true, ..Plan::new(instances) };
         let world_seed = chance.random();
         // A broken claim panics with all that is known; the walk goes on in a new world.
-        let stretch = AssertUnwindSafe(stretch(plan, world_seed, &mut chance, &mut number, until));
+        let stretch = AssertUnwindSafe(stretch(plan, world_seed, &mut chance, &mut next, &mut number, until));
         if stretch.catch_unwind().await.is_err() {
             violations += 1;
         }
@@ -115,8 +117,15 @@ fn only() -> Option<Fault> {
     Some(found.unwrap_or_else(|| panic!("FAULT={name}: there are {FAULTS:?}")))
 }
 
-/// Some faults in one world.
-async fn stretch(plan: Plan, seed: u64, chance: &mut StdRng, number: &mut usize, until: Instant) {
+/// Some faults in one world: each of them once, in an order of chance, before any comes again.
+async fn stretch(
+    plan: Plan,
+    seed: u64,
+    chance: &mut StdRng,
+    next: &mut Vec<Fault>,
+    number: &mut usize,
+    until: Instant,
+) {
     let only = only();
     let mut world = World::with_seed(plan, seed).await;
     for _ in 0..FAULTS_A_WORLD {
@@ -124,7 +133,11 @@ async fn stretch(plan: Plan, seed: u64, chance: &mut StdRng, number: &mut usize,
             return;
         }
         *number += 1;
-        let fault = only.unwrap_or(FAULTS[chance.random_range(0..FAULTS.len())]);
+        if next.is_empty() {
+            next.extend(FAULTS);
+            next.shuffle(chance);
+        }
+        let fault = only.or_else(|| next.pop()).expect("there are faults");
         let began = Instant::now();
         world.live(3 * TIMEOUT);
         world.pass_some(TIMEOUT).await;

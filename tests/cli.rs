@@ -17,7 +17,7 @@ use rollcall::presence::{
     Cause, Change, Facts, IndexChange, KeyChange, Labels, OfflineRecord, RecordId, Silence, Snapshot,
     Standing, Unit,
 };
-use rollcall::simulate::servers::{Server, free_port};
+use rollcall::simulate::servers::{Server, free_cluster_port, free_port};
 use rollcall::simulate::webhook_sink::{Options, WebhookSink};
 use rollcall::telemetry::Telemetry;
 use serde_json::Value;
@@ -206,7 +206,7 @@ fn settled(redis: &Server, password: &str) -> (String, usize) {
 fn check_finds_out_what_the_user_of_redis_may_not_do() {
     let dir = tempfile::tempdir().unwrap();
     let server = |name: &str, args: &[&str]| {
-        Server::redis(&dir.path().join(name), free_port().unwrap(), args).unwrap()
+        Server::redis(&dir.path().join(name), free_cluster_port().unwrap(), args).unwrap()
     };
     let check = |redis: &Server| {
         let url = format!("redis://fleet:secret@127.0.0.1:{}/0", redis.port());

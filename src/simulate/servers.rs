@@ -25,6 +25,15 @@ pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
+/// A port for a node of a Redis Cluster: nobody listens on it, nor on the one ten thousand above, where the node speaks
+/// to others. Both are below those that the system gives out by itself.
+pub fn free_cluster_port() -> io::Result<u16> {
+    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    let mut ports = (0..1000).map(|_| rand::random_range(12_000..22_000));
+    let found = ports.find(|port| is_free(*port) && is_free(port + 10_000));
+    found.ok_or_else(|| io::Error::other("no two ports ten thousand apart are free"))
+}
+
 /// Does something when this process ends without having dropped the value.
 pub struct Guard(Child);
 

@@ -9,7 +9,7 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::engine::redis::{Config, RedisEngine};
 use rollcall::engine::{Engine, partition_of};
 use rollcall::presence::Unit;
-use rollcall::simulate::servers::{Server, free_port};
+use rollcall::simulate::servers::{Server, free_cluster_port, free_port};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 
@@ -34,7 +34,8 @@ const CLUSTERED: &[&str] = &["--appendonly", "yes", "--appendfsync", "always", "
 impl Running {
     fn start(args: &'static [&'static str]) -> Running {
         let dir = TempDir::new().unwrap();
-        let server = start(dir.path(), free_port().unwrap(), args);
+        let port = if args == CLUSTERED { free_cluster_port() } else { free_port() };
+        let server = start(dir.path(), port.unwrap(), args);
         Running { server, dir, args }
     }
 

@@ -90,8 +90,7 @@ fn subject(delivery: &Delivery) -> String {
         return format!("HEARING AGAIN: {} could be heard for {}", nothing(delivery), span(blind));
     }
     let shared = shared(&delivery.group.labels);
-    let (unwatched, back): (Vec<&OfflineRecord>, Vec<&OfflineRecord>) =
-        online.iter().partition(|record| is_unwatched(record));
+    let (back, unwatched) = ended(online);
     let offline: Vec<&OfflineRecord> = offline.iter().collect();
     let parts = [("OFFLINE", offline), ("BACK", back), ("NO LONGER WATCHED", unwatched)];
     let parts: Vec<(&str, Vec<&OfflineRecord>)> =
@@ -110,9 +109,9 @@ fn nothing(delivery: &Delivery) -> String {
     group::of_kind(delivery).map_or("nothing".to_owned(), |(kind, _)| format!("nothing of kind {kind}"))
 }
 
-/// Whether the record was closed without its unit being heard, because nothing watches it.
-fn is_unwatched(record: &OfflineRecord) -> bool {
-    record.closed_by == Some(Closing::KindRemoved)
+/// The records whose units are back, and those that were closed because nothing watches their units.
+fn ended(records: &[OfflineRecord]) -> (Vec<&OfflineRecord>, Vec<&OfflineRecord>) {
+    records.iter().partition(|record| record.closed_by != Some(Closing::KindRemoved))
 }
 
 /// `detector unit-7`, `3 detectors` or `3 units`.
@@ -164,8 +163,7 @@ fn sections(delivery: &Delivery) -> Vec<Section> {
         )
     });
     let offline = delivery.offline.iter().map(|record| (whose(record), silence(record)));
-    let (unwatched, back): (Vec<&OfflineRecord>, Vec<&OfflineRecord>) =
-        delivery.online.iter().partition(|record| is_unwatched(record));
+    let (back, unwatched) = ended(&delivery.online);
     let [back, unwatched] =
         [back, unwatched].map(|records| records.into_iter().map(|record| (whose(record), ending(record))));
     let sections = [

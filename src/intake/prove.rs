@@ -267,11 +267,11 @@ impl Filters {
     /// What is to be told with a canary that was sent at `sent_at`.
     fn probed(&mut self, roll: &Roll, sent_at: Timestamp) -> Vec<Probed> {
         let mut probed = Vec::new();
-        for number in 0..self.came.len() {
-            let probes = self.probes.clone();
-            let Probe { kinds, filter, .. } = &probes.all()[number];
+        let probes = self.probes.clone();
+        for (number, probe) in probes.all().iter().enumerate() {
+            let Probe { kinds, filter, .. } = probe;
             let mut gap = kinds.iter().map(|rules| roll.gap_of(&rules.kind)).min().unwrap_or_default();
-            let standing = probes.all()[number].standing();
+            let standing = probe.standing();
             if standing.refused.is_some() {
                 // Units speak when they like, and what they say after a canary was sent is not recorded yet.
                 gap = kinds.iter().map(|rules| roll.pace().shortest_of(rules)).min().unwrap_or(gap).max(gap);

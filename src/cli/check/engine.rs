@@ -1,6 +1,7 @@
 //! What `rollcall check` finds out about the engine: the same as the service finds when it examines
 //! it, under the same names as in its log and metrics.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::{Finding, patiently};
@@ -30,4 +31,23 @@ async fn survey(config: &EngineConfig) -> Result<Condition, EngineError> {
         }
         EngineConfig::Embedded(config) => embedded::survey(config).await,
     }
+}
+
+/// What is found in an engine, beside an instance that may be running, by the one that the configuration names.
+pub(super) async fn look_into<T: Send + 'static>(
+    config: &EngineConfig,
+    redis: impl AsyncFnOnce(&redis::Config, Arc<Telemetry>) -> Result<T, EngineError>,
+    embedded: fn(&Path) -> Result<T, EngineError>,
+) -> Result<T, String> {
+    let look = async {
+        match config {
+            EngineConfig::Redis(config) => redis(config, Arc::new(Telemetry::new(&Clock::system()))).await,
+            EngineConfig::Embedded(config) => {
+                let path = config.path.clone();
+                let ended = |_| EngineError::Unavailable("the look at the fleet was broken off".into());
+                tokio::task::spawn_blocking(move || embedded(&path)).await.map_err(ended)?
+            }
+        }
+    };
+    patiently(look).await
 }

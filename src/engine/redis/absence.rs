@@ -13,6 +13,8 @@ use std::collections::{BTreeSet, HashMap};
 use redis::pipe;
 
 use super::RedisEngine;
+use super::fields::{Field, Fields};
+use super::receivers::in_lane;
 use super::units::snapshot;
 use crate::clock::Timestamp;
 use crate::engine::notification::{Notification, Untold, blindness_in, silence};
@@ -47,18 +49,10 @@ pub(super) async fn bring_up_to_date(engine: &RedisEngine, receiver: &str, now: 
     let mut past = 0;
     for partition in 0..engine.keys.partitions() {
         let lanes = engine.keys.of(partition, "lanes", receiver);
-        let mut cursor: u64 = 0;
-        loop {
-            let mut look = pipe();
-            look.cmd("HSCAN").arg(&lanes).arg(cursor).arg("COUNT").arg(LANES);
-            type Answer = (u64, Vec<(Vec<u8>, Vec<u8>)>);
-            let ((next, found),): (Answer,) = engine.topology.send("absent", &look).await?;
+        let mut lanes = Fields::of(&engine.topology, "absent", lanes, LANES);
+        while let Some(found) = lanes.next().await? {
             for lanes in found.chunks(LANES) {
                 past += mark(engine, partition, receiver, lanes).await?;
-            }
-            cursor = next;
-            if cursor == 0 {
-                break;
             }
         }
     }
@@ -69,20 +63,16 @@ pub(super) async fn bring_up_to_date(engine: &RedisEngine, receiver: &str, now: 
 }
 
 /// Marks what is over of the silences in these lanes. Answers how many those are.
-async fn mark(
-    engine: &RedisEngine,
-    partition: u16,
-    receiver: &str,
-    lanes: &[(Vec<u8>, Vec<u8>)],
-) -> Result<usize> {
+async fn mark(engine: &RedisEngine, partition: u16, receiver: &str, lanes: &[Field]) -> Result<usize> {
     let mut bodies = pipe();
     let (mut told, mut groups) = (Vec::new(), Vec::new());
     for (group, lane) in lanes {
         // What cannot be read says nothing, and is met again when it is handed out.
         let (Ok(group), Ok(lane)) = (str::from_utf8(group), str::from_utf8(lane)) else { continue };
-        let (ids, own) = lane.split_once('\n').map_or((lane, None), |(ids, own)| (ids, Some(own)));
+        let (ids, own) = in_lane(lane);
         told.extend(own.and_then(|own| Notification::read(group, own.as_bytes()).told));
-        for id in ids.split(' ').skip(if own.is_some() { 2 } else { 1 }) {
+        // What is told of the first stands there or nowhere else.
+        for id in ids.skip(usize::from(own.is_some())) {
             bodies.hget(engine.keys.in_partition(partition, "notifications"), id);
             groups.push(group);
         }

@@ -18,6 +18,7 @@ use std::time::Duration;
 use redis::pipe;
 
 use super::RedisEngine;
+use super::fields::{Field, Fields};
 use crate::clock::Timestamp;
 use crate::engine::json::{from_json, to_json};
 use crate::engine::notification::{Member, of_member};
@@ -48,22 +49,16 @@ async fn recall(engine: &RedisEngine, now: Timestamp) -> Result<()> {
     }
     for partition in 0..engine.keys.partitions() {
         let members = engine.keys.in_partition(partition, "members");
-        let mut cursor: u64 = 0;
+        let mut members = Fields::of(&engine.topology, "members", members, MEMBERS);
         loop {
-            let mut look = pipe();
-            look.cmd("HSCAN").arg(&members).arg(cursor).arg("COUNT").arg(MEMBERS);
-            type Answer = (u64, Vec<(Vec<u8>, Vec<u8>)>);
-            let ((next, found),): (Answer,) = match engine.topology.send("members", &look).await {
+            let found = match members.next().await {
                 // It is put aside, and holds nobody: the others join meanwhile.
                 Err(why) if why.to_string().contains("WRONGTYPE") => break,
                 answer => answer?,
             };
+            let Some(found) = found else { break };
             for found in found.chunks(MEMBERS) {
                 keep(engine, found).await?;
-            }
-            cursor = next;
-            if cursor == 0 {
-                break;
             }
         }
     }
@@ -73,7 +68,7 @@ async fn recall(engine: &RedisEngine, now: Timestamp) -> Result<()> {
 }
 
 /// Keeps the groups of members that are not over, where none is kept.
-async fn keep(engine: &RedisEngine, members: &[(Vec<u8>, Vec<u8>)]) -> Result<()> {
+async fn keep(engine: &RedisEngine, members: &[Field]) -> Result<()> {
     let mut keep = pipe();
     for (name, known) in members {
         let Some((group, member)) = str::from_utf8(name).ok().and_then(|name| name.split_once('\n')) else {

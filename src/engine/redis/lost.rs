@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use redis::pipe;
 
+use super::fields::Fields;
 use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
 use crate::engine::notification::of_member;
@@ -52,20 +53,13 @@ pub(super) async fn open_records(engine: &RedisEngine, units: &[Unit]) -> Result
 
 /// The silences of a partition that joined a group within the last days, or wait to do so.
 async fn told_in(engine: &RedisEngine, partition: u16) -> Result<Vec<OfflineRecord>> {
-    let (key, mut cursor) = (engine.keys.in_partition(partition, "group_of"), 0u64);
+    let key = engine.keys.in_partition(partition, "group_of");
+    let mut members = Fields::of(&engine.topology, "open_records", key, STEP).browsing();
     let mut found = Vec::new();
-    loop {
-        let mut look = pipe();
-        look.cmd("HSCAN").arg(&key).arg(cursor).arg("COUNT").arg(STEP);
-        type Answer = (u64, Vec<(Vec<u8>, Vec<u8>)>);
-        let ((next, fields),): (Answer,) = engine.topology.browse("open_records", &look).await?;
+    while let Some(fields) = members.next().await? {
         for (member, _) in fields {
             found.extend(std::str::from_utf8(&member).ok().and_then(of_name));
         }
-        if next == 0 {
-            break;
-        }
-        cursor = next;
     }
     for entry in outbox::oldest(engine, &[partition], NEWEST).await? {
         if let News::Record(record) = entry.news

@@ -32,6 +32,7 @@ mod config;
 mod data;
 mod deliveries;
 mod examine;
+mod fields;
 mod group_of;
 mod groups;
 mod handout;
@@ -175,6 +176,10 @@ pub async fn kept_in(config: &Config, telemetry: Arc<Telemetry>) -> Result<Vec<(
     receivers::kept(&topology, &Keys::new(&config.prefix, config.partitions)).await
 }
 
+/// How many names of units with an open record are read at a time, and how often of each partition.
+const OPEN_STEP: isize = 1000;
+const MOST_OPEN_STEPS: isize = 50;
+
 /// How many open records there are, by the kinds of their units. Looks at no more than some hundred thousand.
 ///
 /// # Errors
@@ -200,10 +205,6 @@ pub async fn open_by_kind(config: &Config, telemetry: Arc<Telemetry>) -> Result<
     }
     Ok(open)
 }
-
-/// How many names of units with an open record are read at a time, and how often of each partition.
-const OPEN_STEP: isize = 1000;
-const MOST_OPEN_STEPS: isize = 50;
 
 /// Refuses a part of a fleet that is on its way here.
 async fn check_whole(topology: &Topology, keys: &Keys) -> Result<()> {

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use redis::pipe;
 
 use super::deliveries::Ending;
+use super::fields::Fields;
 use super::keys::Keys;
 use super::topology::Topology;
 use super::{RedisEngine, absence};
@@ -138,26 +139,20 @@ async fn discard_waiting(
 /// The first notification of up to about [`LANES`] lanes; one that cannot be read says nothing.
 async fn some_lanes(engine: &RedisEngine, partition: u16, receiver: &str) -> Result<Vec<Delivery>> {
     let key = engine.keys.of(partition, "lanes", receiver);
-    let mut cursor = 0;
-    let lanes = loop {
-        let mut look = pipe();
-        look.cmd("HSCAN").arg(&key).arg(cursor).arg("COUNT").arg(LANES);
-        type Answer = (u64, Vec<(Vec<u8>, Vec<u8>)>);
-        let ((next, found),): (Answer,) = engine.topology.send("discard", &look).await?;
+    let mut all = Fields::of(&engine.topology, "discard", key, LANES);
+    let mut lanes: Vec<(String, String)> = Vec::new();
+    while lanes.is_empty()
+        && let Some(found) = all.next().await?
+    {
         let text = |bytes| String::from_utf8(bytes).ok();
-        let lanes: Vec<(String, String)> =
-            found.into_iter().filter_map(|(group, lane)| Some((text(group)?, text(lane)?))).collect();
-        if next == 0 || !lanes.is_empty() {
-            break lanes;
-        }
-        cursor = next;
-    };
+        lanes.extend(found.into_iter().filter_map(|(group, lane)| Some((text(group)?, text(lane)?))));
+    }
     let mut firsts = Vec::new();
     let mut bodies = pipe();
     // A small hash is answered whole.
     for (group, lane) in lanes.into_iter().take(LANES) {
-        let (ids, own) = lane.split_once('\n').map_or((lane.as_str(), None), |(ids, own)| (ids, Some(own)));
-        let id = ids.split(' ').nth(1).unwrap_or_default().to_owned();
+        let (mut ids, own) = in_lane(&lane);
+        let id = ids.next().unwrap_or_default().to_owned();
         bodies.hget(engine.keys.in_partition(partition, "notifications"), &id);
         firsts.push((group, id, own.map(str::to_owned)));
     }
@@ -171,6 +166,13 @@ async fn some_lanes(engine: &RedisEngine, partition: u16, receiver: &str) -> Res
         Delivery::of(told, &group, &format!("{id}.{receiver}"), receiver)
     });
     Ok(deliveries.collect())
+}
+
+/// The ids of the notifications of a lane, and what the first says if it is nowhere else: see `lease.lua`.
+pub(super) fn in_lane(lane: &str) -> (impl Iterator<Item = &str>, Option<&str>) {
+    let (ids, own) = lane.split_once('\n').map_or((lane, None), |(ids, own)| (ids, Some(own)));
+    // The attempts at the first come before them.
+    (ids.split(' ').skip(1), own)
 }
 
 async fn discard_letters(engine: &RedisEngine, partition: u16, receiver: &str) -> Result<usize> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use redis::pipe;
 
+use super::fields::Fields;
 use super::keys::{Keys, Sort};
 use super::topology::Topology;
 use super::{Config, outbox};
@@ -33,12 +34,8 @@ impl RedisRepair {
     }
 
     async fn fields(&self, hash: &str, found: &mut Vec<Aside>) -> Result<()> {
-        let mut cursor = 0u64;
-        loop {
-            let mut look = pipe();
-            look.cmd("HSCAN").arg(hash).arg(cursor).arg("COUNT").arg(STEP);
-            type Answer = (u64, Vec<(Vec<u8>, Vec<u8>)>);
-            let ((next, fields),): (Answer,) = self.topology.send("repair", &look).await?;
+        let mut all = Fields::of(&self.topology, "repair", hash.to_owned(), STEP);
+        while let Some(fields) = all.next().await? {
             for (field, held) in fields {
                 let (key, of_it) = parts(&field);
                 let what = self.keys.sort(&key).map_or(Stored::Other, |sort| sort.what);
@@ -46,11 +43,8 @@ impl RedisRepair {
                 let id = AsideId::Field { hash: hash.to_owned(), field: field.clone() };
                 found.push(Aside { what, place, held: shown(&held), id });
             }
-            cursor = next;
-            if cursor == 0 {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     async fn entries(&self, number: u16, found: &mut Vec<Aside>) -> Result<()> {

@@ -9,8 +9,9 @@ use futures_util::{StreamExt, stream};
 use tempfile::TempDir;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::embedded::{Config, EmbeddedEngine};
-use rollcall::engine::{Engine, Roll};
+use rollcall::fleet::Roll;
+use rollcall::store::Engine;
+use rollcall::store::embedded::{Config, EmbeddedEngine};
 use rollcall::telemetry::Telemetry;
 
 use crate::engine::{hear, roll};

@@ -12,9 +12,10 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::roll::HearingConfig;
-use rollcall::engine::{Engine, Mirror, Roll, partition_of};
+use rollcall::fleet::roll::HearingConfig;
+use rollcall::fleet::{Mirror, Roll};
 use rollcall::presence::{Heartbeat, KindRules};
+use rollcall::store::{Engine, partition_of};
 use rollcall::telemetry::Telemetry;
 
 use crate::lab::figures::{Goal, Report};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rollcall::clock::Clock;
-use rollcall::engine::Queries;
+use rollcall::store::Queries;
 
 use crate::lab::figures::{Goal, Report};
 use crate::lab::publisher::fall_silent;

@@ -11,9 +11,9 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::redis::RedisEngine;
-use rollcall::engine::{DataStore, Reading};
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::redis::RedisEngine;
+use rollcall::store::{DataStore, Reading};
 
 use crate::lab::figures::{Goal, Report};
 use crate::lab::fleet::{Fleet, KIND, unit};

@@ -28,8 +28,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Engine, Hint, LARGEST_STEP, Mirror, Ownership, Result, Roll, partition_of};
+use crate::fleet::{Mirror, Ownership, Roll};
 use crate::presence::Unit;
+use crate::store::{Engine, Hint, LARGEST_STEP, Result, partition_of};
 use crate::telemetry::{Loop, Source, Telemetry};
 
 mod passes;

@@ -15,17 +15,18 @@
 //! | | [`http`] | metrics, health, records, units |
 //! | | [`deadman`] | pings another monitor while all is well |
 //! | | [`simulate`] | a fleet and sinks for the demo, and private servers for the tests |
-//! | 1 memory | [`engine`] | the state of the fleet behind small traits; [`engine::Roll`], the one place where stored state meets the rules; [`engine::redis`], the engine on Redis; [`engine::embedded`], the one in a directory; the mirror and the walk that keeps it true; the roster, which says which instance does what; [`engine::parcels`], by which a fleet moves from one engine to another |
+//! | 1 memory | [`store`] | the state of the fleet behind small traits; [`store::redis`] and [`store::embedded`] keep it; [`store::migration`] moves a fleet from one engine to another |
+//! | | [`fleet`] | what thinks above a store: [`fleet::Roll`], the one place where stored state meets the rules; the mirror and the walk that keeps it true; leases and which instance owns what |
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where a person should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
 //! | | [`clock`], [`backoff`], [`address`], [`trust`] | what a moment is; how waits grow; where a broker is; whom TLS trusts |
 //!
-//! Loops of floor 2 never call one another: they meet in the engine, which is durable. So a crash
+//! Loops of floor 2 never call one another: they meet in the store, which is durable. So a crash
 //! between any two of them is the same as a pause.
 //!
 //! # Journey of a heartbeat
 //! `units/{unit}/heartbeat` arrives at [`intake`]: the topic says whose it is, the payload may say
-//! more. While one batch is being written the next one collects. [`engine::Roll::hear`] writes most
+//! more. While one batch is being written the next one collects. [`fleet::Roll::hear`] writes most
 //! of them straight into their expiry keys, in one pipeline that does nothing to an absent key.
 //! What that did not apply (a new unit, one that was offline), and what declares something new, is
 //! read, decided by [`presence::hear`] and applied as a [`presence::Change`], which holds only if
@@ -47,24 +48,24 @@
 //! successive ones too far apart enclose a blind interval, whatever the cause. Nobody is declared
 //! offline beyond what was heard, and blind time is nobody's silence: see [`presence::Ledger`]. Where
 //! several connections share the fleet, the least of them counts, and what one of them loses when it
-//! ends is blind time of all: see [`engine::ear`]. A canary says nothing of topics that the broker withholds: probes,
+//! ends is blind time of all: see [`store::ear`]. A canary says nothing of topics that the broker withholds: probes,
 //! canaries on topics of the fleet, prove for each kind that its filters are heard.
 //!
 //! # What units tell of themselves
 //! A kind may name fields of its messages as metrics. [`intake`] takes them while it reads, lets the
 //! newest of each wait for a moment and writes them beside the road of heartbeats, which they never hold
-//! up. The engine keeps them with the unit ([`engine::DataStore`]); [`http`] shows them, read page by page
+//! up. The engine keeps them with the unit ([`store::DataStore`]); [`http`] shows them, read page by page
 //! while they are written. They decide nothing.
 //!
 //! # Several instances
-//! There is no leader. Each holds a lease in the engine ([`engine::Lease`]) and works out from those of
-//! all which partitions are its own ([`engine::Ownership`]). It sweeps, tells and shows those. What is
+//! There is no leader. Each holds a lease in the engine ([`fleet::Lease`]) and works out from those of
+//! all which partitions are its own ([`fleet::Ownership`]). It sweeps, tells and shows those. What is
 //! left undone for a second is swept by everybody, and every step is applied by exactly one, so that
 //! who owns what is never a question of being right. With the lease comes the time: the clock of every
 //! instance follows the engine's, and never goes back.
 //!
 //! # The promises
-//! They stand in [`engine`], numbered; each is a case of the conformance suite in
+//! They stand in [`store`], numbered; each is a case of the conformance suite in
 //! `tests/conformance`, which every engine passes.
 
 pub mod address;
@@ -75,12 +76,13 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod deadman;
-pub mod engine;
 pub mod expiry;
+pub mod fleet;
 pub mod http;
 pub mod intake;
 pub mod presence;
 pub mod service;
 pub mod simulate;
+pub mod store;
 pub mod telemetry;
 pub mod trust;

@@ -18,11 +18,12 @@ use crate::backoff::Backoff;
 use crate::broker::Broker;
 use crate::clock::Clock;
 use crate::config::{Config, EngineConfig};
-use crate::engine::embedded::EmbeddedEngine;
-use crate::engine::redis::RedisEngine;
-use crate::engine::walk::Removed;
-use crate::engine::{Engine, EngineError, Lease, Mirror, Roll, Walk, examination};
 use crate::expiry::Expiry;
+use crate::fleet::walk::Removed;
+use crate::fleet::{Lease, Mirror, Roll, Walk, examination};
+use crate::store::embedded::EmbeddedEngine;
+use crate::store::redis::RedisEngine;
+use crate::store::{Engine, EngineError};
 use crate::telemetry::Telemetry;
 use crate::{alerting, deadman, http, intake};
 

@@ -17,10 +17,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
-use crate::engine::Backlog;
 use crate::presence::{
     Closing, Heard, Interval, Kind, OfflineRecord, RemovedFilter, State, Transition, Unit,
 };
+use crate::store::Backlog;
 
 mod in_the_way;
 mod lines;

@@ -10,15 +10,15 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::embedded::EmbeddedEngine;
-use rollcall::engine::redis::RedisEngine;
-use rollcall::engine::{Engine, Group, Join, News, Pace, Queries, Room, UnitStore};
 use rollcall::presence::{
     Cause, Change, Facts, IndexChange, KeyChange, Labels, OfflineRecord, RecordId, Silence, Snapshot,
     Standing, Unit,
 };
 use rollcall::simulate::servers::{Server, free_cluster_port, free_port};
 use rollcall::simulate::webhook_sink::{Options, WebhookSink};
+use rollcall::store::embedded::EmbeddedEngine;
+use rollcall::store::redis::RedisEngine;
+use rollcall::store::{Engine, Group, Join, News, Pace, Queries, Room, UnitStore};
 use rollcall::telemetry::Telemetry;
 use serde_json::Value;
 
@@ -522,7 +522,7 @@ async fn what_a_removed_receiver_left_in_redis_is_shown_and_discarded() {
     let url = format!("redis://127.0.0.1:{}/0", server.port());
     let config = format!("engine = {{ type = \"redis\", url = \"{url}\" }}\n{HOOK}");
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
-    let config = rollcall::engine::redis::Config { url, ..Default::default() };
+    let config = rollcall::store::redis::Config { url, ..Default::default() };
     // The service goes on meanwhile.
     let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
     leave_behind(&engine).await;
@@ -534,7 +534,7 @@ async fn what_a_removed_receiver_left_in_a_directory_is_shown_and_discarded_when
     let dir = tempfile::tempdir().unwrap();
     let config = format!("engine = {{ type = \"embedded\", path = \"fleet\" }}\n{HOOK}");
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
-    let config = rollcall::engine::embedded::Config { path: dir.path().join("fleet"), partitions: 16 };
+    let config = rollcall::store::embedded::Config { path: dir.path().join("fleet"), partitions: 16 };
     let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
     leave_behind(&engine).await;
     let refused = rollcall(dir.path(), &["deliveries", "discard", "--receiver", "gone"], &[]);
@@ -574,7 +574,7 @@ async fn what_was_put_aside_in_redis_is_shown_put_back_and_deleted() {
     let url = format!("redis://127.0.0.1:{}/0", server.port());
     let config = format!("engine = {{ type = \"redis\", url = \"{url}\" }}\n");
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
-    let config = rollcall::engine::redis::Config { url: url.clone(), ..Default::default() };
+    let config = rollcall::store::redis::Config { url: url.clone(), ..Default::default() };
     let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
     let mut client = redis::Client::open(url).unwrap().get_connection().unwrap();
     // A version that knew less could not read it; another program wrote the other.
@@ -595,7 +595,7 @@ async fn what_was_put_aside_in_redis_is_shown_put_back_and_deleted() {
     assert!(key.starts_with(partition));
     let at: Unit = (0..)
         .map(|n| format!("detector:u{n}").parse().unwrap())
-        .find(|unit| rollcall::engine::partition_of(unit, engine.partitions()) == 3)
+        .find(|unit| rollcall::store::partition_of(unit, engine.partitions()) == 3)
         .unwrap();
     let met = engine.record(&RecordId { unit: at, ..id }).await;
     assert!(met.is_err(), "it is met");
@@ -616,7 +616,7 @@ async fn what_was_put_aside_in_a_directory_is_shown_put_back_and_deleted() {
     let config = "engine = { type = \"embedded\", path = \"fleet\" }\n";
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
     let path = dir.path().join("fleet");
-    let config = rollcall::engine::embedded::Config { path: path.clone(), partitions: 16 };
+    let config = rollcall::store::embedded::Config { path: path.clone(), partitions: 16 };
     // The service goes on meanwhile.
     let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
     let database = rusqlite::Connection::open(path.join("rollcall.db")).unwrap();

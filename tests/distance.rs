@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::{HearingStore, Queries, UnitStore};
 use rollcall::simulate::fleet::{self, FleetConfig, Progress};
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::{HearingStore, Queries, UnitStore};
 use rollcall::telemetry::Telemetry;
 use rollcall::{config, service};
 use tokio::sync::watch;

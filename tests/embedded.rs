@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::embedded::{Config, EmbeddedEngine, survey};
-use rollcall::engine::{
+use rollcall::presence::{Change, Facts, IndexChange, Interval, KeyChange, Snapshot, Standing, Unit};
+use rollcall::simulate::servers::Guard;
+use rollcall::store::{
     AlertStore, Delivery, Ear, Engine, EngineError, Gap, Group, HearingStore, Join, News, Pace, Queries,
     Refresh, Room, UnitStore,
 };
-use rollcall::presence::{Change, Facts, IndexChange, Interval, KeyChange, Snapshot, Standing, Unit};
-use rollcall::simulate::servers::Guard;
+use rollcall::store::{embedded::Config, embedded::EmbeddedEngine, embedded::survey};
 use rollcall::telemetry::{Ailment, Telemetry};
 use tempfile::TempDir;
 
@@ -298,7 +298,7 @@ async fn a_database_of_another_program_is_left_alone() {
 async fn a_fleet_that_is_replaced_while_it_is_in_use_is_a_warning() {
     let dir = fleet(1).await;
     let engine = open(dir.path()).await.unwrap();
-    let names = |warnings: Vec<rollcall::engine::Warning>| {
+    let names = |warnings: Vec<rollcall::store::Warning>| {
         warnings.into_iter().map(|warning| warning.name).collect::<Vec<_>>()
     };
     assert!(!names(engine.examine(BEGIN).await.unwrap()).contains(&Ailment::LostItsData));

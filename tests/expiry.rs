@@ -9,11 +9,12 @@ use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::embedded::{self, EmbeddedEngine};
-use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{Engine, Mirror, Ownership, Roll};
 use rollcall::expiry::{self, Expiry};
+use rollcall::fleet::{Mirror, Ownership, Roll};
+use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, Unit};
+use rollcall::store::Engine;
+use rollcall::store::{embedded, embedded::EmbeddedEngine};
 use rollcall::telemetry::Telemetry;
 
 #[path = "support/redis.rs"]

@@ -13,14 +13,15 @@ use rand::{Rng, SeedableRng};
 use rollcall::alerting::{self, Letter};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::config::{self, EngineConfig};
-use rollcall::engine::embedded::EmbeddedEngine;
-use rollcall::engine::encoding;
-use rollcall::engine::roll::{HearingConfig, Roll};
-use rollcall::engine::{Engine, Mirror, Ownership, delivery_of_any};
+use rollcall::fleet::{Mirror, Ownership};
+use rollcall::fleet::{roll::HearingConfig, roll::Roll};
 use rollcall::http::{self, Pages, Shown};
 use rollcall::presence::{
     Heartbeat, LONGEST_ID, MOST_LABELS, RecordId, Unit, is_label_name, is_label_value, is_timeout,
 };
+use rollcall::store::embedded::EmbeddedEngine;
+use rollcall::store::encoding;
+use rollcall::store::{Engine, delivery_of_any};
 use rollcall::telemetry::Telemetry;
 use rollcall::{broker, intake};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

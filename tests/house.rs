@@ -7,13 +7,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Every module of the crate and its floor.
-const FLOORS: [(&str, u8); 16] = [
+const FLOORS: [(&str, u8); 17] = [
     ("presence", 0),
     ("clock", 0),
     ("address", 0),
     ("backoff", 0),
     ("trust", 0),
-    ("engine", 1),
+    ("store", 1),
+    ("fleet", 1),
     ("telemetry", 1),
     ("broker", 2),
     ("intake", 2),
@@ -34,7 +35,7 @@ const WORK: u8 = 2;
 const KEPT_INSIDE: [(&str, &[&str]); 5] = [
     ("rumqttc", &["src/intake/mqtt", "src/simulate/"]),
     ("mqtt5", &["src/broker/server.rs"]),
-    ("rusqlite", &["src/engine/embedded/"]),
+    ("rusqlite", &["src/store/embedded/"]),
     ("lettre", &["src/alerting/", "src/config/receivers.rs"]),
     ("axum", &["src/http/", "src/simulate/"]),
 ];
@@ -61,7 +62,7 @@ const COMMANDS: &str = "SET PSETEX GET MGET DEL UNLINK EXISTS PTTL PEXPIRE PEXPI
     XADD XDEL XLEN XRANGE XREVRANGE XTRIM PUBLISH";
 
 /// The one script that reads a clock.
-const TELLS_THE_TIME: &str = "src/engine/redis/scripts/renew.lua";
+const TELLS_THE_TIME: &str = "src/store/redis/scripts/renew.lua";
 
 /// What is asked of the server itself, outside of scripts.
 const QUESTIONS: &str = "TIME INFO CONFIG EVAL SCAN WATCH UNWATCH MULTI TYPE HSCAN";
@@ -242,9 +243,9 @@ fn what_may_be_replaced_one_day_is_kept_inside_few_files() {
 fn no_engine_knows_another() {
     let mut found = Vec::new();
     for source in sources() {
-        let home = ENGINES.iter().find(|name| source.path.starts_with(&format!("src/engine/{name}")));
+        let home = ENGINES.iter().find(|name| source.path.starts_with(&format!("src/store/{name}")));
         for other in ENGINES.iter().filter(|name| home.is_some_and(|home| home != *name)) {
-            if source.code.contains(&format!("engine::{other}")) {
+            if source.code.contains(&format!("store::{other}")) {
                 found.push(format!("{} knows the engine {other}", source.path));
             }
         }
@@ -300,7 +301,7 @@ fn scripts_say_what_they_take_and_call_nothing_newer_than_redis_6_2() {
 fn pipelines_send_nothing_newer_than_redis_6_2() {
     let allowed: BTreeSet<&str> = COMMANDS.split_whitespace().chain(QUESTIONS.split_whitespace()).collect();
     let mut found = Vec::new();
-    for source in sources().iter().filter(|source| source.path.starts_with("src/engine/redis/")) {
+    for source in sources().iter().filter(|source| source.path.starts_with("src/store/redis/")) {
         for command in source.code.split("cmd(\"").skip(1).filter_map(|rest| rest.split('"').next()) {
             if !allowed.contains(command) {
                 found.push(format!("{}: {command:?} is not among the allowed commands", source.path));
@@ -332,8 +333,8 @@ fn calls(script: &str) -> Vec<String> {
 
 #[test]
 fn the_readings_find_what_they_look_for() {
-    let code = "use crate::{clock, presence::{Unit, Kind}};\nlet x = crate::engine::redis::Config;";
-    assert_eq!(rooms_used(code).into_iter().collect::<Vec<_>>(), ["clock", "engine", "presence"]);
+    let code = "use crate::{clock, presence::{Unit, Kind}};\nlet x = crate::store::redis::Config;";
+    assert_eq!(rooms_used(code).into_iter().collect::<Vec<_>>(), ["clock", "presence", "store"]);
     assert!(forbidden("presence", "engine").is_some_and(|why| why.contains("go down only")));
     assert!(forbidden("intake", "alerting").is_some_and(|why| why.contains("meet in the engine")));
     assert!(forbidden("http", "config").is_some() && forbidden("http", "attic").is_some());

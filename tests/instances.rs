@@ -6,17 +6,15 @@ use std::time::Duration;
 
 use prometheus::proto::Metric;
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::mirror::{Chunk, Cursor};
-use rollcall::engine::redis::{Config, RedisEngine};
-use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::roster::View;
-use rollcall::engine::walk::Removed;
-use rollcall::engine::{
-    AlertStore, Ear, Gap, HearingStore, Lease, Mirror, Ownership, Queries, Roll, Roster, UnitStore, Walk,
-    partition_of,
-};
 use rollcall::expiry::{self, Expiry};
+use rollcall::fleet::ownership::View;
+use rollcall::fleet::walk::Removed;
+use rollcall::fleet::{Lease, Mirror, Ownership, Roll, Walk};
+use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
+use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, State, Unit};
+use rollcall::store::{AlertStore, Ear, Gap, HearingStore, Queries, Roster, UnitStore, partition_of};
+use rollcall::store::{redis::Config, redis::RedisEngine};
 use rollcall::telemetry::{Loop, Telemetry};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};

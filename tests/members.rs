@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::redis::RedisEngine;
-use rollcall::engine::{HearingStore, Queries};
 use rollcall::simulate::fleet::{self, FleetConfig, Progress};
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::redis::RedisEngine;
+use rollcall::store::{HearingStore, Queries};
 use rollcall::telemetry::Telemetry;
 use rollcall::{config, service};
 use rumqttc::{AsyncClient, Event, MqttOptions, Packet, PublishOptions, QoS};

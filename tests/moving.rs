@@ -8,19 +8,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::embedded::{self, EmbeddedArrival, EmbeddedEngine};
-use rollcall::engine::parcels::{Arrival, Departure, Moved, Parcel, move_house};
-use rollcall::engine::redis::{self as on_redis, RedisArrival, RedisEngine};
-use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{
-    AlertStore, Delivery, Ear, Engine, EngineError, Gap, Group, HearingStore, Join, Mirror, News, Pace,
-    Queries, Reading, Roll, Room, Roster, UnitStore, partition_of_group,
-};
+use rollcall::fleet::{Mirror, Roll};
+use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{
     Change, Closing, Declared, Filters, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
     Override, Probed, Registration, Unit,
 };
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::{
+    AlertStore, Delivery, Ear, Engine, EngineError, Gap, Group, HearingStore, Join, News, Pace, Queries,
+    Reading, Room, Roster, UnitStore, partition_of_group,
+};
+use rollcall::store::{embedded, embedded::EmbeddedArrival, embedded::EmbeddedEngine};
+use rollcall::store::{
+    parcels::Arrival, parcels::Departure, parcels::Moved, parcels::Parcel, parcels::move_house,
+};
+use rollcall::store::{redis as on_redis, redis::RedisArrival, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 use tokio::sync::Notify;

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::redis::RedisEngine;
-use rollcall::engine::{HearingStore, Queries, UnitStore};
 use rollcall::simulate::fleet::{self, FleetConfig, Progress};
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::redis::RedisEngine;
+use rollcall::store::{HearingStore, Queries, UnitStore};
 use rollcall::telemetry::Telemetry;
 use rollcall::{config, service};
 use tokio::sync::watch;

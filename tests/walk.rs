@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::census::{Count, Counts};
-use rollcall::engine::mirror::{Chunk, Cursor};
-use rollcall::engine::redis::RedisEngine;
-use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::roster::View;
-use rollcall::engine::walk::Removed;
-use rollcall::engine::{Mirror, Ownership, Queries, Roll, Roster, UnitStore, Walk, encoding, partition_of};
+use rollcall::fleet::ownership::View;
+use rollcall::fleet::walk::Removed;
+use rollcall::fleet::{Mirror, Ownership, Roll, Walk};
+use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
+use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{
     Closing, Declared, Facts, Hearing, Heartbeat, Kind, KindRules, Override, Policy, Standing, Unit,
 };
 use rollcall::simulate::servers::Server;
+use rollcall::store::redis::RedisEngine;
+use rollcall::store::roster::{Count, Counts};
+use rollcall::store::{Queries, Roster, UnitStore, encoding, partition_of};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 use tokio::sync::Notify;

@@ -7,9 +7,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, pipe};
 
 use rollcall::clock::Timestamp;
-use rollcall::engine::redis::facts_key;
-use rollcall::engine::{encoding, partition_of};
 use rollcall::presence::{Cause, Facts, Silence, Standing, Unit};
+use rollcall::store::redis::facts_key;
+use rollcall::store::{encoding, partition_of};
 
 use super::fleet::{Fleet, TIMEOUT, unit};
 use super::records::PARTITIONS;

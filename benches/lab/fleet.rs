@@ -8,10 +8,10 @@ use anyhow::ensure;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use rollcall::clock::Timestamp;
-use rollcall::engine::UnitStore;
 use rollcall::presence::{
     Change, Facts, Heartbeat, IndexChange, KeyChange, Labels, Snapshot, Standing, Unit,
 };
+use rollcall::store::UnitStore;
 
 use super::{say, thousands};
 

@@ -8,8 +8,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 
 use rollcall::alerting::{ChannelConfig, ReceiverConfig, Retry, open};
 use rollcall::clock::Clock;
-use rollcall::engine::{Delivery, Group};
 use rollcall::presence::{Cause, OfflineRecord, RecordId};
+use rollcall::store::{Delivery, Group};
 
 use super::fleet::unit;
 use super::sink::Sink;

@@ -9,7 +9,7 @@ use redis::{AsyncCommands, pipe};
 use tokio::task::JoinHandle;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::encoding;
+use rollcall::store::encoding;
 
 use super::World;
 

@@ -11,8 +11,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use rollcall::clock::Clock;
-use rollcall::engine::partition_of;
 use rollcall::presence::{Kind, Unit};
+use rollcall::store::partition_of;
 
 use super::fleet::TIMEOUT;
 

@@ -8,8 +8,8 @@ use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
 use rollcall::clock::Clock;
-use rollcall::engine::redis::{Config, RedisEngine};
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::{redis::Config, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 
 use super::until;

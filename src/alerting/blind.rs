@@ -32,8 +32,8 @@ use super::group::{TOPICS, group_of, group_of_kind};
 use super::tray::Tray;
 use super::{ReceiverConfig, Route, TICK};
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Delivery, Engine, Group, Join, News, Result, Room, notification_of};
 use crate::presence::{Filters, Hearing, Interval, Kind, Ledger};
+use crate::store::{Delivery, Engine, Group, Join, News, Result, Room, notification_of};
 use crate::telemetry::{Outcome, Telemetry};
 
 /// The loop and what it uses.

@@ -16,7 +16,7 @@ use super::email::Email;
 use super::webhook::Webhook;
 use super::{ChannelConfig, ReceiverConfig};
 use crate::clock::Timestamp;
-use crate::engine::Delivery;
+use crate::store::Delivery;
 
 /// Why a receiver was not told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

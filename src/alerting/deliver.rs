@@ -35,7 +35,8 @@ use super::next::{Next, next};
 use super::tray::{Placed, Tray};
 use super::{ENGINE_BACKOFF, LEASE, ReceiverConfig, SHORTEST_WAIT, TICK, tick};
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Backlog, Delivery, Engine, EngineError, LARGEST_STEP, Ownership, Result};
+use crate::fleet::Ownership;
+use crate::store::{Backlog, Delivery, Engine, EngineError, LARGEST_STEP, Result};
 use crate::telemetry::{Lines, Loop, Outcome, Telemetry};
 
 /// How often leases are prolonged: three times before they end.

@@ -30,7 +30,7 @@ use url::{Host, Url};
 use super::channel::{Channel, Failure, chain};
 use super::letter::Letter;
 use crate::clock::Timestamp;
-use crate::engine::Delivery;
+use crate::store::Delivery;
 use crate::trust;
 
 mod bounded;

@@ -9,8 +9,8 @@ use std::fmt::Write;
 
 use hmac_sha256::Hash;
 
-use crate::engine::{Delivery, Group, News};
 use crate::presence::{Kind, Labels, OfflineRecord};
+use crate::store::{Delivery, Group, News};
 
 /// What the filters of a kind that is not heard are called.
 pub const TOPICS: &str = "topics";

@@ -20,8 +20,8 @@ use hmac_sha256::Hash;
 use super::group;
 use super::text::{html, plain, short, word};
 use crate::clock::Timestamp;
-use crate::engine::Delivery;
 use crate::presence::{Cause, Closing, Interval, Labels, OfflineRecord};
+use crate::store::Delivery;
 
 /// The most records that one section lists.
 const MOST_LISTED: usize = 100;

@@ -33,8 +33,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::engine::{Engine, Ownership, Pace, lease};
+use crate::fleet::{Ownership, lease};
 use crate::presence::{Filters, is_label_name};
+use crate::store::{Engine, Pace};
 use crate::telemetry::Telemetry;
 
 mod blind;

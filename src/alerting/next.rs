@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::Retry;
 use super::channel::Failure;
 use crate::clock::Timestamp;
-use crate::engine::Delivery;
+use crate::store::Delivery;
 
 /// A receiver that asks for a longer wait is asked again all the same.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(86_400);
@@ -51,7 +51,7 @@ pub(super) fn next(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Group;
+    use crate::store::Group;
 
     const SECOND: Duration = Duration::from_secs(1);
     const DAY: Duration = Duration::from_secs(86_400);

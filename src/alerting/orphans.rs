@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::engine::{Backlog, Engine, Result};
+use crate::store::{Backlog, Engine, Result};
 use crate::telemetry::Telemetry;
 
 /// How often is looked; also how long a queue may stay unseen whose receiver another instance still has.

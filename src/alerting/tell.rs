@@ -18,7 +18,8 @@ use super::group::group_of;
 use super::tray::{Tray, len, room};
 use super::{ENGINE_BACKOFF, LEASE, Route, SHORTEST_WAIT, tick};
 use crate::clock::Clock;
-use crate::engine::{Engine, Entry, Join, Ownership, Position, Result, Room, partition_of_group};
+use crate::fleet::Ownership;
+use crate::store::{Engine, Entry, Join, Position, Result, Room, partition_of_group};
 use crate::telemetry::{Loop, Telemetry};
 
 /// Entries of outboxes that are dealt with in one step.

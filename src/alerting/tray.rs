@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::clock::Timestamp;
-use crate::engine::Delivery;
+use crate::store::Delivery;
 
 /// How long room is waited for. Nobody is held up by that who has room. After that it is left to the
 /// engine to keep what is for receivers that are slow, or away.

@@ -30,8 +30,8 @@ use super::channel::{Channel, Failure, chain};
 use super::group::of_kind;
 use super::text::short;
 use crate::clock::Timestamp;
-use crate::engine::Delivery;
 use crate::presence::{Interval, Labels, OfflineRecord};
+use crate::store::Delivery;
 use crate::trust;
 
 /// As much of an answer is read to explain a failure.

@@ -9,10 +9,10 @@ use clap::{Args, Subcommand};
 use super::{ConfigFile, logging};
 use crate::clock::Clock;
 use crate::config::EngineConfig;
-use crate::engine::embedded::{self, EmbeddedEngine};
-use crate::engine::redis::{self, RedisEngine};
-use crate::engine::{Discarded, Engine};
 use crate::presence::Shown;
+use crate::store::{Discarded, Engine};
+use crate::store::{embedded, embedded::EmbeddedEngine};
+use crate::store::{redis, redis::RedisEngine};
 use crate::telemetry::Telemetry;
 
 #[derive(Debug, Args)]

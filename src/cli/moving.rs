@@ -14,9 +14,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::logging;
 use super::signals::{self, HangUp};
 use crate::clock::Clock;
-use crate::engine::embedded::{self, EmbeddedArrival, EmbeddedEngine};
-use crate::engine::parcels::{Arrival, Departure, Moved, move_house};
-use crate::engine::redis::{self, RedisArrival, RedisEngine};
+use crate::store::{embedded, embedded::EmbeddedArrival, embedded::EmbeddedEngine};
+use crate::store::{parcels::Arrival, parcels::Departure, parcels::Moved, parcels::move_house};
+use crate::store::{redis, redis::RedisArrival, redis::RedisEngine};
 use crate::telemetry::Telemetry;
 
 /// Steps of the bar.

@@ -12,9 +12,9 @@ use super::signals::{self, HangUp};
 use super::{ConfigFile, FAILED, logging};
 use crate::clock::Clock;
 use crate::config::EngineConfig;
-use crate::engine::embedded::EmbeddedRepair;
-use crate::engine::redis::RedisRepair;
-use crate::engine::repair::{Aside, Repair};
+use crate::store::embedded::EmbeddedRepair;
+use crate::store::redis::RedisRepair;
+use crate::store::{repair::Aside, repair::Repair};
 use crate::telemetry::Telemetry;
 
 #[derive(Debug, Args)]

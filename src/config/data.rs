@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::file;
 use super::problem::Problems;
-use crate::engine::{Catalogue, Metric, MetricType};
 use crate::presence::{Kind, is_label_name};
+use crate::store::{Catalogue, Metric, MetricType};
 
 /// The most metrics of a kind. Each is a series for each unit.
 const MOST: usize = 16;

@@ -10,8 +10,8 @@ use ::redis::IntoConnectionInfo;
 use super::file::{Engine, EngineType, Expiry, Records};
 use super::problem::{Problems, suggest};
 use super::{Span, secrets};
-use crate::engine::{embedded, redis};
 use crate::expiry;
+use crate::store::{embedded, redis};
 
 /// The longest time between two looks at the deadline index.
 const TICK: Duration = Duration::from_secs(1);

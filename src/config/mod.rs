@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::Catalogue;
-use crate::engine::roll::{HearingConfig, Rules};
+use crate::fleet::{roll::HearingConfig, roll::Rules};
+use crate::store::Catalogue;
 use crate::{alerting, broker, deadman, expiry, http, intake};
 
 mod data;

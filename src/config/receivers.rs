@@ -9,8 +9,8 @@ use super::file::{Channel, File, Receiver, Route};
 use super::problem::{Problems, suggest};
 use super::{Span, secrets};
 use crate::alerting::{self, ChannelConfig, ReceiverConfig, Retry};
-use crate::engine::Pace;
 use crate::presence::{Filters, Kind, is_label_name};
+use crate::store::Pace;
 
 pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> alerting::Config {
     let receivers: Vec<ReceiverConfig> = file

@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 use super::file::{Http, Log, Role, Token, UnitMetrics};
 use super::problem::Problems;
 use super::{LogConfig, instance, secrets};
-use crate::engine::mirror::MOST_LABELS;
+use crate::fleet::mirror::MOST_LABELS;
 use crate::http;
 use crate::presence::is_label_name;
 

@@ -16,8 +16,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
-use crate::engine::{EngineError, Result};
 use crate::presence::Unit;
+use crate::store::{EngineError, Result};
 use crate::telemetry::Source;
 
 /// Units that could not be decided upon; the sweep finds more of them every tick.

@@ -4,7 +4,7 @@
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, ACCEPT_ENCODING};
 
-use crate::engine::{Metric, MetricType};
+use crate::store::{Metric, MetricType};
 
 /// A way to write metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use serde::Serialize;
 
-use crate::engine::roster::View;
-use crate::engine::{Mirror, Ownership};
+use crate::fleet::ownership::View;
+use crate::fleet::{Mirror, Ownership};
 use crate::telemetry::{Problem, Severity, Telemetry};
 
 #[derive(Clone)]

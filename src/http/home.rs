@@ -11,9 +11,9 @@ use axum::routing::get;
 
 use super::problem::Problem;
 use crate::clock::{Clock, Timestamp};
-use crate::engine::mirror::Summary;
-use crate::engine::roster::View;
-use crate::engine::{Mirror, Ownership, Roll};
+use crate::fleet::mirror::Summary;
+use crate::fleet::ownership::View;
+use crate::fleet::{Mirror, Ownership, Roll};
 use crate::presence;
 
 /// Nothing is loaded, run, framed or sent.

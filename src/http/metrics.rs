@@ -12,8 +12,8 @@ use prometheus::TextEncoder;
 use super::exposition::Format;
 use super::problem::Problem;
 use crate::clock::Clock;
-use crate::engine::mirror::WINDOWS;
-use crate::engine::{Mirror, Roll};
+use crate::fleet::mirror::WINDOWS;
+use crate::fleet::{Mirror, Roll};
 use crate::presence;
 use crate::telemetry::Telemetry;
 

@@ -22,7 +22,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::engine::{Catalogue, Engine, Mirror, Ownership, Roll};
+use crate::fleet::{Mirror, Ownership, Roll};
+use crate::store::{Catalogue, Engine};
 use crate::telemetry::Telemetry;
 
 mod connections;

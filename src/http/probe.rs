@@ -18,8 +18,9 @@ use super::exposition::{Family, Format};
 use super::problem::{Problem, query};
 use super::unit_metrics::text::{LAST_SEEN, UP, is_up, write_moment, write_value};
 use crate::clock::Clock;
-use crate::engine::{Catalogue, Engine, Roll};
+use crate::fleet::Roll;
 use crate::presence::{self, Unit};
+use crate::store::{Catalogue, Engine};
 
 const DEADLINE: Family = Family::gauge(
     "rollcall_unit_deadline_timestamp_seconds",

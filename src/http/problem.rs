@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::engine::EngineError;
+use crate::store::EngineError;
 
 /// An answer that is not the one asked for.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, query};
 use crate::clock::Timestamp;
-use crate::engine::Engine;
 use crate::presence::{OfflineRecord, RecordId};
+use crate::store::Engine;
 
 const USUAL_LIMIT: usize = 100;
 const LARGEST_LIMIT: usize = 1000;

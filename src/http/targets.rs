@@ -14,7 +14,8 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, query};
-use crate::engine::{Engine, Ownership};
+use crate::fleet::Ownership;
+use crate::store::Engine;
 
 #[derive(Clone)]
 struct Known {

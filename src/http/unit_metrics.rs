@@ -29,7 +29,8 @@ use super::UnitMetrics;
 use super::exposition::{Format, accepts_gzip};
 use super::problem::Problem;
 use crate::clock::Clock;
-use crate::engine::{Engine, Metric, Mirror, Roll};
+use crate::fleet::{Mirror, Roll};
+use crate::store::{Engine, Metric};
 
 mod asked;
 mod places;

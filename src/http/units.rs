@@ -11,11 +11,12 @@ use serde::Serialize;
 
 use super::problem::Problem;
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Catalogue, Engine, MetricType, Roll};
+use crate::fleet::Roll;
 use crate::presence::{
     self, Hearing, Interval, Kind, KindRules, Labels, NameError, OfflineRecord, RecordId, Snapshot, Standing,
     Unit, UnitId,
 };
+use crate::store::{Catalogue, Engine, MetricType};
 
 #[derive(Clone)]
 struct Asked {

@@ -27,7 +27,7 @@ use hmac_sha256::HMAC;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::engine::Member;
+use crate::store::Member;
 
 /// What the topics of all canaries begin with.
 pub(super) const PREFIX: &str = "rollcall/canary/";

@@ -15,8 +15,8 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::Oddities;
-use crate::engine::{Metric, MetricType};
 use crate::presence::is_label_value;
+use crate::store::{Metric, MetricType};
 use crate::telemetry::Oddity;
 
 /// Where metrics stand in a payload.

@@ -14,7 +14,7 @@
 //! # One or several
 //! A plain subscription has one connection, which hears the whole fleet. Members of a shared
 //! subscription hear a share each, in one process or in many; Rollcall has then heard as far as the
-//! least of them, and what one of them loses is blind time of all: see [`crate::engine::ear`].
+//! least of them, and what one of them loses is blind time of all: see [`crate::store::ear`].
 //!
 //! # What holds the broker back
 //! A message of QoS 1 is acknowledged after it was recorded. While the engine is away the batch
@@ -36,9 +36,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
-use crate::engine::roll::Rules;
-use crate::engine::{Catalogue, Roll};
+use crate::fleet::Roll;
+use crate::fleet::roll::Rules;
 use crate::presence::Heartbeat;
+use crate::store::Catalogue;
 use crate::telemetry::{Oddity, Telemetry};
 
 mod canary;

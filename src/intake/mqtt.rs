@@ -40,7 +40,7 @@ use super::reader::{Message, Reader, What};
 use super::record::Item;
 use crate::backoff::Backoff;
 use crate::clock::Timestamp;
-use crate::engine::CanaryPace;
+use crate::fleet::CanaryPace;
 use crate::telemetry::{Loss, Rejection};
 
 mod asking;

@@ -25,8 +25,8 @@ use std::time::Duration;
 use super::canary::{self, Canary, Key};
 use super::topic::{Refusal, is_covered, probe_topic};
 use crate::clock::Timestamp;
-use crate::engine::CanaryPace;
-use crate::engine::roll::Rules;
+use crate::fleet::CanaryPace;
+use crate::fleet::roll::Rules;
 use crate::presence::{Filters, KindRules};
 use crate::telemetry::Rejection;
 

@@ -25,8 +25,9 @@ use super::mqtt::{Link, Proof, Session};
 use super::probe::{Probe, Probes};
 use super::record::Writer;
 use crate::clock::Timestamp;
-use crate::engine::{Ear, Member, Roll};
+use crate::fleet::Roll;
 use crate::presence::Probed;
+use crate::store::{Ear, Member};
 
 /// Something to tell the engine.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,8 +13,8 @@ use super::told::Told;
 use super::topic::{self, Refusal, Topics};
 use super::{Fields, Oddities, canary, payload};
 use crate::clock::{Clock, Timestamp};
-use crate::engine::Member;
 use crate::presence::Heartbeat;
+use crate::store::Member;
 use crate::telemetry::{Rejection, Telemetry};
 
 /// What a message turned out to be.
@@ -136,7 +136,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::roll::Rules;
+    use crate::fleet::roll::Rules;
     use crate::intake::topic::Template;
     use crate::presence::{Kind, KindRules};
 

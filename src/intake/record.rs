@@ -31,8 +31,9 @@ use super::prove::{Prover, Word};
 use super::reader::What;
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{EngineError, Roll};
+use crate::fleet::Roll;
 use crate::presence::Heartbeat;
+use crate::store::EngineError;
 use crate::telemetry::{Loop, Telemetry};
 
 /// How the engine is tried again.
@@ -224,7 +225,7 @@ impl Writer {
     /// `what` is asked for, for readiness.
     pub async fn insist<T, F>(&self, what: &'static str, ask: impl Fn() -> F) -> Option<T>
     where
-        F: Future<Output = crate::engine::Result<T>>,
+        F: Future<Output = crate::store::Result<T>>,
     {
         let mut failures = 0;
         loop {

@@ -15,8 +15,8 @@ use super::Oddities;
 use super::fields::Tree;
 use super::record::Writer;
 use crate::clock::Timestamp;
-use crate::engine::{Catalogue, Metric, Reading};
 use crate::presence::{Kind, Unit};
+use crate::store::{Catalogue, Metric, Reading};
 use crate::telemetry::{Kept, Loop, Telemetry};
 
 /// How long values wait, at the most, while the engine answers.
@@ -177,7 +177,7 @@ impl Told {
 mod tests {
     use super::*;
     use crate::clock::Clock;
-    use crate::engine::MetricType;
+    use crate::store::MetricType;
 
     fn told() -> Told {
         let metric = |name: &str| Metric {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::Oddities;
 use super::canary;
-use crate::engine::roll::Rules;
+use crate::fleet::roll::Rules;
 use crate::presence::{
     Filters, Kind, KindRules, Labels, PROBE, Unit, UnitId, covers, is_label_name, is_label_value,
 };

@@ -11,7 +11,7 @@ use super::Config;
 use super::probe::{Probe, Probes, Standing};
 use super::record::Writer;
 use crate::clock::Timestamp;
-use crate::engine::CanaryPace;
+use crate::fleet::CanaryPace;
 use crate::presence::Hearing;
 
 /// How often it is seen to.

@@ -1,7 +1,7 @@
 //! What is said of receivers that are not configured, in the log, on `/readyz` and by `rollcall check`.
 
-use crate::engine::Backlog;
 use crate::presence::Shown;
+use crate::store::Backlog;
 
 /// For which of them something is kept, and what to do.
 pub fn orphans_in_words(orphans: &[(String, Backlog)]) -> String {

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rollcall::alerting;
-use rollcall::engine::roster::View;
-use rollcall::engine::{Ownership, partition_of, partition_of_group};
+use rollcall::fleet::Ownership;
+use rollcall::fleet::ownership::View;
 use rollcall::simulate::webhook_sink::Answer;
+use rollcall::store::{partition_of, partition_of_group};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use rollcall::alerting::{ChannelConfig, ReceiverConfig, Retry};
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::{Delivery, Group};
 use rollcall::presence::{Cause, Closing, Labels, OfflineRecord, RecordId, Unit};
+use rollcall::store::{Delivery, Group};
 
 /// How long a test waits for something that has to happen.
 const PATIENCE: Duration = Duration::from_secs(20);

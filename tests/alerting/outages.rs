@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use rollcall::engine::{Entry, News};
 use rollcall::simulate::webhook_sink::{Answer, WebhookSink};
+use rollcall::store::{Entry, News};
 
 use super::world::{WAIT, World, hook, listed, named, unit, until};
 use super::*;

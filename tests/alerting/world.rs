@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::alerting::{self, Config, Route};
-use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{Engine, Mirror, Ownership, Pace, Roll};
+use rollcall::fleet::{Mirror, Ownership, Roll};
+use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{Declared, Filters, Heartbeat, KindRules};
 use rollcall::simulate::webhook_sink::{Options, Received, WebhookSink};
+use rollcall::store::{Engine, Pace};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollcall::engine::Engine;
-use rollcall::engine::embedded::{self, EmbeddedEngine, columns};
-use rollcall::engine::redis::{Config, RedisEngine, sorts};
 use rollcall::presence::Unit;
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::Engine;
+use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::columns};
+use rollcall::store::{redis::Config, redis::RedisEngine, redis::sorts};
 
 use crate::fleet::{Fleet, POISONED, hours, telemetry, unit};
 use crate::{on_disk, on_redis};

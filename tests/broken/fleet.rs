@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{
-    Delivery, Ear, Engine, Gap, Group, Join, Member, Mirror, News, Pace, Reading, Roll, Room,
-};
+use rollcall::fleet::{Mirror, Roll};
+use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{Declared, Filters, Heartbeat, Kind, KindRules, OfflineRecord, Probed, Unit};
+use rollcall::store::{Delivery, Ear, Engine, Gap, Group, Join, Member, News, Pace, Reading, Room};
 use rollcall::telemetry::{Problem, Telemetry};
 use tokio::sync::Notify;
 
@@ -134,7 +133,7 @@ impl Fleet {
         self.try_hear(units, at).await.unwrap();
     }
 
-    pub async fn try_hear(&self, units: &[Unit], at: Timestamp) -> rollcall::engine::Result<()> {
+    pub async fn try_hear(&self, units: &[Unit], at: Timestamp) -> rollcall::store::Result<()> {
         let beat = |unit: &Unit| Heartbeat {
             unit: unit.clone(),
             at,
@@ -236,7 +235,7 @@ impl Fleet {
         self.try_join(wait, now).await.unwrap();
     }
 
-    async fn try_join(&self, wait: Duration, now: Timestamp) -> rollcall::engine::Result<()> {
+    async fn try_join(&self, wait: Duration, now: Timestamp) -> rollcall::store::Result<()> {
         let outboxes: Vec<u16> = (0..=self.engine.partitions()).collect();
         let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
         let receivers = [RECEIVER.to_owned()];

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::Clock;
-use rollcall::engine::embedded::EmbeddedEngine;
-use rollcall::engine::redis::{RedisEngine, facts_key};
-use rollcall::engine::{Engine, embedded, partition_of, redis as on_redis};
 use rollcall::presence::Unit;
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::embedded::EmbeddedEngine;
+use rollcall::store::{Engine, embedded, partition_of, redis as on_redis};
+use rollcall::store::{redis::RedisEngine, redis::facts_key};
 use rollcall::telemetry::Telemetry;
 use rusqlite::Connection;
 

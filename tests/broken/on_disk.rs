@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollcall::engine::embedded::{Config, EmbeddedEngine, columns};
-use rollcall::engine::{Engine, HearingStore};
+use rollcall::store::{Engine, HearingStore};
+use rollcall::store::{embedded::Config, embedded::EmbeddedEngine, embedded::columns};
 use rusqlite::Connection;
 
 use crate::fleet::{Fleet, POISONED, UNITS, hours, telemetry, units};
@@ -192,8 +192,8 @@ async fn neighbours_are_told(table: &str, column: &str, poison: Poison, when: Wh
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }
 
-fn member() -> rollcall::engine::Member {
-    rollcall::engine::Member { share: "t".into(), client_id: "d".into(), connection: 1 }
+fn member() -> rollcall::store::Member {
+    rollcall::store::Member { share: "t".into(), client_id: "d".into(), connection: 1 }
 }
 
 /// Poisons the first row of a table, or removes all. Answers the units of which something is lost with that, and

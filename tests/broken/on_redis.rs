@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use redis::{Connection, cmd};
-use rollcall::engine::Engine;
-use rollcall::engine::redis::{Config, RedisEngine, sorts};
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::Engine;
+use rollcall::store::{redis::Config, redis::RedisEngine, redis::sorts};
 
 use crate::fleet::{Fleet, POISONED, UNITS, hours, telemetry, units};
 use std::sync::Arc;
@@ -81,7 +81,7 @@ fn every_sort_of_key_has_a_row() {
     let sorts = sorts();
     let names: BTreeSet<&str> = sorts.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(rows, names, "the table of broken values and SORTS in keys.rs differ");
-    let keys = include_str!("../../src/engine/redis/keys.rs");
+    let keys = include_str!("../../src/store/redis/keys.rs");
     let listed = keys.lines().filter_map(|line| line.strip_prefix("//! | `rollcall:")).map(|rest| {
         let name = rest.split('`').next().unwrap();
         match name.find(":<").or(name.find("<kind>")) {
@@ -205,7 +205,7 @@ trait WalkAll {
 
 impl WalkAll for Arc<RedisEngine> {
     async fn walk_all(&self) -> usize {
-        use rollcall::engine::{Queries, UnitStore};
+        use rollcall::store::{Queries, UnitStore};
         let mut known = 0;
         for partition in 0..self.partitions() {
             for page in 0..self.pages() {

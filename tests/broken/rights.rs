@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use redis::cmd;
-use rollcall::engine::Engine;
-use rollcall::engine::redis::{COMMANDS, Config, OF_A_CONNECTION, OPTIONAL, RedisEngine, survey};
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::Engine;
+use rollcall::store::{
+    redis::COMMANDS, redis::Config, redis::OF_A_CONNECTION, redis::OPTIONAL, redis::RedisEngine,
+    redis::survey,
+};
 use rollcall::telemetry::{Ailment, Severity};
 
 use crate::fleet::{Fleet, POISONED, hours, telemetry};
@@ -100,7 +103,7 @@ fn every_command_of_a_script_is_tried() {
         .map(|text| name(text))
         .chain(OPTIONAL.iter().map(|name| (*name).to_owned()))
         .collect();
-    let scripts = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine/redis/scripts");
+    let scripts = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/redis/scripts");
     for script in std::fs::read_dir(scripts).unwrap() {
         let path = script.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();

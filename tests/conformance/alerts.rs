@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
-use rollcall::engine::{Backlog, Delivery, Discarded, Group, Join, News, Pace, Room, partition_of_group};
 use rollcall::presence::{Cause, Closing, Interval, Labels, OfflineRecord, RecordId, Unit};
+use rollcall::store::{Backlog, Delivery, Discarded, Group, Join, News, Pace, Room, partition_of_group};
 
 use crate::ground::Ground;
 use crate::world::World;
@@ -699,7 +699,7 @@ impl<G: Ground> World<G> {
     /// What is in the outbox joins a group for each unit, or for those whose names begin alike, and is sealed.
     async fn tell_outbox(&self, receivers: &[String], now: Timestamp) {
         let entries = self.outbox().await;
-        let join = |entry: &rollcall::engine::Entry| {
+        let join = |entry: &rollcall::store::Entry| {
             let key = match &entry.news {
                 News::Record(record) => record.unit.as_str().split('-').next().unwrap().to_owned(),
                 News::Blind(_) => "blind".to_owned(),
@@ -709,7 +709,7 @@ impl<G: Ground> World<G> {
         let joins: Vec<Join> = entries.iter().map(join).collect();
         self.engine.join(&joins, AT_ONCE, receivers, &Room::NONE, now).await.unwrap();
         self.engine.seal(&self.partitions(), receivers, AT_ONCE, now).await.unwrap();
-        let positions: Vec<rollcall::engine::Position> =
+        let positions: Vec<rollcall::store::Position> =
             entries.into_iter().map(|entry| entry.position).collect();
         self.engine.settle(&positions).await.unwrap();
     }

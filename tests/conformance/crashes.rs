@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
-use rollcall::engine::{Ear, Entry, Gap, Group, Join, Member, News, Pace, Room};
 use rollcall::presence::{Closing, Interval, OfflineRecord, Standing, Unit};
+use rollcall::store::{Ear, Entry, Gap, Group, Join, Member, News, Pace, Room};
 
 use crate::ground::Ground;
 use crate::world::{HOUR, World};

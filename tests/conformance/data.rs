@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use rollcall::clock::Timestamp;
-use rollcall::engine::{Reading, Value};
 use rollcall::presence::Unit;
+use rollcall::store::{Reading, Value};
 
 use crate::ground::Ground;
 use crate::world::World;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::embedded::{Config, EmbeddedEngine};
-use rollcall::engine::{Engine, HearingStore, UnitStore};
 use rollcall::presence::{Change, IndexChange, KeyChange, Unit};
+use rollcall::store::{Engine, HearingStore, UnitStore};
+use rollcall::store::{embedded::Config, embedded::EmbeddedEngine};
 use rollcall::telemetry::Telemetry;
 use rusqlite::Connection;
 use tempfile::TempDir;

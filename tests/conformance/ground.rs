@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use rollcall::engine::Engine;
 use rollcall::presence::Unit;
+use rollcall::store::Engine;
 
 /// A place of its own for one case, which goes when the value goes.
 pub trait Ground: Sized {

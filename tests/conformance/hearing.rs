@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use rollcall::engine::{Advance, Ear, Gap, Member, partition_of};
 use rollcall::presence::{Filters, Interval, Probed};
+use rollcall::store::{Advance, Ear, Gap, Member, partition_of};
 use rollcall::telemetry::Source;
 
 use crate::ground::Ground;

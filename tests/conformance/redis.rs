@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use redis::{Client, cmd};
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::redis::{Config, RedisEngine};
-use rollcall::engine::{Engine, partition_of};
 use rollcall::presence::Unit;
 use rollcall::simulate::servers::{Server, free_cluster_port, free_port};
+use rollcall::store::{Engine, partition_of};
+use rollcall::store::{redis::Config, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 
@@ -158,8 +158,8 @@ mod only_redis {
     use crate::units::take;
     use crate::world::World;
     use futures_util::StreamExt;
-    use rollcall::engine::{EngineError, Group, Join, News, Pace, Room};
     use rollcall::presence::{Closing, Interval, OfflineRecord};
+    use rollcall::store::{EngineError, Group, Join, News, Pace, Room};
     use std::time::Duration;
 
     /// As the version before left it, which kept no groups of records: told, waiting, and told twice.

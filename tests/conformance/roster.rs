@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use rollcall::alerting;
 use rollcall::clock::Timestamp;
-use rollcall::engine::lease;
-use rollcall::engine::roster::owner;
+use rollcall::fleet::lease;
+use rollcall::fleet::ownership::owner;
+use rollcall::store::roster;
 
 use crate::ground::Ground;
 use crate::world::World;
@@ -65,9 +66,9 @@ pub async fn promise_06_a_dead_instance_and_what_it_held_are_free_within_three_s
 
 /// What a hand or a broken clock writes: no instance asks for that much.
 pub async fn a_lease_that_ends_in_the_far_future_owns_nothing<G: Ground>(world: World<G>) {
-    for far in [lease::LONGEST + MINUTE, Duration::from_secs(100 * 365 * 86_400)] {
+    for far in [roster::LONGEST + MINUTE, Duration::from_secs(100 * 365 * 86_400)] {
         world.renew("ghost", far).await;
-        world.renew("a", lease::LONGEST).await;
+        world.renew("a", roster::LONGEST).await;
         let seen = world.renew("b", lease::LENGTH).await;
         assert_eq!(seen, ["a", "b"], "after a lease of {far:?}");
         for name in ["a", "b"] {

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
-use rollcall::engine::roll::Rules;
-use rollcall::engine::{Mirror, News};
+use rollcall::fleet::Mirror;
+use rollcall::fleet::roll::Rules;
 use rollcall::presence::{
     self, Cause, Change, Closing, Declared, Hearing, Heartbeat, Kind, KindRules, OfflineRecord, Override,
     Registration, Snapshot, Standing, Unit, Verdict,
 };
+use rollcall::store::News;
 use rollcall::telemetry::Source;
 
 use crate::ground::Ground;

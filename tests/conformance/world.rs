@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{Advance, Ear, Engine, Entry, Gap, Mirror, News, Roll};
+use rollcall::fleet::{Mirror, Roll};
+use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{
     Declared, Heartbeat, Interval, Kind, KindRules, OfflineRecord, Registration, Snapshot, Unit,
 };
+use rollcall::store::{Advance, Ear, Engine, Entry, Gap, News};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
 

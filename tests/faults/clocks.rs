@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
-use rollcall::engine::{Engine, Queries, UnitStore};
 use rollcall::presence::{Declared, Heartbeat, Unit};
 use rollcall::simulate::servers::free_port;
+use rollcall::store::{Engine, Queries, UnitStore};
 
 use crate::world::redis::{DURABLE, Redis};
 use crate::world::{Plan, TIMEOUT, World, crowd};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
-use rollcall::engine::redis::sorts;
+use rollcall::store::redis::sorts;
 
 use crate::world::poison::{self, ALIVE, FACTS, How};
 use crate::world::{Plan, TIMEOUT, World};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use reqwest::Method;
 use reqwest::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
-use rollcall::engine::Ownership;
+use rollcall::fleet::Ownership;
 use rollcall::http::{self, Config, Role, Shown, Token, UnitMetrics};
 use rollcall::presence::{Interval, Labels, Override, Registration};
 use rollcall::telemetry::{Ailment, Loop};

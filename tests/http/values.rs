@@ -1,6 +1,6 @@
 //! What units tell of themselves, one unit alone, and whom Prometheus has to ask.
 
-use rollcall::engine::{DataStore, Roster};
+use rollcall::store::{DataStore, Roster};
 use serde_json::json;
 
 use crate::world::{Fleet, PATIENCE, SECOND, assert_problem, assert_promtool_accepts, samples, the};

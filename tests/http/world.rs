@@ -8,15 +8,14 @@ use std::time::Duration;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, Response};
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::redis::RedisEngine;
-use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::roster::View;
-use rollcall::engine::{
-    Catalogue, DataStore, Metric, MetricType, Mirror, Ownership, Reading, Roll, UnitStore,
-};
+use rollcall::fleet::ownership::View;
+use rollcall::fleet::{Mirror, Ownership, Roll};
+use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::http::{self, Config, Shown, Token, UnitMetrics};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Labels, Policy, Unit};
 use rollcall::simulate::servers::Server;
+use rollcall::store::redis::RedisEngine;
+use rollcall::store::{Catalogue, DataStore, Metric, MetricType, Reading, UnitStore};
 use rollcall::telemetry::Telemetry;
 use serde_json::Value;
 use tempfile::TempDir;

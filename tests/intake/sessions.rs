@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::HearingStore;
+use rollcall::store::HearingStore;
 use rumqttc::{Event, Packet};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

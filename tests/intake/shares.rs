@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use rollcall::clock::Clock;
-use rollcall::engine::{HearingStore, Member};
+use rollcall::store::{HearingStore, Member};
 use rumqttc::{AckMode, AsyncClient, Event, LastWill, MqttOptions, Packet, QoS};
 use tokio::task::JoinHandle;
 

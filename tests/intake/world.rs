@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::redis::RedisEngine;
-use rollcall::engine::roll::{HearingConfig, Rules};
-use rollcall::engine::{
-    self, Catalogue, DataStore, HearingStore, Metric, MetricType, Mirror, Roll, UnitStore,
-};
+use rollcall::fleet::{Mirror, Roll};
+use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::intake::{self, Config, Fields};
 use rollcall::presence::{Facts, Interval, Kind, KindRules, Snapshot, TimeSource, Unit};
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::redis::RedisEngine;
+use rollcall::store::{self, Catalogue, DataStore, HearingStore, Metric, MetricType, UnitStore};
 use rollcall::telemetry::Telemetry;
 use rumqttc::{AsyncClient, Event, EventLoop, MqttOptions, Packet, PublishNotice, PublishOptions, QoS};
 use tokio::task::JoinHandle;
@@ -34,7 +33,7 @@ pub async fn eventually(what: &str, fact: impl AsyncFn() -> bool) {
 }
 
 /// Asks an engine that may have been killed in between.
-async fn sure<T, F: Future<Output = engine::Result<T>>>(ask: impl Fn() -> F) -> T {
+async fn sure<T, F: Future<Output = store::Result<T>>>(ask: impl Fn() -> F) -> T {
     let answered = async {
         loop {
             match ask().await {

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rollcall::clock::Clock;
-use rollcall::engine::redis::{Config, RedisEngine};
 use rollcall::presence::Unit;
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::{redis::Config, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 
 /// What is answered is on disk.
@@ -80,7 +80,7 @@ impl Redis {
     /// Another program writes garbage over what is known of a unit, and its expiry key is gone.
     pub fn damage(&self, unit: &Unit) {
         let (mut client, name) = (self.client(), unit.to_string());
-        let partition = rollcall::engine::partition_of(unit, Config::default().partitions);
+        let partition = rollcall::store::partition_of(unit, Config::default().partitions);
         let pages = format!("rollcall:{{p{partition}}}:facts:*");
         let pages: Vec<String> = redis::cmd("KEYS").arg(pages).query(&mut client).unwrap();
         for page in pages {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::{Finding, patiently};
 use crate::clock::Clock;
 use crate::config::EngineConfig;
-use crate::engine::examination::Condition;
-use crate::engine::{EngineError, embedded, redis};
+use crate::store::Condition;
+use crate::store::{EngineError, embedded, redis};
 use crate::telemetry::Telemetry;
 
 pub(super) async fn examine(config: &EngineConfig) -> Vec<Finding> {

@@ -5,7 +5,7 @@ use super::Finding;
 use super::engine::look_into;
 use crate::alerting;
 use crate::config::EngineConfig;
-use crate::engine::{embedded, redis};
+use crate::store::{embedded, redis};
 use crate::telemetry::orphans_in_words;
 
 /// A warning, if so. An engine that does not answer has a finding of its own.

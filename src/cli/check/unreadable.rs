@@ -3,7 +3,7 @@
 use super::{Finding, patiently};
 use crate::cli::repair;
 use crate::config::EngineConfig;
-use crate::engine::EngineError;
+use crate::store::EngineError;
 
 /// How many places are named.
 const MOST_NAMED: usize = 5;

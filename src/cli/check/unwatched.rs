@@ -3,7 +3,7 @@
 use super::Finding;
 use super::engine::look_into;
 use crate::config::Config;
-use crate::engine::{embedded, redis};
+use crate::store::{embedded, redis};
 use crate::telemetry::removed_kinds_in_words;
 
 /// A warning, if so. An engine that does not answer has a finding of its own.

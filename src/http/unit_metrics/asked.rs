@@ -3,8 +3,8 @@
 use axum::http::Uri;
 use serde::Deserialize;
 
-use crate::engine::Mirror;
-use crate::engine::mirror::{Part, Wanted};
+use crate::fleet::Mirror;
+use crate::fleet::{mirror::Part, mirror::Wanted};
 use crate::http::UnitMetrics;
 use crate::http::problem::{Problem, query};
 use crate::presence::Kind;

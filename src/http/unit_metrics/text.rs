@@ -8,10 +8,11 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::clock::Timestamp;
-use crate::engine::mirror::{Chunk, Cursor, Found, Seen, Wanted};
-use crate::engine::{Metric, MetricType, Mirror};
+use crate::fleet::Mirror;
+use crate::fleet::{mirror::Chunk, mirror::Cursor, mirror::Found, mirror::Seen, mirror::Wanted};
 use crate::http::exposition::{Family, Format};
 use crate::presence::{Hearing, State};
+use crate::store::{Metric, MetricType};
 
 /// About how large a piece is before it is compressed.
 const PIECE: usize = 256 * 1024;

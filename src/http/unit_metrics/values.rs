@@ -11,9 +11,10 @@ use futures_util::stream::{self, Stream, StreamExt};
 
 use super::Pieces;
 use super::text::Text;
-use crate::engine::mirror::Wanted;
-use crate::engine::{Engine, EngineError, Metric, Mirror, Result};
+use crate::fleet::Mirror;
+use crate::fleet::mirror::Wanted;
 use crate::presence::Unit;
+use crate::store::{Engine, EngineError, Metric, Result};
 
 /// How many pages are read at a time, of some sixty units each in a large fleet.
 const PAGES_AT_ONCE: u32 = 32;

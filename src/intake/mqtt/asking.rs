@@ -16,7 +16,7 @@ use rumqttc::{AsyncClient, PubAckReason, PublishNoticeError, PublishOptions, Pub
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
-use crate::engine::CanaryPace;
+use crate::fleet::CanaryPace;
 use crate::intake::canary::{Canary, Key};
 use crate::intake::probe::{Probe, Probes};
 use crate::telemetry::Loss;

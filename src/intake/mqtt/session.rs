@@ -22,8 +22,8 @@ use rumqttc::{
 
 use super::LARGEST_PACKET;
 use crate::address::{BrokerAddress, Scheme};
-use crate::engine::Member;
 use crate::intake::{Config, MAIN, Tls, TlsFiles, canary, drops};
+use crate::store::Member;
 
 /// Canaries and probes on their way to the broker; the default would reserve 14 MB for them.
 const OUTGOING: u16 = 128;

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::clock::Clock;
-use crate::engine::roll::Rules;
+use crate::fleet::roll::Rules;
 use crate::intake::canary::{self, Key};
 use crate::intake::probe::Probes;
 use crate::intake::{Config, Fields, topic::Template, topic::Topics};

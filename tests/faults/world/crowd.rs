@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::engine::embedded::EmbeddedEngine;
-use rollcall::engine::redis::RedisEngine;
-use rollcall::engine::{Engine, Mirror, Roll, embedded, redis, roll::HearingConfig};
+use rollcall::fleet::{Mirror, Roll, roll::HearingConfig};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules};
+use rollcall::store::embedded::EmbeddedEngine;
+use rollcall::store::redis::RedisEngine;
+use rollcall::store::{Engine, embedded, redis};
 use rollcall::telemetry::Telemetry;
 
 use super::{CROWD, TIMEOUT, World};

@@ -7,9 +7,9 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use redis::{Cmd, cmd};
 use rollcall::clock::Timestamp;
-use rollcall::engine::partition_of;
-use rollcall::engine::redis::{facts_key, sorts};
 use rollcall::presence::Unit;
+use rollcall::store::partition_of;
+use rollcall::store::{redis::facts_key, redis::sorts};
 
 use super::redis::PARTITIONS;
 use super::{World, now};

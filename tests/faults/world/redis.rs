@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue};
-use rollcall::engine::encoding;
-use rollcall::engine::redis::facts_key;
 use rollcall::presence::{OfflineRecord, Unit};
 use rollcall::simulate::servers::Server;
+use rollcall::store::encoding;
+use rollcall::store::redis::facts_key;
 
 use super::client::client;
 use super::instance::signal;

@@ -1,0 +1,175 @@
+//! The lease of this instance: renewed for as long as it lives, given up when it goes in order.
+//!
+//! Each renewal brings two things home: the time, by which the clock of this process is led, and who
+//! else is there, from which follows what this instance owns. Both are handed to the loops as views
+//! that they only read.
+//!
+//! An instance that cannot renew goes on believing what it believed. Others see its lease end and take
+//! over; should it still reach the engine somehow, they do some work twice.
+//!
+//! # Why so short
+//! What a dead instance held waits for as long as its lease: two and a half seconds at the most, for another one
+//! asks when the first lease ends that was not renewed. A lease that ends by mistake costs the others a fill of their mirrors and no more. It
+//! does not end while the engine answers nobody, see [`super::Roster::renew`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Ownership;
+use crate::clock::Clock;
+use crate::fleet::ownership::View;
+use crate::store::roster::Attendance;
+use crate::store::{Engine, Result};
+use crate::telemetry::{Ailment, Loop, Telemetry};
+
+/// How long an instance that does not renew is taken to be there.
+pub const LENGTH: Duration = Duration::from_millis(2500);
+
+/// How often it renews: four renewals may fail.
+pub const EVERY: Duration = Duration::from_millis(500);
+
+/// The shortest time between two renewals, however many come and go.
+const SHORTEST: Duration = Duration::from_millis(50);
+
+/// The longest try to give the lease up; it ends by itself soon after.
+const LONGEST_FAREWELL: Duration = Duration::from_secs(1);
+
+/// Clocks further apart than this are worth a word.
+const FARTHEST: Duration = Duration::from_millis(500);
+
+/// A lease that is held.
+pub struct Lease {
+    engine: Arc<dyn Engine>,
+    clock: Clock,
+    telemetry: Arc<Telemetry>,
+    view: watch::Sender<Arc<View>>,
+    /// Where this instance is asked for metrics.
+    address: Option<String>,
+}
+
+impl Lease {
+    /// Takes the lease of `instance`. From now on `clock` tells the time of the fleet.
+    pub async fn take(
+        engine: Arc<dyn Engine>,
+        clock: Clock,
+        telemetry: Arc<Telemetry>,
+        instance: &str,
+    ) -> Result<Lease> {
+        let alone = View::new(instance, Vec::new(), engine.partitions());
+        let lease =
+            Lease { engine, clock, telemetry, view: watch::channel(Arc::new(alone)).0, address: None };
+        lease.renew().await?;
+        Ok(lease)
+    }
+
+    /// Says from now on where this instance is asked for metrics.
+    pub async fn announce(&mut self, address: String) -> Result<()> {
+        let instance = self.view.borrow().instance.clone();
+        self.engine.announce(&instance, &address, LENGTH).await?;
+        self.address = Some(address);
+        Ok(())
+    }
+
+    /// What this instance owns, now and later.
+    pub fn ownership(&self) -> Ownership {
+        Ownership::follow(self.view.subscribe())
+    }
+
+    /// Renews until `leave`, then gives the lease up.
+    pub async fn keep(self, leave: CancellationToken) -> anyhow::Result<()> {
+        let mut rest = EVERY;
+        loop {
+            tokio::select! {
+                () = leave.cancelled() => break,
+                () = self.engine.changed() => tokio::time::sleep(SHORTEST).await,
+                () = tokio::time::sleep(rest) => {}
+            }
+            rest = self.renew().await.unwrap_or_else(|error| {
+                self.telemetry.engine_failed(Loop::Lease, "", &error);
+                EVERY
+            });
+        }
+        let instance = self.view.borrow().instance.clone();
+        match tokio::time::timeout(LONGEST_FAREWELL, self.engine.resign(&instance)).await {
+            Ok(Ok(())) => tracing::info!(instance, "left; the others take over"),
+            _ => tracing::warn!(instance, "could not say that it leaves; the others notice within seconds"),
+        }
+        Ok(())
+    }
+
+    /// Answers for how long there is nothing to renew and nobody to miss.
+    async fn renew(&self) -> Result<Duration> {
+        let before = self.view.borrow().clone();
+        let heard = self.engine.hearing().await?.heard;
+        let asked = Instant::now();
+        let attendance = self.engine.renew(&before.instance, LENGTH, heard).await?;
+        self.clock.lead(attendance.now, asked.elapsed());
+        if let Some(address) = &self.address {
+            self.engine.announce(&before.instance, address, LENGTH).await?;
+        }
+        let behind = attendance.now.since(attendance.engine_clock);
+        self.telemetry.engine_warning(Ailment::ClockOff, self.clock_is_off(behind).as_deref());
+        let view = View::new(&before.instance, attendance.instances.clone(), self.engine.partitions());
+        self.telemetry.ownership(view.instances.len(), view.partitions.len());
+        if view != *before {
+            tracing::info!(
+                instance = view.instance,
+                instances = view.instances.join(" "),
+                partitions = view.partitions.len(),
+                "who is there has changed"
+            );
+            self.view.send_replace(Arc::new(view));
+        }
+        self.telemetry.engine_answered(Loop::Lease, "");
+        Ok(rest(&attendance))
+    }
+
+    /// What is wrong with the clocks, if something is. `behind`: by how much that of the engine is
+    /// behind the time of the fleet.
+    fn clock_is_off(&self, behind: Duration) -> Option<String> {
+        if behind > FARTHEST {
+            return Some(format!(
+                "the clock of the engine is {} ms behind the time of the fleet, which goes on from where it was: \
+                 the clock was set back, or a server with another one took over; run a time service such as chrony \
+                 there",
+                behind.as_millis()
+            ));
+        }
+        let (apart, is_ahead) = self.clock.machine_is_off();
+        (apart > FARTHEST).then(|| {
+            let direction = if is_ahead { "ahead of" } else { "behind" };
+            format!(
+                "the clock of this machine is {} ms {direction} that of the engine, which counts; its logs and \
+                 certificates go by the wrong one: run a time service such as chrony on both",
+                apart.as_millis()
+            )
+        })
+    }
+}
+
+/// Until the next renewal, or the end of a lease that was not renewed in time: of an instance that lives it is always
+/// further away.
+fn rest(attendance: &Attendance) -> Duration {
+    let end = attendance.first_end.map(|end| end.since(attendance.now) + Duration::from_millis(1));
+    end.map_or(EVERY, |end| end.clamp(SHORTEST, EVERY))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Timestamp;
+
+    #[test]
+    fn a_lease_that_ends_soon_is_asked_for_when_it_does() {
+        let now = Timestamp::from_millis(1_000_000);
+        for (ends_in, expected) in [(None, 500), (Some(2000), 500), (Some(300), 301), (Some(3), 50)] {
+            let first_end = ends_in.map(|ms| now + Duration::from_millis(ms));
+            let attendance = Attendance { now, engine_clock: now, instances: Vec::new(), first_end };
+            assert_eq!(rest(&attendance), Duration::from_millis(expected), "{ends_in:?}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What is stored of a unit cannot be read, is missing, or lies in the future: what is known beside it counts.
+
+use super::Roll;
+use crate::clock::Timestamp;
+use crate::presence::{self, Change, Closing, KeyChange, Snapshot, Standing, Unit};
+use crate::store::Result;
+use crate::telemetry::Stored;
+
+impl Roll {
+    /// The unit as it is believed where that is not as it is stored; one that is odd is named.
+    pub(super) fn believed(&self, seen: &Snapshot, now: Timestamp) -> Option<Snapshot> {
+        let believed = presence::believed(seen, now)?;
+        if let Some(at) = presence::odd_moment(seen, now) {
+            let why =
+                format!("it says that the unit was heard at {at}, which is to come; it counts as heard now");
+            self.telemetry.unreadable(Stored::ExpiryKey, &seen.unit.to_string(), &why);
+        }
+        Some(believed)
+    }
+
+    /// Units that become present without anything known of what they were may have an open record: it is closed
+    /// with that, and the return is told.
+    pub(super) async fn close_lost(&self, changes: &mut [(Snapshot, Change)], now: Timestamp) -> Result<()> {
+        let is_lost = |(seen, change): &(Snapshot, Change)| {
+            let becomes_present = matches!(&change.facts, Some(facts) if facts.standing == Standing::Present)
+                && matches!(change.key, KeyChange::Set { .. });
+            let was_offline = || change.record.is_some() && presence::believed(seen, now).is_some();
+            becomes_present && (seen.facts.is_none() || was_offline())
+        };
+        let lost: Vec<usize> = (0..changes.len()).filter(|place| is_lost(&changes[*place])).collect();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let units: Vec<Unit> = lost.iter().map(|place| changes[*place].0.unit.clone()).collect();
+        for (place, open) in lost.into_iter().zip(self.engine.open_records(&units).await?) {
+            let (_, change) = &mut changes[place];
+            let heard = change.facts.as_ref().map(|facts| facts.last_seen);
+            if let Some((mut record, heard)) = open.zip(heard).filter(|(open, heard)| *heard > open.last_seen)
+            {
+                (record.back_at, record.closed_by) = (Some(heard), Some(Closing::Return));
+                change.record = Some(record);
+            }
+        }
+        Ok(())
+    }
+}

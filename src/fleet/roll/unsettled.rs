@@ -1,0 +1,224 @@
+//! Changes whose reply was lost, and units that the mirror may have wrong.
+//!
+//! An engine that fails while it applies changes may have applied them: the reply was lost, or a part of them
+//! was done before the rest failed. The records are durable and operators are told of them, but the mirror and
+//! the counters of this process learn from replies. So each call that applies changes leaves them here unless
+//! it is answered, also if it is dropped halfway, and the walk asks the engine what became of them.
+//!
+//! # Why a change is known again
+//! A record holds the moment at which it was detected, or its unit was back. No two changes of one record have
+//! the same, so a record that is stored as the change would have written it is the work of that change.
+//!
+//! # Why it is asked several times
+//! A server that hung works off what it had received, also from connections that are gone. So a change is not
+//! given up before the engine has answered for as long as that may take.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::Roll;
+use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
+use crate::store::{EngineError, LARGEST_STEP, Result, partition_of};
+
+/// How long an engine that answers again may take to do what it had received before.
+const LATE: Duration = Duration::from_secs(5);
+
+/// The most units that are kept here. Of what is beyond, the walk brings the mirror up to date, and the
+/// counters lack it.
+const MOST: usize = 200_000;
+
+/// How many units are asked about together, and how many records at once.
+const ASKED_AT_ONCE: usize = 2000;
+const RECORDS_AT_ONCE: usize = 16;
+
+/// What is not known yet.
+#[derive(Default)]
+pub(super) struct Unsettled(Mutex<HashMap<Unit, Doubt>>);
+
+#[derive(Default)]
+struct Doubt {
+    /// Records that may have been opened or closed.
+    records: Vec<OfflineRecord>,
+    /// Whether a change may still come to pass.
+    is_open: bool,
+    /// Since when the engine answers.
+    asked: Option<Instant>,
+}
+
+/// Changes that are being applied.
+pub(super) struct Applying<'a> {
+    unsettled: &'a Unsettled,
+    changes: &'a [(Snapshot, Change)],
+    /// Of an earlier attempt, the same records.
+    earlier: Vec<OfflineRecord>,
+    is_answered: bool,
+}
+
+impl Unsettled {
+    /// What is being applied is left here unless it is answered.
+    pub fn applying<'a>(&'a self, changes: &'a [(Snapshot, Change)]) -> Applying<'a> {
+        let mut doubts = self.doubts();
+        let mut earlier = Vec::new();
+        if !doubts.is_empty() {
+            for (seen, change) in changes {
+                if let Some((doubt, record)) = doubts.get_mut(&seen.unit).zip(change.record.as_ref()) {
+                    earlier.extend(doubt.records.extract_if(.., |one| is_same(one, record)));
+                }
+            }
+        }
+        drop(doubts);
+        Applying { unsettled: self, changes, earlier, is_answered: false }
+    }
+
+    /// The mirror may have these units wrong.
+    pub fn doubt<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
+        let mut doubts = self.doubts();
+        for unit in units {
+            if doubts.len() < MOST {
+                doubts.entry(unit.clone()).or_default();
+            }
+        }
+    }
+
+    /// Some units that there is something to ask about, with records that may have been opened or closed.
+    pub fn some(&self, most: usize) -> Vec<(Unit, Vec<OfflineRecord>)> {
+        let doubts = self.doubts();
+        doubts.iter().take(most).map(|(unit, doubt)| (unit.clone(), doubt.records.clone())).collect()
+    }
+
+    /// The record is stored as one of these changes would have written it. Whether that was not known.
+    pub fn settle(&self, record: &OfflineRecord) -> bool {
+        let unit = Unit::new(record.kind.clone(), record.unit.clone());
+        let mut doubts = self.doubts();
+        let Some(doubt) = doubts.get_mut(&unit) else { return false };
+        let count = doubt.records.len();
+        doubt.records.retain(|one| !is_same(one, record));
+        doubt.records.len() < count
+    }
+
+    /// The engine was asked about these units, and has answered.
+    pub fn asked<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
+        let mut doubts = self.doubts();
+        let now = Instant::now();
+        let mut known = HashSet::new();
+        for unit in units {
+            let Some(doubt) = doubts.get_mut(unit) else { continue };
+            let asked = *doubt.asked.get_or_insert(now);
+            if !doubt.is_open || now.duration_since(asked) >= LATE {
+                known.insert(unit.clone());
+            }
+        }
+        doubts.retain(|unit, _| !known.contains(unit));
+    }
+
+    fn leave(&self, unit: &Unit, record: Option<&OfflineRecord>) {
+        let mut doubts = self.doubts();
+        if doubts.len() >= MOST && !doubts.contains_key(unit) {
+            return;
+        }
+        let doubt = doubts.entry(unit.clone()).or_default();
+        (doubt.is_open, doubt.asked) = (true, None);
+        doubt.records.extend(record.cloned());
+    }
+
+    fn doubts(&self) -> MutexGuard<'_, HashMap<Unit, Doubt>> {
+        self.0.lock().expect("nothing panics under this lock")
+    }
+}
+
+impl Roll {
+    /// Asks the engine about changes whose reply was lost, and about units that the mirror may have wrong: what
+    /// was applied is counted, and the mirror is as the engine is.
+    pub async fn settle(&self) -> Result<()> {
+        let some = self.unsettled.some(ASKED_AT_ONCE);
+        let records: Vec<&OfflineRecord> = some.iter().flat_map(|(_, records)| records).collect();
+        for records in records.chunks(RECORDS_AT_ONCE) {
+            let stored = join_all(records.iter().map(|record| self.engine.record(&record.id))).await;
+            for (record, stored) in records.iter().zip(stored) {
+                // What another program wrote over cannot be known any more.
+                let is_ours = match stored {
+                    Err(EngineError::Damaged(_)) => false,
+                    stored => stored?.is_some_and(|stored| is_stored(record, &stored)),
+                };
+                if is_ours && self.unsettled.settle(record) {
+                    self.tell(record);
+                    self.news.notify_one();
+                }
+            }
+        }
+        let mut partitions: BTreeMap<u16, Vec<Unit>> = BTreeMap::new();
+        for (unit, _) in &some {
+            partitions.entry(partition_of(unit, self.engine.partitions())).or_default().push(unit.clone());
+        }
+        for (partition, units) in partitions {
+            if self.mirror.keeps(partition) {
+                self.compare(partition, &units).await?;
+            } else {
+                self.engine.note(&units.iter().collect::<Vec<&Unit>>()).await?;
+            }
+            self.unsettled.asked(&units);
+        }
+        Ok(())
+    }
+
+    /// Brings units of one partition in the mirror up to date, but for those that cannot be read.
+    pub async fn compare(&self, partition: u16, units: &[Unit]) -> Result<()> {
+        let mut steps: Vec<&[Unit]> = units.chunks(LARGEST_STEP).collect();
+        while let Some(units) = steps.pop() {
+            let mark = self.mirror.mark(partition);
+            match self.engine.read(units).await {
+                Ok(found) => self.mirror.compare(mark, &found),
+                Err(EngineError::Damaged(_)) if units.len() > 1 => {
+                    let (one, other) = units.split_at(units.len() / 2);
+                    steps.extend([one, other]);
+                }
+                Err(EngineError::Damaged(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Applying<'_> {
+    /// The engine said what it applied.
+    pub fn answered(mut self, applied: &[bool]) {
+        self.is_answered = true;
+        if self.earlier.is_empty() {
+            return;
+        }
+        // One that was not applied now may have been applied at the earlier attempt.
+        for ((seen, change), _) in self.changes.iter().zip(applied).filter(|(_, applied)| !**applied) {
+            let record = change.record.as_ref();
+            let earlier = record.and_then(|record| self.earlier.iter().find(|one| is_same(one, record)));
+            if earlier.is_some() {
+                self.unsettled.leave(&seen.unit, earlier);
+            }
+        }
+    }
+}
+
+impl Drop for Applying<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            for (seen, change) in self.changes {
+                self.unsettled.leave(&seen.unit, change.record.as_ref());
+            }
+        }
+    }
+}
+
+/// Whether two changes of a record are one.
+fn is_same(a: &OfflineRecord, b: &OfflineRecord) -> bool {
+    (&a.id, a.detected_at, a.back_at, a.closed_by) == (&b.id, b.detected_at, b.back_at, b.closed_by)
+}
+
+/// Whether a record is stored as that change of it has left it, or was closed since.
+fn is_stored(change: &OfflineRecord, stored: &OfflineRecord) -> bool {
+    let is_opening = change.back_at.is_none();
+    change.detected_at == stored.detected_at && (is_opening || is_same(change, stored))
+}

@@ -1,0 +1,24 @@
+//! Records of units that nothing watches.
+
+use super::Roll;
+use super::unheard::look_without_rules;
+use crate::clock::Timestamp;
+use crate::presence::{self, Change, Snapshot, Unit};
+use crate::store::Result;
+
+impl Roll {
+    /// Closes the open records of these units, a page of them, unless their kinds are configured. One that changes
+    /// meanwhile is left for the next round of the walk.
+    pub async fn close_unwatched(&self, units: &[Unit], now: Timestamp) -> Result<()> {
+        let hearing = self.hearing();
+        let unwatched = |seen: Snapshot| {
+            let is_watched = self.rules.contains_key(&seen.unit.kind);
+            let look = look_without_rules(&hearing, &seen.unit.kind, now);
+            let change = presence::unwatch(&seen, look, now).filter(|_| !is_watched)?;
+            Some((seen, change))
+        };
+        let changes: Vec<(Snapshot, Change)> =
+            self.engine.read(units).await?.into_iter().filter_map(unwatched).collect();
+        self.apply(&changes).await.map(|_| ())
+    }
+}

@@ -1,0 +1,108 @@
+//! A long list in blocks: it grows without being copied and without room that nobody uses.
+//!
+//! # Why not one piece
+//! A list of a million rows that grows in one piece is copied again and again, each time into a piece of
+//! another size, and what it leaves behind fits nothing else: after a start a fifth of the process's memory
+//! was such remains. Blocks of one size leave none.
+
+use std::ops::{Index, IndexMut, Range};
+
+/// How many entries are in a block.
+const BLOCK: usize = 512;
+
+/// A list that only grows.
+pub struct Blocks<T> {
+    /// Each is full but the last, and none ever grows.
+    blocks: Vec<Vec<T>>,
+}
+
+impl<T> Default for Blocks<T> {
+    fn default() -> Blocks<T> {
+        Blocks { blocks: Vec::new() }
+    }
+}
+
+impl<T> Blocks<T> {
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.blocks.last().map_or(0, |last| (self.blocks.len() - 1) * BLOCK + last.len())
+    }
+
+    /// Adds an entry at the end.
+    pub fn push(&mut self, entry: T) {
+        match self.blocks.last_mut() {
+            Some(last) if last.len() < BLOCK => last.push(entry),
+            _ => {
+                let mut block = Vec::with_capacity(BLOCK);
+                block.push(entry);
+                self.blocks.push(block);
+            }
+        }
+    }
+
+    /// The entry at a place, if there is one.
+    pub fn get_mut(&mut self, place: usize) -> Option<&mut T> {
+        self.blocks.get_mut(place / BLOCK)?.get_mut(place % BLOCK)
+    }
+
+    /// The entries at some places, those that there are.
+    pub fn range(&self, places: Range<usize>) -> impl Iterator<Item = &T> {
+        let last = places.end.div_ceil(BLOCK).min(self.blocks.len());
+        let blocks = (places.start / BLOCK).min(last)..last;
+        blocks.flat_map(move |number| {
+            let (block, first) = (&self.blocks[number], number * BLOCK);
+            let within = |place: usize| place.saturating_sub(first).min(block.len());
+            &block[within(places.start)..within(places.end)]
+        })
+    }
+
+    /// All entries, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.blocks.iter_mut().flatten()
+    }
+
+    /// How much memory it takes.
+    pub fn bytes(&self) -> usize {
+        self.blocks.len() * BLOCK * size_of::<T>()
+    }
+}
+
+impl<T> Index<usize> for Blocks<T> {
+    type Output = T;
+
+    fn index(&self, place: usize) -> &T {
+        &self.blocks[place / BLOCK][place % BLOCK]
+    }
+}
+
+impl<T> IndexMut<usize> for Blocks<T> {
+    fn index_mut(&mut self, place: usize) -> &mut T {
+        &mut self.blocks[place / BLOCK][place % BLOCK]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_a_list() {
+        let (mut list, mut blocks) = (Vec::new(), Blocks::default());
+        for entry in 0..3 * BLOCK + 7 {
+            assert_eq!(blocks.len(), list.len());
+            list.push(entry);
+            blocks.push(entry);
+        }
+        blocks[BLOCK] += 1;
+        list[BLOCK] += 1;
+        assert!(blocks.iter_mut().map(|entry| *entry).eq(list.iter().copied()));
+        assert_eq!(blocks.get_mut(list.len()), None);
+        let edges = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, list.len(), list.len() + 1, 9 * BLOCK];
+        for start in edges {
+            for end in edges.into_iter().filter(|end| start <= *end) {
+                let there = &list[start.min(list.len())..end.min(list.len())];
+                assert!(blocks.range(start..end).eq(there), "{start}..{end}");
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Receivers that were not configured for a while, and what waits for them from before: as in
+//! `engine/redis/absence.rs`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::EmbeddedEngine;
+use super::fault::Outcome;
+use crate::clock::Timestamp;
+use crate::presence::Hearing;
+use crate::store::{Delivery, HearingStore, Result};
+use crate::store::{json::from_json, json::to_json};
+use crate::store::{
+    notification::Notification, notification::Untold, notification::blindness_in, notification::silence,
+};
+
+/// How many notifications are gone through in one step.
+const STEP: i64 = 100;
+
+/// Enters receivers that are configured. The others that were, and those for which something is kept, are absent
+/// from now on.
+pub(super) async fn enlist(engine: &EmbeddedEngine, names: &[String], now: Timestamp) -> Result<()> {
+    let names = to_json(&names)?;
+    let write = move |database: &Connection| {
+        // One that is absent stays so until what waits for it is up to date.
+        database.execute(
+            "INSERT OR IGNORE INTO receivers(name) SELECT value FROM json_each(?) \
+             UNION SELECT receiver FROM queue UNION SELECT receiver FROM letters",
+            [&names],
+        )?;
+        database.execute(
+            "UPDATE receivers SET absent = ? WHERE absent IS NULL AND name NOT IN (SELECT value FROM json_each(?))",
+            params![now.as_millis(), names],
+        )?;
+        Ok(())
+    };
+    engine.writer.write("enlist", write).await
+}
+
+/// Goes through what waits for a receiver that was absent. Answers how many silences are left out.
+pub(super) async fn bring_up_to_date(engine: &EmbeddedEngine, receiver: &str, _: Timestamp) -> Result<usize> {
+    let name = receiver.to_owned();
+    let is_absent = move |database: &Connection| {
+        let mut select = database.prepare("SELECT 1 FROM receivers WHERE name = ? AND absent IS NOT NULL")?;
+        Ok(select.exists([&name])?)
+    };
+    if !engine.readers.read(is_absent).await? {
+        return Ok(0);
+    }
+    let hearing = Arc::new(engine.hearing().await?);
+    let (mut past, mut after) = (0, 0);
+    loop {
+        let (name, hearing) = (receiver.to_owned(), hearing.clone());
+        let step = move |database: &Connection| mark(database, &name, &hearing, after);
+        let (marked, last) = engine.writer.write("absent", step).await?;
+        past += marked;
+        let Some(last) = last else { break };
+        after = last;
+    }
+    let name = receiver.to_owned();
+    let enter = move |database: &Connection| {
+        database.execute("UPDATE receivers SET absent = NULL WHERE name = ?", [&name])?;
+        Ok(())
+    };
+    engine.writer.write("absent", enter).await?;
+    Ok(past)
+}
+
+/// Marks what is over of what some notifications tell, after a place in the lanes. Answers how many silences those
+/// are, and the last place; `None`: there are no more.
+fn mark(
+    database: &Connection,
+    receiver: &str,
+    hearing: &Hearing,
+    after: i64,
+) -> Outcome<(usize, Option<i64>)> {
+    let told: Vec<(i64, Option<String>)> = database
+        .prepare_cached(
+            "SELECT lanes.id, body FROM lanes LEFT JOIN notifications ON notifications.id = notification \
+             WHERE receiver = ? AND lanes.id > ? ORDER BY lanes.id LIMIT ?",
+        )?
+        .query_map(params![receiver, after, STEP], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut past = Vec::new();
+    for body in told.iter().filter_map(|(_, body)| body.as_ref()) {
+        // What cannot be read says nothing, and is met again when it is handed out.
+        let Ok(told) = from_json::<Notification>("a notification", body) else { continue };
+        past.extend(told.over(hearing).map(|interval| blindness_in(&told.group, interval)));
+        for record in &told.offline {
+            let mut open = database
+                .prepare_cached("SELECT 1 FROM records WHERE id = ? AND closed IS NULL AND detected = ?")?;
+            if !open.exists(params![record.id.to_string(), record.detected_at.as_millis()])? {
+                past.push(silence(record));
+            }
+        }
+    }
+    for name in &past {
+        database.prepare_cached("INSERT OR REPLACE INTO untold VALUES(?, ?, ?)")?.execute([
+            receiver,
+            name,
+            Untold::PAST,
+        ])?;
+    }
+    Ok((past.len(), told.last().map(|(place, _)| *place)))
+}
+
+/// What of these deliveries the receiver was not told before, by the names of the silences.
+pub(super) async fn untold(
+    engine: &EmbeddedEngine,
+    receiver: &str,
+    deliveries: &[Delivery],
+) -> Result<HashMap<String, Untold>> {
+    let names = |delivery: &Delivery| {
+        let records: Vec<String> = delivery.offline.iter().chain(&delivery.online).map(silence).collect();
+        let blind = delivery.blind.iter().map(|interval| blindness_in(&delivery.group, interval));
+        records.into_iter().chain(blind).collect::<Vec<String>>()
+    };
+    let names: Vec<String> = deliveries.iter().flat_map(names).collect();
+    if names.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let receiver = receiver.to_owned();
+    let look = move |database: &Connection| {
+        let mut any = database.prepare_cached("SELECT 1 FROM untold WHERE receiver = ? LIMIT 1")?;
+        let mut select =
+            database.prepare_cached("SELECT letter FROM untold WHERE receiver = ? AND silence = ?")?;
+        let mut known = HashMap::new();
+        if !any.exists([&receiver])? {
+            return Ok(known);
+        }
+        for name in &names {
+            let mark = select.query_row([&receiver, name], |row| row.get::<_, String>(0)).optional()?;
+            known.extend(mark.map(|mark| (name.clone(), Untold::of(&mark))));
+        }
+        Ok(known)
+    };
+    engine.readers.read(look).await
+}

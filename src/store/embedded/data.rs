@@ -1,0 +1,127 @@
+//! The newest values of units, on disk beside their facts, by the unit's number.
+
+use std::ops::Range;
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::EmbeddedEngine;
+use super::beats::id;
+use super::fault::Outcome;
+use super::queries::PAGE;
+use super::units::text;
+use crate::clock::Timestamp;
+use crate::presence::{Standing, Unit};
+use crate::store::{DataStore, Reading, Result, Value, encoding};
+
+/// A value on its way to disk.
+struct Row {
+    name: String,
+    metric: String,
+    at: i64,
+    value: String,
+}
+
+#[async_trait]
+impl DataStore for EmbeddedEngine {
+    async fn keep_values(&self, readings: &[Reading<'_>]) -> Result<Vec<bool>> {
+        let rows = readings.iter().map(|reading| {
+            let Reading { unit, metric, at, value } = *reading;
+            let row = Row {
+                name: unit.to_string(),
+                metric: metric.to_owned(),
+                at: at.as_millis(),
+                value: value.to_owned(),
+            };
+            (self.id_of(unit), row)
+        });
+        let rows: Vec<(Option<i64>, Row)> = rows.collect();
+        let write = move |database: &Connection| {
+            let keep = |(id, row): &(Option<i64>, Row)| match id {
+                Some(id) => keep(database, *id, row),
+                None => Ok(false),
+            };
+            rows.iter().map(keep).collect::<Outcome<Vec<bool>>>()
+        };
+        self.writer.write("keep_values", write).await
+    }
+
+    async fn values(&self, unit: &Unit, metrics: &[&str]) -> Result<Vec<Option<Value>>> {
+        let Some(id) = self.id_of(unit) else { return Ok(vec![None; metrics.len()]) };
+        let metrics: Vec<String> = metrics.iter().map(|metric| (*metric).to_owned()).collect();
+        let look = move |database: &Connection| {
+            let mut select =
+                database.prepare_cached("SELECT at, value FROM data WHERE id = ? AND metric = ?")?;
+            let value = |metric: &String| {
+                let value = |row: &rusqlite::Row| {
+                    Ok(Value { at: Timestamp::from_millis(row.get(0)?), text: row.get(1)? })
+                };
+                // One that cannot be read is not shown; the next that comes takes its place.
+                Ok(select.query_row(params![id, metric], value).optional().unwrap_or_default())
+            };
+            metrics.iter().map(value).collect::<Outcome<Vec<_>>>()
+        };
+        self.readers.read(look).await
+    }
+
+    async fn walk_values(
+        &self,
+        partition: u16,
+        metric: &str,
+        pages: Range<u32>,
+    ) -> Result<Vec<(String, String)>> {
+        let bound = |page: u32| id(partition, page.saturating_mul(PAGE));
+        let (from, to, metric) = (bound(pages.start), bound(pages.end), metric.to_owned());
+        let look = move |database: &Connection| {
+            let mut select = database.prepare_cached(
+                "SELECT name, value FROM data JOIN units USING (id) WHERE id >= ? AND id < ? AND metric = ?",
+            )?;
+            let values = select.query_map(params![from, to, metric], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            // What cannot be read is not shown.
+            Ok(values.filter_map(rusqlite::Result::ok).collect::<Vec<_>>())
+        };
+        self.readers.read(look).await
+    }
+
+    async fn forget_values(&self, units: &[Unit]) -> Result<()> {
+        // Values of units that are forgotten leave with their row, see the trigger of the table.
+        let units: Vec<(i64, String)> =
+            units.iter().filter_map(|unit| Some((self.id_of(unit)?, unit.to_string()))).collect();
+        let write = move |database: &Connection| {
+            for (id, name) in &units {
+                if !is_known(database, *id, name)? {
+                    database.prepare_cached("DELETE FROM data WHERE id = ?")?.execute([id])?;
+                }
+            }
+            Ok(())
+        };
+        self.writer.write("forget_values", write).await
+    }
+}
+
+impl EmbeddedEngine {
+    fn id_of(&self, unit: &Unit) -> Option<i64> {
+        let partition = self.memory.partition(unit);
+        let found = self.memory.shard(partition).get(unit);
+        found.map(|(place, _)| id(partition, place))
+    }
+}
+
+/// Answers whether the unit is known.
+fn keep(database: &Connection, id: i64, row: &Row) -> Outcome<bool> {
+    let is_known = is_known(database, id, &row.name)?;
+    if is_known {
+        let insert = "INSERT INTO data(id, metric, at, value) VALUES(?, ?, ?, ?) ON CONFLICT DO UPDATE \
+                      SET at = excluded.at, value = excluded.value WHERE excluded.at >= at OR typeof(at) <> 'integer'";
+        database.prepare_cached(insert)?.execute(params![id, row.metric, row.at, row.value])?;
+    }
+    Ok(is_known)
+}
+
+/// Whether that is the unit of that number, and it was not removed.
+fn is_known(database: &Connection, id: i64, name: &str) -> Outcome<bool> {
+    let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ? AND name = ?")?;
+    let facts = select.query_row(params![id, name], |row| Ok(text(row, 0)?.into_owned())).optional()?;
+    let facts = facts.and_then(|facts| encoding::decode(&facts));
+    Ok(facts.is_some_and(|facts| !matches!(facts.standing, Standing::Retired(_))))
+}

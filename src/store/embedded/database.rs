@@ -1,0 +1,247 @@
+//! The database of a fleet: SQLite in one file, beside it a write-ahead log.
+//!
+//! # Why every commit waits for the disk
+//! What was answered must be there after a power cut: a transition that operators were told and
+//! that is gone would be told again under another id. Callers that wait at the same time share
+//! one commit, so this costs a few hundred waits a second at the most, whatever the fleet's size.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags, params};
+
+use super::aside;
+use super::directory::{DATABASE, Directory};
+use super::fault::{Outcome, damaged};
+use crate::store::{EngineError, Result};
+
+/// Marks a file as a fleet of Rollcall.
+const APPLICATION: i32 = 0x526f_6c6c;
+/// The layout below; another number is another layout.
+const LAYOUT: i32 = 1;
+
+/// How much of the database the writer keeps in memory while it writes much: what a storm changes again and
+/// again, which are the indexes of the records. What does not fit is written to the log before its time, and
+/// once more later: with a quarter of this a storm of 100 000 units wrote three times as much.
+const CACHE_KIB: i64 = 32 * 1024;
+/// … and each of those who only look.
+const READER_CACHE_KIB: i64 = 256;
+/// After this many pages in the log they are carried over into the database: many, for in a storm the same
+/// pages are written again and again, and everybody waits while they are carried.
+const CHECKPOINT_PAGES: i64 = 64_000;
+/// … and after this many where little is written: then nobody waits.
+const CALM_CHECKPOINT_PAGES: i64 = 16_000;
+/// The log is cut back to this when it was carried over.
+const LOG_BYTES: i64 = 64 * 1024 * 1024;
+
+/// Units are found by partition and place: `partition << 32 | place`. Times are ms. What is NULL is
+/// not there.
+///
+/// | table | what it holds |
+/// |---|---|
+/// | `meta` | `fleet` id, `partitions`; `ears`: who hears and how far (JSON), see `ears.rs`; `number` of the last beats; `kept`: that number, and how many rows `beats` and `pages` have with it |
+/// | `units` | name, facts (see `engine/encoding.rs`), expiry key and next look as of the last change; `after`: beats of this number and before are older |
+/// | `beats` | last seen times since then, by number: 2 bytes partition, 4 place, 6 time, little endian |
+/// | `pages` | what `beats` of this number and before say, 512 units to a page, 6 bytes each |
+/// | `data` | the newest value of each unit and metric; leaves with its unit |
+/// | `blind` | blind intervals |
+/// | `records` | offline records by id (JSON) |
+/// | `outbox` | news that joined no group yet (JSON), by partition; that of hearing comes after the last, and what cannot be read has none |
+/// | `groups`, `members` | who waits to be told, and who was told to whom; a member's letter as in `groups.rs` |
+/// | `notifications` | sealed notifications (JSON), and how many receivers do not have them yet |
+/// | `queue`, `lanes` | next attempt for each receiver and group; its notifications in order |
+/// | `letters`, `untold` | dead letters (JSON), and the silences that died with them or, with `-`, were over before their receiver came back |
+/// | `receivers` | those that are or were configured; `absent`: since when one is not |
+/// | `unreadable` | rows that could not be read, as they were (JSON), see `aside.rs` |
+const TABLES: &str = "
+CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE units(id INTEGER PRIMARY KEY, name TEXT NOT NULL, facts TEXT NOT NULL, alive INTEGER,
+  look INTEGER, after INTEGER NOT NULL);
+CREATE TABLE beats(id INTEGER PRIMARY KEY, number INTEGER NOT NULL, entries BLOB NOT NULL);
+CREATE TABLE pages(id INTEGER PRIMARY KEY, number INTEGER NOT NULL, times BLOB NOT NULL);
+CREATE TABLE data(id INTEGER NOT NULL, metric TEXT NOT NULL, at INTEGER NOT NULL, value TEXT NOT NULL,
+  PRIMARY KEY(id, metric)) WITHOUT ROWID;
+CREATE TRIGGER data_leaves AFTER DELETE ON units BEGIN DELETE FROM data WHERE id = OLD.id; END;
+CREATE TABLE blind(start INTEGER NOT NULL, until INTEGER NOT NULL);
+CREATE TABLE records(id TEXT NOT NULL UNIQUE, partition INTEGER NOT NULL, detected INTEGER NOT NULL, closed INTEGER,
+  record TEXT NOT NULL);
+CREATE INDEX records_newest ON records(detected, id);
+CREATE INDEX records_open ON records(detected, id) WHERE closed IS NULL;
+CREATE INDEX records_closed ON records(closed) WHERE closed IS NOT NULL;
+CREATE TABLE outbox(id INTEGER PRIMARY KEY AUTOINCREMENT, partition INTEGER NOT NULL, news TEXT NOT NULL);
+CREATE TABLE groups(id INTEGER PRIMARY KEY, partition INTEGER NOT NULL, key TEXT NOT NULL UNIQUE, body TEXT NOT NULL,
+  due INTEGER, sealed INTEGER);
+CREATE INDEX groups_due ON groups(due) WHERE due IS NOT NULL;
+CREATE TABLE members(grp INTEGER NOT NULL, member TEXT NOT NULL, letter TEXT NOT NULL,
+  detected INTEGER NOT NULL, joined INTEGER, over INTEGER, body TEXT, PRIMARY KEY(grp, member)) WITHOUT ROWID;
+CREATE INDEX members_waiting ON members(grp, joined) WHERE joined IS NOT NULL;
+CREATE INDEX members_over ON members(over) WHERE over IS NOT NULL;
+CREATE TABLE notifications(id TEXT NOT NULL UNIQUE, body TEXT NOT NULL, owed INTEGER NOT NULL);
+CREATE TABLE queue(receiver TEXT NOT NULL, grp TEXT NOT NULL, partition INTEGER NOT NULL, at INTEGER NOT NULL,
+  PRIMARY KEY(receiver, grp)) WITHOUT ROWID;
+CREATE INDEX queue_at ON queue(receiver, at);
+CREATE TABLE lanes(id INTEGER PRIMARY KEY AUTOINCREMENT, receiver TEXT NOT NULL, grp TEXT NOT NULL,
+  notification TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX lanes_of ON lanes(receiver, grp, id);
+CREATE TABLE letters(receiver TEXT NOT NULL, id TEXT NOT NULL, partition INTEGER NOT NULL, at INTEGER NOT NULL,
+  letter TEXT NOT NULL, UNIQUE(receiver, id));
+CREATE INDEX letters_newest ON letters(receiver, at);
+CREATE TABLE untold(receiver TEXT NOT NULL, silence TEXT NOT NULL, letter TEXT NOT NULL,
+  PRIMARY KEY(receiver, silence)) WITHOUT ROWID;
+";
+
+/// What later versions have added to the layout, which earlier ones get along with.
+const ADDED: &str = "
+CREATE INDEX IF NOT EXISTS members_named ON members(member);
+CREATE TABLE IF NOT EXISTS receivers(name TEXT PRIMARY KEY, absent INTEGER) WITHOUT ROWID;
+";
+
+/// Opens the fleet of a directory, for writing, or creates it.
+pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connection> {
+    let path = directory.path().to_owned();
+    let work = || -> Outcome<(Connection, String)> {
+        // Opening makes the file where it is missing.
+        if !path.join(DATABASE).exists() {
+            directory.check_new()?;
+            directory.make_database()?;
+        }
+        let mut connection = Connection::open(path.join(DATABASE))?;
+        if identify(&connection, &path)? == Found::Nothing {
+            directory.check_new()?;
+        }
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
+        connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+        connection.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
+        connection.set_prepared_statement_cache_capacity(64);
+        if identify(&connection, &path)? == Found::Nothing {
+            create(&mut connection, partitions)?;
+        }
+        let found: u16 = meta(&connection, "partitions")?;
+        check_partitions(found, partitions, &path)?;
+        connection.execute_batch(ADDED)?;
+        connection.execute_batch(aside::TABLE)?;
+        aside::teach(&connection)?;
+        let fleet = meta(&connection, "fleet")?;
+        Ok((connection, fleet))
+    };
+    let (connection, fleet) = work().map_err(|fault| fault.explain(directory.path()))?;
+    directory.sign(&fleet)?;
+    Ok(connection)
+}
+
+/// Opens the fleet of a directory to look at it; more than one may at the same time.
+pub(super) fn open_to_read(path: &Path) -> Outcome<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path.join(DATABASE), flags)?;
+    connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
+    connection.set_prepared_statement_cache_capacity(32);
+    aside::teach(&connection)?;
+    Ok(connection)
+}
+
+/// Reads everything once, and keeps as little as those who only look.
+pub(super) fn read_through<T>(connection: &Connection, read: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
+    let read = read()?;
+    connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
+    Ok(read)
+}
+
+/// Little is written: what is written next carries over what is in the log.
+pub(super) fn carry_over_soon(connection: &Connection) {
+    // One that fails says so again when something is written.
+    let _ = connection.pragma_update(None, "wal_autocheckpoint", CALM_CHECKPOINT_PAGES);
+}
+
+/// Little was written: the pages that are kept in memory are given back, and what comes may be much.
+pub(super) fn rest(connection: &Connection) {
+    let _ = connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES);
+    let _ = connection.pragma_update(None, "shrink_memory", true);
+}
+
+/// Over how many partitions the fleet of a directory is spread; `None` if there is none.
+///
+/// # Errors
+/// `Damaged` or `Refused` if what is there is no fleet that can be read.
+pub fn partitions(path: &Path) -> Result<Option<u16>> {
+    let look = || -> Outcome<Option<u16>> {
+        let connection = open_to_read(path)?;
+        let found = identify(&connection, path)? == Found::Fleet;
+        Ok(if found { Some(meta(&connection, "partitions")?) } else { None })
+    };
+    if !path.join(DATABASE).exists() {
+        return Ok(None);
+    }
+    look().map_err(|fault| fault.explain(path))
+}
+
+/// Looks at the fleet of a directory, and through all of its pages.
+pub(super) fn survey(path: &Path, partitions: u16) -> Result<()> {
+    let work = || -> Outcome<()> {
+        let connection = open_to_read(path)?;
+        if identify(&connection, path)? == Found::Nothing {
+            return Err(EngineError::Damaged(damaged(path, "its database is empty")).into());
+        }
+        check_partitions(meta(&connection, "partitions")?, partitions, path)?;
+        let word: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        if word != "ok" {
+            return Err(EngineError::Damaged(damaged(path, &word)).into());
+        }
+        Ok(())
+    };
+    work().map_err(|fault| fault.explain(path))
+}
+
+#[derive(PartialEq)]
+enum Found {
+    Nothing,
+    Fleet,
+}
+
+/// Whether there is a fleet that this version of Rollcall knows.
+fn identify(connection: &Connection, path: &Path) -> Outcome<Found> {
+    let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let place = path.display();
+    match (number("application_id")?, number("user_version")?) {
+        (0, 0) if tables == 0 => Ok(Found::Nothing),
+        (APPLICATION, LAYOUT) => Ok(Found::Fleet),
+        (APPLICATION, other) => Err(EngineError::Refused(format!(
+            "the fleet in {place} is written in layout {other}, this rollcall knows layout {LAYOUT}; use the version \
+             of rollcall that wrote it"
+        ))
+        .into()),
+        _ => Err(EngineError::Refused(format!(
+            "{DATABASE} in {place} is another program's; choose another engine.path"
+        ))
+        .into()),
+    }
+}
+
+fn create(connection: &mut Connection, partitions: u16) -> Outcome<()> {
+    let transaction = connection.transaction()?;
+    transaction.execute_batch(TABLES)?;
+    let fleet = format!("{:016x}", rand::random::<u64>());
+    transaction.execute("INSERT INTO meta VALUES('fleet', ?)", [fleet])?;
+    transaction.execute("INSERT INTO meta VALUES('partitions', ?)", [partitions])?;
+    transaction.pragma_update(None, "application_id", APPLICATION)?;
+    transaction.pragma_update(None, "user_version", LAYOUT)?;
+    Ok(transaction.commit()?)
+}
+
+fn meta<T: rusqlite::types::FromSql>(connection: &Connection, name: &str) -> rusqlite::Result<T> {
+    connection.query_row("SELECT value FROM meta WHERE name = ?", params![name], |row| row.get(0))
+}
+
+fn check_partitions(found: u16, partitions: u16, path: &Path) -> Outcome<()> {
+    if found == partitions {
+        return Ok(());
+    }
+    Err(EngineError::Refused(format!(
+        "the fleet in {} was created with {found} partitions, engine.partitions says {partitions}; write {found} \
+         there, or choose another engine.path for a new fleet",
+        path.display()
+    ))
+    .into())
+}

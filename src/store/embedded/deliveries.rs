@@ -1,0 +1,312 @@
+//! Deliveries: notifications on their way to receivers, and those that were given up.
+//!
+//! A group has a lane of its own for each receiver; only the first notification of a lane is handed
+//! out, so that news of one group arrives in order. Also the implementation of [`AlertStore`].
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::fault::Outcome;
+use super::finish::{Ending, finish_one};
+use super::holds::{Hold, Holds};
+use super::units::text;
+use super::{EmbeddedEngine, absence, aside, groups, outbox, receivers};
+use crate::clock::Timestamp;
+use crate::store::{
+    AlertStore, Backlog, DeadLetter, Delivery, Discarded, EngineError, Entry, Join, Joined, LARGEST_STEP,
+    Pace, Position, Result, Room,
+};
+use crate::store::{json::from_json, json::to_json};
+use crate::store::{notification::Notification, notification::Readable};
+use crate::telemetry::Stored;
+
+#[async_trait]
+impl AlertStore for EmbeddedEngine {
+    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
+        outbox::oldest(self, outboxes, limit).await
+    }
+
+    async fn join(
+        &self,
+        joins: &[Join],
+        pace: Pace,
+        receivers: &[String],
+        _: &Room,
+        now: Timestamp,
+    ) -> Result<Joined> {
+        groups::join(self, joins, pace, receivers, now).await
+    }
+
+    async fn settle(&self, entries: &[Position]) -> Result<()> {
+        outbox::settle(self, entries).await
+    }
+
+    async fn seal(
+        &self,
+        partitions: &[u16],
+        receivers: &[String],
+        pace: Pace,
+        now: Timestamp,
+    ) -> Result<usize> {
+        groups::seal(self, partitions, receivers, pace, now).await
+    }
+
+    async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
+        groups::first_seal(self, partitions).await
+    }
+
+    async fn lease(
+        &self,
+        partitions: &[u16],
+        receiver: &str,
+        now: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Delivery>> {
+        let (partitions, name) = (to_json(&partitions)?, receiver.to_owned());
+        let (holds, mut before) = (self.holds.clone(), Vec::<(String, String)>::new());
+        let write = move |database: &Connection| {
+            // What an earlier call of this leased was undone.
+            for (group, id) in before.drain(..) {
+                holds.end(&name, &group, &id);
+            }
+            let leased = lease(database, &holds, &partitions, &name, now, limit)?;
+            for Leased { group, id, attempt, .. } in &leased {
+                holds.hold(&name, group, Hold { id: id.clone(), attempt: *attempt, until });
+                before.push((group.clone(), id.clone()));
+            }
+            Ok(leased)
+        };
+        let (mut deliveries, mut broken) = (Vec::new(), Vec::new());
+        for Leased { group, id, attempt, body } in self.writer.write("lease", write).await? {
+            let Readable { told, why } = Notification::read(&group, &body);
+            if let Some(why) = why {
+                self.keep_notification(&id, body, told.is_some(), &why).await?;
+            }
+            let is_broken = told.is_none();
+            let mut delivery = Delivery::of(told, &group, &format!("{id}.{receiver}"), receiver);
+            delivery.attempt = attempt;
+            if is_broken { broken.push(Ending::delivered(&delivery)) } else { deliveries.push(delivery) }
+        }
+        // There is nothing to tell in these: their groups go on with what comes next.
+        if !broken.is_empty() {
+            self.finish(broken, now).await?;
+        }
+        self.leave_out_untold(receiver, deliveries, now).await
+    }
+
+    async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>> {
+        let select = "SELECT grp, at FROM queue WHERE receiver = ? AND partition IN \
+                      (SELECT value FROM json_each(?)) ORDER BY at LIMIT ?";
+        let (partitions, receiver) = (to_json(&partitions)?, receiver.to_owned());
+        let holds = self.holds.clone();
+        let first = move |database: &Connection| {
+            let mut select = database.prepare_cached(select)?;
+            // At least one of these is not held, if any is.
+            let most = holds.count(&receiver) as i64 + 1;
+            let rows = select.query_map(params![receiver, partitions, most], |row| {
+                Ok((row.get::<_, String>(0)?, Timestamp::from_millis(row.get(1)?)))
+            })?;
+            let rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+            let free = |(group, at): &(String, Timestamp)| {
+                holds.until(&receiver, group).map_or(*at, |until| until.max(*at))
+            };
+            Ok(rows.iter().map(free).min())
+        };
+        self.readers.read(first).await
+    }
+
+    async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()> {
+        self.finish(deliveries.iter().map(Ending::delivered).collect(), now).await
+    }
+
+    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
+        Ok(deliveries.iter().map(|delivery| self.holds.prolong(delivery, until)).collect())
+    }
+
+    async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
+        let (holds, held) = (self.holds.clone(), delivery.clone());
+        let write = move |database: &Connection| {
+            if holds.is_held(&held) {
+                let update = "UPDATE queue SET at = ? WHERE receiver = ? AND grp = ?";
+                let place = params![at.as_millis(), held.receiver, held.group.key];
+                database.prepare_cached(update)?.execute(place)?;
+            }
+            Ok(())
+        };
+        self.writer.write("postpone", write).await?;
+        if self.holds.is_held(delivery) {
+            self.holds.end(&delivery.receiver, &delivery.group.key, delivery.notification());
+        }
+        Ok(())
+    }
+
+    async fn bury(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
+        let letter = DeadLetter { delivery: delivery.clone(), at: now, reason: reason.to_owned() };
+        self.finish(vec![Ending::given_up(&letter)?], now).await
+    }
+
+    async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog> {
+        let (partitions, receiver) = (to_json(&partitions)?, receiver.to_owned());
+        let count = move |database: &Connection, table: &str| {
+            let select = format!(
+                "SELECT count(*) FROM {table} WHERE receiver = ? AND partition IN (SELECT value FROM json_each(?))"
+            );
+            let mut select = database.prepare_cached(&select)?;
+            select.query_row([&receiver, &partitions], |row| row.get::<_, i64>(0))
+        };
+        let counted = move |database: &Connection| {
+            let (waiting, dead) = (count(database, "queue")?, count(database, "letters")?);
+            Ok(Backlog { waiting: waiting as u64, dead: dead as u64 })
+        };
+        self.readers.read(counted).await
+    }
+
+    async fn enlist(&self, names: &[String], now: Timestamp) -> Result<()> {
+        absence::enlist(self, names, now).await
+    }
+
+    async fn bring_up_to_date(&self, receiver: &str, now: Timestamp) -> Result<usize> {
+        absence::bring_up_to_date(self, receiver, now).await
+    }
+
+    async fn kept(&self) -> Result<Vec<(String, Backlog)>> {
+        self.readers.read(receivers::kept).await
+    }
+
+    async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded> {
+        receivers::discard(self, receiver, now).await
+    }
+
+    async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {
+        let select = "SELECT id, letter FROM letters WHERE receiver = ? ORDER BY at DESC, id LIMIT ?";
+        let (name, receiver) = (receiver.to_owned(), receiver.to_owned());
+        let newest = move |database: &Connection| {
+            let mut select = database.prepare_cached(select)?;
+            let letters = select.query_map(params![receiver, limit as i64], |row| {
+                Ok((text(row, 0)?.into_owned(), text(row, 1)?.into_owned()))
+            })?;
+            Ok(letters.collect::<rusqlite::Result<Vec<_>>>()?)
+        };
+        let mut letters = Vec::new();
+        for (id, letter) in self.readers.read(newest).await? {
+            match from_json("a dead letter", &letter) {
+                Ok(letter) => letters.push(letter),
+                Err(why) => {
+                    let place = format!("table letters receiver {name:?} id {id:?}");
+                    self.telemetry.unreadable(Stored::DeadLetter, &place, &why.to_string());
+                    self.doubt.met();
+                }
+            }
+        }
+        Ok(letters)
+    }
+}
+
+/// A notification that was handed out.
+struct Leased {
+    group: String,
+    id: String,
+    attempt: u32,
+    body: Vec<u8>,
+}
+
+fn lease(
+    database: &Connection,
+    holds: &Holds,
+    partitions: &str,
+    receiver: &str,
+    now: Timestamp,
+    limit: usize,
+) -> Outcome<Vec<Leased>> {
+    holds.lapse(receiver, now);
+    let limit = limit.min(LARGEST_STEP);
+    let most = (limit + holds.count(receiver)) as i64;
+    let due: Vec<String> = database
+        .prepare_cached(
+            "SELECT grp FROM queue WHERE receiver = ? AND at <= ? AND partition IN \
+             (SELECT value FROM json_each(?)) ORDER BY at LIMIT ?",
+        )?
+        .query_map(params![receiver, now.as_millis(), partitions, most], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
+    let due = due.into_iter().filter(|group| holds.until(receiver, group).is_none()).take(limit);
+    let mut leased = Vec::new();
+    for group in due {
+        let first: Option<(i64, String, u32, Option<Vec<u8>>)> = database
+            .prepare_cached(
+                "SELECT lanes.id, notification, attempts, CAST(body AS BLOB) FROM lanes \
+                 LEFT JOIN notifications ON notifications.id = notification \
+                 WHERE receiver = ? AND grp = ? ORDER BY lanes.id LIMIT 1",
+            )?
+            .query_row([receiver, &group], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
+            .optional()?;
+        match first {
+            Some((place, id, attempts, Some(body))) => {
+                database
+                    .prepare_cached("UPDATE lanes SET attempts = attempts + 1 WHERE id = ?")?
+                    .execute([place])?;
+                leased.push(Leased { group, id, attempt: attempts.saturating_add(1), body });
+            }
+            Some((place, ..)) => {
+                database.prepare_cached("DELETE FROM lanes WHERE id = ?")?.execute([place])?;
+            }
+            None => {
+                database
+                    .prepare_cached("DELETE FROM queue WHERE receiver = ? AND grp = ?")?
+                    .execute([receiver, &group])?;
+            }
+        }
+    }
+    Ok(leased)
+}
+
+impl EmbeddedEngine {
+    /// A notification cannot be read, or not all of it. It is kept as it is; what of it `is_told` is delivered.
+    async fn keep_notification(
+        &self,
+        id: &str,
+        body: Vec<u8>,
+        is_told: bool,
+        why: &EngineError,
+    ) -> Result<()> {
+        let rest = if is_told { "what can be read of it is told" } else { "nothing of it can be told" };
+        let (name, place) = (id.to_owned(), format!("table notifications id {id:?}"));
+        let text = format!("{why}; {rest}, and its group goes on; /api/v1/records lists what it spoke of");
+        self.telemetry.unreadable(Stored::Delivery, &place, &text);
+        let write = move |database: &Connection| aside::keep_notification(database, &name, &place, &body);
+        self.writer.write("put_aside", write).await
+    }
+
+    /// Leaves out the returns of units whose silence this receiver was not told, because it died as a dead
+    /// letter or was over before the receiver came back, and the latter themselves. A delivery with nothing left
+    /// to say is ended.
+    async fn leave_out_untold(
+        &self,
+        receiver: &str,
+        leased: Vec<Delivery>,
+        now: Timestamp,
+    ) -> Result<Vec<Delivery>> {
+        let untold = absence::untold(self, receiver, &leased).await?;
+        let (empty, full): (Vec<Delivery>, Vec<Delivery>) =
+            leased.into_iter().map(|delivery| delivery.without(&untold)).partition(Delivery::is_empty);
+        if !empty.is_empty() {
+            self.delivered(&empty, now).await?;
+            self.telemetry.notifications_left_out(receiver, empty.len() as u64);
+        }
+        Ok(full)
+    }
+
+    pub(super) async fn finish(&self, endings: Vec<Ending>, now: Timestamp) -> Result<()> {
+        let partitions = self.memory.partitions();
+        let endings = Arc::new(endings);
+        let ended = endings.clone();
+        let write = move |database: &Connection| {
+            endings.iter().try_for_each(|ending| finish_one(database, ending, partitions, now))
+        };
+        self.writer.write("finish", write).await?;
+        ended.iter().for_each(|ending| self.holds.end(&ending.receiver, &ending.group, &ending.id));
+        Ok(())
+    }
+}

@@ -1,0 +1,47 @@
+//! Something was met in the database that is not what its place should hold: the next examination puts it aside.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::Notify;
+
+use super::fault::Fault;
+use crate::store::EngineError;
+
+/// Whether all rows are to be gone over.
+#[derive(Default)]
+pub(super) struct Doubt {
+    is_met: AtomicBool,
+    wake: Notify,
+}
+
+impl Doubt {
+    /// What a fault means, for people; one of a value is seen to.
+    pub fn explain(&self, fault: Fault, path: &Path) -> EngineError {
+        if fault.is_of_a_value() {
+            self.met();
+        }
+        fault.explain(path)
+    }
+
+    /// Something does not fit.
+    pub fn met(&self) {
+        self.is_met.store(true, Ordering::SeqCst);
+        self.wake.notify_one();
+    }
+
+    /// What was met could not be seen to: the next examination tries again, whenever it is.
+    pub fn keep(&self) {
+        self.is_met.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether something was met since this was asked last.
+    pub fn take(&self) -> bool {
+        self.is_met.swap(false, Ordering::SeqCst)
+    }
+
+    /// Ends when something is met.
+    pub async fn wait(&self) {
+        self.wake.notified().await;
+    }
+}

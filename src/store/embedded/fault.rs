@@ -1,0 +1,100 @@
+//! What can go wrong with the files, and what to do about it.
+
+use std::io;
+use std::path::Path;
+
+use rusqlite::ErrorCode;
+
+use crate::store::EngineError;
+
+/// Why a step on the database failed.
+#[derive(Debug)]
+pub(super) enum Fault {
+    Database(rusqlite::Error),
+    Engine(EngineError),
+}
+
+/// What a step on the database answers.
+pub(super) type Outcome<T> = std::result::Result<T, Fault>;
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Fault {
+        Fault::Database(error)
+    }
+}
+
+impl From<EngineError> for Fault {
+    fn from(error: EngineError) -> Fault {
+        Fault::Engine(error)
+    }
+}
+
+impl Fault {
+    /// Whether something is stored that is not what its place should hold: see `sorts.rs`.
+    pub fn is_of_a_value(&self) -> bool {
+        matches!(self, Fault::Database(error) if is_of_a_value(error))
+    }
+
+    /// What it means, for people.
+    pub fn explain(self, path: &Path) -> EngineError {
+        match self {
+            Fault::Engine(error) => error,
+            Fault::Database(error) => explain(&error, path),
+        }
+    }
+}
+
+fn is_of_a_value(error: &rusqlite::Error) -> bool {
+    use rusqlite::Error::*;
+    matches!(
+        error,
+        InvalidColumnType(..)
+            | FromSqlConversionFailure(..)
+            | IntegralValueOutOfRange(..)
+            | Utf8Error(..)
+            | QueryReturnedNoRows
+    )
+}
+
+/// What a failure of the database in that directory means.
+fn explain(error: &rusqlite::Error, path: &Path) -> EngineError {
+    let place = path.display();
+    let unavailable = |what: &str| EngineError::Unavailable(format!("the fleet in {place} {what}: {error}"));
+    let refused = |what: &str| EngineError::Refused(format!("the fleet in {place} {what}: {error}"));
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => unavailable("cannot be written, its disk is full; make room"),
+        Some(ErrorCode::SystemIoFailure) => {
+            unavailable("cannot be written or read; look at its disk and at the limit of file sizes")
+        }
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            refused("cannot be written; check the rights of the directory and of everything in it")
+        }
+        _ if is_of_a_value(error) => {
+            unavailable("holds a value that cannot be read, which is put aside; it is tried again")
+        }
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+            EngineError::Damaged(damaged(path, &error.to_string()))
+        }
+        _ => unavailable("did not do what was asked"),
+    }
+}
+
+/// What to do about a damaged fleet. Nothing is repaired by itself: that could only guess.
+pub(super) fn damaged(path: &Path, what: &str) -> String {
+    format!(
+        "the fleet in {} is damaged ({what}); nothing was changed: put the directory back from a backup, or move \
+         it away to begin with an empty fleet",
+        path.display()
+    )
+}
+
+/// What a failure of a file means.
+pub(super) fn explain_file(error: &io::Error, what: &str, path: &Path) -> EngineError {
+    let text = format!("{} cannot be {what}: {error}", path.display());
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            EngineError::Unavailable(format!("{text}; make room on its disk"))
+        }
+        _ => EngineError::Refused(format!("{text}; check engine.path and the rights of the directory")),
+    }
+}

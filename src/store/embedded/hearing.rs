@@ -1,0 +1,79 @@
+//! How far Rollcall has heard and by whom, and the ledger of blind intervals: what `ears.rs` decides is
+//! written before it is answered wherever somebody relies on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::EmbeddedEngine;
+use crate::clock::{Clock, Timestamp};
+use crate::presence::{Hearing, Probed};
+use crate::store::{Advance, Ear, Gap, HearingStore, Member, Result};
+
+#[async_trait]
+impl HearingStore for EmbeddedEngine {
+    async fn hearing(&self) -> Result<Hearing> {
+        let ears = self.memory.ears();
+        Ok(Hearing {
+            heard: ears.heard,
+            ledger: ears.ledger.clone(),
+            filters: Arc::new(ears.filters.read()),
+            ..Hearing::default()
+        })
+    }
+
+    /// An ordinary canary stays in memory until the next heartbeats are written. The very first is written
+    /// at once: without it a crash would not know from when on it lost something. So is a blind interval;
+    /// if that fails it stands in memory, and is written when the disk allows. A directory that was removed is told
+    /// as a blind interval, however short, as a server is that lost its data.
+    async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
+        if self.premises.were_removed() {
+            self.memory.ears().is_removed = true;
+        }
+        let (is_first, advance) = {
+            let mut ears = self.memory.ears();
+            (ears.heard.is_none(), ears.advance(ear, sent_at, gap, Clock::machine()))
+        };
+        if is_first || matches!(advance, Advance::Heard(Some(_))) {
+            self.writer.flush("advance").await?;
+        }
+        Ok(advance)
+    }
+
+    /// In memory as a canary is, unless a kind was blind, or was never heard before.
+    async fn prove(&self, probed: &[Probed]) -> Result<()> {
+        if self.memory.ears().filters.prove(probed) {
+            self.writer.flush("prove").await?;
+        }
+        Ok(())
+    }
+
+    async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
+        Ok(self.memory.ears().heard_by(client_id, Clock::machine()))
+    }
+
+    async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()> {
+        self.memory.ears().attend(member, now, release);
+        self.writer.flush("attend").await
+    }
+
+    fn key(&self) -> &str {
+        &self.fleet
+    }
+
+    fn fleet_id(&self) -> String {
+        self.fleet.clone()
+    }
+
+    async fn leave(&self, member: &Member) -> Result<()> {
+        self.memory.ears().depart(member, None);
+        self.writer.flush("leave").await
+    }
+
+    async fn gone(&self, member: &Member, at: Timestamp) -> Result<bool> {
+        let was_member = self.memory.ears().depart(member, Some(at));
+        self.writer.flush("gone").await?;
+        Ok(was_member)
+    }
+}

@@ -1,0 +1,39 @@
+//! Open records of units whose facts are lost: they stand among the records.
+
+use rusqlite::Connection;
+
+use super::EmbeddedEngine;
+use super::units::text;
+use crate::presence::{OfflineRecord, Unit};
+use crate::store::Result;
+
+/// The open records of these units, in order.
+pub(super) async fn open_records(
+    engine: &EmbeddedEngine,
+    units: &[Unit],
+) -> Result<Vec<Option<OfflineRecord>>> {
+    let units = units.to_vec();
+    let look = move |database: &Connection| {
+        // In a fleet of which nobody is offline nothing is to be looked for.
+        if !database.prepare_cached("SELECT 1 FROM records WHERE closed IS NULL LIMIT 1")?.exists([])? {
+            return Ok(vec![None; units.len()]);
+        }
+        let mut select = database.prepare_cached(
+            "SELECT record FROM records WHERE id > ?1 || ':' AND id < ?1 || ';' AND closed IS NULL \
+             ORDER BY detected DESC",
+        )?;
+        let mut records = Vec::with_capacity(units.len());
+        for unit in &units {
+            let mut rows = select.query([unit.to_string()])?;
+            let mut found = None;
+            while let (None, Some(row)) = (&found, rows.next()?) {
+                let record: Option<OfflineRecord> = serde_json::from_str(&text(row, 0)?).ok();
+                // The id of another unit may begin like this one's.
+                found = record.filter(|record| record.whose() == unit);
+            }
+            records.push(found);
+        }
+        Ok(records)
+    };
+    engine.readers.read(look).await
+}

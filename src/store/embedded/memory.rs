@@ -1,0 +1,85 @@
+//! The fleet in memory: every partition behind a lock of its own, which is held for microseconds and
+//! never over an await.
+
+use std::collections::BTreeSet;
+use std::hash::BuildHasher;
+use std::sync::{Mutex, MutexGuard};
+
+use foldhash::fast::RandomState;
+
+use super::ears::Ears;
+use super::row::Marks;
+use super::shard::Shard;
+use crate::clock::Timestamp;
+use crate::presence::Unit;
+use crate::store::partition_of;
+
+/// The fleet in memory.
+pub(super) struct Memory {
+    shards: Box<[Mutex<Shard>]>,
+    ears: Mutex<Ears>,
+    noted: Mutex<BTreeSet<(u16, u32)>>,
+    digests: RandomState,
+}
+
+impl Memory {
+    pub fn new(partitions: u16) -> Memory {
+        let shards = (0..partitions.max(1)).map(|_| Mutex::default()).collect();
+        Memory { shards, ears: Mutex::default(), noted: Mutex::default(), digests: RandomState::default() }
+    }
+
+    pub fn partitions(&self) -> u16 {
+        self.shards.len() as u16
+    }
+
+    pub fn partition(&self, unit: &Unit) -> u16 {
+        partition_of(unit, self.partitions())
+    }
+
+    pub fn shard(&self, partition: u16) -> MutexGuard<'_, Shard> {
+        self.shards[usize::from(partition)].lock().expect("nothing panics under this lock")
+    }
+
+    pub fn ears(&self) -> MutexGuard<'_, Ears> {
+        self.ears.lock().expect("nothing panics under this lock")
+    }
+
+    /// Pages on which somebody changed something who does not show them.
+    pub fn noted(&self) -> MutexGuard<'_, BTreeSet<(u16, u32)>> {
+        self.noted.lock().expect("nothing panics under this lock")
+    }
+
+    /// The newest heartbeat of all.
+    pub fn newest(&self) -> Option<Timestamp> {
+        let of_shard = |partition| {
+            let shard = self.shard(partition);
+            shard.rows.range(0..shard.rows.len()).filter_map(|row| row.alive.get()).max()
+        };
+        (0..self.partitions()).filter_map(of_shard).max()
+    }
+
+    /// Units that have an expiry key were heard up to then.
+    pub fn presume(&self, heard: Option<Timestamp>) {
+        for partition in 0..self.partitions() {
+            for row in self.shard(partition).rows.iter_mut() {
+                row.alive = row.alive.get().map(|alive| heard.map_or(alive, |heard| heard.max(alive))).into();
+            }
+        }
+    }
+
+    /// The name of the unit at a place of a partition.
+    pub fn name_at(&self, partition: u16, place: u32) -> Option<String> {
+        let shard = self.shards.get(usize::from(partition))?.lock().expect("nothing panics under this lock");
+        let row = shard.rows.range(place as usize..place as usize + 1).next()?;
+        if !row.marks.has(Marks::STORED) {
+            return None;
+        }
+        shard.unit(row).ok().map(|unit| unit.to_string())
+    }
+
+    /// What stands for facts in a row; zero for none. A digest instead of the text itself, which
+    /// stays on disk, where it is needed a few times a day.
+    pub fn digest(&self, facts: Option<&str>) -> u64 {
+        facts.map_or(0, |facts| self.digests.hash_one(facts).max(1))
+    }
+}

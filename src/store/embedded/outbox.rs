@@ -1,0 +1,62 @@
+//! The outbox: what happened and has joined no group yet, in the order in which it was written.
+//!
+//! An entry that cannot be read would hold up all others for good. It is put aside: a version of Rollcall that
+//! knew more wrote it, or another program.
+
+use rusqlite::{Connection, params};
+
+use super::EmbeddedEngine;
+use super::units::text;
+use crate::store::{Entry, Position, Result};
+use crate::store::{json::from_json, json::to_json};
+use crate::telemetry::Stored;
+
+/// The oldest entries of these outboxes.
+pub(super) async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
+    let select = "SELECT id, partition, news FROM outbox WHERE partition IN \
+                  (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?";
+    let outboxes = to_json(&outboxes)?;
+    let look = move |database: &Connection| {
+        let mut select = database.prepare_cached(select)?;
+        let rows = select.query_map(params![outboxes, limit as i64], |row| {
+            Ok((row.get::<_, i64>(0)?, row.get::<_, u16>(1)?, text(row, 2)?.into_owned()))
+        })?;
+        Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+    };
+    let (mut entries, mut is_odd) = (Vec::new(), false);
+    for (id, outbox, news) in engine.readers.read(look).await? {
+        match from_json("news in the outbox", &news) {
+            Ok(news) => entries.push(Entry { position: Position { outbox, id: id.to_string() }, news }),
+            Err(why) => {
+                let place = format!("table outbox id \"{id}\"");
+                let why = format!("{why}; nothing of it can be told");
+                engine.telemetry.unreadable(Stored::Outbox, &place, &why);
+                is_odd = true;
+            }
+        }
+    }
+    if is_odd {
+        engine.doubt.met();
+        // On a full disk it stays where it is; the others are told all the same.
+        if engine.put_aside().await.is_err() {
+            engine.doubt.keep();
+        }
+    }
+    Ok(entries)
+}
+
+/// Removes entries that were dealt with.
+pub(super) async fn settle(engine: &EmbeddedEngine, entries: &[Position]) -> Result<()> {
+    let ids: Vec<i64> = entries.iter().filter_map(|entry| entry.id.parse().ok()).collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let write = move |database: &Connection| {
+        let mut delete = database.prepare_cached("DELETE FROM outbox WHERE id = ?")?;
+        for id in &ids {
+            delete.execute([id])?;
+        }
+        Ok(())
+    };
+    engine.writer.write("settle", write).await
+}

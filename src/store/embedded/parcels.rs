@@ -1,0 +1,154 @@
+//! Packing a fleet: units as they are in memory, everything else from disk.
+
+use async_trait::async_trait;
+use rusqlite::{Connection, Row, params};
+
+use super::EmbeddedEngine;
+use super::beats::id;
+use super::fault::Outcome;
+use super::queries::PAGE;
+use crate::clock::Timestamp;
+use crate::store::json::from_json;
+use crate::store::notification::of_member;
+use crate::store::{Queries, Result};
+use crate::store::{parcels::Departure, parcels::Parcel};
+
+#[async_trait]
+impl Departure for EmbeddedEngine {
+    /// Nobody else can: the directory is ours.
+    async fn check_rest(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn pack_units(&self, partition: u16, page: u32) -> Result<Vec<Parcel>> {
+        let units = self.walk(partition, page).await?.into_iter().filter_map(|seen| {
+            let shard = self.memory.shard(partition);
+            let (place, _) = shard.get(&seen.unit)?;
+            let look = shard.rows[place as usize].look.get();
+            let facts = seen.stored.as_deref()?.to_owned();
+            Some(Parcel::Unit { unit: seen.unit, facts, alive: seen.alive, look })
+        });
+        let mut parcels: Vec<Parcel> = units.collect();
+        let bound = |page: u32| id(partition, page.saturating_mul(PAGE));
+        let (from, to) = (bound(page), bound(page + 1));
+        let values = move |database: &Connection| {
+            let select =
+                "SELECT name, metric, at, value FROM data JOIN units USING (id) WHERE id >= ? AND id < ?";
+            all(database, select, params![from, to], |row| {
+                Ok((row.get::<_, String>(0)?, row.get(1)?, moment(row.get(2)?), row.get(3)?))
+            })
+        };
+        for (name, metric, at, value) in self.readers.read(values).await? {
+            let Ok(unit) = name.parse() else { continue };
+            parcels.push(Parcel::Value { unit, metric, at, value });
+        }
+        Ok(parcels)
+    }
+
+    async fn pack_rest(&self, partition: u16) -> Result<Vec<Parcel>> {
+        let is_last = partition == self.memory.partitions();
+        let pack = move |database: &Connection| {
+            let mut parcels = Vec::new();
+            records(database, partition, &mut parcels)?;
+            groups(database, partition, &mut parcels)?;
+            lanes(database, partition, &mut parcels)?;
+            if is_last {
+                // They know no partition: whoever unpacks them finds their place.
+                notifications(database, &mut parcels)?;
+            }
+            Ok(parcels)
+        };
+        self.readers.read(pack).await
+    }
+}
+
+fn records(database: &Connection, partition: u16, parcels: &mut Vec<Parcel>) -> Outcome<()> {
+    let select = "SELECT record FROM records WHERE partition = ?";
+    for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
+        parcels.push(Parcel::Record(from_json("a record", &json)?));
+    }
+    let select = "SELECT news FROM outbox WHERE partition = ? ORDER BY id";
+    for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
+        parcels.push(Parcel::News(from_json("news in the outbox", &json)?));
+    }
+    let select = "SELECT letter FROM letters WHERE partition = ?";
+    for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
+        parcels.push(Parcel::Letter(from_json("a dead letter", &json)?));
+    }
+    Ok(())
+}
+
+fn groups(database: &Connection, partition: u16, parcels: &mut Vec<Parcel>) -> Outcome<()> {
+    let select = "SELECT body, due, sealed FROM groups WHERE partition = ?";
+    let groups = all(database, select, [partition], |row| {
+        Ok((row.get::<_, String>(0)?, optional(row, 1)?, optional(row, 2)?))
+    })?;
+    for (body, due, sealed) in groups {
+        parcels.push(Parcel::Group { group: from_json("a group", &body)?, due, sealed });
+    }
+    let select = "SELECT key, member, letter, detected, joined, members.body, over, groups.body FROM members \
+                  JOIN groups ON groups.id = grp WHERE partition = ?";
+    let mut groups_of = Vec::new();
+    parcels.extend(all(database, select, [partition], |row| {
+        let text: String = row.get(2)?;
+        let mut letters = text.chars();
+        groups_of.push((row.get::<_, String>(1)?, row.get::<_, String>(7)?));
+        Ok(Parcel::Member {
+            group: row.get(0)?,
+            name: row.get(1)?,
+            letter: letters.next().unwrap_or('x'),
+            told_to: letters.as_str().to_owned(),
+            detected: moment(row.get(3)?),
+            waits: optional(row, 4)?.zip(row.get(5)?),
+            over: optional(row, 6)?,
+        })
+    })?);
+    for (member, json) in groups_of.iter().filter_map(|(name, json)| Some((of_member(name)?.0, json))) {
+        let member = member.to_owned();
+        parcels.push(Parcel::GroupOf { member, group: from_json("a group", json)? });
+    }
+    Ok(())
+}
+
+fn lanes(database: &Connection, partition: u16, parcels: &mut Vec<Parcel>) -> Outcome<()> {
+    let select = "SELECT receiver, grp, at, notification, attempts FROM queue JOIN lanes USING (receiver, grp) \
+                  WHERE partition = ? ORDER BY receiver, grp, lanes.id";
+    let rows = all(database, select, [partition], |row| {
+        Ok((row.get(0)?, row.get(1)?, moment(row.get(2)?), row.get(3)?, row.get::<_, u32>(4)?))
+    })?;
+    let rows: Vec<(String, String, Timestamp, String, u32)> = rows;
+    for lane in rows.chunk_by(|a, b| (&a.0, &a.1) == (&b.0, &b.1)) {
+        let (receiver, group, next, _, attempts) = lane[0].clone();
+        let notifications = lane.iter().map(|row| row.3.clone()).collect();
+        parcels.push(Parcel::Lane { receiver, group, next, attempts, notifications });
+    }
+    Ok(())
+}
+
+fn notifications(database: &Connection, parcels: &mut Vec<Parcel>) -> Outcome<()> {
+    let select = "SELECT id, body, owed FROM notifications";
+    parcels.extend(all(database, select, [], |row| {
+        let owed: i64 = row.get(2)?;
+        Ok(Parcel::Notification { id: row.get(0)?, body: row.get(1)?, owed: owed.max(0) as u64 })
+    })?);
+    Ok(())
+}
+
+fn all<T>(
+    database: &Connection,
+    select: &str,
+    with: impl rusqlite::Params,
+    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> Outcome<Vec<T>> {
+    let mut select = database.prepare_cached(select)?;
+    let rows = select.query_map(with, read)?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+fn moment(ms: i64) -> Timestamp {
+    Timestamp::from_millis(ms)
+}
+
+fn optional(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
+    Ok(row.get::<_, Option<i64>>(column)?.map(moment))
+}

@@ -1,0 +1,172 @@
+//! Facts and records, to look at. Who is there and when it was heard is read from memory, the rest from
+//! disk.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::EmbeddedEngine;
+use super::beats::id;
+use super::database::{self, open_to_read};
+use super::row::Marks;
+use super::units::{snapshot, text};
+use crate::clock::Timestamp;
+use crate::presence::{Kind, OfflineRecord, RecordId, Snapshot, Unit};
+use crate::store::{Queries, Result};
+use crate::store::{json::from_json, json::to_json};
+use crate::telemetry::Stored;
+
+/// How many open records there are in the directory of a fleet, by the kinds of their units; it may be in use.
+///
+/// # Errors
+/// `Damaged` or `Refused` if what is there is no fleet that can be read.
+pub fn open_by_kind(path: &Path) -> Result<BTreeMap<Kind, u64>> {
+    if database::partitions(path)?.is_none() {
+        return Ok(BTreeMap::new());
+    }
+    let look = |database: Connection| {
+        let mut select = database.prepare(
+            "SELECT substr(id, 1, instr(id, ':') - 1), count(*) FROM records WHERE closed IS NULL GROUP BY 1",
+        )?;
+        let rows = select.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
+        let rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+        Ok(rows.into_iter().filter_map(|(kind, open)| Some((kind.parse().ok()?, open as u64))).collect())
+    };
+    open_to_read(path).and_then(look).map_err(|fault| fault.explain(path))
+}
+
+/// The most records that are removed in one step.
+const MOST_REMOVED: usize = 2000;
+
+/// The most notes that are taken at a time; the rest stays for the next.
+const MOST_NOTED: usize = 1024;
+
+/// How many places there are on a page.
+pub(super) const PAGE: u32 = 256;
+
+#[async_trait]
+impl Queries for EmbeddedEngine {
+    async fn record(&self, id: &RecordId) -> Result<Option<OfflineRecord>> {
+        let (id, name) = (id.to_string(), id.to_string());
+        let look = move |database: &Connection| {
+            let mut select = database.prepare_cached("SELECT record FROM records WHERE id = ?")?;
+            Ok(select.query_row([id], |row| Ok(text(row, 0)?.into_owned())).optional()?)
+        };
+        let found = self.readers.read(look).await?;
+        Ok(found.and_then(|json| self.readable(&name, &json)))
+    }
+
+    async fn records(
+        &self,
+        open: bool,
+        before: Option<(Timestamp, RecordId)>,
+        limit: usize,
+    ) -> Result<Vec<OfflineRecord>> {
+        let (at, id) = before.map_or((i64::MAX, String::new()), |(at, id)| (at.as_millis(), id.to_string()));
+        let only = if open { "AND closed IS NULL " } else { "" };
+        let select = format!(
+            "SELECT id, record FROM records WHERE (detected, id) < (?, ?) {only}ORDER BY detected DESC, id DESC LIMIT ?"
+        );
+        let look = move |database: &Connection| {
+            let mut select = database.prepare_cached(&select)?;
+            let rows = select.query_map(params![at, id, limit as i64], |row| {
+                Ok((text(row, 0)?.into_owned(), text(row, 1)?.into_owned()))
+            })?;
+            Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+        };
+        let found = self.readers.read(look).await?;
+        Ok(found.iter().filter_map(|(id, json)| self.readable(id, json)).collect())
+    }
+
+    fn pages(&self) -> u32 {
+        let places = (0..self.memory.partitions()).map(|partition| self.memory.shard(partition).rows.len());
+        (places.max().unwrap_or(0) as u32).div_ceil(PAGE).max(1)
+    }
+
+    async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>> {
+        let from = page.saturating_mul(PAGE);
+        let places = from as usize..from as usize + PAGE as usize;
+        let units = {
+            let shard = self.memory.shard(partition);
+            let rows = (from..).zip(shard.rows.range(places));
+            let stored = rows.filter(|(_, row)| row.marks.has(Marks::STORED));
+            let units = stored.map(|(place, row)| Ok((id(partition, place), shard.unit(row)?, row.alive)));
+            units.collect::<Result<Vec<_>>>()?
+        };
+        let (Some((first, ..)), Some((last, ..))) = (units.first(), units.last()) else {
+            return Ok(Vec::new());
+        };
+        let range = [*first, *last];
+        let look = move |database: &Connection| {
+            let mut select =
+                database.prepare_cached("SELECT id, facts FROM units WHERE id BETWEEN ? AND ?")?;
+            let mut rows = select.query(range)?;
+            let mut units = units.into_iter().peekable();
+            let mut found = Vec::with_capacity(units.len());
+            // Both are in order. Who came between the two looks is in one of them only, and comes next time.
+            while let Some(row) = rows.next()? {
+                let place: i64 = row.get(0)?;
+                while units.next_if(|(id, ..)| *id < place).is_some() {}
+                if let Some((_, unit, alive)) = units.next_if(|(id, ..)| *id == place) {
+                    found.push(snapshot(unit, alive, Some(&text(row, 1)?)));
+                }
+            }
+            Ok(found)
+        };
+        self.readers.read(look).await
+    }
+
+    async fn alive(&self, partition: u16, names: &[&str]) -> Result<Vec<Option<Timestamp>>> {
+        let shard = self.memory.shard(partition);
+        Ok(names.iter().map(|name| shard.alive(name)).collect())
+    }
+
+    async fn note(&self, units: &[&Unit]) -> Result<()> {
+        for unit in units {
+            let partition = self.memory.partition(unit);
+            let found = self.memory.shard(partition).get(unit);
+            if let Some((place, _)) = found {
+                self.memory.noted().insert((partition, place / PAGE));
+            }
+        }
+        Ok(())
+    }
+
+    async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>> {
+        let mut noted = self.memory.noted();
+        let theirs = |(partition, _): &&(u16, u32)| partitions.contains(partition);
+        let taken: Vec<(u16, u32)> = noted.iter().filter(theirs).take(MOST_NOTED).copied().collect();
+        taken.iter().for_each(|page| {
+            noted.remove(page);
+        });
+        Ok(taken)
+    }
+
+    async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize> {
+        let delete = "DELETE FROM records WHERE rowid IN (SELECT rowid FROM records WHERE closed < ? AND \
+                      partition IN (SELECT value FROM json_each(?)) ORDER BY closed LIMIT ?)";
+        let partitions = to_json(&partitions)?;
+        let write = move |database: &Connection| {
+            let mut delete = database.prepare_cached(delete)?;
+            Ok(delete.execute(params![before.as_millis(), partitions, MOST_REMOVED as i64])?)
+        };
+        self.writer.write("forget_records", write).await
+    }
+}
+
+impl EmbeddedEngine {
+    /// A record; one that cannot be read is left out and named, and put aside by the next examination.
+    fn readable(&self, id: &str, json: &str) -> Option<OfflineRecord> {
+        match from_json("a record", json) {
+            Ok(record) => Some(record),
+            Err(why) => {
+                let place = format!("table records id {id:?}");
+                self.telemetry.unreadable(Stored::Record, &place, &format!("{why}; it is left out of lists"));
+                self.doubt.met();
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Rows that were put aside: looked at, put back where they can be read by now, and deleted. The fleet may be in use:
+//! a row is one short transaction.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rusqlite::types::{Value, ValueRef};
+use rusqlite::{Connection, OptionalExtension, params_from_iter};
+
+use super::directory::{DATABASE, Directory};
+use super::fault::Outcome;
+use super::sorts::SORTS;
+use super::{aside, database};
+use crate::store::{EngineError, Result};
+use crate::store::{repair::Aside, repair::AsideId, repair::Repair, repair::shown};
+
+/// How long the service may keep the database to itself.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a running service keeps in memory, too.
+const IN_MEMORY: [&str; 3] = ["units", "beats", "pages"];
+
+/// The fleet of a directory, for repairs.
+pub struct EmbeddedRepair {
+    path: PathBuf,
+}
+
+impl EmbeddedRepair {
+    /// Of the fleet of a directory, if there is one.
+    ///
+    /// # Errors
+    /// `Damaged` or `Refused` if what is there is no fleet that can be read.
+    pub fn new(path: &Path) -> Result<Option<EmbeddedRepair>> {
+        Ok(database::partitions(path)?.map(|_| EmbeddedRepair { path: path.to_owned() }))
+    }
+
+    async fn with<T: Send + 'static>(
+        &self,
+        step: impl FnOnce(&Connection, &Path) -> Outcome<T> + Send + 'static,
+    ) -> Result<T> {
+        let path = self.path.clone();
+        let work = move || {
+            let open = || -> Outcome<Connection> {
+                let database = Connection::open(path.join(DATABASE))?;
+                database.busy_timeout(PATIENCE)?;
+                aside::teach(&database)?;
+                // A fleet of an earlier build has none.
+                database.execute_batch(aside::TABLE)?;
+                Ok(database)
+            };
+            open().and_then(|database| step(&database, &path)).map_err(|fault| fault.explain(&path))
+        };
+        let ended = |_| EngineError::Unavailable("the repair was broken off".into());
+        tokio::task::spawn_blocking(work).await.map_err(ended)?
+    }
+}
+
+#[async_trait]
+impl Repair for EmbeddedRepair {
+    async fn aside(&self) -> Result<Vec<Aside>> {
+        let kept = self.with(|database, _| aside::kept(database, usize::MAX >> 1)).await?;
+        let aside = |one: aside::Kept| Aside {
+            what: one.what(),
+            held: shown(format!("{}: {}", one.why, one.row).as_bytes()),
+            place: one.place,
+            id: AsideId::Row(one.id),
+        };
+        Ok(kept.into_iter().map(aside).collect())
+    }
+
+    async fn restore(&self, aside: &Aside) -> Result<bool> {
+        let AsideId::Row(id) = aside.id else { return Ok(false) };
+        self.with(move |database, path| restore(database, path, id)).await
+    }
+
+    async fn discard(&self, aside: &Aside) -> Result<()> {
+        let AsideId::Row(id) = aside.id else { return Ok(()) };
+        self.with(move |database, _| forget(database, id)).await
+    }
+}
+
+fn forget(database: &Connection, id: i64) -> Outcome<()> {
+    database.execute("DELETE FROM unreadable WHERE id = ?", [id])?;
+    Ok(())
+}
+
+/// Puts a row back whose columns fit by now, and whose place is free.
+fn restore(database: &Connection, path: &Path, id: i64) -> Outcome<bool> {
+    let select = "SELECT source, row FROM unreadable WHERE id = ?";
+    let row = database.query_row(select, [id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let Some((table, row)): Option<(String, String)> = row else { return Ok(false) };
+    let sort = SORTS.iter().find(|sort| sort.table == table);
+    let cells: Option<serde_json::Map<String, serde_json::Value>> = serde_json::from_str(&row).ok();
+    let Some((sort, cells)) = sort.zip(cells) else { return Ok(false) };
+    if IN_MEMORY.contains(&sort.table) && Directory::is_occupied(path) {
+        return Ok(false);
+    }
+    let partitions: i64 =
+        database.query_row("SELECT value FROM meta WHERE name = 'partitions'", [], |row| row.get(0))?;
+    let mut values = Vec::new();
+    for column in sort.columns {
+        let value = match cells.get(column.name) {
+            Some(serde_json::Value::Null) => Value::Null,
+            Some(serde_json::Value::String(text)) => Value::Text(text.clone()),
+            Some(serde_json::Value::Number(number)) => number.as_i64().map_or(Value::Null, Value::Integer),
+            _ => return Ok(false),
+        };
+        if !column.holds.fits(ValueRef::from(&value), partitions + 1) {
+            return Ok(false);
+        }
+        values.push(value);
+    }
+    let names: Vec<String> = sort.columns.iter().map(|column| format!("\"{}\"", column.name)).collect();
+    let marks = vec!["?"; names.len()].join(", ");
+    let insert = format!("INSERT OR IGNORE INTO {}({}) VALUES({marks})", sort.table, names.join(", "));
+    let transaction = database.unchecked_transaction()?;
+    let is_back = transaction.execute(&insert, params_from_iter(values))? > 0;
+    if is_back {
+        forget(&transaction, id)?;
+    }
+    transaction.commit()?;
+    Ok(is_back)
+}

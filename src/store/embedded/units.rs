@@ -1,0 +1,158 @@
+//! The state of units: heartbeats go into memory, changes through the writer, facts come from disk.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Row};
+use tokio::sync::oneshot;
+
+use super::apply::{Apply, Prepared};
+use super::beats::id;
+use super::row::Moment;
+use super::{EmbeddedEngine, lost};
+use crate::clock::Timestamp;
+use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
+use crate::store::{HearingStore, Hold, Looked, Refresh, Result, UnitStore, encoding};
+
+/// As many heartbeats as are put in order of their partitions at once.
+const BATCH: usize = 4096;
+
+/// Suspects that are looked at in one go: enough for the disk to have work while they are decided.
+const LOOK: usize = 2000;
+
+#[async_trait]
+impl UnitStore for EmbeddedEngine {
+    async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
+        let mut applied = Vec::with_capacity(beats.len());
+        let mut places: Vec<(u16, u32)> = Vec::with_capacity(beats.len().min(BATCH));
+        for batch in beats.chunks(BATCH) {
+            places.clear();
+            places.extend((0..).zip(batch).map(|(n, beat)| (self.memory.partition(beat.unit), n)));
+            places.sort_unstable();
+            let done = applied.len();
+            applied.resize(done + batch.len(), false);
+            for of_one in places.chunk_by(|a, b| a.0 == b.0) {
+                let mut shard = self.memory.shard(of_one[0].0);
+                for (_, n) in of_one {
+                    applied[done + *n as usize] = shard.refresh(&batch[*n as usize]);
+                }
+            }
+        }
+        Ok(applied)
+    }
+
+    async fn read(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
+        let found: Vec<(Unit, Moment, Option<i64>)> = units
+            .iter()
+            .map(|unit| {
+                let partition = self.memory.partition(unit);
+                match self.memory.shard(partition).get(unit) {
+                    Some((place, alive)) => (unit.clone(), alive, Some(id(partition, place))),
+                    None => (unit.clone(), Moment::NONE, None),
+                }
+            })
+            .collect();
+        if found.iter().all(|(.., id)| id.is_none()) {
+            return Ok(found.into_iter().map(|(unit, alive, _)| snapshot(unit, alive, None)).collect());
+        }
+        let look = move |database: &Connection| {
+            let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ?")?;
+            let mut snapshots = Vec::with_capacity(found.len());
+            for (unit, alive, id) in found {
+                let Some(id) = id else {
+                    snapshots.push(snapshot(unit, alive, None));
+                    continue;
+                };
+                let mut rows = select.query([id])?;
+                let stored = rows.next()?.map(|row| text(row, 0)).transpose()?;
+                snapshots.push(snapshot(unit, alive, stored.as_deref()));
+            }
+            Ok(snapshots)
+        };
+        self.readers.read(look).await
+    }
+
+    fn looks(&self, units: &[Unit]) -> Vec<Vec<Unit>> {
+        units.chunks(LOOK).map(<[Unit]>::to_vec).collect()
+    }
+
+    async fn look(&self, units: &[Unit]) -> Result<Looked<'_>> {
+        let units = self.read(units).await?;
+        Ok(Looked { units, hearing: self.hearing().await?, hold: Box::new(self) })
+    }
+
+    async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
+        let (answer, answered) = oneshot::channel();
+        let mut prepared = Vec::with_capacity(changes.len());
+        for (seen, change) in changes {
+            prepared.push(Prepared::new(&self.memory, seen, change)?);
+        }
+        let (memory, beats) = (self.memory.clone(), self.writer.beats());
+        let apply = Box::new(Apply::new(memory, beats, prepared, answer));
+        self.writer.finish("apply", apply, answered).await.map(|(applied, _)| applied)
+    }
+
+    async fn open_records(&self, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>> {
+        lost::open_records(self, units).await
+    }
+
+    async fn put_in(&self, units: &[Unit], at: Timestamp) -> Result<()> {
+        for unit in units {
+            self.memory.shard(self.memory.partition(unit)).put_in(unit, at);
+        }
+        Ok(())
+    }
+
+    async fn put_off(&self, units: &[Unit], until: Timestamp) -> Result<()> {
+        for unit in units {
+            self.memory.shard(self.memory.partition(unit)).put_off(unit, until);
+        }
+        Ok(())
+    }
+
+    fn partitions(&self) -> u16 {
+        self.memory.partitions()
+    }
+
+    async fn due(
+        &self,
+        partition: u16,
+        after: Option<Timestamp>,
+        until: Timestamp,
+        skip: usize,
+        limit: usize,
+    ) -> Result<Vec<Unit>> {
+        self.memory.shard(partition).due(after, until, skip, limit)
+    }
+
+    async fn first_looks(&self, after: &HashMap<u16, Timestamp>) -> Result<Vec<Option<(Timestamp, String)>>> {
+        let first = |partition| self.memory.shard(partition).first_look(after.get(&partition).copied());
+        Ok((0..self.memory.partitions()).map(first).collect())
+    }
+}
+
+/// A change is weighed by itself here, whoever decided upon it.
+#[async_trait]
+impl Hold for &EmbeddedEngine {
+    async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
+        UnitStore::apply(*self, changes).await
+    }
+}
+
+/// A text as it is stored; what is none is as good as one that says nothing.
+pub(super) fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Cow<'a, str>> {
+    Ok(match row.get_ref(column)? {
+        ValueRef::Text(text) | ValueRef::Blob(text) => String::from_utf8_lossy(text),
+        other => Cow::Owned(format!("{other:?}")),
+    })
+}
+
+/// A unit as memory and disk say. That they may be of two moments does no harm: a change holds only
+/// for a unit that is exactly so. Facts that cannot be read are kept as they are stored: see
+/// [`Snapshot::is_unreadable`].
+pub(super) fn snapshot(unit: Unit, alive: Moment, stored: Option<&str>) -> Snapshot {
+    let facts = stored.and_then(encoding::decode);
+    Snapshot { unit, alive: alive.get(), facts, stored: stored.map(Into::into) }
+}

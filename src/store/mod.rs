@@ -1,0 +1,131 @@
+//! The state of the fleet, behind small traits cut by reader.
+//!
+//! | trait | who reads it | what it holds |
+//! |---|---|---|
+//! | [`UnitStore`] | intake, expiry | expiry keys, the deadline index, facts, records |
+//! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
+//! | [`AlertStore`] | alerting | the outbox, groups, deliveries, dead letters |
+//! | [`DataStore`] | intake, http | the newest values of what units tell of themselves |
+//! | [`Queries`] | http, the mirror | the same facts and records, to look at |
+//! | [`Roster`] | every loop, through [`Ownership`] | the instances that are there, and the clock that they share |
+//!
+//! [`Roll`] stands above them: it reads snapshots, lets `presence` decide and applies the changes.
+//!
+//! # The promises
+//! Each is the name of a case of the conformance suite, which every engine passes.
+//!
+//!  1. Recorded means applied; what a crash of the engine loses becomes blind time, and no
+//!     transition is lost.
+//!  2. Each silence is taken by exactly one caller.
+//!  3. Taking writes record and outbox in one step.
+//!  4. An older or repeated heartbeat never moves a deadline back.
+//!  5. A return closes the record and is told once, to those receivers that were told the silence.
+//!  6. A dead holder's lease comes back.
+//!  7. Joining a group is idempotent, also after it was sent, and order-free.
+//!  8. Delivered is never leased again.
+//!  9. With every hint lost, ticks alone suffice; with the sweep held off, hints alone suffice.
+//! 10. Time is always an argument.
+//! 11. Blind time is not silence.
+//! 12. A removed unit is never reported.
+//! 13. A changed timeout moves the deadline at once.
+//! 14. A deadline at exactly now is not yet passed.
+//! 15. A lost reply or a crash between any two commands leaves nothing that the next heartbeat,
+//!     look or walk does not repair.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::clock::Timestamp;
+use crate::presence::Unit;
+use crate::telemetry::Ailment;
+
+mod alerts;
+pub mod blocks;
+pub mod data;
+pub mod embedded;
+pub mod encoding;
+mod error;
+pub mod hearing;
+mod json;
+mod look;
+pub mod names;
+mod notification;
+pub mod parcels;
+pub mod partition;
+mod queries;
+pub mod redis;
+pub mod repair;
+pub mod roster;
+mod units;
+
+pub use alerts::{
+    AlertStore, Backlog, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined, News, Pace, Position,
+    Room,
+};
+pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
+pub use error::{EngineError, Result};
+pub use hearing::{Advance, Ear, Gap, HearingStore, Member};
+pub use look::{Hold, Looked};
+pub use notification::{delivery_of_any, notification_of};
+use partition::{crc16, name_bytes};
+pub use partition::{partition_of, partition_of_group};
+pub use queries::Queries;
+pub use roster::{Attendance, Roster};
+pub use units::{Refresh, UnitStore};
+
+/// The most units of one partition that one step of an engine takes on.
+pub const LARGEST_STEP: usize = 500;
+
+/// What is wrong with an engine that works all the same, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// Its name, for logs and metrics.
+    pub name: Ailment,
+    /// What is wrong and what to do.
+    pub text: String,
+}
+
+/// What a look at an engine found on which the service may run one day.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// What it is, such as `Redis 7.0.15`.
+    pub server: String,
+    /// What is wrong with it.
+    pub warnings: Vec<Warning>,
+}
+
+/// A reason to look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// The unit's expiry key has expired.
+    Expired(Unit),
+    /// Hints may have been lost: look at whatever is due.
+    Doubt,
+}
+
+/// An engine: all of the above, and a word on its health.
+#[async_trait]
+pub trait Engine: UnitStore + HearingStore + AlertStore + Queries + DataStore + Roster {
+    /// Looks at the engine's settings and condition, and at how far its clock is from `now`. An
+    /// error means that it cannot work at all.
+    async fn examine(&self, now: Timestamp) -> Result<Vec<Warning>>;
+
+    /// Ends when something was met that an examination puts right.
+    async fn wants_examination(&self);
+
+    /// Sends hints that units may be due, until nobody receives them any more. Hints may be lost,
+    /// late or wrong. An error ends it; what it would have told meanwhile is lost.
+    async fn listen(&self, hints: tokio::sync::mpsc::Sender<Hint>) -> Result<()>;
+
+    /// Very many units are due, until that is over: their records go first, before what is told and what is
+    /// read for the mirror. Hints that more keys expire are of no use meanwhile, and to send them is work for
+    /// the engine; those that come do no harm.
+    fn storm(&self, is_on: bool);
+
+    /// What it takes for a word to reach the engine and the answer to come back, where that is long beside what
+    /// the engine does; else nothing.
+    fn round_trip(&self) -> Duration {
+        Duration::ZERO
+    }
+}

@@ -1,0 +1,67 @@
+//! The ids of a partition's units, end to end in long texts: no allocation and no pointer a unit.
+
+/// Below this much waste a rewrite is not worth its while.
+const TOLERATED_WASTE: usize = 64 * 1024;
+
+/// How long a text is. A name lies in one of them whole; of the room that the last name of a text leaves
+/// there is little.
+const TEXT: usize = 16 * 1024;
+
+/// Names, by where they start and how long they are.
+#[derive(Default)]
+pub struct Names {
+    /// Each is full but the last, and none ever grows, for the reasons that [`super::super::blocks`] gives.
+    texts: Vec<String>,
+    wasted: usize,
+}
+
+impl Names {
+    /// Adds a name and answers where it starts; `None` if there are as many as there can be.
+    pub fn add(&mut self, name: &str) -> Option<u32> {
+        if self.texts.last().is_none_or(|last| TEXT - last.len() < name.len()) {
+            self.texts.push(String::with_capacity(TEXT));
+        }
+        let first = (self.texts.len() - 1) * TEXT;
+        let last = self.texts.last_mut()?;
+        let start = u32::try_from(first + last.len()).ok()?;
+        last.push_str(name);
+        Some(start)
+    }
+
+    /// The name that starts there.
+    pub fn get(&self, start: u32, length: u8) -> &str {
+        let (text, start) = (start as usize / TEXT, start as usize % TEXT);
+        &self.texts[text][start..start + usize::from(length)]
+    }
+
+    /// A name of that length is used no more.
+    pub fn forget(&mut self, length: u8) {
+        self.wasted += usize::from(length);
+    }
+
+    /// Whether more than half of the text is waste, so that it should be written anew.
+    pub fn is_wasteful(&self) -> bool {
+        self.wasted > TOLERATED_WASTE && self.wasted > self.bytes() / 2
+    }
+
+    /// How much memory it takes.
+    pub fn bytes(&self) -> usize {
+        self.texts.len() * TEXT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_every_length_come_back() {
+        let mut names = Names::default();
+        let name = |n: usize| "ä".repeat(n % 64) + &n.to_string();
+        let starts: Vec<u32> = (0..3000).filter_map(|n| names.add(&name(n))).collect();
+        assert!(names.texts.len() > 3, "they lie in several texts");
+        for (n, start) in starts.into_iter().enumerate() {
+            assert_eq!(names.get(start, name(n).len() as u8), name(n));
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Unpacking a fleet on Redis.
+//!
+//! Until it is complete there is a field `moving` in the place of the fleet's id, and no instance serves
+//! what is there. A move that begins anew removes what an earlier one has left.
+//!
+//! # Why expiry keys stand for long
+//! How long a unit may be silent is a matter of the configuration, which a move does not know. A key
+//! that stands too long does no harm: what decides is its value, and the next heartbeat sets its end.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use redis::{Pipeline, pipe};
+
+use super::hearing::TAKEN;
+use super::{Config, Keys, Topology};
+use crate::clock::Timestamp;
+use crate::presence::{Hearing, OfflineRecord};
+use crate::store::{EngineError, News, Result};
+use crate::store::{json::from_json, json::to_json};
+use crate::store::{notification::Notification, notification::of_member, notification::silence};
+use crate::store::{parcels::Arrival, parcels::Parcel};
+use crate::telemetry::Telemetry;
+
+/// How many parcels are written in one step.
+const STEP: usize = 200;
+/// How many names of keys are looked at in one step.
+const NAMES: usize = 1000;
+/// Longer than the longest timeout and grace together.
+const STANDS: Duration = Duration::from_secs(1000 * 86_400);
+
+/// A server to which a fleet is moved.
+pub struct RedisArrival {
+    topology: Topology,
+    keys: Keys,
+}
+
+impl RedisArrival {
+    /// Makes room.
+    ///
+    /// # Errors
+    /// `Refused` if there is a fleet already, `Unavailable` while the server cannot be reached.
+    pub async fn prepare(config: &Config, telemetry: std::sync::Arc<Telemetry>) -> Result<RedisArrival> {
+        let topology = Topology::new(config, telemetry)?;
+        let keys = Keys::new(&config.prefix, config.partitions);
+        let arrival = RedisArrival { topology, keys };
+        let mut look = pipe();
+        look.hmget(arrival.keys.meta(), &["fleet", "moving"]);
+        let ((fleet, moving),): ((Option<String>, Option<String>),) =
+            arrival.topology.send("meta", &look).await?;
+        if fleet.is_some() {
+            return Err(EngineError::Refused(format!(
+                "there is a fleet at {} already, under the prefix {}; choose another prefix or database",
+                arrival.topology.address(),
+                config.prefix
+            )));
+        }
+        if moving.is_some() {
+            arrival.clear().await?;
+        }
+        let mut begin = pipe();
+        begin.hset(arrival.keys.meta(), "moving", 1).ignore();
+        begin.hset(arrival.keys.meta(), "partitions", arrival.keys.partitions()).ignore();
+        arrival.topology.send::<()>("meta", &begin).await?;
+        Ok(arrival)
+    }
+
+    /// Removes everything but the mark of the move.
+    async fn clear(&self) -> Result<()> {
+        // Not `<prefix>:*`: the prefix of another fleet may begin like that.
+        let pattern = self.keys.in_partition(0, "").replacen("{p0}:", "{*", 1);
+        let mut cursor = 0;
+        loop {
+            let mut scan = pipe();
+            scan.cmd("SCAN").arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(NAMES);
+            let ((next, found),): ((u64, Vec<String>),) = self.topology.send("clear", &scan).await?;
+            if !found.is_empty() {
+                let mut unlink = pipe();
+                unlink.cmd("UNLINK").arg(found).ignore();
+                self.topology.send::<()>("clear", &unlink).await?;
+            }
+            cursor = next;
+            if cursor == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn put(&self, parcel: &Parcel, pipe: &mut Pipeline) -> Result<()> {
+        match parcel {
+            Parcel::Unit { unit, facts, alive, look } => {
+                let (partition, page) = self.keys.home(unit);
+                pipe.hset(self.keys.facts_page(partition, page), unit.to_string(), facts).ignore();
+                if let Some(alive) = alive {
+                    let stands = STANDS.as_millis() as u64;
+                    pipe.pset_ex(self.keys.alive(unit), alive.as_millis(), stands).ignore();
+                }
+                if let Some(look) = look {
+                    let deadlines = self.keys.in_partition(partition, "deadlines");
+                    pipe.zadd(deadlines, unit.to_string(), look.as_millis()).ignore();
+                }
+            }
+            Parcel::Value { unit, metric, at, value } => {
+                let (partition, page) = self.keys.home(unit);
+                pipe.sadd(self.keys.in_partition(partition, "data"), metric).ignore();
+                let text = format!("{} {value}", at.as_millis());
+                pipe.hset(self.keys.data_page(partition, metric, page), unit.to_string(), text).ignore();
+            }
+            Parcel::Record(record) => self.put_record(record, pipe)?,
+            Parcel::News(news) => {
+                let (number, field, text) = match news {
+                    News::Record(record) => (self.keys.partition(record.whose()), "record", to_json(record)?),
+                    News::Blind(interval) => {
+                        let text = format!("{} {}", interval.from.as_millis(), interval.to.as_millis());
+                        (self.keys.partitions(), "blind", text)
+                    }
+                };
+                pipe.cmd("XADD").arg(self.keys.outbox(number)).arg("*").arg(field).arg(text).ignore();
+            }
+            Parcel::Group { group, due, sealed } => {
+                let partition = self.keys.partition_of_group(&group.key);
+                let key = |name: &str| self.keys.in_partition(partition, name);
+                if let Some(due) = due {
+                    pipe.zadd(key("groups"), &group.key, due.as_millis()).ignore();
+                    pipe.hset(key("labels"), &group.key, to_json(group)?).ignore();
+                }
+                if let Some(sealed) = sealed {
+                    pipe.hset(key("sealed"), &group.key, sealed.as_millis()).ignore();
+                }
+            }
+            Parcel::Member { group, name, letter, told_to, detected, waits, over } => {
+                let partition = self.keys.partition_of_group(group);
+                let key = |name: &str| self.keys.in_partition(partition, name);
+                let field = format!("{group}\n{name}");
+                let mut text = format!("{letter}{}{told_to}", detected.as_millis());
+                if let Some((joined, body)) = waits {
+                    text += &format!(" {body}");
+                    let waiting = self.keys.of(partition, "waiting", group);
+                    pipe.zadd(waiting, name, joined.as_millis()).ignore();
+                }
+                if let Some(over) = over {
+                    pipe.zadd(key("over"), &field, over.as_millis()).ignore();
+                }
+                pipe.hset(key("members"), field, text).ignore();
+            }
+            Parcel::GroupOf { member, group } => {
+                if let Some((member, id)) = of_member(member) {
+                    let key = self.keys.in_partition(self.keys.partition(&id.unit), "group_of");
+                    pipe.hset(key, member, to_json(group)?).ignore();
+                }
+            }
+            Parcel::Notification { id, body, owed } => {
+                let told: Notification = from_json("a notification", body)?;
+                let partition = self.keys.partition_of_group(&told.group.key);
+                pipe.hset(self.keys.in_partition(partition, "notifications"), id, body).ignore();
+                if *owed > 1 {
+                    pipe.hset(self.keys.in_partition(partition, "owed"), id, owed).ignore();
+                }
+            }
+            Parcel::Lane { receiver, group, next, attempts, notifications } => {
+                let partition = self.keys.partition_of_group(group);
+                let lane = format!("{attempts} {}", notifications.join(" "));
+                pipe.zadd(self.keys.of(partition, "queue", receiver), group, next.as_millis()).ignore();
+                pipe.hset(self.keys.of(partition, "lanes", receiver), group, lane).ignore();
+            }
+            Parcel::Letter(letter) => {
+                let (id, delivery) = (letter.delivery.notification(), &letter.delivery);
+                let partition = self.keys.partition_of_group(&delivery.group.key);
+                let key = |name: &str| self.keys.of(partition, name, &delivery.receiver);
+                pipe.zadd(key("dead"), id, letter.at.as_millis()).ignore();
+                pipe.hset(key("letters"), id, to_json(letter)?).ignore();
+                for record in &delivery.offline {
+                    pipe.hset(key("untold"), silence(record), id).ignore();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn put_record(&self, record: &OfflineRecord, pipe: &mut Pipeline) -> Result<()> {
+        let partition = self.keys.partition(record.whose());
+        let key = |name: &str| self.keys.in_partition(partition, name);
+        let (id, detected) = (record.id.to_string(), record.detected_at.as_millis());
+        if let Some(back) = record.back_at {
+            pipe.hset(key("archive"), &id, to_json(record)?).ignore();
+            pipe.zadd(key("closed"), &id, back.as_millis()).ignore();
+            pipe.zadd(key("past"), id, detected).ignore();
+        } else {
+            // The facts of its unit tell the rest.
+            pipe.zadd(key("offline"), record.whose().to_string(), detected).ignore();
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Arrival for RedisArrival {
+    async fn unpack(&self, parcels: Vec<Parcel>) -> Result<()> {
+        for step in parcels.chunks(STEP) {
+            let mut pipe = pipe();
+            step.iter().try_for_each(|parcel| self.put(parcel, &mut pipe))?;
+            self.topology.send::<()>("unpack", &pipe).await?;
+        }
+        Ok(())
+    }
+
+    async fn complete(&self, hearing: Hearing) -> Result<()> {
+        let mut pipe = pipe();
+        pipe.atomic();
+        for interval in hearing.ledger.intervals() {
+            let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
+            pipe.zadd(self.keys.blind(), format!("{from} {to}"), to).ignore();
+        }
+        // Where one touches another, it is not known any more when it ended, but for this.
+        for end in hearing.ledger.taken() {
+            let (to, score) = (end.as_millis(), end.as_millis() as f64 + TAKEN);
+            pipe.zadd(self.keys.blind(), format!("{to} {to}"), score).ignore();
+        }
+        for interval in hearing.ledger.intervals() {
+            let to = interval.to.as_millis();
+            pipe.hset(self.keys.heard(), "ledger", to).ignore();
+        }
+        for ((kind, filter), at) in &hearing.filters.proved {
+            pipe.hset(self.keys.filters(), format!("{kind} {filter}"), at.as_millis()).ignore();
+        }
+        for (kind, interval) in
+            hearing.filters.blind.iter().flat_map(|(kind, all)| all.iter().map(move |one| (kind, one)))
+        {
+            let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
+            pipe.zadd(self.keys.blind_of(kind), format!("{from} {to}"), to).ignore();
+            pipe.hset(self.keys.heard(), "kinds", 1).ignore();
+        }
+        if let Some(heard) = hearing.heard.map(Timestamp::as_millis) {
+            pipe.hset(self.keys.heard(), "at", heard).ignore();
+        }
+        let fleet = format!("{:016x}", rand::random::<u64>());
+        pipe.hset(self.keys.meta(), "fleet", fleet).hdel(self.keys.meta(), "moving").ignore();
+        self.topology.send::<redis::Value>("complete", &pipe).await.map(|_| ())
+    }
+}

@@ -1,0 +1,117 @@
+//! The newest values of units. They lie as facts do: on pages, so that a value takes little more than
+//! its text, and each metric has pages of its own, so that whoever shows one metric reads that alone.
+
+use std::ops::Range;
+
+use async_trait::async_trait;
+use redis::pipe;
+
+use super::RedisEngine;
+use crate::clock::Timestamp;
+use crate::presence::Unit;
+use crate::store::{DataStore, Reading, Result, Value};
+use crate::telemetry::Stored;
+
+/// Values that are written in one step: half a millisecond of the server's time.
+const STEP: usize = 200;
+
+#[async_trait]
+impl DataStore for RedisEngine {
+    async fn keep_values(&self, readings: &[Reading<'_>]) -> Result<Vec<bool>> {
+        let partition = |place: &usize| self.keys.partition(readings[*place].unit);
+        let mut places: Vec<usize> = (0..readings.len()).collect();
+        places.sort_by_cached_key(|place| (partition(place), readings[*place].unit));
+        let steps = places.chunk_by(|a, b| partition(a) == partition(b)).flat_map(|places| {
+            places.chunks(STEP).map(|step| self.keep_step(partition(&step[0]), step, readings))
+        });
+        let mut known = vec![false; readings.len()];
+        let answers = self.topology.few_at_once(steps.collect()).await?;
+        for (place, answer) in places.iter().zip(answers.into_iter().flatten()) {
+            known[*place] = answer == 1;
+        }
+        Ok(known)
+    }
+
+    async fn values(&self, unit: &Unit, metrics: &[&str]) -> Result<Vec<Option<Value>>> {
+        let (partition, page) = self.keys.home(unit);
+        let mut pipe = pipe();
+        for metric in metrics {
+            pipe.hget(self.keys.data_page(partition, metric, page), unit.to_string());
+        }
+        let values: Vec<Option<Vec<u8>>> = self.topology.send("values", &pipe).await?;
+        let read = |(metric, text): (&&str, Option<Vec<u8>>)| {
+            let text = String::from_utf8_lossy(&text?).into_owned();
+            let value = parse(&text);
+            if value.is_none() {
+                let place = format!("{} of {unit}", self.keys.data_page(partition, metric, page));
+                let why = format!("{text:?} is no moment and value; the next of that unit replaces it");
+                self.telemetry.unreadable(Stored::Value, &place, &why);
+            }
+            value
+        };
+        Ok(metrics.iter().zip(values).map(read).collect())
+    }
+
+    async fn walk_values(
+        &self,
+        partition: u16,
+        metric: &str,
+        pages: Range<u32>,
+    ) -> Result<Vec<(String, String)>> {
+        let mut pipe = pipe();
+        for page in pages {
+            pipe.hgetall(self.keys.data_page(partition, metric, page));
+        }
+        let pages: Vec<Vec<(Vec<u8>, Vec<u8>)>> = self.topology.send("walk_values", &pipe).await?;
+        let text = |(name, text)| Some((String::from_utf8(name).ok()?, String::from_utf8(text).ok()?));
+        let mut values: Vec<(String, String)> = pages.into_iter().flatten().filter_map(text).collect();
+        for (_, text) in &mut values {
+            // Without the moment. What another program wrote here is nobody's value.
+            let value = text.find(' ').map_or(text.len(), |at| at + 1);
+            text.drain(..value);
+        }
+        values.retain(|(_, text)| !text.is_empty());
+        Ok(values)
+    }
+
+    async fn forget_values(&self, units: &[Unit]) -> Result<()> {
+        let mut pipe = pipe();
+        for unit in units {
+            pipe.smembers(self.keys.in_partition(self.keys.partition(unit), "data"));
+        }
+        let metrics: Vec<Vec<String>> = self.topology.send("data", &pipe).await?;
+        let with_values = units.iter().zip(&metrics).filter(|(_, metrics)| !metrics.is_empty());
+        let steps = with_values.map(|(unit, metrics)| async move {
+            let (partition, page) = self.keys.home(unit);
+            let mut script = self.scripts.forget_values.prepare_invoke();
+            script.key(self.keys.facts_page(partition, page)).arg(unit.to_string());
+            for metric in metrics {
+                script.key(self.keys.data_page(partition, metric, page));
+            }
+            self.topology.run::<u64>("forget_values", &script).await
+        });
+        self.topology.few_at_once(steps.collect()).await?;
+        Ok(())
+    }
+}
+
+impl RedisEngine {
+    /// `places` by unit.
+    async fn keep_step(&self, partition: u16, places: &[usize], readings: &[Reading<'_>]) -> Result<Vec<u8>> {
+        let mut script = self.scripts.keep_values.prepare_invoke();
+        script.key(self.keys.in_partition(partition, "data"));
+        for &place in places {
+            let Reading { unit, metric, at, value } = readings[place];
+            let page = self.keys.page(unit);
+            script.key(self.keys.facts_page(partition, page));
+            script.key(self.keys.data_page(partition, metric, page));
+            script.arg(metric).arg(unit.to_string()).arg(at.as_millis()).arg(value);
+        }
+        self.topology.run("keep_values", &script).await
+    }
+}
+
+fn parse(text: &str) -> Option<Value> {
+    let (at, text) = text.split_once(' ')?;
+    Some(Value { at: Timestamp::from_millis(at.parse().ok()?), text: text.to_owned() })
+}

@@ -1,0 +1,366 @@
+//! Deliveries: notifications on their way to receivers, and those that were given up.
+//!
+//! A group has a lane of its own for each receiver; only the first notification of a lane is handed
+//! out, so that news of one group arrives in order. Also the implementation of [`AlertStore`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use redis::pipe;
+
+use super::units::first_score;
+use super::{RedisEngine, absence, groups, outbox, receivers};
+use crate::clock::Timestamp;
+use crate::store::{
+    AlertStore, Backlog, DeadLetter, Delivery, Discarded, Entry, Join, Joined, LARGEST_STEP, Pace, Position,
+    Result, Room,
+};
+use crate::store::{json::from_json, json::to_json};
+use crate::store::{notification::Notification, notification::Readable, notification::silence};
+use crate::telemetry::Stored;
+
+/// How many lists of groups of a partition are looked at before what else is due.
+const MOST_SPREAD: usize = 16;
+
+/// How many deliveries are handed out, and how many are ended, in one script: within a quarter of a
+/// millisecond or so, as in [`super::handout`].
+const LEASE_STEP: usize = 50;
+const FINISH_STEP: usize = 50;
+
+#[async_trait]
+impl AlertStore for RedisEngine {
+    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
+        outbox::oldest(self, outboxes, limit).await
+    }
+
+    async fn join(
+        &self,
+        joins: &[Join],
+        pace: Pace,
+        receivers: &[String],
+        room: &Room,
+        now: Timestamp,
+    ) -> Result<Joined> {
+        groups::join(self, joins, pace, receivers, room, now).await
+    }
+
+    async fn settle(&self, entries: &[Position]) -> Result<()> {
+        outbox::settle(self, entries).await
+    }
+
+    async fn seal(
+        &self,
+        partitions: &[u16],
+        receivers: &[String],
+        pace: Pace,
+        now: Timestamp,
+    ) -> Result<usize> {
+        groups::seal(self, partitions, receivers, pace, now).await
+    }
+
+    async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
+        groups::first_seal(self, partitions).await
+    }
+
+    async fn lease(
+        &self,
+        partitions: &[u16],
+        receiver: &str,
+        now: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Delivery>> {
+        let limit = limit.min(LARGEST_STEP);
+        let mut due = self.queued(partitions, receiver, now, limit).await?;
+        self.spread(&mut due, receiver, now).await?;
+        let steps = due.iter().flat_map(|(partition, groups)| {
+            let steps = groups.chunks(LEASE_STEP);
+            steps.map(|groups| self.lease_step(*partition, receiver, groups, now, until))
+        });
+        let leased: Vec<Delivery> =
+            self.topology.few_at_once(steps.collect()).await?.into_iter().flatten().collect();
+        self.leave_out_untold(receiver, leased, now).await
+    }
+
+    async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>> {
+        let keys = partitions.iter().map(|p| self.keys.of(*p, "queue", receiver));
+        first_score(self, "first_lease", keys).await
+    }
+
+    async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()> {
+        let endings: Vec<Ending> =
+            deliveries.iter().map(|delivery| Ending { delivery, letter: None }).collect();
+        self.finish(&endings, now).await
+    }
+
+    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
+        let deliveries: Vec<&Delivery> = deliveries.iter().map(AsRef::as_ref).collect();
+        self.put_off("prolong", &deliveries, until).await
+    }
+
+    async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
+        self.put_off("postpone", &[delivery], at).await.map(|_| ())
+    }
+
+    async fn bury(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
+        let letter = DeadLetter { delivery: delivery.clone(), at: now, reason: reason.to_owned() };
+        self.finish(&[Ending { delivery, letter: Some(letter) }], now).await
+    }
+
+    async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog> {
+        receivers::backlog(&self.topology, &self.keys, partitions.iter().copied(), receiver).await
+    }
+
+    async fn enlist(&self, names: &[String], now: Timestamp) -> Result<()> {
+        receivers::enlist(self, names, now).await
+    }
+
+    async fn bring_up_to_date(&self, receiver: &str, now: Timestamp) -> Result<usize> {
+        absence::bring_up_to_date(self, receiver, now).await
+    }
+
+    async fn kept(&self) -> Result<Vec<(String, Backlog)>> {
+        receivers::kept(&self.topology, &self.keys).await
+    }
+
+    async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded> {
+        receivers::discard(self, receiver, now).await
+    }
+
+    async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {
+        let mut letters: Vec<DeadLetter> = Vec::new();
+        for partition in 0..self.keys.partitions() {
+            let mut ids = pipe();
+            ids.zrevrange(self.keys.of(partition, "dead", receiver), 0, limit as isize - 1);
+            let (ids,): (Vec<String>,) = self.topology.send("dead", &ids).await?;
+            let mut bodies = pipe();
+            for id in &ids {
+                bodies.hget(self.keys.of(partition, "letters", receiver), id);
+            }
+            if !ids.is_empty() {
+                let bodies: Vec<Option<Vec<u8>>> = self.topology.send("letters", &bodies).await?;
+                for (id, body) in ids.iter().zip(bodies) {
+                    let Some(body) = body else { continue };
+                    match from_json("a dead letter", &String::from_utf8_lossy(&body)) {
+                        Ok(letter) => letters.push(letter),
+                        Err(why) => self.telemetry.unreadable(
+                            Stored::DeadLetter,
+                            &format!("{} {id}", self.keys.of(partition, "letters", receiver)),
+                            &why.to_string(),
+                        ),
+                    }
+                }
+            }
+        }
+        letters.sort_by_key(|letter| std::cmp::Reverse(letter.at));
+        letters.truncate(limit);
+        Ok(letters)
+    }
+}
+
+/// How a delivery ended.
+pub(super) struct Ending<'a> {
+    pub delivery: &'a Delivery,
+    pub letter: Option<DeadLetter>,
+}
+
+impl RedisEngine {
+    /// The groups of a receiver whose next attempt is due, at most `limit`: of as few partitions as
+    /// have that many, for what is of one partition is handed out, and later ended, in one step.
+    async fn queued(
+        &self,
+        partitions: &[u16],
+        receiver: &str,
+        now: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(u16, Vec<String>)>> {
+        let queue = |partition: u16| self.keys.of(partition, "queue", receiver);
+        let mut counts = pipe();
+        for partition in partitions {
+            counts.zcount(queue(*partition), "-inf", now.as_millis());
+        }
+        let counts: Vec<usize> = self.topology.send("due_deliveries", &counts).await?;
+        let (mut room, mut chosen, mut groups) = (limit, Vec::new(), pipe());
+        for (&partition, count) in partitions.iter().zip(counts) {
+            let share = count.min(room);
+            if share > 0 {
+                room -= share;
+                chosen.push(partition);
+                groups.zrangebyscore_limit(queue(partition), "-inf", now.as_millis(), 0, share as isize);
+            }
+        }
+        let groups: Vec<Vec<Vec<u8>>> = self.topology.send("queue", &groups).await?;
+        let mut due = Vec::new();
+        for (partition, groups) in chosen.into_iter().zip(groups) {
+            let groups = self.names(&queue(partition), groups, Stored::Delivery).await?;
+            if !groups.is_empty() {
+                due.push((partition, groups));
+            }
+        }
+        Ok(due)
+    }
+
+    /// Takes lists of groups out of what is due, see `hand_out.lua`. What has not ended of them has a
+    /// place of its own with that.
+    async fn spread(&self, due: &mut [(u16, Vec<String>)], receiver: &str, now: Timestamp) -> Result<()> {
+        let mut steps = Vec::new();
+        for (partition, groups) in due {
+            let lists = groups.extract_if(.., |group| group.contains('\n'));
+            for list in lists.take(MOST_SPREAD) {
+                let mut script = self.scripts.spread.prepare_invoke();
+                script.key(self.keys.of(*partition, "queue", receiver));
+                script.key(self.keys.of(*partition, "lanes", receiver));
+                script.arg(now.as_millis()).arg(&list);
+                script.arg(list.split('\n').collect::<Vec<&str>>());
+                steps.push(async move { self.topology.tell::<usize>("spread", &script).await });
+            }
+            groups.retain(|group| !group.contains('\n'));
+        }
+        self.topology.few_at_once(steps).await?;
+        Ok(())
+    }
+
+    /// What belongs to deliveries, by the partition and the receiver of each: what one script may change.
+    fn by_queue<'a, T>(
+        &self,
+        items: impl Iterator<Item = T>,
+        delivery: impl Fn(&T) -> &'a Delivery,
+    ) -> BTreeMap<(u16, &'a str), Vec<T>> {
+        let mut queues: BTreeMap<(u16, &str), Vec<T>> = BTreeMap::new();
+        for item in items {
+            let of = delivery(&item);
+            let partition = self.keys.partition_of_group(&of.group.key);
+            queues.entry((partition, &of.receiver)).or_default().push(item);
+        }
+        queues
+    }
+
+    /// These, and what follows them in their groups, are not handed out before `at`. Answers, in order,
+    /// which were still under way with the attempt that they name.
+    async fn put_off(
+        &self,
+        name: &'static str,
+        deliveries: &[&Delivery],
+        at: Timestamp,
+    ) -> Result<Vec<bool>> {
+        let queues = self.by_queue(deliveries.iter().enumerate(), |(_, delivery)| delivery);
+        let steps = queues.iter().flat_map(|(&(partition, receiver), deliveries)| {
+            deliveries.chunks(FINISH_STEP).map(move |step| async move {
+                let mut script = self.scripts.put_off.prepare_invoke();
+                for name in ["queue", "lanes"] {
+                    script.key(self.keys.of(partition, name, receiver));
+                }
+                script.arg(at.as_millis()).arg(step.len());
+                script.arg(step.iter().map(|(_, one)| one.group.key.as_str()).collect::<Vec<&str>>());
+                script.arg(step.iter().map(|(_, one)| one.notification()).collect::<Vec<&str>>());
+                script.arg(step.iter().map(|(_, one)| one.attempt).collect::<Vec<u32>>());
+                let answers: Vec<u8> = self.topology.run(name, &script).await?;
+                Ok(step.iter().map(|(place, _)| *place).zip(answers).collect::<Vec<(usize, u8)>>())
+            })
+        });
+        let mut were_under_way = vec![false; deliveries.len()];
+        for (place, answer) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
+            were_under_way[place] = answer == 1;
+        }
+        Ok(were_under_way)
+    }
+
+    async fn lease_step(
+        &self,
+        partition: u16,
+        receiver: &str,
+        groups: &[String],
+        now: Timestamp,
+        until: Timestamp,
+    ) -> Result<Vec<Delivery>> {
+        let mut script = self.scripts.lease.prepare_invoke();
+        script.key(self.keys.of(partition, "queue", receiver));
+        script.key(self.keys.of(partition, "lanes", receiver));
+        script.key(self.keys.in_partition(partition, "notifications"));
+        script.arg(now.as_millis()).arg(until.as_millis()).arg(groups);
+        let flat: Vec<Vec<u8>> = self.topology.tell("lease", &script).await?;
+        let (mut deliveries, mut broken) = (Vec::new(), Vec::new());
+        for leased in flat.chunks_exact(4) {
+            let text = |place: usize| String::from_utf8_lossy(&leased[place]).into_owned();
+            let (id, group, attempt) = (text(0), text(3), text(1).parse().unwrap_or(u32::MAX));
+            let Readable { told, why } = Notification::read(&group, &leased[2]);
+            if let Some(why) = why {
+                self.put_notification_aside(partition, &id, &leased[2], told.is_some(), &why).await?;
+            }
+            let is_broken = told.is_none();
+            let mut delivery = Delivery::of(told, &group, &format!("{id}.{receiver}"), receiver);
+            delivery.attempt = attempt;
+            if is_broken { broken.push(delivery) } else { deliveries.push(delivery) }
+        }
+        // There is nothing to tell in it: its group goes on with what comes next.
+        let endings: Vec<Ending> = broken.iter().map(|delivery| Ending { delivery, letter: None }).collect();
+        if !endings.is_empty() {
+            let endings: Vec<&Ending> = endings.iter().collect();
+            self.finish_step(partition, receiver, &endings, now).await?;
+        }
+        Ok(deliveries)
+    }
+
+    /// Leaves out the returns of units whose silence this receiver was not told, because it died as a dead
+    /// letter or was over before the receiver came back, and the latter themselves. A delivery with nothing left
+    /// to say is ended.
+    async fn leave_out_untold(
+        &self,
+        receiver: &str,
+        leased: Vec<Delivery>,
+        now: Timestamp,
+    ) -> Result<Vec<Delivery>> {
+        let untold = absence::untold(self, receiver, &leased).await?;
+        let (empty, full): (Vec<Delivery>, Vec<Delivery>) =
+            leased.into_iter().map(|delivery| delivery.without(&untold)).partition(Delivery::is_empty);
+        if !empty.is_empty() {
+            self.delivered(&empty, now).await?;
+            self.telemetry.notifications_left_out(receiver, empty.len() as u64);
+        }
+        Ok(full)
+    }
+
+    async fn finish(&self, endings: &[Ending<'_>], now: Timestamp) -> Result<()> {
+        let steps = self.by_queue(endings.iter(), |ending| ending.delivery);
+        let steps = steps.iter().flat_map(|((partition, receiver), endings)| {
+            endings.chunks(FINISH_STEP).map(|step| self.finish_step(*partition, receiver, step, now))
+        });
+        self.topology.few_at_once(steps.collect()).await?;
+        Ok(())
+    }
+
+    /// Answers how many it ended: those that were the first of their lanes.
+    pub(super) async fn finish_step(
+        &self,
+        partition: u16,
+        receiver: &str,
+        endings: &[&Ending<'_>],
+        now: Timestamp,
+    ) -> Result<usize> {
+        let mut script = self.scripts.finish.prepare_invoke();
+        for name in ["queue", "lanes"] {
+            script.key(self.keys.of(partition, name, receiver));
+        }
+        for name in ["notifications", "owed"] {
+            script.key(self.keys.in_partition(partition, name));
+        }
+        for name in ["dead", "letters", "untold"] {
+            script.key(self.keys.of(partition, name, receiver));
+        }
+        script.arg(now.as_millis()).arg(endings.len());
+        for Ending { delivery, .. } in endings {
+            script.arg(&delivery.group.key);
+        }
+        for Ending { delivery, .. } in endings {
+            script.arg(delivery.notification());
+        }
+        for (place, Ending { delivery, letter }) in (1..).zip(endings) {
+            if let Some(letter) = letter {
+                script.arg(place).arg(to_json(letter)?).arg(delivery.offline.len());
+                script.arg(delivery.offline.iter().map(silence).collect::<Vec<String>>());
+            }
+        }
+        self.topology.run("finish", &script).await
+    }
+}

@@ -1,0 +1,283 @@
+//! What is wrong with the server though it answers, and what to do: each problem has a name.
+//!
+//! A look changes nothing, so that `rollcall check` may look at a server that serves others. Putting
+//! right what can be put right is a step of its own, for the service.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use redis::{InfoDict, Pipeline, pipe};
+use tokio::time::Instant;
+
+use super::keys::Keys;
+use super::topology::{Topology, classify};
+use super::{RedisEngine, aside, check_partitions, check_whole, found_fleet, rights};
+use crate::clock::Timestamp;
+use crate::store::Condition;
+use crate::store::{EngineError, Result, Warning};
+use crate::telemetry::Ailment;
+
+/// The oldest server that knows every command that is used.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// Clocks further apart than this are worth a word.
+const FARTHEST: Duration = Duration::from_millis(500);
+
+/// Detection does not depend on notifications.
+const MEANWHILE: &str = "Detection works by the deadline index meanwhile";
+
+/// What is read of a server in a look.
+struct Look {
+    info: InfoDict,
+    fleet: Option<String>,
+    partitions: Option<u16>,
+    /// `save` and `notify-keyspace-events`, if they may be read.
+    settings: Result<HashMap<String, String>>,
+    clock: Option<String>,
+}
+
+/// Looks at a server on which the service may run one day, and tries every right that it needs.
+pub(super) async fn survey(topology: &Topology, keys: &Keys, now: Timestamp) -> Result<Condition> {
+    if let Some(text) = rights::missing(topology, keys).await? {
+        return Err(EngineError::Refused(text));
+    }
+    let look = look(topology, keys, now).await?;
+    check_version(&look.info)?;
+    check_whole(topology, keys).await?;
+    look.partitions.map_or(Ok(()), |found| check_partitions(topology, keys, found))?;
+    topology.send::<()>("probe", &probe(keys)).await?;
+    let mut warnings = look.warnings();
+    let has_notifications = warnings.iter().all(|warning| warning.name != Ailment::NotificationsOff);
+    if has_notifications && let Some(text) = deaf(topology).await {
+        warnings.push(Warning { name: Ailment::NotificationsOff, text });
+    }
+    Ok(Condition { server: server(&look.info), warnings })
+}
+
+/// Looks at the server of a running service, and puts right what can be put right.
+pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
+    if engine.topology.takes_wrong_type() {
+        aside::put_wrong_types_aside(&engine.topology, &engine.keys, &engine.telemetry).await?;
+    }
+    aside::tell_what_is_aside(&engine.topology, &engine.keys, &engine.telemetry).await?;
+    let look = look(&engine.topology, &engine.keys, now).await?;
+    check_version(&look.info)?;
+    let mut warnings = look.warnings();
+    if let Some(text) = rights::missing(&engine.topology, &engine.keys).await? {
+        warnings.push(Warning { name: Ailment::RightsMissing, text });
+    }
+    if look.fleet.as_ref() != Some(&engine.fleet) {
+        found_fleet(&engine.topology, &engine.keys, Some(&engine.key)).await?;
+        let text = "the fleet in redis is not the one that was there at the start; units are known again when they \
+             are heard, those that stay silent are not: compare with your registry, then restart rollcall";
+        warnings.push(Warning { name: Ailment::LostItsData, text: text.into() });
+    }
+    arrange(engine, &look, &mut warnings).await;
+    Ok(warnings)
+}
+
+/// Switches notifications on, and says so where that is not permitted.
+async fn arrange(engine: &RedisEngine, look: &Look, warnings: &mut Vec<Warning>) {
+    let Ok(flags) = look.setting("notify-keyspace-events") else { return };
+    if notifies(flags) {
+        return;
+    }
+    warnings.retain(|warning| warning.name != Ailment::NotificationsOff);
+    let mut pipe = pipe();
+    pipe.cmd("CONFIG").arg("SET").arg("notify-keyspace-events").arg(format!("{flags}Ex")).ignore();
+    if let Err(why) = engine.topology.send::<()>("config_set", &pipe).await {
+        let text = format!(
+            "redis does not notify expiry and does not let that be changed ({why}); set notify-keyspace-events to \
+             Ex. {MEANWHILE}"
+        );
+        warnings.push(Warning { name: Ailment::NotificationsOff, text });
+    }
+}
+
+async fn look(topology: &Topology, keys: &Keys, now: Timestamp) -> Result<Look> {
+    let mut questions = pipe();
+    questions.cmd("TIME").cmd("INFO").hmget(keys.meta(), &["fleet", "partitions"]);
+    let asked = Instant::now();
+    type Answer = ((i64, i64), InfoDict, (Option<String>, Option<u16>));
+    let (time, info, (fleet, partitions)): Answer = topology.send("info", &questions).await?;
+    let clock = check_clock(time, now, asked.elapsed());
+    let mut questions = pipe();
+    questions.cmd("CONFIG").arg("GET").arg("save");
+    questions.cmd("CONFIG").arg("GET").arg("notify-keyspace-events");
+    let settings = topology.send::<Vec<HashMap<String, String>>>("config_get", &questions).await;
+    let settings = settings.map(|maps| maps.into_iter().flatten().collect());
+    Ok(Look { info, fleet, partitions, settings, clock })
+}
+
+impl Look {
+    fn setting(&self, name: &str) -> std::result::Result<&str, &EngineError> {
+        self.settings.as_ref().map(|settings| settings.get(name).map_or("", String::as_str))
+    }
+
+    fn warnings(&self) -> Vec<Warning> {
+        let info = &self.info;
+        let evicted = info.get::<u64>("evicted_keys").unwrap_or(0) > 0;
+        let may_evict = info.get::<String>("maxmemory_policy").is_some_and(|policy| policy != "noeviction");
+        let has_aof = info.get::<u8>("aof_enabled") == Some(1);
+        let forgets = !has_aof && self.setting("save").is_ok_and(str::is_empty);
+        let fixed = [
+            (
+                evicted,
+                Ailment::KeysEvicted,
+                "redis has evicted keys and may have dropped units; raise its maxmemory and set maxmemory-policy \
+                 noeviction",
+            ),
+            (
+                may_evict,
+                Ailment::EvictionPossible,
+                "redis may evict keys when it is full; set maxmemory-policy noeviction",
+            ),
+            (
+                forgets,
+                Ailment::PersistenceOff,
+                "redis forgets the fleet when it restarts; set appendonly yes (or save points)",
+            ),
+        ];
+        let fixed = fixed.into_iter().filter(|(present, ..)| *present);
+        let mut warnings: Vec<Warning> =
+            fixed.map(|(_, name, text)| Warning { name, text: text.into() }).collect();
+        let mut warn = |name, text: Option<String>| warnings.extend(text.map(|text| Warning { name, text }));
+        warn(Ailment::ClockOff, self.clock.clone());
+        warn(Ailment::NotificationsOff, self.silent());
+        warnings
+    }
+
+    /// Why expiry is not notified, if it is not.
+    fn silent(&self) -> Option<String> {
+        match self.setting("notify-keyspace-events") {
+            Err(why) => Some(format!(
+                "redis does not let its settings be read ({why}); permit CONFIG GET, or see to it that \
+                 notify-keyspace-events contains Ex. {MEANWHILE}"
+            )),
+            Ok(flags) if notifies(flags) => None,
+            Ok(flags) => Some(format!(
+                "redis does not notify expiry: notify-keyspace-events is {flags:?} and lacks Ex; the service sets it \
+                 when it starts, if it is permitted to. {MEANWHILE}"
+            )),
+        }
+    }
+}
+
+/// A try of every kind of command on keys that do not exist, so that nothing changes. A replica, a
+/// node of a cluster that holds a part of the slots, and a user without the rights refuse it.
+fn probe(keys: &Keys) -> Pipeline {
+    let mut pipe = pipe();
+    for partition in 0..keys.partitions() {
+        pipe.exists(keys.in_partition(partition, "deadlines")).ignore();
+    }
+    pipe.exists(keys.heard()).ignore();
+    let key = &keys.in_partition(0, "probe");
+    pipe.cmd("SET").arg(key).arg(0).arg("PX").arg(1).arg("XX").arg("GET").ignore();
+    pipe.cmd("ZADD").arg(key).arg("XX").arg("LT").arg(0).arg("x").ignore();
+    pipe.zrem(key, "x").ignore().hdel(key, "x").ignore().xdel(key, &["0-1"]).ignore();
+    pipe.mget(&[key]).ignore().hgetall(key).ignore().zrevrangebyscore(key, "+inf", "-inf").ignore();
+    let try_writing = "return redis.call('XADD', KEYS[1], 'NOMKSTREAM', '*', 'x', 'x')";
+    pipe.cmd("EVAL").arg(try_writing).arg(1).arg(key).ignore();
+    pipe
+}
+
+/// Why notifications cannot be heard, if they cannot.
+async fn deaf(topology: &Topology) -> Option<String> {
+    let client = topology.client();
+    let database = client.get_connection_info().redis_settings().db();
+    let subscribed = async {
+        let mut connection = client.get_async_pubsub().await?;
+        connection.subscribe(format!("__keyevent@{database}__:expired")).await
+    };
+    let why = classify(topology.address(), &subscribed.await.err()?);
+    Some(format!(
+        "notifications of expiry cannot be heard ({why}); permit the channel to the user. {MEANWHILE}"
+    ))
+}
+
+fn server(info: &InfoDict) -> String {
+    let version = |name: &str| info.get::<String>(name);
+    match version("valkey_version") {
+        Some(valkey) => format!("Valkey {valkey}"),
+        None => format!("Redis {}", version("redis_version").unwrap_or_default()),
+    }
+}
+
+fn check_version(info: &InfoDict) -> Result<()> {
+    let version: String = info.get("redis_version").unwrap_or_default();
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+    let found = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if found < OLDEST {
+        let (major, minor) = OLDEST;
+        return Err(EngineError::Refused(format!(
+            "redis is version {version}, but {major}.{minor} or newer is needed; upgrade it"
+        )));
+    }
+    Ok(())
+}
+
+/// Says by how much the server's clock is off, if it is. Its time was read at some moment of the
+/// `took` after `now`, so only what lies outside of that is a difference of clocks.
+fn check_clock((seconds, micros): (i64, i64), now: Timestamp, took: Duration) -> Option<String> {
+    let theirs = Timestamp::from_millis(seconds.saturating_mul(1000).saturating_add(micros / 1000));
+    let (ahead, behind) = (theirs.since(now + took), now.since(theirs));
+    let (apart, direction) = if behind.is_zero() { (ahead, "ahead of") } else { (behind, "behind") };
+    (apart > FARTHEST).then(|| {
+        format!(
+            "the clock of redis is {} ms {direction} that of this machine; one of them tells wrong times: run a \
+             time service such as chrony on both",
+            apart.as_millis()
+        )
+    })
+}
+
+/// Whether these flags of `notify-keyspace-events` include expiry as key events.
+fn notifies(flags: &str) -> bool {
+    flags.contains('E') && (flags.contains('x') || flags.contains('A'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_are_apart_if_the_journey_does_not_explain_the_difference() {
+        let now = Timestamp::from_millis(1_700_000_000_000);
+        // (their time after ours, how long the question took, what is said)
+        let cases = [
+            (0, 0, None),
+            (500, 0, None),
+            (-500, 0, None),
+            (501, 0, Some("501 ms ahead of")),
+            (-501, 0, Some("501 ms behind")),
+            (2500, 2000, None),
+            (2501, 2000, Some("501 ms ahead of")),
+            (-501, 2000, Some("501 ms behind")),
+        ];
+        for (apart, took, expected) in cases {
+            let theirs = now.as_millis() + apart;
+            let time = (theirs / 1000, theirs % 1000 * 1000 + 999);
+            let said = check_clock(time, now, Duration::from_millis(took));
+            let as_expected = match (&said, expected) {
+                (Some(said), Some(expected)) => said.contains(expected),
+                (said, expected) => said.is_none() && expected.is_none(),
+            };
+            assert!(as_expected, "{apart} ms within {took} ms: {said:?}");
+        }
+    }
+
+    #[test]
+    fn expiry_is_notified_if_key_events_and_expired_or_all_are_on() {
+        for (flags, expected) in [
+            ("", false),
+            ("Ex", true),
+            ("xE", true),
+            ("AE", true),
+            ("Kx", false),
+            ("E", false),
+            ("AKE", true),
+        ] {
+            assert_eq!(notifies(flags), expected, "{flags}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Silences that are told as soon as they join, for there is nobody to wait for: the caller takes them
+//! along.
+
+use std::collections::BTreeMap;
+
+use super::RedisEngine;
+use super::groups::Joining;
+use crate::clock::Timestamp;
+use crate::store::json::to_json;
+use crate::store::{Delivery, Joined, News, Pace, Result, Room};
+use crate::store::{notification::Lone, notification::notification_id};
+
+/// How many silences are told in one script: within a quarter of a millisecond or so, for nobody else is
+/// served meanwhile, and each of several instances has such a script under way.
+const STEP: usize = 32;
+
+/// A silence and the id of its notification.
+struct Silence<'a> {
+    joining: Joining<'a>,
+    id: String,
+}
+
+/// Hands out what may be told at once, and gives back what has to join as ever, in its order.
+pub(super) async fn hand_out<'a>(
+    engine: &RedisEngine,
+    joining: Vec<Joining<'a>>,
+    pace: Pace,
+    receivers: &[String],
+    room: &Room,
+    now: Timestamp,
+) -> Result<(Joined, Vec<Joining<'a>>)> {
+    let mut free: Vec<usize> = (0..receivers.len()).map(|r| room.most.get(r).copied().unwrap_or(0)).collect();
+    let has_room = pace.wait.is_zero() && free.iter().any(|free| *free > 0);
+    let is_lone = |joining: &Joining| has_room && joining.is_alone && joining.member.form == "offline";
+    let (lone, mut rest): (Vec<Joining>, Vec<Joining>) = joining.into_iter().partition(is_lone);
+    let mut partitions: BTreeMap<u16, Vec<Silence>> = BTreeMap::new();
+    for joining in lone {
+        let group = &joining.join.group.key;
+        let id = notification_id(group, &format!("o{}", joining.member.id));
+        partitions.entry(engine.keys.partition_of_group(group)).or_default().push(Silence { joining, id });
+    }
+    let mut steps = Vec::new();
+    for (partition, mut lone) in partitions {
+        while !lone.is_empty() {
+            let step: Vec<Silence> = lone.drain(..lone.len().min(STEP)).collect();
+            let most: Vec<usize> = free.iter().map(|free| step.len().min(*free)).collect();
+            free.iter_mut().zip(&most).for_each(|(free, most)| *free -= most);
+            let room = Room { most, until: room.until };
+            steps.push(hand_out_step(engine, partition, step, pace, receivers, room, now));
+        }
+    }
+    let mut joined = Joined::default();
+    for (told, refused) in engine.topology.few_at_once(steps).await? {
+        joined.sealed += told.sealed;
+        joined.deliveries.extend(told.deliveries);
+        // Nothing else that joins is of their groups, so they may come last.
+        rest.extend(refused);
+    }
+    Ok((joined, rest))
+}
+
+async fn hand_out_step<'a>(
+    engine: &RedisEngine,
+    partition: u16,
+    step: Vec<Silence<'a>>,
+    pace: Pace,
+    receivers: &[String],
+    room: Room,
+    now: Timestamp,
+) -> Result<(Joined, Vec<Joining<'a>>)> {
+    let mut script = engine.scripts.hand_out.prepare_invoke();
+    for name in ["groups", "members", "sealed"] {
+        script.key(engine.keys.in_partition(partition, name));
+    }
+    for name in ["queue", "lanes"] {
+        for receiver in receivers {
+            script.key(engine.keys.of(partition, name, receiver));
+        }
+    }
+    script.arg(now.as_millis()).arg(pace.interval.as_millis() as u64);
+    script.arg(receivers.len()).arg(step.len()).arg(room.until.as_millis()).arg(&room.most);
+    for lone in &step {
+        script.arg(&lone.joining.join.group.key);
+    }
+    for lone in &step {
+        script.arg(lone.joining.name());
+    }
+    let names = receivers.join(",");
+    for lone in &step {
+        script.arg(format!("t{}:{names}", lone.joining.member.detected_at.as_millis()));
+    }
+    for Silence { joining, id } in &step {
+        let News::Record(record) = &joining.join.news else { continue };
+        let told = to_json(&Lone::new(&joining.join.group, record, now))?;
+        script.arg(format!("1 {id}\n{told}"));
+    }
+    let answers: Vec<u8> = engine.topology.tell("hand_out", &script).await?;
+    let (mut joined, mut refused) = (Joined::default(), Vec::new());
+    for (Silence { joining, id }, answer) in step.into_iter().zip(answers) {
+        if answer == 0 {
+            refused.push(joining);
+            continue;
+        }
+        let (place, News::Record(record)) = (joined.sealed, &joining.join.news) else { continue };
+        joined.sealed += 1;
+        for (receiver, _) in receivers.iter().zip(&room.most).filter(|(_, most)| place < **most) {
+            joined.deliveries.push(Delivery {
+                id: format!("{id}.{receiver}"),
+                receiver: receiver.clone(),
+                group: joining.join.group.clone(),
+                sealed_at: now,
+                offline: vec![record.clone()],
+                online: Vec::new(),
+                blind: Vec::new(),
+                attempt: 1,
+            });
+        }
+    }
+    Ok((joined, refused))
+}

@@ -1,0 +1,381 @@
+//! Every key that Rollcall has in Redis. Other programs may read them; only Rollcall writes.
+//!
+//! The partition tag stands first and in braces, so that everything of one unit, and everything of
+//! one group, is in one slot of a cluster: no script ever crosses slots.
+//!
+//! | key | type | what it holds |
+//! |---|---|---|
+//! | `rollcall:meta` | hash | `fleet` id, `partitions`, both fixed when the fleet is created; `moving` in the place of the id while a fleet is moved here; `key`: what canaries are signed by, if not the id; `group_of`: since when groups of records are kept (ms) |
+//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: that of the ledgers of kinds; `fleet`: the id of the fleet, by which its loss is noticed; `loss_told`: the loss of the fleet before it was |
+//! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
+//! | `rollcall:{hearing}:floors` | hash | share → until when a member that is gone may have lost something (ms) |
+//! | `rollcall:{hearing}:plain` | hash | plain subscriptions: client id → `<heard> <since> <connection>`: up to when it has heard, and since when its connection vouches for that (ms, ms, number) |
+//! | `rollcall:{hearing}:session:<client id>` | string | up to when a session has heard that the broker keeps (ms); PX = how long it keeps it |
+//! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms), and half a millisecond more where another client may have been given heartbeats |
+//! | `rollcall:{hearing}:blind:<kind>` | zset | blind intervals of a kind, in the same form |
+//! | `rollcall:{hearing}:filters` | hash | `<kind> <topic filter>` → up to when it was heard (ms) |
+//! | `rollcall:{hearing}:outbox` | stream | long blind intervals that nobody was told of yet |
+//! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel that tells when one came or went |
+//! | `rollcall:{hearing}:address:<instance>` | string | where an instance is asked for metrics; PX = its lease |
+//! | `rollcall:{hearing}:counts:<instance>` | string | how many units of each kind it counts of its own, and the shortest timeout of these, JSON; PX = 8 s |
+//! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when one is (ms), or `absent` and since when it is not (ms), see `absence.rs` |
+//! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal (ms) |
+//! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
+//! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next look (ms) |
+//! | `rollcall:{pN}:facts:<page>` | hash | `<kind>:<unit>` → facts, see `engine/encoding.rs` |
+//! | `rollcall:{pN}:data` | set | names of the metrics that units of this partition have values of |
+//! | `rollcall:{pN}:data:<metric>:<page>` | hash | `<kind>:<unit>` → `<at> <value>`: the newest value and when it came (ms) |
+//! | `rollcall:{pN}:noted` | set | pages on which another than the owner changed something that the owner has not read yet |
+//! | `rollcall:{pN}:offline` | zset | `<kind>:<unit>` by time of detection (ms): units with an open record, which their facts tell |
+//! | `rollcall:{pN}:past` | zset | ids of closed records by time of detection (ms) |
+//! | `rollcall:{pN}:closed` | zset | ids of closed records by time of closing (ms) |
+//! | `rollcall:{pN}:archive` | hash | record id → record (JSON), closed records |
+//! | `rollcall:{pN}:outbox` | stream | records opened and closed that joined no group yet: an entry for each step, see `outbox.rs` |
+//! | `rollcall:{pN}:outbox:unreadable` | stream | entries of the outbox that nobody could read |
+//! | `rollcall:{pN}:group_of` | hash | member → the group (JSON) in which the news of its record is told, by the unit's partition, see `group_of.rs` |
+//! | `rollcall:{pN}:groups` | zset | groups that wait, by when they are due (ms) |
+//! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → what it was told and to whom, see `join.lua` |
+//! | `rollcall:{pN}:sealed` | hash | group → when it was sealed last (ms) |
+//! | `rollcall:{pN}:labels` | hash | group that waits → its labels (JSON) |
+//! | `rollcall:{pN}:waiting:<group>` | zset | members that wait to be told, by when they joined (ms) |
+//! | `rollcall:{pN}:over` | zset | members that are over, kept a day against late repetitions |
+//! | `rollcall:{pN}:notifications` | hash | id → notification (JSON) |
+//! | `rollcall:{pN}:owed` | hash | id → number of receivers that do not have it yet, if more than one |
+//! | `rollcall:{pN}:queue:<receiver>` | zset | groups by their next attempt (ms); a list of groups with line breaks, by when to look for what has not ended of those that were handed out together |
+//! | `rollcall:{pN}:lanes:<receiver>` | hash | group → attempts at its first notification, the ids of all, told one after the other, and what the first says if it is nowhere else, see `lease.lua` |
+//! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
+//! | `rollcall:{pN}:letters:<receiver>` | hash | id → dead letter (JSON) |
+//! | `rollcall:{pN}:untold:<receiver>` | hash | silences that the receiver was not told, `<detected at> <record id>` → the dead letter, or `-`, see `absence.rs`; `-` → `-` where there are such |
+//! | `rollcall:{pN}:unreadable`, `rollcall:{hearing}:unreadable` | hash | what could not be read and was put aside: key, or key, line break, member → what it held. A key of a wrong type is beside it, as `<key>:unreadable` |
+//!
+//! # Why facts lie on pages
+//! A hash of its own for each unit costs over 100 bytes before it holds anything; a field of a large
+//! hash costs 60 more than in a small one, which Redis stores as one packed string. With 1024 pages
+//! a partition, pages stay small up to about two million units and grow gracefully beyond.
+
+use crate::presence::{Kind, Unit};
+use crate::store::partition_of;
+use crate::telemetry::Stored;
+
+/// What keys of one name are.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sort {
+    pub name: &'static str,
+    pub redis_type: &'static str,
+    pub what: Stored,
+    /// Whether they belong to hearing, and not to a partition.
+    pub is_hearing: bool,
+    /// Whether something follows the name: a unit, a page, a receiver, a group.
+    pub has_owner: bool,
+}
+
+const fn sort(place: &str, name: &'static str, redis_type: &'static str, what: Stored) -> Sort {
+    let place = place.as_bytes();
+    Sort { name, redis_type, what, is_hearing: place[0] == b'h', has_owner: place.len() == 2 }
+}
+
+/// All sorts, by where they are: `h` of hearing, `p` of a partition, `+` with an owner.
+pub const SORTS: &[Sort] = &[
+    sort("p", "meta", "hash", Stored::Other),
+    sort("h", "heard", "hash", Stored::Hearing),
+    sort("h", "members", "hash", Stored::Hearing),
+    sort("h", "floors", "hash", Stored::Hearing),
+    sort("h", "plain", "hash", Stored::Hearing),
+    sort("h+", "session", "string", Stored::Hearing),
+    sort("h", "blind", "zset", Stored::Hearing),
+    sort("h+", "blind", "zset", Stored::Hearing),
+    sort("h", "filters", "hash", Stored::Hearing),
+    sort("h", "outbox", "stream", Stored::Outbox),
+    sort("h", "roster", "zset", Stored::Roster),
+    sort("h+", "address", "string", Stored::Roster),
+    sort("h+", "counts", "string", Stored::Roster),
+    sort("h", "receivers", "hash", Stored::Delivery),
+    sort("h", "clock", "hash", Stored::Roster),
+    sort("p+", "alive", "string", Stored::ExpiryKey),
+    sort("p", "deadlines", "zset", Stored::Deadlines),
+    sort("p+", "facts", "hash", Stored::Facts),
+    sort("p", "data", "set", Stored::Value),
+    sort("p+", "data", "hash", Stored::Value),
+    sort("p", "noted", "set", Stored::Notes),
+    sort("p", "offline", "zset", Stored::Record),
+    sort("p", "past", "zset", Stored::Record),
+    sort("p", "closed", "zset", Stored::Record),
+    sort("p", "archive", "hash", Stored::Record),
+    sort("p", "outbox", "stream", Stored::Outbox),
+    sort("p", "group_of", "hash", Stored::Group),
+    sort("p", "groups", "zset", Stored::Group),
+    sort("p", "members", "hash", Stored::Group),
+    sort("p", "sealed", "hash", Stored::Group),
+    sort("p", "labels", "hash", Stored::Group),
+    sort("p+", "waiting", "zset", Stored::Group),
+    sort("p", "over", "zset", Stored::Group),
+    sort("p", "notifications", "hash", Stored::Delivery),
+    sort("p", "owed", "hash", Stored::Delivery),
+    sort("p+", "queue", "zset", Stored::Delivery),
+    sort("p+", "lanes", "hash", Stored::Delivery),
+    sort("p+", "dead", "zset", Stored::DeadLetter),
+    sort("p+", "letters", "hash", Stored::DeadLetter),
+    sort("p+", "untold", "hash", Stored::DeadLetter),
+];
+
+/// The most pages that a partition's facts lie on.
+const MOST_PAGES: u32 = 1024;
+
+/// Where the facts of a unit are kept: the partition, and the page there.
+pub type Home = (u16, u32);
+
+/// The names of all keys of one fleet.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    prefix: String,
+    partitions: u16,
+}
+
+impl Keys {
+    pub fn new(prefix: &str, partitions: u16) -> Keys {
+        Keys { prefix: prefix.to_owned(), partitions: partitions.max(1) }
+    }
+
+    pub fn partitions(&self) -> u16 {
+        self.partitions
+    }
+
+    pub fn pages(&self) -> u32 {
+        (65_536 / u32::from(self.partitions)).clamp(1, MOST_PAGES)
+    }
+
+    pub fn partition(&self, unit: &Unit) -> u16 {
+        partition_of(unit, self.partitions)
+    }
+
+    /// The partition of a group: as if its key were a unit's.
+    pub fn partition_of_group(&self, group: &str) -> u16 {
+        crate::store::partition_of_group(group, self.partitions)
+    }
+
+    pub fn meta(&self) -> String {
+        format!("{}:meta", self.prefix)
+    }
+
+    pub fn receivers(&self) -> String {
+        format!("{}:{{hearing}}:receivers", self.prefix)
+    }
+
+    pub fn heard(&self) -> String {
+        format!("{}:{{hearing}}:heard", self.prefix)
+    }
+
+    pub fn members(&self) -> String {
+        format!("{}:{{hearing}}:members", self.prefix)
+    }
+
+    pub fn floors(&self) -> String {
+        format!("{}:{{hearing}}:floors", self.prefix)
+    }
+
+    pub fn plain(&self) -> String {
+        format!("{}:{{hearing}}:plain", self.prefix)
+    }
+
+    pub fn session(&self, client_id: &str) -> String {
+        format!("{}:{{hearing}}:session:{client_id}", self.prefix)
+    }
+
+    pub fn blind(&self) -> String {
+        format!("{}:{{hearing}}:blind", self.prefix)
+    }
+
+    pub fn blind_of(&self, kind: &Kind) -> String {
+        format!("{}:{{hearing}}:blind:{kind}", self.prefix)
+    }
+
+    pub fn filters(&self) -> String {
+        format!("{}:{{hearing}}:filters", self.prefix)
+    }
+
+    pub fn roster(&self) -> String {
+        format!("{}:{{hearing}}:roster", self.prefix)
+    }
+
+    pub fn counts(&self, instance: &str) -> String {
+        format!("{}:{{hearing}}:counts:{instance}", self.prefix)
+    }
+
+    pub fn address(&self, instance: &str) -> String {
+        format!("{}:{{hearing}}:address:{instance}", self.prefix)
+    }
+
+    pub fn clock(&self) -> String {
+        format!("{}:{{hearing}}:clock", self.prefix)
+    }
+
+    /// The outbox of a partition; the one after the last partition's is that of hearing.
+    pub fn outbox(&self, number: u16) -> String {
+        if number < self.partitions {
+            self.in_partition(number, "outbox")
+        } else {
+            format!("{}:{{hearing}}:outbox", self.prefix)
+        }
+    }
+
+    /// Where entries of an outbox are kept that nobody can read.
+    pub fn unreadable(&self, number: u16) -> String {
+        format!("{}:unreadable", self.outbox(number))
+    }
+
+    /// The hash of what was put aside that belongs to a key of this fleet.
+    pub fn unreadable_of(&self, key: &str) -> String {
+        let tag = key.find('{').zip(key.find('}')).map_or("{hearing}", |(from, to)| &key[from..=to]);
+        format!("{}:{tag}:unreadable", self.prefix)
+    }
+
+    /// All of these hashes.
+    pub fn all_unreadable(&self) -> Vec<String> {
+        let mut all: Vec<String> = (0..self.partitions).map(|p| self.in_partition(p, "unreadable")).collect();
+        all.push(format!("{}:{{hearing}}:unreadable", self.prefix));
+        all
+    }
+
+    /// What the names of all keys of the fleet match.
+    pub fn pattern(&self) -> String {
+        let mut pattern = String::new();
+        for c in self.prefix.chars() {
+            if "*?[]\\^".contains(c) {
+                pattern.push('\\');
+            }
+            pattern.push(c);
+        }
+        pattern + ":*"
+    }
+
+    /// What a key of this fleet should be; `None` for other keys, and for what was put aside.
+    pub fn sort(&self, key: &str) -> Option<&'static Sort> {
+        let rest = key.strip_prefix(&self.prefix)?.strip_prefix(':')?;
+        let (tag, rest) = rest.strip_prefix('{')?.split_once("}:")?;
+        let is_hearing = tag == "hearing";
+        let (name, whose) = match rest.split_once(':') {
+            Some((name, whose)) => (name, Some(whose)),
+            None => (rest, None),
+        };
+        if whose == Some("unreadable") {
+            return None;
+        }
+        SORTS.iter().find(|sort| {
+            sort.name == name && sort.is_hearing == is_hearing && sort.has_owner == whose.is_some()
+        })
+    }
+
+    /// One key of each sort in each partition: for a look at what may be done with them.
+    pub fn one_of_each(&self) -> Vec<String> {
+        let owner = |sort: &Sort| if sort.has_owner { ":probe" } else { "" };
+        let mut all = vec![self.meta()];
+        for sort in SORTS.iter().filter(|sort| sort.name != "meta") {
+            if sort.is_hearing {
+                all.push(format!("{}:{{hearing}}:{}{}", self.prefix, sort.name, owner(sort)));
+            } else {
+                let of = |p| self.in_partition(p, &format!("{}{}", sort.name, owner(sort)));
+                all.extend((0..self.partitions).map(of));
+            }
+        }
+        all
+    }
+
+    /// How many outboxes there are.
+    pub fn outboxes(&self) -> u16 {
+        self.partitions + 1
+    }
+
+    pub fn alive(&self, unit: &Unit) -> String {
+        format!("{}:{{p{}}}:alive:{unit}", self.prefix, self.partition(unit))
+    }
+
+    /// What the expiry keys of a partition begin with; the name of the unit follows.
+    pub fn begin_alive(&self, partition: u16, key: &mut String) {
+        key.clear();
+        key.extend([self.prefix.as_str(), ":{p", &partition.to_string(), "}:alive:"]);
+    }
+
+    /// The number of the page that holds the facts of a unit.
+    pub fn page(&self, unit: &Unit) -> u32 {
+        self.home(unit).1
+    }
+
+    /// Where the facts of a unit are: the low part of the checksum makes the partition, the high part the
+    /// page.
+    pub fn home(&self, unit: &Unit) -> Home {
+        let crc = crate::store::crc16(crate::store::name_bytes(unit));
+        (crc % self.partitions, u32::from(crc / self.partitions) % self.pages())
+    }
+
+    /// Units by their homes, in order, each as the place that it has among them.
+    pub fn by_home<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) -> Vec<(Home, usize)> {
+        let homes = units.into_iter().map(|unit| self.home(unit));
+        let mut placed: Vec<(Home, usize)> = homes.zip(0..).collect();
+        placed.sort_unstable();
+        placed
+    }
+
+    pub fn facts_page(&self, partition: u16, page: u32) -> String {
+        format!("{}:{{p{partition}}}:facts:{page}", self.prefix)
+    }
+
+    pub fn data_page(&self, partition: u16, metric: &str, page: u32) -> String {
+        format!("{}:{{p{partition}}}:data:{metric}:{page}", self.prefix)
+    }
+
+    /// A key that a partition has once: `deadlines`, `data`, `noted`, `offline`, `past`, `closed`,
+    /// `archive`, `group_of`, `groups`, `members`, `sealed`, `labels`, `over`, `notifications`, `owed`.
+    pub fn in_partition(&self, partition: u16, name: &str) -> String {
+        format!("{}:{{p{partition}}}:{name}", self.prefix)
+    }
+
+    /// A key that a partition has once for each receiver: `queue`, `lanes`, `dead`,
+    /// `letters`, `untold`; or group: `waiting`.
+    pub fn of(&self, partition: u16, name: &str, whose: &str) -> String {
+        format!("{}:{{p{partition}}}:{name}:{whose}", self.prefix)
+    }
+
+    /// The unit whose expiry key this is, if it is one of this fleet.
+    pub fn unit_of_alive(&self, key: &str) -> Option<Unit> {
+        let rest = key.strip_prefix(&self.prefix)?.strip_prefix(":{p")?;
+        let (_, unit) = rest.split_once("}:alive:")?;
+        let unit: Unit = unit.parse().ok()?;
+        (self.alive(&unit) == key).then_some(unit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_found_again_from_its_expiry_key_and_from_no_other() {
+        let keys = Keys::new("rollcall", 16);
+        let unit: Unit = "detector:a}:alive:b".parse().unwrap();
+        let key = keys.alive(&unit);
+        assert_eq!(keys.unit_of_alive(&key), Some(unit.clone()));
+        let mut written = "of another".to_owned();
+        keys.begin_alive(keys.partition(&unit), &mut written);
+        unit.write_into(&mut written);
+        assert_eq!(written, key);
+        for other in [key.replacen("rollcall", "other", 1), key.replacen("{p", "{p9", 1), "x".into()] {
+            assert_eq!(keys.unit_of_alive(&other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn units_spread_evenly_over_partitions_and_pages() {
+        let keys = Keys::new("rollcall", 16);
+        let mut pages = std::collections::HashMap::<String, u32>::new();
+        for n in 0..160_000 {
+            let unit: Unit = format!("detector:unit-{n:06}").parse().unwrap();
+            let (partition, page) = keys.home(&unit);
+            assert_eq!(partition, keys.partition(&unit));
+            *pages.entry(keys.facts_page(partition, page)).or_default() += 1;
+        }
+        // Ten to a page on average. Redis packs up to 128 fields of a hash.
+        assert!(pages.len() > 16_000, "only {} pages are used", pages.len());
+        let fullest = pages.values().max();
+        assert!(fullest <= Some(&30), "{fullest:?} units on one page");
+    }
+}

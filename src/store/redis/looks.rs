@@ -1,0 +1,234 @@
+//! Looks at units that may be due: read, decided upon, and written in one transaction.
+//!
+//! What was read is watched. If it is another when the records are to be written, the server writes
+//! nothing, and each change is weighed by itself, as changes of any other sort are: see `apply.lua`.
+//!
+//! # Why not by that script alone
+//! When a hundred thousand units are due at once, the server is what everybody waits for. A script has
+//! to read their facts once more to see whether they changed, and every word that it is given or reads
+//! costs it as much as a command does: 12 µs a unit beside the reading. The same writes as plain
+//! commands take 5, and to watch costs next to nothing, since facts are watched by the page.
+//!
+//! # Why it is enough to watch facts
+//! A unit that is offline has no key, and only a change brings a key about, which changes the facts. And
+//! whatever takes a unit out of the index of deadlines changes its facts in the same step, so whoever
+//! finds them as they were finds the unit in there: the removal is the lock, as ever, and won.
+//!
+//! # Why a page is not cut
+//! Two looks at parts of one page would have one of them begin anew.
+//!
+//! # Why nothing is watched far away
+//! A watch holds a connection for two round trips. Where these take long and the server has little to do, many
+//! looks have to be under way, and would need as many connections. There they are larger and share the one
+//! connection, and the script weighs their changes.
+
+use std::collections::HashSet;
+
+use async_trait::async_trait;
+use redis::{Pipeline, Value, pipe};
+
+use super::RedisEngine;
+use super::alone::Alone;
+use super::keys::{Home, Keys};
+use super::turns::Turn;
+use super::units::{answered, is_marked};
+use crate::presence::{Change, IndexChange, Snapshot, Unit};
+use crate::store::{EngineError, Hold, LARGEST_STEP, Looked, Result, encoding};
+
+/// How many units are looked at together, or a few more: the server writes that many within half a
+/// millisecond or so.
+const STEP: usize = 100;
+
+/// The same where the server is far away, and larger looks are fewer round trips.
+const FAR_STEP: usize = 1000;
+
+/// What a look has watched.
+struct Watch<'a> {
+    engine: &'a RedisEngine,
+    partition: u16,
+    /// Whether there are closed records in the partition.
+    has_archive: bool,
+    /// `None` where nothing is watched.
+    connection: Option<Alone<'a>>,
+    turn: Turn<'a>,
+}
+
+/// Cuts units into looks: by partition, whole pages together, and the look at whoever comes first before
+/// the others, so that everybody sees it go.
+pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
+    let step = if engine.topology.is_far() { FAR_STEP } else { STEP };
+    let mut looks: Vec<Vec<(Home, usize)>> = Vec::new();
+    for page in engine.keys.by_home(units).chunk_by(|a, b| a.0 == b.0) {
+        for part in page.chunks(LARGEST_STEP) {
+            match looks.last_mut() {
+                Some(last) if last.len() < step && last[0].0.0 == part[0].0.0 => last.extend(part),
+                _ => looks.push(part.to_vec()),
+            }
+        }
+    }
+    looks.sort_by_cached_key(|look| look.iter().map(|(_, place)| *place).min());
+    looks.into_iter().map(|look| look.into_iter().map(|(_, place)| units[place].clone()).collect()).collect()
+}
+
+/// Reads units of one look and watches them.
+pub(super) async fn look<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result<Looked<'a>> {
+    let Some(first) = units.first() else {
+        return Err(EngineError::Damaged("a look at nobody".to_owned()));
+    };
+    let partition = engine.keys.partition(first);
+    let turn = engine.topology.turn_to_look().await;
+    let is_far = engine.topology.is_far();
+    let mut pipe = pipe();
+    let placed = engine.keys.by_home(units);
+    if !is_far {
+        // Whoever had the connection before may have watched and not written.
+        pipe.cmd("UNWATCH").ignore();
+        pipe.cmd("WATCH");
+        for on_page in placed.chunk_by(|a, b| a.0 == b.0) {
+            let (partition, page) = on_page[0].0;
+            pipe.arg(engine.keys.facts_page(partition, page));
+        }
+        pipe.ignore();
+    }
+    engine.ask_for(units, &placed, &mut pipe);
+    guard(engine, partition, units, &mut pipe);
+    pipe.exists(engine.keys.in_partition(partition, "archive"));
+    engine.ask_how_far(&mut pipe);
+    let (connection, mut answers): (Option<Alone>, Vec<Value>) = if is_far {
+        (None, engine.topology.send("look", &pipe).await?)
+    } else {
+        let (connection, answers) = engine.topology.ask_alone("look", &pipe).await?;
+        (Some(connection), answers)
+    };
+    let last = answers.split_off(answers.len().saturating_sub(4));
+    let guards = answers.split_off(answers.len().saturating_sub(GUARDS));
+    let damaged = |error| EngineError::Damaged(format!("look: {error}"));
+    let (has_archive, heard, filters, clock) =
+        redis::from_redis_value(Value::Array(last)).map_err(damaged)?;
+    let values = redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
+    let values: Vec<Vec<Option<Vec<u8>>>> = values;
+    let keys = values.iter().flatten().take(units.len()).filter(|value| value.is_some()).count();
+    let read = answered(units, &placed, values)?;
+    if !read.odd.is_empty() {
+        engine.mend(&read.odd).await?;
+        return Err(again("what could not be read of a unit was put aside"));
+    }
+    let standing: usize = guards
+        .first()
+        .map(|count| redis::from_redis_value(count.clone()))
+        .transpose()
+        .map_err(damaged)?
+        .unwrap_or(keys);
+    if standing > keys {
+        // What is no string reads as if there were no key.
+        engine.topology.put_wrong_types_aside();
+        return Err(again("an expiry key is of a wrong type and is put aside"));
+    }
+    let found = read.found;
+    let hearing = engine.hearing_by((heard, filters, clock)).await?;
+    let watch = Watch { engine, partition, has_archive, connection, turn };
+    Ok(Looked { units: found, hearing, hold: Box::new(watch) })
+}
+
+/// Asks what fails where a key that is written later is of a wrong type: a transaction is not undone by the failure of
+/// one of its commands. And how many of the expiry keys stand.
+fn guard(engine: &RedisEngine, partition: u16, units: &[Unit], pipe: &mut Pipeline) {
+    let keys: Vec<String> = units.iter().map(|unit| engine.keys.alive(unit)).collect();
+    pipe.exists(keys);
+    for name in ["deadlines", "offline", "past", "closed"] {
+        pipe.zcard(engine.keys.in_partition(partition, name));
+    }
+    pipe.hlen(engine.keys.in_partition(partition, "archive")).xlen(engine.keys.outbox(partition));
+}
+
+/// How many questions that are.
+const GUARDS: usize = 7;
+
+fn again(why: &str) -> EngineError {
+    EngineError::Unavailable(format!("{why}; the units are looked at again at once"))
+}
+
+#[async_trait]
+impl Hold for Watch<'_> {
+    async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
+        let Watch { engine, partition, has_archive, connection, turn } = *self;
+        let mut applied = vec![false; changes.len()];
+        let (mut records, mut others) = (Vec::new(), Vec::new());
+        let mut met = HashSet::new();
+        for (home, place) in engine.keys.by_home(changes.iter().map(|(seen, _)| &seen.unit)) {
+            match Opening::of(home.1, place, &changes[place]) {
+                Some(_) if !met.insert(&changes[place].0.unit) => {}
+                Some(record) if home.0 == partition && connection.is_some() => records.push(record),
+                _ => others.push(place),
+            }
+        }
+        if let Some(connection) = connection.filter(|_| !records.is_empty()) {
+            let write = openings(&engine.keys, partition, &records, has_archive);
+            let (_, done): (Alone, Option<Vec<Value>>) =
+                engine.topology.send_alone("apply", connection, &write).await?;
+            match done {
+                Some(_) => records.iter().for_each(|record| applied[record.place] = true),
+                None => others.extend(records.iter().map(|record| record.place)),
+            }
+        }
+        drop(turn);
+        engine.apply_each(changes, others, &mut applied).await?;
+        Ok(applied)
+    }
+}
+
+/// A record that is opened, as it is written.
+struct Opening {
+    page: u32,
+    /// Its place among the changes.
+    place: usize,
+    unit: String,
+    facts: String,
+    detected_at: i64,
+    id: String,
+}
+
+impl Opening {
+    /// `None` if the change does not take a unit without a key out of the index and open its record.
+    fn of(page: u32, place: usize, (seen, change): &(Snapshot, Change)) -> Option<Opening> {
+        let record = change.record.as_ref().filter(|record| record.back_at.is_none())?;
+        if change.index != IndexChange::Take || is_marked(seen, change) {
+            return None;
+        }
+        Some(Opening {
+            page,
+            place,
+            unit: seen.unit.to_string(),
+            facts: encoding::encode(change.facts.as_ref()?),
+            detected_at: record.detected_at.as_millis(),
+            id: record.id.to_string(),
+        })
+    }
+}
+
+/// Writes records of one partition, by page.
+fn openings(keys: &Keys, partition: u16, records: &[Opening], has_archive: bool) -> Pipeline {
+    let mut write = pipe();
+    write.atomic();
+    let units: Vec<&String> = records.iter().map(|record| &record.unit).collect();
+    write.zrem(keys.in_partition(partition, "deadlines"), &units).ignore();
+    for page in records.chunk_by(|a, b| a.page == b.page) {
+        let facts: Vec<(&String, &String)> =
+            page.iter().map(|record| (&record.unit, &record.facts)).collect();
+        write.hset_multiple(keys.facts_page(partition, page[0].page), &facts).ignore();
+    }
+    let offline: Vec<(i64, &String)> =
+        records.iter().map(|record| (record.detected_at, &record.unit)).collect();
+    write.zadd_multiple(keys.in_partition(partition, "offline"), &offline).ignore();
+    if has_archive {
+        // A record that was closed and is opened once more, because its unit was allowed more for a while,
+        // is not a closed one any longer.
+        let ids: Vec<&String> = records.iter().map(|record| &record.id).collect();
+        write.hdel(keys.in_partition(partition, "archive"), &ids).ignore();
+        write.zrem(keys.in_partition(partition, "past"), &ids).ignore();
+        write.zrem(keys.in_partition(partition, "closed"), &ids).ignore();
+    }
+    let news: Vec<(&String, &String)> = records.iter().map(|record| (&record.unit, &record.facts)).collect();
+    write.xadd(keys.outbox(partition), "*", &news).ignore();
+    write
+}

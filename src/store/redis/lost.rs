@@ -1,0 +1,95 @@
+//! Open records of units whose facts are lost: the index of those that are offline knows since when, and the record's
+//! id is known to the group that told of it, or to the outbox.
+//!
+//! This is asked only of units that become known again while the index says that they are offline; then the hash of
+//! groups of that partition is gone over, in small steps, once for all of them.
+
+use std::collections::HashMap;
+
+use redis::pipe;
+
+use super::fields::Fields;
+use super::{RedisEngine, outbox};
+use crate::clock::Timestamp;
+use crate::presence::{Cause, Labels, OfflineRecord, RecordId, Unit};
+use crate::store::notification::of_member;
+use crate::store::{News, Result};
+
+/// How many fields are gone over in one command.
+const STEP: usize = 1000;
+
+/// How many entries of the outbox are looked at.
+const NEWEST: usize = 1000;
+
+/// The open records of these units, in order.
+pub(super) async fn open_records(engine: &RedisEngine, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>> {
+    let mut detected = pipe();
+    for unit in units {
+        let offline = engine.keys.in_partition(engine.keys.partition(unit), "offline");
+        detected.cmd("ZMSCORE").arg(offline).arg(unit.to_string());
+    }
+    if units.is_empty() {
+        return Ok(Vec::new());
+    }
+    let detected: Vec<(Option<f64>,)> = engine.topology.send("open_records", &detected).await?;
+    let mut found: HashMap<u16, Vec<OfflineRecord>> = HashMap::new();
+    let mut records = Vec::with_capacity(units.len());
+    for (unit, (detected,)) in units.iter().zip(detected) {
+        let Some(detected) = detected.map(|ms| Timestamp::from_millis(ms as i64)) else {
+            records.push(None);
+            continue;
+        };
+        let partition = engine.keys.partition(unit);
+        if let std::collections::hash_map::Entry::Vacant(place) = found.entry(partition) {
+            place.insert(told_in(engine, partition).await?);
+        }
+        let of_it = found[&partition].iter().filter(|record| record.whose() == unit);
+        let newest = of_it.filter(|record| record.deadline <= detected).max_by_key(|record| record.deadline);
+        let record = newest.cloned().unwrap_or_else(|| record(unit, detected, detected, detected));
+        records.push(Some(OfflineRecord { detected_at: detected, ..record }));
+    }
+    Ok(records)
+}
+
+/// The silences of a partition that joined a group within the last days, or wait to do so.
+async fn told_in(engine: &RedisEngine, partition: u16) -> Result<Vec<OfflineRecord>> {
+    let key = engine.keys.in_partition(partition, "group_of");
+    let mut members = Fields::of(&engine.topology, "open_records", key, STEP).browsing();
+    let mut found = Vec::new();
+    while let Some(fields) = members.next().await? {
+        for (member, _) in fields {
+            found.extend(std::str::from_utf8(&member).ok().and_then(of_name));
+        }
+    }
+    for entry in outbox::oldest(engine, &[partition], NEWEST).await? {
+        if let News::Record(record) = entry.news
+            && record.back_at.is_none()
+        {
+            found.push(record);
+        }
+    }
+    Ok(found)
+}
+
+/// The silence of which a member of a group is named.
+fn of_name(member: &str) -> Option<OfflineRecord> {
+    let (name, RecordId { unit, last_seen }) = of_member(member)?;
+    let deadline = Timestamp::from_millis(name.split(' ').next()?.parse().ok()?);
+    Some(record(&unit, last_seen, deadline, deadline))
+}
+
+fn record(unit: &Unit, last_seen: Timestamp, deadline: Timestamp, detected_at: Timestamp) -> OfflineRecord {
+    OfflineRecord {
+        id: RecordId { unit: unit.clone(), last_seen },
+        kind: unit.kind.clone(),
+        unit: unit.id.clone(),
+        labels: Labels::new(),
+        last_seen,
+        silent_from: None,
+        deadline,
+        detected_at,
+        back_at: None,
+        cause: Cause::Silence,
+        closed_by: None,
+    }
+}

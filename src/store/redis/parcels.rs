@@ -1,0 +1,256 @@
+//! Packing a fleet on Redis.
+//!
+//! Which receivers have something waiting stands only in the names of keys, so packing begins with one
+//! walk over those of the whole server, in small steps.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use async_trait::async_trait;
+use redis::pipe;
+
+use super::{RedisEngine, outbox};
+use crate::clock::Timestamp;
+use crate::presence::Labels;
+use crate::store::notification::Notification;
+use crate::store::{EngineError, Group, Queries, Result};
+use crate::store::{json::from_json, json::to_json};
+use crate::store::{parcels::Departure, parcels::Parcel};
+
+/// How many names of keys are looked at in one step.
+const NAMES: usize = 1000;
+
+#[async_trait]
+impl Departure for RedisEngine {
+    async fn check_rest(&self) -> Result<()> {
+        let mut pipe = pipe();
+        pipe.cmd("TIME")
+            .zrange_withscores(self.keys.roster(), 0, -1)
+            .hmget(self.keys.clock(), &["server", "fleet"]);
+        type Answer = ((i64, i64), Vec<(String, f64)>, (Option<i64>, Option<i64>));
+        let ((seconds, micros), roster, (then, fleet)): Answer = self.topology.send("roster", &pipe).await?;
+        // Leases count by the time of the fleet, which is ahead of a server whose clock was set back.
+        let server = seconds * 1000 + micros / 1000;
+        let passed = (server - then.unwrap_or(server)).max(0);
+        let now = server.max(fleet.unwrap_or(0) + passed);
+        let there: Vec<String> =
+            roster.into_iter().filter(|(_, end)| *end as i64 > now).map(|(name, _)| name).collect();
+        if there.is_empty() {
+            return Ok(());
+        }
+        Err(EngineError::Refused(format!(
+            "the fleet at {} is served by {}; stop every instance (one that was killed is gone after some seconds)",
+            self.topology.address(),
+            there.join(", ")
+        )))
+    }
+
+    async fn pack_units(&self, partition: u16, page: u32) -> Result<Vec<Parcel>> {
+        let units = self.walk(partition, page).await?;
+        if units.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names: Vec<String> = units.iter().map(|seen| seen.unit.to_string()).collect();
+        let mut pipe = pipe();
+        pipe.cmd("ZMSCORE").arg(self.keys.in_partition(partition, "deadlines")).arg(&names);
+        pipe.smembers(self.keys.in_partition(partition, "data"));
+        type Answer = (Vec<Option<f64>>, Vec<String>);
+        let (looks, metrics): Answer = self.topology.send("pack_units", &pipe).await?;
+        let mut parcels = Vec::new();
+        for (seen, look) in units.into_iter().zip(looks) {
+            let facts = seen.stored.as_deref().unwrap_or_default().to_owned();
+            let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
+            parcels.push(Parcel::Unit { unit: seen.unit, facts, alive: seen.alive, look: look.map(moment) });
+            parcels.extend(open.map(Parcel::Record));
+        }
+        for metric in metrics {
+            let mut pipe = redis::pipe();
+            pipe.hgetall(self.keys.data_page(partition, &metric, page));
+            let (values,): (Vec<(String, String)>,) = self.topology.send("pack_values", &pipe).await?;
+            for (name, text) in values {
+                // What another program wrote here is nobody's value.
+                let Some((at, value)) = text.split_once(' ') else { continue };
+                let (Ok(unit), Ok(at)) = (name.parse(), at.parse()) else { continue };
+                let (metric, value) = (metric.clone(), value.to_owned());
+                parcels.push(Parcel::Value { unit, metric, at: Timestamp::from_millis(at), value });
+            }
+        }
+        Ok(parcels)
+    }
+
+    async fn pack_rest(&self, partition: u16) -> Result<Vec<Parcel>> {
+        let mut parcels = Vec::new();
+        self.pack_news(partition, &mut parcels).await?;
+        if partition < self.keys.partitions() {
+            self.pack_records(partition, &mut parcels).await?;
+            self.pack_groups(partition, &mut parcels).await?;
+            return Ok(parcels);
+        }
+        let mut lanes = Vec::new();
+        // What was handed out as soon as it was sealed lies in the lane of each receiver.
+        let mut in_lanes: BTreeMap<String, (String, u64)> = BTreeMap::new();
+        for (partition, receiver) in self.receivers().await? {
+            self.pack_lanes(partition, &receiver, &mut lanes, &mut in_lanes).await?;
+        }
+        let notification = |(id, (body, owed))| Parcel::Notification { id, body, owed };
+        parcels.extend(in_lanes.into_iter().map(notification));
+        parcels.extend(lanes);
+        Ok(parcels)
+    }
+}
+
+impl RedisEngine {
+    async fn pack_news(&self, number: u16, parcels: &mut Vec<Parcel>) -> Result<()> {
+        let mut pipe = pipe();
+        pipe.xrange_all(self.keys.outbox(number));
+        let (entries,): (Vec<outbox::Stored>,) = self.topology.send("pack_news", &pipe).await?;
+        for (_, fields) in &entries {
+            parcels.extend(outbox::news(fields)?.into_iter().map(Parcel::News));
+        }
+        Ok(())
+    }
+
+    async fn pack_records(&self, partition: u16, parcels: &mut Vec<Parcel>) -> Result<()> {
+        let mut pipe = pipe();
+        pipe.cmd("HGETALL").arg(self.keys.in_partition(partition, "archive"));
+        let (records,): (Vec<(String, String)>,) = self.topology.send("pack_records", &pipe).await?;
+        for (_, json) in records {
+            parcels.push(Parcel::Record(from_json("a record", &json)?));
+        }
+        Ok(())
+    }
+
+    async fn pack_groups(&self, partition: u16, parcels: &mut Vec<Parcel>) -> Result<()> {
+        let key = |name: &str| self.keys.in_partition(partition, name);
+        let mut pipe = pipe();
+        pipe.zrange_withscores(key("groups"), 0, -1).zrange_withscores(key("over"), 0, -1);
+        pipe.hgetall(key("sealed")).hgetall(key("labels")).hgetall(key("members"));
+        pipe.hgetall(key("notifications")).hgetall(key("owed")).hgetall(key("group_of"));
+        type Scores = Vec<(String, f64)>;
+        type Texts = Vec<(String, String)>;
+        type Answer = (
+            Scores,
+            Scores,
+            HashMap<String, i64>,
+            HashMap<String, String>,
+            Texts,
+            Texts,
+            HashMap<String, u64>,
+            Texts,
+        );
+        let (due, over, sealed, labels, members, notifications, owed, group_of): Answer =
+            self.topology.send("pack_groups", &pipe).await?;
+        let mut waiting: HashMap<String, Timestamp> = HashMap::new();
+        for (group, _) in &due {
+            let mut pipe = redis::pipe();
+            pipe.zrange_withscores(self.keys.of(partition, "waiting", group), 0, -1);
+            let (waits,): (Scores,) = self.topology.send("pack_waiting", &pipe).await?;
+            waiting.extend(waits.into_iter().map(|(name, at)| (format!("{group}\n{name}"), moment(at))));
+        }
+        let due: HashMap<String, f64> = due.into_iter().collect();
+        let over: HashMap<String, f64> = over.into_iter().collect();
+        let of_members = members.iter().filter_map(|(name, _)| Some(name.split_once('\n')?.0));
+        let named: BTreeSet<&str> = of_members
+            .chain(sealed.keys().map(String::as_str))
+            .chain(due.keys().map(String::as_str))
+            .collect();
+        for group in named {
+            let (due, sealed) = (due.get(group).copied().map(moment), sealed.get(group));
+            let sealed = sealed.copied().map(Timestamp::from_millis);
+            let group = match labels.get(group) {
+                Some(json) => from_json("a group", json)?,
+                // Nobody waits in it. Who joins next brings them.
+                None => Group { key: group.to_owned(), labels: Labels::new() },
+            };
+            parcels.push(Parcel::Group { group, due, sealed });
+        }
+        for (name, text) in &members {
+            let Some((group, member)) = name.split_once('\n') else { continue };
+            let (head, body) =
+                text.split_once(' ').map_or((text.as_str(), None), |(head, body)| (head, Some(body)));
+            let (head, told_to) = head.split_at(head.find(':').unwrap_or(head.len()));
+            let mut letters = head.chars();
+            let Some(letter) = letters.next() else { continue };
+            parcels.push(Parcel::Member {
+                group: group.to_owned(),
+                name: member.to_owned(),
+                letter,
+                told_to: told_to.to_owned(),
+                detected: Timestamp::from_millis(letters.as_str().parse().unwrap_or(0)),
+                waits: waiting.get(name).copied().zip(body.map(str::to_owned)),
+                over: over.get(name).copied().map(moment),
+            });
+        }
+        for (member, json) in group_of {
+            parcels.push(Parcel::GroupOf { member, group: from_json("a group", &json)? });
+        }
+        for (id, body) in notifications {
+            let owed = owed.get(&id).copied().unwrap_or(1);
+            parcels.push(Parcel::Notification { id, body, owed });
+        }
+        Ok(())
+    }
+
+    async fn pack_lanes(
+        &self,
+        partition: u16,
+        receiver: &str,
+        parcels: &mut Vec<Parcel>,
+        in_lanes: &mut BTreeMap<String, (String, u64)>,
+    ) -> Result<()> {
+        let key = |name: &str| self.keys.of(partition, name, receiver);
+        let mut pipe = pipe();
+        pipe.zrange_withscores(key("queue"), 0, -1).hgetall(key("lanes")).hgetall(key("letters"));
+        type Answer = (Vec<(String, f64)>, HashMap<String, String>, Vec<(String, String)>);
+        let (queue, lanes, letters): Answer = self.topology.send("pack_lanes", &pipe).await?;
+        let queue: HashMap<String, f64> = queue.into_iter().collect();
+        for (group, lane) in lanes {
+            let (ids, body) = lane.split_once('\n').map_or((lane.as_str(), None), |(ids, b)| (ids, Some(b)));
+            let mut words = ids.split(' ');
+            let attempts = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
+            let notifications: Vec<String> = words.map(str::to_owned).collect();
+            if let (Some(first), Some(body)) = (notifications.first(), body) {
+                let body = to_json(&Notification::read(&group, body.as_bytes()).whole()?)?;
+                in_lanes.entry(first.clone()).or_insert((body, 0)).1 += 1;
+            }
+            // Who had it in hand is gone: it is due.
+            let next = queue.get(&group).copied().map_or(Timestamp::ZERO, moment);
+            let receiver = receiver.to_owned();
+            parcels.push(Parcel::Lane { receiver, group, next, attempts, notifications });
+        }
+        for (_, json) in letters {
+            parcels.push(Parcel::Letter(from_json("a dead letter", &json)?));
+        }
+        Ok(())
+    }
+
+    /// Who has notifications or dead letters in which partition.
+    pub(super) async fn receivers(&self) -> Result<BTreeSet<(u16, String)>> {
+        let mut found = BTreeSet::new();
+        for name in ["lanes", "letters"] {
+            let pattern = self.keys.of(0, name, "*").replacen("{p0}", "{p*}", 1);
+            let mut cursor = 0;
+            loop {
+                let mut pipe = pipe();
+                pipe.cmd("SCAN").arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(NAMES);
+                let ((next, keys),): ((u64, Vec<String>),) = self.topology.send("receivers", &pipe).await?;
+                // The pattern lets keys of other kinds through.
+                let whose = |key: String| {
+                    let begins = |partition: &u16| key.starts_with(&self.keys.of(*partition, name, ""));
+                    let partition = (0..self.keys.partitions()).find(begins)?;
+                    Some((partition, key[self.keys.of(partition, name, "").len()..].to_owned()))
+                };
+                found.extend(keys.into_iter().filter_map(whose));
+                cursor = next;
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A score.
+fn moment(ms: f64) -> Timestamp {
+    Timestamp::from_millis(ms as i64)
+}

@@ -1,0 +1,249 @@
+//! Facts and records, to look at. Nothing here scans the keyspace: records have their index, facts
+//! lie on numbered pages.
+
+use async_trait::async_trait;
+use futures_util::future::try_join_all;
+use redis::{FromRedisValue, pipe};
+
+use super::RedisEngine;
+use super::units::{milliseconds, snapshot};
+use crate::clock::Timestamp;
+use crate::presence::{OfflineRecord, RecordId, Snapshot, Unit};
+use crate::store::json::from_json;
+use crate::store::{Queries, Result, UnitStore};
+use crate::telemetry::Stored;
+
+/// The most notes of a partition that are taken at a time; the rest stays for the next.
+const MOST_NOTED: u32 = 64;
+
+/// The most records of a partition that are removed in one step.
+const MOST_REMOVED: usize = 500;
+
+#[async_trait]
+impl Queries for RedisEngine {
+    async fn record(&self, id: &RecordId) -> Result<Option<OfflineRecord>> {
+        let (partition, page) = self.keys.home(&id.unit);
+        let mut pipe = pipe();
+        pipe.hget(self.keys.facts_page(partition, page), id.unit.to_string());
+        pipe.hget(self.keys.in_partition(partition, "archive"), id.to_string());
+        type Answer = (Option<Vec<u8>>, Option<Vec<u8>>);
+        let (facts, archived): Answer = self.topology.send("record", &pipe).await?;
+        let (seen, _) = snapshot(id.unit.clone(), None, facts);
+        let open = seen.facts.and_then(|facts| facts.open_record(&id.unit));
+        let archived = || archived.and_then(|json| self.archived(&id.to_string(), &json));
+        Ok(open.filter(|open| open.id == *id).or_else(archived))
+    }
+
+    async fn records(
+        &self,
+        open: bool,
+        before: Option<(Timestamp, RecordId)>,
+        limit: usize,
+    ) -> Result<Vec<OfflineRecord>> {
+        let end = before.as_ref().map_or(Timestamp::NEVER, |(at, _)| *at);
+        let indexes: &[&str] = if open { &["offline"] } else { &["offline", "past"] };
+        let of_all = (0..self.keys.partitions()).flat_map(|p| indexes.iter().map(move |index| (p, *index)));
+        let newest = try_join_all(of_all.map(|(p, index)| self.newest(p, index, end, limit))).await?;
+        let mut entries: Vec<Indexed> = newest.into_iter().flatten().collect();
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.at));
+        if let Some(last) = entries.iter().filter(|entry| entry.at < end).nth(limit).map(|entry| entry.at) {
+            entries.retain(|entry| entry.at >= last);
+        }
+        let mut records = self.indexed(entries).await?;
+        if let Some(before) = &before {
+            records.retain(|record| {
+                (record.detected_at, record.id.to_string()) < (before.0, before.1.to_string())
+            });
+        }
+        records.sort_by_cached_key(|record| std::cmp::Reverse((record.detected_at, record.id.to_string())));
+        records.truncate(limit);
+        Ok(records)
+    }
+
+    fn pages(&self) -> u32 {
+        self.keys.pages()
+    }
+
+    async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>> {
+        let mut facts = pipe();
+        facts.hgetall(self.keys.facts_page(partition, page));
+        let (facts,): (Vec<(Vec<u8>, Vec<u8>)>,) = self.topology.browse("page", &facts).await?;
+        let mut units = Vec::with_capacity(facts.len());
+        for (name, stored) in facts {
+            match self.unit_of(partition, &name) {
+                Some(unit) => units.push((unit.to_string(), unit, stored)),
+                None => {
+                    let place = format!(
+                        "{} {}",
+                        self.keys.facts_page(partition, page),
+                        String::from_utf8_lossy(&name)
+                    );
+                    self.telemetry.unreadable(
+                        Stored::Facts,
+                        &place,
+                        "it is no unit of this partition; HDEL it there",
+                    );
+                }
+            }
+        }
+        if units.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names = units.iter().map(|(name, ..)| name.as_str());
+        let alive: Vec<Option<Vec<u8>>> = self.read_alive(partition, names).await?;
+        let whole = units.into_iter().zip(alive);
+        Ok(whole.map(|((_, unit, stored), alive)| snapshot(unit, alive.as_deref(), Some(stored)).0).collect())
+    }
+
+    async fn alive(&self, partition: u16, names: &[&str]) -> Result<Vec<Option<Timestamp>>> {
+        let alive: Vec<Option<Vec<u8>>> = self.read_alive(partition, names.iter().copied()).await?;
+        let moment = |ms: Option<Vec<u8>>| ms.as_deref().and_then(milliseconds).map(Timestamp::from_millis);
+        Ok(alive.into_iter().map(moment).collect())
+    }
+
+    async fn note(&self, units: &[&Unit]) -> Result<()> {
+        let mut pipe = pipe();
+        for unit in units {
+            let noted = self.keys.in_partition(self.keys.partition(unit), "noted");
+            pipe.sadd(noted, self.keys.page(unit)).ignore();
+        }
+        if pipe.is_empty() { Ok(()) } else { self.topology.send("note", &pipe).await }
+    }
+
+    async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>> {
+        let mut pipe = pipe();
+        for partition in partitions {
+            pipe.cmd("SPOP").arg(self.keys.in_partition(*partition, "noted")).arg(MOST_NOTED);
+        }
+        // What is no page was written by another program, and is gone with that.
+        let noted: Vec<Vec<Vec<u8>>> = self.topology.send("noted", &pipe).await?;
+        let page =
+            |text: Vec<u8>| std::str::from_utf8(&text).ok()?.parse().ok().filter(|page| *page < self.pages());
+        let pages = partitions.iter().zip(noted);
+        Ok(pages
+            .flat_map(|(partition, pages)| pages.into_iter().filter_map(page).map(|page| (*partition, page)))
+            .collect())
+    }
+
+    async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize> {
+        let steps = partitions.iter().map(|&partition| async move {
+            let mut script = self.scripts.forget_records.prepare_invoke();
+            for name in ["past", "archive", "closed"] {
+                script.key(self.keys.in_partition(partition, name));
+            }
+            script.arg(before.as_millis()).arg(MOST_REMOVED);
+            self.topology.run::<usize>("forget_records", &script).await
+        });
+        Ok(try_join_all(steps).await?.into_iter().sum())
+    }
+}
+
+/// An entry of an index of records: the name of a unit in `offline`, the id of a record in `past`.
+struct Indexed {
+    /// When the record was detected.
+    at: Timestamp,
+    partition: u16,
+    index: &'static str,
+    name: String,
+}
+
+impl RedisEngine {
+    /// The values of the expiry keys of some units of a partition.
+    async fn read_alive<T: FromRedisValue>(
+        &self,
+        partition: u16,
+        names: impl Iterator<Item = &str>,
+    ) -> Result<T> {
+        let mut alive = redis::cmd("MGET");
+        let mut key = self.keys.in_partition(partition, "alive:");
+        let prefix = key.len();
+        for name in names {
+            key.truncate(prefix);
+            key.push_str(name);
+            alive.arg(&key);
+        }
+        let mut pipe = pipe();
+        pipe.add_command(alive);
+        let (values,): (T,) = self.topology.browse("alive", &pipe).await?;
+        Ok(values)
+    }
+
+    /// The newest entries of an index of records, at least `limit` of those before `end`. Within one
+    /// millisecond they are not in the order of records, so it is read to its end.
+    async fn newest(
+        &self,
+        partition: u16,
+        index: &'static str,
+        end: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Indexed>> {
+        let key = self.keys.in_partition(partition, index);
+        let mut found: Vec<Indexed> = Vec::new();
+        let step = limit + 1;
+        loop {
+            let mut pipe = pipe();
+            let (skip, step) = (found.len() as isize, step as isize);
+            pipe.zrevrangebyscore_limit_withscores(&key, end.as_millis(), "-inf", skip, step);
+            let (page,): (Vec<(Vec<u8>, f64)>,) = self.topology.send("records", &pipe).await?;
+            let is_last = page.len() < limit + 1;
+            let entry = |(name, at): (Vec<u8>, f64)| {
+                let (at, name) =
+                    (Timestamp::from_millis(at as i64), String::from_utf8_lossy(&name).into_owned());
+                Indexed { at, partition, index, name }
+            };
+            found.extend(page.into_iter().map(entry));
+            let lowest = found.last().map(|entry| entry.at);
+            let wanted = found.iter().filter(|entry| entry.at < end).nth(limit.saturating_sub(1));
+            if is_last || wanted.is_some_and(|entry| lowest < Some(entry.at)) {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// The records of these entries, but for those that were opened or closed since.
+    async fn indexed(&self, entries: Vec<Indexed>) -> Result<Vec<OfflineRecord>> {
+        let (offline, past): (Vec<Indexed>, Vec<Indexed>) =
+            entries.into_iter().partition(|entry| entry.index == "offline");
+        let unit = |entry: &Indexed| {
+            let unit = self.unit_of(entry.partition, entry.name.as_bytes());
+            if unit.is_none() {
+                let key = self.keys.in_partition(entry.partition, "offline");
+                let place = format!("{key} {}", entry.name);
+                self.telemetry.unreadable(
+                    Stored::Record,
+                    &place,
+                    "it is no unit of this partition; ZREM it there",
+                );
+            }
+            unit
+        };
+        let units: Vec<Unit> = offline.iter().filter_map(unit).collect();
+        let seen = self.read(&units).await?;
+        let mut records: Vec<OfflineRecord> =
+            seen.iter().filter_map(|seen| seen.facts.as_ref()?.open_record(&seen.unit)).collect();
+        let mut pipe = pipe();
+        for entry in &past {
+            pipe.hget(self.keys.in_partition(entry.partition, "archive"), &entry.name);
+        }
+        if !past.is_empty() {
+            let archived: Vec<Option<Vec<u8>>> = self.topology.send("archive", &pipe).await?;
+            for (entry, json) in past.iter().zip(archived) {
+                records.extend(json.and_then(|json| self.archived(&entry.name, &json)));
+            }
+        }
+        Ok(records)
+    }
+
+    /// A closed record; one that cannot be read is left out and named.
+    fn archived(&self, id: &str, json: &[u8]) -> Option<OfflineRecord> {
+        let read = std::str::from_utf8(json).map_err(|why| why.to_string());
+        match read.and_then(|json| from_json("a record", json).map_err(|why| why.to_string())) {
+            Ok(record) => Some(record),
+            Err(why) => {
+                let why = format!("{why}; it is left out of lists: HDEL it in the archive of its partition");
+                self.telemetry.unreadable(Stored::Record, id, &why);
+                None
+            }
+        }
+    }
+}

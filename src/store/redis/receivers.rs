@@ -1,0 +1,191 @@
+//! Receivers that are or were configured, and what is kept for them.
+//!
+//! # Why there is a list of them
+//! A queue has its receiver in the name of its key, and Redis finds keys by a part of their names only by going
+//! through all of them: through a key for each unit. A fleet of an earlier version has no list; it is made once,
+//! that way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use redis::pipe;
+
+use super::deliveries::Ending;
+use super::fields::Fields;
+use super::keys::Keys;
+use super::topology::Topology;
+use super::{RedisEngine, absence};
+use crate::clock::Timestamp;
+use crate::store::{Backlog, DeadLetter, Delivery, Discarded, EngineError, Result};
+use crate::store::{notification::Notification, notification::discarded};
+
+/// How many lanes, and how many dead letters, one step discards.
+const LANES: usize = 50;
+const LETTERS: isize = 500;
+
+/// Enters receivers in the list, in which the others are absent from now on. The first list has also those for
+/// which something is kept.
+pub(super) async fn enlist(engine: &RedisEngine, names: &[String], now: Timestamp) -> Result<()> {
+    let key = engine.keys.receivers();
+    let mut entered = entered(&engine.topology, &engine.keys).await?;
+    if entered.is_empty() {
+        let found = match engine.receivers().await {
+            // A server that does not permit SCAN is good for everything that comes.
+            Err(EngineError::Refused(_)) => BTreeSet::new(),
+            found => found?,
+        };
+        entered.extend(found.into_iter().map(|(_, name)| (name, String::new())));
+    }
+    let mut enter = pipe();
+    for name in names {
+        // One that is absent stays so until what waits for it is up to date.
+        enter.hset_nx(&key, name, now.as_millis()).ignore();
+    }
+    for (name, since) in entered.iter().filter(|(name, _)| !names.contains(name)) {
+        if !absence::is_absent(since) {
+            enter.hset(&key, name, absence::since(now)).ignore();
+        }
+    }
+    engine.topology.send("receivers", &enter).await
+}
+
+/// The list: names, and since when they are there or absent.
+async fn entered(topology: &Topology, keys: &Keys) -> Result<BTreeMap<String, String>> {
+    let mut look = pipe();
+    look.hgetall(keys.receivers());
+    type Answer = BTreeMap<Vec<u8>, Vec<u8>>;
+    let (entered,): (Answer,) = topology.send("receivers", &look).await?;
+    let text = |bytes| String::from_utf8(bytes).ok();
+    let named =
+        entered.into_iter().filter_map(|(name, since)| Some((text(name)?, text(since).unwrap_or_default())));
+    Ok(named.collect())
+}
+
+/// What is kept for each receiver in the list.
+pub(super) async fn kept(topology: &Topology, keys: &Keys) -> Result<Vec<(String, Backlog)>> {
+    let mut kept = Vec::new();
+    for name in entered(topology, keys).await?.into_keys() {
+        let backlog = backlog(topology, keys, 0..keys.partitions(), &name).await?;
+        if backlog != Backlog::default() {
+            kept.push((name, backlog));
+        }
+    }
+    Ok(kept)
+}
+
+/// What is kept for one of them in these partitions.
+pub(super) async fn backlog(
+    topology: &Topology,
+    keys: &Keys,
+    partitions: impl Iterator<Item = u16>,
+    receiver: &str,
+) -> Result<Backlog> {
+    let mut pipe = pipe();
+    for partition in partitions {
+        pipe.hlen(keys.of(partition, "lanes", receiver));
+        pipe.zcard(keys.of(partition, "dead", receiver));
+    }
+    let counts: Vec<u64> = topology.send("backlog", &pipe).await?;
+    let every_other = |from: usize| counts.iter().skip(from).step_by(2).sum();
+    Ok(Backlog { waiting: every_other(0), dead: every_other(1) })
+}
+
+/// One step of discarding, in the first partition that holds something: what has become dead letters goes first,
+/// so that there are never more of them than one step makes.
+pub(super) async fn discard(engine: &RedisEngine, receiver: &str, now: Timestamp) -> Result<Discarded> {
+    for partition in 0..engine.keys.partitions() {
+        let removed = discard_letters(engine, partition, receiver).await?;
+        let done = match removed {
+            0 => discard_waiting(engine, partition, receiver, now).await?,
+            removed => Discarded { ended: 0, removed },
+        };
+        if done != Discarded::default() {
+            return Ok(done);
+        }
+    }
+    Ok(Discarded::default())
+}
+
+/// Ends the first notification of some lanes. They become dead letters, so that the returns of their silences are
+/// left out as those of other dead letters are.
+async fn discard_waiting(
+    engine: &RedisEngine,
+    partition: u16,
+    receiver: &str,
+    now: Timestamp,
+) -> Result<Discarded> {
+    let lanes = some_lanes(engine, partition, receiver).await?;
+    if lanes.is_empty() {
+        return Ok(Discarded::default());
+    }
+    let letters: Vec<DeadLetter> = lanes.iter().map(|lane| discarded(lane.clone(), now)).collect();
+    let endings: Vec<Ending> = letters
+        .iter()
+        .map(|letter| Ending { delivery: &letter.delivery, letter: Some(letter.clone()) })
+        .collect();
+    let endings: Vec<&Ending> = endings.iter().collect();
+    let ended = engine.finish_step(partition, receiver, &endings, now).await?;
+    if ended > 0 {
+        return Ok(Discarded { ended, removed: 0 });
+    }
+    // A field that holds no lane cannot be ended, and would be found for ever.
+    let mut remove = pipe();
+    let groups: Vec<&str> = lanes.iter().map(|lane| lane.group.key.as_str()).collect();
+    remove.hdel(engine.keys.of(partition, "lanes", receiver), &groups);
+    remove.zrem(engine.keys.of(partition, "queue", receiver), &groups).ignore();
+    let (removed,): (usize,) = engine.topology.send("discard", &remove).await?;
+    Ok(Discarded { ended: 0, removed })
+}
+
+/// The first notification of up to about [`LANES`] lanes; one that cannot be read says nothing.
+async fn some_lanes(engine: &RedisEngine, partition: u16, receiver: &str) -> Result<Vec<Delivery>> {
+    let key = engine.keys.of(partition, "lanes", receiver);
+    let mut all = Fields::of(&engine.topology, "discard", key, LANES);
+    let mut lanes: Vec<(String, String)> = Vec::new();
+    while lanes.is_empty()
+        && let Some(found) = all.next().await?
+    {
+        let text = |bytes| String::from_utf8(bytes).ok();
+        lanes.extend(found.into_iter().filter_map(|(group, lane)| Some((text(group)?, text(lane)?))));
+    }
+    let mut firsts = Vec::new();
+    let mut bodies = pipe();
+    // A small hash is answered whole.
+    for (group, lane) in lanes.into_iter().take(LANES) {
+        let (mut ids, own) = in_lane(&lane);
+        let id = ids.next().unwrap_or_default().to_owned();
+        bodies.hget(engine.keys.in_partition(partition, "notifications"), &id);
+        firsts.push((group, id, own.map(str::to_owned)));
+    }
+    if firsts.is_empty() {
+        return Ok(Vec::new());
+    }
+    let bodies: Vec<Option<Vec<u8>>> = engine.topology.send("discard", &bodies).await?;
+    let deliveries = firsts.into_iter().zip(bodies).map(|((group, id, own), body)| {
+        let text = own.map(String::into_bytes).or(body);
+        let told = text.and_then(|text| Notification::read(&group, &text).told);
+        Delivery::of(told, &group, &format!("{id}.{receiver}"), receiver)
+    });
+    Ok(deliveries.collect())
+}
+
+/// The ids of the notifications of a lane, and what the first says if it is nowhere else: see `lease.lua`.
+pub(super) fn in_lane(lane: &str) -> (impl Iterator<Item = &str>, Option<&str>) {
+    let (ids, own) = lane.split_once('\n').map_or((lane, None), |(ids, own)| (ids, Some(own)));
+    // The attempts at the first come before them.
+    (ids.split(' ').skip(1), own)
+}
+
+async fn discard_letters(engine: &RedisEngine, partition: u16, receiver: &str) -> Result<usize> {
+    let (dead, letters) =
+        (engine.keys.of(partition, "dead", receiver), engine.keys.of(partition, "letters", receiver));
+    let mut look = pipe();
+    look.zrange(&dead, 0, LETTERS - 1);
+    let (ids,): (Vec<String>,) = engine.topology.send("discard", &look).await?;
+    if ids.is_empty() {
+        return Ok(0);
+    }
+    let mut remove = pipe();
+    remove.atomic().hdel(&letters, &ids).ignore().zrem(&dead, &ids);
+    let (removed,): (usize,) = engine.topology.send("discard", &remove).await?;
+    Ok(removed)
+}

@@ -1,0 +1,141 @@
+//! What the user of Rollcall may do in Redis: every command and every sort of key is tried, and what is missing is
+//! named together with what to grant.
+//!
+//! # Why nothing is changed by the tries
+//! They stand in a transaction that is never executed: the server judges a command when it is queued, and the
+//! connection is closed afterwards. `ACL DRYRUN` would need a right of its own, and Redis 7.
+
+use redis::{Cmd, Value, pipe};
+
+use super::keys::Keys;
+use super::topology::Topology;
+use crate::store::Result;
+
+/// Every command that is sent or called by a script, as it is tried; `K` is a key that does not exist. A test
+/// compares them with what a server was asked.
+pub const COMMANDS: &[&str] = &[
+    "DEL K",
+    "EVAL return 0",
+    "EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0",
+    "EXISTS K",
+    "GET K",
+    "HDEL K x",
+    "HGET K x",
+    "HGETALL K",
+    "HLEN K",
+    "HMGET K x",
+    "HMSET K x x",
+    "HSCAN K 0",
+    "HSET K x x",
+    "HSETNX K x x",
+    "INFO",
+    "MGET K",
+    "PSETEX K 1 x",
+    "RENAME K K",
+    "SADD K x",
+    "SCAN 0",
+    "SCRIPT LOAD return",
+    "SET K 0",
+    "SMEMBERS K",
+    "SPOP K 1",
+    "TIME",
+    "TYPE K",
+    "XADD K * x x",
+    "XDEL K 0-1",
+    "XLEN K",
+    "XRANGE K - +",
+    "ZADD K 0 x",
+    "ZCARD K",
+    "ZCOUNT K 0 1",
+    "ZMSCORE K x",
+    "ZRANGE K 0 -1",
+    "ZRANGEBYSCORE K 0 1",
+    "ZREM K x",
+    "ZREMRANGEBYSCORE K 0 1",
+    "ZREVRANGE K 0 1",
+    "ZREVRANGEBYSCORE K 1 0",
+];
+
+/// What is tried outside of a transaction, in this order; nothing of it changes anything.
+pub const OF_A_CONNECTION: &[&str] = &["WATCH K", "UNWATCH", "MULTI", "EXEC"];
+
+/// Without these Rollcall works, and says what it lacks: see `examine.rs`.
+pub const OPTIONAL: &[&str] = &["CONFIG", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "UNLINK"];
+
+/// The most missing rights that are named.
+const MOST_NAMED: usize = 12;
+
+/// What the user lacks and what to grant; `None`: it may do everything that is needed.
+pub(super) async fn missing(topology: &Topology, keys: &Keys) -> Result<Option<String>> {
+    let scratch = keys.in_partition(0, "probe");
+    let command = |text: &&str| {
+        let mut command = Cmd::new();
+        for word in text.split(' ') {
+            command.arg(if word == "K" { scratch.as_str() } else { word });
+        }
+        command
+    };
+    let (mut alone, mut tries) = (pipe(), pipe());
+    for text in OF_A_CONNECTION.iter().chain(["MULTI"].iter()) {
+        alone.add_command(command(text));
+    }
+    for text in COMMANDS {
+        tries.add_command(command(text));
+    }
+    let patterns = keys.one_of_each();
+    for key in &patterns {
+        tries.cmd("SET").arg(key).arg(0).arg("GET");
+    }
+    let (first, then) = topology.try_out(&alone, &tries).await?;
+    let name = |text: &&str| text.split(' ').next().unwrap_or_default().to_lowercase();
+    let mut commands: Vec<String> = Vec::new();
+    for (text, answer) in OF_A_CONNECTION.iter().zip(&first).chain(COMMANDS.iter().zip(&then)) {
+        if lacks(answer).is_some_and(|why| !why.contains("key")) {
+            commands.push(name(text));
+        }
+    }
+    let refused = patterns.iter().zip(then.iter().skip(COMMANDS.len()));
+    let refused: Vec<&str> = refused
+        .filter(|(_, answer)| lacks(answer).is_some_and(|why| why.contains("key")))
+        .map(|(key, _)| key.as_str())
+        .collect();
+    Ok(text(keys, &commands, &refused))
+}
+
+fn text(keys: &Keys, commands: &[String], refused: &[&str]) -> Option<String> {
+    if commands.is_empty() && refused.is_empty() {
+        return None;
+    }
+    let mut lacks = Vec::new();
+    let mut grants = Vec::new();
+    if !commands.is_empty() {
+        lacks.push(format!("the commands {}", few(commands.iter().map(|one| one.to_uppercase()))));
+        grants.extend(commands.iter().map(|one| format!("+{one}")));
+    }
+    if !refused.is_empty() {
+        lacks.push(format!("the keys {}", few(refused.iter().map(|one| (*one).to_owned()))));
+        grants.push(format!("~{}", keys.pattern()));
+    }
+    Some(format!(
+        "the user of rollcall in redis lacks {}; grant them: ACL SETUSER <user> {}",
+        lacks.join(" and "),
+        grants.join(" ")
+    ))
+}
+
+fn few(names: impl ExactSizeIterator<Item = String>) -> String {
+    let more = names.len().saturating_sub(MOST_NAMED);
+    let mut text = names.take(MOST_NAMED).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        text += &format!(" and {more} more");
+    }
+    text
+}
+
+/// Why the server does not permit it, if it does not.
+fn lacks(answer: &Value) -> Option<String> {
+    let Value::ServerError(error) = answer else { return None };
+    let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
+    // Of a script with no keys the rest is no matter of rights.
+    text.contains("NOPERM").then_some(text)
+}

@@ -1,0 +1,103 @@
+//! The roster: leases of instances, and the clock that they share.
+
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use redis::pipe;
+
+use super::RedisEngine;
+use crate::clock::Timestamp;
+use crate::store::roster::Counts;
+use crate::store::roster::LONGEST;
+use crate::store::{Attendance, EngineError, Result, Roster};
+
+#[async_trait]
+impl Roster for RedisEngine {
+    async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<Attendance> {
+        let leapt = self.server_clock().leapt();
+        let asked = Instant::now();
+        let mut script = self.scripts.renew.prepare_invoke();
+        script.key(self.keys.roster()).key(self.keys.clock()).key(self.keys.heard());
+        script.arg(instance).arg(lease.as_millis() as u64);
+        script.arg(heard.map_or(0, Timestamp::as_millis)).arg(self.keys.roster());
+        script.arg(leapt.map(|without| without.as_millis().to_string()).unwrap_or_default());
+        script.arg(LONGEST.as_millis() as u64);
+        let answer: Vec<Vec<u8>> = self.topology.run("renew", &script).await?;
+        let answer: Vec<String> =
+            answer.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
+        let [now, engine_clock, first_end, odd, others @ ..] = answer.as_slice() else {
+            return Err(EngineError::Damaged("the roster did not answer with a time".to_owned()));
+        };
+        let (now, engine_clock) = (moment(now)?, moment(engine_clock)?);
+        let first_end = first_end.parse().ok().map(Timestamp::from_millis);
+        let (odd, instances) = others.split_at(odd.parse().unwrap_or(0).min(others.len()));
+        for name in odd {
+            tracing::warn!(
+                name,
+                "a lease in the roster ended later than any that an instance asks for; it is not believed and was removed"
+            );
+        }
+        if let Some(without) = leapt {
+            let seconds = engine_clock.since(without).as_secs_f64();
+            tracing::warn!(
+                seconds,
+                "the clock of the engine leapt forward, and expiry keys with it are gone"
+            );
+        }
+        self.server_clock().renewed(asked, engine_clock);
+        self.topology.share(instances.len());
+        let mut instances = instances.to_vec();
+        instances.sort();
+        Ok(Attendance { now, engine_clock, instances, first_end })
+    }
+
+    async fn resign(&self, instance: &str) -> Result<()> {
+        let mut leave = pipe();
+        leave.zrem(self.keys.roster(), instance).ignore();
+        leave.del(self.keys.address(instance)).ignore();
+        leave.del(self.keys.counts(instance)).ignore();
+        self.topology.send::<()>("resign", &leave).await?;
+        let mut tell = pipe();
+        tell.publish(self.keys.roster(), instance).ignore();
+        self.topology.send("resign", &tell).await
+    }
+
+    async fn announce(&self, instance: &str, address: &str, lease: Duration) -> Result<()> {
+        let mut pipe = pipe();
+        pipe.pset_ex(self.keys.address(instance), address, lease.as_millis() as u64).ignore();
+        self.topology.send("announce", &pipe).await
+    }
+
+    async fn addresses(&self, instances: &[String]) -> Result<Vec<Option<String>>> {
+        let mut pipe = pipe();
+        for instance in instances {
+            pipe.get(self.keys.address(instance));
+        }
+        self.topology.send("addresses", &pipe).await
+    }
+
+    async fn tell_counts(&self, instance: &str, counts: &Counts, holds: Duration) -> Result<()> {
+        let text = serde_json::to_string(counts).expect("names and numbers are always JSON");
+        let mut pipe = pipe();
+        pipe.pset_ex(self.keys.counts(instance), text, holds.as_millis() as u64).ignore();
+        self.topology.send("tell_counts", &pipe).await
+    }
+
+    async fn counts(&self, instances: &[String]) -> Result<Vec<Counts>> {
+        let mut pipe = pipe();
+        for instance in instances {
+            pipe.get(self.keys.counts(instance));
+        }
+        let said: Vec<Option<Vec<u8>>> = self.topology.send("counts", &pipe).await?;
+        Ok(said.into_iter().flatten().filter_map(|text| serde_json::from_slice(&text).ok()).collect())
+    }
+
+    async fn changed(&self) {
+        self.roster_changed.notified().await;
+    }
+}
+
+fn moment(ms: &str) -> Result<Timestamp> {
+    let damaged = || EngineError::Damaged(format!("the roster answered {ms:?}, which is no time"));
+    ms.parse().map(Timestamp::from_millis).map_err(|_| damaged())
+}

@@ -335,7 +335,7 @@ fn calls(script: &str) -> Vec<String> {
 fn the_readings_find_what_they_look_for() {
     let code = "use crate::{clock, presence::{Unit, Kind}};\nlet x = crate::store::redis::Config;";
     assert_eq!(rooms_used(code).into_iter().collect::<Vec<_>>(), ["clock", "presence", "store"]);
-    assert!(forbidden("presence", "engine").is_some_and(|why| why.contains("go down only")));
+    assert!(forbidden("presence", "store").is_some_and(|why| why.contains("go down only")));
     assert!(forbidden("intake", "alerting").is_some_and(|why| why.contains("meet in the engine")));
     assert!(forbidden("http", "config").is_some() && forbidden("http", "attic").is_some());
     assert!(forbidden("cli", "simulate").is_none() && forbidden("http", "http").is_none());

@@ -117,7 +117,7 @@ async fn storm(report: &mut Report, embedded: &Hearing, due: u32, clock: &Clock)
         let (engine, roll) = (embedded.engine.clone(), embedded.roll.clone());
         tokio::spawn(async move {
             let units = engine.due(partition, None, now, 0, usize::MAX).await?;
-            let undecided = roll.look(&units, now).await?;
+            let undecided = roll.check_deadlines(&units, now).await?;
             ensure!(undecided.is_empty(), "{} are undecided", undecided.len());
             Ok(())
         })

@@ -31,7 +31,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Mirror, Ownership, Roll};
 use crate::presence::Unit;
 use crate::store::{Engine, Hint, LARGEST_STEP, Result, partition_of};
-use crate::telemetry::{Loop, Source, Telemetry};
+use crate::telemetry::{CheckSource, Loop, Telemetry};
 
 mod passes;
 
@@ -92,8 +92,9 @@ impl Expiry {
             self.telemetry.sweep_configured();
         }
         let expiry = Arc::new(self);
-        let work =
-            async { tokio::join!(expiry.listen(sender), expiry.keep_hearing(), expiry.look(&mut hints)) };
+        let work = async {
+            tokio::join!(expiry.listen(sender), expiry.keep_hearing(), expiry.check_deadlines(&mut hints))
+        };
         stop.run_until_cancelled(work).await;
         Ok(())
     }
@@ -124,7 +125,7 @@ impl Expiry {
         }
     }
 
-    async fn look(self: &Arc<Self>, hints: &mut mpsc::Receiver<Hint>) {
+    async fn check_deadlines(self: &Arc<Self>, hints: &mut mpsc::Receiver<Hint>) {
         let mut passes = Passes::default();
         let mut work = JoinSet::new();
         let mut hinted = Vec::new();
@@ -165,7 +166,7 @@ impl Expiry {
                 }
             },
             Done::Looked(look, mut undecided) => {
-                if let (Source::Notification, true, Ok(units)) =
+                if let (CheckSource::Notification, true, Ok(units)) =
                     (look.source, self.config.sweep, &mut undecided)
                 {
                     // The sweep finds those whose kind is not heard, and looks at them less often.
@@ -214,7 +215,7 @@ impl Expiry {
             let after = passes
                 .ask(self.roll.round_trip(), |partition| view.partitions.binary_search(&partition).is_ok());
             let expiry = self.clone();
-            work.spawn(async move { Done::Asked(expiry.engine.first_looks(&after).await) });
+            work.spawn(async move { Done::Asked(expiry.engine.first_checks(&after).await) });
         }
     }
 
@@ -229,7 +230,7 @@ impl Expiry {
         let now = self.clock.now();
         // A deadline at exactly now is not yet passed.
         let latest = now - MILLISECOND;
-        let firsts = self.first_looks(firsts, &mut passes.firsts, now);
+        let firsts = self.first_checks(firsts, &mut passes.firsts, now);
         let heard = self.roll.hearing().heard;
         let round_trip = self.roll.round_trip();
         let is_far = !round_trip.is_zero();
@@ -246,7 +247,7 @@ impl Expiry {
         }
     }
 
-    fn first_looks(
+    fn first_checks(
         &self,
         firsts: Vec<Option<(Timestamp, String)>>,
         known: &mut HashMap<u16, First>,
@@ -321,7 +322,7 @@ impl Expiry {
                 sweep.held.extend(due.iter().cloned());
             }
             if !due.is_empty() {
-                undecided.extend(self.roll.look_by(&due, Source::Sweep, || self.clock.now()).await?);
+                undecided.extend(self.roll.look_by(&due, CheckSource::Sweep, || self.clock.now()).await?);
             }
             if count < MOST_DUE {
                 return Ok(undecided);

@@ -35,7 +35,7 @@
 //! # Journey of an expiry
 //! The deadline index holds for each unit the next time worth looking, and moves lazily: a
 //! heartbeat does not touch it. When the first entry is due, or Redis hints that a key expired,
-//! [`expiry`] has the roll look. [`presence::look`] reads the last heartbeat, adds timeout, grace and
+//! [`expiry`] has the roll look. [`presence::check_deadline`] reads the last heartbeat, adds timeout, grace and
 //! blind time, and answers: alive until then; undecided, because Rollcall has not heard so far; or
 //! offline. The change that opens the record takes the unit out of the index, and whoever took it
 //! out has won; record and outbox entry are written in the same step, if the unit is still as it was read. [`alerting`] lets the entry

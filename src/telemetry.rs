@@ -23,6 +23,7 @@ use crate::presence::{
 use crate::store::Backlog;
 
 mod in_the_way;
+mod labels;
 mod lines;
 mod orphans;
 mod problems;
@@ -32,9 +33,13 @@ mod sampler;
 mod series;
 mod snapshot;
 mod unreadable;
-mod words;
 
 use in_the_way::InTheWay;
+pub use labels::{
+    BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, Cut, DeliveryOutcome, EngineWarning, Loop,
+    PayloadIssue, Rejection, Stored, ValueOutcome,
+};
+use labels::{TOO_MANY, heard_as_str};
 pub use lines::Lines;
 pub use orphans::orphans_in_words;
 use problems::{
@@ -47,10 +52,6 @@ pub use removed::removed_kinds_in_words;
 use sampler::Sampler;
 use series::{OTHER, Series, TOLD_APART};
 use unreadable::Unreadable;
-pub use words::{
-    Ailment, BrokerRefusal, Checked, Cut, Kept, Loop, Loss, Oddity, Outcome, Rejection, Source, Stored,
-};
-use words::{TOO_MANY, heard_as_str};
 
 /// Counts and logs. Cheap to share.
 pub struct Telemetry {
@@ -91,7 +92,7 @@ impl Telemetry {
 
     /// Lets a receiver's series start at zero.
     pub fn receiver_configured(&self, receiver: &str) {
-        for outcome in Outcome::ALL {
+        for outcome in DeliveryOutcome::ALL {
             self.series.notifications.with_label_values(&[receiver, outcome.as_str()]);
         }
         self.series.notification_duration.with_label_values(&[receiver]);
@@ -147,7 +148,7 @@ impl Telemetry {
     }
 
     /// Something in a payload was passed over. `what` is shown in the log now and then.
-    pub fn payload_odd(&self, unit: &Unit, odd: Oddity, what: &str) {
+    pub fn payload_odd(&self, unit: &Unit, odd: PayloadIssue, what: &str) {
         self.series.oddities.with_label_values(&[odd.as_str()]).inc();
         if let Some(suppressed) = self.samples.admit(odd.as_str()) {
             tracing::warn!(%unit, reason = odd.as_str(), suppressed, "payload passed over: {what}");
@@ -155,10 +156,10 @@ impl Telemetry {
     }
 
     /// Values that units told of themselves were written, or not.
-    pub fn unit_values(&self, what: Kept, count: u64) {
+    pub fn unit_values(&self, what: ValueOutcome, count: u64) {
         self.series.unit_values.with_label_values(&[what.as_str()]).inc_by(count);
         if count > 0
-            && what == Kept::Overflow
+            && what == ValueOutcome::Overflow
             && let Some(suppressed) = self.samples.admit("unit_values")
         {
             tracing::warn!(
@@ -204,7 +205,7 @@ impl Telemetry {
         &self,
         connection: &str,
         broker: &str,
-        (loss, why): (Loss, &str),
+        (loss, why): (ConnectionLoss, &str),
         retry_in: Duration,
     ) {
         self.series.connections_lost.with_label_values(&[loss.as_str()]).inc();
@@ -348,7 +349,7 @@ impl Telemetry {
     }
 
     /// The deadlines of units were checked.
-    pub fn deadlines_checked(&self, source: Source, result: Checked, count: u64) {
+    pub fn deadlines_checked(&self, source: CheckSource, result: CheckOutcome, count: u64) {
         self.series.checks.with_label_values(&[source.as_str(), result.as_str()]).inc_by(count);
     }
 
@@ -417,13 +418,13 @@ impl Telemetry {
 
     /// An attempt to deliver ended, and why it failed if it did. Log lines for failures are the caller's,
     /// who knows what next.
-    pub fn notification(&self, receiver: &str, outcome: Outcome, took: Duration, why: &str) {
+    pub fn notification(&self, receiver: &str, outcome: DeliveryOutcome, took: Duration, why: &str) {
         self.series.notification_duration.with_label_values(&[receiver]).observe(took.as_secs_f64());
         self.series
             .receiver_failing
             .with_label_values(&[receiver])
-            .set((outcome != Outcome::Delivered).into());
-        if outcome == Outcome::Delivered {
+            .set((outcome != DeliveryOutcome::Delivered).into());
+        if outcome == DeliveryOutcome::Delivered {
             self.problems.clear(NOT_DELIVERED, receiver);
         } else {
             let text = format!(
@@ -452,7 +453,10 @@ impl Telemetry {
 
     /// Notifications of which nothing was to be told any more, and which were not attempted.
     pub fn notifications_left_out(&self, receiver: &str, count: u64) {
-        self.series.notifications.with_label_values(&[receiver, Outcome::LeftOut.as_str()]).inc_by(count);
+        self.series
+            .notifications
+            .with_label_values(&[receiver, DeliveryOutcome::LeftOut.as_str()])
+            .inc_by(count);
     }
 
     /// Open records of kinds that are not configured, and for how long they stay open. Logs the change.
@@ -486,8 +490,11 @@ impl Telemetry {
     /// What waits for a receiver and what was given up. A receiver with dead letters fails until something is
     /// delivered to it, also after a restart.
     pub fn backlog(&self, receiver: &str, waiting: u64, dead: u64) {
-        let delivered =
-            self.series.notifications.with_label_values(&[receiver, Outcome::Delivered.as_str()]).get();
+        let delivered = self
+            .series
+            .notifications
+            .with_label_values(&[receiver, DeliveryOutcome::Delivered.as_str()])
+            .get();
         let is_failing = self.problems.has(NOT_DELIVERED, receiver) || (dead > 0 && delivered == 0);
         self.series.receiver_failing.with_label_values(&[receiver]).set(is_failing.into());
         self.series.queue_length.with_label_values(&[receiver]).set(waiting as i64);
@@ -553,7 +560,7 @@ impl Telemetry {
     }
 
     /// Something is wrong with the engine though it answers, or is not (any more). Logs the change.
-    pub fn engine_warning(&self, what: Ailment, text: Option<&str>) {
+    pub fn engine_warning(&self, what: EngineWarning, text: Option<&str>) {
         let name = what.as_str();
         let gauge = self.series.engine_warnings.with_label_values(&[name]);
         let before = gauge.get();
@@ -561,7 +568,7 @@ impl Telemetry {
         match text {
             Some(text) => {
                 let severity =
-                    if what == Ailment::RightsMissing { Severity::Serious } else { Severity::Warning };
+                    if what == EngineWarning::RightsMissing { Severity::Serious } else { Severity::Warning };
                 self.problems.set(name, "", text.to_owned(), severity);
             }
             None => drop(self.problems.clear(name, "")),
@@ -787,7 +794,7 @@ mod tests {
         telemetry.engine_answered(Loop::Sweep, "");
         telemetry.blind(false, None);
         telemetry.mqtt_connected("one", "broker");
-        telemetry.mqtt_disconnected("two", "broker", (Loss::Refused, "refused"), Duration::ZERO);
+        telemetry.mqtt_disconnected("two", "broker", (ConnectionLoss::Refused, "refused"), Duration::ZERO);
         let [problem] = &telemetry.problems()[..] else { panic!("{:?}", telemetry.problems()) };
         assert!(problem.text.contains("two") && problem.text.contains("refused"), "{}", problem.text);
         telemetry.mqtt_connected("two", "broker");
@@ -864,12 +871,12 @@ mod tests {
     #[test]
     fn a_warning_of_the_engine_is_no_serious_problem_and_goes_when_it_is_over() {
         let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
-        telemetry.engine_warning(Ailment::PersistenceOff, Some("switch it on"));
+        telemetry.engine_warning(EngineWarning::PersistenceOff, Some("switch it on"));
         assert_eq!(telemetry.problems().last().unwrap().severity, Severity::Warning);
         telemetry.engine_answered(Loop::Sweep, "");
         telemetry.engine_failed(Loop::Sweep, "", &"gone");
         assert!(names(&telemetry).contains(&ENGINE_DOWN));
-        telemetry.engine_warning(Ailment::PersistenceOff, None);
+        telemetry.engine_warning(EngineWarning::PersistenceOff, None);
         assert!(!names(&telemetry).contains(&"persistence_off"));
     }
 }

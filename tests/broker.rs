@@ -96,8 +96,8 @@ impl World {
         client("mosquitto_pub", self.port, arguments).output().unwrap()
     }
 
-    async fn hear(&self, arguments: &[&str]) -> Ear {
-        Ear::new(client("mosquitto_sub", self.port, arguments)).await
+    async fn hear(&self, arguments: &[&str]) -> Subscription {
+        Subscription::new(client("mosquitto_sub", self.port, arguments)).await
     }
 
     async fn stop(&mut self) {
@@ -119,14 +119,14 @@ fn client(program: &str, port: u16, arguments: &[&str]) -> Command {
 }
 
 /// A subscriber; hears lines of `topic payload`.
-struct Ear {
+struct Subscription {
     child: Child,
     lines: mpsc::Receiver<String>,
 }
 
-impl Ear {
+impl Subscription {
     /// Returns when the broker has granted the subscription.
-    async fn new(mut command: Command) -> Ear {
+    async fn new(mut command: Command) -> Subscription {
         let mut child = command.args(["-v", "-d"]).spawn().unwrap();
         let (sender, lines) = mpsc::channel();
         let stdout = child.stdout.take().unwrap();
@@ -135,7 +135,7 @@ impl Ear {
                 let _ = sender.send(line);
             }
         });
-        let ear = Ear { child, lines };
+        let ear = Subscription { child, lines };
         ear.line(|line| line.contains("SUBACK") || line.starts_with("Subscribed"));
         ear
     }
@@ -155,7 +155,7 @@ impl Ear {
     }
 }
 
-impl Drop for Ear {
+impl Drop for Subscription {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -285,7 +285,7 @@ fn flood(port: u16, version: &str, qos: &str, count: usize) -> Output {
 }
 
 /// Everything that was sent is heard, in order and once.
-fn hears_all(ear: &Ear, count: usize) {
+fn hears_all(ear: &Subscription, count: usize) {
     for number in 0..count {
         assert_eq!(ear.message(), format!("units/a/data {number}"));
     }

@@ -18,7 +18,7 @@ use rollcall::simulate::servers::{Server, free_cluster_port, free_port};
 use rollcall::simulate::webhook_sink::{Options, WebhookSink};
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::redis::RedisEngine;
-use rollcall::store::{Engine, Group, Join, News, Pace, Queries, Room, UnitStore};
+use rollcall::store::{Engine, Group, Join, OutboxEvent, Pace, Queries, Room, UnitStore};
 use rollcall::telemetry::Telemetry;
 use serde_json::Value;
 
@@ -483,7 +483,7 @@ fn silence(id: &str, at: Timestamp) -> Join {
         cause: Cause::Silence,
         closed_by: None,
     };
-    Join { group: Group { key: id.to_owned(), labels: Labels::new() }, news: News::Record(record) }
+    Join { group: Group { key: id.to_owned(), labels: Labels::new() }, news: OutboxEvent::Record(record) }
 }
 
 /// What a receiver left behind is shown and ended by commands, with the engine of this configuration.

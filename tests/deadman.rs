@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::deadman::{self, Config};
-use rollcall::telemetry::{Loop, Outcome, Telemetry};
+use rollcall::telemetry::{DeliveryOutcome, Loop, Telemetry};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -89,10 +89,10 @@ async fn what_keeps_rollcall_from_its_work_is_a_failure_until_it_is_over() {
     assert!(said.starts_with("engine_down: ") && said.contains("gone for lunch"), "{said}");
     world.telemetry.engine_answered(Loop::Sweep, "");
     world.next("/check").await;
-    world.telemetry.notification("mail", Outcome::Retry, Duration::ZERO, "answered 503");
+    world.telemetry.notification("mail", DeliveryOutcome::Retry, Duration::ZERO, "answered 503");
     let said = world.next("/check/fail").await;
     assert!(said.starts_with("not_delivered: receiver mail "), "{said}");
-    world.telemetry.notification("mail", Outcome::Delivered, Duration::ZERO, "");
+    world.telemetry.notification("mail", DeliveryOutcome::Delivered, Duration::ZERO, "");
     world.next("/check").await;
     world.stop.cancel();
 }

@@ -18,11 +18,11 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Change, Facts, IndexChange, Interval, KeyChange, Snapshot, Standing, Unit};
 use rollcall::simulate::servers::Guard;
 use rollcall::store::{
-    AlertStore, Delivery, Ear, Engine, EngineError, Gap, Group, HearingStore, Join, News, Pace, Queries,
-    Refresh, Room, UnitStore,
+    AlertStore, Delivery, Engine, EngineError, Gap, Group, HearingStore, Join, OutboxEvent, Pace, Queries,
+    Refresh, Room, Subscription, UnitStore,
 };
 use rollcall::store::{embedded::Config, embedded::EmbeddedEngine, embedded::survey};
-use rollcall::telemetry::{Ailment, Telemetry};
+use rollcall::telemetry::{EngineWarning, Telemetry};
 use tempfile::TempDir;
 
 use namespaces::{Own, is_done_elsewhere, this_test};
@@ -92,7 +92,7 @@ async fn what_a_process_held_is_free_as_soon_as_the_next_one_starts() {
     let dir = TempDir::new().unwrap();
     let (hook, partitions) = (["hook".to_owned()], (0..16).collect::<Vec<u16>>());
     let group = |key: &str| Group { key: key.to_owned(), labels: Default::default() };
-    let blind = |hours: u32| News::Blind(Interval { from: BEGIN - hours * HOUR, to: BEGIN });
+    let blind = |hours: u32| OutboxEvent::Blind(Interval { from: BEGIN - hours * HOUR, to: BEGIN });
     let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
     let engine = open(dir.path()).await.unwrap();
     let joins = [Join { group: group("a"), news: blind(1) }, Join { group: group("b"), news: blind(2) }];
@@ -130,7 +130,7 @@ async fn what_was_recorded_is_there_after_an_end_in_order() {
     let beat = |unit| Refresh { unit, at: later, ttl: HOUR, look: later + HOUR };
     let applied = engine.refresh(&units.iter().map(beat).collect::<Vec<_>>()).await.unwrap();
     assert!(applied.into_iter().all(|applied| applied));
-    engine.advance(&Ear::Plain, later, Gap { blind: HOUR, tell: HOUR }).await.unwrap();
+    engine.advance(&Subscription::Plain, later, Gap { blind: HOUR, tell: HOUR }).await.unwrap();
     drop(engine);
     let log = dir.path().join(format!("{DATABASE}-wal"));
     assert!(!log.exists(), "the log is carried over");
@@ -153,7 +153,7 @@ async fn a_fleet_that_beats_for_long_takes_no_more_room() {
         let beat = |unit| Refresh { unit, at, ttl: HOUR, look: at + HOUR };
         engine.refresh(&units.iter().map(beat).collect::<Vec<_>>()).await.unwrap();
         // Blind time is written at once, and all heartbeats with it.
-        engine.advance(&Ear::Plain, at, gap).await.unwrap();
+        engine.advance(&Subscription::Plain, at, gap).await.unwrap();
     }
     drop(engine);
     assert!(room() < 3 << 20, "{} bytes after 800 000 heartbeats", room());
@@ -301,9 +301,9 @@ async fn a_fleet_that_is_replaced_while_it_is_in_use_is_a_warning() {
     let names = |warnings: Vec<rollcall::store::Warning>| {
         warnings.into_iter().map(|warning| warning.name).collect::<Vec<_>>()
     };
-    assert!(!names(engine.examine(BEGIN).await.unwrap()).contains(&Ailment::LostItsData));
+    assert!(!names(engine.examine(BEGIN).await.unwrap()).contains(&EngineWarning::LostItsData));
     std::fs::rename(dir.path().join(DATABASE), dir.path().join("elsewhere")).unwrap();
-    assert!(names(engine.examine(BEGIN).await.unwrap()).contains(&Ailment::LostItsData));
+    assert!(names(engine.examine(BEGIN).await.unwrap()).contains(&EngineWarning::LostItsData));
 }
 
 #[tokio::test]
@@ -313,7 +313,7 @@ async fn a_directory_that_is_removed_while_it_is_in_use_is_told_once() {
     let gap = Gap { blind: HOUR, tell: HOUR };
     let hear = async |second: u64| {
         let sent_at = BEGIN + HOUR + Duration::from_secs(second);
-        engine.advance(&Ear::Plain, sent_at, gap).await.unwrap();
+        engine.advance(&Subscription::Plain, sent_at, gap).await.unwrap();
     };
     let outboxes: Vec<u16> = (0..=engine.partitions()).collect();
     let news = async || engine.outbox(&outboxes, 100).await.unwrap();
@@ -327,12 +327,12 @@ async fn a_directory_that_is_removed_while_it_is_in_use_is_told_once() {
     }
     tokio::time::timeout(HOUR, engine.wants_examination()).await.expect("it is looked at, at once");
     let warnings = engine.examine(BEGIN).await.unwrap();
-    assert!(warnings.iter().any(|warning| warning.name == Ailment::LostItsData), "{warnings:?}");
+    assert!(warnings.iter().any(|warning| warning.name == EngineWarning::LostItsData), "{warnings:?}");
     // Operators are told, though nothing of it will be there after a restart.
     let told = news().await;
     let [entry] = &told[..] else { panic!("{told:?}") };
     let at = |second: u64| BEGIN + HOUR + Duration::from_secs(second);
-    assert_eq!(entry.news, News::Blind(Interval { from: at(2), to: at(3) }));
+    assert_eq!(entry.news, OutboxEvent::Blind(Interval { from: at(2), to: at(3) }));
     let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
     let (hook, now) = (["hook".to_owned()], at(6));
     let group = Group { key: "blind".to_owned(), labels: Default::default() };
@@ -393,7 +393,7 @@ async fn a_disk_that_is_full_is_said_to_be_and_takes_up_work_again_when_it_has_r
     let warnings = engine.examine(BEGIN).await.unwrap();
     assert_eq!(
         warnings.iter().map(|w| w.name).collect::<Vec<_>>(),
-        [Ailment::DiskNearlyFull],
+        [EngineWarning::DiskNearlyFull],
         "{warnings:?}"
     );
     let ballast = disk.dir.path().join("ballast");

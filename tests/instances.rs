@@ -13,7 +13,9 @@ use rollcall::fleet::{Lease, Mirror, Ownership, Roll, Walk};
 use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
 use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, State, Unit};
-use rollcall::store::{AlertStore, Ear, Gap, HearingStore, Queries, Roster, UnitStore, partition_of};
+use rollcall::store::{
+    AlertStore, Gap, HearingStore, Queries, Roster, Subscription, UnitStore, partition_of,
+};
 use rollcall::store::{redis::Config, redis::RedisEngine};
 use rollcall::telemetry::{Loop, Telemetry};
 use tokio::sync::{Notify, watch};
@@ -148,7 +150,7 @@ impl Instance {
 
     /// How often it asked what is due first.
     fn looked(&self) -> usize {
-        self.commands("first_looks")
+        self.commands("first_checks")
     }
 
     /// How often it asked the engine for that.
@@ -254,7 +256,7 @@ async fn an_owner_that_is_slow_and_moves_on_has_no_rivals() {
     for partition in b.ownership.view().partitions.clone() {
         let first = b.engine.due(partition, None, clock.now(), 0, 1).await.unwrap();
         done += first.len();
-        b.roll.look(&first, clock.now()).await.unwrap();
+        b.roll.check_deadlines(&first, clock.now()).await.unwrap();
     }
     has_looked().await;
     clock.advance(SECOND / 2);
@@ -298,7 +300,7 @@ async fn a_storm_lasts_until_the_last_owner_is_done() {
     assert_eq!(redis.listeners(), 0, "the other is not done");
     let read = a.engine.walk(whose(&a), 0);
     tokio::time::timeout(50 * MILLISECOND, read).await.expect_err("the mirror is not read for meanwhile");
-    b.roll.look(&one, clock.now()).await.unwrap();
+    b.roll.check_deadlines(&one, clock.now()).await.unwrap();
     until("hints are heard again", async || redis.listeners() == 1).await;
     assert_eq!((a.won(), b.won()), (many.len(), one.len()));
 }
@@ -384,7 +386,7 @@ async fn what_another_instance_changes_shows_in_the_mirror_of_the_owner() {
     let new: Vec<Unit> = (0..99).map(|number| format!("detector:new-{number}").parse().unwrap()).collect();
     let new = new.iter().find(bs).unwrap();
     let state = |unit: &Unit| b.listed().get(unit.id.as_str()).map(|(state, _)| *state);
-    a.roll.look(&[silent.clone(), back.clone()], clock.now()).await.unwrap();
+    a.roll.check_deadlines(&[silent.clone(), back.clone()], clock.now()).await.unwrap();
     until("they are offline", async || {
         state(silent) == Some(State::Offline) && state(back) == Some(State::Offline)
     })
@@ -427,7 +429,7 @@ async fn an_instance_that_starts_while_the_engines_clock_is_behind_what_was_hear
     let telemetry = Arc::new(Telemetry::new(&clock));
     let engine = redis.engine(&telemetry).await;
     let heard = clock.now() + 1000 * SECOND;
-    engine.advance(&Ear::Plain, heard, Gap { blind: SECOND, tell: SECOND }).await.unwrap();
+    engine.advance(&Subscription::Plain, heard, Gap { blind: SECOND, tell: SECOND }).await.unwrap();
     let lease = Lease::take(engine, clock.clone(), telemetry.clone(), "late").await.unwrap();
     assert!(clock.now() >= heard, "{} is before {heard}", clock.now());
     assert_eq!(lease.ownership().view().instances, ["late"]);
@@ -495,11 +497,11 @@ async fn what_was_applied_and_never_answered_is_counted_once_and_shown() {
     }
     // Whatever writes into an outbox.
     wire.set(Wire::Swallows(":outbox"));
-    assert!(a.roll.look(&units(), clock.now()).await.is_err(), "a reply was lost");
+    assert!(a.roll.check_deadlines(&units(), clock.now()).await.is_err(), "a reply was lost");
     wire.set(Wire::Whole);
     clock.advance(MILLISECOND);
     until("all are recorded", async || {
-        let _ = a.roll.look(&units(), clock.now()).await;
+        let _ = a.roll.check_deadlines(&units(), clock.now()).await;
         a.records().await == UNITS
     })
     .await;

@@ -16,14 +16,14 @@ use rollcall::presence::{
 };
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::{
-    AlertStore, Delivery, Ear, Engine, EngineError, Gap, Group, HearingStore, Join, News, Pace, Queries,
-    Reading, Room, Roster, UnitStore, partition_of_group,
+    AlertStore, Delivery, Engine, EngineError, Gap, Group, HearingStore, Join, OutboxEvent, Pace, Queries,
+    Reading, Room, Roster, Subscription, UnitStore, partition_of_group,
 };
-use rollcall::store::{embedded, embedded::EmbeddedArrival, embedded::EmbeddedEngine};
+use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
 use rollcall::store::{
-    parcels::Arrival, parcels::Departure, parcels::Moved, parcels::Parcel, parcels::move_house,
+    migration::Exporter, migration::Importer, migration::MigrationItem, migration::Moved, migration::migrate,
 };
-use rollcall::store::{redis as on_redis, redis::RedisArrival, redis::RedisEngine};
+use rollcall::store::{redis as on_redis, redis::RedisEngine, redis::RedisImporter};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -80,12 +80,12 @@ impl Places {
         RedisEngine::connect(&self.on_redis(), telemetry()).await.map(Arc::new)
     }
 
-    async fn to_redis(&self) -> Result<RedisArrival, EngineError> {
-        RedisArrival::prepare(&self.on_redis(), telemetry()).await
+    async fn to_redis(&self) -> Result<RedisImporter, EngineError> {
+        RedisImporter::prepare(&self.on_redis(), telemetry()).await
     }
 
-    async fn to_directory(&self, name: &str) -> Result<EmbeddedArrival, EngineError> {
-        EmbeddedArrival::prepare(&self.embedded(name)).await
+    async fn to_directory(&self, name: &str) -> Result<EmbeddedImporter, EngineError> {
+        EmbeddedImporter::prepare(&self.embedded(name)).await
     }
 }
 
@@ -115,7 +115,7 @@ fn group(name: &str) -> Group {
     Group { key: format!("kind={name}"), labels }
 }
 
-fn joins(news: &[News], group: &Group) -> Vec<Join> {
+fn joins(news: &[OutboxEvent], group: &Group) -> Vec<Join> {
     news.iter().map(|news| Join { group: group.clone(), news: news.clone() }).collect()
 }
 
@@ -142,12 +142,15 @@ async fn fill(engine: Arc<dyn Engine>) {
     let value = Reading { unit: &unit(9), metric: "battery", at: BEGIN, value: "87" };
     assert_eq!(engine.keep_values(&[value]).await.unwrap(), [true]);
     // Ten minutes are blind, and told; heartbeats go on except for those of five units.
-    engine.advance(&Ear::Plain, BEGIN + 10 * MINUTE, Gap { blind: MINUTE, tell: MINUTE }).await.unwrap();
+    engine
+        .advance(&Subscription::Plain, BEGIN + 10 * MINUTE, Gap { blind: MINUTE, tell: MINUTE })
+        .await
+        .unwrap();
     hear(&roll, 10..58, hours(40)).await;
-    engine.advance(&Ear::Plain, hours(60), NEVER).await.unwrap();
+    engine.advance(&Subscription::Plain, hours(60), NEVER).await.unwrap();
     roll.refresh_hearing().await.unwrap();
     let silent: Vec<Unit> = (0..6).chain(58..60).map(unit).collect();
-    roll.look(&silent, hours(60)).await.unwrap();
+    roll.check_deadlines(&silent, hours(60)).await.unwrap();
     hear(&roll, 0..1, hours(60) + MINUTE).await;
     // Of the news some are sealed, one waits in its group, two are in the hands of somebody who is gone, and
     // the rest has joined none.
@@ -156,10 +159,10 @@ async fn fill(engine: Arc<dyn Engine>) {
     let mut entries = engine.outbox(&outboxes, 1000).await.unwrap();
     assert_eq!(entries.len(), 10, "eight silences, a return and an interval");
     entries.sort_by_key(|entry| match &entry.news {
-        News::Record(record) => (record.unit.to_string(), record.back_at),
-        News::Blind(_) => (String::new(), None),
+        OutboxEvent::Record(record) => (record.unit.to_string(), record.back_at),
+        OutboxEvent::Blind(_) => (String::new(), None),
     });
-    let news: Vec<News> = entries.iter().map(|entry| entry.news.clone()).collect();
+    let news: Vec<OutboxEvent> = entries.iter().map(|entry| entry.news.clone()).collect();
     let receivers = receivers();
     let now = hours(61);
     engine.join(&joins(&news[..4], &group("detector")), PACE, &receivers, &Room::NONE, now).await.unwrap();
@@ -182,7 +185,7 @@ async fn fill(engine: Arc<dyn Engine>) {
 
 /// Everything that there is, in an order that no engine decides. What a group's members share is not
 /// known while nobody waits in it.
-async fn contents(engine: &(impl Departure + Engine)) -> Vec<String> {
+async fn contents(engine: &(impl Exporter + Engine)) -> Vec<String> {
     let mut all = Vec::new();
     for partition in 0..=engine.partitions() {
         for page in 0..engine.pages() {
@@ -195,9 +198,9 @@ async fn contents(engine: &(impl Departure + Engine)) -> Vec<String> {
     let mut all: Vec<String> = all
         .into_iter()
         .map(|parcel| match parcel {
-            Parcel::Group { mut group, due: None, sealed } => {
+            MigrationItem::Group { mut group, due: None, sealed } => {
                 group.labels.clear();
-                format!("{:?}", Parcel::Group { group, due: None, sealed })
+                format!("{:?}", MigrationItem::Group { group, due: None, sealed })
             }
             parcel => format!("{parcel:?}"),
         })
@@ -207,8 +210,8 @@ async fn contents(engine: &(impl Departure + Engine)) -> Vec<String> {
     all
 }
 
-async fn carry(from: &(impl Departure + Engine), to: &dyn Arrival) -> Moved {
-    move_house(from, to, |_| {}).await.unwrap()
+async fn carry(from: &(impl Exporter + Engine), to: &dyn Importer) -> Moved {
+    migrate(from, to, |_| {}).await.unwrap()
 }
 
 #[tokio::test]
@@ -283,7 +286,7 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
     let open = engine.records(true, None, 100).await.unwrap();
     let mut back = open.into_iter().find(|record| record.unit.as_str() == "unit-001").unwrap();
     (back.back_at, back.closed_by) = (Some(hours(65)), Some(Closing::Return));
-    let back = joins(&[News::Record(back)], &group("detector"));
+    let back = joins(&[OutboxEvent::Record(back)], &group("detector"));
     engine.join(&back, PACE, &receivers, &Room::NONE, hours(65)).await.unwrap();
     while engine.seal(&partitions, &receivers, PACE, now).await.unwrap() > 0 {}
     for receiver in receivers {
@@ -328,7 +331,7 @@ async fn a_move_that_was_broken_off_leaves_no_fleet_and_begins_anew() {
         }
     }
     let stray = here.read(&[unit(0)]).await.unwrap().remove(0).stored.unwrap().to_string();
-    let stray = Parcel::Unit { unit: unit(999), facts: stray, alive: None, look: None };
+    let stray = MigrationItem::Unit { unit: unit(999), facts: stray, alive: None, look: None };
     broken_off.unpack(vec![stray.clone()]).await.unwrap();
     let why = places.connect().await.err().unwrap().to_string();
     assert!(why.contains("has begun and is not complete"), "{why}");
@@ -389,7 +392,7 @@ async fn a_fleet_that_is_served_is_not_moved() {
     fill(there.clone()).await;
     there.renew("one", Duration::from_secs(600), None).await.unwrap();
     let to = places.to_directory("here").await.unwrap();
-    let why = move_house(&*there, &to, |_| {}).await.unwrap_err().to_string();
+    let why = migrate(&*there, &to, |_| {}).await.unwrap_err().to_string();
     assert!(why.contains("is served by one; stop every instance"), "{why}");
     there.resign("one").await.unwrap();
     // The server's clock was set back by an hour: the time of the fleet goes on, and a lease ends by that.
@@ -404,17 +407,17 @@ async fn a_fleet_that_is_served_is_not_moved() {
         assert_eq!(there.check_rest().await.is_err(), is_there);
     }
     // Somebody comes and goes while it is moved.
-    let moved = move_house(&*there, &Interrupting(there.clone(), &to), |_| {}).await;
+    let moved = migrate(&*there, &Interrupting(there.clone(), &to), |_| {}).await;
     assert!(moved.unwrap_err().to_string().contains("somebody served the fleet while it was moved"));
 }
 
 /// Somebody hears more while a fleet is moved.
-struct Interrupting<'a>(Arc<RedisEngine>, &'a EmbeddedArrival);
+struct Interrupting<'a>(Arc<RedisEngine>, &'a EmbeddedImporter);
 
 #[async_trait::async_trait]
-impl Arrival for Interrupting<'_> {
-    async fn unpack(&self, parcels: Vec<Parcel>) -> Result<(), EngineError> {
-        self.0.advance(&Ear::Plain, hours(100), NEVER).await?;
+impl Importer for Interrupting<'_> {
+    async fn unpack(&self, parcels: Vec<MigrationItem>) -> Result<(), EngineError> {
+        self.0.advance(&Subscription::Plain, hours(100), NEVER).await?;
         self.1.unpack(parcels).await
     }
 
@@ -440,19 +443,19 @@ async fn a_unit_that_is_silent_during_a_move_is_told_exactly_once() {
     let outboxes: Vec<u16> = (0..there.partitions()).collect();
     let mut told = Vec::new();
     for hour in 11..62 {
-        there.advance(&Ear::Plain, hours(hour), NEVER).await.unwrap();
+        there.advance(&Subscription::Plain, hours(hour), NEVER).await.unwrap();
         after.refresh_hearing().await.unwrap();
         if hour % 10 == 0 {
             hear(&after, 0..1, hours(hour)).await;
         }
-        after.look(&both, hours(hour)).await.unwrap();
+        after.check_deadlines(&both, hours(hour)).await.unwrap();
         let entries = there.outbox(&outboxes, 1000).await.unwrap();
         told = entries.into_iter().map(|entry| (hour, entry.news)).collect();
         if hour < 58 {
             assert!(told.is_empty(), "48 hours of hearing are not over: {told:?}");
         }
     }
-    let [(_, News::Record(record))] = told.as_slice() else { panic!("{told:?}") };
+    let [(_, OutboxEvent::Record(record))] = told.as_slice() else { panic!("{told:?}") };
     assert_eq!((record.unit.as_str(), record.last_seen), ("unit-001", BEGIN));
     assert!(record.deadline >= hours(58), "{record:?}");
 }

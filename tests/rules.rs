@@ -128,7 +128,7 @@ fn every_metric_that_rules_ask_for_is_one_of_rollcalls() {
     telemetry.mqtt_disconnected(
         "main",
         "broker",
-        (rollcall::telemetry::Loss::Broken, "gone"),
+        (rollcall::telemetry::ConnectionLoss::Broken, "gone"),
         std::time::Duration::ZERO,
     );
     let families = telemetry.gather();

@@ -271,7 +271,7 @@ async fn a_unit_with_an_open_record_whose_key_stands_is_brought_back() {
     let (behind, fleet) = Behind::start().await;
     fleet.hear(1).await;
     fleet.pass(101 * SECOND).await;
-    fleet.roll.look(&[unit(0)], fleet.clock.now()).await.unwrap();
+    fleet.roll.check_deadlines(&[unit(0)], fleet.clock.now()).await.unwrap();
     fleet.until_offline(&unit(0)).await;
     let alive = key(&unit(0), &fleet.engine, &format!("alive:{}", unit(0)));
     let heard = fleet.clock.now().as_millis().to_string();
@@ -285,7 +285,7 @@ async fn a_unit_with_an_open_record_that_is_allowed_more_now_is_brought_back() {
     let (behind, fleet) = Behind::start().await;
     fleet.hear(1).await;
     fleet.pass(101 * SECOND).await;
-    fleet.roll.look(&[unit(0)], fleet.clock.now()).await.unwrap();
+    fleet.roll.check_deadlines(&[unit(0)], fleet.clock.now()).await.unwrap();
     let longer = Override { timeout: Some(200 * SECOND), grace: None };
     behind.change_facts(&unit(0), |facts| facts.set = longer).await;
     let (_walk, _stop) = fleet.walk();
@@ -369,7 +369,7 @@ async fn records_that_were_closed_long_ago_are_forgotten_and_open_ones_are_not()
     let (_behind, fleet) = Behind::start().await;
     fleet.hear(2).await;
     fleet.pass(101 * SECOND).await;
-    fleet.roll.look(&[unit(0), unit(1)], fleet.clock.now()).await.unwrap();
+    fleet.roll.check_deadlines(&[unit(0), unit(1)], fleet.clock.now()).await.unwrap();
     fleet.hear(1).await;
     fleet.pass(1001 * SECOND).await;
     let (_walk, _stop) = fleet.walk();
@@ -384,7 +384,7 @@ async fn open_records_of_a_kind_that_is_gone_are_shown_and_closed_after_an_hour(
     let (behind, fleet) = Behind::start().await;
     fleet.hear(3).await;
     fleet.pass(101 * SECOND).await;
-    fleet.roll.look(&[unit(0), unit(1)], fleet.clock.now()).await.unwrap();
+    fleet.roll.check_deadlines(&[unit(0), unit(1)], fleet.clock.now()).await.unwrap();
     let fleet = fleet.without_detectors();
     let (_walk, _stop) = fleet.walk();
     until(async || fleet.unwatched().is_some_and(|text| text.contains("detector (2 open)"))).await;
@@ -411,7 +411,7 @@ async fn open_records_of_a_kind_that_another_instance_watches_stay_open() {
     let (behind, fleet) = Behind::start().await;
     fleet.hear(1).await;
     fleet.pass(101 * SECOND).await;
-    fleet.roll.look(&[unit(0)], fleet.clock.now()).await.unwrap();
+    fleet.roll.check_deadlines(&[unit(0)], fleet.clock.now()).await.unwrap();
     let fleet = fleet.without_detectors();
     let counts = Counts::from([("detector".to_owned(), Count::default())]);
     fleet.engine.tell_counts("two", &counts, 3600 * SECOND).await.unwrap();

@@ -33,8 +33,8 @@ use super::tray::Tray;
 use super::{ReceiverConfig, Route, TICK};
 use crate::clock::{Clock, Timestamp};
 use crate::presence::{Filters, Hearing, Interval, Kind, Ledger};
-use crate::store::{Delivery, Engine, Group, Join, News, Result, Room, notification_of};
-use crate::telemetry::{Outcome, Telemetry};
+use crate::store::{Delivery, Engine, Group, Join, OutboxEvent, Result, Room, notification_of};
+use crate::telemetry::{DeliveryOutcome, Telemetry};
 
 /// The loop and what it uses.
 pub(super) struct Watch {
@@ -211,7 +211,7 @@ impl Watch {
     }
 
     async fn join(&self, interval: Interval, receivers: &[String], now: Timestamp) -> Result<()> {
-        let group = group_of(&News::Blind(interval), &self.route.group_by);
+        let group = group_of(&OutboxEvent::Blind(interval), &self.route.group_by);
         self.join_to(&group, interval, receivers, now).await
     }
 
@@ -222,7 +222,7 @@ impl Watch {
         receivers: &[String],
         now: Timestamp,
     ) -> Result<()> {
-        let join = Join { group: group.clone(), news: News::Blind(interval) };
+        let join = Join { group: group.clone(), news: OutboxEvent::Blind(interval) };
         self.engine.join(&[join], self.route.pace, receivers, &Room::NONE, now).await?;
         self.trays.values().for_each(|tray| tray.ring());
         Ok(())
@@ -231,7 +231,7 @@ impl Watch {
     /// Makes an attempt with each receiver that does not know yet and is due.
     async fn tell_directly(&self, lasting: &mut Lasting) {
         let interval = Interval { from: lasting.from, to: Timestamp::NEVER };
-        let news = News::Blind(interval);
+        let news = OutboxEvent::Blind(interval);
         let group = group_of(&news, &self.route.group_by);
         let id = notification_of(&group.key, &news);
         let at = lasting.at;
@@ -269,12 +269,12 @@ impl Watch {
         let Err(why) = result else {
             direct.is_told = true;
             tracing::info!(receiver = name, "told of blindness without the engine, which is away");
-            return self.telemetry.notification(name, Outcome::Delivered, took, "");
+            return self.telemetry.notification(name, DeliveryOutcome::Delivered, took, "");
         };
         // One that wants no more is not asked again.
         direct.is_told = matches!(why, Failure::Gone { .. });
         direct.next = Instant::now() + receiver.retry.backoff().wait(direct.attempts, rand::random());
         tracing::warn!(receiver = name, "not told of blindness without the engine: {why}");
-        self.telemetry.notification(name, Outcome::Retry, took, &why.to_string());
+        self.telemetry.notification(name, DeliveryOutcome::Retry, took, &why.to_string());
     }
 }

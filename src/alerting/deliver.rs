@@ -37,7 +37,7 @@ use super::{ENGINE_BACKOFF, LEASE, ReceiverConfig, SHORTEST_WAIT, TICK, tick};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::Ownership;
 use crate::store::{Backlog, Delivery, Engine, EngineError, LARGEST_STEP, Result};
-use crate::telemetry::{Lines, Loop, Outcome, Telemetry};
+use crate::telemetry::{DeliveryOutcome, Lines, Loop, Telemetry};
 
 /// How often leases are prolonged: three times before they end.
 const PROLONG: Duration = Duration::from_millis(800);
@@ -306,7 +306,7 @@ impl Deliver {
         if let Some(why) = &desk.disabled {
             held.has_ended = true;
             let why = format!("the receiver is disabled: {why}");
-            self.telemetry.notification(&self.receiver.name, Outcome::Dead, Duration::ZERO, &why);
+            self.telemetry.notification(&self.receiver.name, DeliveryOutcome::Dead, Duration::ZERO, &why);
             if desk.failures.admit() {
                 let (receiver, id) = (&self.receiver.name, &delivery.id);
                 tracing::error!(receiver, delivery = id, "not delivered, kept as a dead letter: {why}");
@@ -343,7 +343,7 @@ impl Deliver {
         let why = result.err().map(|failure| failure.to_string()).unwrap_or_default();
         let outcome = self.say(desk, &delivery, &next, &why);
         self.telemetry.notification(&self.receiver.name, outcome, took, &why);
-        if outcome == Outcome::Delivered {
+        if outcome == DeliveryOutcome::Delivered {
             self.telemetry.unreached(&self.receiver.name, self.channel.unreached().as_deref());
         }
         desk.endings.push((delivery, next));
@@ -362,7 +362,7 @@ impl Deliver {
     }
 
     /// The first failure is always said, also where others fill the log.
-    fn say(&self, desk: &mut Desk, delivery: &Delivery, next: &Next, why: &str) -> Outcome {
+    fn say(&self, desk: &mut Desk, delivery: &Delivery, next: &Next, why: &str) -> DeliveryOutcome {
         let (receiver, id, attempt) = (&self.receiver.name, &delivery.id, delivery.attempt);
         let failed_before = std::mem::replace(&mut desk.fails, *next != Next::Delivered);
         let is_said = *next == Next::Delivered || desk.failures.admit() || !failed_before;
@@ -379,13 +379,13 @@ impl Deliver {
                         "notification delivered"
                     );
                 }
-                Outcome::Delivered
+                DeliveryOutcome::Delivered
             }
             Next::Postpone(at) => {
                 if is_said {
                     tracing::warn!(receiver, delivery = id, attempt, next = %at, "not delivered, will be tried again: {why}");
                 }
-                Outcome::Retry
+                DeliveryOutcome::Retry
             }
             Next::Bury(_) => {
                 if is_said {
@@ -396,7 +396,7 @@ impl Deliver {
                         "not delivered, given up and kept as a dead letter: {why}"
                     );
                 }
-                Outcome::Dead
+                DeliveryOutcome::Dead
             }
         }
     }

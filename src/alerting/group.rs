@@ -10,7 +10,7 @@ use std::fmt::Write;
 use hmac_sha256::Hash;
 
 use crate::presence::{Kind, Labels, OfflineRecord};
-use crate::store::{Delivery, Group, News};
+use crate::store::{Delivery, Group, OutboxEvent};
 
 /// What the filters of a kind that is not heard are called.
 pub const TOPICS: &str = "topics";
@@ -19,14 +19,14 @@ pub const TOPICS: &str = "topics";
 const LONGEST_KEY: usize = 512;
 
 /// The group that the news joins.
-pub fn group_of(news: &News, group_by: &[String]) -> Group {
+pub fn group_of(news: &OutboxEvent, group_by: &[String]) -> Group {
     match news {
-        News::Record(record) => {
+        OutboxEvent::Record(record) => {
             let labels = shared(record, group_by);
             Group { key: key(&labels), labels }
         }
         // Told on its own, whatever the route groups by: it concerns no unit.
-        News::Blind(_) => Group { key: "blind".to_owned(), labels: Labels::new() },
+        OutboxEvent::Blind(_) => Group { key: "blind".to_owned(), labels: Labels::new() },
     }
 }
 
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn blindness_is_never_in_a_group_with_units() {
         let interval = Interval { from: Timestamp::ZERO, to: Timestamp::NEVER };
-        assert_eq!(group_of(&News::Blind(interval), &["kind".to_owned()]).key, "blind");
+        assert_eq!(group_of(&OutboxEvent::Blind(interval), &["kind".to_owned()]).key, "blind");
         assert_ne!(key(&labels(&[])), "blind");
         assert_ne!(key(&labels(&[("blind", "blind")])), "blind");
     }

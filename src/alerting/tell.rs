@@ -66,7 +66,7 @@ impl Tell {
             tokio::select! {
                 biased;
                 () = this.stop.cancelled() => return Ok(()),
-                // News does not cut the wait for an engine that fails: it rings often then.
+                // OutboxEvent does not cut the wait for an engine that fails: it rings often then.
                 () = this.news.notified(), if failures == 0 => {}
                 () = ownership.changed(), if failures == 0 => {}
                 () = tokio::time::sleep(wait) => {}
@@ -83,7 +83,7 @@ impl Tell {
         Ok(if joined { Duration::ZERO } else { wait })
     }
 
-    /// Lets a batch of each outbox join its groups. Answers whether there was any. News of one unit
+    /// Lets a batch of each outbox join its groups. Answers whether there was any. OutboxEvent of one unit
     /// is in one outbox, so tasks that have different ones do not overtake one another.
     async fn join_all(self: &Arc<Self>) -> Result<bool> {
         let outboxes = self.ownership.view().outboxes.clone();

@@ -14,9 +14,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::logging;
 use super::signals::{self, HangUp};
 use crate::clock::Clock;
-use crate::store::{embedded, embedded::EmbeddedArrival, embedded::EmbeddedEngine};
-use crate::store::{parcels::Arrival, parcels::Departure, parcels::Moved, parcels::move_house};
-use crate::store::{redis, redis::RedisArrival, redis::RedisEngine};
+use crate::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
+use crate::store::{migration::Exporter, migration::Importer, migration::Moved, migration::migrate};
+use crate::store::{redis, redis::RedisEngine, redis::RedisImporter};
 use crate::telemetry::Telemetry;
 
 /// Steps of the bar.
@@ -101,10 +101,10 @@ impl End {
         }
     }
 
-    async fn prepare(&self, telemetry: &Arc<Telemetry>) -> anyhow::Result<Box<dyn Arrival>> {
+    async fn prepare(&self, telemetry: &Arc<Telemetry>) -> anyhow::Result<Box<dyn Importer>> {
         Ok(match self {
-            End::Embedded(config) => Box::new(EmbeddedArrival::prepare(config).await?),
-            End::Redis(config) => Box::new(RedisArrival::prepare(config, telemetry.clone()).await?),
+            End::Embedded(config) => Box::new(EmbeddedImporter::prepare(config).await?),
+            End::Redis(config) => Box::new(RedisImporter::prepare(config, telemetry.clone()).await?),
         })
     }
 }
@@ -137,12 +137,12 @@ async fn carry(from: End, to: End) -> anyhow::Result<Moved> {
         End::Embedded(config) => {
             let engine = EmbeddedEngine::open(config, telemetry.clone()).await?;
             engine.check_rest().await?;
-            move_house(&engine, to.prepare(&telemetry).await?.as_ref(), show).await
+            migrate(&engine, to.prepare(&telemetry).await?.as_ref(), show).await
         }
         End::Redis(config) => {
             let engine = RedisEngine::connect(config, telemetry.clone()).await?;
             engine.check_rest().await?;
-            move_house(&engine, to.prepare(&telemetry).await?.as_ref(), show).await
+            migrate(&engine, to.prepare(&telemetry).await?.as_ref(), show).await
         }
     };
     bar.finish_and_clear();

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::clock::Timestamp;
 use crate::presence::Unit;
 use crate::store::{EngineError, Result};
-use crate::telemetry::Source;
+use crate::telemetry::CheckSource;
 
 /// Units that could not be decided upon; the sweep finds more of them every tick.
 const MOST_WAITING: usize = 100_000;
@@ -95,7 +95,7 @@ pub(super) struct Sweep {
 /// A look at units that are known by name.
 pub(super) struct Look {
     pub units: Vec<Unit>,
-    pub source: Source,
+    pub source: CheckSource,
     /// How far Rollcall had heard when it began.
     pub heard: Option<Timestamp>,
 }
@@ -148,7 +148,7 @@ pub(super) struct Passes {
     pub firsts: HashMap<u16, First>,
     pub taken: Taken,
     /// Units that wait for more hearing, by what named them.
-    waiting: HashMap<Unit, Source>,
+    waiting: HashMap<Unit, CheckSource>,
     /// More of them than are kept.
     is_overfull: bool,
     /// When those that wait were looked at last though nothing new was heard.
@@ -241,12 +241,12 @@ impl Passes {
             self.began = Some(Instant::now());
         }
         (self.heard, self.is_stale, self.is_overfull) = (heard, false, false);
-        let mut looks: HashMap<(Source, u16), Vec<Unit>> = HashMap::new();
+        let mut looks: HashMap<(CheckSource, u16), Vec<Unit>> = HashMap::new();
         for (unit, source) in self.waiting.drain() {
             let part = apart(&unit);
             looks.entry((source, part)).or_default().push(unit);
         }
-        self.hints += looks.keys().filter(|(source, _)| *source == Source::Notification).count();
+        self.hints += looks.keys().filter(|(source, _)| *source == CheckSource::Notification).count();
         looks.into_iter().map(|((source, _), units)| Look { units, source, heard }).collect()
     }
 
@@ -376,7 +376,7 @@ impl Passes {
                 if undecided.is_empty() && after.is_none() && others == 0 {
                     self.swept.remove(&partition);
                 }
-                self.wait(undecided, Source::Sweep, sweep.heard != heard);
+                self.wait(undecided, CheckSource::Sweep, sweep.heard != heard);
                 Ok(())
             }
             Err(error) => {
@@ -401,7 +401,7 @@ impl Passes {
         }
         self.hints += 1;
         self.taken.add(&suspects);
-        Some(Look { units: suspects.into_iter().collect(), source: Source::Notification, heard })
+        Some(Look { units: suspects.into_iter().collect(), source: CheckSource::Notification, heard })
     }
 
     /// A look has ended.
@@ -412,7 +412,7 @@ impl Passes {
         heard: Option<Timestamp>,
     ) -> Result<()> {
         let Look { units, source, heard: before } = look;
-        if source == Source::Notification {
+        if source == CheckSource::Notification {
             self.hints = self.hints.saturating_sub(1);
         }
         self.taken.free(&units);
@@ -429,7 +429,7 @@ impl Passes {
         failed.map_or(Ok(()), Err::<(), EngineError>)
     }
 
-    fn wait(&mut self, undecided: Vec<Unit>, source: Source, is_stale: bool) {
+    fn wait(&mut self, undecided: Vec<Unit>, source: CheckSource, is_stale: bool) {
         self.is_stale |= is_stale && !undecided.is_empty();
         let room = MOST_WAITING.saturating_sub(self.waiting.len());
         self.is_overfull |= undecided.len() > room;

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::store::Engine;
-use crate::telemetry::{Ailment, Loop, Telemetry};
+use crate::telemetry::{EngineWarning, Loop, Telemetry};
 
 const EVERY: Duration = Duration::from_secs(60);
 
@@ -44,7 +44,7 @@ pub async fn run(
             telemetry.engine_answered(what, "");
         }
         // Clocks are compared whenever the lease is renewed.
-        for ailment in Ailment::ALL.iter().filter(|ailment| **ailment != Ailment::ClockOff) {
+        for ailment in EngineWarning::ALL.iter().filter(|ailment| **ailment != EngineWarning::ClockOff) {
             let warning = warnings.iter().find(|warning| warning.name == *ailment);
             telemetry.engine_warning(*ailment, warning.map(|warning| warning.text.as_str()));
         }

@@ -24,7 +24,7 @@ use crate::clock::Clock;
 use crate::fleet::ownership::View;
 use crate::store::roster::Attendance;
 use crate::store::{Engine, Result};
-use crate::telemetry::{Ailment, Loop, Telemetry};
+use crate::telemetry::{EngineWarning, Loop, Telemetry};
 
 /// How long an instance that does not renew is taken to be there.
 pub const LENGTH: Duration = Duration::from_millis(2500);
@@ -112,7 +112,7 @@ impl Lease {
             self.engine.announce(&before.instance, address, LENGTH).await?;
         }
         let behind = attendance.now.since(attendance.engine_clock);
-        self.telemetry.engine_warning(Ailment::ClockOff, self.clock_is_off(behind).as_deref());
+        self.telemetry.engine_warning(EngineWarning::ClockOff, self.clock_is_off(behind).as_deref());
         let view = View::new(&before.instance, attendance.instances.clone(), self.engine.partitions());
         self.telemetry.ownership(view.instances.len(), view.partitions.len());
         if view != *before {

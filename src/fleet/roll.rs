@@ -33,9 +33,10 @@ use crate::presence::{
     Verdict,
 };
 use crate::store::{
-    Advance, Ear, Engine, EngineError, Gap, LARGEST_STEP, Member, Reading, Refresh, Result, partition_of,
+    Advance, Engine, EngineError, Gap, LARGEST_STEP, Member, Reading, Refresh, Result, Subscription,
+    partition_of,
 };
-use crate::telemetry::{Checked, Loop, Source, Stored, Telemetry};
+use crate::telemetry::{CheckOutcome, CheckSource, Loop, Stored, Telemetry};
 
 mod gone;
 mod lost;
@@ -192,7 +193,7 @@ impl Roll {
     /// before it and a probe of each filter.
     pub async fn canary_returned(&self, sent_at: Timestamp) -> Result<()> {
         let probed = Probed::all(&self.filters, sent_at, self.pace.gap());
-        self.canary_of(&Ear::Plain, sent_at, self.pace.gap(), &probed).await.map(|_| ())
+        self.canary_of(&Subscription::Plain, sent_at, self.pace.gap(), &probed).await.map(|_| ())
     }
 
     /// A canary that was sent at `sent_at` has come all the way to this ear, and so has everything
@@ -201,7 +202,7 @@ impl Roll {
     /// (any more).
     pub async fn canary_of(
         &self,
-        ear: &Ear,
+        ear: &Subscription,
         sent_at: Timestamp,
         unbroken: Duration,
         probed: &[Probed],
@@ -382,8 +383,8 @@ impl Roll {
 
     /// Looks at suspects of the walk, each at most once in the list, and opens the records of those whose time
     /// is up. Answers with those about whom Rollcall has not heard far enough to say.
-    pub async fn look(&self, suspects: &[Unit], now: Timestamp) -> Result<Vec<Unit>> {
-        self.look_by(suspects, Source::Walk, || now).await
+    pub async fn check_deadlines(&self, suspects: &[Unit], now: Timestamp) -> Result<Vec<Unit>> {
+        self.look_by(suspects, CheckSource::Walk, || now).await
     }
 
     /// The same for suspects of any source, asking for the time whenever some of them were read: a look at many takes a while,
@@ -391,7 +392,7 @@ impl Roll {
     pub async fn look_by(
         &self,
         suspects: &[Unit],
-        source: Source,
+        source: CheckSource,
         clock: impl Fn() -> Timestamp + Send + Sync,
     ) -> Result<Vec<Unit>> {
         let has_failed = AtomicBool::new(false);
@@ -403,8 +404,11 @@ impl Roll {
             looked
         };
         // Those that are under way go on to their end when one fails, and no more begin.
-        let units =
-            self.engine.looks(suspects).into_iter().take_while(|_| !has_failed.load(Ordering::Relaxed));
+        let units = self
+            .engine
+            .check_batches(suspects)
+            .into_iter()
+            .take_while(|_| !has_failed.load(Ordering::Relaxed));
         let at_once = if self.round_trip().is_zero() { LOOKS_AT_ONCE } else { FAR_LOOKS_AT_ONCE };
         let looks: Vec<Result<Vec<Unit>>> =
             stream::iter(units).map(look).buffer_unordered(at_once).collect().await;
@@ -415,10 +419,10 @@ impl Roll {
     async fn look_at(
         &self,
         units: Vec<Unit>,
-        source: Source,
+        source: CheckSource,
         clock: impl Fn() -> Timestamp,
     ) -> Result<Vec<Unit>> {
-        let looked = self.engine.look(&units).await?;
+        let looked = self.engine.check_deadlines(&units).await?;
         let now = clock();
         let hearing = self.keep_hearing(looked.hearing);
         let (mut undecided, mut changes, mut results) = (Vec::new(), Vec::new(), Vec::new());
@@ -428,14 +432,14 @@ impl Roll {
                 match self.admit_anew(&seen, &hearing, now) {
                     None => left_out.push(seen.unit),
                     Some(change) => {
-                        results.push(Checked::Alive);
+                        results.push(CheckOutcome::Alive);
                         changes.push((seen, change));
                     }
                 }
                 continue;
             }
             let Some(rules) = self.rules.get(&seen.unit.kind) else {
-                results.push(Checked::Alive);
+                results.push(CheckOutcome::Alive);
                 let look = unheard::look_without_rules(&hearing, &seen.unit.kind, now);
                 changes.push(put_off(seen, look));
                 continue;
@@ -454,21 +458,21 @@ impl Roll {
             }
             match verdict {
                 Verdict::Alive(change) | Verdict::Back(change) | Verdict::Gone(change) => {
-                    results.push(Checked::Alive);
+                    results.push(CheckOutcome::Alive);
                     let change = change_of(change);
                     changes.push((seen, change));
                 }
                 Verdict::Offline(change) => {
-                    results.push(Checked::Offline);
+                    results.push(CheckOutcome::Offline);
                     changes.push((seen, change));
                 }
                 Verdict::Undecided => {
                     let off = self.wait_for_its_kind(&seen, rules, &hearing, now);
                     // Of a hint nothing may be in the index to put off, where that is not swept.
-                    match off.filter(|_| source != Source::Notification) {
+                    match off.filter(|_| source != CheckSource::Notification) {
                         None => undecided.push(seen.unit),
                         Some(change) => {
-                            results.push(Checked::Undecided);
+                            results.push(CheckOutcome::Undecided);
                             changes.push((seen, change));
                         }
                     }
@@ -484,15 +488,15 @@ impl Roll {
             let applied = self.records(&changes, looked.hold.apply(&changes).await)?;
             applying.answered(&applied);
             self.applied(&changes, &applied).await;
-            if source == Source::Walk {
+            if source == CheckSource::Walk {
                 self.put_in(&changes, &applied, now).await?;
             }
             for (result, applied) in results.into_iter().zip(applied) {
-                let result = if applied { result } else { Checked::Superseded };
+                let result = if applied { result } else { CheckOutcome::Superseded };
                 self.telemetry.deadlines_checked(source, result, 1);
             }
         }
-        self.telemetry.deadlines_checked(source, Checked::Undecided, undecided.len() as u64);
+        self.telemetry.deadlines_checked(source, CheckOutcome::Undecided, undecided.len() as u64);
         Ok(undecided)
     }
 

@@ -16,7 +16,7 @@
 //! owner, page by page, and the owner reads those pages every second. As often it has the roll ask about
 //! changes whose reply was lost: see [`Roll::settle`].
 //!
-//! Holds a few pages at a time. It decides nothing: [`Roll::look`] does. When the engine fails it
+//! Holds a few pages at a time. It decides nothing: [`Roll::check_deadlines`] does. When the engine fails it
 //! says so, waits a little and goes on with the next partition; a partition that was not walked
 //! completely counts as not compared.
 //!

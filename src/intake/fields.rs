@@ -14,10 +14,10 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::Oddities;
+use super::PayloadIssues;
 use crate::presence::is_label_value;
 use crate::store::{Metric, MetricType};
-use crate::telemetry::Oddity;
+use crate::telemetry::PayloadIssue;
 
 /// Where metrics stand in a payload.
 pub(super) struct Tree {
@@ -70,7 +70,7 @@ impl Tree {
 
     /// The values of metrics in a payload, each with its place in the list, as text. Those of a wrong
     /// type are noted and passed over. What is no JSON object has none.
-    pub fn read(&self, payload: &[u8], metrics: &[Metric], odd: &mut Oddities) -> Vec<(u8, Box<str>)> {
+    pub fn read(&self, payload: &[u8], metrics: &[Metric], odd: &mut PayloadIssues) -> Vec<(u8, Box<str>)> {
         if payload.trim_ascii_start().first() != Some(&b'{') {
             return Vec::new();
         }
@@ -86,7 +86,7 @@ impl Tree {
             let Some(found) = found else { continue };
             match text(&found, metric.metric_type) {
                 Some(text) => values.push((place as u8, text.into())),
-                None => odd.note(Oddity::BadValue, || {
+                None => odd.note(PayloadIssue::BadValue, || {
                     let shown = format!("{found:?}");
                     format!("{} is no {}: {shown:.60}", metric.name, metric.metric_type.as_str())
                 }),
@@ -234,7 +234,7 @@ mod tests {
 
     fn read(metrics: &[Metric], payload: &str) -> (Vec<(u8, String)>, usize) {
         let tree = Tree::new(metrics.iter().map(|metric| metric.pointer.as_slice()));
-        let mut odd = Oddities::default();
+        let mut odd = PayloadIssues::default();
         let values = tree.read(payload.as_bytes(), metrics, &mut odd);
         (values.into_iter().map(|(place, text)| (place, text.into())).collect(), odd.kinds().len())
     }

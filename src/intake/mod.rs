@@ -40,7 +40,7 @@ use crate::fleet::Roll;
 use crate::fleet::roll::Rules;
 use crate::presence::Heartbeat;
 use crate::store::Catalogue;
-use crate::telemetry::{Oddity, Telemetry};
+use crate::telemetry::{PayloadIssue, Telemetry};
 
 mod canary;
 mod config;
@@ -72,21 +72,21 @@ const LEAST_QUEUE: usize = 65_536;
 
 /// What was odd about one message, each kind once, however often a payload repeats it.
 #[derive(Default)]
-pub(crate) struct Oddities(Vec<(Oddity, String)>);
+pub(crate) struct PayloadIssues(Vec<(PayloadIssue, String)>);
 
-impl Oddities {
-    fn note(&mut self, oddity: Oddity, what: impl FnOnce() -> String) {
+impl PayloadIssues {
+    fn note(&mut self, oddity: PayloadIssue, what: impl FnOnce() -> String) {
         if self.0.iter().all(|(noted, _)| *noted != oddity) {
             self.0.push((oddity, what()));
         }
     }
 
-    fn take(self) -> Vec<(Oddity, String)> {
+    fn take(self) -> Vec<(PayloadIssue, String)> {
         self.0
     }
 
     #[cfg(test)]
-    fn kinds(&self) -> Vec<Oddity> {
+    fn kinds(&self) -> Vec<PayloadIssue> {
         self.0.iter().map(|(oddity, _)| *oddity).collect()
     }
 }

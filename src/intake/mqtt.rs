@@ -41,7 +41,7 @@ use super::record::Item;
 use crate::backoff::Backoff;
 use crate::clock::Timestamp;
 use crate::fleet::CanaryPace;
-use crate::telemetry::{Loss, Rejection};
+use crate::telemetry::{ConnectionLoss, Rejection};
 
 mod asking;
 mod canaries;
@@ -111,14 +111,14 @@ pub(super) struct Connection {
 
 /// How a connection ended.
 enum Ended {
-    Lost(Loss, String),
+    Lost(ConnectionLoss, String),
     Left,
 }
 
 /// Why a connection is to be ended though the client does not say so.
 enum Enough {
     Recorded,
-    Lost(Loss, String),
+    Lost(ConnectionLoss, String),
 }
 
 /// How many failures in a row there are when a connection ends that stood for so long.
@@ -184,7 +184,7 @@ impl Connection {
             // Before anything is taken: a process that was frozen is late for what waits here.
             let now = Instant::now();
             if let Some(why) = visit.overdue(now) {
-                return Ended::Lost(Loss::Silent, why);
+                return Ended::Lost(ConnectionLoss::Silent, why);
             }
             let packet = match event {
                 Ok(Event::Incoming(packet)) => packet,
@@ -216,7 +216,11 @@ impl Connection {
                 _ => Ok(()),
             };
             if let Err(why) = result {
-                let loss = if matches!(packet, Packet::SubAck(_)) { Loss::Refused } else { Loss::Broken };
+                let loss = if matches!(packet, Packet::SubAck(_)) {
+                    ConnectionLoss::Refused
+                } else {
+                    ConnectionLoss::Broken
+                };
                 return Ended::Lost(loss, why);
             }
         }
@@ -252,10 +256,10 @@ impl Connection {
             let (loss, seen_to) = tokio::select! {
                 biased;
                 () = &mut recorded => return Err(Enough::Recorded),
-                () = &mut stopped, if !visit.is_stopping => (Loss::Broken, self.stop_taking(visit)),
-                () = sleep_until(check) => (Loss::Silent, self.check(visit)),
-                Ok(()) = self.proof.changed() => (Loss::Broken, self.heed_proof(visit)),
-                _ = ticks.tick(), if visit.sings() => (Loss::Broken, self.sing(visit, ticks)),
+                () = &mut stopped, if !visit.is_stopping => (ConnectionLoss::Broken, self.stop_taking(visit)),
+                () = sleep_until(check) => (ConnectionLoss::Silent, self.check(visit)),
+                Ok(()) = self.proof.changed() => (ConnectionLoss::Broken, self.heed_proof(visit)),
+                _ = ticks.tick(), if visit.sings() => (ConnectionLoss::Broken, self.sing(visit, ticks)),
                 event = &mut poll => {
                     visit.nap.woke(Instant::now());
                     return Ok(event);

@@ -19,12 +19,12 @@
 use std::time::Duration;
 
 use super::json::{self, Said, Value};
-use super::{Fields, Oddities};
+use super::{Fields, PayloadIssues};
 use crate::clock::Timestamp;
 use crate::presence::{
     Declared, KindRules, Labels, MOST_LABELS, TimeSource, is_label_name, is_label_value, is_timeout,
 };
-use crate::telemetry::Oddity;
+use crate::telemetry::PayloadIssue;
 
 /// How far a device's clock may be ahead.
 const AHEAD: Duration = Duration::from_secs(300);
@@ -50,7 +50,7 @@ pub(super) fn read(
     fields: &Fields,
     rules: &KindRules,
     arrived: Timestamp,
-    odd: &mut Oddities,
+    odd: &mut PayloadIssues,
 ) -> Spoken {
     let mut spoken = Spoken { at: arrived, sent: None, declared: Declared::default() };
     if payload.trim_ascii_start().first() != Some(&b'{') {
@@ -59,7 +59,7 @@ pub(super) fn read(
     let said = match json::scan(payload, fields) {
         Ok(said) => said,
         Err(error) => {
-            odd.note(Oddity::BrokenJson, || error.to_string());
+            odd.note(PayloadIssue::BrokenJson, || error.to_string());
             return spoken;
         }
     };
@@ -68,14 +68,14 @@ pub(super) fn read(
     if let (Some(value), TimeSource::Device) = (&said.ts, rules.clock) {
         match spoken.sent {
             Some(sent) => spoken.at = sent,
-            None => odd.note(Oddity::BadTimestamp, || shorten(value)),
+            None => odd.note(PayloadIssue::BadTimestamp, || shorten(value)),
         }
     }
     spoken
 }
 
-fn declared(said: &Said, rules: &KindRules, odd: &mut Oddities) -> Declared {
-    let mut span = |value: &Option<Value>, why: Oddity| {
+fn declared(said: &Said, rules: &KindRules, odd: &mut PayloadIssues) -> Declared {
+    let mut span = |value: &Option<Value>, why: PayloadIssue| {
         let value = value.as_ref()?;
         let span = duration(value).filter(|span| is_timeout(*span));
         if span.is_none() {
@@ -84,22 +84,22 @@ fn declared(said: &Said, rules: &KindRules, odd: &mut Oddities) -> Declared {
         span
     };
     // A timeout that the kind does not accept would only send every heartbeat down the slow road.
-    let timeout = span(&said.timeout, Oddity::BadTimeout).filter(|_| rules.accept_timeout);
-    let sleep = span(&said.sleep, Oddity::BadSleep).filter(|_| rules.accept_sleep);
+    let timeout = span(&said.timeout, PayloadIssue::BadTimeout).filter(|_| rules.accept_timeout);
+    let sleep = span(&said.sleep, PayloadIssue::BadSleep).filter(|_| rules.accept_sleep);
     if sleep.is_some_and(|sleep| sleep > rules.max_sleep) {
-        odd.note(Oddity::BadSleep, || "longer than max_sleep, and shortened to it".to_owned());
+        odd.note(PayloadIssue::BadSleep, || "longer than max_sleep, and shortened to it".to_owned());
     }
     let sleep = sleep.map(|sleep| sleep.min(rules.max_sleep));
     Declared { timeout, labels: labels(&said.labels, odd), sleep }
 }
 
-fn labels(said: &Option<Value>, odd: &mut Oddities) -> Labels {
+fn labels(said: &Option<Value>, odd: &mut PayloadIssues) -> Labels {
     let mut labels = Labels::new();
     let members = match said {
         None => return labels,
         Some(Value::Object(members)) => members,
         Some(value) => {
-            odd.note(Oddity::BadLabel, || shorten(value));
+            odd.note(PayloadIssue::BadLabel, || shorten(value));
             return labels;
         }
     };
@@ -115,7 +115,7 @@ fn labels(said: &Option<Value>, odd: &mut Oddities) -> Labels {
         if room && is_label_name(name) && is_label_value(&text) {
             labels.insert(name.clone(), text);
         } else {
-            odd.note(Oddity::BadLabel, || format!("{:.40} = {}", name.escape_debug(), shorten(value)));
+            odd.note(PayloadIssue::BadLabel, || format!("{:.40} = {}", name.escape_debug(), shorten(value)));
         }
     }
     labels
@@ -194,8 +194,8 @@ mod tests {
         KindRules { clock: TimeSource::Device, ..KindRules::new("detector".parse().unwrap()) }
     }
 
-    fn hear(payload: &str) -> (Timestamp, Declared, Vec<Oddity>) {
-        let mut odd = Oddities::default();
+    fn hear(payload: &str) -> (Timestamp, Declared, Vec<PayloadIssue>) {
+        let mut odd = PayloadIssues::default();
         let Spoken { at, declared, .. } =
             read(payload.as_bytes(), &Fields::default(), &rules(), NOW, &mut odd);
         (at, declared, odd.kinds())
@@ -212,17 +212,17 @@ mod tests {
             ("42", vec![]),
             ("{}", vec![]),
             ("{\"battery\":87}", vec![]),
-            ("  {\"battery\":", vec![Oddity::BrokenJson]),
-            ("{\"timeout\":60}{", vec![Oddity::BrokenJson]),
-            ("{\"timeout\":NaN}", vec![Oddity::BrokenJson]),
-            (deep.as_str(), vec![Oddity::BrokenJson]),
+            ("  {\"battery\":", vec![PayloadIssue::BrokenJson]),
+            ("{\"timeout\":60}{", vec![PayloadIssue::BrokenJson]),
+            ("{\"timeout\":NaN}", vec![PayloadIssue::BrokenJson]),
+            (deep.as_str(), vec![PayloadIssue::BrokenJson]),
         ];
         for (payload, odd) in cases {
             assert_eq!(hear(payload), (NOW, Declared::default(), odd), "{payload:.40}");
         }
-        let mut odd = Oddities::default();
+        let mut odd = PayloadIssues::default();
         let Spoken { at, .. } = read(b"{\xff\xfe", &Fields::default(), &rules(), NOW, &mut odd);
-        assert_eq!((at, odd.kinds()), (NOW, vec![Oddity::BrokenJson]));
+        assert_eq!((at, odd.kinds()), (NOW, vec![PayloadIssue::BrokenJson]));
     }
 
     #[test]
@@ -256,20 +256,20 @@ mod tests {
             ("{\"s\":60}", None),
         ];
         for (text, timeout) in cases {
-            let odd = if timeout.is_none() { vec![Oddity::BadTimeout] } else { vec![] };
+            let odd = if timeout.is_none() { vec![PayloadIssue::BadTimeout] } else { vec![] };
             let (_, declared, oddities) = hear(&format!("{{\"timeout\":{text}}}"));
             assert_eq!((declared.timeout, oddities), (timeout, odd), "timeout {text}");
             let (_, declared, _) = hear(&format!("{{\"sleep\":{text}}}"));
             assert_eq!(declared.sleep, timeout, "sleep {text}");
         }
         assert_eq!(hear("{\"timeout\":null}"), (NOW, Declared::default(), vec![]));
-        assert_eq!(hear("{\"sleep\":0}").2, [Oddity::BadSleep]);
+        assert_eq!(hear("{\"sleep\":0}").2, [PayloadIssue::BadSleep]);
     }
 
     #[test]
     fn a_kind_that_accepts_no_timeout_declares_none() {
         let rules = KindRules { accept_timeout: false, ..rules() };
-        let mut odd = Oddities::default();
+        let mut odd = PayloadIssues::default();
         let Spoken { declared, .. } = read(b"{\"timeout\":60}", &Fields::default(), &rules, NOW, &mut odd);
         assert!(declared.is_empty() && odd.kinds().is_empty());
     }
@@ -279,11 +279,11 @@ mod tests {
         let cases = [(true, 48, Some(24)), (true, 12, Some(12)), (true, 24, Some(24)), (false, 48, None)];
         for (accept_sleep, most, expected) in cases {
             let rules = KindRules { accept_sleep, max_sleep: most * HOUR, ..rules() };
-            let mut odd = Oddities::default();
+            let mut odd = PayloadIssues::default();
             let Spoken { declared, .. } =
                 read(b"{\"sleep\":\"24h\"}", &Fields::default(), &rules, NOW, &mut odd);
             assert_eq!(declared.sleep, expected.map(|hours| hours * HOUR), "{accept_sleep} {most}");
-            let expected = if accept_sleep && most < 24 { vec![Oddity::BadSleep] } else { vec![] };
+            let expected = if accept_sleep && most < 24 { vec![PayloadIssue::BadSleep] } else { vec![] };
             assert_eq!(odd.kinds(), expected, "{accept_sleep} {most}");
         }
     }
@@ -307,17 +307,17 @@ mod tests {
     #[test]
     fn an_implausible_time_is_passed_over_and_nobody_is_last_seen_in_the_future() {
         let cases = [
-            ("1732147499", NOW, vec![]),                     // 299 s ahead: the arrival
-            ("1732147501", NOW, vec![Oddity::BadTimestamp]), // 301 s ahead
-            ("1731888000", NOW - 72 * HOUR, vec![]),         // 48 h allowed, and a day
-            ("1731887999", NOW, vec![Oddity::BadTimestamp]), // a second older
-            ("0", NOW, vec![Oddity::BadTimestamp]),
-            ("-1", NOW, vec![Oddity::BadTimestamp]),
-            ("1e300", NOW, vec![Oddity::BadTimestamp]),
-            ("1732143600000000000", NOW, vec![Oddity::BadTimestamp]),
-            ("\"yesterday\"", NOW, vec![Oddity::BadTimestamp]),
-            ("\"NaN\"", NOW, vec![Oddity::BadTimestamp]),
-            ("true", NOW, vec![Oddity::BadTimestamp]),
+            ("1732147499", NOW, vec![]),                           // 299 s ahead: the arrival
+            ("1732147501", NOW, vec![PayloadIssue::BadTimestamp]), // 301 s ahead
+            ("1731888000", NOW - 72 * HOUR, vec![]),               // 48 h allowed, and a day
+            ("1731887999", NOW, vec![PayloadIssue::BadTimestamp]), // a second older
+            ("0", NOW, vec![PayloadIssue::BadTimestamp]),
+            ("-1", NOW, vec![PayloadIssue::BadTimestamp]),
+            ("1e300", NOW, vec![PayloadIssue::BadTimestamp]),
+            ("1732143600000000000", NOW, vec![PayloadIssue::BadTimestamp]),
+            ("\"yesterday\"", NOW, vec![PayloadIssue::BadTimestamp]),
+            ("\"NaN\"", NOW, vec![PayloadIssue::BadTimestamp]),
+            ("true", NOW, vec![PayloadIssue::BadTimestamp]),
         ];
         for (ts, at, odd) in cases {
             assert_eq!(hear(&format!("{{\"ts\":{ts}}}")), (at, Declared::default(), odd), "{ts}");
@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn a_kind_that_goes_by_arrival_does_not_even_look_at_the_time() {
         let rules = KindRules { clock: TimeSource::Arrival, ..rules() };
-        let mut odd = Oddities::default();
+        let mut odd = PayloadIssues::default();
         let Spoken { at, .. } = read(b"{\"ts\":-1}", &Fields::default(), &rules, NOW, &mut odd);
         assert_eq!((at, odd.kinds().len()), (NOW, 0));
     }
@@ -344,17 +344,17 @@ mod tests {
 
         for bad in ["{\"a-b\":1}", "{\"a\":null}", "{\"a\":[1]}", "{\"a\":\"\"}", "{\"kind\":1}", "7"] {
             let (_, declared, odd) = hear(&format!("{{\"labels\":{bad}}}"));
-            assert_eq!((declared.labels.len(), odd), (0, vec![Oddity::BadLabel]), "{bad}");
+            assert_eq!((declared.labels.len(), odd), (0, vec![PayloadIssue::BadLabel]), "{bad}");
         }
         let many: Vec<String> = (0..1000).map(|n| format!("\"l{n}\":{n}")).collect();
         let (_, declared, odd) = hear(&format!("{{\"labels\":{{{}}}}}", many.join(",")));
-        assert_eq!((declared.labels.len(), odd), (MOST_LABELS, vec![Oddity::BadLabel]));
+        assert_eq!((declared.labels.len(), odd), (MOST_LABELS, vec![PayloadIssue::BadLabel]));
     }
 
     #[test]
     fn fields_may_have_other_names() {
         let fields = Fields { timeout: "silence_ok".to_owned(), ..Fields::default() };
-        let mut odd = Oddities::default();
+        let mut odd = PayloadIssues::default();
         let Spoken { declared, .. } =
             read(b"{\"silence_ok\":60,\"timeout\":7}", &fields, &rules(), NOW, &mut odd);
         assert_eq!(declared.timeout, Some(Duration::from_secs(60)));

@@ -27,7 +27,7 @@ use super::record::Writer;
 use crate::clock::Timestamp;
 use crate::fleet::Roll;
 use crate::presence::Probed;
-use crate::store::{Ear, Member};
+use crate::store::{Member, Subscription};
 
 /// Something to tell the engine.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,7 +123,7 @@ impl Prover {
             Some(member) if self.attends != connection => {
                 return self.attend(writer, &member, sent_at, link).await;
             }
-            Some(member) => Ear::Member(member),
+            Some(member) => Subscription::Member(member),
             None => self.kept(connection),
         };
         let probed = self.filters.probed(&writer.roll, sent_at);
@@ -135,7 +135,7 @@ impl Prover {
                 proof.at = Some(Instant::now());
                 proof.canary = sent_at;
             });
-        } else if let Ear::Member(member) = ear {
+        } else if let Subscription::Member(member) = ear {
             self.attend_again(writer, &member, sent_at, link).await?;
         }
         Some(())
@@ -218,10 +218,10 @@ impl Prover {
         Some(())
     }
 
-    fn kept(&mut self, connection: u64) -> Ear {
+    fn kept(&mut self, connection: u64) -> Subscription {
         let first = *self.first.get_or_insert(connection);
         let client_id = self.client_id.clone();
-        Ear::Kept { client_id, connection, was_cut: connection != first, span: self.kept }
+        Subscription::Kept { client_id, connection, was_cut: connection != first, span: self.kept }
     }
 
     fn named(&self, connection: u64) -> Option<Member> {

@@ -11,7 +11,7 @@ use super::canary::{Canary, Key};
 use super::probe::Probes;
 use super::told::Told;
 use super::topic::{self, Refusal, Topics};
-use super::{Fields, Oddities, canary, payload};
+use super::{Fields, PayloadIssues, canary, payload};
 use crate::clock::{Clock, Timestamp};
 use crate::presence::Heartbeat;
 use crate::store::Member;
@@ -102,7 +102,7 @@ impl Reader {
         if message.payload.len() > self.max_payload {
             return Err((Rejection::TooLarge, format!("{} bytes of payload", message.payload.len())));
         }
-        let mut odd = Oddities::default();
+        let mut odd = PayloadIssues::default();
         let sender = self.topics.sender(topic, &mut odd)?;
         let spoken = payload::read(message.payload, &self.fields, &sender.rules, latest, &mut odd);
         if let (Some(most), Some(sent)) = (self.max_age, spoken.sent)

@@ -11,13 +11,13 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use tokio_util::sync::CancellationToken;
 
-use super::Oddities;
+use super::PayloadIssues;
 use super::fields::Tree;
 use super::record::Writer;
 use crate::clock::Timestamp;
 use crate::presence::{Kind, Unit};
 use crate::store::{Catalogue, Metric, Reading};
-use crate::telemetry::{Kept, Loop, Telemetry};
+use crate::telemetry::{Loop, Telemetry, ValueOutcome};
 
 /// How long values wait, at the most, while the engine answers.
 const TURN: Duration = Duration::from_secs(2);
@@ -66,7 +66,7 @@ impl Told {
     }
 
     /// Takes the values of a message that was sent at that moment.
-    pub fn take(&self, unit: &Unit, at: Timestamp, payload: &[u8], odd: &mut Oddities) {
+    pub fn take(&self, unit: &Unit, at: Timestamp, payload: &[u8], odd: &mut PayloadIssues) {
         let Some((tree, metrics)) = self.kinds.get(&unit.kind) else { return };
         let values = tree.read(payload, metrics, odd);
         if values.is_empty() {
@@ -76,7 +76,7 @@ impl Told {
         let full = waiting.len() >= MOST_UNITS;
         match waiting.get_mut(unit) {
             Some(known) => values.into_iter().for_each(|(metric, value)| known.put(metric, at, value)),
-            None if full => self.telemetry.unit_values(Kept::Overflow, values.len() as u64),
+            None if full => self.telemetry.unit_values(ValueOutcome::Overflow, values.len() as u64),
             None => {
                 let values = values.into_iter().map(|(metric, value)| (metric, at, value)).collect();
                 waiting.insert(unit.clone(), Waiting { tried: 0, values });
@@ -150,8 +150,8 @@ impl Told {
                 unknown += count;
             }
         }
-        self.telemetry.unit_values(Kept::Written, written as u64);
-        self.telemetry.unit_values(Kept::UnknownUnit, unknown as u64);
+        self.telemetry.unit_values(ValueOutcome::Written, written as u64);
+        self.telemetry.unit_values(ValueOutcome::UnknownUnit, unknown as u64);
         self.put_back(again.into_iter());
     }
 
@@ -194,7 +194,7 @@ mod tests {
 
     fn take(told: &Told, unit: &str, at: i64, payload: &str) {
         let at = Timestamp::from_millis(at);
-        told.take(&unit.parse().unwrap(), at, payload.as_bytes(), &mut Oddities::default());
+        told.take(&unit.parse().unwrap(), at, payload.as_bytes(), &mut PayloadIssues::default());
     }
 
     /// What waits, sorted.

@@ -12,13 +12,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Oddities;
+use super::PayloadIssues;
 use super::canary;
 use crate::fleet::roll::Rules;
 use crate::presence::{
     Filters, Kind, KindRules, Labels, PROBE, Unit, UnitId, covers, is_label_name, is_label_value,
 };
-use crate::telemetry::{Oddity, Rejection};
+use crate::telemetry::{PayloadIssue, Rejection};
 
 /// What Rollcall itself publishes below, beside the canary; never a sign of life.
 const OWN_STATE: &str = "rollcall/state/";
@@ -210,7 +210,7 @@ impl Topics {
     }
 
     /// Who sent a message with this topic.
-    pub fn sender(&self, topic: &str, odd: &mut Oddities) -> Result<Sender, Refusal> {
+    pub fn sender(&self, topic: &str, odd: &mut PayloadIssues) -> Result<Sender, Refusal> {
         // A template that captures its first levels may cover Rollcall's own topics.
         if topic.starts_with(OWN_STATE) || topic.starts_with(canary::PREFIX) {
             return Err((Rejection::BadTopic, "a topic of Rollcall's own".to_owned()));
@@ -228,7 +228,7 @@ impl Topics {
                 Level::Label(name) if is_label_value(text) => {
                     labels.insert(name.to_string(), text.to_owned());
                 }
-                Level::Label(name) => odd.note(Oddity::BadLabel, || format!("{name} in the topic")),
+                Level::Label(name) => odd.note(PayloadIssue::BadLabel, || format!("{name} in the topic")),
             }
         }
         let Some(rules) = self.kinds.get(kind) else {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     fn who(topics: &Topics, topic: &str) -> Result<String, Rejection> {
-        let mut odd = Oddities::default();
+        let mut odd = PayloadIssues::default();
         match topics.sender(topic, &mut odd) {
             Ok(sender) => Ok(format!("{} {:?}", sender.unit, sender.labels)),
             Err((why, _)) => Err(why),
@@ -299,10 +299,10 @@ mod tests {
     #[test]
     fn a_bad_label_in_a_topic_is_passed_over_and_the_unit_still_lives() {
         let topics = topics(&[("{site}/{unit}", Some("pump"))]);
-        let mut odd = Oddities::default();
+        let mut odd = PayloadIssues::default();
         let sender = topics.sender("/9", &mut odd).unwrap();
         assert_eq!((sender.unit.to_string().as_str(), sender.labels.len()), ("pump:9", 0));
-        assert_eq!(odd.kinds(), [Oddity::BadLabel]);
+        assert_eq!(odd.kinds(), [PayloadIssue::BadLabel]);
     }
 
     #[test]

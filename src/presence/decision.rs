@@ -125,7 +125,7 @@ fn declare(mut facts: Facts, beat: &Heartbeat) -> Facts {
 fn present(mut facts: Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Change {
     let policy = facts.policy(rules);
     facts.looked_at = Some(now);
-    let look = next_look(&facts, rules, hearing, now);
+    let look = next_check(&facts, rules, hearing, now);
     Change {
         key: KeyChange::Set { last_seen: facts.last_seen, ttl: policy.allowed() },
         index: IndexChange::LookAt(look),
@@ -150,7 +150,7 @@ pub enum Verdict {
 }
 
 /// Looks at a unit.
-pub fn look(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Verdict {
+pub fn check_deadline(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Verdict {
     look_again(seen, now, rules, hearing, now)
 }
 
@@ -189,7 +189,7 @@ fn look_at_watched(
     let policy = facts.policy(rules);
     let deadline = times_since(&facts, facts.silent_since(), &policy, hearing).deadline;
     if deadline >= now {
-        let index = IndexChange::LookAt(next_look(&facts, rules, hearing, now));
+        let index = IndexChange::LookAt(next_check(&facts, rules, hearing, now));
         return Verdict::Alive(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None });
     }
     // The ledger may not show yet why nobody looked in time. So the hearing has to cover the silence
@@ -205,7 +205,7 @@ fn look_at_watched(
     // looks late. Presumed once, it does not move again, and the wait for hearing has an end.
     if let Some(at) = presumed.filter(|at| *at > deadline && !covers(after(*at))) {
         facts.silent_from = Some(at);
-        let index = IndexChange::LookAt(next_look(&facts, rules, hearing, now));
+        let index = IndexChange::LookAt(next_check(&facts, rules, hearing, now));
         return Verdict::Alive(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None });
     }
     let cause = match facts.standing {
@@ -306,7 +306,7 @@ fn reprieve(
         Cause::Silence => Standing::Present,
     };
     facts.looked_at = None;
-    let index = IndexChange::LookAt(next_look(&facts, rules, hearing, now));
+    let index = IndexChange::LookAt(next_check(&facts, rules, hearing, now));
     Some(Change { key, index, facts: Some(facts), record: Some(record) })
 }
 
@@ -347,7 +347,7 @@ pub fn register(
     }
     let presumed = presumed(seen, &facts, rules, hearing, now);
     let facts = as_seen(seen, facts, presumed, rules, hearing, now);
-    let index = IndexChange::LookAt(next_look(&facts, rules, hearing, now));
+    let index = IndexChange::LookAt(next_check(&facts, rules, hearing, now));
     let ttl = facts.policy(rules).allowed();
     let key = match seen.alive {
         Some(last_seen) => KeyChange::Set { last_seen, ttl },
@@ -416,7 +416,7 @@ fn times(facts: &Facts, seen: Timestamp, silent: Timestamp, policy: &Policy, hea
 
 /// The next time worth looking at a unit that is not offline: no later than a key that was set since this look
 /// surely stands, also if that look is late. One that comes too late to see it has to wait for more hearing.
-fn next_look(facts: &Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Timestamp {
+fn next_check(facts: &Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Timestamp {
     let times = times_since(facts, facts.silent_since(), &facts.policy(rules), hearing);
     let look = if now < times.late { times.late } else { times.deadline };
     match facts.looked_at {

@@ -18,7 +18,8 @@ mod unit;
 pub use ahead::{as_believed, believed, odd_moment};
 pub use blindness::{DEFAULT_SETTLE, Hearing, Interval, Ledger};
 pub use decision::{
-    Heard, Registration, Verdict, deadline, hear, look, look_again, register, retire, state, unwatch,
+    Heard, Registration, Verdict, check_deadline, deadline, hear, look_again, register, retire, state,
+    unwatch,
 };
 pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State};
 pub use filters::{FilterProofs, Filters, Probed, RemovedFilter, covers};

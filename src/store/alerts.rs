@@ -13,21 +13,21 @@ use crate::presence::{Interval, Labels, OfflineRecord};
 /// Something that operators may have to be told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum News {
+pub enum OutboxEvent {
     /// A record was opened or closed.
     Record(OfflineRecord),
     /// Rollcall was blind for long, or has been for long and still is.
     Blind(Interval),
 }
 
-/// News in the outbox.
+/// OutboxEvent in the outbox.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// Where it stands; given back when it was dealt with. News that was written in one step may
+    /// Where it stands; given back when it was dealt with. OutboxEvent that was written in one step may
     /// stand in one place.
     pub position: Position,
     /// What it says.
-    pub news: News,
+    pub news: OutboxEvent,
 }
 
 /// The place of an entry in the outbox: which part of it, and its id there.
@@ -54,7 +54,7 @@ pub struct Join {
     /// Which group.
     pub group: Group,
     /// What to tell.
-    pub news: News,
+    pub news: OutboxEvent,
 }
 
 /// When a group that has something to tell is sealed.
@@ -140,7 +140,7 @@ pub trait AlertStore: Send + Sync {
 
     /// Lets every member join its group, for a notification at the pace given. A member that has
     /// joined before, in this form or a later one, changes nothing, also after it was sent. A
-    /// return that comes before its silence was told takes it back: neither is told. News of a record
+    /// return that comes before its silence was told takes it back: neither is told. OutboxEvent of a record
     /// joins the group that its first news joined, whichever is named: what was told belongs to the
     /// record. A return is told to those receivers to which the silence was told, or will be.
     ///

@@ -35,7 +35,7 @@ pub const USEFUL: Duration = Duration::from_secs(2 * LONGEST_TIMEOUT.as_secs());
 
 /// A connection that hears, and how much its canaries prove.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ear {
+pub enum Subscription {
     /// A plain subscription: it hears everything.
     Plain,
     /// One whose session the broker keeps while its connection is away: it hears later what it missed.
@@ -72,7 +72,7 @@ pub enum Advance {
     /// It counted, as far as it led; with the blind interval that was written because of it.
     Heard(Option<Interval>),
     /// It was of somebody who does not attend (any more), and changed nothing.
-    Stranger,
+    NotAttending,
 }
 
 /// How blindness is measured.
@@ -98,10 +98,15 @@ pub trait HearingStore: Send + Sync {
     /// lies between was blind: it is added to the ledger, told through the outbox if it is long, and
     /// returned. Members whose release has passed at `sent_at` are removed as [`HearingStore::gone`]
     /// does. Safe to repeat. See [`ear`].
-    async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance>;
+    async fn advance(&self, ear: &Subscription, sent_at: Timestamp, gap: Gap) -> Result<Advance>;
 
     /// The same, with how far was heard after that, without asking twice.
-    async fn advance_and_hear(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<(Advance, Hearing)> {
+    async fn advance_and_hear(
+        &self,
+        ear: &Subscription,
+        sent_at: Timestamp,
+        gap: Gap,
+    ) -> Result<(Advance, Hearing)> {
         let advance = self.advance(ear, sent_at, gap).await?;
         Ok((advance, self.hearing().await?))
     }

@@ -38,20 +38,20 @@ use async_trait::async_trait;
 
 use crate::clock::Timestamp;
 use crate::presence::Unit;
-use crate::telemetry::Ailment;
+use crate::telemetry::EngineWarning;
 
 mod alerts;
 pub mod blocks;
 pub mod data;
+mod deadline_check;
 pub mod embedded;
 pub mod encoding;
 mod error;
 pub mod hearing;
 mod json;
-mod look;
+pub mod migration;
 pub mod names;
 mod notification;
-pub mod parcels;
 pub mod partition;
 mod queries;
 pub mod redis;
@@ -60,13 +60,13 @@ pub mod roster;
 mod units;
 
 pub use alerts::{
-    AlertStore, Backlog, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined, News, Pace, Position,
-    Room,
+    AlertStore, Backlog, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined, OutboxEvent, Pace,
+    Position, Room,
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
+pub use deadline_check::{CheckGuard, DeadlineCheck};
 pub use error::{EngineError, Result};
-pub use hearing::{Advance, Ear, Gap, HearingStore, Member};
-pub use look::{Hold, Looked};
+pub use hearing::{Advance, Gap, HearingStore, Member, Subscription};
 pub use notification::{delivery_of_any, notification_of};
 use partition::{crc16, name_bytes};
 pub use partition::{partition_of, partition_of_group};
@@ -81,7 +81,7 @@ pub const LARGEST_STEP: usize = 500;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// Its name, for logs and metrics.
-    pub name: Ailment,
+    pub name: EngineWarning,
     /// What is wrong and what to do.
     pub text: String,
 }

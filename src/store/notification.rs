@@ -8,7 +8,7 @@ use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use serde::{Deserialize, Serialize};
 
 use super::json::{from_json, to_json};
-use super::{DeadLetter, Delivery, EngineError, Group, Join, News, Result};
+use super::{DeadLetter, Delivery, EngineError, Group, Join, OutboxEvent, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Cause, Closing, Hearing, Interval, Kind, Labels, OfflineRecord, RecordId, Transition};
 
@@ -37,7 +37,7 @@ pub(super) fn notification_id(group: &str, told: &str) -> String {
 }
 
 /// The id of the notification by which this news is told alone in the group with that key.
-pub fn notification_of(group: &str, news: &News) -> String {
+pub fn notification_of(group: &str, news: &OutboxEvent) -> String {
     let member = Member::new(news);
     let letter = if member.form == "offline" { 'o' } else { 'b' };
     notification_id(group, &format!("{letter}{}", member.id))
@@ -114,9 +114,9 @@ impl Member {
     /// deadline or, where that is the same, joining tells it by when it was detected. Why that is
     /// not simply part of the name: a silence that is detected again, because an engine lost the
     /// first time, keeps its place and the id of its notification.
-    pub fn new(news: &News) -> Member {
+    pub fn new(news: &OutboxEvent) -> Member {
         match news {
-            News::Record(record) => {
+            OutboxEvent::Record(record) => {
                 let form = match (record.transition(), record.closed_by) {
                     (_, Some(Closing::Removed)) => "removed",
                     (Transition::Offline, _) => "offline",
@@ -125,7 +125,7 @@ impl Member {
                 let id = format!("{} {}", record.deadline.as_millis(), record.id);
                 Member { id, form, detected_at: record.detected_at }
             }
-            News::Blind(interval) => {
+            OutboxEvent::Blind(interval) => {
                 // By its beginning alone: whoever notices first that it lasts, or is over, is the one that is told.
                 let is_over = if interval.is_over() { " over" } else { "" };
                 let id = format!("{}{is_over}", blindness(interval));
@@ -144,10 +144,10 @@ pub(super) fn of_member(name: &str) -> Option<(&str, RecordId)> {
 }
 
 /// What is told of a transition (JSON).
-pub(super) fn told(news: &News) -> Result<String> {
+pub(super) fn told(news: &OutboxEvent) -> Result<String> {
     match news {
-        News::Record(record) => to_json(record),
-        News::Blind(interval) => to_json(interval),
+        OutboxEvent::Record(record) => to_json(record),
+        OutboxEvent::Blind(interval) => to_json(interval),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Looked, Result};
+use super::{DeadlineCheck, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
 
@@ -40,11 +40,11 @@ pub trait UnitStore: Send + Sync {
     async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>>;
 
     /// Cuts units into those that are looked at together, as suits the engine.
-    fn looks(&self, units: &[Unit]) -> Vec<Vec<Unit>>;
+    fn check_batches(&self, units: &[Unit]) -> Vec<Vec<Unit>>;
 
-    /// Reads units that may be due, at least one and together one of [`UnitStore::looks`], so that they can be
+    /// Reads units that may be due, at least one and together one of [`UnitStore::check_batches`], so that they can be
     /// changed if they are still the same. Reading an expiry key that is overdue makes it expire.
-    async fn look(&self, units: &[Unit]) -> Result<Looked<'_>>;
+    async fn check_deadlines(&self, units: &[Unit]) -> Result<DeadlineCheck<'_>>;
 
     /// The open records of units whose facts do not say, in order: for when these are lost. What cannot be said of
     /// a record is as its id says.
@@ -72,5 +72,6 @@ pub trait UnitStore: Send + Sync {
 
     /// The earliest next look of each partition, after the moment that `after` holds for it, and the name of the unit
     /// that it is for.
-    async fn first_looks(&self, after: &HashMap<u16, Timestamp>) -> Result<Vec<Option<(Timestamp, String)>>>;
+    async fn first_checks(&self, after: &HashMap<u16, Timestamp>)
+    -> Result<Vec<Option<(Timestamp, String)>>>;
 }

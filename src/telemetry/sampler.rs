@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::words::{BrokerRefusal, Cut, Loop, Oddity, Rejection, TOO_MANY};
+use super::labels::{BrokerRefusal, Cut, Loop, PayloadIssue, Rejection, TOO_MANY};
 use crate::clock::Clock;
 
 /// Lets one line per reason and ten seconds through, so that a flood of bad messages cannot flood
@@ -19,9 +19,10 @@ impl Sampler {
     const EVERY_MS: i64 = 10_000;
 
     pub(super) fn new(clock: Clock) -> Sampler {
-        let words = Rejection::ALL.iter().map(|r| r.as_str()).chain(Oddity::ALL.iter().map(|o| o.as_str()));
-        let words = words.chain(Cut::ALL.iter().map(|cut| cut.as_str()));
-        let reasons = words
+        let labels =
+            Rejection::ALL.iter().map(|r| r.as_str()).chain(PayloadIssue::ALL.iter().map(|o| o.as_str()));
+        let labels = labels.chain(Cut::ALL.iter().map(|cut| cut.as_str()));
+        let reasons = labels
             .chain(Loop::ALL.iter().map(|one| one.as_str()))
             .chain(["held_back", TOO_MANY])
             .map(|word| (word, Default::default()))

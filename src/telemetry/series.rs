@@ -9,11 +9,12 @@ use prometheus::{
     Registry,
 };
 
+use super::labels::{
+    BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, Cut, EngineWarning, HEARD, PayloadIssue,
+    Rejection, ValueOutcome, heard_as_str,
+};
 use super::process::Process;
 use super::snapshot::SnapshotHistogram;
-use super::words::{
-    Ailment, BrokerRefusal, Checked, Cut, HEARD, Kept, Loss, Oddity, Rejection, Source, heard_as_str,
-};
 
 /// Every metric that is kept; those of single units are not.
 pub(super) struct Series {
@@ -75,7 +76,7 @@ pub(super) const TOLD_APART: [&str; 18] = [
     "look",
     "apply",
     "due",
-    "first_looks",
+    "first_checks",
     "advance",
     "attend",
     "gone",
@@ -266,27 +267,27 @@ impl Series {
         for refusal in BrokerRefusal::ALL {
             self.broker_refused.with_label_values(&[refusal.as_str()]);
         }
-        for loss in Loss::ALL {
+        for loss in ConnectionLoss::ALL {
             self.connections_lost.with_label_values(&[loss.as_str()]);
         }
-        for oddity in Oddity::ALL {
+        for oddity in PayloadIssue::ALL {
             self.oddities.with_label_values(&[oddity.as_str()]);
         }
         for command in TOLD_APART {
             self.engine_command.with_label_values(&[command]);
         }
-        for kept in Kept::ALL {
+        for kept in ValueOutcome::ALL {
             self.unit_values.with_label_values(&[kept.as_str()]);
         }
         for cut in Cut::ALL {
             self.connections_cut.with_label_values(&[cut.as_str()]);
         }
-        for source in Source::ALL {
-            for result in Checked::ALL {
+        for source in CheckSource::ALL {
+            for result in CheckOutcome::ALL {
                 self.checks.with_label_values(&[source.as_str(), result.as_str()]);
             }
         }
-        for ailment in Ailment::ALL {
+        for ailment in EngineWarning::ALL {
             self.engine_warnings.with_label_values(&[ailment.as_str()]);
         }
         for (to, cause) in [

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use super::words::Stored;
+use super::labels::Stored;
 use crate::clock::{Clock, Timestamp};
 
 /// How long a value that is not met any more is still shown.

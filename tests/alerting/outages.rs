@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use rollcall::simulate::webhook_sink::{Answer, WebhookSink};
-use rollcall::store::{Entry, News};
+use rollcall::store::{Entry, OutboxEvent};
 
 use super::world::{WAIT, World, hook, listed, named, unit, until};
 use super::*;
@@ -21,7 +21,7 @@ async fn one_hook() -> (WebhookSink, World) {
 fn unsettle(world: &World, entries: &[Entry]) {
     let mut client = world.redis.client();
     for Entry { position, news } in entries {
-        let News::Record(record) = news else { panic!("{news:?}") };
+        let OutboxEvent::Record(record) = news else { panic!("{news:?}") };
         let key = format!("rollcall:{{p{}}}:outbox", position.outbox);
         let json = serde_json::to_string(record).unwrap();
         redis::cmd("XADD").arg(key).arg(&["*", "record", &json]).exec(&mut client).unwrap();
@@ -257,7 +257,7 @@ async fn a_silence_that_was_taken_back_and_holds_after_all_is_told_again() {
         let set = rollcall::presence::Override { timeout, grace: None };
         let wanted = rollcall::presence::Registration { set, ..Default::default() };
         assert!(world.roll.register(&unit("a"), &wanted, world.clock.now()).await.unwrap());
-        world.roll.look(&[unit("a")], world.clock.now()).await.unwrap();
+        world.roll.check_deadlines(&[unit("a")], world.clock.now()).await.unwrap();
         world.joined().await;
         world.advance(5 * WAIT);
         world.roll.canary_returned(world.clock.now()).await.unwrap();

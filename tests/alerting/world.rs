@@ -112,7 +112,7 @@ impl World {
         self.advance(TIMEOUT + Duration::from_secs(1));
         self.roll.canary_returned(self.clock.now()).await.unwrap();
         let units: Vec<Unit> = ids.iter().map(|id| unit(id)).collect();
-        assert!(self.roll.look(&units, self.clock.now()).await.unwrap().is_empty());
+        assert!(self.roll.check_deadlines(&units, self.clock.now()).await.unwrap().is_empty());
     }
 
     /// Everything has left the outbox.

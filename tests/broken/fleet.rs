@@ -9,7 +9,9 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::{Mirror, Roll};
 use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{Declared, Filters, Heartbeat, Kind, KindRules, OfflineRecord, Probed, Unit};
-use rollcall::store::{Delivery, Ear, Engine, Gap, Group, Join, Member, News, Pace, Reading, Room};
+use rollcall::store::{
+    Delivery, Engine, Gap, Group, Join, Member, OutboxEvent, Pace, Reading, Room, Subscription,
+};
 use rollcall::telemetry::{Problem, Telemetry};
 use tokio::sync::Notify;
 
@@ -85,7 +87,7 @@ impl Fleet {
         // Two fall silent; one of them dies as a dead letter, one is told, and both are back.
         self.hear(&units()[2..], hours(48)).await;
         self.heard_until(hours(49)).await;
-        self.roll.look(&units()[..2], hours(49)).await.unwrap();
+        self.roll.check_deadlines(&units()[..2], hours(49)).await.unwrap();
         self.join(Duration::ZERO, hours(49)).await;
         let leased = self.lease(hours(49)).await;
         assert_eq!(leased.len(), 2);
@@ -111,7 +113,7 @@ impl Fleet {
             .await
             .unwrap();
         self.engine.attend(&member, at, 10_000 * HOUR).await.unwrap();
-        let kept = Ear::Kept {
+        let kept = Subscription::Kept {
             client_id: "rollcall-main".into(),
             connection: 1,
             was_cut: false,
@@ -147,7 +149,7 @@ impl Fleet {
     pub async fn heard_until(&self, moment: Timestamp) {
         let gap = Gap { blind: 100_000 * HOUR, tell: 100_000 * HOUR };
         for _ in 0..3 {
-            if self.engine.advance(&Ear::Plain, moment, gap).await.is_ok() {
+            if self.engine.advance(&Subscription::Plain, moment, gap).await.is_ok() {
                 break;
             }
             let _ = self.engine.examine(moment).await;
@@ -167,7 +169,7 @@ impl Fleet {
         let _ = self.engine.examine(now).await;
         for partition in 0..self.engine.partitions() {
             if let Ok(due) = self.engine.due(partition, None, now, 0, 1000).await
-                && let Err(why) = self.roll.look(&due, now).await
+                && let Err(why) = self.roll.check_deadlines(&due, now).await
             {
                 self.failures.push(format!("look: {why}"));
             }
@@ -175,7 +177,7 @@ impl Fleet {
                 let Ok(seen) = self.engine.walk(partition, page).await else { continue };
                 let units: Vec<Unit> = seen.into_iter().map(|seen| seen.unit).collect();
                 if !units.is_empty() {
-                    let _ = self.roll.look(&units, now).await;
+                    let _ = self.roll.check_deadlines(&units, now).await;
                 }
             }
         }
@@ -185,7 +187,7 @@ impl Fleet {
 
     /// Looks at units.
     pub async fn look(&self, units: &[Unit], now: Timestamp) {
-        self.roll.look(units, now).await.unwrap();
+        self.roll.check_deadlines(units, now).await.unwrap();
     }
 
     /// What was in hand has arrived, whatever the engine says to that.
@@ -240,10 +242,10 @@ impl Fleet {
         let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
         let receivers = [RECEIVER.to_owned()];
         let entries = self.engine.outbox(&outboxes, 1000).await?;
-        let join = |news: &News| {
+        let join = |news: &OutboxEvent| {
             let key = match news {
-                News::Record(record) => record.unit.to_string(),
-                News::Blind(_) => "blind".to_owned(),
+                OutboxEvent::Record(record) => record.unit.to_string(),
+                OutboxEvent::Blind(_) => "blind".to_owned(),
             };
             Join { group: Group { key, labels: BTreeMap::new() }, news: news.clone() }
         };

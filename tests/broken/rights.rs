@@ -10,7 +10,7 @@ use rollcall::store::{
     redis::COMMANDS, redis::Config, redis::OF_A_CONNECTION, redis::OPTIONAL, redis::RedisEngine,
     redis::survey,
 };
-use rollcall::telemetry::{Ailment, Severity};
+use rollcall::telemetry::{EngineWarning, Severity};
 
 use crate::fleet::{Fleet, POISONED, hours, telemetry};
 
@@ -126,7 +126,7 @@ async fn a_service_whose_user_lost_a_right_is_not_ready_and_says_which() {
     let engine = RedisEngine::connect(&config, telemetry.clone()).await.unwrap();
     cmd("ACL").arg("SETUSER").arg("roll").arg("-xadd").exec(&mut server.client()).unwrap();
     let warnings = engine.examine(hours(0)).await.unwrap();
-    let lost = warnings.iter().find(|warning| warning.name == Ailment::RightsMissing).unwrap();
+    let lost = warnings.iter().find(|warning| warning.name == EngineWarning::RightsMissing).unwrap();
     assert!(lost.text.contains("XADD") && lost.text.contains("+xadd"), "{}", lost.text);
     telemetry.engine_warning(lost.name, Some(&lost.text));
     let problem = telemetry.problems().into_iter().find(|problem| problem.name == "rights_missing").unwrap();

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Cause, Closing, Interval, Labels, OfflineRecord, RecordId, Unit};
-use rollcall::store::{Backlog, Delivery, Discarded, Group, Join, News, Pace, Room, partition_of_group};
+use rollcall::store::{
+    Backlog, Delivery, Discarded, Group, Join, OutboxEvent, Pace, Room, partition_of_group,
+};
 
 use crate::ground::Ground;
 use crate::world::World;
@@ -45,7 +47,8 @@ impl<G: Ground> World<G> {
     }
 
     async fn join_at(&self, records: &[&OfflineRecord], pace: Pace, now: Timestamp) -> usize {
-        let join = |record: &OfflineRecord| Join { group: group("g"), news: News::Record(record.clone()) };
+        let join =
+            |record: &OfflineRecord| Join { group: group("g"), news: OutboxEvent::Record(record.clone()) };
         let joins: Vec<Join> = records.iter().map(|record| join(record)).collect();
         self.engine.join(&joins, pace, &["hook".to_owned()], &Room::NONE, now).await.unwrap().sealed
     }
@@ -109,8 +112,10 @@ pub async fn promise_06_what_was_taken_over_cannot_be_held_on_to<G: Ground>(worl
 
 pub async fn promise_06_what_joining_hands_out_is_leased_with_that<G: Ground>(world: World<G>) {
     let records = world.units(5).into_iter().map(|unit| offline(&unit, world.at(0)));
-    let join =
-        |record: OfflineRecord| Join { group: group(record.unit.as_str()), news: News::Record(record) };
+    let join = |record: OfflineRecord| Join {
+        group: group(record.unit.as_str()),
+        news: OutboxEvent::Record(record),
+    };
     let joins: Vec<Join> = records.map(join).collect();
     let now = world.at(1000);
     let receivers = ["hook".to_owned(), "mail".to_owned()];
@@ -144,7 +149,7 @@ pub async fn promise_06_what_was_handed_out_together_ends_one_by_one<G: Ground>(
     let records: Vec<OfflineRecord> = world.units(64).iter().map(|unit| offline(unit, world.at(0))).collect();
     let join = |record: &OfflineRecord| Join {
         group: group(record.unit.as_str()),
-        news: News::Record(record.clone()),
+        news: OutboxEvent::Record(record.clone()),
     };
     let joins: Vec<Join> = records.iter().map(join).collect();
     let hook = ["hook".to_owned()];
@@ -220,7 +225,7 @@ pub async fn promise_06_what_has_ended_cannot_be_held_on_to<G: Ground>(world: Wo
         let twin = offline(&world.unit("twin"), record.last_seen);
         let join = |key: &str| {
             let record = if key == "g" { record } else { &twin };
-            Join { group: group(key), news: News::Record(record.clone()) }
+            Join { group: group(key), news: OutboxEvent::Record(record.clone()) }
         };
         let room = Room { most: vec![2], until: now + 2 * MINUTE };
         let (joins, hook) = ([join("g"), join(&beside)], ["hook".to_owned()]);
@@ -241,7 +246,7 @@ pub async fn promise_06_what_has_ended_cannot_be_held_on_to<G: Ground>(world: Wo
     let next = hand_out(&second, now).await;
     // What follows it in its group is not told beside it.
     let third = offline(&world.unit("b"), world.hours(1));
-    let joins = [Join { group: group("g"), news: News::Record(third.clone()) }];
+    let joins = [Join { group: group("g"), news: OutboxEvent::Record(third.clone()) }];
     let room = Room { most: vec![1], until: now + 2 * MINUTE };
     let joined = world.engine.join(&joins, AT_ONCE, &["hook".to_owned()], &room, now).await.unwrap();
     assert_eq!((joined.sealed, joined.deliveries.len()), (1, 0));
@@ -274,7 +279,8 @@ pub async fn tell<G: Ground>(
     receivers: &[&str],
     now: Timestamp,
 ) {
-    let join = |record: &&OfflineRecord| Join { group: group(key), news: News::Record((*record).clone()) };
+    let join =
+        |record: &&OfflineRecord| Join { group: group(key), news: OutboxEvent::Record((*record).clone()) };
     let joins: Vec<Join> = records.iter().map(join).collect();
     let receivers: Vec<String> = receivers.iter().map(|name| (*name).to_owned()).collect();
     world.engine.join(&joins, AT_ONCE, &receivers, &Room::NONE, now).await.unwrap();
@@ -315,7 +321,7 @@ pub async fn promise_05_a_return_is_told_to_those_who_were_told_the_silence<G: G
     // With nobody to tell, with one receiver, with two; one is handed out as it joins.
     tell(&world, "g", &[&early], &[], world.at(1)).await;
     tell(&world, "g", &[&late], &["hook"], world.at(2)).await;
-    let join = Join { group: group("own"), news: News::Record(alone.clone()) };
+    let join = Join { group: group("own"), news: OutboxEvent::Record(alone.clone()) };
     let room = Room { most: vec![1], until: world.at(3) + MINUTE };
     let hook = ["hook".to_owned()];
     let handed = world.engine.join(&[join], AT_ONCE, &hook, &room, world.at(3)).await.unwrap().deliveries;
@@ -587,7 +593,7 @@ pub async fn what_is_kept_for_a_receiver_is_known_and_can_be_discarded<G: Ground
     let records: Vec<OfflineRecord> = world.units(120).iter().map(|unit| offline(unit, now)).collect();
     let join = |record: &OfflineRecord| Join {
         group: group(&format!("g{}", record.unit)),
-        news: News::Record(record.clone()),
+        news: OutboxEvent::Record(record.clone()),
     };
     let joins: Vec<Join> = records.iter().map(join).collect();
     world.engine.join(&joins, AT_ONCE, &names, &Room::NONE, now).await.unwrap();
@@ -631,15 +637,15 @@ pub async fn a_receiver_that_was_absent_is_told_what_is_still_so<G: Ground>(worl
     let units = names.map(|name| world.unit(name));
     world.hear_all(&units, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
-    world.roll.look(&units, world.hours(49)).await.unwrap();
+    world.roll.check_deadlines(&units, world.hours(49)).await.unwrap();
     world.tell_outbox(&both, world.hours(49)).await;
     for interval in [Timestamp::NEVER, world.hours(41)] {
-        let news = News::Blind(Interval { from: world.hours(40), to: interval });
+        let news = OutboxEvent::Blind(Interval { from: world.hours(40), to: interval });
         let join = [Join { group: Group { key: "blind".into(), labels: Labels::new() }, news }];
         world.engine.join(&join, AT_ONCE, &both, &Room::NONE, world.hours(49)).await.unwrap();
     }
     // A kind that still is not heard.
-    let lasting = News::Blind(Interval { from: world.hours(40), to: Timestamp::NEVER });
+    let lasting = OutboxEvent::Blind(Interval { from: world.hours(40), to: Timestamp::NEVER });
     let of_kind = [Join { group: group("blind,kind=detector"), news: lasting }];
     world.engine.join(&of_kind, AT_ONCE, &both, &Room::NONE, world.hours(49)).await.unwrap();
     // Two are told, and the receiver fails for the others. One of the two is back before it is absent.
@@ -701,8 +707,8 @@ impl<G: Ground> World<G> {
         let entries = self.outbox().await;
         let join = |entry: &rollcall::store::Entry| {
             let key = match &entry.news {
-                News::Record(record) => record.unit.as_str().split('-').next().unwrap().to_owned(),
-                News::Blind(_) => "blind".to_owned(),
+                OutboxEvent::Record(record) => record.unit.as_str().split('-').next().unwrap().to_owned(),
+                OutboxEvent::Blind(_) => "blind".to_owned(),
             };
             Join { group: group(&key), news: entry.news.clone() }
         };
@@ -761,7 +767,7 @@ pub async fn a_long_blindness_is_told_at_once_and_by_itself<G: Ground>(world: Wo
     assert_eq!(world.outbox().await, [], "300 s are not longer than 300 s");
     let interval = world.canary(world.hours(2), gap, tell).await.unwrap();
     let outbox = world.outbox().await;
-    assert_eq!(outbox[0].news, News::Blind(interval));
+    assert_eq!(outbox[0].news, OutboxEvent::Blind(interval));
     let pace = Pace { wait: MINUTE, interval: MINUTE };
     let join = Join { group: group("blind"), news: outbox[0].news.clone() };
     for _ in 0..2 {
@@ -788,7 +794,7 @@ pub async fn the_same_news_has_the_same_id<G: Ground>(world: World<G>) {
     waiting.seal(waiting.hours(1)).await;
     assert_eq!(waiting.lease(waiting.hours(1)).await[0].id, id, "told after it waited");
     let handing = World::<G>::new().await;
-    let joins = [Join { group: group("g"), news: News::Record(off) }];
+    let joins = [Join { group: group("g"), news: OutboxEvent::Record(off) }];
     let room = Room { most: vec![1], until: handing.hours(1) };
     let hook = ["hook".to_owned()];
     let joined = handing.engine.join(&joins, AT_ONCE, &hook, &room, handing.at(5)).await.unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, Interval, OfflineRecord, Standing, Unit};
-use rollcall::store::{Ear, Entry, Gap, Group, Join, Member, News, Pace, Room};
+use rollcall::store::{Entry, Gap, Group, Join, Member, OutboxEvent, Pace, Room, Subscription};
 
 use crate::ground::Ground;
 use crate::world::{HOUR, World};
@@ -24,7 +24,7 @@ impl<G: Ground> World<G> {
     async fn sweep(&self, now: Timestamp) {
         loop {
             let due = self.due(now).await;
-            let undecided = self.roll.look(&due, now).await.unwrap();
+            let undecided = self.roll.check_deadlines(&due, now).await.unwrap();
             if due.len() == undecided.len() {
                 return;
             }
@@ -129,7 +129,7 @@ pub async fn promise_02_a_crash_in_the_middle_of_a_storm_takes_nobody_twice_and_
     for crashes in 1..=3 {
         let taking = async {
             for some in units.chunks(100) {
-                world.roll.look(some, now).await.unwrap();
+                world.roll.check_deadlines(some, now).await.unwrap();
             }
         };
         let some_are_taken = async {
@@ -193,7 +193,7 @@ pub async fn promise_07_crashes_between_the_steps_of_telling_change_no_id<G: Gro
     let records: Vec<OfflineRecord> = first[0].offline.clone();
     let again = |record: &OfflineRecord| Join {
         group: Group { key: "g".into(), labels: Default::default() },
-        news: News::Record(record.clone()),
+        news: OutboxEvent::Record(record.clone()),
     };
     let again: Vec<Join> = records.iter().map(again).collect();
     world.engine.join(&again, AT_ONCE, &hook, &Room::NONE, world.hours(50)).await.unwrap();
@@ -207,18 +207,18 @@ pub async fn promise_11_a_crash_forgets_no_blind_time<G: Ground>(mut world: Worl
     world.crash().await;
     assert_eq!(world.roll.hearing().ledger.intervals(), [blind]);
     assert_eq!(world.heard_so_far().await, world.hours(2));
-    let told: Vec<News> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
-    assert_eq!(told, [News::Blind(blind)]);
+    let told: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
+    assert_eq!(told, [OutboxEvent::Blind(blind)]);
 }
 
 pub async fn a_crash_does_not_forget_who_attends_and_which_sessions_are_kept<G: Ground>(mut world: World<G>) {
     let gap = Gap { blind: 100 * HOUR, tell: 100 * HOUR };
     let member = |name: &str| Member { share: "all".to_owned(), client_id: name.to_owned(), connection: 1 };
     let hears = async |world: &World<G>, name: &str, at: u64| {
-        world.engine.advance(&Ear::Member(member(name)), world.at(at), gap).await.unwrap();
+        world.engine.advance(&Subscription::Member(member(name)), world.at(at), gap).await.unwrap();
         world.heard_so_far().await
     };
-    let kept = Ear::Kept { client_id: "kept".to_owned(), connection: 1, was_cut: false, span: HOUR };
+    let kept = Subscription::Kept { client_id: "kept".to_owned(), connection: 1, was_cut: false, span: HOUR };
     world.engine.advance(&kept, world.at(10), gap).await.unwrap();
     for name in ["one", "two"] {
         world.engine.attend(&member(name), world.at(10), HOUR).await.unwrap();

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use rollcall::presence::{Filters, Interval, Probed};
-use rollcall::store::{Advance, Ear, Gap, Member, partition_of};
-use rollcall::telemetry::Source;
+use rollcall::store::{Advance, Gap, Member, Subscription, partition_of};
+use rollcall::telemetry::CheckSource;
 
 use crate::ground::Ground;
 use crate::world::{HOUR, World};
@@ -45,14 +45,14 @@ impl<G: Ground> World<G> {
     }
 
     async fn advances(&self, member: &Member, at: u64) -> Advance {
-        self.engine.advance(&Ear::Member(member.clone()), self.at(at), GAP).await.unwrap()
+        self.engine.advance(&Subscription::Member(member.clone()), self.at(at), GAP).await.unwrap()
     }
 
     /// The blind interval that was written because of a member's canary.
     async fn hears(&self, member: &Member, at: u64) -> Option<Interval> {
         match self.advances(member, at).await {
             Advance::Heard(blind) => blind,
-            Advance::Stranger => panic!("{member:?} is a stranger at {at}"),
+            Advance::NotAttending => panic!("{member:?} is a stranger at {at}"),
         }
     }
 
@@ -98,8 +98,8 @@ pub async fn a_session_that_is_kept_is_known_by_how_far_it_has_heard_itself<G: G
 }
 
 /// One whose session is kept, and the number of its connection.
-fn kept(name: &str, connection: u64) -> Ear {
-    Ear::Kept { client_id: name.to_owned(), connection, was_cut: connection > 1, span: HOUR }
+fn kept(name: &str, connection: u64) -> Subscription {
+    Subscription::Kept { client_id: name.to_owned(), connection, was_cut: connection > 1, span: HOUR }
 }
 
 impl<G: Ground> World<G> {
@@ -107,7 +107,7 @@ impl<G: Ground> World<G> {
     async fn keeps(&self, name: &str, connection: u64, at: u64) -> Option<Interval> {
         match self.engine.advance(&kept(name, connection), self.at(at), GAP).await.unwrap() {
             Advance::Heard(blind) => blind,
-            Advance::Stranger => panic!("a plain subscription is no stranger"),
+            Advance::NotAttending => panic!("a plain subscription is no stranger"),
         }
     }
 }
@@ -198,11 +198,11 @@ pub async fn a_member_of_whom_nothing_is_heard_is_released<G: Ground>(world: Wor
     }
     assert_eq!(world.heard().await, 1000, "until then the broker may still give it something");
     assert_eq!(world.hears(&two(), 1001 + release).await, world.blind(1000, 1001 + release));
-    assert_eq!(world.advances(&one(), 2000 + release).await, Advance::Stranger);
+    assert_eq!(world.advances(&one(), 2000 + release).await, Advance::NotAttending);
     // So is one of another share, and a plain ear will do to find out.
-    assert_eq!(world.advances(&member("other", "three"), 2000 + release).await, Advance::Stranger);
+    assert_eq!(world.advances(&member("other", "three"), 2000 + release).await, Advance::NotAttending);
     world.canary(world.at(2002 + 2 * release), GAP.blind, GAP.tell).await;
-    assert_eq!(world.advances(&two(), 2003 + 2 * release).await, Advance::Stranger);
+    assert_eq!(world.advances(&two(), 2003 + 2 * release).await, Advance::NotAttending);
 }
 
 pub async fn a_member_that_comes_again_was_gone<G: Ground>(world: World<G>) {
@@ -211,7 +211,7 @@ pub async fn a_member_that_comes_again_was_gone<G: Ground>(world: World<G>) {
     world.hears(&one(), 2000).await;
     world.attend(&again, 2500).await;
     world.attend(&again, 2600).await;
-    assert_eq!(world.advances(&two(), 2700).await, Advance::Stranger);
+    assert_eq!(world.advances(&two(), 2700).await, Advance::NotAttending);
     assert!(!world.engine.gone(&two(), world.at(9000)).await.unwrap(), "that is known already");
     world.hears(&one(), 2400).await;
     world.hears(&again, 2900).await;
@@ -273,7 +273,7 @@ pub async fn a_stranger_is_told_so_and_changes_nothing<G: Ground>(world: World<G
     let world = world.with_members(&[one()]).await;
     let disguised = Member { connection: 7, ..one() };
     for stranger in [two(), member("other", "one"), disguised] {
-        assert_eq!(world.advances(&stranger, 2000).await, Advance::Stranger, "{stranger:?}");
+        assert_eq!(world.advances(&stranger, 2000).await, Advance::NotAttending, "{stranger:?}");
     }
     assert_eq!(world.heard().await, 1000);
     assert_eq!(world.hears(&one(), 2000).await, None);
@@ -370,17 +370,17 @@ pub async fn a_living_unit_of_a_kind_that_was_not_subscribed_is_not_offline<G: G
     world.hear(&unit, world.at(1)).await;
     // Longer than its timeout, while others are heard.
     world.heard_until(world.hours(60)).await;
-    roll.look(std::slice::from_ref(&unit), world.hours(60)).await.unwrap();
+    roll.check_deadlines(std::slice::from_ref(&unit), world.hours(60)).await.unwrap();
     assert!(world.open_records().await.is_empty(), "it was not heard so far");
     roll.canary_returned(world.hours(61)).await.unwrap();
-    roll.look(std::slice::from_ref(&unit), world.hours(61)).await.unwrap();
+    roll.check_deadlines(std::slice::from_ref(&unit), world.hours(61)).await.unwrap();
     assert!(world.open_records().await.is_empty(), "that time was blind");
     for hour in 62..=112 {
         world.heard_until(world.hours(hour)).await;
     }
     engine_proves(&world, 112).await;
     roll.refresh_hearing().await.unwrap();
-    roll.look(std::slice::from_ref(&unit), world.hours(112)).await.unwrap();
+    roll.check_deadlines(std::slice::from_ref(&unit), world.hours(112)).await.unwrap();
     assert_eq!(world.open_records().await.len(), 1, "it was silent for long enough since");
 }
 
@@ -434,7 +434,7 @@ pub async fn a_unit_of_a_kind_that_is_not_heard_is_looked_at_seldom_and_told_in_
         world.heard_until(now).await;
         let due = engine.due(partition, None, now, 0, 10).await.unwrap();
         looks += due.len();
-        assert_eq!(roll.look_by(&due, Source::Sweep, || now).await.unwrap(), []);
+        assert_eq!(roll.look_by(&due, CheckSource::Sweep, || now).await.unwrap(), []);
     }
     assert!((1..=30).contains(&looks), "{looks} looks, with a settle of five minutes at the least between");
     assert!(world.open_records().await.is_empty());
@@ -445,6 +445,6 @@ pub async fn a_unit_of_a_kind_that_is_not_heard_is_looked_at_seldom_and_told_in_
     engine_proves(&world, 100).await;
     roll.refresh_hearing().await.unwrap();
     let now = world.hours(100);
-    let found = roll.look_by(&due(100).await, Source::Sweep, || now).await.unwrap();
+    let found = roll.look_by(&due(100).await, CheckSource::Sweep, || now).await.unwrap();
     assert_eq!((found, world.open_records().await.len()), (vec![], 1));
 }

@@ -159,7 +159,7 @@ mod only_redis {
     use crate::world::World;
     use futures_util::StreamExt;
     use rollcall::presence::{Closing, Interval, OfflineRecord};
-    use rollcall::store::{EngineError, Group, Join, News, Pace, Room};
+    use rollcall::store::{EngineError, Group, Join, OutboxEvent, Pace, Room};
     use std::time::Duration;
 
     /// As the version before left it, which kept no groups of records: told, waiting, and told twice.
@@ -276,7 +276,7 @@ mod only_redis {
         let unit = [world.unit("a")];
         world.register_all(&unit, world.at(0)).await;
         world.heard_until(world.hours(49)).await;
-        let mut looked = world.engine.look(&unit).await.unwrap();
+        let mut looked = world.engine.check_deadlines(&unit).await.unwrap();
         let change = take(&world, looked.units.remove(0));
         let kill = cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").to_owned();
         assert!(world.ground.0.ask::<u8>(&kill).await > 0);
@@ -285,7 +285,7 @@ mod only_redis {
         let (other, _) = world.another().await;
         assert_eq!(other.outbox(&world.outboxes(), 10).await.unwrap(), []);
         // The next look has a new one; also if it was lost while nobody had it.
-        drop(world.engine.look(&unit).await.unwrap());
+        drop(world.engine.check_deadlines(&unit).await.unwrap());
         world.ground.0.ask::<u8>(&kill).await;
         world.look(&unit[0], world.hours(49)).await;
         let (other, _) = world.another().await;
@@ -338,7 +338,7 @@ mod only_redis {
         assert_eq!(world.roll.refresh_hearing().await.unwrap().heard, None);
         world.roll.canary_returned(world.at(2000)).await.unwrap();
         let interval = Interval { from: world.at(1000), to: world.at(2000) };
-        assert_eq!(world.outbox().await.remove(0).news, News::Blind(interval));
+        assert_eq!(world.outbox().await.remove(0).news, OutboxEvent::Blind(interval));
         assert_eq!(world.roll.hearing().ledger.intervals(), [interval]);
         assert_eq!(world.roll.hearing().heard, Some(world.at(2000)));
         let after = fleet(&world).await;
@@ -350,7 +350,7 @@ mod only_redis {
         empty(&world).await;
         world.roll.canary_returned(world.at(3001)).await.unwrap();
         let interval = Interval { from: world.at(3000), to: world.at(3001) };
-        assert_eq!(world.outbox().await.remove(0).news, News::Blind(interval));
+        assert_eq!(world.outbox().await.remove(0).news, OutboxEvent::Blind(interval));
     }
 
     #[tokio::test]
@@ -370,8 +370,8 @@ mod only_redis {
         third.canary_returned(world.at(2200)).await.unwrap();
         world.roll.canary_returned(world.at(3000)).await.unwrap();
         let interval = Interval { from: world.at(1000), to: world.at(2000) };
-        let news: Vec<News> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
-        assert_eq!(news, [News::Blind(interval)]);
+        let news: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
+        assert_eq!(news, [OutboxEvent::Blind(interval)]);
         // They know the same fleet now, and are told of the next loss as well.
         empty(&world).await;
         third.canary_returned(world.at(4000)).await.unwrap();
@@ -391,8 +391,8 @@ mod only_redis {
             world.roll.canary_returned(world.at(ms)).await.unwrap();
         }
         let interval = Interval { from: world.at(2000), to: world.at(3000) };
-        let news: Vec<News> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
-        assert_eq!(news, [News::Blind(interval)]);
+        let news: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
+        assert_eq!(news, [OutboxEvent::Blind(interval)]);
     }
 
     #[tokio::test]

@@ -12,8 +12,8 @@ use rollcall::presence::{
     self, Cause, Change, Closing, Declared, Hearing, Heartbeat, Kind, KindRules, OfflineRecord, Override,
     Registration, Snapshot, Standing, Unit, Verdict,
 };
-use rollcall::store::News;
-use rollcall::telemetry::Source;
+use rollcall::store::OutboxEvent;
+use rollcall::telemetry::CheckSource;
 
 use crate::ground::Ground;
 use crate::world::{HOUR, World, roll_with, rules};
@@ -31,7 +31,7 @@ pub async fn promise_02_each_silence_is_taken_by_exactly_one_caller<G: Ground>(w
     for _ in 0..4 {
         rivals.push(world.another().await.1);
     }
-    let looks = rivals.iter().map(|rival| rival.look(&units, world.hours(49)));
+    let looks = rivals.iter().map(|rival| rival.check_deadlines(&units, world.hours(49)));
     for looked in futures_util::future::join_all(looks).await {
         assert_eq!(looked.unwrap(), []);
     }
@@ -208,7 +208,7 @@ pub async fn promise_11_nobody_is_offline_while_nothing_is_heard<G: Ground>(worl
     let unit = world.unit("a");
     world.hear(&unit, world.at(0)).await;
     world.heard_until(world.hours(48) - Duration::from_secs(11)).await;
-    let undecided = world.roll.look(std::slice::from_ref(&unit), world.hours(90)).await.unwrap();
+    let undecided = world.roll.check_deadlines(std::slice::from_ref(&unit), world.hours(90)).await.unwrap();
     assert_eq!(undecided, std::slice::from_ref(&unit));
     assert_eq!(world.open_records().await, []);
     assert_eq!(world.due(world.hours(90)).await, std::slice::from_ref(&unit));
@@ -277,11 +277,11 @@ pub async fn a_look_at_many_judges_each_by_the_time_at_which_it_was_read<G: Grou
     let units = world.units(2001);
     world.hear_all(&units, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
-    let looks = world.engine.looks(&units);
+    let looks = world.engine.check_batches(&units);
     assert!(looks.len() > 1);
     let (begin, reads) = (world.hours(49), AtomicU32::new(0));
     let clock = || begin + MS * reads.fetch_add(1, Ordering::SeqCst);
-    world.roll.look_by(&units, Source::Sweep, clock).await.unwrap();
+    world.roll.look_by(&units, CheckSource::Sweep, clock).await.unwrap();
     let mut judged = BTreeMap::<Timestamp, BTreeSet<Unit>>::new();
     for record in world.engine.records(true, None, 2001).await.unwrap() {
         judged.entry(record.detected_at).or_default().insert(record.id.unit);
@@ -296,10 +296,10 @@ pub async fn a_look_takes_those_who_are_as_they_were<G: Ground>(world: World<G>)
     world.register_all(&units, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
     let mut back = BTreeSet::new();
-    for look in world.engine.looks(&units) {
+    for look in world.engine.check_batches(&units) {
         // One that comes to nothing leaves nothing behind.
-        drop(world.engine.look(&look).await.unwrap());
-        let looked = world.engine.look(&look).await.unwrap();
+        drop(world.engine.check_deadlines(&look).await.unwrap());
+        let looked = world.engine.check_deadlines(&look).await.unwrap();
         assert_eq!(looked.hearing.heard, Some(world.hours(49)));
         let changes: Vec<_> = looked.units.into_iter().map(|seen| take(&world, seen)).collect();
         world.hear(&look[0], world.hours(49)).await;
@@ -318,7 +318,7 @@ pub async fn of_two_changes_of_one_unit_by_one_look_one_is_applied<G: Ground>(wo
     let unit = [world.unit("a")];
     world.register_all(&unit, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
-    let mut looked = world.engine.look(&unit).await.unwrap();
+    let mut looked = world.engine.check_deadlines(&unit).await.unwrap();
     let change = take(&world, looked.units.remove(0));
     assert_eq!(looked.hold.apply(&[change.clone(), change]).await.unwrap(), [true, false]);
     assert_eq!(world.told().await.len(), 1);
@@ -346,7 +346,7 @@ pub async fn a_record_that_is_opened_once_more_is_listed_once<G: Ground>(world: 
 /// What follows from a look at a unit whose time is up when 49 hours were heard.
 pub fn take<G: Ground>(world: &World<G>, seen: Snapshot) -> (Snapshot, Change) {
     let hearing = Hearing { heard: Some(world.hours(49)), ..Hearing::default() };
-    let verdict = presence::look(&seen, &rules()[&seen.unit.kind], &hearing, world.hours(49));
+    let verdict = presence::check_deadline(&seen, &rules()[&seen.unit.kind], &hearing, world.hours(49));
     let Verdict::Offline(change) = verdict else { panic!("{verdict:?}") };
     (seen, change)
 }
@@ -422,7 +422,7 @@ pub async fn as_much_news_is_read_as_was_asked_for_however_it_was_written<G: Gro
     }
     world.heard_until(world.hours(49)).await;
     // A hundred in one step, and the others one by one.
-    world.roll.look(&units[..100], world.hours(49)).await.unwrap();
+    world.roll.check_deadlines(&units[..100], world.hours(49)).await.unwrap();
     for unit in &units[100..] {
         world.look(unit, world.hours(49)).await;
     }
@@ -436,8 +436,8 @@ pub async fn as_much_news_is_read_as_was_asked_for_however_it_was_written<G: Gro
         assert!(news.len() >= 80.min(300 - before), "{} of 80", news.len());
         let expected = before + news.len();
         told.extend(news.into_iter().map(|news| match news {
-            News::Record(record) => record.unit,
-            News::Blind(interval) => panic!("nobody was blind, but {interval:?}"),
+            OutboxEvent::Record(record) => record.unit,
+            OutboxEvent::Blind(interval) => panic!("nobody was blind, but {interval:?}"),
         }));
         assert_eq!(told.len(), expected, "nothing is read twice");
         world.engine.settle(&positions).await.unwrap();
@@ -478,7 +478,7 @@ pub async fn a_record_of_a_kind_that_is_gone_is_closed_and_told_once<G: Ground>(
     let units = world.units(3);
     world.hear_all(&units, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
-    world.roll.look(&units[..2], world.hours(49)).await.unwrap();
+    world.roll.check_deadlines(&units[..2], world.hours(49)).await.unwrap();
     let (gone, back) = (world.hours(60), world.hours(100));
     world.roll.close_unwatched(&units, gone).await.unwrap();
     assert_eq!(world.told().await.len(), 2, "its kind is configured");
@@ -501,11 +501,11 @@ pub async fn a_record_of_a_kind_that_is_gone_is_closed_and_told_once<G: Ground>(
     // It starts anew when the kind is back: present when it is heard, and not offline before its time is up once more.
     world.heard_until(back).await;
     world.hear(&units[0], back).await;
-    world.roll.look(&units[..2], world.hours(101)).await.unwrap();
+    world.roll.check_deadlines(&units[..2], world.hours(101)).await.unwrap();
     assert_eq!(world.open_records().await, []);
     assert_eq!(world.read(&units[0]).await.facts.unwrap().standing, Standing::Present);
     world.heard_until(world.hours(109)).await;
-    world.roll.look(&units[..2], world.hours(109)).await.unwrap();
+    world.roll.check_deadlines(&units[..2], world.hours(109)).await.unwrap();
     let open = world.open_records().await;
     assert_eq!((open.len(), open[0].whose(), open[0].cause), (1, &units[1], Cause::NeverSeen));
 }
@@ -553,7 +553,7 @@ pub async fn records_are_listed_newest_first_page_by_page<G: Ground>(world: Worl
     world.hear_all(&units, world.at(0)).await;
     world.heard_until(world.hours(60)).await;
     // Most of them in one and the same millisecond.
-    world.roll.look(&units[25..], world.hours(49)).await.unwrap();
+    world.roll.check_deadlines(&units[25..], world.hours(49)).await.unwrap();
     for (n, unit) in units[..25].iter().enumerate() {
         world.look(unit, world.hours(50) + MS * n as u32).await;
     }
@@ -598,7 +598,7 @@ pub async fn old_closed_records_are_forgotten_and_open_ones_never<G: Ground>(wor
     let (open, closed) = (world.unit("open"), world.unit("closed"));
     world.hear_all(&[open.clone(), closed.clone()], world.at(0)).await;
     world.heard_until(world.hours(49)).await;
-    world.roll.look(&[open.clone(), closed.clone()], world.hours(49)).await.unwrap();
+    world.roll.check_deadlines(&[open.clone(), closed.clone()], world.hours(49)).await.unwrap();
     world.hear(&closed, world.hours(50)).await;
     assert_eq!(world.engine.forget_records(&world.partitions(), world.hours(50)).await.unwrap(), 0);
     assert_eq!(world.engine.forget_records(&world.partitions(), world.hours(50) + MS).await.unwrap(), 1);

@@ -9,7 +9,7 @@ use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{
     Declared, Heartbeat, Interval, Kind, KindRules, OfflineRecord, Registration, Snapshot, Unit,
 };
-use rollcall::store::{Advance, Ear, Engine, Entry, Gap, News};
+use rollcall::store::{Advance, Engine, Entry, Gap, OutboxEvent, Subscription};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
 
@@ -102,14 +102,14 @@ impl<G: Ground> World<G> {
 
     /// A canary of a plain subscription, and the blind interval that was written because of it.
     pub async fn canary(&self, sent_at: Timestamp, gap: Duration, tell: Duration) -> Option<Interval> {
-        match self.engine.advance(&Ear::Plain, sent_at, Gap { blind: gap, tell }).await.unwrap() {
+        match self.engine.advance(&Subscription::Plain, sent_at, Gap { blind: gap, tell }).await.unwrap() {
             Advance::Heard(blind) => blind,
-            Advance::Stranger => panic!("a plain subscription is no stranger"),
+            Advance::NotAttending => panic!("a plain subscription is no stranger"),
         }
     }
 
     pub async fn look(&self, unit: &Unit, now: Timestamp) {
-        self.roll.look(std::slice::from_ref(unit), now).await.unwrap();
+        self.roll.check_deadlines(std::slice::from_ref(unit), now).await.unwrap();
     }
 
     pub async fn read(&self, unit: &Unit) -> Snapshot {
@@ -128,8 +128,8 @@ impl<G: Ground> World<G> {
     pub async fn told(&self) -> Vec<OfflineRecord> {
         let news = self.outbox().await.into_iter().map(|entry| entry.news);
         news.filter_map(|news| match news {
-            News::Record(record) => Some(record),
-            News::Blind(_) => None,
+            OutboxEvent::Record(record) => Some(record),
+            OutboxEvent::Blind(_) => None,
         })
         .collect()
     }

@@ -146,17 +146,17 @@ async fn heartbeats_that_a_leap_of_redis_takes_away_are_not_missed() {
         clock.step("+3600");
         // Its key is gone, and the last look did not see its last heartbeat.
         assert_eq!(engine.read(std::slice::from_ref(&unit)).await.unwrap()[0].alive, None);
-        roll.look(std::slice::from_ref(&unit), at(1.2)).await.unwrap();
+        roll.check_deadlines(std::slice::from_ref(&unit), at(1.2)).await.unwrap();
         assert!(!is_offline().await, "before anybody saw to the leap");
         renew(&*engine).await;
-        roll.look(std::slice::from_ref(&unit), at(1.2)).await.unwrap();
+        roll.check_deadlines(std::slice::from_ref(&unit), at(1.2)).await.unwrap();
         assert!(!is_offline().await, "before anything was heard after it");
         hear_until(13..14).await;
-        roll.look(std::slice::from_ref(&unit), at(1.3)).await.unwrap();
+        roll.check_deadlines(std::slice::from_ref(&unit), at(1.3)).await.unwrap();
         assert!(!is_offline().await, "when it is known to be blind time");
         // But whoever stays silent is found.
         hear_until(14..60).await;
-        roll.look(std::slice::from_ref(&unit), at(5.7)).await.unwrap();
+        roll.check_deadlines(std::slice::from_ref(&unit), at(5.7)).await.unwrap();
         assert!(is_offline().await, "it is silent");
         roll.hear(&beat(at(5.8)), at(5.8)).await.unwrap();
         clock.step("+0");

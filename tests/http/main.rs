@@ -15,7 +15,7 @@ use reqwest::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
 use rollcall::fleet::Ownership;
 use rollcall::http::{self, Config, Role, Shown, Token, UnitMetrics};
 use rollcall::presence::{Interval, Labels, Override, Registration};
-use rollcall::telemetry::{Ailment, Loop};
+use rollcall::telemetry::{EngineWarning, Loop};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -48,7 +48,9 @@ async fn readiness_names_every_reason_and_health_needs_none() {
     fleet.telemetry.engine_answered(Loop::Sweep, "");
     fleet.telemetry.mqtt_connected("fleet", "mqtt://127.0.0.1:1883");
     fleet.telemetry.blind(false, Some(fleet.clock.now()));
-    fleet.telemetry.engine_warning(Ailment::PersistenceOff, Some("redis keeps nothing; set appendonly yes"));
+    fleet
+        .telemetry
+        .engine_warning(EngineWarning::PersistenceOff, Some("redis keeps nothing; set appendonly yes"));
     let readiness = fleet.json("/readyz").await;
     let warning = json!({
         "name": "persistence_off", "text": "redis keeps nothing; set appendonly yes", "severity": "warning"

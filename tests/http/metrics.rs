@@ -1,7 +1,7 @@
 //! The page of aggregates.
 
 use reqwest::header::CONTENT_TYPE;
-use rollcall::telemetry::Ailment;
+use rollcall::telemetry::EngineWarning;
 
 use crate::world::{Fleet, SECOND, assert_promtool_accepts, samples};
 
@@ -22,7 +22,7 @@ async fn metrics_are_what_promtool_accepts_and_start_at_zero() {
         let line = format!("rollcall_unit_silence_seconds_bucket{{le=\"{seconds}\"}} 0");
         assert!(text.lines().any(|other| other == line), "{line}");
     }
-    for ailment in Ailment::ALL {
+    for ailment in EngineWarning::ALL {
         let line = format!("rollcall_engine_warning{{name=\"{}\"}} 0", ailment.as_str());
         assert!(text.lines().any(|other| other == line), "{line}");
     }

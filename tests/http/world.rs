@@ -145,7 +145,7 @@ impl Fleet {
             self.roll.canary_returned(self.clock.now()).await.unwrap();
         }
         let units: Vec<Unit> = units.iter().map(|unit| the(unit)).collect();
-        self.roll.look(&units, self.clock.now()).await.unwrap();
+        self.roll.check_deadlines(&units, self.clock.now()).await.unwrap();
     }
 
     pub fn fill(&self) {

@@ -173,7 +173,9 @@ fn a_take_that_is_told_after_the_return_that_followed_it_does_not_hide_the_unit(
     let hearing = Hearing { heard: Some(at(500)), ..Hearing::default() };
     model.hear(&beat(unit(1), at(0)), &hearing, at(0));
     let seen = model.read(&unit(1));
-    let Verdict::Offline(take) = presence::look(&seen, model.rules(), &hearing, at(500)) else { panic!() };
+    let Verdict::Offline(take) = presence::check_deadline(&seen, model.rules(), &hearing, at(500)) else {
+        panic!()
+    };
     model.apply(&seen, &take);
     model.hear(&beat(unit(1), at(501)), &hearing, at(501));
     let _ = model.mirror.changed(&seen, &take);
@@ -188,7 +190,9 @@ fn a_change_that_seems_older_than_what_is_known_is_said_to_be_and_settled_by_wha
     let seen = model.read(&unit(1));
     // Another instance's copy of the heartbeat came here, and the engine has lost it with the key.
     model.mirror.seen(&unit(1), at(3));
-    let Verdict::Offline(take) = presence::look(&seen, model.rules(), &hearing, at(500)) else { panic!() };
+    let Verdict::Offline(take) = presence::check_deadline(&seen, model.rules(), &hearing, at(500)) else {
+        panic!()
+    };
     assert!(!model.mirror.changed(&seen, &take), "it may be older");
     let mark = model.mirror.mark(0);
     let offline = Snapshot { alive: None, facts: take.facts.clone(), ..seen };
@@ -202,7 +206,9 @@ fn a_change_that_is_told_after_the_removal_that_followed_it_does_not_bring_the_u
     let hearing = Hearing::default();
     model.hear(&beat(unit(1), at(0)), &hearing, at(0));
     let seen = model.read(&unit(1));
-    let Verdict::Alive(look) = presence::look(&seen, model.rules(), &hearing, at(5)) else { panic!() };
+    let Verdict::Alive(look) = presence::check_deadline(&seen, model.rules(), &hearing, at(5)) else {
+        panic!()
+    };
     model.apply(&seen, &look);
     model.retire(&unit(1), at(6));
     let _ = model.mirror.changed(&seen, &look);

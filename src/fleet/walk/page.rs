@@ -39,7 +39,7 @@ impl Walk {
     /// Looks at units that nothing else would lead to.
     pub(super) async fn look(&self, suspects: &[Unit], now: Timestamp) -> Result<()> {
         if !suspects.is_empty() {
-            self.roll.look(suspects, now).await?;
+            self.roll.check_deadlines(suspects, now).await?;
         }
         Ok(())
     }
@@ -65,6 +65,6 @@ impl Walk {
             return true;
         }
         let rules = &self.roll.rules()[&seen.unit.kind];
-        matches!(presence::look(seen, rules, hearing, now), Verdict::Offline(_) | Verdict::Back(_))
+        matches!(presence::check_deadline(seen, rules, hearing, now), Verdict::Offline(_) | Verdict::Back(_))
     }
 }

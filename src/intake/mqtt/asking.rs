@@ -19,7 +19,7 @@ use crate::clock::Timestamp;
 use crate::fleet::CanaryPace;
 use crate::intake::canary::{Canary, Key};
 use crate::intake::probe::{Probe, Probes};
-use crate::telemetry::Loss;
+use crate::telemetry::ConnectionLoss;
 
 /// After how long a right that is missing is asked for again.
 const AGAIN: Duration = Duration::from_secs(600);
@@ -87,18 +87,18 @@ impl Asking {
     }
 
     /// The connection has ended, for that reason.
-    pub fn connection_lost(&mut self, loss: Loss) {
+    pub fn connection_lost(&mut self, loss: ConnectionLoss) {
         self.hear();
         for (probe, of_filter) in self.probes.all().iter().zip(&mut self.filters) {
             probe.connection_lost();
             let sent = of_filter.sent.take();
             let is_open = of_filter.open.take().is_some();
-            let may_be_for_it = matches!(loss, Loss::Broken | Loss::Refused);
+            let may_be_for_it = matches!(loss, ConnectionLoss::Broken | ConnectionLoss::Refused);
             if !is_open || !may_be_for_it || sent.is_none_or(|sent| sent.elapsed() > AT_ONCE) {
                 continue;
             }
             of_filter.ended += 1;
-            if of_filter.ended >= ACCIDENTS || loss == Loss::Refused {
+            if of_filter.ended >= ACCIDENTS || loss == ConnectionLoss::Refused {
                 of_filter.is_given_up = true;
                 let why = "the broker ends the connection when Rollcall publishes";
                 probe.answered(Some(refused(probe, &self.user, why, "and start Rollcall anew")));

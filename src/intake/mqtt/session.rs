@@ -44,7 +44,7 @@ pub(in crate::intake) struct Session {
     /// Name of the shared subscription that it is a member of, if it is.
     pub(in crate::intake) share: Option<String>,
     pub(super) credentials: Option<(String, String)>,
-    /// Kept by the broker while we are away; `None`: it begins anew with every connection.
+    /// ValueOutcome by the broker while we are away; `None`: it begins anew with every connection.
     pub(in crate::intake) expiry: Option<u32>,
     pub(super) qos: QoS,
     /// What is asked for at once.

@@ -269,21 +269,21 @@ async fn what_a_connection_ends_for_is_not_published_again() {
     let key = Key::of_fleet("fleet");
     let asking = || Asking::new(probes.clone(), key.clone(), "me".to_owned());
     let (pace, period) = (CanaryPace::fixed(DEAFNESS), Duration::from_secs(1));
-    let ask = |asking: &mut Asking, loss: Loss| {
+    let ask = |asking: &mut Asking, loss: ConnectionLoss| {
         asking.ask(&client, world.clock.now(), &pace, period);
         asking.connection_lost(loss);
         probes.all()[0].standing().refused
     };
     let mut once = asking();
-    assert_eq!(ask(&mut once, Loss::Broken), None, "that may be an accident");
-    let why = ask(&mut once, Loss::Broken).expect("twice is none");
+    assert_eq!(ask(&mut once, ConnectionLoss::Broken), None, "that may be an accident");
+    let why = ask(&mut once, ConnectionLoss::Broken).expect("twice is none");
     assert!(why.contains("allow me to read units/+ and to write units/rollcall-probe"), "{why}");
     probes.all()[0].answered(None);
-    assert_eq!(ask(&mut once, Loss::Broken), None, "nothing was published");
-    assert!(ask(&mut asking(), Loss::Refused).is_some(), "it says why");
+    assert_eq!(ask(&mut once, ConnectionLoss::Broken), None, "nothing was published");
+    assert!(ask(&mut asking(), ConnectionLoss::Refused).is_some(), "it says why");
     probes.all()[0].answered(None);
     let mut robbed = asking();
     for _ in 0..3 {
-        assert_eq!(ask(&mut robbed, Loss::TakenOver), None, "that was for another reason");
+        assert_eq!(ask(&mut robbed, ConnectionLoss::TakenOver), None, "that was for another reason");
     }
 }

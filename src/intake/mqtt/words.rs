@@ -7,7 +7,7 @@ use std::time::Duration;
 use rumqttc::{ConnectReturnCode, ConnectionError, DisconnectReasonCode, StateError};
 
 use crate::intake::canary;
-use crate::telemetry::Loss;
+use crate::telemetry::ConnectionLoss;
 
 /// Nothing came for that long.
 pub fn silence(patience: Duration) -> String {
@@ -68,15 +68,15 @@ pub fn describe(error: &ConnectionError) -> String {
 }
 
 /// Which sort of end that is.
-pub fn loss(error: &ConnectionError) -> Loss {
+pub fn loss(error: &ConnectionError) -> ConnectionLoss {
     match error {
-        ConnectionError::ConnectionRefused(_) => Loss::Refused,
+        ConnectionError::ConnectionRefused(_) => ConnectionLoss::Refused,
         ConnectionError::MqttState(StateError::ServerDisconnect { reason_code, .. }) => match reason_code {
-            DisconnectReasonCode::SessionTakenOver => Loss::TakenOver,
-            DisconnectReasonCode::NotAuthorized => Loss::Refused,
-            _ => Loss::Broken,
+            DisconnectReasonCode::SessionTakenOver => ConnectionLoss::TakenOver,
+            DisconnectReasonCode::NotAuthorized => ConnectionLoss::Refused,
+            _ => ConnectionLoss::Broken,
         },
-        _ => Loss::Broken,
+        _ => ConnectionLoss::Broken,
     }
 }
 

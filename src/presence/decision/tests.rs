@@ -45,7 +45,7 @@ fn present() -> Snapshot {
 /// The same unit with an open record, written an hour after its deadline.
 fn offline() -> Snapshot {
     let now = BEGIN + 49 * HOUR;
-    match look(&present(), &rules(), &heard_until(now), now) {
+    match check_deadline(&present(), &rules(), &heard_until(now), now) {
         Verdict::Offline(change) => after(&present(), &change),
         other => panic!("{other:?}"),
     }
@@ -62,7 +62,7 @@ fn look_at(change: &Change) -> Timestamp {
 fn a_deadline_passes_one_millisecond_after_itself() {
     let deadline = BEGIN + 48 * HOUR;
     for (now, is_offline) in [(deadline - MS, false), (deadline, false), (deadline + MS, true)] {
-        let verdict = look(&present(), &rules(), &heard_until(now), now);
+        let verdict = check_deadline(&present(), &rules(), &heard_until(now), now);
         assert_eq!(matches!(verdict, Verdict::Offline(_)), is_offline, "{now}");
     }
 }
@@ -72,12 +72,12 @@ fn hearing_may_lag_behind_a_deadline_by_the_slack_and_not_more() {
     let deadline = BEGIN + 48 * HOUR;
     let slack = Duration::from_secs(10);
     for (heard, is_decided) in [(deadline - slack, true), (deadline - slack - MS, false)] {
-        let verdict = look(&present(), &rules(), &heard_until(heard), deadline + HOUR);
+        let verdict = check_deadline(&present(), &rules(), &heard_until(heard), deadline + HOUR);
         assert_eq!(matches!(verdict, Verdict::Offline(_)), is_decided, "{heard}");
         assert_eq!(verdict == Verdict::Undecided, !is_decided, "{heard}");
     }
     let deaf = Hearing::default();
-    assert_eq!(look(&present(), &rules(), &deaf, deadline + HOUR), Verdict::Undecided);
+    assert_eq!(check_deadline(&present(), &rules(), &deaf, deadline + HOUR), Verdict::Undecided);
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn with_grace_a_unit_is_late_first() {
     for (after, expected) in cases {
         assert_eq!(state(&seen, &rules, &hearing, BEGIN + after), Some(expected), "{after:?}");
     }
-    let Verdict::Alive(next) = look(&seen, &rules, &hearing, BEGIN + 48 * HOUR) else { panic!() };
+    let Verdict::Alive(next) = check_deadline(&seen, &rules, &hearing, BEGIN + 48 * HOUR) else { panic!() };
     assert_eq!(look_at(&next), BEGIN + 49 * HOUR);
 }
 
@@ -107,7 +107,7 @@ fn a_look_reads_the_key_and_is_never_further_away_than_the_key_stands() {
     let mut seen = present();
     seen.alive = Some(BEGIN + 40 * HOUR);
     let now = BEGIN + 48 * HOUR + MS;
-    let Verdict::Alive(change) = look(&seen, &rules(), &heard_until(now), now) else { panic!() };
+    let Verdict::Alive(change) = check_deadline(&seen, &rules(), &heard_until(now), now) else { panic!() };
     assert_eq!(look_at(&change), BEGIN + 88 * HOUR);
     // A unit that may be silent for a year is looked at every 48 hours as long as its key stands.
     let set = Override { timeout: Some(365 * 24 * HOUR), grace: None };
@@ -119,7 +119,9 @@ fn a_look_reads_the_key_and_is_never_further_away_than_the_key_stands() {
     // When the key is gone there is nothing more to read before the deadline.
     let gone = Snapshot { alive: None, ..after(&seen, &change) };
     let later = now + 48 * HOUR;
-    let Verdict::Alive(change) = look(&gone, &rules(), &heard_until(later), later) else { panic!() };
+    let Verdict::Alive(change) = check_deadline(&gone, &rules(), &heard_until(later), later) else {
+        panic!()
+    };
     assert_eq!(look_at(&change), BEGIN + (40 + 365 * 24) * HOUR);
 }
 
@@ -129,7 +131,7 @@ fn a_look_that_is_a_little_late_presumes_nothing() {
     // is up either way, and the record tells of the heartbeat that is known.
     let gone = Snapshot { alive: None, ..present() };
     let now = BEGIN + 48 * HOUR + Duration::from_secs(60);
-    let Verdict::Offline(change) = look(&gone, &rules(), &heard_until(now), now) else { panic!() };
+    let Verdict::Offline(change) = check_deadline(&gone, &rules(), &heard_until(now), now) else { panic!() };
     assert_eq!(change.record.unwrap().last_seen, BEGIN);
 }
 
@@ -139,11 +141,11 @@ fn a_heartbeat_that_may_have_come_unseen_needs_hearing_after_it() {
     // back two days later: the ledger does not show it yet, and every key is gone.
     let gone = Snapshot { alive: None, ..present() };
     let heard = BEGIN + 49 * HOUR;
-    let verdict = look(&gone, &rules(), &heard_until(heard), heard + 48 * HOUR);
+    let verdict = check_deadline(&gone, &rules(), &heard_until(heard), heard + 48 * HOUR);
     assert_eq!(verdict, Verdict::Undecided);
     // It waits for two timeouts at the most, so that hearing which is always a little late is enough.
     let heard = BEGIN + 96 * HOUR;
-    let verdict = look(&gone, &rules(), &heard_until(heard), heard);
+    let verdict = check_deadline(&gone, &rules(), &heard_until(heard), heard);
     assert!(matches!(verdict, Verdict::Offline(_)), "{verdict:?}");
 }
 
@@ -153,7 +155,7 @@ fn a_heartbeat_may_have_come_after_the_deadline_where_nobody_looked_and_little_w
     // recorded yet: it may have been alive until half a day after its deadline, and since.
     let gone = Snapshot { alive: None, ..present() };
     let (heard, now) = (BEGIN + 96 * HOUR, BEGIN + 108 * HOUR);
-    let Verdict::Alive(change) = look(&gone, &rules(), &heard_until(heard), now) else { panic!() };
+    let Verdict::Alive(change) = check_deadline(&gone, &rules(), &heard_until(heard), now) else { panic!() };
     let facts = change.facts.clone().unwrap();
     assert_eq!((facts.last_seen, facts.silent_from), (BEGIN, Some(BEGIN + 60 * HOUR)));
     assert_eq!(facts.looked_at, None);
@@ -161,11 +163,11 @@ fn a_heartbeat_may_have_come_after_the_deadline_where_nobody_looked_and_little_w
     // Presumed once: however late it is looked at again, hearing up to there is enough.
     let again = after(&gone, &change);
     for (heard, is_decided) in [(now - HOUR, false), (now, true)] {
-        let verdict = look(&again, &rules(), &heard_until(heard), now + 100 * HOUR);
+        let verdict = check_deadline(&again, &rules(), &heard_until(heard), now + 100 * HOUR);
         assert_eq!(matches!(verdict, Verdict::Offline(_)), is_decided, "{verdict:?}");
     }
     // Where all of it is recorded there is nothing to presume.
-    let verdict = look(&gone, &rules(), &heard_until(now), now);
+    let verdict = check_deadline(&gone, &rules(), &heard_until(now), now);
     let Verdict::Offline(change) = verdict else { panic!("{verdict:?}") };
     assert_eq!(change.record.unwrap().last_seen, BEGIN);
 }
@@ -197,7 +199,9 @@ fn a_presumed_heartbeat_is_kept_and_does_not_move_again() {
     let blind = Interval { from: BEGIN + 40 * HOUR, to: BEGIN + 100 * HOUR };
     let mut hearing = heard_until(BEGIN + 500 * HOUR);
     hearing.ledger = Ledger::new([blind]);
-    let Verdict::Alive(change) = look(&gone, &rules(), &hearing, BEGIN + 109 * HOUR) else { panic!() };
+    let Verdict::Alive(change) = check_deadline(&gone, &rules(), &hearing, BEGIN + 109 * HOUR) else {
+        panic!()
+    };
     let facts = change.facts.clone().unwrap();
     assert_eq!((facts.last_seen, facts.silent_from, facts.looked_at), (BEGIN, Some(blind.from), None));
     assert_eq!(look_at(&change), BEGIN + 148 * HOUR);
@@ -206,7 +210,7 @@ fn a_presumed_heartbeat_is_kept_and_does_not_move_again() {
     assert_eq!(state(&again, &rules(), &hearing, BEGIN + 148 * HOUR), Some(State::Online));
     let now = BEGIN + 148 * HOUR + MS;
     assert_eq!(state(&again, &rules(), &hearing, now), Some(State::Unknown));
-    let Verdict::Offline(change) = look(&again, &rules(), &hearing, now) else { panic!() };
+    let Verdict::Offline(change) = check_deadline(&again, &rules(), &hearing, now) else { panic!() };
     // The record tells of the heartbeat that is known, and so does its id; what is presumed stands beside it.
     let record = change.record.clone().unwrap();
     assert_eq!((record.last_seen, record.silent_from), (BEGIN, Some(blind.from)));
@@ -230,7 +234,7 @@ fn what_is_presumed_holds_until_something_newer_is_heard() {
     let mut hearing = heard_until(BEGIN + 500 * HOUR);
     hearing.ledger = Ledger::new([Interval { from: presumed, to: BEGIN + 100 * HOUR }]);
     let now = BEGIN + 109 * HOUR;
-    let Verdict::Alive(change) = look(&gone, &rules(), &hearing, now) else { panic!() };
+    let Verdict::Alive(change) = check_deadline(&gone, &rules(), &hearing, now) else { panic!() };
     let again = after(&gone, &change);
     for (at, silent_from) in [(BEGIN + HOUR, Some(presumed)), (presumed, None), (now, None)] {
         let (heard, change) = hear(&again, &beat(at), &rules(), &hearing, now);
@@ -239,7 +243,9 @@ fn what_is_presumed_holds_until_something_newer_is_heard() {
         let standing = Snapshot { alive: Some(at), facts: Some(facts), ..again.clone() };
         let expected = (presumed + 108 * HOUR).max(at + 48 * HOUR);
         assert_eq!(deadline(&standing, &rules(), &hearing), Some(expected), "{at}");
-        let Verdict::Alive(change) = look(&standing, &rules(), &hearing, now + HOUR) else { panic!() };
+        let Verdict::Alive(change) = check_deadline(&standing, &rules(), &hearing, now + HOUR) else {
+            panic!()
+        };
         let facts = change.facts.unwrap();
         assert_eq!((facts.last_seen, facts.silent_from), (at, silent_from));
     }
@@ -253,7 +259,7 @@ fn what_is_presumed_does_not_end_an_announced_sleep() {
     let gone = Snapshot { alive: None, ..after(&stranger(), &change.unwrap()) };
     let mut hearing = heard_until(BEGIN + 500 * HOUR);
     hearing.ledger = Ledger::new([Interval { from: BEGIN + 40 * HOUR, to: BEGIN + 100 * HOUR }]);
-    let verdict = look(&gone, &rules(), &hearing, BEGIN + 150 * HOUR);
+    let verdict = check_deadline(&gone, &rules(), &hearing, BEGIN + 150 * HOUR);
     assert!(matches!(verdict, Verdict::Alive(_)), "{verdict:?}");
 }
 
@@ -303,7 +309,7 @@ fn a_removed_unit_stays_out_until_it_is_forgotten() {
         assert_eq!(hear(&removed, &beat(now), &rules(), &hearing, now).0, expected, "{later:?}");
     }
     assert_eq!(state(&removed, &rules(), &hearing, BEGIN), None);
-    let verdict = look(&removed, &rules(), &hearing, BEGIN + 100 * HOUR);
+    let verdict = check_deadline(&removed, &rules(), &hearing, BEGIN + 100 * HOUR);
     assert!(matches!(verdict, Verdict::Gone(change) if change.facts == removed.facts));
 }
 
@@ -322,8 +328,10 @@ fn a_unit_whose_kind_is_gone_is_not_watched_and_starts_anew_if_it_comes_back() {
     assert_eq!(state(&anew, &rules(), &hearing(later), later), Some(State::NeverSeen));
     assert_eq!(hear(&anew, &beat(later), &rules(), &hearing(later), later).0, Heard::New);
     let due = later + 48 * HOUR;
-    assert!(matches!(look(&anew, &rules(), &hearing(due), due), Verdict::Alive(_)));
-    let Verdict::Offline(change) = look(&anew, &rules(), &hearing(due + MS), due + MS) else { panic!() };
+    assert!(matches!(check_deadline(&anew, &rules(), &hearing(due), due), Verdict::Alive(_)));
+    let Verdict::Offline(change) = check_deadline(&anew, &rules(), &hearing(due + MS), due + MS) else {
+        panic!()
+    };
     let again = change.record.unwrap();
     assert_eq!((again.cause, again.deadline), (Cause::NeverSeen, due));
     assert_ne!(again.id, record.id);
@@ -377,7 +385,9 @@ fn a_pause_is_a_blind_interval_of_one_unit() {
 
 #[test]
 fn an_index_entry_of_nobody_is_taken_out_and_so_is_its_key() {
-    let Verdict::Gone(change) = look(&stranger(), &rules(), &heard_until(BEGIN), BEGIN) else { panic!() };
+    let Verdict::Gone(change) = check_deadline(&stranger(), &rules(), &heard_until(BEGIN), BEGIN) else {
+        panic!()
+    };
     assert_eq!((change.index, change.facts, change.record), (IndexChange::Take, None, None));
     assert_eq!(change.key, KeyChange::Delete);
 }
@@ -389,7 +399,7 @@ fn a_shorter_timeout_does_not_close_a_record_and_a_longer_one_does() {
     for (hours, closes) in [(1, false), (48, false), (49, false), (50, true), (51, true)] {
         let mut rules = rules();
         rules.policy.timeout = hours * HOUR;
-        let verdict = look(&offline(), &rules, &hearing, now);
+        let verdict = check_deadline(&offline(), &rules, &hearing, now);
         assert_eq!(matches!(verdict, Verdict::Back(_)), closes, "{hours} h");
     }
 }

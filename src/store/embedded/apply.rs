@@ -52,7 +52,7 @@ impl Prepared {
             // It stands until it is deleted: no decision depends on its going by itself.
             KeyChange::Set { last_seen, .. } => Some(Some(last_seen).into()),
         };
-        let next_look = match change.index {
+        let next_check = match change.index {
             IndexChange::Keep => None,
             IndexChange::Take => Some(Moment::NONE),
             IndexChange::LookAt(at) => Some(Some(at).into()),
@@ -61,7 +61,7 @@ impl Prepared {
             alive: seen.alive.into(),
             facts: memory.digest(seen.stored.as_deref()),
             next_alive,
-            next_look,
+            next_check,
             is_take: change.index == IndexChange::Take,
         };
         let record = match &change.record {
@@ -72,7 +72,7 @@ impl Prepared {
                     id: record.id.to_string(),
                     detected: record.detected_at.as_millis(),
                     closed: record.back_at.map(Timestamp::as_millis),
-                    // As `News::Record` is written.
+                    // As `OutboxEvent::Record` is written.
                     news: format!("{{\"record\":{json}}}"),
                     json,
                 })

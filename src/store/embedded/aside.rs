@@ -22,7 +22,7 @@ use super::sorts::{Otherwise, SORTS, Sort};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord};
 use crate::store::json::to_json;
-use crate::store::{DeadLetter, Group, News, partition_of, partition_of_group};
+use crate::store::{DeadLetter, Group, OutboxEvent, partition_of, partition_of_group};
 use crate::telemetry::Stored;
 
 /// Where rows that were put aside are kept.
@@ -281,8 +281,8 @@ impl Found<'_> {
             ("records", "detected") => ms(self.json::<OfflineRecord>("record")?.detected_at),
             ("records", "closed") => self.json::<OfflineRecord>("record")?.back_at.map_or(Value::Null, ms),
             ("outbox", "partition") => match self.json("news")? {
-                News::Record(record) => of_record(record),
-                News::Blind(_) => Value::Integer(known.partitions.into()),
+                OutboxEvent::Record(record) => of_record(record),
+                OutboxEvent::Blind(_) => Value::Integer(known.partitions.into()),
             },
             ("groups", "partition") => of_group(self.text("key")?),
             ("groups", "body") => {

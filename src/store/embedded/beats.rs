@@ -30,7 +30,7 @@ use super::writer::Job;
 use crate::clock::Timestamp;
 use crate::store::hearing::USEFUL;
 use crate::store::json::to_json;
-use crate::store::{EngineError, News, Result};
+use crate::store::{EngineError, OutboxEvent, Result};
 use crate::telemetry::{Loop, Telemetry};
 
 /// How many units' times lie on a page.
@@ -150,7 +150,7 @@ impl Flush {
             database.prepare_cached("DELETE FROM blind WHERE until <= ?")?.execute([useless])?;
             database.prepare_cached("INSERT INTO blind(start, until) VALUES(?, ?)")?.execute([from, to])?;
             if *is_news {
-                let news = to_json(&News::Blind(*interval))?;
+                let news = to_json(&OutboxEvent::Blind(*interval))?;
                 database
                     .prepare_cached("INSERT INTO outbox(partition, news) VALUES(?, ?)")?
                     .execute(params![self.beats.memory.partitions(), news])?;

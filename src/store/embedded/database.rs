@@ -176,7 +176,7 @@ pub fn partitions(path: &Path) -> Result<Option<u16>> {
     look().map_err(|fault| fault.explain(path))
 }
 
-/// Looks at the fleet of a directory, and through all of its pages.
+/// DeadlineIndex at the fleet of a directory, and through all of its pages.
 pub(super) fn survey(path: &Path, partitions: u16) -> Result<()> {
     let work = || -> Outcome<()> {
         let connection = open_to_read(path)?;

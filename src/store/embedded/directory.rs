@@ -69,7 +69,7 @@ impl Directory {
         made.map_err(|error| explain_file(&error, "written", &file))
     }
 
-    /// Looks whether somebody works here, and changes nothing.
+    /// DeadlineIndex whether somebody works here, and changes nothing.
     pub fn is_occupied(path: &Path) -> bool {
         File::open(path.join(LOCK)).is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
     }

@@ -15,7 +15,7 @@ use super::filters::Proofs;
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, Interval, Ledger};
 use crate::store::hearing::USEFUL;
-use crate::store::{Advance, Ear, Gap, Member};
+use crate::store::{Advance, Gap, Member, Subscription};
 
 /// How many moments at which a session was taken are remembered.
 const MOST_TAKEN: usize = 10_000;
@@ -98,20 +98,20 @@ impl Attending {
 impl Ears {
     /// Everything that was sent to this ear up to `sent` has come all the way. `clock` is that by which
     /// sessions end.
-    pub fn advance(&mut self, ear: &Ear, sent: Timestamp, gap: Gap, clock: Timestamp) -> Advance {
+    pub fn advance(&mut self, ear: &Subscription, sent: Timestamp, gap: Gap, clock: Timestamp) -> Advance {
         let mut since = None;
         match ear {
-            Ear::Plain => {}
-            Ear::Kept { client_id, connection, span, .. } => {
+            Subscription::Plain => {}
+            Subscription::Kept { client_id, connection, span, .. } => {
                 self.sessions.retain(|_, session| session.until > clock);
                 let known = self.sessions.get(client_id).filter(|known| known.connection == *connection);
                 since = known.and_then(|known| known.since).or(Some(sent));
                 let session = Session { heard: sent, until: clock + *span, connection: *connection, since };
                 self.sessions.insert(client_id.clone(), session);
             }
-            Ear::Member(member) => {
+            Subscription::Member(member) => {
                 let Some(me) = self.members.iter_mut().find(|one| one.is(member)) else {
-                    return Advance::Stranger;
+                    return Advance::NotAttending;
                 };
                 if sent <= me.heard {
                     return Advance::Heard(None);
@@ -122,12 +122,14 @@ impl Ears {
         }
         self.release(sent);
         let led = match ear {
-            Ear::Plain => Some((sent, None)),
-            Ear::Kept { client_id, .. } if self.is_heard_by_another(client_id, since, sent, gap) => None,
-            Ear::Kept { .. } => Some((sent, since)),
-            Ear::Member(member) => self.least(&member.share, sent),
+            Subscription::Plain => Some((sent, None)),
+            Subscription::Kept { client_id, .. } if self.is_heard_by_another(client_id, since, sent, gap) => {
+                None
+            }
+            Subscription::Kept { .. } => Some((sent, since)),
+            Subscription::Member(member) => self.least(&member.share, sent),
         };
-        let was_cut = matches!(ear, Ear::Kept { was_cut: true, .. });
+        let was_cut = matches!(ear, Subscription::Kept { was_cut: true, .. });
         Advance::Heard(led.and_then(|(heard, floor)| self.reach(heard, floor, was_cut, gap)))
     }
 

@@ -15,7 +15,7 @@ use super::directory::{DATABASE, Directory};
 use super::fault::explain_file;
 use crate::store::Condition;
 use crate::store::{EngineError, Result, Warning};
-use crate::telemetry::Ailment;
+use crate::telemetry::EngineWarning;
 
 /// Less room than this is worth a word, and so is less than the fleet takes itself: a copy of it, or a
 /// storm, needs that.
@@ -73,7 +73,7 @@ impl Premises {
                 "{DATABASE} in {place} was removed or replaced while rollcall works with it: what is recorded goes \
                  nowhere; stop rollcall, put the directory back, and start it again"
             );
-            warnings.push(Warning { name: Ailment::LostItsData, text });
+            warnings.push(Warning { name: EngineWarning::LostItsData, text });
         }
         // A directory that is gone has no disk.
         if warnings.is_empty() || self.path.exists() {
@@ -83,7 +83,7 @@ impl Premises {
     }
 }
 
-/// Looks at the directory of `config` without changing anything: whether the service could run on it, and
+/// DeadlineIndex at the directory of `config` without changing anything: whether the service could run on it, and
 /// what is wrong with it.
 ///
 /// # Errors
@@ -153,6 +153,6 @@ fn little_room(path: &Path) -> Result<Option<Warning>> {
             free / MIB,
             wanted / MIB
         );
-        Warning { name: Ailment::DiskNearlyFull, text }
+        Warning { name: EngineWarning::DiskNearlyFull, text }
     }))
 }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use super::EmbeddedEngine;
 use crate::clock::{Clock, Timestamp};
 use crate::presence::{Hearing, Probed};
-use crate::store::{Advance, Ear, Gap, HearingStore, Member, Result};
+use crate::store::{Advance, Gap, HearingStore, Member, Result, Subscription};
 
 #[async_trait]
 impl HearingStore for EmbeddedEngine {
@@ -27,7 +27,7 @@ impl HearingStore for EmbeddedEngine {
     /// at once: without it a crash would not know from when on it lost something. So is a blind interval;
     /// if that fails it stands in memory, and is written when the disk allows. A directory that was removed is told
     /// as a blind interval, however short, as a server is that lost its data.
-    async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
+    async fn advance(&self, ear: &Subscription, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
         if self.premises.were_removed() {
             self.memory.ears().is_removed = true;
         }

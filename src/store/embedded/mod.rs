@@ -25,33 +25,33 @@ use rusqlite::Connection;
 
 use super::{Engine, EngineError, Result, Warning};
 use crate::clock::Timestamp;
-use crate::telemetry::{Ailment, Telemetry};
+use crate::telemetry::{EngineWarning, Telemetry};
 
 mod absence;
 mod apply;
-mod arrival;
 mod aside;
 mod beats;
 mod config;
 mod data;
 mod database;
+mod deadline_index;
 mod deliveries;
 mod directory;
 mod doubt;
 mod ears;
 mod examine;
+mod exporter;
 mod fault;
 mod filters;
 mod finish;
 mod groups;
 mod hearing;
 mod holds;
+mod importer;
 mod load;
-mod looks;
 mod lost;
 mod memory;
 mod outbox;
-mod parcels;
 mod queries;
 mod readers;
 mod receivers;
@@ -64,7 +64,6 @@ mod sorts;
 mod units;
 mod writer;
 
-pub use arrival::EmbeddedArrival;
 use aside::{Aside, Known, Rounds};
 pub use config::Config;
 pub use database::partitions;
@@ -73,6 +72,7 @@ use doubt::Doubt;
 use examine::Premises;
 pub use examine::survey;
 use holds::Holds;
+pub use importer::EmbeddedImporter;
 use load::Loaded;
 use memory::Memory;
 pub use queries::open_by_kind;
@@ -168,7 +168,7 @@ impl EmbeddedEngine {
 impl Engine for EmbeddedEngine {
     async fn examine(&self, _now: Timestamp) -> Result<Vec<Warning>> {
         let warnings = self.premises.warnings()?;
-        let is_lost = warnings.iter().any(|warning| warning.name == Ailment::LostItsData);
+        let is_lost = warnings.iter().any(|warning| warning.name == EngineWarning::LostItsData);
         // What cannot be put aside now, as on a full disk, is tried with the next examination.
         if !is_lost && let Err(why) = self.put_aside().await {
             tracing::warn!("what cannot be read in the fleet cannot be put aside: {why}");

@@ -27,7 +27,7 @@ impl Readers {
         Readers { path: path.to_owned(), idle: Arc::default(), places: Semaphore::new(MOST), doubt }
     }
 
-    /// Looks by a function, on a thread that may block.
+    /// DeadlineIndex by a function, on a thread that may block.
     pub async fn read<T, F>(&self, look: F) -> Result<T>
     where
         T: Send + 'static,

@@ -8,7 +8,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
-use super::looks::Looks;
+use super::deadline_index::DeadlineIndex;
 use super::row::{Marks, Moment, Row};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, Unit};
@@ -35,7 +35,7 @@ pub(super) struct Wanted {
     /// The expiry key from now on; `None`: as it is.
     pub next_alive: Option<Moment>,
     /// The place in the index from now on; `None`: as it is.
-    pub next_look: Option<Moment>,
+    pub next_check: Option<Moment>,
     /// Whether it is void for a unit that is not in the index.
     pub is_take: bool,
 }
@@ -57,7 +57,7 @@ pub(super) struct Shard {
     /// Ids.
     names: Names,
     places: HashTable<u32>,
-    looks: Looks,
+    looks: DeadlineIndex,
     /// Places with heartbeats that are not on disk yet; a place may stand here twice, its mark tells.
     unwritten: Vec<u32>,
     free: Vec<u32>,
@@ -174,7 +174,7 @@ impl Shard {
             place,
             is_stored: row.marks.has(Marks::STORED),
             alive: wanted.next_alive.unwrap_or(row.alive),
-            look: wanted.next_look.unwrap_or(row.look),
+            look: wanted.next_check.unwrap_or(row.look),
         })
     }
 

@@ -40,7 +40,7 @@ pub(super) enum Holds {
     Unit,
     RecordId,
     Record,
-    News,
+    OutboxEvent,
     Group,
     /// What a member was told, see `groups.rs`.
     Letter,
@@ -146,7 +146,7 @@ pub(super) const SORTS: &[Sort] = &[
         columns: &[
             column("id", Number, Goes),
             column("partition", Place, Derived),
-            column("news", News, Goes),
+            column("news", OutboxEvent, Goes),
         ],
     },
     Sort {
@@ -260,7 +260,7 @@ impl Holds {
             Unit => text.parse::<crate::presence::Unit>().is_ok(),
             RecordId => text.parse::<crate::presence::RecordId>().is_ok(),
             Record => json::<OfflineRecord>(text),
-            News => json::<crate::store::News>(text),
+            OutboxEvent => json::<crate::store::OutboxEvent>(text),
             Group => json::<crate::store::Group>(text),
             Letter => matches!(text.chars().next(), Some('o' | 't' | 'b' | 'x')),
             MaybeBody => json::<OfflineRecord>(text) || json::<crate::presence::Interval>(text),

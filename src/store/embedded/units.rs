@@ -14,7 +14,7 @@ use super::row::Moment;
 use super::{EmbeddedEngine, lost};
 use crate::clock::Timestamp;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
-use crate::store::{HearingStore, Hold, Looked, Refresh, Result, UnitStore, encoding};
+use crate::store::{CheckGuard, DeadlineCheck, HearingStore, Refresh, Result, UnitStore, encoding};
 
 /// As many heartbeats as are put in order of their partitions at once.
 const BATCH: usize = 4096;
@@ -74,13 +74,13 @@ impl UnitStore for EmbeddedEngine {
         self.readers.read(look).await
     }
 
-    fn looks(&self, units: &[Unit]) -> Vec<Vec<Unit>> {
+    fn check_batches(&self, units: &[Unit]) -> Vec<Vec<Unit>> {
         units.chunks(LOOK).map(<[Unit]>::to_vec).collect()
     }
 
-    async fn look(&self, units: &[Unit]) -> Result<Looked<'_>> {
+    async fn check_deadlines(&self, units: &[Unit]) -> Result<DeadlineCheck<'_>> {
         let units = self.read(units).await?;
-        Ok(Looked { units, hearing: self.hearing().await?, hold: Box::new(self) })
+        Ok(DeadlineCheck { units, hearing: self.hearing().await?, hold: Box::new(self) })
     }
 
     async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
@@ -127,7 +127,10 @@ impl UnitStore for EmbeddedEngine {
         self.memory.shard(partition).due(after, until, skip, limit)
     }
 
-    async fn first_looks(&self, after: &HashMap<u16, Timestamp>) -> Result<Vec<Option<(Timestamp, String)>>> {
+    async fn first_checks(
+        &self,
+        after: &HashMap<u16, Timestamp>,
+    ) -> Result<Vec<Option<(Timestamp, String)>>> {
         let first = |partition| self.memory.shard(partition).first_look(after.get(&partition).copied());
         Ok((0..self.memory.partitions()).map(first).collect())
     }
@@ -135,7 +138,7 @@ impl UnitStore for EmbeddedEngine {
 
 /// A change is weighed by itself here, whoever decided upon it.
 #[async_trait]
-impl Hold for &EmbeddedEngine {
+impl CheckGuard for &EmbeddedEngine {
     async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
         UnitStore::apply(*self, changes).await
     }

@@ -15,7 +15,7 @@ use super::{RedisEngine, aside, check_partitions, check_whole, found_fleet, righ
 use crate::clock::Timestamp;
 use crate::store::Condition;
 use crate::store::{EngineError, Result, Warning};
-use crate::telemetry::Ailment;
+use crate::telemetry::EngineWarning;
 
 /// The oldest server that knows every command that is used.
 const OLDEST: (u32, u32) = (6, 2);
@@ -47,9 +47,9 @@ pub(super) async fn survey(topology: &Topology, keys: &Keys, now: Timestamp) -> 
     look.partitions.map_or(Ok(()), |found| check_partitions(topology, keys, found))?;
     topology.send::<()>("probe", &probe(keys)).await?;
     let mut warnings = look.warnings();
-    let has_notifications = warnings.iter().all(|warning| warning.name != Ailment::NotificationsOff);
+    let has_notifications = warnings.iter().all(|warning| warning.name != EngineWarning::NotificationsOff);
     if has_notifications && let Some(text) = deaf(topology).await {
-        warnings.push(Warning { name: Ailment::NotificationsOff, text });
+        warnings.push(Warning { name: EngineWarning::NotificationsOff, text });
     }
     Ok(Condition { server: server(&look.info), warnings })
 }
@@ -64,13 +64,13 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
     check_version(&look.info)?;
     let mut warnings = look.warnings();
     if let Some(text) = rights::missing(&engine.topology, &engine.keys).await? {
-        warnings.push(Warning { name: Ailment::RightsMissing, text });
+        warnings.push(Warning { name: EngineWarning::RightsMissing, text });
     }
     if look.fleet.as_ref() != Some(&engine.fleet) {
         found_fleet(&engine.topology, &engine.keys, Some(&engine.key)).await?;
         let text = "the fleet in redis is not the one that was there at the start; units are known again when they \
              are heard, those that stay silent are not: compare with your registry, then restart rollcall";
-        warnings.push(Warning { name: Ailment::LostItsData, text: text.into() });
+        warnings.push(Warning { name: EngineWarning::LostItsData, text: text.into() });
     }
     arrange(engine, &look, &mut warnings).await;
     Ok(warnings)
@@ -82,7 +82,7 @@ async fn arrange(engine: &RedisEngine, look: &Look, warnings: &mut Vec<Warning>)
     if notifies(flags) {
         return;
     }
-    warnings.retain(|warning| warning.name != Ailment::NotificationsOff);
+    warnings.retain(|warning| warning.name != EngineWarning::NotificationsOff);
     let mut pipe = pipe();
     pipe.cmd("CONFIG").arg("SET").arg("notify-keyspace-events").arg(format!("{flags}Ex")).ignore();
     if let Err(why) = engine.topology.send::<()>("config_set", &pipe).await {
@@ -90,7 +90,7 @@ async fn arrange(engine: &RedisEngine, look: &Look, warnings: &mut Vec<Warning>)
             "redis does not notify expiry and does not let that be changed ({why}); set notify-keyspace-events to \
              Ex. {MEANWHILE}"
         );
-        warnings.push(Warning { name: Ailment::NotificationsOff, text });
+        warnings.push(Warning { name: EngineWarning::NotificationsOff, text });
     }
 }
 
@@ -123,18 +123,18 @@ impl Look {
         let fixed = [
             (
                 evicted,
-                Ailment::KeysEvicted,
+                EngineWarning::KeysEvicted,
                 "redis has evicted keys and may have dropped units; raise its maxmemory and set maxmemory-policy \
                  noeviction",
             ),
             (
                 may_evict,
-                Ailment::EvictionPossible,
+                EngineWarning::EvictionPossible,
                 "redis may evict keys when it is full; set maxmemory-policy noeviction",
             ),
             (
                 forgets,
-                Ailment::PersistenceOff,
+                EngineWarning::PersistenceOff,
                 "redis forgets the fleet when it restarts; set appendonly yes (or save points)",
             ),
         ];
@@ -142,8 +142,8 @@ impl Look {
         let mut warnings: Vec<Warning> =
             fixed.map(|(_, name, text)| Warning { name, text: text.into() }).collect();
         let mut warn = |name, text: Option<String>| warnings.extend(text.map(|text| Warning { name, text }));
-        warn(Ailment::ClockOff, self.clock.clone());
-        warn(Ailment::NotificationsOff, self.silent());
+        warn(EngineWarning::ClockOff, self.clock.clone());
+        warn(EngineWarning::NotificationsOff, self.silent());
         warnings
     }
 

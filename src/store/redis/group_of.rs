@@ -3,7 +3,7 @@
 //! # Why that is kept
 //! Groups are made from the configuration and from labels, and either may change while a unit is offline. Its
 //! return would fall into another group, which was never told of the silence. So the record keeps its group, and
-//! what was told stays where it is looked for. News of one record is told in order with that, too: the return
+//! what was told stays where it is looked for. OutboxEvent of one record is told in order with that, too: the return
 //! stands behind its silence in the same lane.
 //!
 //! # What was told before groups were kept
@@ -21,7 +21,7 @@ use super::RedisEngine;
 use super::fields::{Field, Fields};
 use crate::clock::Timestamp;
 use crate::presence::Labels;
-use crate::store::{Group, Join, News, Result};
+use crate::store::{Group, Join, OutboxEvent, Result};
 use crate::store::{json::from_json, json::to_json};
 use crate::store::{notification::Member, notification::of_member};
 
@@ -120,7 +120,7 @@ pub(super) async fn settled<'a>(
     let mut partitions: BTreeMap<u16, Vec<(String, usize)>> = BTreeMap::new();
     let mut later = Vec::new();
     for (place, join) in joins.iter().enumerate() {
-        let News::Record(record) = &join.news else { continue };
+        let OutboxEvent::Record(record) = &join.news else { continue };
         let member = Member::new(&join.news).id;
         match first.get(&member) {
             Some(first) => later.push((place, *first)),

@@ -7,7 +7,7 @@ use super::RedisEngine;
 use super::groups::Joining;
 use crate::clock::Timestamp;
 use crate::store::json::to_json;
-use crate::store::{Delivery, Joined, News, Pace, Result, Room};
+use crate::store::{Delivery, Joined, OutboxEvent, Pace, Result, Room};
 use crate::store::{notification::Lone, notification::notification_id};
 
 /// How many silences are told in one script: within a quarter of a millisecond or so, for nobody else is
@@ -90,7 +90,7 @@ async fn hand_out_step<'a>(
         script.arg(format!("t{}:{names}", lone.joining.member.detected_at.as_millis()));
     }
     for Silence { joining, id } in &step {
-        let News::Record(record) = &joining.join.news else { continue };
+        let OutboxEvent::Record(record) = &joining.join.news else { continue };
         let told = to_json(&Lone::new(&joining.join.group, record, now))?;
         script.arg(format!("1 {id}\n{told}"));
     }
@@ -101,7 +101,7 @@ async fn hand_out_step<'a>(
             refused.push(joining);
             continue;
         }
-        let (place, News::Record(record)) = (joined.sealed, &joining.join.news) else { continue };
+        let (place, OutboxEvent::Record(record)) = (joined.sealed, &joining.join.news) else { continue };
         joined.sealed += 1;
         for (receiver, _) in receivers.iter().zip(&room.most).filter(|(_, most)| place < **most) {
             joined.deliveries.push(Delivery {

@@ -21,7 +21,7 @@ use super::{RedisEngine, found_fleet};
 use crate::clock::Timestamp;
 use crate::presence::{FilterProofs, Hearing, Interval, Kind, Ledger, Probed};
 use crate::store::hearing::USEFUL;
-use crate::store::{Advance, Ear, EngineError, Gap, HearingStore, Member, Result};
+use crate::store::{Advance, EngineError, Gap, HearingStore, Member, Result, Subscription};
 use crate::telemetry::Stored;
 
 /// Added to the score of an interval in which another client may have been given heartbeats.
@@ -36,12 +36,17 @@ impl HearingStore for RedisEngine {
         self.hearing_by(said).await
     }
 
-    async fn advance(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
+    async fn advance(&self, ear: &Subscription, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
         let answer = self.topology.run("advance", &self.advancing(ear, sent_at, gap)).await?;
         self.advanced(answer, ear, sent_at, gap).await
     }
 
-    async fn advance_and_hear(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> Result<(Advance, Hearing)> {
+    async fn advance_and_hear(
+        &self,
+        ear: &Subscription,
+        sent_at: Timestamp,
+        gap: Gap,
+    ) -> Result<(Advance, Hearing)> {
         let script = self.advancing(ear, sent_at, gap);
         let mut how_far = pipe();
         self.ask_how_far(&mut how_far);
@@ -141,7 +146,7 @@ impl RedisEngine {
         pipe.hmget(self.keys.heard(), VERSIONS).hgetall(self.keys.filters()).cmd("TIME");
     }
 
-    fn advancing(&self, ear: &Ear, sent_at: Timestamp, gap: Gap) -> ScriptInvocation<'_> {
+    fn advancing(&self, ear: &Subscription, sent_at: Timestamp, gap: Gap) -> ScriptInvocation<'_> {
         let (fleet, known) = {
             let memory = self.memory();
             (memory.fleet.clone(), memory.heard)
@@ -155,13 +160,13 @@ impl RedisEngine {
         script.arg(known.map(|heard| heard.as_millis().to_string()).unwrap_or_default());
         script.arg(fleet);
         match ear {
-            Ear::Plain => {}
-            Ear::Kept { client_id, connection, was_cut, span } => {
+            Subscription::Plain => {}
+            Subscription::Kept { client_id, connection, was_cut, span } => {
                 script.key(self.keys.session(client_id));
                 script.arg("").arg(client_id).arg(connection).arg(span.as_millis().max(1) as u64);
                 script.arg(u8::from(*was_cut));
             }
-            Ear::Member(member) => {
+            Subscription::Member(member) => {
                 script.arg(&member.share).arg(&member.client_id).arg(member.connection);
             }
         }
@@ -172,7 +177,7 @@ impl RedisEngine {
     async fn advanced(
         &self,
         mut answer: Vec<String>,
-        ear: &Ear,
+        ear: &Subscription,
         sent_at: Timestamp,
         gap: Gap,
     ) -> Result<Advance> {
@@ -185,7 +190,7 @@ impl RedisEngine {
             [word] if word == ANOTHER => Err(EngineError::Unavailable(
                 "the server lost its data again while that was noticed".to_owned(),
             )),
-            [_] => Ok(Advance::Stranger),
+            [_] => Ok(Advance::NotAttending),
             [from, to] => parse_interval(&format!("{from} {to}")).map(|blind| Advance::Heard(Some(blind))),
             _ => Ok(Advance::Heard(loss)),
         }

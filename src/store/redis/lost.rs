@@ -13,7 +13,7 @@ use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
 use crate::presence::{Cause, Labels, OfflineRecord, RecordId, Unit};
 use crate::store::notification::of_member;
-use crate::store::{News, Result};
+use crate::store::{OutboxEvent, Result};
 
 /// How many fields are gone over in one command.
 const STEP: usize = 1000;
@@ -62,7 +62,7 @@ async fn told_in(engine: &RedisEngine, partition: u16) -> Result<Vec<OfflineReco
         }
     }
     for entry in outbox::oldest(engine, &[partition], NEWEST).await? {
-        if let News::Record(record) = entry.news
+        if let OutboxEvent::Record(record) = entry.news
             && record.back_at.is_none()
         {
             found.push(record);

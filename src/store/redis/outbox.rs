@@ -17,7 +17,7 @@ use super::RedisEngine;
 use super::hearing::parse_interval;
 use crate::presence::OfflineRecord;
 use crate::store::json::from_json;
-use crate::store::{EngineError, Entry, News, Position, Result, encoding};
+use crate::store::{EngineError, Entry, OutboxEvent, Position, Result, encoding};
 
 /// As how many pieces of news an entry counts when entries are asked for. In a storm it holds a hundred, on a
 /// quiet day one; but a storm may follow upon those of a quiet day.
@@ -78,14 +78,14 @@ async fn set_aside(
 }
 
 /// What the fields of an entry say.
-pub(super) fn news(fields: &[Vec<u8>]) -> Result<Vec<News>> {
+pub(super) fn news(fields: &[Vec<u8>]) -> Result<Vec<OutboxEvent>> {
     let news = fields.chunks(2).map(|pair| {
         let texts = pair.iter().map(|text| std::str::from_utf8(text).unwrap_or_default());
         match *texts.collect::<Vec<&str>>() {
-            ["record", json] => from_json("a record in the outbox", json).map(News::Record),
-            ["blind", interval] => parse_interval(interval).map(News::Blind),
+            ["record", json] => from_json("a record in the outbox", json).map(OutboxEvent::Record),
+            ["blind", interval] => parse_interval(interval).map(OutboxEvent::Blind),
             [unit, facts] => opened(unit, facts)
-                .map(News::Record)
+                .map(OutboxEvent::Record)
                 .ok_or_else(|| EngineError::Damaged("it says nothing known".to_owned())),
             _ => Err(EngineError::Damaged("a field has no value".to_owned())),
         }

@@ -25,11 +25,11 @@ use futures_util::future::try_join_all;
 use redis::{Cmd, Pipeline, Value, pipe};
 
 use super::keys::Home;
-use super::{RedisEngine, looks, lost};
+use super::{RedisEngine, deadline_check, lost};
 use crate::clock::Timestamp;
 use crate::presence::{Change, IndexChange, KeyChange, OfflineRecord, Snapshot, Unit};
 use crate::store::json::to_json;
-use crate::store::{EngineError, Looked, Refresh, Result, UnitStore, encoding};
+use crate::store::{DeadlineCheck, EngineError, Refresh, Result, UnitStore, encoding};
 use crate::telemetry::Stored;
 
 const BATCH: usize = 200;
@@ -69,12 +69,12 @@ impl UnitStore for RedisEngine {
         Ok(applied)
     }
 
-    fn looks(&self, units: &[Unit]) -> Vec<Vec<Unit>> {
-        looks::cut(self, units)
+    fn check_batches(&self, units: &[Unit]) -> Vec<Vec<Unit>> {
+        deadline_check::cut(self, units)
     }
 
-    async fn look(&self, units: &[Unit]) -> Result<Looked<'_>> {
-        looks::look(self, units).await
+    async fn check_deadlines(&self, units: &[Unit]) -> Result<DeadlineCheck<'_>> {
+        deadline_check::begin(self, units).await
     }
 
     async fn open_records(&self, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>> {
@@ -126,9 +126,12 @@ impl UnitStore for RedisEngine {
         Ok(due)
     }
 
-    async fn first_looks(&self, after: &HashMap<u16, Timestamp>) -> Result<Vec<Option<(Timestamp, String)>>> {
+    async fn first_checks(
+        &self,
+        after: &HashMap<u16, Timestamp>,
+    ) -> Result<Vec<Option<(Timestamp, String)>>> {
         let key = |p| (self.keys.in_partition(p, "deadlines"), after.get(&p).copied());
-        firsts(self, "first_looks", (0..self.keys.partitions()).map(key)).await
+        firsts(self, "first_checks", (0..self.keys.partitions()).map(key)).await
     }
 }
 

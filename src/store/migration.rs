@@ -14,7 +14,7 @@
 use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt};
 
-use super::{DeadLetter, EngineError, Group, News, Result};
+use super::{DeadLetter, EngineError, Group, OutboxEvent, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord, Unit};
 
@@ -25,7 +25,7 @@ const LOAD: usize = 1000;
 
 /// Something that a fleet is made of.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Parcel {
+pub enum MigrationItem {
     /// A unit.
     Unit {
         /// Who.
@@ -50,8 +50,8 @@ pub enum Parcel {
     },
     /// An offline record, open or closed.
     Record(OfflineRecord),
-    /// News that joined no group yet; in order within a partition.
-    News(News),
+    /// OutboxEvent that joined no group yet; in order within a partition.
+    OutboxEvent(OutboxEvent),
     /// A group.
     Group {
         /// Which.
@@ -113,22 +113,22 @@ pub enum Parcel {
 
 /// The end that a fleet leaves.
 #[async_trait]
-pub trait Departure: Send + Sync {
+pub trait Exporter: Send + Sync {
     /// Refuses if somebody serves the fleet.
     async fn check_rest(&self) -> Result<()>;
 
     /// Units of a page, as [`super::Queries::walk`] numbers them, and their values.
-    async fn pack_units(&self, partition: u16, page: u32) -> Result<Vec<Parcel>>;
+    async fn pack_units(&self, partition: u16, page: u32) -> Result<Vec<MigrationItem>>;
 
     /// Everything else of a partition; after the last one comes what belongs to none.
-    async fn pack_rest(&self, partition: u16) -> Result<Vec<Parcel>>;
+    async fn pack_rest(&self, partition: u16) -> Result<Vec<MigrationItem>>;
 }
 
 /// The end at which it arrives.
 #[async_trait]
-pub trait Arrival: Send + Sync {
+pub trait Importer: Send + Sync {
     /// Unpacks.
-    async fn unpack(&self, parcels: Vec<Parcel>) -> Result<()>;
+    async fn unpack(&self, parcels: Vec<MigrationItem>) -> Result<()>;
 
     /// Everything is here: from now on it is a fleet.
     async fn complete(&self, hearing: Hearing) -> Result<()>;
@@ -145,7 +145,7 @@ pub struct Moved {
     pub open_records: u64,
     /// Records of silences that are over.
     pub closed_records: u64,
-    /// News that joined no group yet, and members of groups that wait to be told.
+    /// OutboxEvent that joined no group yet, and members of groups that wait to be told.
     pub untold: u64,
     /// Notifications that a receiver does not have yet, once for each receiver.
     pub undelivered: u64,
@@ -156,19 +156,19 @@ pub struct Moved {
 }
 
 impl Moved {
-    fn count(&mut self, parcel: &Parcel) {
+    fn count(&mut self, parcel: &MigrationItem) {
         match parcel {
-            Parcel::Unit { .. } => self.units += 1,
-            Parcel::Value { .. } => self.values += 1,
-            Parcel::Record(record) if record.closed_by.is_none() => self.open_records += 1,
-            Parcel::Record(_) => self.closed_records += 1,
-            Parcel::News(_) | Parcel::Member { waits: Some(_), .. } => self.untold += 1,
-            Parcel::Lane { notifications, .. } => self.undelivered += notifications.len() as u64,
-            Parcel::Letter(_) => self.dead_letters += 1,
-            Parcel::Group { .. }
-            | Parcel::Member { .. }
-            | Parcel::GroupOf { .. }
-            | Parcel::Notification { .. } => {}
+            MigrationItem::Unit { .. } => self.units += 1,
+            MigrationItem::Value { .. } => self.values += 1,
+            MigrationItem::Record(record) if record.closed_by.is_none() => self.open_records += 1,
+            MigrationItem::Record(_) => self.closed_records += 1,
+            MigrationItem::OutboxEvent(_) | MigrationItem::Member { waits: Some(_), .. } => self.untold += 1,
+            MigrationItem::Lane { notifications, .. } => self.undelivered += notifications.len() as u64,
+            MigrationItem::Letter(_) => self.dead_letters += 1,
+            MigrationItem::Group { .. }
+            | MigrationItem::Member { .. }
+            | MigrationItem::GroupOf { .. }
+            | MigrationItem::Notification { .. } => {}
         }
     }
 }
@@ -178,9 +178,9 @@ impl Moved {
 ///
 /// # Errors
 /// Those of either engine; `Refused` also if somebody served the fleet meanwhile.
-pub async fn move_house(
-    from: &(impl Departure + super::Engine),
-    to: &dyn Arrival,
+pub async fn migrate(
+    from: &(impl Exporter + super::Engine),
+    to: &dyn Importer,
     progress: impl Fn(f64),
 ) -> Result<Moved> {
     from.check_rest().await?;
@@ -212,7 +212,7 @@ pub async fn move_house(
     Ok(moved)
 }
 
-async fn carry(parcels: Vec<Parcel>, to: &dyn Arrival, moved: &mut Moved) -> Result<()> {
+async fn carry(parcels: Vec<MigrationItem>, to: &dyn Importer, moved: &mut Moved) -> Result<()> {
     parcels.iter().for_each(|parcel| moved.count(parcel));
     if parcels.is_empty() { Ok(()) } else { to.unpack(parcels).await }
 }

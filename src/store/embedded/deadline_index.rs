@@ -22,11 +22,11 @@ const NEVER: i64 = i64::MAX;
 
 /// The earliest look of each zone, in ms.
 #[derive(Default)]
-pub(super) struct Looks {
+pub(super) struct DeadlineIndex {
     earliest: Vec<i64>,
 }
 
-impl Looks {
+impl DeadlineIndex {
     /// The look of the row at that place was another one, or there was none.
     pub fn moved(&mut self, rows: &Blocks<Row>, place: u32, before: Option<Timestamp>) {
         let (zone, row) = (place as usize / ZONE, &rows[place as usize]);
@@ -38,7 +38,7 @@ impl Looks {
         if now <= *earliest {
             *earliest = now;
         } else if before == *earliest {
-            *earliest = looks_of(rows, zone).min().unwrap_or(NEVER);
+            *earliest = check_batches_of(rows, zone).min().unwrap_or(NEVER);
         }
     }
 
@@ -53,12 +53,12 @@ impl Looks {
         let after = ms_after(after);
         let of_zone = |zone: usize, earliest: i64| match earliest > after {
             true => earliest,
-            false => looks_of(rows, zone).filter(|look| *look > after).min().unwrap_or(NEVER),
+            false => check_batches_of(rows, zone).filter(|look| *look > after).min().unwrap_or(NEVER),
         };
         let firsts =
             self.earliest.iter().enumerate().map(|(zone, earliest)| (of_zone(zone, *earliest), zone));
         let (first, zone) = firsts.min().filter(|(first, _)| *first < NEVER)?;
-        let at = looks_of(rows, zone).position(|look| look == first)?;
+        let at = check_batches_of(rows, zone).position(|look| look == first)?;
         Some((Timestamp::from_millis(first), (zone * ZONE + at) as u32))
     }
 
@@ -71,12 +71,12 @@ impl Looks {
     ) -> impl Iterator<Item = u32> + 'a {
         let (after, until) = (ms_after(after), until.as_millis().min(NEVER - 1));
         let zones = (0..).zip(&self.earliest).filter(move |(_, look)| **look <= until);
-        let places = zones.flat_map(|(zone, _)| ((zone * ZONE) as u32..).zip(looks_of(rows, zone)));
+        let places = zones.flat_map(|(zone, _)| ((zone * ZONE) as u32..).zip(check_batches_of(rows, zone)));
         places.filter(move |(_, look)| after < *look && *look <= until).map(|(place, _)| place)
     }
 }
 
-fn looks_of(rows: &Blocks<Row>, zone: usize) -> impl Iterator<Item = i64> {
+fn check_batches_of(rows: &Blocks<Row>, zone: usize) -> impl Iterator<Item = i64> {
     rows.range(zone * ZONE..(zone + 1) * ZONE).map(|row| ms(row.look.get()))
 }
 
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn what_is_due_is_what_an_ordered_set_says() {
         let mut random = StdRng::seed_from_u64(1);
-        let (mut rows, mut looks, mut set) = (Blocks::default(), Looks::default(), BTreeSet::new());
+        let (mut rows, mut looks, mut set) = (Blocks::default(), DeadlineIndex::default(), BTreeSet::new());
         for _ in 0..20_000 {
             let place = random.random_range(0..ROWS);
             while rows.len() <= place as usize {

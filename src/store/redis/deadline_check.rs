@@ -33,7 +33,7 @@ use super::keys::{Home, Keys};
 use super::turns::Turn;
 use super::units::{answered, is_marked};
 use crate::presence::{Change, IndexChange, Snapshot, Unit};
-use crate::store::{EngineError, Hold, LARGEST_STEP, Looked, Result, encoding};
+use crate::store::{CheckGuard, DeadlineCheck, EngineError, LARGEST_STEP, Result, encoding};
 
 /// How many units are looked at together, or a few more: the server writes that many within half a
 /// millisecond or so.
@@ -71,7 +71,7 @@ pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
 }
 
 /// Reads units of one look and watches them.
-pub(super) async fn look<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result<Looked<'a>> {
+pub(super) async fn begin<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result<DeadlineCheck<'a>> {
     let Some(first) = units.first() else {
         return Err(EngineError::Damaged("a look at nobody".to_owned()));
     };
@@ -127,7 +127,7 @@ pub(super) async fn look<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result<
     let found = read.found;
     let hearing = engine.hearing_by((heard, filters, clock)).await?;
     let watch = Watch { engine, partition, has_archive, connection, turn };
-    Ok(Looked { units: found, hearing, hold: Box::new(watch) })
+    Ok(DeadlineCheck { units: found, hearing, hold: Box::new(watch) })
 }
 
 /// Asks what fails where a key that is written later is of a wrong type: a transaction is not undone by the failure of
@@ -149,7 +149,7 @@ fn again(why: &str) -> EngineError {
 }
 
 #[async_trait]
-impl Hold for Watch<'_> {
+impl CheckGuard for Watch<'_> {
     async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
         let Watch { engine, partition, has_archive, connection, turn } = *self;
         let mut applied = vec![false; changes.len()];

@@ -14,13 +14,13 @@ use crate::presence::Labels;
 use crate::store::notification::Notification;
 use crate::store::{EngineError, Group, Queries, Result};
 use crate::store::{json::from_json, json::to_json};
-use crate::store::{parcels::Departure, parcels::Parcel};
+use crate::store::{migration::Exporter, migration::MigrationItem};
 
 /// How many names of keys are looked at in one step.
 const NAMES: usize = 1000;
 
 #[async_trait]
-impl Departure for RedisEngine {
+impl Exporter for RedisEngine {
     async fn check_rest(&self) -> Result<()> {
         let mut pipe = pipe();
         pipe.cmd("TIME")
@@ -44,7 +44,7 @@ impl Departure for RedisEngine {
         )))
     }
 
-    async fn pack_units(&self, partition: u16, page: u32) -> Result<Vec<Parcel>> {
+    async fn pack_units(&self, partition: u16, page: u32) -> Result<Vec<MigrationItem>> {
         let units = self.walk(partition, page).await?;
         if units.is_empty() {
             return Ok(Vec::new());
@@ -59,8 +59,13 @@ impl Departure for RedisEngine {
         for (seen, look) in units.into_iter().zip(looks) {
             let facts = seen.stored.as_deref().unwrap_or_default().to_owned();
             let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
-            parcels.push(Parcel::Unit { unit: seen.unit, facts, alive: seen.alive, look: look.map(moment) });
-            parcels.extend(open.map(Parcel::Record));
+            parcels.push(MigrationItem::Unit {
+                unit: seen.unit,
+                facts,
+                alive: seen.alive,
+                look: look.map(moment),
+            });
+            parcels.extend(open.map(MigrationItem::Record));
         }
         for metric in metrics {
             let mut pipe = redis::pipe();
@@ -71,13 +76,13 @@ impl Departure for RedisEngine {
                 let Some((at, value)) = text.split_once(' ') else { continue };
                 let (Ok(unit), Ok(at)) = (name.parse(), at.parse()) else { continue };
                 let (metric, value) = (metric.clone(), value.to_owned());
-                parcels.push(Parcel::Value { unit, metric, at: Timestamp::from_millis(at), value });
+                parcels.push(MigrationItem::Value { unit, metric, at: Timestamp::from_millis(at), value });
             }
         }
         Ok(parcels)
     }
 
-    async fn pack_rest(&self, partition: u16) -> Result<Vec<Parcel>> {
+    async fn pack_rest(&self, partition: u16) -> Result<Vec<MigrationItem>> {
         let mut parcels = Vec::new();
         self.pack_news(partition, &mut parcels).await?;
         if partition < self.keys.partitions() {
@@ -91,7 +96,7 @@ impl Departure for RedisEngine {
         for (partition, receiver) in self.receivers().await? {
             self.pack_lanes(partition, &receiver, &mut lanes, &mut in_lanes).await?;
         }
-        let notification = |(id, (body, owed))| Parcel::Notification { id, body, owed };
+        let notification = |(id, (body, owed))| MigrationItem::Notification { id, body, owed };
         parcels.extend(in_lanes.into_iter().map(notification));
         parcels.extend(lanes);
         Ok(parcels)
@@ -99,27 +104,27 @@ impl Departure for RedisEngine {
 }
 
 impl RedisEngine {
-    async fn pack_news(&self, number: u16, parcels: &mut Vec<Parcel>) -> Result<()> {
+    async fn pack_news(&self, number: u16, parcels: &mut Vec<MigrationItem>) -> Result<()> {
         let mut pipe = pipe();
         pipe.xrange_all(self.keys.outbox(number));
         let (entries,): (Vec<outbox::Stored>,) = self.topology.send("pack_news", &pipe).await?;
         for (_, fields) in &entries {
-            parcels.extend(outbox::news(fields)?.into_iter().map(Parcel::News));
+            parcels.extend(outbox::news(fields)?.into_iter().map(MigrationItem::OutboxEvent));
         }
         Ok(())
     }
 
-    async fn pack_records(&self, partition: u16, parcels: &mut Vec<Parcel>) -> Result<()> {
+    async fn pack_records(&self, partition: u16, parcels: &mut Vec<MigrationItem>) -> Result<()> {
         let mut pipe = pipe();
         pipe.cmd("HGETALL").arg(self.keys.in_partition(partition, "archive"));
         let (records,): (Vec<(String, String)>,) = self.topology.send("pack_records", &pipe).await?;
         for (_, json) in records {
-            parcels.push(Parcel::Record(from_json("a record", &json)?));
+            parcels.push(MigrationItem::Record(from_json("a record", &json)?));
         }
         Ok(())
     }
 
-    async fn pack_groups(&self, partition: u16, parcels: &mut Vec<Parcel>) -> Result<()> {
+    async fn pack_groups(&self, partition: u16, parcels: &mut Vec<MigrationItem>) -> Result<()> {
         let key = |name: &str| self.keys.in_partition(partition, name);
         let mut pipe = pipe();
         pipe.zrange_withscores(key("groups"), 0, -1).zrange_withscores(key("over"), 0, -1);
@@ -161,7 +166,7 @@ impl RedisEngine {
                 // Nobody waits in it. Who joins next brings them.
                 None => Group { key: group.to_owned(), labels: Labels::new() },
             };
-            parcels.push(Parcel::Group { group, due, sealed });
+            parcels.push(MigrationItem::Group { group, due, sealed });
         }
         for (name, text) in &members {
             let Some((group, member)) = name.split_once('\n') else { continue };
@@ -170,7 +175,7 @@ impl RedisEngine {
             let (head, told_to) = head.split_at(head.find(':').unwrap_or(head.len()));
             let mut letters = head.chars();
             let Some(letter) = letters.next() else { continue };
-            parcels.push(Parcel::Member {
+            parcels.push(MigrationItem::Member {
                 group: group.to_owned(),
                 name: member.to_owned(),
                 letter,
@@ -181,11 +186,11 @@ impl RedisEngine {
             });
         }
         for (member, json) in group_of {
-            parcels.push(Parcel::GroupOf { member, group: from_json("a group", &json)? });
+            parcels.push(MigrationItem::GroupOf { member, group: from_json("a group", &json)? });
         }
         for (id, body) in notifications {
             let owed = owed.get(&id).copied().unwrap_or(1);
-            parcels.push(Parcel::Notification { id, body, owed });
+            parcels.push(MigrationItem::Notification { id, body, owed });
         }
         Ok(())
     }
@@ -194,7 +199,7 @@ impl RedisEngine {
         &self,
         partition: u16,
         receiver: &str,
-        parcels: &mut Vec<Parcel>,
+        parcels: &mut Vec<MigrationItem>,
         in_lanes: &mut BTreeMap<String, (String, u64)>,
     ) -> Result<()> {
         let key = |name: &str| self.keys.of(partition, name, receiver);
@@ -215,10 +220,10 @@ impl RedisEngine {
             // Who had it in hand is gone: it is due.
             let next = queue.get(&group).copied().map_or(Timestamp::ZERO, moment);
             let receiver = receiver.to_owned();
-            parcels.push(Parcel::Lane { receiver, group, next, attempts, notifications });
+            parcels.push(MigrationItem::Lane { receiver, group, next, attempts, notifications });
         }
         for (_, json) in letters {
-            parcels.push(Parcel::Letter(from_json("a dead letter", &json)?));
+            parcels.push(MigrationItem::Letter(from_json("a dead letter", &json)?));
         }
         Ok(())
     }

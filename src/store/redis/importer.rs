@@ -16,10 +16,10 @@ use super::hearing::TAKEN;
 use super::{Config, Keys, Topology};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord};
-use crate::store::{EngineError, News, Result};
+use crate::store::{EngineError, OutboxEvent, Result};
 use crate::store::{json::from_json, json::to_json};
+use crate::store::{migration::Importer, migration::MigrationItem};
 use crate::store::{notification::Notification, notification::of_member, notification::silence};
-use crate::store::{parcels::Arrival, parcels::Parcel};
 use crate::telemetry::Telemetry;
 
 /// How many parcels are written in one step.
@@ -30,20 +30,20 @@ const NAMES: usize = 1000;
 const STANDS: Duration = Duration::from_secs(1000 * 86_400);
 
 /// A server to which a fleet is moved.
-pub struct RedisArrival {
+pub struct RedisImporter {
     topology: Topology,
     keys: Keys,
 }
 
-impl RedisArrival {
+impl RedisImporter {
     /// Makes room.
     ///
     /// # Errors
     /// `Refused` if there is a fleet already, `Unavailable` while the server cannot be reached.
-    pub async fn prepare(config: &Config, telemetry: std::sync::Arc<Telemetry>) -> Result<RedisArrival> {
+    pub async fn prepare(config: &Config, telemetry: std::sync::Arc<Telemetry>) -> Result<RedisImporter> {
         let topology = Topology::new(config, telemetry)?;
         let keys = Keys::new(&config.prefix, config.partitions);
-        let arrival = RedisArrival { topology, keys };
+        let arrival = RedisImporter { topology, keys };
         let mut look = pipe();
         look.hmget(arrival.keys.meta(), &["fleet", "moving"]);
         let ((fleet, moving),): ((Option<String>, Option<String>),) =
@@ -86,9 +86,9 @@ impl RedisArrival {
         }
     }
 
-    fn put(&self, parcel: &Parcel, pipe: &mut Pipeline) -> Result<()> {
+    fn put(&self, parcel: &MigrationItem, pipe: &mut Pipeline) -> Result<()> {
         match parcel {
-            Parcel::Unit { unit, facts, alive, look } => {
+            MigrationItem::Unit { unit, facts, alive, look } => {
                 let (partition, page) = self.keys.home(unit);
                 pipe.hset(self.keys.facts_page(partition, page), unit.to_string(), facts).ignore();
                 if let Some(alive) = alive {
@@ -100,24 +100,26 @@ impl RedisArrival {
                     pipe.zadd(deadlines, unit.to_string(), look.as_millis()).ignore();
                 }
             }
-            Parcel::Value { unit, metric, at, value } => {
+            MigrationItem::Value { unit, metric, at, value } => {
                 let (partition, page) = self.keys.home(unit);
                 pipe.sadd(self.keys.in_partition(partition, "data"), metric).ignore();
                 let text = format!("{} {value}", at.as_millis());
                 pipe.hset(self.keys.data_page(partition, metric, page), unit.to_string(), text).ignore();
             }
-            Parcel::Record(record) => self.put_record(record, pipe)?,
-            Parcel::News(news) => {
+            MigrationItem::Record(record) => self.put_record(record, pipe)?,
+            MigrationItem::OutboxEvent(news) => {
                 let (number, field, text) = match news {
-                    News::Record(record) => (self.keys.partition(record.whose()), "record", to_json(record)?),
-                    News::Blind(interval) => {
+                    OutboxEvent::Record(record) => {
+                        (self.keys.partition(record.whose()), "record", to_json(record)?)
+                    }
+                    OutboxEvent::Blind(interval) => {
                         let text = format!("{} {}", interval.from.as_millis(), interval.to.as_millis());
                         (self.keys.partitions(), "blind", text)
                     }
                 };
                 pipe.cmd("XADD").arg(self.keys.outbox(number)).arg("*").arg(field).arg(text).ignore();
             }
-            Parcel::Group { group, due, sealed } => {
+            MigrationItem::Group { group, due, sealed } => {
                 let partition = self.keys.partition_of_group(&group.key);
                 let key = |name: &str| self.keys.in_partition(partition, name);
                 if let Some(due) = due {
@@ -128,7 +130,7 @@ impl RedisArrival {
                     pipe.hset(key("sealed"), &group.key, sealed.as_millis()).ignore();
                 }
             }
-            Parcel::Member { group, name, letter, told_to, detected, waits, over } => {
+            MigrationItem::Member { group, name, letter, told_to, detected, waits, over } => {
                 let partition = self.keys.partition_of_group(group);
                 let key = |name: &str| self.keys.in_partition(partition, name);
                 let field = format!("{group}\n{name}");
@@ -143,13 +145,13 @@ impl RedisArrival {
                 }
                 pipe.hset(key("members"), field, text).ignore();
             }
-            Parcel::GroupOf { member, group } => {
+            MigrationItem::GroupOf { member, group } => {
                 if let Some((member, id)) = of_member(member) {
                     let key = self.keys.in_partition(self.keys.partition(&id.unit), "group_of");
                     pipe.hset(key, member, to_json(group)?).ignore();
                 }
             }
-            Parcel::Notification { id, body, owed } => {
+            MigrationItem::Notification { id, body, owed } => {
                 let told: Notification = from_json("a notification", body)?;
                 let partition = self.keys.partition_of_group(&told.group.key);
                 pipe.hset(self.keys.in_partition(partition, "notifications"), id, body).ignore();
@@ -157,13 +159,13 @@ impl RedisArrival {
                     pipe.hset(self.keys.in_partition(partition, "owed"), id, owed).ignore();
                 }
             }
-            Parcel::Lane { receiver, group, next, attempts, notifications } => {
+            MigrationItem::Lane { receiver, group, next, attempts, notifications } => {
                 let partition = self.keys.partition_of_group(group);
                 let lane = format!("{attempts} {}", notifications.join(" "));
                 pipe.zadd(self.keys.of(partition, "queue", receiver), group, next.as_millis()).ignore();
                 pipe.hset(self.keys.of(partition, "lanes", receiver), group, lane).ignore();
             }
-            Parcel::Letter(letter) => {
+            MigrationItem::Letter(letter) => {
                 let (id, delivery) = (letter.delivery.notification(), &letter.delivery);
                 let partition = self.keys.partition_of_group(&delivery.group.key);
                 let key = |name: &str| self.keys.of(partition, name, &delivery.receiver);
@@ -194,8 +196,8 @@ impl RedisArrival {
 }
 
 #[async_trait]
-impl Arrival for RedisArrival {
-    async fn unpack(&self, parcels: Vec<Parcel>) -> Result<()> {
+impl Importer for RedisImporter {
+    async fn unpack(&self, parcels: Vec<MigrationItem>) -> Result<()> {
         for step in parcels.chunks(STEP) {
             let mut pipe = pipe();
             step.iter().try_for_each(|parcel| self.put(parcel, &mut pipe))?;

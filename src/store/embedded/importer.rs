@@ -15,8 +15,8 @@ use crate::clock::Timestamp;
 use crate::presence::Hearing;
 use crate::store::json::to_json;
 use crate::store::notification::silence;
-use crate::store::{EngineError, News, Result, partition_of, partition_of_group};
-use crate::store::{parcels::Arrival, parcels::Parcel};
+use crate::store::{EngineError, OutboxEvent, Result, partition_of, partition_of_group};
+use crate::store::{migration::Importer, migration::MigrationItem};
 
 /// What must be empty where a fleet is to arrive.
 const HELD: [&str; 5] = ["units", "records", "outbox", "groups", "letters"];
@@ -26,7 +26,7 @@ const LEFT: [&str; 9] =
     ["beats", "pages", "data", "blind", "members", "notifications", "queue", "lanes", "untold"];
 
 /// A directory into which a fleet is moved. What was not completed is gone when this goes.
-pub struct EmbeddedArrival {
+pub struct EmbeddedImporter {
     house: Arc<Mutex<House>>,
     path: PathBuf,
 }
@@ -40,12 +40,12 @@ struct House {
     _directory: Directory,
 }
 
-impl EmbeddedArrival {
+impl EmbeddedImporter {
     /// Opens a directory, or makes it.
     ///
     /// # Errors
     /// `Refused` if there are units or records already, or a process works there.
-    pub async fn prepare(config: &Config) -> Result<EmbeddedArrival> {
+    pub async fn prepare(config: &Config) -> Result<EmbeddedImporter> {
         let (config, path) = (config.clone(), config.path.clone());
         let prepare = move || {
             let mut directory = Directory::enter(&config.path)?;
@@ -55,7 +55,7 @@ impl EmbeddedArrival {
             Ok(House { database, partitions, places, _directory: directory })
         };
         let house = tokio::task::spawn_blocking(prepare).await.map_err(broken_off)??;
-        Ok(EmbeddedArrival { house: Arc::new(Mutex::new(house)), path })
+        Ok(EmbeddedImporter { house: Arc::new(Mutex::new(house)), path })
     }
 
     async fn write(&self, step: impl FnOnce(&mut House) -> Outcome<()> + Send + 'static) -> Result<()> {
@@ -89,8 +89,8 @@ fn begin(database: &Connection, config: &Config) -> Outcome<()> {
 }
 
 #[async_trait]
-impl Arrival for EmbeddedArrival {
-    async fn unpack(&self, parcels: Vec<Parcel>) -> Result<()> {
+impl Importer for EmbeddedImporter {
+    async fn unpack(&self, parcels: Vec<MigrationItem>) -> Result<()> {
         self.write(move |house| parcels.iter().try_for_each(|parcel| house.put(parcel))).await
     }
 
@@ -100,9 +100,9 @@ impl Arrival for EmbeddedArrival {
 }
 
 impl House {
-    fn put(&mut self, parcel: &Parcel) -> Outcome<()> {
+    fn put(&mut self, parcel: &MigrationItem) -> Outcome<()> {
         match parcel {
-            Parcel::Unit { unit, facts, alive, look } => {
+            MigrationItem::Unit { unit, facts, alive, look } => {
                 let partition = partition_of(unit, self.partitions);
                 let place = &mut self.places[usize::from(partition)];
                 let (id, name) = (id(partition, *place), unit.to_string());
@@ -112,7 +112,7 @@ impl House {
                 )?
                 .execute(params![id, name, facts, ms(alive), ms(look)])?;
             }
-            Parcel::Value { unit, metric, at, value } => {
+            MigrationItem::Value { unit, metric, at, value } => {
                 // Found by its unit's name: the unit is on the page that came just before.
                 let partition = partition_of(unit, self.partitions);
                 let bounds = (id(partition, 0), id(partition, u32::MAX));
@@ -129,7 +129,7 @@ impl House {
                     unit.to_string()
                 ])?;
             }
-            Parcel::Record(record) => {
+            MigrationItem::Record(record) => {
                 let (partition, json) = (partition_of(record.whose(), self.partitions), to_json(record)?);
                 let (detected, closed) = (record.detected_at.as_millis(), ms(&record.back_at));
                 self.insert(
@@ -143,15 +143,15 @@ impl House {
                     json
                 ])?;
             }
-            Parcel::News(news) => {
+            MigrationItem::OutboxEvent(news) => {
                 let partition = match news {
-                    News::Record(record) => partition_of(record.whose(), self.partitions),
-                    News::Blind(_) => self.partitions,
+                    OutboxEvent::Record(record) => partition_of(record.whose(), self.partitions),
+                    OutboxEvent::Blind(_) => self.partitions,
                 };
                 self.insert("INSERT INTO outbox(partition, news) VALUES(?, ?)")?
                     .execute(params![partition, to_json(news)?])?;
             }
-            Parcel::Group { group, due, sealed } => {
+            MigrationItem::Group { group, due, sealed } => {
                 let insert = "INSERT INTO groups(partition, key, body, due, sealed) VALUES(?, ?, ?, ?, ?) \
                               ON CONFLICT(key) DO UPDATE SET due = excluded.due, sealed = excluded.sealed";
                 self.insert(insert)?.execute(params![
@@ -163,14 +163,14 @@ impl House {
                 ])?;
             }
             // A member is found by its name. What its group shares is known from here while nobody waits in it.
-            Parcel::GroupOf { group, .. } => {
+            MigrationItem::GroupOf { group, .. } => {
                 self.insert(
                     "INSERT INTO groups(partition, key, body) VALUES(?, ?, ?) \
                      ON CONFLICT(key) DO UPDATE SET body = excluded.body",
                 )?
                 .execute(params![self.home(&group.key), group.key, to_json(group)?])?;
             }
-            Parcel::Member { group, name, letter, told_to, detected, waits, over } => {
+            MigrationItem::Member { group, name, letter, told_to, detected, waits, over } => {
                 let (joined, body) =
                     (waits.as_ref().map(|waits| waits.0), waits.as_ref().map(|waits| &waits.1));
                 self.insert("INSERT INTO members SELECT id, ?, ?, ?, ?, ?, ? FROM groups WHERE key = ?")?
@@ -184,14 +184,14 @@ impl House {
                         group
                     ])?;
             }
-            Parcel::Notification { id, body, owed } => {
+            MigrationItem::Notification { id, body, owed } => {
                 self.insert("INSERT INTO notifications VALUES(?, ?, ?)")?.execute(params![
                     id,
                     body,
                     *owed as i64
                 ])?;
             }
-            Parcel::Lane { receiver, group, next, attempts, notifications } => {
+            MigrationItem::Lane { receiver, group, next, attempts, notifications } => {
                 self.insert("INSERT INTO queue VALUES(?, ?, ?, ?)")?.execute(params![
                     receiver,
                     group,
@@ -206,7 +206,7 @@ impl House {
                     .execute(params![receiver, group, id, attempts])?;
                 }
             }
-            Parcel::Letter(letter) => {
+            MigrationItem::Letter(letter) => {
                 let (id, delivery) = (letter.delivery.notification(), &letter.delivery);
                 let partition = self.home(&delivery.group.key);
                 self.insert("INSERT INTO letters VALUES(?, ?, ?, ?, ?)")?.execute(params![

@@ -1,8 +1,8 @@
-//! The words in metrics and logs: labels come from these, never from devices.
+//! The labels in metrics and logs: labels come from these, never from devices.
 
 use crate::presence::Heard;
 
-macro_rules! words {
+macro_rules! labels {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $word:literal,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,7 +18,7 @@ macro_rules! words {
     };
 }
 
-words! {
+labels! {
     /// Why a message did not count as a heartbeat.
     Rejection {
         /// The topic fits no template.
@@ -42,7 +42,7 @@ words! {
     }
 }
 
-words! {
+labels! {
     /// What the broker within the process refused, or did not do as it was asked.
     BrokerRefusal {
         /// A name or password was wrong, or a handshake failed.
@@ -64,9 +64,9 @@ words! {
     }
 }
 
-words! {
+labels! {
     /// Why a connection to the broker ended, or could not be made.
-    Loss {
+    ConnectionLoss {
         /// Another client came with the same client id.
         TakenOver => "taken_over",
         /// The broker does not let us in, or does not grant what is asked for.
@@ -78,9 +78,9 @@ words! {
     }
 }
 
-words! {
+labels! {
     /// Something in a payload that was passed over; the message still proves life.
-    Oddity {
+    PayloadIssue {
         /// Starts like JSON and is not.
         BrokenJson => "broken_json",
         /// `ts` is no plausible time.
@@ -96,9 +96,9 @@ words! {
     }
 }
 
-words! {
+labels! {
     /// What became of a value that a unit told of itself.
-    Kept {
+    ValueOutcome {
         /// It is in the engine, or a newer one is.
         Written => "written",
         /// Its unit is not one of the fleet.
@@ -108,9 +108,9 @@ words! {
     }
 }
 
-words! {
+labels! {
     /// What asked for a unit's deadline to be checked.
-    Source {
+    CheckSource {
         /// An expiry notification.
         Notification => "notification",
         /// The deadline index.
@@ -120,9 +120,9 @@ words! {
     }
 }
 
-words! {
+labels! {
     /// What a check of a unit's deadline came to.
-    Checked {
+    CheckOutcome {
         /// The unit is offline, and this caller wrote the record.
         Offline => "offline",
         /// The unit has time left.
@@ -134,9 +134,9 @@ words! {
     }
 }
 
-words! {
+labels! {
     /// How an attempt to deliver ended.
-    Outcome {
+    DeliveryOutcome {
         /// The receiver has it.
         Delivered => "delivered",
         /// To be tried again.
@@ -148,7 +148,7 @@ words! {
     }
 }
 
-words! {
+labels! {
     /// Why the web server closed a connection, or took none.
     Cut {
         /// It used its place for nothing, and another one came.
@@ -175,9 +175,9 @@ impl Cut {
     }
 }
 
-words! {
+labels! {
     /// What may be wrong with an engine that works all the same.
-    Ailment {
+    EngineWarning {
         /// The fleet in it is another one than at the start.
         LostItsData => "engine_lost_its_data",
         /// It has thrown keys away for want of memory.
@@ -197,7 +197,7 @@ words! {
     }
 }
 
-words! {
+labels! {
     /// A loop, or a part of one, that asks the engine for something and tells whether it was done. Each
     /// keeps its own failure: what one of them is refused another may be granted.
     Loop {
@@ -260,7 +260,7 @@ impl Loop {
 /// Of a heartbeat from an id that a kind has no room for.
 pub(super) const TOO_MANY: &str = "too_many_units";
 
-words! {
+labels! {
     /// What is stored, as far as values that cannot be read are told apart.
     Stored {
         /// The facts of a unit.

@@ -11,24 +11,24 @@ use crate::clock::Timestamp;
 use crate::store::json::from_json;
 use crate::store::notification::of_member;
 use crate::store::{Queries, Result};
-use crate::store::{parcels::Departure, parcels::Parcel};
+use crate::store::{migration::Exporter, migration::MigrationItem};
 
 #[async_trait]
-impl Departure for EmbeddedEngine {
+impl Exporter for EmbeddedEngine {
     /// Nobody else can: the directory is ours.
     async fn check_rest(&self) -> Result<()> {
         Ok(())
     }
 
-    async fn pack_units(&self, partition: u16, page: u32) -> Result<Vec<Parcel>> {
+    async fn pack_units(&self, partition: u16, page: u32) -> Result<Vec<MigrationItem>> {
         let units = self.walk(partition, page).await?.into_iter().filter_map(|seen| {
             let shard = self.memory.shard(partition);
             let (place, _) = shard.get(&seen.unit)?;
             let look = shard.rows[place as usize].look.get();
             let facts = seen.stored.as_deref()?.to_owned();
-            Some(Parcel::Unit { unit: seen.unit, facts, alive: seen.alive, look })
+            Some(MigrationItem::Unit { unit: seen.unit, facts, alive: seen.alive, look })
         });
-        let mut parcels: Vec<Parcel> = units.collect();
+        let mut parcels: Vec<MigrationItem> = units.collect();
         let bound = |page: u32| id(partition, page.saturating_mul(PAGE));
         let (from, to) = (bound(page), bound(page + 1));
         let values = move |database: &Connection| {
@@ -40,12 +40,12 @@ impl Departure for EmbeddedEngine {
         };
         for (name, metric, at, value) in self.readers.read(values).await? {
             let Ok(unit) = name.parse() else { continue };
-            parcels.push(Parcel::Value { unit, metric, at, value });
+            parcels.push(MigrationItem::Value { unit, metric, at, value });
         }
         Ok(parcels)
     }
 
-    async fn pack_rest(&self, partition: u16) -> Result<Vec<Parcel>> {
+    async fn pack_rest(&self, partition: u16) -> Result<Vec<MigrationItem>> {
         let is_last = partition == self.memory.partitions();
         let pack = move |database: &Connection| {
             let mut parcels = Vec::new();
@@ -62,29 +62,29 @@ impl Departure for EmbeddedEngine {
     }
 }
 
-fn records(database: &Connection, partition: u16, parcels: &mut Vec<Parcel>) -> Outcome<()> {
+fn records(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem>) -> Outcome<()> {
     let select = "SELECT record FROM records WHERE partition = ?";
     for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
-        parcels.push(Parcel::Record(from_json("a record", &json)?));
+        parcels.push(MigrationItem::Record(from_json("a record", &json)?));
     }
     let select = "SELECT news FROM outbox WHERE partition = ? ORDER BY id";
     for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
-        parcels.push(Parcel::News(from_json("news in the outbox", &json)?));
+        parcels.push(MigrationItem::OutboxEvent(from_json("news in the outbox", &json)?));
     }
     let select = "SELECT letter FROM letters WHERE partition = ?";
     for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
-        parcels.push(Parcel::Letter(from_json("a dead letter", &json)?));
+        parcels.push(MigrationItem::Letter(from_json("a dead letter", &json)?));
     }
     Ok(())
 }
 
-fn groups(database: &Connection, partition: u16, parcels: &mut Vec<Parcel>) -> Outcome<()> {
+fn groups(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem>) -> Outcome<()> {
     let select = "SELECT body, due, sealed FROM groups WHERE partition = ?";
     let groups = all(database, select, [partition], |row| {
         Ok((row.get::<_, String>(0)?, optional(row, 1)?, optional(row, 2)?))
     })?;
     for (body, due, sealed) in groups {
-        parcels.push(Parcel::Group { group: from_json("a group", &body)?, due, sealed });
+        parcels.push(MigrationItem::Group { group: from_json("a group", &body)?, due, sealed });
     }
     let select = "SELECT key, member, letter, detected, joined, members.body, over, groups.body FROM members \
                   JOIN groups ON groups.id = grp WHERE partition = ?";
@@ -93,7 +93,7 @@ fn groups(database: &Connection, partition: u16, parcels: &mut Vec<Parcel>) -> O
         let text: String = row.get(2)?;
         let mut letters = text.chars();
         groups_of.push((row.get::<_, String>(1)?, row.get::<_, String>(7)?));
-        Ok(Parcel::Member {
+        Ok(MigrationItem::Member {
             group: row.get(0)?,
             name: row.get(1)?,
             letter: letters.next().unwrap_or('x'),
@@ -105,12 +105,12 @@ fn groups(database: &Connection, partition: u16, parcels: &mut Vec<Parcel>) -> O
     })?);
     for (member, json) in groups_of.iter().filter_map(|(name, json)| Some((of_member(name)?.0, json))) {
         let member = member.to_owned();
-        parcels.push(Parcel::GroupOf { member, group: from_json("a group", json)? });
+        parcels.push(MigrationItem::GroupOf { member, group: from_json("a group", json)? });
     }
     Ok(())
 }
 
-fn lanes(database: &Connection, partition: u16, parcels: &mut Vec<Parcel>) -> Outcome<()> {
+fn lanes(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem>) -> Outcome<()> {
     let select = "SELECT receiver, grp, at, notification, attempts FROM queue JOIN lanes USING (receiver, grp) \
                   WHERE partition = ? ORDER BY receiver, grp, lanes.id";
     let rows = all(database, select, [partition], |row| {
@@ -120,16 +120,16 @@ fn lanes(database: &Connection, partition: u16, parcels: &mut Vec<Parcel>) -> Ou
     for lane in rows.chunk_by(|a, b| (&a.0, &a.1) == (&b.0, &b.1)) {
         let (receiver, group, next, _, attempts) = lane[0].clone();
         let notifications = lane.iter().map(|row| row.3.clone()).collect();
-        parcels.push(Parcel::Lane { receiver, group, next, attempts, notifications });
+        parcels.push(MigrationItem::Lane { receiver, group, next, attempts, notifications });
     }
     Ok(())
 }
 
-fn notifications(database: &Connection, parcels: &mut Vec<Parcel>) -> Outcome<()> {
+fn notifications(database: &Connection, parcels: &mut Vec<MigrationItem>) -> Outcome<()> {
     let select = "SELECT id, body, owed FROM notifications";
     parcels.extend(all(database, select, [], |row| {
         let owed: i64 = row.get(2)?;
-        Ok(Parcel::Notification { id: row.get(0)?, body: row.get(1)?, owed: owed.max(0) as u64 })
+        Ok(MigrationItem::Notification { id: row.get(0)?, body: row.get(1)?, owed: owed.max(0) as u64 })
     })?);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What Rollcall achieves on this machine, beside what the plain way achieves.
 //!
 //! `make bench` runs everything on private servers, each figure beside the one that it is compared
-//! with in the same run, and writes `benches/results.json` and the table in the README. On a machine
+//! with in the same run, and writes `benches/results.json` and the table in `benches/FIGURES.md`. On a machine
 //! that does other things absolute figures are noise; ratios are what to go by, and what others took of
 //! the machine stands beside them.
 //!

@@ -4,13 +4,14 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
+use rollcall::clock::Clock;
 use serde::Serialize;
 
 use super::machine::Machine;
 use super::others::Others;
 use super::thousands;
 
-/// Between these the table stands in the README.
+/// The table stands between these lines of `benches/FIGURES.md`.
 const BEGIN: &str = "<!-- figures: written by make bench -->";
 const END: &str = "<!-- end of figures -->";
 
@@ -108,15 +109,18 @@ impl Report {
         text
     }
 
-    /// Writes `benches/results.json` and the table in the README.
+    /// Writes `benches/results.json` and the table in `benches/FIGURES.md`.
     pub fn write(&self, root: &Path) -> anyhow::Result<()> {
         let json = serde_json::to_string_pretty(self)? + "\n";
         std::fs::write(root.join("benches/results.json"), json)?;
-        let path = root.join("README.md");
-        let readme = std::fs::read_to_string(&path)?;
-        let (before, rest) = readme.split_once(BEGIN).context("the README has no place for figures")?;
-        let (_, after) = rest.split_once(END).context("the place for figures has no end")?;
-        std::fs::write(path, format!("{before}{BEGIN}\n{}{END}{after}", self.table()))?;
+        let path = root.join("benches/FIGURES.md");
+        let page = std::fs::read_to_string(&path)?;
+        let (before, rest) =
+            page.split_once(BEGIN).context("FIGURES.md has no line that begins the table")?;
+        let (_, after) = rest.split_once(END).context("FIGURES.md has no line that ends the table")?;
+        let now = Clock::system().now().to_string();
+        let date = now.split('T').next().unwrap_or_default();
+        std::fs::write(path, format!("{before}{BEGIN}\nRun of {date}. {}{END}{after}", self.table()))?;
         Ok(())
     }
 }

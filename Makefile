@@ -42,13 +42,13 @@ quiet: ## See for MINUTES=30 that no alert of Prometheus fires while all is well
 # Each parser is tried for its part of the time, one after the other; SEED=n repeats what was found.
 fuzz: ## Try whatever parses bytes of strangers on arbitrary ones, for MINUTES=10 [SEED=n]
 	@FUZZ_MINUTES=$$(awk "BEGIN { print $${MINUTES:-10} / 7 }") SEED=$${SEED:-$$(date +%s)} \
-	    cargo test --locked --test fuzz -- --nocapture --test-threads 1
+	    cargo test --locked --test files -- fuzz:: --nocapture --test-threads 1
 
 lint: ## Check format, lints, documentation, and what is built in (licences by cargo-deny, where it is installed)
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' cargo doc --locked --no-deps --document-private-items
-	@# To build cargo-deny takes longer than to build Rollcall; tests/house.rs reads Cargo.lock in any case.
+	@# To build cargo-deny takes longer than to build Rollcall; tests/files/house.rs reads Cargo.lock in any case.
 	@if ! cargo deny --version >/dev/null 2>&1; then \
 	    echo 'cargo-deny is not installed, so licences are not checked: cargo install --locked cargo-deny'; \
 	else \

@@ -5,10 +5,10 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-#[path = "../tests/support/watched.rs"]
-mod watched;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
-use watched::{Plan, Watched};
+use support::watched::{Plan, Watched};
 
 const PLANS: [Plan; 4] = [
     Plan { name: "Redis, two instances, 300 units", embedded: false, instances: 2, units: 300, every: "10s" },

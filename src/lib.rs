@@ -3,7 +3,7 @@
 //! back.
 //!
 //! # The map
-//! Four floors; imports go down only, and `tests/house.rs` prints any that does not.
+//! Four floors; imports go down only, and `tests/files/house.rs` prints any that does not.
 //!
 //! | floor | module | what it is for |
 //! |---|---|---|
@@ -66,7 +66,7 @@
 //!
 //! # The promises
 //! They stand in [`store`], numbered; each is a case of the conformance suite in
-//! `tests/conformance`, which every engine passes.
+//! `tests/engines/conformance`, which every engine passes.
 
 pub mod address;
 pub mod alerting;

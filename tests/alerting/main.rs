@@ -1,12 +1,13 @@
 //! Alerting against real receivers: webhooks and mails that go over sockets, and the loops over a
 //! real engine.
 
+mod deadman;
 mod email;
 mod instances;
 mod loops;
 mod outages;
-#[path = "../support/redis.rs"]
-mod redis;
+#[path = "../support/mod.rs"]
+mod support;
 mod webhook;
 mod world;
 

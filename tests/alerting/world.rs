@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::redis::Redis;
 use super::*;
+use crate::support::redis::Redis;
 
 pub const WAIT: Duration = Duration::from_secs(10);
 pub const TIMEOUT: Duration = Duration::from_secs(60);

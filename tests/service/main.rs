@@ -1,8 +1,17 @@
 //! The whole service over real servers. Times are short and real: every wait is for a fact.
 
 mod broken;
-#[path = "../support/client.rs"]
-mod client;
+mod cli;
+mod demo;
+mod distance;
+mod edges;
+mod http;
+mod members;
+mod outage;
+mod quiet;
+mod scrape;
+#[path = "../support/mod.rs"]
+mod support;
 mod world;
 
 use redis::cmd;

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::client::client;
+use crate::support::client::client;
 
 /// The longest that any fact is awaited.
 pub const PATIENCE: Duration = Duration::from_secs(40);

@@ -47,7 +47,6 @@ impl Prometheus {
 
 /// The configuration with the shipped rules and the jobs of the shipped one, that asks Rollcall at these
 /// ports, and evaluates, this often.
-#[allow(dead_code, reason = "not every test has rules")]
 pub fn with_rules(ports: &[u16], every: &str) -> String {
     let targets: Vec<String> = ports.iter().map(|port| format!("'127.0.0.1:{port}'")).collect();
     let targets = targets.join(", ");

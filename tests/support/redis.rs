@@ -1,8 +1,6 @@
 //! A Redis of the test's own, which may be frozen, killed, started again, forbidden to do things,
 //! and written to by somebody else.
 
-#![allow(dead_code, reason = "no test needs all of it")]
-
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,8 +1,6 @@
 //! A fleet that is watched by Rollcall, and a Rollcall that is watched by a Prometheus with the shipped
 //! rules: real processes, on either engine.
 
-#![allow(dead_code, reason = "the test and the long run do not need the same of it")]
-
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,10 +11,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-#[path = "prometheus.rs"]
-mod prometheus;
-
-use prometheus::Prometheus;
+use super::prometheus::{self, Prometheus};
 
 /// What is watched.
 pub struct Plan {

@@ -1,0 +1,206 @@
+//! Every sort of value, poisoned while silences and returns are being told: in the outbox, in groups that wait, sealed
+//! and queued, and in hand. What does not need it is told exactly once; nothing is told twice.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollcall::presence::Unit;
+use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::Engine;
+use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::columns};
+use rollcall::store::{redis::Config, redis::RedisEngine, redis::sorts};
+
+use super::fleet::{Fleet, POISONED, hours, telemetry, unit};
+use super::{on_disk, on_redis};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// How many units are at each stage; there are five.
+const WAVE: usize = 40;
+
+/// Where the news of some units is when something is poisoned.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stage {
+    /// Told to be offline, and the return is in the outbox.
+    Back,
+    /// Handed out and not delivered.
+    InHand,
+    /// Sealed, and in the queue.
+    Queued,
+    /// In a group that waits.
+    Waiting,
+    /// In the outbox.
+    Outbox,
+}
+
+use Stage::*;
+
+const STAGES: [Stage; 5] = [Back, InHand, Queued, Waiting, Outbox];
+
+fn units(stage: Stage) -> Vec<Unit> {
+    let first = STAGES.iter().position(|one| *one == stage).unwrap() * WAVE;
+    (first..first + WAVE).map(unit).collect()
+}
+
+/// Whose news may be lost with a key in Redis, or a table: what the page says is not told. Only what was on the way
+/// there may be.
+fn may_be_lost(name: &str) -> &'static [Stage] {
+    match name {
+        "{pN}:outbox" | "outbox" => &[Outbox, Back],
+        "{pN}:members" | "members" => &[Waiting, Back],
+        "{pN}:groups" | "{pN}:waiting:<>" | "{pN}:labels" | "groups" => &[Waiting],
+        "{pN}:notifications" | "{pN}:queue:<>" | "{pN}:lanes:<>" | "notifications" | "queue" | "lanes" => {
+            &[Queued]
+        }
+        _ => &[],
+    }
+}
+
+/// Brings some units to each stage, poisons, goes on until nothing is left to tell, and says what is wrong.
+async fn told_once(
+    engine: Arc<dyn Engine>,
+    (telemetry, clock): (Arc<rollcall::telemetry::Telemetry>, rollcall::clock::Clock),
+    name: &str,
+    poison: impl FnOnce() -> Vec<String>,
+) -> Vec<String> {
+    let mut fleet = Fleet::on(engine, telemetry, clock);
+    fleet.live().await;
+    for (at, stages) in [(51, &STAGES[..]), (52, &STAGES[1..]), (53, &STAGES[2..]), (54, &STAGES[3..])] {
+        for stage in stages {
+            fleet.hear(&units(*stage), hours(at)).await;
+        }
+    }
+    fleet.heard_until(hours(POISONED + 49)).await;
+    fleet.pass(hours(POISONED + 49), false).await;
+    fleet.heard_until(hours(POISONED + 52)).await;
+    fleet.look(&units(InHand), hours(POISONED + 50)).await;
+    fleet.join(Duration::ZERO, hours(POISONED + 50)).await;
+    let leased = fleet.lease(hours(POISONED + 50)).await;
+    fleet.look(&units(Queued), hours(POISONED + 51)).await;
+    fleet.join(Duration::ZERO, hours(POISONED + 51)).await;
+    let now = hours(POISONED + 52);
+    fleet.look(&units(Waiting), now).await;
+    fleet.join(HOUR, now).await;
+    fleet.look(&units(Outbox), now).await;
+    fleet.hear(&units(Back), now).await;
+    assert_eq!((fleet.told.len(), leased.len()), (WAVE, WAVE), "the stages are not as they should be");
+
+    let spared = poison();
+    fleet.arrived(&leased, now).await;
+    for hour in 1..4 {
+        let now = hours(POISONED + 52 + hour);
+        fleet.heard_until(now).await;
+        for round in 0..3 {
+            fleet.pass(now, round == 0).await;
+        }
+    }
+    let mut wrong = Vec::new();
+    for stage in STAGES {
+        let is_lost = |name: &String, lost: bool| lost || spared.contains(name);
+        let lost = may_be_lost(name).contains(&stage);
+        for unit in units(stage).iter().map(ToString::to_string) {
+            // The silence of one that is back by now was told before.
+            let told = fleet.told.get(&unit).copied().unwrap_or(0);
+            if told != 1 && !(told == 0 && is_lost(&unit, lost && stage != Back)) {
+                wrong.push(format!("{unit} ({stage:?}) was told {told} times"));
+            }
+            let back = fleet.back.get(&unit).copied().unwrap_or(0);
+            if back != usize::from(stage == Back) && !(back == 0 && is_lost(&unit, lost)) {
+                wrong.push(format!("{unit} ({stage:?}) was told to be back {back} times"));
+            }
+        }
+    }
+    let more = wrong.len().saturating_sub(3);
+    wrong.truncate(3);
+    if more > 0 {
+        wrong.push(format!("and {more} more, {:?}", fleet.failures.last()));
+    }
+    wrong
+}
+
+async fn on_redis_with(poison: on_redis::Poison) {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::redis(dir.path(), free_port().unwrap(), &[]).unwrap();
+    let url = format!("redis://127.0.0.1:{}/0", server.port());
+    let mut client = redis::Client::open(url.clone()).unwrap().get_connection().unwrap();
+    let mut wrong = Vec::new();
+    for (name, _) in sorts().into_iter().filter(|(name, _)| name != "meta") {
+        redis::cmd("FLUSHALL").exec(&mut client).unwrap();
+        let (telemetry, clock) = telemetry();
+        let config = Config { url: url.clone(), partitions: 2, ..Config::default() };
+        let engine = Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap());
+        let poison = || {
+            let owners = on_redis::poison_one(&mut client, &name, poison).map(|(_, owners)| owners);
+            // Only the facts of units say something of them alone.
+            owners.filter(|_| name == "{pN}:facts:<>").unwrap_or_default()
+        };
+        let found = told_once(engine, (telemetry, clock), &name, poison).await;
+        wrong.extend(found.into_iter().map(|why| format!("{name}: {why}")));
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_of_a_wrong_type_stops_nothing_else_that_is_being_told() {
+    on_redis_with(on_redis::Poison::WrongType).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_cannot_be_read_stops_nothing_else_that_is_being_told() {
+    on_redis_with(on_redis::Poison::Unreadable).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_missing_stops_nothing_else_that_is_being_told() {
+    on_redis_with(on_redis::Poison::Missing).await;
+}
+
+async fn on_disk_with(poison: on_disk::Poison) {
+    let mut wrong = Vec::new();
+    for (table, names) in columns() {
+        let only_rows = poison == on_disk::Poison::Missing;
+        for column in names.into_iter().take(if only_rows { 1 } else { usize::MAX }) {
+            let dir = tempfile::tempdir().unwrap();
+            let (telemetry, clock) = telemetry();
+            let config = embedded::Config { path: dir.path().to_owned(), partitions: 2 };
+            let engine = Arc::new(EmbeddedEngine::open(&config, telemetry.clone()).await.unwrap());
+            let path: &Path = dir.path();
+            let poison = || on_disk::poison_one(path, table, column, poison).0;
+            let found = told_once(engine, (telemetry, clock), table, poison).await;
+            wrong.extend(found.into_iter().map(|why| format!("{table}.{column}: {why}")));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_column_of_a_wrong_type_stops_nothing_else_that_is_being_told() {
+    on_disk_with(on_disk::Poison::WrongType).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_column_that_cannot_be_read_stops_nothing_else_that_is_being_told() {
+    on_disk_with(on_disk::Poison::Unreadable).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_are_missing_stop_nothing_else_that_is_being_told() {
+    on_disk_with(on_disk::Poison::Missing).await;
+}
+
+/// What may be lost names what is there.
+#[test]
+fn what_may_be_lost_is_a_key_or_a_table() {
+    let names: BTreeSet<String> = sorts().into_iter().map(|(name, _)| name).collect();
+    let tables: BTreeSet<&str> = columns().into_iter().map(|(table, _)| table).collect();
+    for name in
+        ["{pN}:outbox", "{pN}:members", "{pN}:groups", "{pN}:waiting:<>", "{pN}:labels", "{pN}:lanes:<>"]
+    {
+        assert!(names.contains(name) && !may_be_lost(name).is_empty(), "{name}");
+    }
+    for name in ["outbox", "members", "groups", "notifications", "queue", "lanes"] {
+        assert!(tables.contains(name) && !may_be_lost(name).is_empty(), "{name}");
+    }
+}

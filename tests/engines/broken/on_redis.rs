@@ -1,0 +1,271 @@
+//! Every sort of key in Redis, of a wrong type, unreadable and missing.
+
+use std::collections::BTreeSet;
+
+use redis::{Connection, cmd};
+use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::Engine;
+use rollcall::store::{redis::Config, redis::RedisEngine, redis::sorts};
+
+use super::fleet::{Fleet, POISONED, UNITS, hours, telemetry, units};
+use std::sync::Arc;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Poison {
+    WrongType,
+    Unreadable,
+    Missing,
+}
+
+use Poison::*;
+
+/// Whose silence need not be told, for what is known of it is gone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Spared {
+    /// Everybody is told.
+    Nobody,
+    /// Who has something on the key that is poisoned.
+    Owner,
+}
+
+/// Keys of Redis; what may be lost with one of a wrong type or a missing one, and with one value that cannot be
+/// read. A key that `keys.rs` has and this table lacks fails.
+const TABLE: &[(&str, Spared, Spared)] = &[
+    ("{hearing}:heard", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:members", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:floors", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:plain", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:session:<>", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:blind", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:blind:<>", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:filters", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:outbox", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:roster", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:address:<>", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:counts:<>", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:receivers", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:clock", Spared::Nobody, Spared::Nobody),
+    ("{pN}:alive:<>", Spared::Nobody, Spared::Nobody),
+    ("{pN}:deadlines", Spared::Nobody, Spared::Nobody),
+    ("{pN}:facts:<>", Spared::Owner, Spared::Owner),
+    ("{pN}:data", Spared::Nobody, Spared::Nobody),
+    ("{pN}:data:<>", Spared::Nobody, Spared::Nobody),
+    ("{pN}:noted", Spared::Nobody, Spared::Nobody),
+    ("{pN}:offline", Spared::Nobody, Spared::Nobody),
+    ("{pN}:past", Spared::Nobody, Spared::Nobody),
+    ("{pN}:closed", Spared::Nobody, Spared::Nobody),
+    ("{pN}:archive", Spared::Nobody, Spared::Nobody),
+    ("{pN}:outbox", Spared::Nobody, Spared::Nobody),
+    ("{pN}:group_of", Spared::Nobody, Spared::Nobody),
+    ("{pN}:groups", Spared::Nobody, Spared::Nobody),
+    ("{pN}:members", Spared::Nobody, Spared::Nobody),
+    ("{pN}:sealed", Spared::Nobody, Spared::Nobody),
+    ("{pN}:labels", Spared::Nobody, Spared::Nobody),
+    ("{pN}:waiting:<>", Spared::Nobody, Spared::Nobody),
+    ("{pN}:over", Spared::Nobody, Spared::Nobody),
+    ("{pN}:notifications", Spared::Nobody, Spared::Nobody),
+    ("{pN}:owed", Spared::Nobody, Spared::Nobody),
+    ("{pN}:queue:<>", Spared::Nobody, Spared::Nobody),
+    ("{pN}:lanes:<>", Spared::Nobody, Spared::Nobody),
+    ("{pN}:dead:<>", Spared::Nobody, Spared::Nobody),
+    ("{pN}:letters:<>", Spared::Nobody, Spared::Nobody),
+    ("{pN}:untold:<>", Spared::Nobody, Spared::Nobody),
+];
+
+/// Without it no fleet is found: it is looked at when the service starts, and what is wrong is said there.
+const NOT_POISONED: &[&str] = &["meta"];
+
+#[test]
+fn every_sort_of_key_has_a_row() {
+    let rows: BTreeSet<&str> = TABLE.iter().map(|row| row.0).chain(NOT_POISONED.iter().copied()).collect();
+    let sorts = sorts();
+    let names: BTreeSet<&str> = sorts.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(rows, names, "the table of broken values and SORTS in keys.rs differ");
+    let keys = include_str!("../../../src/store/redis/keys.rs");
+    let listed = keys.lines().filter_map(|line| line.strip_prefix("//! | `rollcall:")).map(|rest| {
+        let name = rest.split('`').next().unwrap();
+        match name.find(":<").or(name.find("<kind>")) {
+            Some(at) => format!("{}:<>", name[..at].trim_end_matches(':')),
+            None => name.to_owned(),
+        }
+    });
+    let listed: BTreeSet<String> = listed.filter(|name| !name.ends_with(":unreadable")).collect();
+    let names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
+    assert_eq!(listed, names, "the head of keys.rs and SORTS differ");
+    let page = include_str!("../../../docs/broken-values.md");
+    for name in names {
+        assert!(page.contains(&format!("| `{name}` |")), "docs/broken-values.md has no row of {name}");
+    }
+}
+
+macro_rules! poisoned {
+    ($($case:ident: $poison:expr)*) => { $(
+        #[tokio::test(flavor = "multi_thread")]
+        async fn $case() {
+            let dir = tempfile::tempdir().unwrap();
+            let server = Server::redis(dir.path(), free_port().unwrap(), &[]).unwrap();
+            let mut wrong = Vec::new();
+            for row in TABLE {
+                wrong.extend(neighbours_are_told(&server, row, $poison).await.err().map(|why| format!("{} {:?}: {why}", row.0, $poison)));
+            }
+            assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+        }
+    )* };
+}
+
+poisoned! {
+    of_a_key_of_a_wrong_type_the_others_are_told: WrongType
+    of_a_value_that_cannot_be_read_the_others_are_told: Unreadable
+    of_a_key_that_is_missing_the_others_are_told: Missing
+}
+
+async fn neighbours_are_told(
+    server: &Server,
+    row: &(&str, Spared, Spared),
+    poison: Poison,
+) -> Result<(), String> {
+    let url = format!("redis://127.0.0.1:{}/0", server.port());
+    let mut client = redis::Client::open(url.clone()).unwrap().get_connection().unwrap();
+    cmd("FLUSHALL").exec(&mut client).unwrap();
+    let config = Config { url, partitions: 2, ..Config::default() };
+    let (telemetry, clock) = telemetry();
+    let engine = Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap());
+    let mut fleet = Fleet::on(engine.clone(), telemetry, clock);
+    fleet.live().await;
+    let poisoned = poison_one(&mut client, row.0, poison);
+    let spared = if poison == Unreadable { row.2 } else { row.1 };
+    let spared: Vec<String> = match (spared, &poisoned) {
+        (Spared::Owner, Some((_, fields))) => fields.clone(),
+        _ => Vec::new(),
+    };
+    fleet.heard_until(hours(POISONED + 49)).await;
+    for number in 0..3 {
+        fleet.pass(hours(POISONED + 49), number == 0).await;
+    }
+    // What was presumed to be heard up to now is found a timeout later.
+    fleet.heard_until(hours(POISONED + 98)).await;
+    for _ in 0..2 {
+        fleet.pass(hours(POISONED + 98), false).await;
+    }
+    let mut wrong = Vec::new();
+    for unit in units() {
+        let name = unit.to_string();
+        let told = fleet.told.get(&name).copied().unwrap_or(0);
+        if told != 1 && !(spared.contains(&name) && told == 0) {
+            wrong.push(format!("{name} was told {told} times"));
+        }
+    }
+    if wrong.len() > 3 {
+        let more = wrong.len() - 3;
+        wrong.truncate(3);
+        wrong.push(format!("and {more} more"));
+    }
+    let open = engine_records(&fleet).await;
+    if open + spared.len() < UNITS {
+        wrong.push(format!("{open} records are open"));
+    }
+    if let Err(why) = engine.examine(hours(POISONED + 98)).await {
+        wrong.push(format!("the examination fails: {why}"));
+    }
+    let is_shown = !fleet.warnings().is_empty();
+    if poison == WrongType && poisoned.is_some() && !is_shown {
+        wrong.push("it is not shown".to_owned());
+    }
+    // Whoever beats is known again.
+    for (at, unit) in units().iter().enumerate().take(UNITS) {
+        let at = hours(POISONED + 99) + std::time::Duration::from_millis(at as u64);
+        if let Err(why) = fleet.try_hear(std::slice::from_ref(unit), at).await {
+            wrong.push(format!("{unit} cannot be heard: {why}"));
+        }
+    }
+    fleet.pass(hours(POISONED + 100), true).await;
+    let seen = engine.walk_all().await;
+    if seen != UNITS {
+        wrong.push(format!("{seen} units are known after all"));
+    }
+    if !wrong.is_empty() {
+        wrong.push(format!("{:?}", fleet.failures.last()));
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+}
+
+async fn engine_records(fleet: &Fleet) -> usize {
+    let records = fleet.records().await;
+    let open: BTreeSet<String> = records
+        .iter()
+        .filter(|record| record.back_at.is_none())
+        .map(|record| record.unit.to_string())
+        .collect();
+    open.len()
+}
+
+trait WalkAll {
+    async fn walk_all(&self) -> usize;
+}
+
+impl WalkAll for Arc<RedisEngine> {
+    async fn walk_all(&self) -> usize {
+        use rollcall::store::{Queries, UnitStore};
+        let mut known = 0;
+        for partition in 0..self.partitions() {
+            for page in 0..self.pages() {
+                let seen = self.walk(partition, page).await.unwrap();
+                known += seen.iter().filter(|seen| seen.facts.is_some()).count();
+            }
+        }
+        known
+    }
+}
+
+/// Poisons one key of that sort and answers which, with the units that have something there.
+pub fn poison_one(client: &mut Connection, name: &str, poison: Poison) -> Option<(String, Vec<String>)> {
+    let pattern = format!("rollcall:{}", name.replace("{pN}", "{p[01]}").replace("<>", "*"));
+    let kind = sorts().into_iter().find(|(sort, _)| sort == name).unwrap().1;
+    let mut keys: Vec<String> = cmd("KEYS").arg(&pattern).query(client).unwrap();
+    keys.sort();
+    keys.retain(|key| key.matches(':').count() >= name.matches(':').count());
+    let is_there = !keys.is_empty();
+    let key = keys
+        .into_iter()
+        .next()
+        .unwrap_or_else(|| format!("rollcall:{}", name.replace("{pN}", "{p0}").replace("<>", "hook")));
+    let owners: Vec<String> =
+        if kind == "hash" && is_there { cmd("HKEYS").arg(&key).query(client).unwrap() } else { Vec::new() };
+    match poison {
+        Missing => cmd("DEL").arg(&key).exec(client).unwrap(),
+        WrongType => {
+            cmd("DEL").arg(&key).exec(client).unwrap();
+            match kind {
+                "string" => cmd("RPUSH").arg(&key).arg("x").exec(client).unwrap(),
+                _ => cmd("SET").arg(&key).arg("x").exec(client).unwrap(),
+            }
+        }
+        Unreadable => {
+            let garbage: &[&[u8]] = &[b"garbage{", b"\xff\xfe\x00", b"", b"-1", b"99999999999999999999"];
+            match kind {
+                "string" => cmd("SET").arg(&key).arg(b"garbage{").exec(client).unwrap(),
+                "hash" => {
+                    for (field, text) in owners.iter().zip(garbage.iter().cycle()) {
+                        cmd("HSET").arg(&key).arg(field).arg(*text).exec(client).unwrap();
+                    }
+                    cmd("HSET").arg(&key).arg(&b"\xff"[..]).arg("garbage{").exec(client).unwrap();
+                }
+                "zset" => {
+                    for text in garbage {
+                        cmd("ZADD").arg(&key).arg(0).arg(*text).exec(client).unwrap();
+                    }
+                    cmd("ZADD").arg(&key).arg("-inf").arg("detector:foreign").exec(client).unwrap();
+                }
+                "set" => cmd("SADD").arg(&key).arg(garbage).exec(client).unwrap(),
+                "stream" => {
+                    for text in garbage {
+                        cmd("XADD").arg(&key).arg("*").arg(*text).arg("x").exec(client).unwrap();
+                    }
+                    cmd("XADD").arg(&key).arg("*").arg("record").arg(&b"\xff"[..]).exec(client).unwrap();
+                }
+                other => panic!("{other}"),
+            }
+        }
+    }
+    is_there.then_some((key, owners))
+}

@@ -1,0 +1,807 @@
+//! Promises about groups and deliveries.
+
+use std::sync::Arc;
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use rollcall::clock::Timestamp;
+use rollcall::presence::{Cause, Closing, Interval, Labels, OfflineRecord, RecordId, Unit};
+use rollcall::store::{
+    Backlog, Delivery, Discarded, Group, Join, OutboxEvent, Pace, Room, partition_of_group,
+};
+
+use super::ground::Ground;
+use super::world::World;
+
+const AT_ONCE: Pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn group(key: &str) -> Group {
+    Group { key: key.into(), labels: [("kind".into(), "detector".into())].into() }
+}
+
+pub fn offline(unit: &Unit, at: Timestamp) -> OfflineRecord {
+    OfflineRecord {
+        id: RecordId { unit: unit.clone(), last_seen: at },
+        kind: unit.kind.clone(),
+        unit: unit.id.clone(),
+        labels: [("site".into(), "\"north\"\n".into())].into(),
+        last_seen: at,
+        silent_from: Some(at + Duration::from_millis(700)),
+        deadline: at + MINUTE,
+        detected_at: at + MINUTE,
+        back_at: None,
+        cause: Cause::Silence,
+        closed_by: None,
+    }
+}
+
+pub fn back(record: &OfflineRecord, why: Closing) -> OfflineRecord {
+    OfflineRecord { back_at: Some(record.detected_at + MINUTE), closed_by: Some(why), ..record.clone() }
+}
+
+impl<G: Ground> World<G> {
+    async fn join(&self, records: &[&OfflineRecord], now: Timestamp) {
+        self.join_at(records, AT_ONCE, now).await;
+    }
+
+    async fn join_at(&self, records: &[&OfflineRecord], pace: Pace, now: Timestamp) -> usize {
+        let join =
+            |record: &OfflineRecord| Join { group: group("g"), news: OutboxEvent::Record(record.clone()) };
+        let joins: Vec<Join> = records.iter().map(|record| join(record)).collect();
+        self.engine.join(&joins, pace, &["hook".to_owned()], &Room::NONE, now).await.unwrap().sealed
+    }
+
+    async fn seal(&self, now: Timestamp) -> usize {
+        self.seal_at(AT_ONCE, now).await
+    }
+
+    async fn seal_at(&self, pace: Pace, now: Timestamp) -> usize {
+        self.engine.seal(&self.partitions(), &["hook".to_owned()], pace, now).await.unwrap()
+    }
+
+    async fn lease(&self, now: Timestamp) -> Vec<Delivery> {
+        self.engine.lease(&self.partitions(), "hook", now, now + MINUTE, 100).await.unwrap()
+    }
+
+    async fn sealed(&self, records: &[&OfflineRecord], now: Timestamp) -> Vec<Delivery> {
+        self.join(records, now).await;
+        self.seal(now).await;
+        self.lease(now).await
+    }
+}
+
+pub async fn promise_06_a_dead_holders_lease_comes_back<G: Ground>(world: World<G>) {
+    let record = offline(&world.unit("a"), world.at(0));
+    let now = world.at(1000);
+    let first = world.sealed(&[&record], now).await.remove(0);
+    assert_eq!((first.attempt, first.offline.as_slice()), (1, [record].as_slice()));
+    assert_eq!(world.lease(now).await, []);
+    let (other, _) = world.another().await;
+    // While it lives it may keep what it holds for longer.
+    let later = now + 2 * MINUTE;
+    let held = [Arc::new(first.clone())];
+    world.engine.prolong(&held, later).await.unwrap();
+    assert_eq!(world.lease(now + MINUTE).await, []);
+    assert_eq!(world.engine.first_lease(&world.partitions(), "hook").await.unwrap(), Some(later));
+    let again = other.lease(&world.partitions(), "hook", later, later + MINUTE, 100).await.unwrap();
+    assert_eq!(again, [Delivery { attempt: 2, ..first }]);
+}
+
+pub async fn promise_06_what_was_taken_over_cannot_be_held_on_to<G: Ground>(world: World<G>) {
+    let record = offline(&world.unit("a"), world.at(0));
+    let (now, later) = (world.at(1000), world.at(1000) + MINUTE);
+    let first = world.sealed(&[&record], now).await.remove(0);
+    let (other, _) = world.another().await;
+    let second =
+        other.lease(&world.partitions(), "hook", later, later + MINUTE, 100).await.unwrap().remove(0);
+    assert_eq!((first.attempt, second.attempt), (1, 2));
+    // The first holder wakes up.
+    let held = [Arc::new(first.clone())];
+    assert_eq!(world.engine.prolong(&held, later + 9 * MINUTE).await.unwrap(), [false]);
+    world.engine.postpone(&first, later).await.unwrap();
+    assert_eq!(world.lease(later).await, [], "the second holds it");
+    assert_eq!(other.prolong(&[Arc::new(second.clone())], later + 2 * MINUTE).await.unwrap(), [true]);
+    assert_eq!(world.lease(later + MINUTE).await, []);
+    // What the first has delivered all the same is delivered.
+    world.engine.delivered(&[first], later).await.unwrap();
+    assert_eq!(other.prolong(&[Arc::new(second)], later + 3 * MINUTE).await.unwrap(), [false]);
+    assert_eq!(world.lease(world.hours(100)).await, []);
+}
+
+pub async fn promise_06_what_joining_hands_out_is_leased_with_that<G: Ground>(world: World<G>) {
+    let records = world.units(5).into_iter().map(|unit| offline(&unit, world.at(0)));
+    let join = |record: OfflineRecord| Join {
+        group: group(record.unit.as_str()),
+        news: OutboxEvent::Record(record),
+    };
+    let joins: Vec<Join> = records.map(join).collect();
+    let now = world.at(1000);
+    let receivers = ["hook".to_owned(), "mail".to_owned()];
+    let room = Room { most: vec![3, 2], until: now + MINUTE };
+    let joined = world.engine.join(&joins, AT_ONCE, &receivers, &room, now).await.unwrap();
+    assert_eq!(joined.sealed, 5);
+    for (receiver, most) in receivers.iter().zip(room.most) {
+        let lease =
+            async |at| world.engine.lease(&world.partitions(), receiver, at, at + MINUTE, 100).await.unwrap();
+        let handed_out = joined.deliveries.iter().filter(|delivery| delivery.receiver == *receiver);
+        let handed_out: Vec<Delivery> = handed_out.cloned().collect();
+        assert!(handed_out.len() <= most, "there is room for {most}");
+        let fetched = lease(now).await;
+        assert_eq!(handed_out.len() + fetched.len(), 5, "each is held once");
+        assert_eq!(lease(now).await, []);
+        // What a holder that died was handed comes back as it was.
+        world.engine.delivered(&fetched, now).await.unwrap();
+        let mut again = lease(now + MINUTE).await;
+        let mut lost: Vec<Delivery> =
+            handed_out.into_iter().map(|delivery| Delivery { attempt: 2, ..delivery }).collect();
+        again.sort_by(|a, b| a.id.cmp(&b.id));
+        lost.sort_by(|a, b| a.id.cmp(&b.id));
+        assert_eq!(again, lost);
+        world.engine.delivered(&again, now + MINUTE).await.unwrap();
+        assert_eq!(lease(world.hours(100)).await, []);
+    }
+}
+
+pub async fn promise_06_what_was_handed_out_together_ends_one_by_one<G: Ground>(world: World<G>) {
+    // Many, for some of them are in the same place of an engine.
+    let records: Vec<OfflineRecord> = world.units(64).iter().map(|unit| offline(unit, world.at(0))).collect();
+    let join = |record: &OfflineRecord| Join {
+        group: group(record.unit.as_str()),
+        news: OutboxEvent::Record(record.clone()),
+    };
+    let joins: Vec<Join> = records.iter().map(join).collect();
+    let hook = ["hook".to_owned()];
+    let now = world.at(1000);
+    let room = Room { most: vec![64], until: now + MINUTE };
+    let joined = world.engine.join(&joins, AT_ONCE, &hook, &room, now).await.unwrap();
+    // An engine that hands nothing out has it fetched.
+    let mut held = joined.deliveries;
+    held.extend(world.lease(now).await);
+    held.sort_by(|a, b| a.group.key.cmp(&b.group.key));
+    assert_eq!(held.len(), 64);
+    let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
+    assert_eq!((backlog.waiting, backlog.dead), (64, 0));
+    // Some end well, some later, some badly, some are held on to, and of the rest nobody is heard again.
+    let (delivered, rest) = held.split_at(40);
+    let (postponed, rest) = rest.split_at(4);
+    let (buried, rest) = rest.split_at(4);
+    let (prolonged, lost) = rest.split_at(8);
+    world.engine.delivered(delivered, now).await.unwrap();
+    world.engine.postpone(&postponed[0], now + 3 * MINUTE).await.unwrap();
+    for delivery in &postponed[1..] {
+        world.engine.postpone(delivery, now + MINUTE / 2).await.unwrap();
+    }
+    for delivery in buried {
+        world.engine.bury(delivery, "gone", now).await.unwrap();
+    }
+    let prolonged: Vec<Arc<Delivery>> = prolonged.iter().cloned().map(Arc::new).collect();
+    world.engine.prolong(&prolonged, now + 2 * MINUTE).await.unwrap();
+    // The return of one that is under way is told after it.
+    let returns: Vec<Join> =
+        [&prolonged[0], &lost[0]].map(|delivery| join(&back(&delivery.offline[0], Closing::Return))).into();
+    world.engine.join(&returns, AT_ONCE, &hook, &room, now).await.unwrap();
+    assert_eq!(world.lease(now).await, []);
+    let ids = |deliveries: &[Delivery]| -> HashSet<(String, u32)> {
+        deliveries.iter().map(|delivery| (delivery.id.clone(), delivery.attempt)).collect()
+    };
+    let again = |deliveries: &[Delivery]| -> HashSet<(String, u32)> {
+        deliveries.iter().map(|delivery| (delivery.id.clone(), delivery.attempt + 1)).collect()
+    };
+    let early = world.lease(now + MINUTE / 2).await;
+    assert_eq!(ids(&early), again(&postponed[1..]));
+    world.engine.delivered(&early, now + MINUTE / 2).await.unwrap();
+    // It may be seen to in several steps.
+    let mut found = world.lease(now + MINUTE).await;
+    found.extend(world.lease(now + MINUTE).await);
+    assert_eq!(ids(&found), again(lost));
+    let same = |delivery: &&Delivery| lost.iter().any(|lost| lost.offline == delivery.offline);
+    assert_eq!(found.iter().filter(same).count(), lost.len(), "they say what they said");
+    world.engine.delivered(&found, now + MINUTE).await.unwrap();
+    let follows = world.lease(now + MINUTE).await;
+    assert_eq!(follows.len(), 1, "the return");
+    assert_eq!(follows[0].online[0].id, lost[0].offline[0].id);
+    world.engine.delivered(&follows, now + MINUTE).await.unwrap();
+    let held: Vec<Delivery> = prolonged.iter().map(|delivery| (**delivery).clone()).collect();
+    assert_eq!(ids(&world.lease(now + 2 * MINUTE).await), again(&held));
+    world.engine.delivered(&held, now + 2 * MINUTE).await.unwrap();
+    assert_eq!(world.lease(now + 2 * MINUTE).await.len(), 1, "the other return");
+    assert_eq!(
+        ids(&world.lease(now + 3 * MINUTE).await).len(),
+        2,
+        "the one that was postponed for longest, too"
+    );
+    let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
+    assert_eq!((backlog.waiting, backlog.dead), (2, 4));
+}
+
+pub async fn promise_06_what_has_ended_cannot_be_held_on_to<G: Ground>(world: World<G>) {
+    let (first, second) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("a"), world.hours(1)));
+    // Another in the same place, so that they are handed out together.
+    let partition = |key: &str| partition_of_group(key, world.engine.partitions());
+    let beside = (0..).map(|n| format!("beside-{n}")).find(|key| partition(key) == partition("g")).unwrap();
+    let hand_out = async |record: &OfflineRecord, now: Timestamp| {
+        let twin = offline(&world.unit("twin"), record.last_seen);
+        let join = |key: &str| {
+            let record = if key == "g" { record } else { &twin };
+            Join { group: group(key), news: OutboxEvent::Record(record.clone()) }
+        };
+        let room = Room { most: vec![2], until: now + 2 * MINUTE };
+        let (joins, hook) = ([join("g"), join(&beside)], ["hook".to_owned()]);
+        let mut held = world.engine.join(&joins, AT_ONCE, &hook, &room, now).await.unwrap().deliveries;
+        held.extend(world.engine.lease(&world.partitions(), "hook", now, room.until, 10).await.unwrap());
+        assert_eq!(held.len(), 2);
+        let (own, other): (Vec<Delivery>, Vec<Delivery>) =
+            held.into_iter().partition(|delivery| delivery.group.key == "g");
+        world.engine.delivered(&other, now).await.unwrap();
+        own.into_iter().next().unwrap()
+    };
+    let now = world.hours(2);
+    let told = hand_out(&first, now).await;
+    world.engine.delivered(std::slice::from_ref(&told), now).await.unwrap();
+    // Whoever held it does not know yet.
+    world.engine.prolong(&[Arc::new(told.clone())], now + MINUTE).await.unwrap();
+    world.engine.postpone(&told, now + MINUTE).await.unwrap();
+    let next = hand_out(&second, now).await;
+    // What follows it in its group is not told beside it.
+    let third = offline(&world.unit("b"), world.hours(1));
+    let joins = [Join { group: group("g"), news: OutboxEvent::Record(third.clone()) }];
+    let room = Room { most: vec![1], until: now + 2 * MINUTE };
+    let joined = world.engine.join(&joins, AT_ONCE, &["hook".to_owned()], &room, now).await.unwrap();
+    assert_eq!((joined.sealed, joined.deliveries.len()), (1, 0));
+    assert_eq!(world.lease(now + MINUTE).await, [], "the second is under way");
+    let mut again = world.lease(now + 2 * MINUTE).await;
+    again.extend(world.lease(now + 2 * MINUTE).await);
+    assert_eq!(again, [Delivery { attempt: 2, ..next }]);
+    world.engine.delivered(&again, now + 2 * MINUTE).await.unwrap();
+    assert_eq!(world.lease(now + 2 * MINUTE).await[0].offline, [third]);
+}
+
+/// What a receiver has to be told at `now`, each ended at once.
+pub async fn told_to<G: Ground>(world: &World<G>, receiver: &str, now: Timestamp) -> Vec<Delivery> {
+    let mut told = Vec::new();
+    loop {
+        let leased = world.engine.lease(&world.partitions(), receiver, now, now + MINUTE, 100).await.unwrap();
+        if leased.is_empty() {
+            return told;
+        }
+        world.engine.delivered(&leased, now).await.unwrap();
+        told.extend(leased);
+    }
+}
+
+/// Lets these join that group and seals whatever is due, for these receivers.
+pub async fn tell<G: Ground>(
+    world: &World<G>,
+    key: &str,
+    records: &[&OfflineRecord],
+    receivers: &[&str],
+    now: Timestamp,
+) {
+    let join =
+        |record: &&OfflineRecord| Join { group: group(key), news: OutboxEvent::Record((*record).clone()) };
+    let joins: Vec<Join> = records.iter().map(join).collect();
+    let receivers: Vec<String> = receivers.iter().map(|name| (*name).to_owned()).collect();
+    world.engine.join(&joins, AT_ONCE, &receivers, &Room::NONE, now).await.unwrap();
+    while world.engine.seal(&world.partitions(), &receivers, AT_ONCE, now).await.unwrap() > 0 {}
+}
+
+pub async fn promise_05_a_return_is_told_whatever_group_it_falls_into_now<G: Ground>(world: World<G>) {
+    let records = world.units(8).into_iter().map(|unit| offline(&unit, world.at(0)));
+    let records: Vec<OfflineRecord> = records.collect();
+    let all: Vec<&OfflineRecord> = records.iter().collect();
+    tell(&world, "g", &all, &["hook"], world.at(1)).await;
+    let silences = world.lease(world.at(1)).await;
+    assert_eq!(silences.iter().map(|told| told.offline.len()).sum::<usize>(), 8);
+    // Some come back while their silence is under way, others after it was told: never before it.
+    let returns: Vec<OfflineRecord> = records.iter().map(|record| back(record, Closing::Return)).collect();
+    for one in &returns[..4] {
+        tell(&world, &format!("other-{}", one.unit), &[one], &["hook"], world.at(2)).await;
+    }
+    assert_eq!(world.lease(world.at(2)).await, [], "their silence is under way");
+    world.engine.delivered(&silences, world.at(3)).await.unwrap();
+    for one in &returns[4..] {
+        tell(&world, &format!("other-{}", one.unit), &[one], &["hook"], world.at(4)).await;
+        tell(&world, "a third", &[one], &["hook"], world.at(5)).await;
+    }
+    let mut told: Vec<OfflineRecord> =
+        told_to(&world, "hook", world.hours(1)).await.into_iter().flat_map(|told| told.online).collect();
+    told.sort_by(|a, b| a.id.cmp(&b.id));
+    assert_eq!(told, returns);
+    let all: Vec<&OfflineRecord> = returns.iter().collect();
+    tell(&world, "other", &all, &["hook"], world.hours(2)).await;
+    assert_eq!(told_to(&world, "hook", world.hours(2)).await, [], "once");
+}
+
+pub async fn promise_05_a_return_is_told_to_those_who_were_told_the_silence<G: Ground>(world: World<G>) {
+    let record = |name: &str| offline(&world.unit(name), world.at(0));
+    let (early, both, late, alone) = (record("early"), record("both"), record("late"), record("alone"));
+    let on = |record: &OfflineRecord| back(record, Closing::Return);
+    // With nobody to tell, with one receiver, with two; one is handed out as it joins.
+    tell(&world, "g", &[&early], &[], world.at(1)).await;
+    tell(&world, "g", &[&late], &["hook"], world.at(2)).await;
+    let join = Join { group: group("own"), news: OutboxEvent::Record(alone.clone()) };
+    let room = Room { most: vec![1], until: world.at(3) + MINUTE };
+    let hook = ["hook".to_owned()];
+    let handed = world.engine.join(&[join], AT_ONCE, &hook, &room, world.at(3)).await.unwrap().deliveries;
+    world.engine.delivered(&handed, world.at(4)).await.unwrap();
+    tell(&world, "g", &[&both], &["hook", "mail"], world.at(5)).await;
+    let offline_to = async |name| -> Vec<String> {
+        let told = told_to(&world, name, world.at(6)).await;
+        told.iter().flat_map(|told| &told.offline).map(|record| record.unit.to_string()).collect()
+    };
+    let mut hook_has = offline_to("hook").await;
+    hook_has.extend(handed.iter().flat_map(|told| &told.offline).map(|record| record.unit.to_string()));
+    hook_has.sort();
+    assert_eq!(
+        (hook_has, offline_to("mail").await),
+        (vec!["alone".into(), "both".into(), "late".into()], vec!["both".into()])
+    );
+    // All come back, beside a silence that is new to both.
+    let fresh = record("fresh");
+    let everybody = ["hook", "mail", "new"];
+    tell(&world, "own", &[&on(&alone)], &everybody, world.at(7)).await;
+    tell(&world, "g", &[&on(&early), &on(&both), &on(&late), &fresh], &everybody, world.at(7)).await;
+    for (receiver, expected) in [
+        ("hook", vec!["alone", "both", "fresh", "late"]),
+        ("mail", vec!["both", "fresh"]),
+        ("new", vec!["fresh"]),
+    ] {
+        let told = told_to(&world, receiver, world.at(8)).await;
+        let mut named: Vec<&str> = told
+            .iter()
+            .flat_map(|told| told.offline.iter().chain(&told.online))
+            .map(|one| one.unit.as_str())
+            .collect();
+        named.sort_unstable();
+        assert_eq!(named, expected, "{receiver}");
+        let backlog = world.engine.backlog(&world.partitions(), receiver).await.unwrap();
+        assert_eq!(backlog, Default::default(), "{receiver}");
+    }
+}
+
+pub async fn promise_07_joining_another_group_is_joining_once_more<G: Ground>(world: World<G>) {
+    let (one, two) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("b"), world.at(0)));
+    tell(&world, "g", &[&one], &["hook"], world.at(1)).await;
+    tell(&world, "other", &[&one], &["hook"], world.at(2)).await;
+    assert_eq!(told_to(&world, "hook", world.at(3)).await.len(), 1);
+    // A return that comes first swallows its silence, in whichever group that is.
+    tell(&world, "other", &[&back(&two, Closing::Return)], &["hook"], world.at(4)).await;
+    tell(&world, "g", &[&two], &["hook"], world.at(5)).await;
+    assert_eq!(told_to(&world, "hook", world.at(6)).await, []);
+    // A record that is opened once more is told once more.
+    let again = OfflineRecord { detected_at: one.detected_at + MINUTE, ..one.clone() };
+    tell(&world, "other", &[&back(&one, Closing::Policy)], &["hook"], world.at(7)).await;
+    tell(&world, "a third", &[&again], &["hook"], world.at(8)).await;
+    let told = told_to(&world, "hook", world.at(9)).await;
+    assert_eq!(
+        told.iter().map(|told| (told.offline.len(), told.online.len())).collect::<Vec<_>>(),
+        [(0, 1), (1, 0)]
+    );
+    tell(&world, "a fourth", &[&back(&again, Closing::Return)], &["hook"], world.at(10)).await;
+    assert_eq!(told_to(&world, "hook", world.at(11)).await[0].online.len(), 1);
+}
+
+pub async fn promise_07_joining_is_idempotent_also_after_it_was_sent<G: Ground>(world: World<G>) {
+    let off = offline(&world.unit("a"), world.at(0));
+    let on = back(&off, Closing::Return);
+    world.join(&[&off, &off], world.at(0)).await;
+    let told = world.sealed(&[&off], world.at(1)).await;
+    assert_eq!(told.len(), 1);
+    assert_eq!(world.sealed(&[&off], world.at(2)).await, []);
+    world.engine.delivered(&told, world.at(2)).await.unwrap();
+    assert_eq!(world.sealed(&[&off], world.at(3)).await, []);
+    let told = world.sealed(&[&on, &off, &on], world.at(4)).await;
+    assert_eq!((told.len(), told[0].online.as_slice()), (1, [on.clone()].as_slice()));
+    world.engine.delivered(&told, world.at(5)).await.unwrap();
+    assert_eq!(world.sealed(&[&off, &on], world.at(6)).await, []);
+}
+
+pub async fn promise_07_a_return_that_comes_first_swallows_its_silence<G: Ground>(world: World<G>) {
+    let off = offline(&world.unit("a"), world.at(0));
+    world.join(&[&back(&off, Closing::Return)], world.at(0)).await;
+    assert_eq!(world.sealed(&[&off], world.at(1)).await, []);
+}
+
+pub async fn promise_07_a_unit_that_returns_before_its_group_is_sealed_is_never_told<G: Ground>(
+    world: World<G>,
+) {
+    let off = offline(&world.unit("a"), world.at(0));
+    let stays = offline(&world.unit("b"), world.at(0));
+    let pace = Pace { wait: MINUTE, interval: MINUTE };
+    world.join_at(&[&off, &stays], pace, world.at(0)).await;
+    world.join_at(&[&back(&off, Closing::Return)], pace, world.at(1)).await;
+    world.seal(world.at(0) + MINUTE).await;
+    let told = world.lease(world.at(0) + MINUTE).await;
+    assert_eq!((told.len(), told[0].offline.as_slice()), (1, [stays.clone()].as_slice()));
+    // With nobody left there is no notification at all.
+    world.join_at(&[&back(&stays, Closing::Return)], pace, world.hours(1)).await;
+    let other = offline(&world.unit("c"), world.at(0));
+    world.join_at(&[&other, &back(&other, Closing::Return)], pace, world.hours(1)).await;
+    world.engine.delivered(&told, world.hours(1)).await.unwrap();
+    world.seal(world.hours(2)).await;
+    let told = world.lease(world.hours(2)).await;
+    assert_eq!((told.len(), told[0].online.len(), told[0].offline.len()), (1, 1, 0));
+}
+
+pub async fn promise_08_delivered_is_never_leased_again<G: Ground>(world: World<G>) {
+    let told = world.sealed(&[&offline(&world.unit("a"), world.at(0))], world.at(0)).await;
+    assert_eq!(told.len(), 1);
+    for _ in 0..2 {
+        world.engine.delivered(&told, world.at(1)).await.unwrap();
+        assert_eq!(world.lease(world.hours(1000)).await, []);
+    }
+    assert_eq!(world.engine.first_lease(&world.partitions(), "hook").await.unwrap(), None);
+    assert_eq!(world.engine.backlog(&world.partitions(), "hook").await.unwrap(), Default::default());
+    // A late word about a lease that is over changes nothing either.
+    world.engine.postpone(&told[0], world.at(2)).await.unwrap();
+    world.engine.bury(&told[0], "late", world.at(2)).await.unwrap();
+    assert_eq!(world.lease(world.hours(1000)).await, []);
+    assert_eq!(world.engine.backlog(&world.partitions(), "hook").await.unwrap().dead, 0);
+}
+
+pub async fn promise_12_the_silence_of_a_removed_unit_is_not_told_any_more<G: Ground>(world: World<G>) {
+    let off = offline(&world.unit("a"), world.at(0));
+    let pace = Pace { wait: MINUTE, interval: MINUTE };
+    world.join_at(&[&off], pace, world.at(0)).await;
+    world.join_at(&[&back(&off, Closing::Removed)], pace, world.at(1)).await;
+    assert_eq!(world.seal(world.hours(1)).await, 0);
+    let off = offline(&world.unit("b"), world.at(0));
+    assert_eq!(world.sealed(&[&off], world.at(2)).await.len(), 1);
+    assert_eq!(world.sealed(&[&back(&off, Closing::Removed)], world.hours(1)).await.len(), 1);
+    assert_eq!(world.seal(world.hours(2)).await, 0);
+}
+
+pub async fn a_group_waits_and_keeps_its_distance<G: Ground>(world: World<G>) {
+    let pace = Pace { wait: Duration::from_secs(10), interval: Duration::from_secs(300) };
+    let seconds = |s: u64| world.at(s * 1000);
+    let first_seal = async || world.engine.first_seal(&world.partitions()).await.unwrap();
+    let silent = |name: &str| offline(&world.unit(name), seconds(0));
+    world.join_at(&[&silent("a")], pace, seconds(0)).await;
+    world.join_at(&[&silent("b")], pace, seconds(5)).await;
+    world.join_at(&[&silent("c")], pace, seconds(7)).await;
+    assert_eq!(first_seal().await, Some(seconds(10)));
+    assert_eq!(world.seal_at(pace, seconds(9)).await, 0);
+    // Each has a wait of its own, and what had joined by now follows together.
+    assert_eq!(world.seal_at(pace, seconds(10)).await, 1);
+    assert_eq!(first_seal().await, Some(seconds(17)));
+    world.join_at(&[&silent("d")], pace, seconds(15)).await;
+    assert_eq!(world.seal_at(pace, seconds(17)).await, 2);
+    // Who joins in between keeps the distance to the first.
+    world.join_at(&[&silent("e")], pace, seconds(20)).await;
+    assert_eq!(first_seal().await, Some(seconds(310)));
+    assert_eq!(world.seal_at(pace, seconds(309)).await, 0);
+    assert_eq!(world.seal_at(pace, seconds(310)).await, 2);
+    assert_eq!(first_seal().await, None);
+    world.join_at(&[&silent("f")], pace, seconds(320)).await;
+    assert_eq!(first_seal().await, Some(seconds(610)));
+    // Who joins just before the distance has passed waits no less than others.
+    world.join_at(&[&silent("g")], pace, seconds(605)).await;
+    assert_eq!(world.seal_at(pace, seconds(610)).await, 1);
+    assert_eq!(first_seal().await, Some(seconds(615)));
+    assert_eq!(world.seal_at(pace, seconds(615)).await, 1);
+    assert_eq!(first_seal().await, None);
+}
+
+pub async fn a_unit_that_is_back_within_its_own_wait_is_never_told<G: Ground>(world: World<G>) {
+    let pace = Pace { wait: Duration::from_secs(10), interval: Duration::from_secs(300) };
+    let seconds = |s: u64| world.at(s * 1000);
+    let silent = |name: &str| offline(&world.unit(name), seconds(0));
+    world.join_at(&[&silent("first")], pace, seconds(0)).await;
+    world.join_at(&[&silent("blip")], pace, seconds(9)).await;
+    assert_eq!(world.seal_at(pace, seconds(10)).await, 1);
+    world.join_at(&[&back(&silent("blip"), Closing::Return)], pace, seconds(11)).await;
+    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None, "nobody waits");
+    // The first of a group comes back: the others wait for as long as they would alone.
+    world.join_at(&[&silent("gone")], pace, seconds(400)).await;
+    world.join_at(&[&silent("stays")], pace, seconds(404)).await;
+    world.join_at(&[&back(&silent("gone"), Closing::Return)], pace, seconds(405)).await;
+    assert_eq!(world.seal_at(pace, seconds(410)).await, 0);
+    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), Some(seconds(414)));
+    assert_eq!(world.seal_at(pace, seconds(414)).await, 1);
+    let told = told_to(&world, "hook", seconds(420)).await;
+    let named: Vec<&str> = told
+        .iter()
+        .flat_map(|told| told.offline.iter().chain(&told.online))
+        .map(|one| one.unit.as_str())
+        .collect();
+    assert_eq!(named, ["first", "stays"]);
+    // A return has no wait of its own: it goes with what its group tells next.
+    world.join_at(&[&silent("last")], pace, seconds(800)).await;
+    world.join_at(&[&back(&silent("first"), Closing::Return)], pace, seconds(809)).await;
+    assert_eq!(world.seal_at(pace, seconds(810)).await, 2);
+}
+
+pub async fn a_group_that_members_keep_joining_is_told_all_the_same<G: Ground>(world: World<G>) {
+    let pace = Pace { wait: Duration::from_secs(10), interval: Duration::from_secs(60) };
+    let mut sealed = Vec::new();
+    for second in 0..200u64 {
+        let now = world.at(second * 1000);
+        world.join_at(&[&offline(&world.unit(&second.to_string()), world.at(0))], pace, now).await;
+        let count = world.seal_at(pace, now).await;
+        if count > 0 {
+            sealed.push((second, count));
+        }
+    }
+    // At its wait, once more for those that had joined by then, and again after each distance.
+    assert_eq!(sealed, [(10, 1), (20, 10), (70, 50), (80, 10), (130, 50), (140, 10), (190, 50)]);
+}
+
+pub async fn who_is_alone_in_a_group_that_is_due_does_not_wait<G: Ground>(world: World<G>) {
+    let record = |unit: &str| offline(&world.unit(unit), world.at(0));
+    let (a, b, c, d) = (record("a"), record("b"), record("c"), record("d"));
+    let pace = Pace { wait: Duration::ZERO, interval: MINUTE };
+    assert_eq!(world.join_at(&[&a], pace, world.at(1)).await, 1);
+    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
+    let told = world.lease(world.at(1)).await;
+    assert_eq!((told.len(), told[0].offline.as_slice()), (1, [a.clone()].as_slice()));
+    world.engine.delivered(&told, world.at(2)).await.unwrap();
+    // The group keeps its distance, and who comes later does not overtake those that wait.
+    let next = world.at(1) + MINUTE;
+    assert_eq!(world.join_at(&[&b], pace, world.at(3)).await, 0);
+    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), Some(next));
+    assert_eq!(world.join_at(&[&c], pace, next + MINUTE).await, 0);
+    assert_eq!(world.seal(next + MINUTE).await, 2);
+    let told = world.lease(next + MINUTE).await;
+    assert_eq!((told.len(), told[0].offline.as_slice()), (1, [b, c].as_slice()));
+    // Those that come together are told together.
+    assert_eq!(world.join_at(&[&d, &back(&a, Closing::Return)], pace, world.hours(1)).await, 0);
+    assert_eq!(world.seal(world.hours(1)).await, 2);
+    // The return of one who was told at once is told at once.
+    assert_eq!(world.join_at(&[&back(&d, Closing::Return)], pace, world.hours(2)).await, 1);
+    assert_eq!(world.join_at(&[&back(&d, Closing::Return), &d], pace, world.hours(3)).await, 0);
+    assert_eq!(world.seal(world.hours(3)).await, 0);
+}
+
+pub async fn news_of_one_group_is_told_in_order<G: Ground>(world: World<G>) {
+    let off = offline(&world.unit("a"), world.at(0));
+    let on = back(&off, Closing::Return);
+    let first = world.sealed(&[&off], world.at(0)).await;
+    // The first attempt fails; the return waits behind it.
+    assert_eq!(world.sealed(&[&on], world.at(1)).await, []);
+    world.engine.postpone(&first[0], world.hours(1)).await.unwrap();
+    assert_eq!(world.lease(world.at(2)).await, []);
+    let again = world.lease(world.hours(1)).await;
+    assert_eq!((again.len(), again[0].id.as_str()), (1, first[0].id.as_str()));
+    world.engine.delivered(&again, world.hours(1)).await.unwrap();
+    let next = world.lease(world.hours(1)).await;
+    assert_eq!((next.len(), next[0].online.as_slice()), (1, [on].as_slice()));
+}
+
+pub async fn a_return_is_not_told_where_its_silence_died<G: Ground>(world: World<G>) {
+    let (off, fine) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("b"), world.at(0)));
+    let first = world.sealed(&[&off], world.at(0)).await;
+    world.engine.bury(&first[0], "410 gone", world.at(1)).await.unwrap();
+    let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
+    assert_eq!((backlog.waiting, backlog.dead), (0, 1));
+    let letters = world.engine.dead_letters("hook", 10).await.unwrap();
+    assert_eq!((letters[0].reason.as_str(), &letters[0].delivery), ("410 gone", &first[0]));
+    assert_eq!(world.sealed(&[&back(&off, Closing::Return)], world.at(2)).await, []);
+    let told = world.sealed(&[&fine], world.at(3)).await;
+    world.engine.delivered(&told, world.at(3)).await.unwrap();
+    let told = world.sealed(&[&back(&fine, Closing::Return)], world.at(4)).await;
+    assert_eq!(told[0].online, [back(&fine, Closing::Return)]);
+}
+
+pub async fn what_is_kept_for_a_receiver_is_known_and_can_be_discarded<G: Ground>(world: World<G>) {
+    let now = world.at(0);
+    let names = ["hook".to_owned(), "mail".to_owned()];
+    world.engine.enlist(&["hook".to_owned()], now).await.unwrap();
+    world.engine.enlist(&["mail".to_owned()], now).await.unwrap();
+    assert_eq!(world.engine.kept().await.unwrap(), []);
+    let records: Vec<OfflineRecord> = world.units(120).iter().map(|unit| offline(unit, now)).collect();
+    let join = |record: &OfflineRecord| Join {
+        group: group(&format!("g{}", record.unit)),
+        news: OutboxEvent::Record(record.clone()),
+    };
+    let joins: Vec<Join> = records.iter().map(join).collect();
+    world.engine.join(&joins, AT_ONCE, &names, &Room::NONE, now).await.unwrap();
+    world.engine.seal(&world.partitions(), &names, AT_ONCE, now).await.unwrap();
+    let leased = world.lease(now).await;
+    world.engine.bury(&leased[0], "410 gone", now).await.unwrap();
+    let kept = |waiting: u64, dead: u64| Backlog { waiting, dead };
+    let mail = ("mail".to_owned(), kept(120, 0));
+    assert_eq!(world.engine.kept().await.unwrap(), [("hook".to_owned(), kept(119, 1)), mail.clone()]);
+    let mut removed = 0;
+    loop {
+        let step = world.engine.discard("hook", now).await.unwrap();
+        removed += step.removed;
+        assert!(step.ended <= 500 && step.removed <= 500, "{step:?}");
+        if step == Discarded::default() {
+            break;
+        }
+    }
+    assert_eq!(removed, 120);
+    assert_eq!(world.engine.kept().await.unwrap(), [mail]);
+    assert_eq!(world.engine.first_lease(&world.partitions(), "hook").await.unwrap(), None);
+    // What the other receiver waits for still says what it said, and it alone is told the returns.
+    let later = world.hours(2);
+    let told = world.engine.lease(&world.partitions(), "mail", later, later + MINUTE, 500).await.unwrap();
+    assert_eq!(told.iter().map(|delivery| delivery.offline.len()).sum::<usize>(), 120);
+    world.engine.delivered(&told, later).await.unwrap();
+    let returned: Vec<OfflineRecord> = records.iter().map(|record| back(record, Closing::Return)).collect();
+    let joins: Vec<Join> = returned.iter().map(join).collect();
+    world.engine.join(&joins, AT_ONCE, &names, &Room::NONE, later).await.unwrap();
+    world.engine.seal(&world.partitions(), &names, AT_ONCE, later).await.unwrap();
+    assert_eq!(world.lease(later).await, []);
+    let told = world.engine.lease(&world.partitions(), "mail", later, later + MINUTE, 500).await.unwrap();
+    assert_eq!(told.iter().map(|delivery| delivery.online.len()).sum::<usize>(), 120);
+}
+
+pub async fn a_receiver_that_was_absent_is_told_what_is_still_so<G: Ground>(world: World<G>) {
+    let both = ["hook".to_owned(), "mail".to_owned()];
+    let mail = ["mail".to_owned()];
+    world.engine.enlist(&both, world.at(0)).await.unwrap();
+    let names = ["stays", "blip", "told", "back", "swallowed", "both-stays", "both-blip"];
+    let units = names.map(|name| world.unit(name));
+    world.hear_all(&units, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    world.roll.check_deadlines(&units, world.hours(49)).await.unwrap();
+    world.tell_outbox(&both, world.hours(49)).await;
+    for interval in [Timestamp::NEVER, world.hours(41)] {
+        let news = OutboxEvent::Blind(Interval { from: world.hours(40), to: interval });
+        let join = [Join { group: Group { key: "blind".into(), labels: Labels::new() }, news }];
+        world.engine.join(&join, AT_ONCE, &both, &Room::NONE, world.hours(49)).await.unwrap();
+    }
+    // A kind that still is not heard.
+    let lasting = OutboxEvent::Blind(Interval { from: world.hours(40), to: Timestamp::NEVER });
+    let of_kind = [Join { group: group("blind,kind=detector"), news: lasting }];
+    world.engine.join(&of_kind, AT_ONCE, &both, &Room::NONE, world.hours(49)).await.unwrap();
+    // Two are told, and the receiver fails for the others. One of the two is back before it is absent.
+    for delivery in world.lease(world.hours(49)).await {
+        let is_told = |record: &OfflineRecord| ["told", "back"].contains(&record.unit.as_str());
+        if delivery.offline.iter().any(is_told) {
+            world.engine.delivered(&[delivery], world.hours(49)).await.unwrap();
+        } else {
+            world.engine.postpone(&delivery, world.hours(50)).await.unwrap();
+        }
+    }
+    for name in ["back", "swallowed"] {
+        world.hear(&world.unit(name), world.hours(49)).await;
+    }
+    world.tell_outbox(&both, world.hours(50)).await;
+    world.engine.enlist(&mail, world.hours(50)).await.unwrap();
+    for name in ["blip", "told", "both-blip"] {
+        world.hear(&world.unit(name), world.hours(51)).await;
+    }
+    world.tell_outbox(&mail, world.hours(51)).await;
+
+    let now = world.hours(52);
+    for name in &both {
+        let (another, _) = world.another().await;
+        another.enlist(&both, now).await.unwrap();
+        // A crash halfway is the same as a pause.
+        let past = another.bring_up_to_date(name, now).await.unwrap();
+        assert_eq!(past, if name == "hook" { 4 } else { 0 }, "{name}");
+        assert_eq!(another.bring_up_to_date(name, now).await.unwrap(), 0, "it is absent no more");
+    }
+    let told = world.tell_all("hook", now).await;
+    let mut offline =
+        told.iter().flat_map(|told| &told.offline).map(|one| one.unit.as_str()).collect::<Vec<_>>();
+    offline.sort();
+    assert_eq!(offline, ["both-stays", "stays"]);
+    let online: Vec<&str> = told.iter().flat_map(|told| &told.online).map(|one| one.unit.as_str()).collect();
+    assert_eq!(online, ["back"]);
+    let blind = told.iter().filter(|told| !told.blind.is_empty()).map(|told| told.group.key.as_str());
+    assert_eq!(blind.collect::<Vec<&str>>(), ["blind,kind=detector"], "what lasts is told");
+    let told = world.tell_all("mail", now).await;
+    assert_eq!(told.iter().map(|told| told.offline.len()).sum::<usize>(), 7, "it was not absent");
+    assert_eq!(told.iter().map(|told| told.online.len()).sum::<usize>(), 5);
+    // What is told to it from now on is as ever.
+    for name in ["stays", "both-stays", "blip"] {
+        world.hear(&world.unit(name), world.hours(53)).await;
+    }
+    world.tell_outbox(&both, world.hours(53)).await;
+    let told = world.tell_all("hook", world.hours(53)).await;
+    let mut online =
+        told.iter().flat_map(|told| &told.online).map(|one| one.unit.as_str()).collect::<Vec<_>>();
+    online.sort();
+    assert_eq!(online, ["both-stays", "stays"]);
+    assert_eq!(world.engine.backlog(&world.partitions(), "hook").await.unwrap(), Backlog::default());
+}
+
+impl<G: Ground> World<G> {
+    /// What is in the outbox joins a group for each unit, or for those whose names begin alike, and is sealed.
+    async fn tell_outbox(&self, receivers: &[String], now: Timestamp) {
+        let entries = self.outbox().await;
+        let join = |entry: &rollcall::store::Entry| {
+            let key = match &entry.news {
+                OutboxEvent::Record(record) => record.unit.as_str().split('-').next().unwrap().to_owned(),
+                OutboxEvent::Blind(_) => "blind".to_owned(),
+            };
+            Join { group: group(&key), news: entry.news.clone() }
+        };
+        let joins: Vec<Join> = entries.iter().map(join).collect();
+        self.engine.join(&joins, AT_ONCE, receivers, &Room::NONE, now).await.unwrap();
+        self.engine.seal(&self.partitions(), receivers, AT_ONCE, now).await.unwrap();
+        let positions: Vec<rollcall::store::Position> =
+            entries.into_iter().map(|entry| entry.position).collect();
+        self.engine.settle(&positions).await.unwrap();
+    }
+
+    /// Everything that there is for a receiver is delivered.
+    async fn tell_all(&self, receiver: &str, now: Timestamp) -> Vec<Delivery> {
+        let mut told = Vec::new();
+        for _ in 0..1000 {
+            let leased =
+                self.engine.lease(&self.partitions(), receiver, now, now + MINUTE, 100).await.unwrap();
+            let waiting = self.engine.backlog(&self.partitions(), receiver).await.unwrap().waiting;
+            if leased.is_empty() && waiting == 0 {
+                return told;
+            }
+            self.engine.delivered(&leased, now).await.unwrap();
+            told.extend(leased);
+        }
+        panic!("there is something left for {receiver} after all of this: {told:?}");
+    }
+}
+
+pub async fn a_large_group_is_told_whole_in_several_notifications<G: Ground>(world: World<G>) {
+    let records: Vec<OfflineRecord> =
+        world.units(2500).iter().map(|unit| offline(unit, world.at(0))).collect();
+    world.join(&records.iter().collect::<Vec<_>>(), world.at(0)).await;
+    let mut told = Vec::new();
+    let mut notifications = HashSet::new();
+    while world.seal(world.at(1)).await > 0 {}
+    loop {
+        let leased = world.lease(world.at(2)).await;
+        if leased.is_empty() {
+            break;
+        }
+        for delivery in &leased {
+            assert!(delivery.offline.len() <= 1000);
+            assert!(notifications.insert(delivery.id.clone()));
+            told.extend(delivery.offline.iter().map(|record| record.id.to_string()));
+        }
+        world.engine.delivered(&leased, world.at(2)).await.unwrap();
+    }
+    assert_eq!((told.len(), notifications.len()), (2500, 3));
+    assert_eq!(told.into_iter().collect::<HashSet<_>>().len(), 2500);
+}
+
+pub async fn a_long_blindness_is_told_at_once_and_by_itself<G: Ground>(world: World<G>) {
+    let (gap, tell) = (Duration::from_secs(3), Duration::from_secs(300));
+    world.heard_until(world.hours(1)).await;
+    world.canary(world.hours(1) + tell, gap, tell).await.unwrap();
+    assert_eq!(world.outbox().await, [], "300 s are not longer than 300 s");
+    let interval = world.canary(world.hours(2), gap, tell).await.unwrap();
+    let outbox = world.outbox().await;
+    assert_eq!(outbox[0].news, OutboxEvent::Blind(interval));
+    let pace = Pace { wait: MINUTE, interval: MINUTE };
+    let join = Join { group: group("blind"), news: outbox[0].news.clone() };
+    for _ in 0..2 {
+        let joins = std::slice::from_ref(&join);
+        world.engine.join(joins, pace, &["hook".to_owned()], &Room::NONE, world.hours(2)).await.unwrap();
+        world.seal(world.hours(2)).await;
+    }
+    let told = world.lease(world.hours(2)).await;
+    assert_eq!(told.len(), 1);
+    let Interval { from, .. } = told[0].blind[0];
+    assert_eq!((from, told[0].offline.len(), told[0].online.len()), (interval.from, 0, 0));
+}
+
+pub async fn the_same_news_has_the_same_id<G: Ground>(world: World<G>) {
+    // On every engine, and by whichever of its roads: it is part of what receivers know.
+    let id = "ntf_f184568f26713d8c139b599a.hook";
+    let off = offline(&world.unit("a"), world.at(0));
+    let twin = World::<G>::new().await;
+    let one = world.sealed(&[&off], world.at(5)).await;
+    let two = twin.sealed(&[&off], twin.at(9)).await;
+    assert_eq!([&*one[0].id, &*two[0].id], [id; 2], "told as it joins");
+    let waiting = World::<G>::new().await;
+    waiting.join_at(&[&off], Pace { wait: MINUTE, interval: MINUTE }, waiting.at(0)).await;
+    waiting.seal(waiting.hours(1)).await;
+    assert_eq!(waiting.lease(waiting.hours(1)).await[0].id, id, "told after it waited");
+    let handing = World::<G>::new().await;
+    let joins = [Join { group: group("g"), news: OutboxEvent::Record(off) }];
+    let room = Room { most: vec![1], until: handing.hours(1) };
+    let hook = ["hook".to_owned()];
+    let joined = handing.engine.join(&joins, AT_ONCE, &hook, &room, handing.at(5)).await.unwrap();
+    let handed_out = joined.deliveries.into_iter().chain(handing.lease(handing.at(5)).await);
+    assert_eq!(handed_out.map(|delivery| delivery.id).collect::<Vec<_>>(), [id], "handed out as it joins");
+    let on = twin.sealed(&[&offline(&twin.unit("b"), twin.at(0))], twin.at(10)).await;
+    assert_eq!(on, [], "its lane is busy");
+    twin.engine.delivered(&two, twin.at(11)).await.unwrap();
+    assert_ne!(twin.lease(twin.at(12)).await[0].id, one[0].id);
+}

@@ -1,0 +1,244 @@
+//! Promises about an engine that is killed: before, between and in the middle of steps.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use rollcall::clock::Timestamp;
+use rollcall::presence::{Closing, Interval, OfflineRecord, Standing, Unit};
+use rollcall::store::{Entry, Gap, Group, Join, Member, OutboxEvent, Pace, Room, Subscription};
+
+use super::ground::Ground;
+use super::world::{HOUR, World};
+
+const AT_ONCE: Pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
+const MINUTE: Duration = Duration::from_secs(60);
+
+impl<G: Ground> World<G> {
+    /// The engine is killed and comes back, and so does whoever works with it.
+    pub async fn crash(&mut self) {
+        self.ground.crash().await;
+        (self.engine, self.roll) = self.another().await;
+    }
+
+    /// Looks at everybody who is due, as the sweep does.
+    async fn sweep(&self, now: Timestamp) {
+        loop {
+            let due = self.due(now).await;
+            let undecided = self.roll.check_deadlines(&due, now).await.unwrap();
+            if due.len() == undecided.len() {
+                return;
+            }
+        }
+    }
+
+    async fn heard_so_far(&self) -> Timestamp {
+        self.engine.hearing().await.unwrap().heard.unwrap()
+    }
+
+    async fn join_all(&self, entries: &[Entry], now: Timestamp) {
+        let group = Group { key: "g".into(), labels: Default::default() };
+        let join = |entry: &Entry| Join { group: group.clone(), news: entry.news.clone() };
+        let joins: Vec<Join> = entries.iter().map(join).collect();
+        self.engine.join(&joins, AT_ONCE, &["hook".to_owned()], &Room::NONE, now).await.unwrap();
+    }
+}
+
+pub async fn promise_01_recorded_means_applied<G: Ground>(mut world: World<G>) {
+    let units = world.units(1000);
+    world.hear_all(&units, world.at(0)).await;
+    world.hear_all(&units, world.at(7)).await;
+    world.heard_until(world.at(8)).await;
+    world.ground.settle().await;
+    world.crash().await;
+    for seen in world.engine.read(&units).await.unwrap() {
+        assert_eq!(seen.alive, Some(world.at(7)), "{}", seen.unit);
+        assert_eq!(seen.facts.map(|facts| facts.standing), Some(Standing::Present));
+    }
+    assert_eq!(world.heard_so_far().await, world.at(8));
+    assert_eq!(world.due(world.at(0) + 48 * HOUR).await.len(), 1000);
+}
+
+pub async fn promise_01_what_a_crash_loses_is_blind_time<G: Ground>(mut world: World<G>) {
+    let units = world.units(300);
+    world.hear_all(&units, world.at(0)).await;
+    world.heard_until(world.at(1)).await;
+    world.ground.settle().await;
+    world.hear_all(&units, world.hours(7)).await;
+    world.heard_until(world.hours(7)).await;
+    world.crash().await;
+    let heard = world.heard_so_far().await;
+    for seen in world.engine.read(&units).await.unwrap() {
+        let is_there = seen.alive == Some(world.hours(7));
+        assert!(is_there || heard < world.hours(7), "{} is lost, and {heard} vouches for it", seen.unit);
+    }
+    // The first canary that comes back says from when on it hears again.
+    let back = world.hours(8);
+    let blind = world.canary(back, Duration::from_secs(3), HOUR).await;
+    assert_eq!(blind, Some(Interval { from: heard, to: back }));
+    world.heard_until(world.hours(300)).await;
+    world.sweep(world.hours(7) + 48 * HOUR).await;
+    assert_eq!(world.told().await, [], "48 hours after the last heartbeat of each");
+    world.sweep(world.hours(300)).await;
+    assert_eq!(world.told().await.len(), 300, "and in the end each is noticed once");
+}
+
+pub async fn promise_01_what_a_crash_loses_is_blind_time_however_short_and_however_soon<G: Ground>(
+    mut world: World<G>,
+) {
+    let unit = world.unit("a");
+    let gap = Duration::from_secs(3);
+    world.hear(&unit, world.at(0)).await;
+    for crash in 1..=3 {
+        let (before, after) = (world.at(crash * 1000), world.at(crash * 1000 + 500));
+        world.hear(&unit, before).await;
+        world.canary(before, gap, HOUR).await;
+        world.crash().await;
+        let known = world.read(&unit).await.alive.unwrap();
+        let heard = world.heard_so_far().await;
+        let blind = world.canary(after, gap, HOUR).await;
+        // What is there needs no excuse; what is not there is within the blind interval.
+        assert!(
+            known == before || blind.is_some_and(|blind| blind.from < before),
+            "{known} {heard} {blind:?}"
+        );
+    }
+}
+
+pub async fn promise_01_what_a_crash_loses_is_no_transition<G: Ground>(mut world: World<G>) {
+    let (gone, back) = (world.unit("gone"), world.unit("back"));
+    world.hear_all(&[gone.clone(), back.clone()], world.at(0)).await;
+    world.heard_until(world.hours(50)).await;
+    world.look(&gone, world.hours(49)).await;
+    world.look(&back, world.hours(49)).await;
+    world.hear(&back, world.hours(50)).await;
+    world.crash().await;
+    let told: Vec<_> = world.told().await.into_iter().map(|r| (r.unit.to_string(), r.closed_by)).collect();
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told.contains(&("back".into(), Some(Closing::Return))));
+    assert_eq!(world.open_records().await.len(), 1);
+}
+
+pub async fn promise_02_a_crash_in_the_middle_of_a_storm_takes_nobody_twice_and_loses_nobody<G: Ground>(
+    mut world: World<G>,
+) {
+    let units = world.units(2000);
+    let now = world.hours(49);
+    world.hear_all(&units, world.at(0)).await;
+    world.heard_until(now).await;
+    world.ground.settle().await;
+    for crashes in 1..=3 {
+        let taking = async {
+            for some in units.chunks(100) {
+                world.roll.check_deadlines(some, now).await.unwrap();
+            }
+        };
+        let some_are_taken = async {
+            while world.told().await.len() < crashes * 300 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = some_are_taken => {}
+            () = taking => {}
+        }
+        world.crash().await;
+        let told = world.told().await;
+        assert!(told.len() >= crashes * 300, "what was told is there: {}", told.len());
+        let mut left: HashSet<Unit> = world.due(now).await.into_iter().collect();
+        assert_eq!(told.len() + left.len(), 2000, "each is taken or still due");
+        left.extend(told.into_iter().map(|record| Unit::new(record.kind, record.unit)));
+        assert_eq!(left.len(), 2000, "and none is both");
+    }
+    world.sweep(now).await;
+    let ids: HashSet<String> = world.told().await.iter().map(|record| record.id.to_string()).collect();
+    assert_eq!((world.told().await.len(), ids.len()), (2000, 2000));
+    assert_eq!((world.open_records().await.len(), world.due(now).await.len()), (1000, 0), "a page of 1000");
+}
+
+pub async fn promise_07_crashes_between_the_steps_of_telling_change_no_id<G: Ground>(mut world: World<G>) {
+    let units = world.units(300);
+    let (now, hook) = (world.hours(49), ["hook".to_owned()]);
+    world.hear_all(&units, world.at(0)).await;
+    world.heard_until(now).await;
+    world.sweep(now).await;
+    let entries = world.outbox().await;
+    assert_eq!(entries.len(), 300);
+    world.join_all(&entries[..200], now).await;
+    world.crash().await;
+    // Nobody said that they were dealt with, so they join again.
+    let entries = world.outbox().await;
+    assert_eq!(entries.len(), 300);
+    world.join_all(&entries, now).await;
+    let positions: Vec<_> = entries.into_iter().map(|entry| entry.position).collect();
+    world.engine.settle(&positions).await.unwrap();
+    assert_eq!(world.engine.seal(&world.partitions(), &hook, AT_ONCE, now).await.unwrap(), 300);
+    world.crash().await;
+    assert_eq!(world.outbox().await, []);
+    assert_eq!(world.engine.seal(&world.partitions(), &hook, AT_ONCE, now).await.unwrap(), 0);
+    let lease = async |world: &World<G>, at| {
+        world.engine.lease(&world.partitions(), "hook", at, at + MINUTE, 10).await.unwrap()
+    };
+    let first = lease(&world, now).await;
+    assert_eq!((first.len(), first[0].offline.len()), (1, 300));
+    world.crash().await;
+    let mut again = lease(&world, now).await;
+    assert_eq!(again.len(), usize::from(G::IS_WITHIN), "elsewhere its holder may be alive");
+    if again.is_empty() {
+        again = lease(&world, now + MINUTE).await;
+    }
+    assert_eq!((again.len(), &again[0].id, again[0].attempt), (1, &first[0].id, 2));
+    world.engine.delivered(&again, now + MINUTE).await.unwrap();
+    world.crash().await;
+    assert_eq!(lease(&world, world.hours(1000)).await, []);
+    let records: Vec<OfflineRecord> = first[0].offline.clone();
+    let again = |record: &OfflineRecord| Join {
+        group: Group { key: "g".into(), labels: Default::default() },
+        news: OutboxEvent::Record(record.clone()),
+    };
+    let again: Vec<Join> = records.iter().map(again).collect();
+    world.engine.join(&again, AT_ONCE, &hook, &Room::NONE, world.hours(50)).await.unwrap();
+    assert_eq!(world.engine.seal(&world.partitions(), &hook, AT_ONCE, world.hours(50)).await.unwrap(), 0);
+}
+
+pub async fn promise_11_a_crash_forgets_no_blind_time<G: Ground>(mut world: World<G>) {
+    world.heard_until(world.hours(1)).await;
+    let (gap, tell) = (Duration::from_secs(3), MINUTE);
+    let blind = world.canary(world.hours(2), gap, tell).await.unwrap();
+    world.crash().await;
+    assert_eq!(world.roll.hearing().ledger.intervals(), [blind]);
+    assert_eq!(world.heard_so_far().await, world.hours(2));
+    let told: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
+    assert_eq!(told, [OutboxEvent::Blind(blind)]);
+}
+
+pub async fn a_crash_does_not_forget_who_attends_and_which_sessions_are_kept<G: Ground>(mut world: World<G>) {
+    let gap = Gap { blind: 100 * HOUR, tell: 100 * HOUR };
+    let member = |name: &str| Member { share: "all".to_owned(), client_id: name.to_owned(), connection: 1 };
+    let hears = async |world: &World<G>, name: &str, at: u64| {
+        world.engine.advance(&Subscription::Member(member(name)), world.at(at), gap).await.unwrap();
+        world.heard_so_far().await
+    };
+    let kept = Subscription::Kept { client_id: "kept".to_owned(), connection: 1, was_cut: false, span: HOUR };
+    world.engine.advance(&kept, world.at(10), gap).await.unwrap();
+    for name in ["one", "two"] {
+        world.engine.attend(&member(name), world.at(10), HOUR).await.unwrap();
+    }
+    hears(&world, "one", 1000).await;
+    assert_eq!(hears(&world, "two", 1000).await, world.at(1000));
+    world.ground.settle().await;
+    world.crash().await;
+    assert_eq!(world.engine.heard_by("kept").await.unwrap(), Some(world.at(10)));
+    assert_eq!(world.engine.heard_by("another").await.unwrap(), None);
+    assert_eq!(hears(&world, "one", 2000).await, world.at(1000), "nobody knows what two is given");
+    // What is told of a member is there at once.
+    assert!(world.engine.gone(&member("two"), world.at(2500)).await.unwrap());
+    world.crash().await;
+    assert!(!world.engine.gone(&member("two"), world.at(2600)).await.unwrap());
+    hears(&world, "one", 2400).await;
+    assert_eq!(world.heard_so_far().await, world.at(1000), "until beyond what two may have lost");
+    assert_eq!(hears(&world, "one", 3000).await, world.at(3000));
+    // Nobody knows who had the session before.
+    let begun = Interval { from: world.at(0), to: world.at(10) };
+    let lost = Interval { from: world.at(1000), to: world.at(3000) };
+    assert_eq!(world.engine.hearing().await.unwrap().ledger.intervals(), [begun, lost]);
+}

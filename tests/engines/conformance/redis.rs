@@ -1,0 +1,501 @@
+//! Real Redis servers to stand on: an ordinary one, and a node of a cluster, which refuses whatever
+//! crosses slots.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use redis::{Client, cmd};
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::presence::Unit;
+use rollcall::simulate::servers::{Server, free_cluster_port, free_port};
+use rollcall::store::{Engine, partition_of};
+use rollcall::store::{redis::Config, redis::RedisEngine};
+use rollcall::telemetry::Telemetry;
+use tempfile::TempDir;
+
+use super::ground::Ground;
+use crate::support::client::client;
+
+/// An ordinary server.
+pub struct Single(Running);
+
+/// A server that is all of a cluster.
+pub struct ClusterNode(Running);
+
+pub struct Running {
+    server: Server,
+    dir: TempDir,
+    args: &'static [&'static str],
+}
+
+const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
+const CLUSTERED: &[&str] = &["--appendonly", "yes", "--appendfsync", "always", "--cluster-enabled", "yes"];
+
+impl Running {
+    fn start(args: &'static [&'static str]) -> Running {
+        let dir = TempDir::new().unwrap();
+        let port = if args == CLUSTERED { free_cluster_port() } else { free_port() };
+        let server = start(dir.path(), port.unwrap(), args);
+        Running { server, dir, args }
+    }
+
+    pub fn config(&self) -> Config {
+        Config { url: format!("redis://127.0.0.1:{}", self.server.port()), ..Config::default() }
+    }
+
+    pub async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
+        let mut connection = client(self.server.port()).await.unwrap();
+        command.query_async(&mut connection).await.unwrap()
+    }
+
+    /// The clock of the server is past that.
+    async fn later_than(&self, moment: Timestamp) {
+        loop {
+            let (seconds, micros): (i64, i64) = self.ask(&cmd("TIME")).await;
+            if Timestamp::from_millis(seconds * 1000 + micros / 1000) > moment {
+                return;
+            }
+        }
+    }
+
+    async fn engine(&self) -> Arc<dyn Engine> {
+        let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
+        Arc::new(RedisEngine::connect(&self.config(), telemetry).await.unwrap())
+    }
+
+    fn crash(&mut self) {
+        self.server.kill();
+        self.server = start(self.dir.path(), self.server.port(), self.args);
+    }
+
+    async fn lapse(&self, unit: &Unit) {
+        let gone: u8 = self.ask(cmd("DEL").arg(alive(unit))).await;
+        assert_eq!(gone, 1, "there was no key of {unit}");
+    }
+
+    async fn leave_key(&self, unit: &Unit, ms: i64) {
+        self.ask::<()>(cmd("SET").arg(alive(unit)).arg(ms)).await;
+    }
+}
+
+fn start(dir: &Path, port: u16, args: &[&str]) -> Server {
+    Server::redis(dir, port, args).unwrap()
+}
+
+const HEARD: &str = "rollcall:{hearing}:heard";
+
+/// The public name of an expiry key.
+pub fn alive(unit: &Unit) -> String {
+    format!("rollcall:{{p{}}}:alive:{unit}", partition_of(unit, 16))
+}
+
+impl Ground for Single {
+    const IS_WITHIN: bool = false;
+
+    async fn new() -> Single {
+        Single(Running::start(DURABLE))
+    }
+    async fn engine(&self) -> Arc<dyn Engine> {
+        self.0.engine().await
+    }
+    /// It writes before it answers.
+    async fn settle(&self) {}
+    async fn crash(&mut self) {
+        self.0.crash();
+    }
+    async fn lapse(&self, unit: &Unit) {
+        self.0.lapse(unit).await;
+    }
+    async fn leave_key(&self, unit: &Unit, ms: i64) {
+        self.0.leave_key(unit, ms).await;
+    }
+}
+
+impl Ground for ClusterNode {
+    const IS_WITHIN: bool = false;
+
+    async fn new() -> ClusterNode {
+        let node = Running::start(CLUSTERED);
+        node.ask::<()>(cmd("CLUSTER").arg("ADDSLOTS").arg((0..16384).collect::<Vec<u16>>())).await;
+        node.until_whole().await;
+        ClusterNode(node)
+    }
+    async fn engine(&self) -> Arc<dyn Engine> {
+        self.0.engine().await
+    }
+    /// It writes before it answers.
+    async fn settle(&self) {}
+    async fn crash(&mut self) {
+        self.0.crash();
+        self.0.until_whole().await;
+    }
+    async fn lapse(&self, unit: &Unit) {
+        self.0.lapse(unit).await;
+    }
+    async fn leave_key(&self, unit: &Unit, ms: i64) {
+        self.0.leave_key(unit, ms).await;
+    }
+}
+
+impl Running {
+    /// Waits until the cluster says that all its slots are served.
+    async fn until_whole(&self) {
+        let mut every = tokio::time::interval(std::time::Duration::from_millis(20));
+        for _ in 0..1000 {
+            let info: String = self.ask(cmd("CLUSTER").arg("INFO")).await;
+            if info.contains("cluster_state:ok") {
+                return;
+            }
+            every.tick().await;
+        }
+        panic!("the cluster of one node did not become whole");
+    }
+}
+
+mod only_redis {
+    use super::super::alerts;
+    use super::super::units::take;
+    use super::super::world::World;
+    use super::*;
+    use futures_util::StreamExt;
+    use rollcall::presence::{Closing, Interval, OfflineRecord};
+    use rollcall::store::{EngineError, Group, Join, OutboxEvent, Pace, Room};
+    use std::time::Duration;
+
+    /// As the version before left it, which kept no groups of records: told, waiting, and told twice.
+    #[tokio::test]
+    async fn a_return_is_told_after_an_upgrade_that_came_with_other_groups() {
+        let world = World::<Single>::new().await;
+        let records: Vec<OfflineRecord> =
+            world.units(8).iter().map(|unit| alerts::offline(unit, world.at(0))).collect();
+        let all: Vec<&OfflineRecord> = records.iter().collect();
+        for (place, record) in all.iter().enumerate() {
+            let group = format!("kind=detector,site=place %2C {}", place % 3);
+            alerts::tell(&world, &group, &[record], &["hook"], world.at(1)).await;
+        }
+        let told = alerts::told_to(&world, "hook", world.at(1)).await;
+        assert_eq!(told.iter().map(|told| told.offline.len()).sum::<usize>(), 8);
+        for partition in 0..16 {
+            let key = format!("rollcall:{{p{partition}}}:group_of");
+            world.ground.0.ask::<()>(cmd("DEL").arg(key)).await;
+        }
+        world.ground.0.ask::<()>(cmd("HDEL").arg("rollcall:meta").arg("group_of")).await;
+        // Two instances are upgraded one after the other, and the route groups otherwise now.
+        for (returns, now) in [(&all[..4], world.at(2)), (&all[4..], world.hours(1))] {
+            let (engine, roll) = world.another().await;
+            let upgraded = World { ground: Single(Running::start(DURABLE)), engine, roll };
+            let returns: Vec<OfflineRecord> =
+                returns.iter().map(|one| alerts::back(one, Closing::Return)).collect();
+            for one in &returns {
+                alerts::tell(&upgraded, &format!("unit={}", one.unit), &[one], &["hook"], now).await;
+            }
+            let told = alerts::told_to(&upgraded, "hook", now).await;
+            let mut online: Vec<OfflineRecord> = told.iter().flat_map(|told| told.online.clone()).collect();
+            online.sort_by(|a, b| a.id.cmp(&b.id));
+            assert_eq!(online, returns);
+            assert!(told.iter().all(|told| told.group.labels["site"].starts_with("place , ")), "{told:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_time_goes_on_where_the_clock_of_the_server_went_back() {
+        let world = World::<Single>::new().await;
+        let hour = Duration::from_secs(3600);
+        let renew = async || world.engine.renew("a", hour, None).await.unwrap();
+        let before = renew().await;
+        assert_eq!(before.now, before.engine_clock);
+        // As if the last renewal had been an hour later by a clock that was right then.
+        let key = "rollcall:{hearing}:clock";
+        let later = (before.now + hour).as_millis();
+        world.ground.0.ask::<()>(cmd("HSET").arg(key).arg("server").arg(later).arg("fleet").arg(later)).await;
+        let after = renew().await;
+        assert!(after.now >= before.now + hour && after.engine_clock < before.now + hour, "{after:?}");
+        let next = renew().await;
+        assert!(next.now >= after.now && next.instances == ["a"], "{next:?}");
+    }
+
+    #[tokio::test]
+    async fn a_time_of_the_fleet_that_cannot_be_read_keeps_nobody_from_renewing() {
+        let world = World::<Single>::new().await;
+        for field in ["fleet", "server"] {
+            world.engine.renew("a", Duration::from_secs(60), None).await.unwrap();
+            let key = "rollcall:{hearing}:clock";
+            world.ground.0.ask::<()>(cmd("HSET").arg(key).arg(field).arg("garbage{")).await;
+            let after = world.engine.renew("a", Duration::from_secs(60), None).await.unwrap();
+            assert_eq!(after.instances, ["a"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_instance_that_comes_or_goes_is_noticed_at_once() {
+        let world = World::<Single>::new().await;
+        let (other, _) = world.another().await;
+        let (hints, mut hinted) = tokio::sync::mpsc::channel(16);
+        let listening = other.clone();
+        tokio::spawn(async move { listening.listen(hints).await });
+        hinted.recv().await.expect("it listens");
+        let minute = Duration::from_secs(60);
+        let noticed = async || tokio::time::timeout(minute, other.changed()).await.expect("it is noticed");
+        // The second subscription follows the first at a moment that nobody tells.
+        while tokio::time::timeout(Duration::from_millis(10), other.changed()).await.is_err() {
+            world.engine.resign("nobody").await.unwrap();
+        }
+        world.engine.renew("a", minute, None).await.unwrap();
+        noticed().await;
+        world.engine.resign("a").await.unwrap();
+        noticed().await;
+    }
+
+    #[tokio::test]
+    async fn a_script_that_the_server_forgot_is_taught_again() {
+        let world = World::<Single>::new().await;
+        let unit = world.unit("a");
+        world.hear(&unit, world.at(0)).await;
+        world.ground.0.ask::<()>(cmd("SCRIPT").arg("FLUSH")).await;
+        world.heard_until(world.hours(49)).await;
+        world.look(&unit, world.hours(49)).await;
+        assert_eq!(world.open_records().await.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn time_in_which_nobody_could_renew_ends_no_lease() {
+        let world = World::<Single>::new().await;
+        let lease = Duration::from_millis(200);
+        let renew = async |instance| world.engine.renew(instance, lease, None).await.unwrap();
+        renew("a").await;
+        let last = renew("b").await.engine_clock;
+        world.ground.0.later_than(last + 2 * lease).await;
+        assert_eq!(renew("a").await.instances, ["a", "b"], "the server answered nobody meanwhile");
+        let ended = async { while renew("a").await.instances != ["a"] {} };
+        tokio::time::timeout(Duration::from_secs(60), ended).await.expect("b does not renew, and a does");
+    }
+
+    #[tokio::test]
+    async fn what_was_watched_over_a_connection_that_is_gone_is_not_taken() {
+        let world = World::<Single>::new().await;
+        let unit = [world.unit("a")];
+        world.register_all(&unit, world.at(0)).await;
+        world.heard_until(world.hours(49)).await;
+        let mut looked = world.engine.check_deadlines(&unit).await.unwrap();
+        let change = take(&world, looked.units.remove(0));
+        let kill = cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").to_owned();
+        assert!(world.ground.0.ask::<u8>(&kill).await > 0);
+        let answer = looked.hold.apply(&[change]).await;
+        assert!(matches!(answer, Err(EngineError::Unavailable(_))), "{answer:?}");
+        let (other, _) = world.another().await;
+        assert_eq!(other.outbox(&world.outboxes(), 10).await.unwrap(), []);
+        // The next look has a new one; also if it was lost while nobody had it.
+        drop(world.engine.check_deadlines(&unit).await.unwrap());
+        world.ground.0.ask::<u8>(&kill).await;
+        world.look(&unit[0], world.hours(49)).await;
+        let (other, _) = world.another().await;
+        assert_eq!(other.outbox(&world.outboxes(), 10).await.unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn the_expiry_key_is_as_the_contract_says() {
+        let world = World::<Single>::new().await;
+        let unit = world.unit("a");
+        world.hear(&unit, world.at(5)).await;
+        let value: i64 = world.ground.0.ask(cmd("GET").arg(alive(&unit))).await;
+        assert_eq!(value, world.at(5).as_millis());
+        let ttl: i64 = world.ground.0.ask(cmd("PTTL").arg(alive(&unit))).await;
+        let allowed = 48 * 3600 * 1000;
+        assert!((allowed - 60_000..=allowed).contains(&ttl), "{ttl} ms");
+        let index = format!("rollcall:{{p{}}}:deadlines", partition_of(&unit, 16));
+        let look: f64 = world.ground.0.ask(cmd("ZSCORE").arg(index).arg(unit.to_string())).await;
+        assert_eq!(look as i64, world.at(5).as_millis() + allowed);
+    }
+
+    #[tokio::test]
+    async fn who_does_not_remove_a_unit_from_the_index_has_not_won() {
+        let world = World::<Single>::new().await;
+        let unit = world.unit("a");
+        world.hear(&unit, world.at(0)).await;
+        world.heard_until(world.hours(49)).await;
+        let index = format!("rollcall:{{p{}}}:deadlines", partition_of(&unit, 16));
+        world.ground.0.ask::<()>(cmd("ZREM").arg(index).arg(unit.to_string())).await;
+        world.look(&unit, world.hours(49)).await;
+        assert_eq!(world.open_records().await, []);
+        assert_eq!(world.outbox().await, []);
+    }
+
+    async fn empty(world: &World<Single>) {
+        world.ground.0.ask::<()>(cmd("FLUSHALL").arg("SYNC")).await;
+    }
+
+    async fn fleet(world: &World<Single>) -> (Option<String>, Option<u16>) {
+        world.ground.0.ask(cmd("HMGET").arg("rollcall:meta").arg("fleet").arg("partitions")).await
+    }
+
+    #[tokio::test]
+    async fn a_server_that_lost_everything_is_told_as_blindness_however_short_and_once() {
+        let world = World::<Single>::new().await;
+        let before = fleet(&world).await;
+        world.roll.canary_returned(world.at(1000)).await.unwrap();
+        empty(&world).await;
+        // Every second it is read how far was heard, and there is nothing.
+        assert_eq!(world.roll.refresh_hearing().await.unwrap().heard, None);
+        world.roll.canary_returned(world.at(2000)).await.unwrap();
+        let interval = Interval { from: world.at(1000), to: world.at(2000) };
+        assert_eq!(world.outbox().await.remove(0).news, OutboxEvent::Blind(interval));
+        assert_eq!(world.roll.hearing().ledger.intervals(), [interval]);
+        assert_eq!(world.roll.hearing().heard, Some(world.at(2000)));
+        let after = fleet(&world).await;
+        assert!(after.0.is_some() && after.0 != before.0 && after.1 == before.1, "{before:?} {after:?}");
+        // Once; the next canary is as any other.
+        world.roll.canary_returned(world.at(3000)).await.unwrap();
+        assert_eq!(world.outbox().await.len(), 1);
+        // And again when it happens again, however soon.
+        empty(&world).await;
+        world.roll.canary_returned(world.at(3001)).await.unwrap();
+        let interval = Interval { from: world.at(3000), to: world.at(3001) };
+        assert_eq!(world.outbox().await.remove(0).news, OutboxEvent::Blind(interval));
+    }
+
+    #[tokio::test]
+    async fn a_loss_is_told_once_whichever_of_several_notices_it_and_whoever_comes_first() {
+        let world = World::<Single>::new().await;
+        let (_, other) = world.another().await;
+        world.roll.canary_returned(world.at(1000)).await.unwrap();
+        other.canary_returned(world.at(1100)).await.unwrap();
+        empty(&world).await;
+        other.refresh_hearing().await.unwrap();
+        // One that starts just then knows of nothing that is lost, and begins a new fleet.
+        let (_, third) = world.another().await;
+        third.canary_returned(world.at(1900)).await.unwrap();
+        assert_eq!(world.outbox().await, []);
+        world.roll.canary_returned(world.at(2000)).await.unwrap();
+        other.canary_returned(world.at(2100)).await.unwrap();
+        third.canary_returned(world.at(2200)).await.unwrap();
+        world.roll.canary_returned(world.at(3000)).await.unwrap();
+        let interval = Interval { from: world.at(1000), to: world.at(2000) };
+        let news: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
+        assert_eq!(news, [OutboxEvent::Blind(interval)]);
+        // They know the same fleet now, and are told of the next loss as well.
+        empty(&world).await;
+        third.canary_returned(world.at(4000)).await.unwrap();
+        other.canary_returned(world.at(4100)).await.unwrap();
+        assert_eq!(world.outbox().await.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_loss_between_two_commands_is_told_by_the_next_canary() {
+        let world = World::<Single>::new().await;
+        world.roll.canary_returned(world.at(1000)).await.unwrap();
+        empty(&world).await;
+        // The canary that was just being written is all there is.
+        world.ground.0.ask::<()>(cmd("HSET").arg(HEARD).arg("at").arg(world.at(2000).as_millis())).await;
+        world.roll.refresh_hearing().await.unwrap();
+        for ms in [3000, 4000] {
+            world.roll.canary_returned(world.at(ms)).await.unwrap();
+        }
+        let interval = Interval { from: world.at(2000), to: world.at(3000) };
+        let news: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
+        assert_eq!(news, [OutboxEvent::Blind(interval)]);
+    }
+
+    #[tokio::test]
+    async fn a_fleet_that_was_there_before_is_not_taken_for_lost() {
+        let world = World::<Single>::new().await;
+        // As another version left it.
+        world.ground.0.ask::<u8>(cmd("HDEL").arg(HEARD).arg("fleet")).await;
+        let (engine, roll) = world.another().await;
+        roll.canary_returned(world.at(1000)).await.unwrap();
+        world.roll.canary_returned(world.at(2000)).await.unwrap();
+        assert_eq!(engine.outbox(&world.outboxes(), 10).await.unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn how_far_was_heard_is_read_after_the_units_that_it_vouches_for() {
+        // A server that comes back as it was some time ago between the two has forgotten heartbeats,
+        // and what was heard before must not vouch for their absence.
+        let world = World::<Single>::new().await;
+        let unit = world.unit("a");
+        world.hear(&unit, world.at(0)).await;
+        let client = Client::open(world.ground.0.config().url).unwrap();
+        let monitor = client.get_async_monitor().await.unwrap();
+        let mut commands = monitor.into_on_message::<String>();
+        world.look(&unit, world.at(1)).await;
+        let mut units_are_read = false;
+        let first = tokio::time::timeout(Duration::from_secs(30), async {
+            loop {
+                let command = commands.next().await.expect("the server stands");
+                if command.contains(":heard\"") {
+                    return units_are_read;
+                }
+                units_are_read |= command.contains(&alive(&unit));
+            }
+        });
+        assert!(first.await.expect("both are read"), "the units are not read first");
+    }
+
+    #[tokio::test]
+    async fn with_nobody_to_tell_no_notification_is_kept() {
+        let world = World::<Single>::new().await;
+        let unit = world.unit("a");
+        world.hear(&unit, world.at(0)).await;
+        world.heard_until(world.hours(49)).await;
+        world.look(&unit, world.hours(49)).await;
+        let group = Group { key: "g".into(), labels: Default::default() };
+        let news = world.outbox().await.remove(0).news;
+        let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
+        let (now, later) = (world.hours(49), world.hours(50));
+        let joins = [Join { group: group.clone(), news }];
+        let joined = world.engine.join(&joins, pace, &[], &Room::NONE, now).await.unwrap();
+        assert_eq!(joined.sealed, 1);
+        world.hear(&unit, now).await;
+        let news = world.outbox().await.remove(1).news;
+        let waits = Pace { wait: Duration::from_secs(60), ..pace };
+        assert_eq!(
+            world.engine.join(&[Join { group, news }], waits, &[], &Room::NONE, now).await.unwrap().sealed,
+            0
+        );
+        assert_eq!(world.engine.seal(&world.partitions(), &[], waits, later).await.unwrap(), 1);
+        assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
+        let kept: Vec<String> = world.ground.0.ask(cmd("KEYS").arg("*:notifications")).await;
+        assert_eq!(kept, [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn a_fleet_of_another_number_of_partitions_is_refused_and_the_error_says_which() {
+        let world = World::<Single>::new().await;
+        let config = Config { partitions: 32, ..world.ground.0.config() };
+        let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+        match RedisEngine::connect(&config, telemetry).await.map(|_| ()) {
+            Err(EngineError::Refused(why)) => assert!(why.contains("16 partitions"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_unit_whose_key_holds_no_number_counts_as_heard_up_to_now() {
+        let world = World::<Single>::new().await;
+        let unit = world.unit("a");
+        world.hear(&unit, world.at(0)).await;
+        world.ground.0.ask::<()>(cmd("SET").arg(alive(&unit)).arg("yesterday")).await;
+        world.heard_until(world.hours(3)).await;
+        assert_eq!(world.read(&unit).await.alive, Some(world.hours(3)));
+        let aside = format!("rollcall:{{p{}}}:unreadable", partition_of(&unit, 16));
+        let kept: Option<String> = world.ground.0.ask(cmd("HGET").arg(aside).arg(alive(&unit))).await;
+        assert_eq!(kept.as_deref(), Some("yesterday"));
+    }
+
+    #[tokio::test]
+    async fn an_instance_that_owns_no_partition_finds_nothing_to_do() {
+        let world = World::<Single>::new().await;
+        let (engine, now) = (&world.engine, world.at(0));
+        assert_eq!(engine.outbox(&[], 10).await.unwrap(), []);
+        assert_eq!(
+            engine
+                .seal(&[], &["hook".to_owned()], Pace { wait: Duration::ZERO, interval: Duration::ZERO }, now)
+                .await
+                .unwrap(),
+            0
+        );
+        assert_eq!(engine.first_seal(&[]).await.unwrap(), None);
+        assert_eq!(engine.lease(&[], "hook", now, now, 10).await.unwrap(), []);
+        assert_eq!(engine.first_lease(&[], "hook").await.unwrap(), None);
+        assert_eq!(engine.backlog(&[], "hook").await.unwrap(), Default::default());
+    }
+}

@@ -1,0 +1,117 @@
+//! Promises about instances: who is there, and what the time is.
+
+use std::time::Duration;
+
+use rollcall::alerting;
+use rollcall::clock::Timestamp;
+use rollcall::fleet::lease;
+use rollcall::fleet::ownership::owner;
+use rollcall::store::roster;
+
+use super::ground::Ground;
+use super::world::World;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+impl<G: Ground> World<G> {
+    async fn renew(&self, instance: &str, lease: Duration) -> Vec<String> {
+        self.engine.renew(instance, lease, None).await.unwrap().instances
+    }
+}
+
+pub async fn instances_see_one_another_and_one_time<G: Ground>(world: World<G>) {
+    let (other, _) = world.another().await;
+    let first = world.engine.renew("b", MINUTE, None).await.unwrap();
+    assert_eq!((first.instances, first.first_end), (vec!["b".to_owned()], None));
+    let second = other.renew("a", MINUTE, None).await.unwrap();
+    assert_eq!(second.instances, ["a", "b"]);
+    assert!(first.now <= second.now, "{} {second:?}", first.now);
+    assert_eq!(world.renew("b", MINUTE).await, ["a", "b"]);
+}
+
+pub async fn promise_06_a_lease_that_is_not_renewed_ends<G: Ground>(world: World<G>) {
+    world.renew("dead", Duration::from_millis(1)).await;
+    let ended = async {
+        while world.renew("alive", MINUTE).await != ["alive"] {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(MINUTE, ended).await.expect("the lease ends");
+}
+
+/// The numbers that the service renews and leases by: the others know of a death after a lease and one renewal
+/// more, and by then what the dead one held is due again.
+pub async fn promise_06_a_dead_instance_and_what_it_held_are_free_within_three_seconds<G: Ground>(
+    world: World<G>,
+) {
+    assert!(lease::LENGTH + Duration::from_millis(500) <= Duration::from_secs(3));
+    assert!(lease::LENGTH >= 4 * lease::EVERY, "a renewal may fail now and then");
+    assert!(alerting::LEASE <= lease::LENGTH);
+    // By its own clock an engine says that a lease is over.
+    let before = world.engine.renew("dead", lease::LENGTH, None).await.unwrap().now;
+    let there = world.engine.renew("alive", MINUTE, None).await.unwrap();
+    assert_eq!(there.first_end, Some(before + lease::LENGTH), "and when it is over if it is not renewed");
+    let ended = async {
+        loop {
+            let seen = world.engine.renew("alive", lease::LENGTH, None).await.unwrap();
+            if seen.instances == ["alive"] {
+                return seen.now;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let ended = tokio::time::timeout(MINUTE, ended).await.expect("the lease ends");
+    assert!(ended >= before + lease::LENGTH, "and not before its time");
+}
+
+/// What a hand or a broken clock writes: no instance asks for that much.
+pub async fn a_lease_that_ends_in_the_far_future_owns_nothing<G: Ground>(world: World<G>) {
+    for far in [roster::LONGEST + MINUTE, Duration::from_secs(100 * 365 * 86_400)] {
+        world.renew("ghost", far).await;
+        world.renew("a", roster::LONGEST).await;
+        let seen = world.renew("b", lease::LENGTH).await;
+        assert_eq!(seen, ["a", "b"], "after a lease of {far:?}");
+        for name in ["a", "b"] {
+            world.engine.resign(name).await.unwrap();
+        }
+    }
+    world.renew("a", lease::LENGTH).await;
+    let partitions = world.engine.partitions();
+    let there = world.renew("a", lease::LENGTH).await;
+    assert!((0..partitions).all(|p| owner(p, &there) == Some("a")), "it sweeps all partitions");
+}
+
+pub async fn an_instance_that_resigned_is_gone_at_once<G: Ground>(world: World<G>) {
+    world.renew("goes", MINUTE).await;
+    world.renew("stays", MINUTE).await;
+    world.engine.resign("goes").await.unwrap();
+    assert_eq!(world.renew("stays", MINUTE).await, ["stays"]);
+    world.engine.resign("goes").await.unwrap();
+    assert_eq!(world.renew("goes", MINUTE).await, ["goes", "stays"], "and may come again");
+}
+
+pub async fn the_time_of_the_fleet_is_never_before_what_was_heard<G: Ground>(world: World<G>) {
+    let future = Timestamp::from_millis(4_000_000_000_000);
+    let ahead = world.engine.renew("a", MINUTE, Some(future)).await.unwrap();
+    assert!(ahead.now >= future && ahead.engine_clock < future, "{ahead:?}");
+    let (other, _) = world.another().await;
+    let later = other.renew("b", MINUTE, None).await.unwrap();
+    assert!(later.now >= ahead.now, "it does not go back for anybody: {later:?}");
+    assert_eq!(later.instances, ["a", "b"], "and leases go by it");
+}
+
+pub async fn an_instance_says_where_it_is_for_as_long_as_it_is_there<G: Ground>(world: World<G>) {
+    let names = ["a", "b", "c"].map(str::to_owned);
+    let (other, _) = world.another().await;
+    world.engine.announce("a", "10.0.0.1:8080", MINUTE).await.unwrap();
+    world.engine.announce("b", "10.0.0.2:8080", Duration::from_millis(1)).await.unwrap();
+    let at = Some("10.0.0.1:8080".to_owned());
+    let ended = async {
+        while other.addresses(&names).await.unwrap() != [at.clone(), None, None] {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(MINUTE, ended).await.expect("what is not said again is forgotten");
+    world.engine.resign("a").await.unwrap();
+    assert_eq!(other.addresses(&names).await.unwrap(), [None, None, None]);
+}

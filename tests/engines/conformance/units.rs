@@ -1,0 +1,705 @@
+//! Promises about units: heartbeats, silences, returns, blindness, removal.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rollcall::clock::Timestamp;
+use rollcall::fleet::Mirror;
+use rollcall::fleet::roll::Rules;
+use rollcall::presence::{
+    self, Cause, Change, Closing, Declared, Hearing, Heartbeat, Kind, KindRules, OfflineRecord, Override,
+    Registration, Snapshot, Standing, Unit, Verdict,
+};
+use rollcall::store::OutboxEvent;
+use rollcall::telemetry::CheckSource;
+
+use super::ground::Ground;
+use super::world::{HOUR, World, roll_with, rules};
+
+const MS: Duration = Duration::from_millis(1);
+
+pub async fn promise_02_each_silence_is_taken_by_exactly_one_caller<G: Ground>(world: World<G>) {
+    let units = world.units(300);
+    // Some have a key, and some have none.
+    let (heard, registered) = units.split_at(150);
+    world.hear_all(heard, world.at(0)).await;
+    world.register_all(registered, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    let mut rivals = Vec::new();
+    for _ in 0..4 {
+        rivals.push(world.another().await.1);
+    }
+    let looks = rivals.iter().map(|rival| rival.check_deadlines(&units, world.hours(49)));
+    for looked in futures_util::future::join_all(looks).await {
+        assert_eq!(looked.unwrap(), []);
+    }
+    let told = world.told().await;
+    let ids: HashSet<String> = told.iter().map(|record| record.id.to_string()).collect();
+    assert_eq!((told.len(), ids.len()), (300, 300));
+    assert_eq!(world.open_records().await.len(), 300);
+}
+
+pub async fn promise_03_taking_writes_record_and_outbox_in_one_step<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(3)).await;
+    world.heard_until(world.hours(49)).await;
+    world.look(&unit, world.hours(49)).await;
+    let record = world.open_records().await.remove(0);
+    assert_eq!(record.id.to_string(), format!("detector:a:{}", world.at(3).as_millis()));
+    assert_eq!(record.deadline, world.at(3) + 48 * HOUR);
+    assert_eq!((record.detected_at, record.last_seen), (world.hours(49), world.at(3)));
+    assert_eq!((record.cause, record.back_at, record.closed_by), (Cause::Silence, None, None));
+    assert_eq!(world.engine.record(&record.id).await.unwrap().as_ref(), Some(&record));
+    assert_eq!(world.told().await, [record]);
+    assert_eq!(world.due(world.hours(1000)).await, []);
+    assert_eq!(world.read(&unit).await.alive, None);
+}
+
+pub async fn promise_04_an_older_or_repeated_heartbeat_never_moves_a_deadline_back<G: Ground>(
+    world: World<G>,
+) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(1000)).await;
+    for at in [1000, 400, 1000] {
+        world.hear(&unit, world.at(at)).await;
+        assert_eq!(world.read(&unit).await.alive, Some(world.at(1000)));
+    }
+    // Also within one batch, and on the slow road, where something is declared.
+    let says = |at, sleep| Heartbeat {
+        declared: Declared { sleep, labels: [("site".into(), "x".into())].into(), ..Declared::default() },
+        ..world.beat(&unit, world.at(at))
+    };
+    let batch = [world.beat(&unit, world.at(3000)), world.beat(&unit, world.at(2000)), says(1500, None)];
+    world.roll.hear(&batch, world.at(3000)).await.unwrap();
+    assert_eq!(world.read(&unit).await.alive, Some(world.at(3000)));
+    world.roll.hear(&[says(100, Some(HOUR))], world.at(3000)).await.unwrap();
+    let seen = world.read(&unit).await;
+    assert_eq!(seen.alive, Some(world.at(3000)));
+    assert_eq!(seen.facts.unwrap().sleep, None, "an old announcement of sleep is void");
+    // Nor does it end a silence.
+    world.heard_until(world.hours(49)).await;
+    world.look(&unit, world.hours(49)).await;
+    for at in [3000, 2999] {
+        world.roll.hear(&[world.beat(&unit, world.at(at))], world.hours(49)).await.unwrap();
+    }
+    assert_eq!(world.open_records().await.len(), 1);
+}
+
+pub async fn promise_05_a_return_closes_the_record_and_is_told_once<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    world.look(&unit, world.hours(49)).await;
+    let back = world.hours(50);
+    let (_, other) = world.another().await;
+    let beat = [world.beat(&unit, back)];
+    let (one, two) = tokio::join!(world.roll.hear(&beat, back), other.hear(&beat, back));
+    one.unwrap();
+    two.unwrap();
+    world.hear(&unit, back + MS).await;
+    let told = world.told().await;
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(told[0].id, told[1].id);
+    assert_eq!((told[1].closed_by, told[1].back_at), (Some(Closing::Return), Some(back)));
+    assert_eq!(world.open_records().await, []);
+    assert_eq!(world.engine.record(&told[0].id).await.unwrap().as_ref(), Some(&told[1]));
+    // And the next silence is another one.
+    world.heard_until(world.hours(100)).await;
+    world.look(&unit, world.hours(100)).await;
+    assert_ne!(world.open_records().await[0].id, told[0].id);
+}
+
+pub async fn promise_10_time_is_always_an_argument<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    // Centuries pass between two lines, and back.
+    let later = world.at(0) + 365 * 200 * 24 * HOUR;
+    world.heard_until(later).await;
+    world.look(&unit, world.hours(47)).await;
+    assert_eq!(world.open_records().await, []);
+    world.look(&unit, later).await;
+    assert_eq!(world.open_records().await[0].detected_at, later);
+    world.hear(&unit, later + MS).await;
+    assert_eq!(world.read(&unit).await.alive, Some(later + MS));
+}
+
+pub async fn promise_11_blind_time_is_not_silence<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    // Blind from hour 10 to hour 20; nobody declares it: the next canary is late, that is all.
+    world.heard_until(world.hours(10)).await;
+    let blind = world.canary(world.hours(20), Duration::from_secs(3), HOUR).await.unwrap();
+    assert_eq!((blind.from, blind.to), (world.hours(10), world.hours(20)));
+    world.heard_until(world.hours(60)).await;
+    world.look(&unit, world.hours(58)).await;
+    assert_eq!(world.open_records().await, []);
+    world.look(&unit, world.hours(58) + MS).await;
+    assert_eq!(world.open_records().await[0].deadline, world.hours(58));
+    // Another instance knows of it too.
+    let (_, other) = world.another().await;
+    assert_eq!(other.hearing().ledger.intervals(), [blind]);
+}
+
+pub async fn promise_11_what_is_presumed_of_a_silence_is_not_what_was_seen<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    // Blind from hour 40 to hour 100, nobody looks for longer than that, and what the key may have held is gone.
+    world.heard_until(world.hours(40)).await;
+    world.canary(world.hours(100), Duration::from_secs(3), 1000 * HOUR).await.unwrap();
+    world.heard_until(world.hours(200)).await;
+    world.ground.lapse(&unit).await;
+    world.look(&unit, world.hours(109)).await;
+    assert_eq!(world.open_records().await, []);
+    assert_eq!(world.read(&unit).await.last_heard(), Some(world.at(0)));
+    world.look(&unit, world.hours(148)).await;
+    assert_eq!(world.open_records().await, []);
+    world.look(&unit, world.hours(148) + MS).await;
+    let record = world.open_records().await.remove(0);
+    assert_eq!((record.last_seen, record.silent_from), (world.at(0), Some(world.hours(40))));
+    assert_eq!((record.id.last_seen, record.deadline), (world.at(0), world.hours(148)));
+    assert_eq!(world.told().await, std::slice::from_ref(&record));
+    assert_eq!(world.engine.record(&record.id).await.unwrap(), Some(record.clone()));
+    // The return ends that very record.
+    world.hear(&unit, world.hours(150)).await;
+    let closed = world.engine.record(&record.id).await.unwrap().unwrap();
+    assert_eq!((closed.silent_from, closed.back_at), (record.silent_from, Some(world.hours(150))));
+    assert_eq!(world.read(&unit).await.facts.unwrap().silent_from, None);
+}
+
+pub async fn promise_11_proof_that_is_always_a_little_late_is_enough<G: Ground>(world: World<G>) {
+    // A slow link: what is read is old, and what was heard is 15 s behind, which is more than the slack.
+    let unit = world.unit("a");
+    let (second, deadline) = (Duration::from_secs(1), world.hours(48));
+    world.hear(&unit, world.at(0)).await;
+    world.ground.lapse(&unit).await;
+    let look = async |after: Duration| {
+        world.heard_until(deadline + after - 15 * second).await;
+        world.look(&unit, deadline + after).await;
+        world.open_records().await
+    };
+    // A heartbeat may have come in the first minute, and its key is gone.
+    assert_eq!(look(60 * second).await, []);
+    // None came since, for there was no key; so hearing up to then is enough.
+    let records = look(66 * second).await;
+    assert_eq!(records.len(), 1, "the proof of a minute that was over is there");
+    assert_eq!((records[0].last_seen, records[0].deadline), (world.at(0), deadline));
+}
+
+pub async fn promise_11_a_unit_that_was_heard_between_two_looks_is_looked_at_anew<G: Ground>(
+    world: World<G>,
+) {
+    let unit = world.unit("a");
+    let (second, deadline) = (Duration::from_secs(1), world.hours(48));
+    world.hear(&unit, world.at(0)).await;
+    world.ground.lapse(&unit).await;
+    world.heard_until(deadline + 45 * second).await;
+    world.look(&unit, deadline + 60 * second).await;
+    // It is heard, and its key lapses: up to 10 s later it may have been heard once more.
+    world.hear(&unit, deadline + 61 * second).await;
+    world.ground.lapse(&unit).await;
+    world.heard_until(world.hours(96) + 66 * second).await;
+    world.look(&unit, world.hours(96) + 77 * second).await;
+    assert_eq!(world.open_records().await, []);
+}
+
+pub async fn promise_11_nobody_is_offline_while_nothing_is_heard<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    world.heard_until(world.hours(48) - Duration::from_secs(11)).await;
+    let undecided = world.roll.check_deadlines(std::slice::from_ref(&unit), world.hours(90)).await.unwrap();
+    assert_eq!(undecided, std::slice::from_ref(&unit));
+    assert_eq!(world.open_records().await, []);
+    assert_eq!(world.due(world.hours(90)).await, std::slice::from_ref(&unit));
+    world.heard_until(world.hours(48) - Duration::from_secs(10)).await;
+    world.look(&unit, world.hours(48) + MS).await;
+    assert_eq!(world.open_records().await.len(), 1);
+}
+
+pub async fn promise_12_a_removed_unit_is_never_reported<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    assert!(world.roll.retire(&unit, world.at(1)).await.unwrap());
+    assert!(!world.roll.retire(&unit, world.at(2)).await.unwrap());
+    world.heard_until(world.hours(200)).await;
+    world.hear(&unit, world.at(5)).await;
+    world.look(&unit, world.hours(49)).await;
+    assert_eq!(world.due(world.hours(1000)).await, []);
+    assert_eq!(world.told().await, []);
+    assert_eq!(world.read(&unit).await.alive, None);
+    // Registered again, it is a new unit.
+    let again = world.hours(100);
+    let probe = world.unit("rollcall-probe");
+    assert!(!world.roll.register(&probe, &Registration::default(), again).await.unwrap(), "it is no unit");
+    assert!(world.roll.register(&unit, &Registration::default(), again).await.unwrap());
+    world.hear(&unit, again + MS).await;
+    assert_eq!(world.read(&unit).await.facts.unwrap().standing, Standing::Present);
+}
+
+pub async fn promise_13_a_changed_timeout_moves_the_deadline_at_once<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    let allow = |timeout| Registration {
+        set: Override { timeout: Some(timeout), grace: None },
+        ..Registration::default()
+    };
+    world.hear(&unit, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    world.roll.register(&unit, &allow(HOUR), world.at(10)).await.unwrap();
+    assert_eq!(world.due(world.hours(1)).await, std::slice::from_ref(&unit));
+    world.look(&unit, world.hours(1) + MS).await;
+    assert_eq!(world.open_records().await[0].deadline, world.hours(1));
+    // Allowed more, it is not offline any more.
+    world.roll.register(&unit, &allow(24 * HOUR), world.hours(2)).await.unwrap();
+    assert_eq!(world.told().await[1].closed_by, Some(Closing::Policy));
+    assert_eq!(world.due(world.hours(24)).await, std::slice::from_ref(&unit));
+    // A look does the same for a unit whose kind is allowed something else than when it was taken.
+    world.look(&unit, world.hours(24) + MS).await;
+    let last = world.told().await.pop().unwrap();
+    assert_eq!((last.closed_by, last.deadline), (None, world.hours(24)));
+}
+
+pub async fn promise_14_a_deadline_at_exactly_now_is_not_yet_passed<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    let deadline = world.at(7) + 48 * HOUR;
+    world.hear(&unit, world.at(7)).await;
+    world.heard_until(world.hours(100)).await;
+    for now in [deadline - MS, deadline] {
+        world.look(&unit, now).await;
+        assert_eq!(world.open_records().await, [], "{now}");
+    }
+    world.look(&unit, deadline + MS).await;
+    assert_eq!(world.open_records().await[0].deadline, deadline);
+}
+
+pub async fn a_look_at_many_judges_each_by_the_time_at_which_it_was_read<G: Ground>(world: World<G>) {
+    // More than are looked at in one go.
+    let units = world.units(2001);
+    world.hear_all(&units, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    let looks = world.engine.check_batches(&units);
+    assert!(looks.len() > 1);
+    let (begin, reads) = (world.hours(49), AtomicU32::new(0));
+    let clock = || begin + MS * reads.fetch_add(1, Ordering::SeqCst);
+    world.roll.look_by(&units, CheckSource::Sweep, clock).await.unwrap();
+    let mut judged = BTreeMap::<Timestamp, BTreeSet<Unit>>::new();
+    for record in world.engine.records(true, None, 2001).await.unwrap() {
+        judged.entry(record.detected_at).or_default().insert(record.id.unit);
+    }
+    let judged: BTreeSet<_> = judged.into_values().collect();
+    assert_eq!(judged, looks.into_iter().map(BTreeSet::from_iter).collect());
+}
+
+/// What changes between a look and what follows from it is left alone, and nobody else is held up.
+pub async fn a_look_takes_those_who_are_as_they_were<G: Ground>(world: World<G>) {
+    let units = world.units(40);
+    world.register_all(&units, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    let mut back = BTreeSet::new();
+    for look in world.engine.check_batches(&units) {
+        // One that comes to nothing leaves nothing behind.
+        drop(world.engine.check_deadlines(&look).await.unwrap());
+        let looked = world.engine.check_deadlines(&look).await.unwrap();
+        assert_eq!(looked.hearing.heard, Some(world.hours(49)));
+        let changes: Vec<_> = looked.units.into_iter().map(|seen| take(&world, seen)).collect();
+        world.hear(&look[0], world.hours(49)).await;
+        let applied = looked.hold.apply(&changes).await.unwrap();
+        assert_eq!(applied, [vec![false], vec![true; look.len() - 1]].concat());
+        back.insert(look[0].clone());
+    }
+    let told = world.told().await;
+    let silent: BTreeSet<Unit> = units.into_iter().filter(|unit| !back.contains(unit)).collect();
+    assert_eq!((told.len(), world.open_records().await.len()), (silent.len(), silent.len()));
+    assert_eq!(told.into_iter().map(|record| record.id.unit).collect::<BTreeSet<_>>(), silent);
+    assert_eq!(BTreeSet::from_iter(world.due(world.hours(1000)).await), back);
+}
+
+pub async fn of_two_changes_of_one_unit_by_one_look_one_is_applied<G: Ground>(world: World<G>) {
+    let unit = [world.unit("a")];
+    world.register_all(&unit, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    let mut looked = world.engine.check_deadlines(&unit).await.unwrap();
+    let change = take(&world, looked.units.remove(0));
+    assert_eq!(looked.hold.apply(&[change.clone(), change]).await.unwrap(), [true, false]);
+    assert_eq!(world.told().await.len(), 1);
+}
+
+pub async fn a_record_that_is_opened_once_more_is_listed_once<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    let allow = |timeout| Registration {
+        set: Override { timeout: Some(timeout), grace: None },
+        ..Registration::default()
+    };
+    world.roll.register(&unit, &allow(HOUR), world.at(0)).await.unwrap();
+    world.heard_until(world.hours(49)).await;
+    world.look(&unit, world.hours(2)).await;
+    world.roll.register(&unit, &allow(3 * HOUR), world.hours(2)).await.unwrap();
+    let closed = world.engine.records(false, None, 10).await.unwrap();
+    assert_eq!((closed.len(), closed[0].closed_by), (1, Some(Closing::Policy)));
+    world.look(&unit, world.hours(4)).await;
+    let opened = world.engine.records(false, None, 10).await.unwrap();
+    assert_eq!((opened.len(), &opened[0].id, opened[0].closed_by), (1, &closed[0].id, None));
+    assert_eq!(world.engine.forget_records(&world.partitions(), world.hours(1000)).await.unwrap(), 0);
+    assert_eq!(world.open_records().await, opened);
+}
+
+/// What follows from a look at a unit whose time is up when 49 hours were heard.
+pub fn take<G: Ground>(world: &World<G>, seen: Snapshot) -> (Snapshot, Change) {
+    let hearing = Hearing { heard: Some(world.hours(49)), ..Hearing::default() };
+    let verdict = presence::check_deadline(&seen, &rules()[&seen.unit.kind], &hearing, world.hours(49));
+    let Verdict::Offline(change) = verdict else { panic!("{verdict:?}") };
+    (seen, change)
+}
+
+pub async fn promise_15_a_lost_reply_leaves_nothing_that_is_not_repaired<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    // The change of a take is sent again, because the first answer was lost.
+    world.heard_until(world.hours(49)).await;
+    let take = [take(&world, world.read(&unit).await)];
+    assert_eq!(world.engine.apply(&take).await.unwrap(), [true]);
+    assert_eq!(world.engine.apply(&take).await.unwrap(), [false]);
+    assert_eq!(world.told().await.len(), 1);
+    // So is a heartbeat, and a canary.
+    for _ in 0..2 {
+        world.hear(&unit, world.hours(50)).await;
+        world.heard_until(world.hours(50)).await;
+    }
+    assert_eq!(world.told().await.len(), 2);
+    assert_eq!(world.roll.hearing().ledger.intervals(), []);
+    // And the word that news was dealt with.
+    let positions: Vec<_> = world.outbox().await.into_iter().map(|entry| entry.position).collect();
+    for _ in 0..2 {
+        world.engine.settle(&positions).await.unwrap();
+    }
+    assert_eq!(world.outbox().await, []);
+}
+
+pub async fn promise_15_a_key_beside_an_open_record_is_a_return<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    world.look(&unit, world.hours(49)).await;
+    world.ground.leave_key(&unit, world.hours(50).as_millis()).await;
+    world.look(&unit, world.hours(51)).await;
+    let last = world.told().await.pop().unwrap();
+    assert_eq!((last.closed_by, last.back_at), (Some(Closing::Return), Some(world.hours(50))));
+    assert_eq!(world.due(world.hours(98)).await, [unit]);
+}
+
+pub async fn a_decision_from_facts_that_changed_is_void<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    let before = world.read(&unit).await;
+    let hearing = world.roll.hearing();
+    let rules = &world.roll.rules()[&unit.kind];
+    let wanted = |site: &str| Registration {
+        labels: [("site".to_owned(), site.to_owned())].into(),
+        ..Registration::default()
+    };
+    let decide = |site| presence::register(&before, &wanted(site), rules, &hearing, world.at(1));
+    let (north, south) = ((before.clone(), decide("north")), (before.clone(), decide("south")));
+    assert_eq!(world.engine.apply(&[north]).await.unwrap(), [true]);
+    // The key is as it was; only the facts tell that somebody was faster.
+    assert_eq!(world.read(&unit).await.alive, before.alive);
+    assert_eq!(world.engine.apply(&[south]).await.unwrap(), [false]);
+    assert_eq!(world.read(&unit).await.facts.unwrap().labels["site"], "north");
+}
+
+pub async fn of_two_changes_of_one_unit_in_one_step_one_is_applied<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    let change = take(&world, world.read(&unit).await);
+    assert_eq!(world.engine.apply(&[change.clone(), change]).await.unwrap(), [true, false]);
+    assert_eq!(world.told().await.len(), 1);
+}
+
+pub async fn as_much_news_is_read_as_was_asked_for_however_it_was_written<G: Ground>(world: World<G>) {
+    let units = world.units(300);
+    for unit in &units {
+        world.hear(unit, world.at(0)).await;
+    }
+    world.heard_until(world.hours(49)).await;
+    // A hundred in one step, and the others one by one.
+    world.roll.check_deadlines(&units[..100], world.hours(49)).await.unwrap();
+    for unit in &units[100..] {
+        world.look(unit, world.hours(49)).await;
+    }
+    assert_eq!(world.told().await.len(), 300);
+    let mut told = HashSet::new();
+    while told.len() < 300 {
+        let before = told.len();
+        let read = world.engine.outbox(&world.outboxes(), 80).await.unwrap();
+        let (positions, news): (Vec<_>, Vec<_>) =
+            read.into_iter().map(|entry| (entry.position, entry.news)).unzip();
+        assert!(news.len() >= 80.min(300 - before), "{} of 80", news.len());
+        let expected = before + news.len();
+        told.extend(news.into_iter().map(|news| match news {
+            OutboxEvent::Record(record) => record.unit,
+            OutboxEvent::Blind(interval) => panic!("nobody was blind, but {interval:?}"),
+        }));
+        assert_eq!(told.len(), expected, "nothing is read twice");
+        world.engine.settle(&positions).await.unwrap();
+    }
+    assert_eq!(world.outbox().await, []);
+}
+
+pub async fn a_unit_that_was_never_seen_is_reported_from_its_registration<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.roll.register(&unit, &Registration::default(), world.at(9)).await.unwrap();
+    assert_eq!(world.read(&unit).await.alive, None);
+    world.heard_until(world.hours(49)).await;
+    world.look(&unit, world.hours(49)).await;
+    let record = world.open_records().await.remove(0);
+    assert_eq!((record.cause, record.last_seen), (Cause::NeverSeen, world.at(9)));
+    assert_eq!(record.deadline, world.at(9) + 48 * HOUR);
+}
+
+/// Everything was down for longer than the key stood: it may have held a newer heartbeat.
+pub async fn a_key_that_lapsed_while_nobody_looked_is_no_proof_of_silence<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    world.hear(&unit, world.at(0)).await;
+    world.heard_until(world.hours(47)).await;
+    world.hear(&unit, world.hours(47)).await;
+    world.ground.lapse(&unit).await;
+    world.canary(world.hours(100), Duration::from_secs(3), HOUR).await;
+    world.heard_until(world.hours(200)).await;
+    // The last heartbeat that anything tells of is that at 0, and 48 hours were heard since then.
+    world.look(&unit, world.hours(102)).await;
+    assert_eq!(world.open_records().await, []);
+    let due: Vec<Unit> = world.due(world.hours(148)).await;
+    assert_eq!(due, std::slice::from_ref(&unit));
+    world.look(&unit, world.hours(148) + MS).await;
+    assert_eq!(world.open_records().await[0].deadline, world.hours(148));
+}
+
+pub async fn a_record_of_a_kind_that_is_gone_is_closed_and_told_once<G: Ground>(world: World<G>) {
+    let units = world.units(3);
+    world.hear_all(&units, world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    world.roll.check_deadlines(&units[..2], world.hours(49)).await.unwrap();
+    let (gone, back) = (world.hours(60), world.hours(100));
+    world.roll.close_unwatched(&units, gone).await.unwrap();
+    assert_eq!(world.told().await.len(), 2, "its kind is configured");
+    // An instance that has another kind, twice.
+    let kind: Kind = "pump".parse().unwrap();
+    let others = Rules::from([(kind.clone(), KindRules::new(kind))]);
+    let mirror = Arc::new(Mirror::new(Arc::new(others.clone()), world.engine.partitions()));
+    let roll = roll_with(world.engine.clone(), others, mirror);
+    for _ in 0..2 {
+        roll.close_unwatched(&units, gone).await.unwrap();
+    }
+    let told = world.told().await;
+    let closed: Vec<&OfflineRecord> = told.iter().filter(|record| record.closed_by.is_some()).collect();
+    assert_eq!((told.len(), closed.len()), (4, 2));
+    for record in closed {
+        assert_eq!((record.closed_by, record.back_at), (Some(Closing::KindRemoved), Some(gone)));
+        assert_eq!(world.engine.record(&record.id).await.unwrap().as_ref(), Some(record));
+    }
+    assert_eq!(world.open_records().await, []);
+    // It starts anew when the kind is back: present when it is heard, and not offline before its time is up once more.
+    world.heard_until(back).await;
+    world.hear(&units[0], back).await;
+    world.roll.check_deadlines(&units[..2], world.hours(101)).await.unwrap();
+    assert_eq!(world.open_records().await, []);
+    assert_eq!(world.read(&units[0]).await.facts.unwrap().standing, Standing::Present);
+    world.heard_until(world.hours(109)).await;
+    world.roll.check_deadlines(&units[..2], world.hours(109)).await.unwrap();
+    let open = world.open_records().await;
+    assert_eq!((open.len(), open[0].whose(), open[0].cause), (1, &units[1], Cause::NeverSeen));
+}
+
+pub async fn what_a_unit_declares_is_kept_and_obeyed<G: Ground>(world: World<G>) {
+    let unit = world.unit("a");
+    let says = |declared| Heartbeat { declared, ..world.beat(&unit, world.at(0)) };
+    let first =
+        says(Declared { timeout: Some(HOUR), labels: [("site".into(), "north".into())].into(), sleep: None });
+    world.roll.hear(&[first], world.at(0)).await.unwrap();
+    let more = says(Declared { labels: [("row".into(), "7".into())].into(), ..Declared::default() });
+    world.roll.hear(&[more], world.at(0)).await.unwrap();
+    world.heard_until(world.hours(30)).await;
+    // It goes to sleep for ten hours, with half an hour gone.
+    let tired = Heartbeat {
+        declared: Declared { sleep: Some(10 * HOUR), ..Declared::default() },
+        ..world.beat(&unit, world.at(0) + HOUR / 2)
+    };
+    world.roll.hear(&[tired], world.at(0) + HOUR / 2).await.unwrap();
+    world.look(&unit, world.hours(11)).await;
+    assert_eq!(world.open_records().await, []);
+    world.look(&unit, world.hours(12)).await;
+    let record = world.open_records().await.remove(0);
+    assert_eq!(record.deadline, world.at(0) + HOUR / 2 + 11 * HOUR);
+    assert_eq!(record.labels.len(), 2);
+    // A plain heartbeat on the fast road wakes it up.
+    let awake = world.unit("b");
+    let tired = Heartbeat {
+        declared: Declared { timeout: Some(HOUR), sleep: Some(10 * HOUR), ..Declared::default() },
+        ..world.beat(&awake, world.at(0))
+    };
+    world.roll.hear(&[tired], world.at(0)).await.unwrap();
+    world.hear(&awake, world.at(1)).await;
+    world.look(&awake, world.hours(2)).await;
+    assert_eq!(world.open_records().await.len(), 2);
+}
+
+pub async fn records_are_listed_newest_first_page_by_page<G: Ground>(world: World<G>) {
+    // The order of names is not that of records.
+    let names = ["x", "x:0", "x1", "x.", "X"].map(str::to_owned);
+    let longer = (0..60).map(|n| format!("x-{n}"));
+    let unit = |name: String| world.unit(&name);
+    let units: Vec<Unit> =
+        world.units(40).into_iter().chain(names.into_iter().chain(longer).map(unit)).collect();
+    world.hear_all(&units, world.at(0)).await;
+    world.heard_until(world.hours(60)).await;
+    // Most of them in one and the same millisecond.
+    world.roll.check_deadlines(&units[25..], world.hours(49)).await.unwrap();
+    for (n, unit) in units[..25].iter().enumerate() {
+        world.look(unit, world.hours(50) + MS * n as u32).await;
+    }
+    // Some of either are closed.
+    for unit in units[5..10].iter().chain(&units[41..44]) {
+        world.hear(unit, world.hours(51)).await;
+    }
+    let all = world.engine.records(false, None, 1000).await.unwrap();
+    assert_eq!(all.len(), 105);
+    let open: Vec<OfflineRecord> = all.iter().filter(|record| record.back_at.is_none()).cloned().collect();
+    assert_eq!(open.len(), 97);
+    for (only_open, expected) in [(false, &all), (true, &open)] {
+        for size in [1, 2, 7] {
+            let mut paged = Vec::new();
+            let mut before = None;
+            loop {
+                let page = world.engine.records(only_open, before, size).await.unwrap();
+                let Some(last) = page.last() else { break };
+                before = Some((last.detected_at, last.id.clone()));
+                paged.extend(page);
+            }
+            assert_eq!(&paged, expected, "{size} at a time");
+        }
+    }
+    assert!(all.is_sorted_by(|a, b| (a.detected_at, a.id.to_string()) > (b.detected_at, b.id.to_string())));
+}
+
+pub async fn every_unit_is_on_exactly_one_page<G: Ground>(world: World<G>) {
+    let units = world.units(400);
+    world.hear_all(&units, world.at(0)).await;
+    let mut found: Vec<Snapshot> = Vec::new();
+    for partition in 0..world.engine.partitions() {
+        for page in 0..world.engine.pages() {
+            found.extend(world.engine.walk(partition, page).await.unwrap());
+        }
+    }
+    found.sort_by(|a, b| a.unit.cmp(&b.unit));
+    assert_eq!(found, world.engine.read(&units).await.unwrap());
+}
+
+pub async fn old_closed_records_are_forgotten_and_open_ones_never<G: Ground>(world: World<G>) {
+    let (open, closed) = (world.unit("open"), world.unit("closed"));
+    world.hear_all(&[open.clone(), closed.clone()], world.at(0)).await;
+    world.heard_until(world.hours(49)).await;
+    world.roll.check_deadlines(&[open.clone(), closed.clone()], world.hours(49)).await.unwrap();
+    world.hear(&closed, world.hours(50)).await;
+    assert_eq!(world.engine.forget_records(&world.partitions(), world.hours(50)).await.unwrap(), 0);
+    assert_eq!(world.engine.forget_records(&world.partitions(), world.hours(50) + MS).await.unwrap(), 1);
+    let left = world.engine.records(false, None, 10).await.unwrap();
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].unit, open.id);
+}
+
+fn limited(most: u64) -> Rules {
+    let mut rules = rules();
+    rules.values_mut().for_each(|kind| kind.max_units = most);
+    rules
+}
+
+pub async fn a_kind_admits_no_more_ids_than_it_may_have<G: Ground>(world: World<G>) {
+    let mirror = Arc::new(Mirror::new(Arc::new(limited(10)), world.engine.partitions()));
+    let roll = roll_with(world.engine.clone(), limited(10), mirror);
+    let hear = async |units: &[Unit], at| {
+        let beats: Vec<_> = units.iter().map(|unit| world.beat(unit, at)).collect();
+        roll.hear(&beats, at).await.unwrap();
+    };
+    let known = async |units: &[Unit]| {
+        world.engine.read(units).await.unwrap().iter().filter(|seen| seen.is_known()).count()
+    };
+    // As many as one step holds and more, all at once.
+    let all = world.units(1200);
+    hear(&all, world.at(0)).await;
+    assert_eq!(known(&all).await, 10);
+    hear(&all, world.at(1000)).await;
+    assert_eq!(known(&all).await, 10);
+    let mut here = Vec::new();
+    for unit in &all {
+        let seen = world.read(unit).await;
+        if seen.is_known() {
+            assert_eq!(seen.last_heard(), Some(world.at(1000)), "those that are there go on");
+            here.push(unit.clone());
+        }
+    }
+    // One that goes makes room, and an operator's word needs none.
+    assert!(roll.retire(&here[0], world.at(2000)).await.unwrap());
+    let new = world.unit("new");
+    hear(&[new.clone(), world.unit("newer")], world.at(3000)).await;
+    assert_eq!(known(&[new, world.unit("newer")]).await, 1);
+    let wanted = world.unit("wanted");
+    assert!(roll.register(&wanted, &Registration::default(), world.at(4000)).await.unwrap());
+    assert_eq!(known(&[wanted]).await, 1);
+}
+
+pub async fn instances_that_share_a_fleet_know_how_many_units_there_are<G: Ground>(world: World<G>) {
+    let instance = |part: u16| {
+        let mirror = Arc::new(Mirror::new(Arc::new(limited(100)), world.engine.partitions()));
+        mirror.keep(|partition| partition % 2 == part);
+        (roll_with(world.engine.clone(), limited(100), mirror.clone()), mirror)
+    };
+    let [(one, ones), (other, others)] = [instance(0), instance(1)];
+    let all = world.units(1000);
+    let beats = |units: &[Unit]| units.iter().map(|unit| world.beat(unit, world.at(0))).collect::<Vec<_>>();
+    let known = async || world.engine.read(&all).await.unwrap().iter().filter(|seen| seen.is_known()).count();
+    // What one admits to partitions of the other it remembers itself.
+    one.hear(&beats(&all[..60]), world.at(0)).await.unwrap();
+    other.hear(&beats(&all[..60]), world.at(0)).await.unwrap();
+    one.hear(&beats(&all[60..80]), world.at(0)).await.unwrap();
+    assert_eq!(known().await, 80);
+    // The walk brings each what the other admitted to its partitions; then they tell each other.
+    for mirror in [ones, others] {
+        for partition in world.partitions() {
+            let mark = mirror.mark(partition);
+            for page in 0..world.engine.pages() {
+                mirror.compare(mark, &world.engine.walk(partition, page).await.unwrap());
+            }
+            mirror.finish(mark, world.at(0));
+        }
+    }
+    for _ in 0..3 {
+        one.census().exchange(&*world.engine, "one", vec!["other".to_owned()]).await.unwrap();
+        other.census().exchange(&*world.engine, "other", vec!["one".to_owned()]).await.unwrap();
+    }
+    other.hear(&beats(&all), world.at(0)).await.unwrap();
+    assert_eq!(known().await, 100);
+}
+
+pub async fn instances_that_share_a_fleet_know_its_shortest_timeout<G: Ground>(world: World<G>) {
+    let instance = || {
+        let mirror = Arc::new(Mirror::new(Arc::new(limited(100)), world.engine.partitions()));
+        roll_with(world.engine.clone(), limited(100), mirror)
+    };
+    let (one, other) = (instance(), instance());
+    let rules = limited(100).into_values().next().unwrap();
+    let exchange = async || {
+        one.census().exchange(&*world.engine, "one", vec!["other".to_owned()]).await.unwrap();
+        other.census().exchange(&*world.engine, "other", vec!["one".to_owned()]).await.unwrap();
+    };
+    let mut beat = world.beat(&world.unit("fast"), world.at(0));
+    beat.declared.timeout = Some(Duration::from_secs(2));
+    one.hear(&[beat], world.at(0)).await.unwrap();
+    assert_eq!(other.pace().shortest_of(&rules), rules.policy.timeout);
+    exchange().await;
+    assert_eq!(other.pace().shortest_of(&rules), Duration::from_secs(2));
+    // It is said by the one that met it, as long as that is there.
+    exchange().await;
+    assert_eq!(other.pace().met_of(&rules.kind), None);
+    other.census().exchange(&*world.engine, "other", Vec::new()).await.unwrap();
+    assert_eq!(other.pace().shortest_of(&rules), rules.policy.timeout);
+}

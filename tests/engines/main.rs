@@ -1,0 +1,12 @@
+//! What engines promise, and the loops that work on one: the conformance suite, broken values, the walk, expiry,
+//! several instances, and a fleet that moves from one engine to another.
+
+mod broken;
+mod conformance;
+mod embedded;
+mod expiry;
+mod instances;
+mod moving;
+#[path = "../support/mod.rs"]
+mod support;
+mod walk;

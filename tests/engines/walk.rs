@@ -1,0 +1,431 @@
+//! The walk over the whole engine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::fleet::ownership::View;
+use rollcall::fleet::walk::Removed;
+use rollcall::fleet::{Mirror, Ownership, Roll, Walk};
+use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
+use rollcall::fleet::{roll::HearingConfig, roll::Rules};
+use rollcall::presence::{
+    Closing, Declared, Facts, Hearing, Heartbeat, Kind, KindRules, Override, Policy, Standing, Unit,
+};
+use rollcall::simulate::servers::Server;
+use rollcall::store::redis::RedisEngine;
+use rollcall::store::roster::{Count, Counts};
+use rollcall::store::{Queries, Roster, UnitStore, encoding, partition_of};
+use rollcall::telemetry::Telemetry;
+use tempfile::TempDir;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::client::client;
+use crate::support::redis as private;
+
+const SECOND: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An engine with units, and what walks over it.
+struct Fleet {
+    engine: Arc<RedisEngine>,
+    roll: Arc<Roll>,
+    mirror: Arc<Mirror>,
+    telemetry: Arc<Telemetry>,
+    clock: Clock,
+}
+
+impl Fleet {
+    fn new(engine: &Arc<RedisEngine>) -> Fleet {
+        Fleet::of(engine, "detector")
+    }
+
+    /// Of units of one kind.
+    fn of(engine: &Arc<RedisEngine>, kind: &str) -> Fleet {
+        let kind: Kind = kind.parse().unwrap();
+        let policy = Policy { timeout: 100 * SECOND, grace: Duration::ZERO };
+        let rules = Arc::new(Rules::from([(kind.clone(), KindRules { policy, ..KindRules::new(kind) })]));
+        let clock = Clock::by_hand(Timestamp::from_millis(1_700_000_000_000));
+        let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+        let telemetry = Arc::new(Telemetry::new(&clock));
+        let config =
+            HearingConfig { gap: 3 * SECOND, follows: false, settle: Duration::ZERO, tell: 300 * SECOND };
+        let news = Arc::new(Notify::new());
+        let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, news);
+        Fleet { engine: engine.clone(), roll: Arc::new(roll), mirror, telemetry, clock }
+    }
+
+    /// The same engine and a mirror that knows nothing of it.
+    fn restarted(&self) -> Fleet {
+        Fleet { clock: self.clock.clone(), ..Fleet::new(&self.engine) }
+    }
+
+    /// The same engine and time, watched by an instance that is configured with another kind.
+    fn without_detectors(&self) -> Fleet {
+        Fleet { clock: self.clock.clone(), ..Fleet::of(&self.engine, "pump") }
+    }
+
+    /// What is said of open records whose kinds are not configured.
+    fn unwatched(&self) -> Option<String> {
+        let problems = self.telemetry.problems();
+        problems.into_iter().find(|one| one.name == "kinds_not_configured").map(|one| one.text)
+    }
+
+    async fn hear(&self, count: usize) {
+        let now = self.clock.now();
+        let beat = |number| Heartbeat {
+            unit: unit(number),
+            at: now,
+            not_before: None,
+            declared: Declared::default(),
+        };
+        let beats: Vec<Heartbeat> = (0..count).map(beat).collect();
+        self.roll.hear(&beats, now).await.unwrap();
+    }
+
+    /// That much later, all of it heard.
+    async fn pass(&self, span: Duration) {
+        let end = self.clock.now() + span;
+        // Canaries further apart would enclose blind time.
+        while self.clock.now() < end {
+            self.clock.advance(end.since(self.clock.now()).min(self.roll.gap()));
+            self.roll.canary_returned(self.clock.now()).await.unwrap();
+        }
+    }
+
+    fn walk(&self) -> (JoinHandle<anyhow::Result<()>>, CancellationToken) {
+        let stop = CancellationToken::new();
+        (tokio::spawn(self.walker().run(stop.clone())), stop)
+    }
+
+    fn walker(&self) -> Walk {
+        Walk {
+            engine: self.engine.clone(),
+            ownership: Ownership::of_everything(self.engine.partitions()),
+            roll: self.roll.clone(),
+            mirror: self.mirror.clone(),
+            clock: self.clock.clone(),
+            telemetry: self.telemetry.clone(),
+            period: Duration::from_millis(20),
+            keep_records: 1000 * SECOND,
+            removed: Removed::new(3600 * SECOND),
+        }
+    }
+
+    fn listed(&self) -> usize {
+        let (mut cursor, mut chunk, mut count) = (Cursor::default(), Chunk::default(), 0);
+        while self.mirror.read_next(&mut cursor, &mut chunk, &Hearing::default(), self.clock.now()) {
+            count += self.mirror.units(&chunk).count();
+        }
+        count
+    }
+
+    async fn standing(&self, unit: &Unit) -> Standing {
+        self.engine.read(std::slice::from_ref(unit)).await.unwrap().remove(0).facts.unwrap().standing
+    }
+
+    async fn until_present(&self, unit: &Unit) {
+        until(async || self.standing(unit).await == Standing::Present).await;
+    }
+
+    async fn until_offline(&self, unit: &Unit) {
+        until(async || matches!(self.standing(unit).await, Standing::Offline(_))).await;
+    }
+}
+
+/// The server, open to tests that change what is stored behind everybody's back.
+struct Behind {
+    server: Server,
+    dir: TempDir,
+}
+
+impl Behind {
+    async fn start() -> (Behind, Fleet) {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, engine) = private::engine(dir.path()).await;
+        (Behind { server, dir }, Fleet::new(&engine))
+    }
+
+    async fn ask<T: redis::FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
+        let mut connection = client(self.server.port()).await?;
+        redis::cmd(command[0]).arg(&command[1..]).query_async(&mut connection).await
+    }
+
+    /// How often the server was asked for that.
+    async fn asked(&self, command: &str) -> u64 {
+        let stats: String = self.ask(&["INFO", "commandstats"]).await.unwrap();
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    }
+
+    /// How many pages were read whole since the last `CONFIG RESETSTAT`.
+    async fn pages(&self) -> u64 {
+        self.asked("hgetall").await
+    }
+
+    /// How many rounds were gone since then by the owner of some partitions, if nobody changed anything:
+    /// each ends with a script for each partition.
+    async fn rounds(&self, partitions: usize) -> u64 {
+        self.asked("evalsha").await / partitions as u64
+    }
+
+    /// The page that holds the facts of the unit.
+    async fn page(&self, unit: &Unit) -> String {
+        for page in self.ask::<Vec<String>>(&["KEYS", "rollcall:{p*}:facts:*"]).await.unwrap() {
+            if self.ask::<bool>(&["HEXISTS", &page, &unit.to_string()]).await.unwrap() {
+                return page;
+            }
+        }
+        panic!("there are no facts of {unit}");
+    }
+
+    async fn change_facts(&self, unit: &Unit, change: impl FnOnce(&mut Facts)) {
+        let page = self.page(unit).await;
+        let text: String = self.ask(&["HGET", &page, &unit.to_string()]).await.unwrap();
+        let mut facts = encoding::decode(&text).unwrap();
+        change(&mut facts);
+        let () = self.ask(&["HSET", &page, &unit.to_string(), &encoding::encode(&facts)]).await.unwrap();
+    }
+
+    /// Ends the server, which keeps what it has on disk.
+    async fn stop(&mut self) {
+        // The answer to an orderly end is the end of the connection.
+        let _ = self.ask::<()>(&["SHUTDOWN", "SAVE"]).await;
+        self.server.kill();
+    }
+
+    fn start_again(&mut self) {
+        self.server = Server::redis(self.dir.path(), self.server.port(), &[]).unwrap();
+    }
+}
+
+/// A key of the unit's partition.
+fn key(unit: &Unit, engine: &RedisEngine, name: &str) -> String {
+    format!("rollcall:{{p{}}}:{name}", partition_of(unit, engine.partitions()))
+}
+
+fn unit(number: usize) -> Unit {
+    format!("detector:{number}").parse().unwrap()
+}
+
+async fn until(fact: impl AsyncFn() -> bool) {
+    let awaited = async {
+        while !fact().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, awaited).await.expect("the fact comes true");
+}
+
+#[tokio::test]
+async fn the_walk_fills_a_new_mirror_and_ends_with_the_stop() {
+    let (_behind, old) = Behind::start().await;
+    old.hear(500).await;
+    let fleet = old.restarted();
+    assert_eq!(fleet.listed(), 0);
+    let (walk, stop) = fleet.walk();
+    until(async || fleet.mirror.is_filled()).await;
+    assert_eq!(fleet.listed(), 500);
+    stop.cancel();
+    walk.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_mirror_follows_what_others_change_in_the_engine() {
+    let (behind, fleet) = Behind::start().await;
+    fleet.hear(10).await;
+    let (_walk, _stop) = fleet.walk();
+    until(async || fleet.mirror.is_filled()).await;
+    let facts = behind.page(&unit(3)).await;
+    let () = behind.ask(&["HDEL", &facts, &unit(3).to_string()]).await.unwrap();
+    let alive = key(&unit(3), &fleet.engine, &format!("alive:{}", unit(3)));
+    let () = behind.ask(&["DEL", &alive]).await.unwrap();
+    until(async || fleet.listed() == 9).await;
+    fleet.restarted().hear(12).await;
+    until(async || fleet.listed() == 12).await;
+}
+
+#[tokio::test]
+async fn an_engine_that_fails_is_named_and_the_walk_goes_on_when_it_is_back() {
+    let (mut behind, old) = Behind::start().await;
+    old.hear(10).await;
+    let fleet = old.restarted();
+    behind.stop().await;
+    let (_walk, _stop) = fleet.walk();
+    let down = async || fleet.telemetry.problems().iter().any(|problem| problem.text.contains("redis at"));
+    until(down).await;
+    assert!(!fleet.mirror.is_filled());
+    behind.start_again();
+    until(async || fleet.mirror.is_filled() && !down().await).await;
+    assert_eq!(fleet.listed(), 10);
+}
+
+#[tokio::test]
+async fn a_unit_with_an_open_record_whose_key_stands_is_brought_back() {
+    let (behind, fleet) = Behind::start().await;
+    fleet.hear(1).await;
+    fleet.pass(101 * SECOND).await;
+    fleet.roll.check_deadlines(&[unit(0)], fleet.clock.now()).await.unwrap();
+    fleet.until_offline(&unit(0)).await;
+    let alive = key(&unit(0), &fleet.engine, &format!("alive:{}", unit(0)));
+    let heard = fleet.clock.now().as_millis().to_string();
+    let () = behind.ask(&["SET", &alive, &heard]).await.unwrap();
+    let (_walk, _stop) = fleet.walk();
+    fleet.until_present(&unit(0)).await;
+}
+
+#[tokio::test]
+async fn a_unit_with_an_open_record_that_is_allowed_more_now_is_brought_back() {
+    let (behind, fleet) = Behind::start().await;
+    fleet.hear(1).await;
+    fleet.pass(101 * SECOND).await;
+    fleet.roll.check_deadlines(&[unit(0)], fleet.clock.now()).await.unwrap();
+    let longer = Override { timeout: Some(200 * SECOND), grace: None };
+    behind.change_facts(&unit(0), |facts| facts.set = longer).await;
+    let (_walk, _stop) = fleet.walk();
+    fleet.until_present(&unit(0)).await;
+}
+
+#[tokio::test]
+async fn a_unit_that_is_overdue_is_found_though_its_next_look_is_far_away() {
+    let (behind, fleet) = Behind::start().await;
+    fleet.hear(1).await;
+    fleet.pass(101 * SECOND).await;
+    let deadlines = key(&unit(0), &fleet.engine, "deadlines");
+    let far = Timestamp::NEVER.as_millis().to_string();
+    let () = behind.ask(&["ZADD", &deadlines, &far, &unit(0).to_string()]).await.unwrap();
+    let (_walk, _stop) = fleet.walk();
+    fleet.until_offline(&unit(0)).await;
+}
+
+#[tokio::test]
+async fn what_was_just_read_is_not_read_again_but_bit_by_bit() {
+    let (behind, old) = Behind::start().await;
+    old.hear(500).await;
+    let fleet = old.restarted();
+    let (pages, partitions) = (u64::from(fleet.engine.pages()), fleet.engine.partitions().into());
+    let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
+    let (_walk, _stop) = fleet.walk();
+    until(async || behind.rounds(partitions).await >= 1).await;
+    let read = behind.pages().await;
+    // The second partition has its turn in the tenth round.
+    let is_early = behind.rounds(partitions).await < 9;
+    assert!(!is_early || read == 3 * pages, "{read} pages, {pages} for each of two partitions");
+    // The script was unknown the first time, and asked for twice.
+    until(async || behind.rounds(partitions).await > 10).await;
+    assert!(behind.pages().await >= 4 * pages);
+}
+
+#[tokio::test]
+async fn where_somebody_could_not_be_helped_the_next_round_reads_everything() {
+    let (behind, fleet) = Behind::start().await;
+    fleet.hear(500).await;
+    fleet.clock.advance(500 * SECOND);
+    let pages = u64::from(fleet.engine.pages());
+    let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
+    // Nobody has heard anything, so nobody is offline.
+    let (_walk, _stop) = fleet.walk();
+    until(async || behind.rounds(2).await >= 1).await;
+    assert!(behind.pages().await >= 4 * pages);
+}
+
+#[tokio::test]
+async fn what_came_while_there_are_others_is_read_again_in_the_next_round() {
+    let (behind, fleet) = Behind::start().await;
+    fleet.hear(500).await;
+    let view = View::new("two", ["one", "two"].map(str::to_owned).to_vec(), fleet.engine.partitions());
+    assert_eq!(view.partitions, [0, 1]);
+    let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
+    let walk = Walk { ownership: Ownership::fixed(view), ..fleet.walker() };
+    let _walk = tokio::spawn(walk.run(CancellationToken::new()));
+    until(async || behind.rounds(2).await >= 1).await;
+    assert!(behind.pages().await >= 4 * u64::from(fleet.engine.pages()));
+}
+
+#[tokio::test]
+async fn nobody_is_looked_at_while_rollcall_is_blind() {
+    let (_behind, fleet) = Behind::start().await;
+    fleet.hear(1).await;
+    fleet.clock.advance(500 * SECOND);
+    let (_walk, _stop) = fleet.walk();
+    let walked = || fleet.mirror.age(fleet.clock.now()) == Some(Duration::ZERO);
+    until(async || walked()).await;
+    fleet.clock.advance(SECOND);
+    until(async || walked()).await;
+    let families = fleet.telemetry.gather();
+    let checks = families.iter().find(|one| one.name() == "rollcall_deadline_checks_total").unwrap();
+    assert!(checks.get_metric().iter().all(|one| one.get_counter().get_value() == 0.0), "{checks:?}");
+    assert_eq!(fleet.standing(&unit(0)).await, Standing::Present);
+}
+
+#[tokio::test]
+async fn records_that_were_closed_long_ago_are_forgotten_and_open_ones_are_not() {
+    let (_behind, fleet) = Behind::start().await;
+    fleet.hear(2).await;
+    fleet.pass(101 * SECOND).await;
+    fleet.roll.check_deadlines(&[unit(0), unit(1)], fleet.clock.now()).await.unwrap();
+    fleet.hear(1).await;
+    fleet.pass(1001 * SECOND).await;
+    let (_walk, _stop) = fleet.walk();
+    let records = async || fleet.engine.records(false, None, 10).await.unwrap();
+    // The unit that came back is silent again by now.
+    until(async || records().await.iter().all(|record| record.back_at.is_none())).await;
+    assert!(records().await.iter().any(|record| record.id.unit == unit(1)));
+}
+
+#[tokio::test]
+async fn open_records_of_a_kind_that_is_gone_are_shown_and_closed_after_an_hour() {
+    let (behind, fleet) = Behind::start().await;
+    fleet.hear(3).await;
+    fleet.pass(101 * SECOND).await;
+    fleet.roll.check_deadlines(&[unit(0), unit(1)], fleet.clock.now()).await.unwrap();
+    let fleet = fleet.without_detectors();
+    let (_walk, _stop) = fleet.walk();
+    until(async || fleet.unwatched().is_some_and(|text| text.contains("detector (2 open)"))).await;
+    let everything = u64::from(fleet.engine.pages()) * u64::from(fleet.engine.partitions());
+    let read_twice = async || {
+        let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
+        until(async || behind.pages().await >= 2 * everything).await;
+    };
+    fleet.clock.advance(3599 * SECOND);
+    read_twice().await;
+    assert!(matches!(fleet.standing(&unit(0)).await, Standing::Offline(_)), "a wrong file closes nothing");
+    fleet.clock.advance(2 * SECOND);
+    until(async || fleet.unwatched().is_none()).await;
+    read_twice().await;
+    let closed = fleet.engine.records(false, None, 10).await.unwrap();
+    let causes: Vec<Option<Closing>> = closed.iter().map(|record| record.closed_by).collect();
+    assert_eq!(causes, [Some(Closing::KindRemoved); 2]);
+    assert_eq!(fleet.standing(&unit(0)).await, Standing::NeverSeen);
+    assert_eq!(fleet.standing(&unit(2)).await, Standing::Present, "it was not offline");
+}
+
+#[tokio::test]
+async fn open_records_of_a_kind_that_another_instance_watches_stay_open() {
+    let (behind, fleet) = Behind::start().await;
+    fleet.hear(1).await;
+    fleet.pass(101 * SECOND).await;
+    fleet.roll.check_deadlines(&[unit(0)], fleet.clock.now()).await.unwrap();
+    let fleet = fleet.without_detectors();
+    let counts = Counts::from([("detector".to_owned(), Count::default())]);
+    fleet.engine.tell_counts("two", &counts, 3600 * SECOND).await.unwrap();
+    // It owns everything all the same, as an instance does that was not noticed yet.
+    let instances = ["one", "two"].map(str::to_owned).to_vec();
+    let partitions: Vec<u16> = (0..fleet.engine.partitions()).collect();
+    let view = View { instance: "one".into(), instances, outboxes: partitions.clone(), partitions };
+    let walk = Walk { ownership: Ownership::fixed(view), ..fleet.walker() };
+    let _walk = tokio::spawn(walk.run(CancellationToken::new()));
+    let everything = u64::from(fleet.engine.pages()) * u64::from(fleet.engine.partitions());
+    for _ in 0..2 {
+        fleet.clock.advance(7200 * SECOND);
+        let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
+        until(async || behind.pages().await >= 2 * everything).await;
+        assert!(matches!(fleet.standing(&unit(0)).await, Standing::Offline(_)));
+    }
+    // From the moment at which nobody watches it, it is an hour.
+    let () = behind.ask(&["DEL", "rollcall:{hearing}:counts:two"]).await.unwrap();
+    fleet.clock.advance(3601 * SECOND);
+    until(async || fleet.standing(&unit(0)).await == Standing::NeverSeen).await;
+}

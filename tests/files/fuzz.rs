@@ -1,0 +1,387 @@
+//! Whatever parses bytes of strangers, on bytes that no stranger would send: valid examples, cut, joined and
+//! twisted at random. It never panics, what it accepts keeps its own rules, and what it writes it reads.
+//!
+//! A few thousand inputs each time the tests run, always the same ones; `make fuzz MINUTES=10 [SEED=n]` goes on
+//! with others. What fails is printed with the seed, and as bytes that a test can repeat.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rollcall::alerting::{self, Letter};
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::config::{self, EngineConfig};
+use rollcall::fleet::{Mirror, Ownership};
+use rollcall::fleet::{roll::HearingConfig, roll::Roll};
+use rollcall::http::{self, Pages, Shown};
+use rollcall::presence::{
+    Heartbeat, LONGEST_ID, MOST_LABELS, RecordId, Unit, is_label_name, is_label_value, is_timeout,
+};
+use rollcall::store::embedded::EmbeddedEngine;
+use rollcall::store::encoding;
+use rollcall::store::{Engine, delivery_of_any};
+use rollcall::telemetry::Telemetry;
+use rollcall::{broker, intake};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+const NOW: Timestamp = Timestamp::from_millis(1_772_366_400_000);
+/// Inputs of each parser in a run of the tests.
+const FEW: u32 = 4000;
+/// Far more than one input may take, also on a machine that is busy with other things.
+const LONGEST: Duration = Duration::from_secs(60);
+/// The largest input.
+const LARGEST: usize = 64 << 10;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes that parsers are known to stumble over.
+const HARD: [&[u8]; 28] = [
+    b"\0",
+    b"\xff\xfe",
+    b"\xc0\x80",
+    b"\xed\xa0\x80",
+    b"\xf4\x90\x80\x80",
+    "\u{202e}".as_bytes(),
+    "\u{feff}".as_bytes(),
+    b"/",
+    b"+",
+    b"#",
+    b":",
+    b"\"",
+    b"\\u0000",
+    b"{",
+    b"[[[[[[[[[[[[[[[[",
+    b"}",
+    b"-",
+    b"-9223372036854775808",
+    b"18446744073709551616",
+    b"1e999",
+    b"NaN",
+    b"%00",
+    b"%",
+    b"$SYS/",
+    b"\r\n",
+    b"null",
+    b"0",
+    b"\n",
+];
+
+/// Valid bytes, twisted.
+struct Twister {
+    random: StdRng,
+    examples: Vec<Vec<u8>>,
+}
+
+impl Twister {
+    fn next(&mut self) -> Vec<u8> {
+        let mut bytes = self.example();
+        for _ in 0..self.random.random_range(0..6) {
+            self.twist(&mut bytes);
+        }
+        bytes.truncate(LARGEST);
+        bytes
+    }
+
+    fn example(&mut self) -> Vec<u8> {
+        let at = self.random.random_range(0..self.examples.len());
+        self.examples[at].clone()
+    }
+
+    fn twist(&mut self, bytes: &mut Vec<u8>) {
+        let at = self.random.random_range(0..=bytes.len());
+        let until = self.random.random_range(at..=bytes.len().min(at + 24));
+        match self.random.random_range(0..8) {
+            0 => drop(bytes.drain(at..until)),
+            1 => bytes.truncate(at),
+            2 => {
+                let part = bytes[at..until].to_vec();
+                let times = self.random.random_range(1..40);
+                bytes.splice(at..at, part.repeat(times));
+            }
+            3 => {
+                let hard = HARD[self.random.random_range(0..HARD.len())];
+                bytes.splice(at..until, hard.iter().copied());
+            }
+            4 => {
+                let other = self.example();
+                let from = self.random.random_range(0..=other.len());
+                bytes.splice(at..until, other[from..].iter().copied());
+            }
+            5 => bytes.insert(at, self.random.random()),
+            _ => {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte ^= 1 << self.random.random_range(0..8);
+                }
+            }
+        }
+    }
+}
+
+/// Tries `check` on twisted examples.
+fn fuzz(examples: &[&str], mut check: impl FnMut(&[u8])) {
+    let seed: u64 = std::env::var("SEED").ok().map_or(7, |seed| seed.parse().expect("SEED is a number"));
+    let minutes = std::env::var("FUZZ_MINUTES").ok().map(|minutes| minutes.parse::<f64>().expect("minutes"));
+    let until = minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(minutes * 60.0));
+    let examples = examples.iter().map(|text| text.as_bytes().to_vec()).collect();
+    let mut twister = Twister { random: StdRng::seed_from_u64(seed), examples };
+    let mut tried = 0u64;
+    while until.map_or(tried < u64::from(FEW), |until| Instant::now() < until) {
+        let bytes = twister.next();
+        let began = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(|| check(&bytes)));
+        let shown = || format!("input {tried} of SEED={seed}: b\"{}\"", bytes.escape_ascii());
+        if let Err(panic) = outcome {
+            eprintln!("{}", shown());
+            std::panic::resume_unwind(panic);
+        }
+        assert!(began.elapsed() < LONGEST, "it took {:?}: {}", began.elapsed(), shown());
+        tried += 1;
+    }
+    println!("{tried} inputs, SEED={seed}");
+}
+
+#[test]
+fn names_of_units_and_records_keep_their_rules_and_read_back() {
+    let long = format!("k:{}", "é".repeat(64));
+    fuzz(&["detector:pump-7", "a:b:c:1732147200000", "meter:Halle 3: ü%", &long], |bytes| {
+        let Ok(text) = std::str::from_utf8(bytes) else { return };
+        if let Ok(unit) = text.parse::<Unit>() {
+            assert_keeps_rules(&unit);
+            assert_eq!(unit.to_string(), text);
+        }
+        if let Ok(id) = text.parse::<RecordId>() {
+            assert_keeps_rules(&id.unit);
+            assert_eq!(id.to_string(), text);
+        }
+    });
+}
+
+fn assert_keeps_rules(unit: &Unit) {
+    let id = unit.id.as_str();
+    assert!((1..=LONGEST_ID).contains(&id.len()), "{id:?}");
+    assert!(!id.chars().any(|c| c.is_control() || matches!(c, '/' | '+' | '#')), "{id:?}");
+    let kind = unit.kind.as_str();
+    assert!((1..=32).contains(&kind.len()) && kind.is_ascii(), "{kind:?}");
+}
+
+#[test]
+fn facts_that_are_read_are_written_and_read_back() {
+    let examples = [
+        "p1732147200000",
+        "n1732147200000+60000",
+        r#"p1732147200000-5{"l":{"site":"north"},"d":90000,"t":5000,"g":1000,"s":[1,2],"p":[3,4]}"#,
+        r#"f1732147200000{"o":[172800000,1200,"s",172800000]}"#,
+        r#"r1732147200000{"r":1732147300000}"#,
+    ];
+    fuzz(&examples, |bytes| {
+        let Some(facts) = std::str::from_utf8(bytes).ok().and_then(encoding::decode) else { return };
+        let written = encoding::encode(&facts);
+        assert_eq!(encoding::decode(&written).as_ref(), Some(&facts), "{written}");
+    });
+}
+
+#[test]
+fn what_stands_in_a_queue_is_told_in_order_or_left_out() {
+    let record = r#"{"id":"detector:a:1732147200000","kind":"detector","unit":"a","labels":{"site":"north"},"last_seen":"2024-11-21T00:00:00Z","deadline":"2024-11-23T00:00:00Z","detected_at":"2024-11-23T00:00:00.004Z","back_at":null,"cause":"silence","closed_by":null}"#;
+    let back = record.replace("\"back_at\":null", "\"back_at\":\"2024-11-25T00:00:00Z\"");
+    let told = |offline: &str, online: &str, blind: &str| {
+        format!(
+            r#"{{"group":{{"key":"site=north","labels":{{"site":"north"}}}},"sealed_at":"2024-11-23T00:00:10Z","offline":[{offline}],"online":[{online}],"blind":[{blind}]}}"#
+        )
+    };
+    let blind = r#"{"from":"2024-11-21T00:00:00Z","to":"2024-11-21T01:00:00Z"}"#;
+    let lone = r#"["detector:a:1732147200000",1732320000000,1732320000004,1732320010000,"silence",{"site":"north"},{"kind":"detector"}]"#;
+    let examples = [told(record, &back, ""), told("", "", blind), told(&[record, record].join(","), "", "")];
+    let mut examples: Vec<&str> = examples.iter().map(String::as_str).collect();
+    examples.push(lone);
+    for example in &examples {
+        let delivery = delivery_of_any("site=north", example.as_bytes(), "hook");
+        assert!(delivery.is_some_and(|told| told.offline.len() + told.blind.len() > 0), "{example}");
+    }
+    fuzz(&examples, |bytes| {
+        let Some(delivery) = delivery_of_any("site=north", bytes, "hook") else { return };
+        let body: serde_json::Value = serde_json::from_str(&alerting::body(&delivery)).unwrap();
+        assert!(body["type"].as_str().is_some_and(|name| name.starts_with("rollcall.")), "{body}");
+        let letter = Letter::new(&delivery, "example.org");
+        assert!(!letter.subject.chars().any(char::is_control), "{:?}", letter.subject);
+        assert!(!letter.text.contains(&letter.boundary) && !letter.html.contains("<script"));
+    });
+}
+
+const FLEET: &str = r#"
+[engine]
+type = "embedded"
+path = "fleet"
+[[kind]]
+name = "pump"
+topics = ["{site}/{unit}/data", "units/{unit}/heartbeat"]
+timeout = "48h"
+grace = "10s"
+clock = "device"
+[[kind.metric]]
+name = "battery_volts"
+pointer = "/power/0/battery~1v"
+type = "gauge"
+help = "Battery."
+[[receiver]]
+name = "hook"
+type = "webhook"
+url = "https://example.org/hook"
+secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+[[receiver]]
+name = "mail"
+type = "email"
+smtp = "smtp+starttls://example.org:587"
+from = "Rollcall <rollcall@example.org>"
+to = ["ops@example.org"]
+[route]
+receivers = ["hook", "mail"]
+group_by = ["kind", "site"]
+[http]
+listen = "127.0.0.1:8080"
+"#;
+
+#[test]
+fn a_configuration_is_taken_or_refused_with_a_reason() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let parts: Vec<&str> = FLEET.split_inclusive("\n[").collect();
+    let mut examples = vec![FLEET, include_str!("../../config/reference.toml"), "kind = [{ name = \"a\" }]"];
+    examples.extend(parts);
+    fuzz(&examples, |bytes| {
+        let Ok(text) = std::str::from_utf8(bytes) else { return };
+        if let Err(why) = config::parse(text, None, []) {
+            assert!(!why.to_string().is_empty());
+        }
+    });
+}
+
+#[test]
+fn a_message_is_at_most_one_heartbeat_and_that_keeps_its_rules() {
+    let config = config::parse(FLEET, None, []).unwrap();
+    let clock = Clock::by_hand(NOW);
+    let telemetry = Arc::new(Telemetry::new(&clock));
+    let read =
+        intake::reader_of_any(&config.intake, &config.rules, &config.metrics, &clock, &telemetry).unwrap();
+    let examples = [
+        "north/pump-7/data\n",
+        "units/pump-7/heartbeat\n{\"ts\":1772366400,\"timeout\":\"36h\",\"sleep\":\"2h\",\"labels\":{\"site\":\"north\"}}",
+        "north/p/data\n{\"ts\":1772366400123,\"timeout\":90,\"power\":[{\"battery/v\":12.5e0}]}",
+        "north/p/data\n{\"a\":\"\\ud83d\\ude00\",\"ts\":\"2026-03-01T12:00:00Z\"}",
+        "rollcall/canary/rollcall-main\n{\"instance\":\"0011223344556677\",\"seq\":1,\"sent_at\":1772366400000,\"mac\":\"00112233445566778899aabbccddeeff\"}",
+        "units/rollcall-probe/heartbeat\n{\"instance\":\"0011223344556677\",\"seq\":0,\"sent_at\":1772366400000,\"mac\":\"00112233445566778899aabbccddeeff\"}",
+        "rollcall/canary/x/gone\n{\"share\":\"fleet\",\"connection\":7}",
+    ];
+    fuzz(&examples, |bytes| {
+        let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+        let payload = bytes.get(end + 1..).unwrap_or_default();
+        let Some(beat) = read(&bytes[..end], payload) else { return };
+        let Heartbeat { unit, at, declared, .. } = &beat;
+        assert_keeps_rules(unit);
+        assert!(*at <= NOW, "{at} is in the future");
+        assert!(declared.timeout.is_none_or(is_timeout), "{declared:?}");
+        assert!(declared.labels.len() <= MOST_LABELS, "{declared:?}");
+        assert!(declared.labels.iter().all(|(name, value)| is_label_name(name) && is_label_value(value)));
+    });
+}
+
+#[test]
+fn files_of_users_and_rules_are_taken_or_refused_with_a_reason() {
+    let examples = [
+        "gateway:$7$101$LSL2y570hL7qK8HZ$0fCn+BAhwwEE8yQ/NjM6H4gJC/7a4ekLjsAJ/QceBzrZGVJ1p9IKzXDelUB+/ko3VGo8x/LreWjjDmoTifpqWg==\n",
+        "# nobody\n\n",
+        "user gateway\ntopic readwrite units/#\ntopic deny rollcall/#\npattern write units/%u/+\npattern read x/%c/y\n",
+    ];
+    fuzz(&examples, |bytes| {
+        let Ok(text) = std::str::from_utf8(bytes) else { return };
+        for why in broker::refusals(text) {
+            assert!(!why.is_empty());
+        }
+    });
+}
+
+/// A web server of a fleet without units.
+async fn served() -> (String, CancellationToken, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let config = config::parse(FLEET, None, []).unwrap();
+    let clock = Clock::by_hand(NOW);
+    let telemetry = Arc::new(Telemetry::new(&clock));
+    let EngineConfig::Embedded(mut embedded) = config.engine else { panic!("it is embedded") };
+    embedded.path = dir.path().join("fleet");
+    let engine: Arc<dyn Engine> = Arc::new(EmbeddedEngine::open(&embedded, telemetry.clone()).await.unwrap());
+    let rules = Arc::new(config.rules);
+    let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+    let second = Duration::from_secs(1);
+    let hearing =
+        HearingConfig { gap: 3 * second, settle: 300 * second, tell: 300 * second, ..config.hearing };
+    let news = Arc::new(Notify::new());
+    let roll = Arc::new(Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), hearing, news));
+    let beat = |unit: &str| Heartbeat {
+        unit: unit.parse().unwrap(),
+        at: NOW,
+        not_before: None,
+        declared: Default::default(),
+    };
+    roll.hear(&[beat("pump:a"), beat("pump:Halle 3: ü%")], NOW).await.unwrap();
+    let ownership = Ownership::of_everything(engine.partitions());
+    let shown = Shown {
+        ownership,
+        engine,
+        roll,
+        mirror,
+        metrics: config.metrics,
+        telemetry: telemetry.clone(),
+        clock,
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let stop = CancellationToken::new();
+    let pages = Pages::new(config.http, "one", telemetry.clone());
+    pages.show(shown, &stop);
+    tokio::spawn(http::serve(listener, pages, telemetry, stop.clone()));
+    (address, stop, dir)
+}
+
+/// The beginning of what the server answers to these bytes.
+async fn ask(address: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    // It may be refused before it was written.
+    let _ = stream.write_all(bytes).await;
+    if !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
+        // Nothing more comes; the server need not wait for the end of the head.
+        let _ = stream.shutdown().await;
+    }
+    let mut answer = vec![0; 4096];
+    let length = stream.read(&mut answer).await.unwrap_or(0);
+    answer.truncate(length);
+    answer
+}
+
+#[test]
+fn a_request_is_answered_and_never_by_an_error_of_the_server() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (address, stop, _dir) = runtime.block_on(served());
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let paths = [
+        "/readyz",
+        "/api/v1/records?open=true&limit=10&cursor=0000019c9f2d3400706d703a61",
+        "/api/v1/records/pump:a:1772366400000",
+        "/api/v1/units/pump/Halle%203:%20%C3%BC%25",
+        "/metrics/units?shard=0&shards=4&mode=offline&kind=pump&label=site=north",
+        "/probe?unit=pump:a",
+        "/api/v1/prometheus/targets?shards=4",
+    ];
+    let examples = paths.map(get);
+    let examples = examples.each_ref().map(String::as_str);
+    fuzz(&examples, |bytes| {
+        let asked = async { tokio::time::timeout(PATIENCE, ask(&address, bytes)).await };
+        let answer = runtime.block_on(asked).expect("it is answered, or the connection ends");
+        assert!(!answer.starts_with(b"HTTP/1.1 500"), "{}", answer.escape_ascii());
+    });
+    let healthy = runtime.block_on(ask(&address, get("/healthz").as_bytes()));
+    assert!(healthy.starts_with(b"HTTP/1.1 200"), "{}", healthy.escape_ascii());
+    stop.cancel();
+}

@@ -1,0 +1,7 @@
+//! What comes by MQTT, and the broker within the process, with real clients and real brokers.
+
+mod broker;
+mod intake;
+#[path = "../support/mod.rs"]
+mod support;
+mod unheard;

@@ -1,0 +1,223 @@
+//! A fleet that is served, with a clock of its own.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::CONTENT_TYPE;
+use reqwest::{Client, Response};
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::fleet::ownership::View;
+use rollcall::fleet::{Mirror, Ownership, Roll};
+use rollcall::fleet::{roll::HearingConfig, roll::Rules};
+use rollcall::http::{self, Config, Shown, Token, UnitMetrics};
+use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Labels, Policy, Unit};
+use rollcall::simulate::servers::Server;
+use rollcall::store::redis::RedisEngine;
+use rollcall::store::{Catalogue, DataStore, Metric, MetricType, Reading, UnitStore};
+use rollcall::telemetry::Telemetry;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::redis as private;
+
+pub const SECOND: Duration = Duration::from_secs(1);
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// 2026-03-01T12:00:00Z
+pub const NOON: Timestamp = Timestamp::from_millis(1_772_366_400_000);
+
+/// A served fleet of kinds `detector` (100 s, 20 s grace) and `meter` (48 h), at noon.
+pub struct Fleet {
+    pub url: String,
+    pub client: Client,
+    pub engine: Arc<RedisEngine>,
+    pub roll: Arc<Roll>,
+    pub mirror: Arc<Mirror>,
+    pub telemetry: Arc<Telemetry>,
+    pub clock: Clock,
+    pub stop: CancellationToken,
+    pub server: JoinHandle<anyhow::Result<()>>,
+    pub redis: Server,
+    /// The last one, so that the server has ended when it is removed.
+    _dir: TempDir,
+}
+
+impl Fleet {
+    pub async fn start() -> Fleet {
+        Fleet::start_with(Vec::new(), UnitMetrics::All).await
+    }
+
+    pub async fn start_with(tokens: Vec<Token>, unit_metrics: UnitMetrics) -> Fleet {
+        Fleet::start_limited(tokens, unit_metrics, 1_000_000).await
+    }
+
+    pub async fn start_limited(
+        tokens: Vec<Token>,
+        unit_metrics: UnitMetrics,
+        unit_metrics_limit: u64,
+    ) -> Fleet {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let clock = Clock::by_hand(NOON);
+        let dir = tempfile::tempdir().unwrap();
+        let (redis, engine) = private::engine(dir.path()).await;
+        let rules = rules();
+        let mirror = Mirror::new(rules.clone(), engine.partitions()).with_labels(&["site".to_owned()]);
+        let mirror = Arc::new(mirror);
+        let telemetry = Arc::new(Telemetry::new(&clock));
+        let config =
+            HearingConfig { gap: 3 * SECOND, follows: false, settle: 300 * SECOND, tell: 300 * SECOND };
+        let news = Arc::new(Notify::new());
+        let roll =
+            Arc::new(Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, news));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listen = listener.local_addr().unwrap();
+        let stop = CancellationToken::new();
+        let shown = Shown {
+            ownership: Ownership::fixed(View::new("one", vec!["one".into(), "two".into()], 2)),
+            engine: engine.clone(),
+            roll: roll.clone(),
+            mirror: mirror.clone(),
+            metrics: Arc::new(Catalogue::new([(rules_of("detector").kind, metrics())])),
+            telemetry: telemetry.clone(),
+            clock: clock.clone(),
+        };
+        let config = Config { listen, tokens, unit_metrics, unit_metrics_limit };
+        let pages = http::Pages::new(config, "one", telemetry.clone());
+        pages.show(shown, &stop);
+        let server = tokio::spawn(http::serve(listener, pages, telemetry.clone(), stop.clone()));
+        let client = Client::builder().no_proxy().build().unwrap();
+        let url = format!("http://{listen}");
+        Fleet { url, client, engine, roll, mirror, telemetry, clock, stop, server, redis, _dir: dir }
+    }
+
+    pub async fn get(&self, path: &str) -> Response {
+        self.client.get(format!("{}{path}", self.url)).send().await.unwrap()
+    }
+
+    pub async fn text(&self, path: &str) -> String {
+        let response = self.get(path).await;
+        assert_eq!(response.status(), 200, "{path}");
+        response.text().await.unwrap()
+    }
+
+    pub async fn json(&self, path: &str) -> Value {
+        serde_json::from_str(&self.text(path).await).unwrap()
+    }
+
+    pub async fn hear(&self, units: &[&str]) {
+        let now = self.clock.now();
+        let beat = |unit: &&str| Heartbeat {
+            unit: the(unit),
+            at: now,
+            not_before: None,
+            declared: Declared::default(),
+        };
+        let beats: Vec<Heartbeat> = units.iter().map(beat).collect();
+        self.roll.hear(&beats, now).await.unwrap();
+    }
+
+    /// A heartbeat of a unit at that site.
+    pub async fn hear_at(&self, site: &str, unit: &str) {
+        let labels = Labels::from([("site".to_owned(), site.to_owned())]);
+        let declared = Declared { labels, ..Declared::default() };
+        let now = self.clock.now();
+        let beat = Heartbeat { unit: the(unit), at: now, not_before: None, declared };
+        self.roll.hear(&[beat], now).await.unwrap();
+    }
+
+    /// A unit tells something of itself.
+    pub async fn tell(&self, unit: &str, metric: &str, value: &str) {
+        let reading = Reading { unit: &the(unit), metric, at: self.clock.now(), value };
+        self.engine.keep_values(&[reading]).await.unwrap();
+    }
+
+    /// That much later, all of it heard, and the units were looked at.
+    pub async fn pass(&self, span: Duration, units: &[&str]) {
+        let end = self.clock.now() + span;
+        // Canaries further apart would enclose blind time.
+        while self.clock.now() < end {
+            self.clock.advance(end.since(self.clock.now()).min(self.roll.gap()));
+            self.roll.canary_returned(self.clock.now()).await.unwrap();
+        }
+        let units: Vec<Unit> = units.iter().map(|unit| the(unit)).collect();
+        self.roll.check_deadlines(&units, self.clock.now()).await.unwrap();
+    }
+
+    pub fn fill(&self) {
+        for partition in 0..self.engine.partitions() {
+            let mark = self.mirror.mark(partition);
+            self.mirror.finish(mark, self.clock.now());
+        }
+    }
+}
+
+/// What detectors tell of themselves.
+pub fn metrics() -> Vec<Metric> {
+    let metric = |name: &str, metric_type, unit: &str| Metric {
+        name: name.to_owned(),
+        pointer: vec!["any".to_owned()],
+        metric_type,
+        help: format!("Of a detector: {name}."),
+        unit: unit.to_owned(),
+        label: "version".to_owned(),
+    };
+    vec![
+        metric("detector_firmware_info", MetricType::Info, ""),
+        metric("detector_battery_volts", MetricType::Gauge, "volts"),
+        metric("detector_alarms_total", MetricType::Counter, ""),
+    ]
+}
+
+pub fn rules_of(kind: &str) -> KindRules {
+    rules()[&kind.parse::<Kind>().unwrap()].clone()
+}
+
+pub fn rules() -> Arc<Rules> {
+    let detector: Kind = "detector".parse().unwrap();
+    let meter: Kind = "meter".parse().unwrap();
+    let policy = Policy { timeout: 100 * SECOND, grace: 20 * SECOND };
+    Arc::new(Rules::from([
+        (detector.clone(), KindRules { policy, ..KindRules::new(detector) }),
+        (meter.clone(), KindRules::new(meter)),
+    ]))
+}
+
+pub fn the(unit: &str) -> Unit {
+    unit.parse().unwrap()
+}
+
+/// Lines that are samples of that name.
+pub fn samples<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
+    text.lines().filter(|line| line.starts_with(name)).collect()
+}
+
+pub async fn assert_problem(response: Response, status: u16) -> Value {
+    assert_eq!(response.status(), status);
+    assert_eq!(response.headers()[CONTENT_TYPE], "application/problem+json");
+    let problem: Value = serde_json::from_str(&response.text().await.unwrap()).unwrap();
+    assert_eq!(problem["status"], status);
+    assert_eq!(problem["type"], "about:blank");
+    for field in ["title", "detail"] {
+        assert!(problem[field].as_str().is_some_and(|text| !text.is_empty()), "{problem}");
+    }
+    problem
+}
+
+pub fn assert_promtool_accepts(text: &str) {
+    let mut promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool is in the Debian package prometheus");
+    promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr) + String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.trim().is_empty(), "{said}");
+}

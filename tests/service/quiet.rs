@@ -1,0 +1,68 @@
+//! No rule speaks of a Rollcall that is well, on either engine. Here each is asked once what it looks at is
+//! there; `make quiet MINUTES=30` waits for as long as they do.
+
+use std::time::Duration;
+
+use crate::support::watched::{Plan, Watched};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Whether every rule was evaluated after what it looks at had come.
+async fn is_seen(watched: &Watched, plan: &Plan) -> bool {
+    // Of each instance: two readings between two sweeps show none for a moment.
+    let sweeps = format!("count(rate(rollcall_sweeps_total[5m]) > 0) == {}", plan.instances);
+    let mut facts = vec![sweeps.as_str(), "max(rollcall_blind) == 0"];
+    if plan.units > 0 {
+        facts.push("sum(kind_state:rollcall_units:sum{state=\"online\"}) == 20");
+    }
+    for fact in facts {
+        if watched.ask(fact).await.is_empty() {
+            return false;
+        }
+    }
+    true
+}
+
+/// Waits for nothing that a rule waits for: what it asks must not be so even for a moment.
+async fn asks_nothing_of_anybody(plan: Plan) {
+    let watched = Watched::start(&plan).await;
+    let seen = async {
+        while !is_seen(&watched, &plan).await {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, seen).await.expect("Prometheus sees a Rollcall that works");
+    let mut asked = 0;
+    for rule in watched.rules().await.iter().filter(|rule| rule["type"] == "alerting") {
+        assert_ne!(rule["health"], "err", "{rule}");
+        let found = watched.ask(rule["query"].as_str().unwrap()).await;
+        let should = usize::from(rule["name"] == "RollcallWatchdog");
+        assert_eq!(found.len(), should, "{}: {} finds {found:?}", plan.name, rule["name"]);
+        asked += 1;
+    }
+    assert!(asked >= 15, "{asked} rules");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_rule_speaks_of_two_instances_on_redis_that_are_well() {
+    asks_nothing_of_anybody(Plan { name: "redis", embedded: false, instances: 2, units: 20, every: "500ms" })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_rule_speaks_of_an_embedded_engine_that_is_well() {
+    asks_nothing_of_anybody(Plan {
+        name: "embedded",
+        embedded: true,
+        instances: 1,
+        units: 20,
+        every: "500ms",
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_rule_speaks_of_a_rollcall_that_has_no_units_yet() {
+    asks_nothing_of_anybody(Plan { name: "idle", embedded: true, instances: 1, units: 0, every: "500ms" })
+        .await;
+}

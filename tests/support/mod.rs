@@ -1,0 +1,11 @@
+//! What several groups of tests share. Each group is one program, and includes this folder once.
+
+#![allow(dead_code, unused_imports, unused_macros, reason = "no group needs all of it")]
+
+pub mod client;
+pub mod distance;
+pub mod facts;
+pub mod namespaces;
+pub mod prometheus;
+pub mod redis;
+pub mod watched;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::EmbeddedEngine;
-use super::fault::Outcome;
+use super::error::DatabaseResult;
 use crate::clock::Timestamp;
 use crate::presence::Hearing;
 use crate::store::{Delivery, HearingStore, Result};
@@ -75,7 +75,7 @@ fn mark(
     receiver: &str,
     hearing: &Hearing,
     after: i64,
-) -> Outcome<(usize, Option<i64>)> {
+) -> DatabaseResult<(usize, Option<i64>)> {
     let told: Vec<(i64, Option<String>)> = database
         .prepare_cached(
             "SELECT lanes.id, body FROM lanes LEFT JOIN notifications ON notifications.id = notification \

@@ -9,26 +9,26 @@ use std::sync::Arc;
 use rusqlite::{CachedStatement, Connection, ToSql, params};
 use tokio::sync::oneshot;
 
-use super::beats::{Beats, id};
-use super::fault::Outcome;
-use super::memory::Memory;
+use super::error::DatabaseResult;
+use super::last_seen::{LastSeenTables, unit_id};
+use super::memory::InMemoryFleet;
 use super::row::Moment;
 use super::shard::{Held, Wanted};
 use super::units::text;
-use super::writer::Job;
+use super::writer::WriteJob;
 use crate::clock::Timestamp;
 use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
 use crate::store::json::to_json;
 use crate::store::{EngineError, Result, encoding};
 
 /// A change, ready to be written: whatever takes time was done by whoever wants it.
-pub(super) struct Prepared {
+pub(super) struct PreparedChange {
     unit: Unit,
     partition: u16,
     wanted: Wanted,
     facts: Option<String>,
     digest: u64,
-    record: Option<Record>,
+    record: Option<RecordRow>,
     /// While it is being written.
     held: Option<Held>,
 }
@@ -36,7 +36,7 @@ pub(super) struct Prepared {
 /// So many records one statement writes: much of what a row costs is its statement.
 const TOGETHER: usize = 16;
 
-struct Record {
+struct RecordRow {
     id: String,
     detected: i64,
     closed: Option<i64>,
@@ -44,8 +44,8 @@ struct Record {
     news: String,
 }
 
-impl Prepared {
-    pub fn new(memory: &Memory, seen: &Snapshot, change: &Change) -> Result<Prepared> {
+impl PreparedChange {
+    pub fn new(memory: &InMemoryFleet, seen: &Snapshot, change: &Change) -> Result<PreparedChange> {
         let next_alive = match change.key {
             KeyChange::Keep => None,
             KeyChange::Delete => Some(Moment::NONE),
@@ -68,7 +68,7 @@ impl Prepared {
             None => None,
             Some(record) => {
                 let json = to_json(record)?;
-                Some(Record {
+                Some(RecordRow {
                     id: record.id.to_string(),
                     detected: record.detected_at.as_millis(),
                     closed: record.back_at.map(Timestamp::as_millis),
@@ -81,41 +81,41 @@ impl Prepared {
         let facts = change.facts.as_ref().map(encoding::encode);
         let digest = memory.digest(facts.as_deref());
         let partition = memory.partition(&seen.unit);
-        Ok(Prepared { unit: seen.unit.clone(), partition, wanted, facts, digest, record, held: None })
+        Ok(PreparedChange { unit: seen.unit.clone(), partition, wanted, facts, digest, record, held: None })
     }
 }
 
 /// What came of changes: whether each was applied. They come back with it, so that whoever made them
 /// frees them, and not the one thread that writes.
-pub(super) type Applied = (Vec<bool>, Vec<Prepared>);
+pub(super) type Applied = (Vec<bool>, Vec<PreparedChange>);
 
 /// Changes that are written together.
-pub(super) struct Apply {
-    memory: Arc<Memory>,
-    beats: Arc<Beats>,
-    prepared: Vec<Prepared>,
+pub(super) struct ApplyJob {
+    memory: Arc<InMemoryFleet>,
+    beats: Arc<LastSeenTables>,
+    prepared: Vec<PreparedChange>,
     answer: oneshot::Sender<Result<Applied>>,
 }
 
-impl Apply {
+impl ApplyJob {
     pub fn new(
-        memory: Arc<Memory>,
-        beats: Arc<Beats>,
-        prepared: Vec<Prepared>,
+        memory: Arc<InMemoryFleet>,
+        beats: Arc<LastSeenTables>,
+        prepared: Vec<PreparedChange>,
         answer: oneshot::Sender<Result<Applied>>,
-    ) -> Apply {
-        Apply { memory, beats, prepared, answer }
+    ) -> ApplyJob {
+        ApplyJob { memory, beats, prepared, answer }
     }
 }
 
-impl Apply {
+impl ApplyJob {
     /// A change was made from facts that this process did not write: if they are on disk, somebody else did, and
     /// what is there counts. Otherwise nothing would ever be changed of that unit.
-    fn adopt(&self, database: &Connection, change: &Prepared) -> Outcome<()> {
+    fn adopt(&self, database: &Connection, change: &PreparedChange) -> DatabaseResult<()> {
         let mut shard = self.memory.shard(change.partition);
         let Some((place, known)) = shard.doubtful(&change.unit, &change.wanted) else { return Ok(()) };
         let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ?")?;
-        let mut rows = select.query([id(change.partition, place)])?;
+        let mut rows = select.query([unit_id(change.partition, place)])?;
         let stored = rows.next()?.map(|row| text(row, 0)).transpose()?;
         let found = self.memory.digest(stored.as_deref());
         if found != known {
@@ -125,10 +125,10 @@ impl Apply {
     }
 }
 
-impl Job for Apply {
-    fn write(&mut self, database: &Connection) -> Outcome<()> {
+impl WriteJob for ApplyJob {
+    fn write(&mut self, database: &Connection) -> DatabaseResult<()> {
         let number = self.beats.number();
-        let mut statements = Statements::new(database)?;
+        let mut statements = UnitStatements::new(database)?;
         let mut left = Vec::new();
         for (place, change) in self.prepared.iter_mut().enumerate() {
             change.held = self.memory.shard(change.partition).hold(&change.unit, &change.wanted);
@@ -169,16 +169,16 @@ impl Job for Apply {
 }
 
 /// Found once for all changes of a job.
-struct Statements<'a> {
+struct UnitStatements<'a> {
     insert: CachedStatement<'a>,
     update: CachedStatement<'a>,
     delete: CachedStatement<'a>,
 }
 
-impl<'a> Statements<'a> {
-    fn new(database: &'a Connection) -> rusqlite::Result<Statements<'a>> {
+impl<'a> UnitStatements<'a> {
+    fn new(database: &'a Connection) -> rusqlite::Result<UnitStatements<'a>> {
         let find = |sql| database.prepare_cached(sql);
-        Ok(Statements {
+        Ok(UnitStatements {
             insert: find("INSERT INTO units(id, name, facts, alive, look, after) VALUES(?, ?, ?, ?, ?, ?)")?,
             update: find(
                 "UPDATE units SET name = ?, facts = ?, alive = ?, look = ?, after = ? WHERE id = ?",
@@ -187,8 +187,8 @@ impl<'a> Statements<'a> {
         })
     }
 
-    fn write_unit(&mut self, change: &Prepared, held: &Held, number: i64) -> rusqlite::Result<()> {
-        let id = id(change.partition, held.place);
+    fn write_unit(&mut self, change: &PreparedChange, held: &Held, number: i64) -> rusqlite::Result<()> {
+        let id = unit_id(change.partition, held.place);
         let ms = |moment: Moment| moment.get().map(Timestamp::as_millis);
         let (alive, look) = (ms(held.alive), ms(held.look));
         match &change.facts {
@@ -209,7 +209,7 @@ impl<'a> Statements<'a> {
 }
 
 /// Writes records and what the outbox says of them.
-fn write_records(database: &Connection, records: &[(u16, &Record)]) -> Outcome<()> {
+fn write_records(database: &Connection, records: &[(u16, &RecordRow)]) -> DatabaseResult<()> {
     for some in records.chunks(TOGETHER) {
         // The last few are written one by one, so that there are no more than two statements to keep.
         let rows = if some.len() == TOGETHER { TOGETHER } else { 1 };
@@ -225,7 +225,7 @@ fn write_records(database: &Connection, records: &[(u16, &Record)]) -> Outcome<(
         for some in some.chunks(rows) {
             let mut of_records: Vec<&dyn ToSql> = Vec::with_capacity(5 * rows);
             let mut of_news: Vec<&dyn ToSql> = Vec::with_capacity(2 * rows);
-            for (partition, Record { id, detected, closed, json, news }) in some {
+            for (partition, RecordRow { id, detected, closed, json, news }) in some {
                 of_records.extend([id as &dyn ToSql, partition, detected, closed, json]);
                 of_news.extend([partition as &dyn ToSql, news]);
             }

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::EmbeddedEngine;
-use super::beats::id;
-use super::fault::Outcome;
+use super::error::DatabaseResult;
+use super::last_seen::unit_id;
 use super::queries::PAGE;
 use super::units::text;
 use crate::clock::Timestamp;
@@ -41,7 +41,7 @@ impl DataStore for EmbeddedEngine {
                 Some(id) => keep(database, *id, row),
                 None => Ok(false),
             };
-            rows.iter().map(keep).collect::<Outcome<Vec<bool>>>()
+            rows.iter().map(keep).collect::<DatabaseResult<Vec<bool>>>()
         };
         self.writer.write("keep_values", write).await
     }
@@ -59,7 +59,7 @@ impl DataStore for EmbeddedEngine {
                 // One that cannot be read is not shown; the next that comes takes its place.
                 Ok(select.query_row(params![id, metric], value).optional().unwrap_or_default())
             };
-            metrics.iter().map(value).collect::<Outcome<Vec<_>>>()
+            metrics.iter().map(value).collect::<DatabaseResult<Vec<_>>>()
         };
         self.readers.read(look).await
     }
@@ -70,7 +70,7 @@ impl DataStore for EmbeddedEngine {
         metric: &str,
         pages: Range<u32>,
     ) -> Result<Vec<(String, String)>> {
-        let bound = |page: u32| id(partition, page.saturating_mul(PAGE));
+        let bound = |page: u32| unit_id(partition, page.saturating_mul(PAGE));
         let (from, to, metric) = (bound(pages.start), bound(pages.end), metric.to_owned());
         let look = move |database: &Connection| {
             let mut select = database.prepare_cached(
@@ -103,12 +103,12 @@ impl EmbeddedEngine {
     fn id_of(&self, unit: &Unit) -> Option<i64> {
         let partition = self.memory.partition(unit);
         let found = self.memory.shard(partition).get(unit);
-        found.map(|(place, _)| id(partition, place))
+        found.map(|(place, _)| unit_id(partition, place))
     }
 }
 
 /// Answers whether the unit is known.
-fn keep(database: &Connection, id: i64, row: &Row) -> Outcome<bool> {
+fn keep(database: &Connection, id: i64, row: &Row) -> DatabaseResult<bool> {
     let is_known = is_known(database, id, &row.name)?;
     if is_known {
         let insert = "INSERT INTO data(id, metric, at, value) VALUES(?, ?, ?, ?) ON CONFLICT DO UPDATE \
@@ -119,7 +119,7 @@ fn keep(database: &Connection, id: i64, row: &Row) -> Outcome<bool> {
 }
 
 /// Whether that is the unit of that number, and it was not removed.
-fn is_known(database: &Connection, id: i64, name: &str) -> Outcome<bool> {
+fn is_known(database: &Connection, id: i64, name: &str) -> DatabaseResult<bool> {
     let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ? AND name = ?")?;
     let facts = select.query_row(params![id, name], |row| Ok(text(row, 0)?.into_owned())).optional()?;
     let facts = facts.and_then(|facts| encoding::decode(&facts));

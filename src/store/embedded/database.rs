@@ -9,9 +9,9 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, params};
 
-use super::aside;
 use super::directory::{DATABASE, Directory};
-use super::fault::{Outcome, damaged};
+use super::error::{DatabaseResult, damaged};
+use super::quarantine;
 use crate::store::{EngineError, Result};
 
 /// Marks a file as a fleet of Rollcall.
@@ -51,7 +51,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `queue`, `lanes` | next attempt for each receiver and group; its notifications in order |
 /// | `letters`, `untold` | dead letters (JSON), and the silences that died with them or, with `-`, were over before their receiver came back |
 /// | `receivers` | those that are or were configured; `absent`: since when one is not |
-/// | `unreadable` | rows that could not be read, as they were (JSON), see `aside.rs` |
+/// | `unreadable` | rows that could not be read, as they were (JSON), see `quarantine.rs` |
 const TABLES: &str = "
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE units(id INTEGER PRIMARY KEY, name TEXT NOT NULL, facts TEXT NOT NULL, alive INTEGER,
@@ -98,7 +98,7 @@ CREATE TABLE IF NOT EXISTS receivers(name TEXT PRIMARY KEY, absent INTEGER) WITH
 /// Opens the fleet of a directory, for writing, or creates it.
 pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connection> {
     let path = directory.path().to_owned();
-    let work = || -> Outcome<(Connection, String)> {
+    let work = || -> DatabaseResult<(Connection, String)> {
         // Opening makes the file where it is missing.
         if !path.join(DATABASE).exists() {
             directory.check_new()?;
@@ -120,8 +120,8 @@ pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connect
         let found: u16 = meta(&connection, "partitions")?;
         check_partitions(found, partitions, &path)?;
         connection.execute_batch(ADDED)?;
-        connection.execute_batch(aside::TABLE)?;
-        aside::teach(&connection)?;
+        connection.execute_batch(quarantine::TABLE)?;
+        quarantine::teach(&connection)?;
         let fleet = meta(&connection, "fleet")?;
         Ok((connection, fleet))
     };
@@ -131,17 +131,20 @@ pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connect
 }
 
 /// Opens the fleet of a directory to look at it; more than one may at the same time.
-pub(super) fn open_to_read(path: &Path) -> Outcome<Connection> {
+pub(super) fn open_to_read(path: &Path) -> DatabaseResult<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path.join(DATABASE), flags)?;
     connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
     connection.set_prepared_statement_cache_capacity(32);
-    aside::teach(&connection)?;
+    quarantine::teach(&connection)?;
     Ok(connection)
 }
 
 /// Reads everything once, and keeps as little as those who only look.
-pub(super) fn read_through<T>(connection: &Connection, read: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+pub(super) fn read_through<T>(
+    connection: &Connection,
+    read: impl FnOnce() -> DatabaseResult<T>,
+) -> DatabaseResult<T> {
     connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
     let read = read()?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
@@ -165,7 +168,7 @@ pub(super) fn rest(connection: &Connection) {
 /// # Errors
 /// `Damaged` or `Refused` if what is there is no fleet that can be read.
 pub fn partitions(path: &Path) -> Result<Option<u16>> {
-    let look = || -> Outcome<Option<u16>> {
+    let look = || -> DatabaseResult<Option<u16>> {
         let connection = open_to_read(path)?;
         let found = identify(&connection, path)? == Found::Fleet;
         Ok(if found { Some(meta(&connection, "partitions")?) } else { None })
@@ -178,7 +181,7 @@ pub fn partitions(path: &Path) -> Result<Option<u16>> {
 
 /// DeadlineIndex at the fleet of a directory, and through all of its pages.
 pub(super) fn survey(path: &Path, partitions: u16) -> Result<()> {
-    let work = || -> Outcome<()> {
+    let work = || -> DatabaseResult<()> {
         let connection = open_to_read(path)?;
         if identify(&connection, path)? == Found::Nothing {
             return Err(EngineError::Damaged(damaged(path, "its database is empty")).into());
@@ -200,7 +203,7 @@ enum Found {
 }
 
 /// Whether there is a fleet that this version of Rollcall knows.
-fn identify(connection: &Connection, path: &Path) -> Outcome<Found> {
+fn identify(connection: &Connection, path: &Path) -> DatabaseResult<Found> {
     let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     let place = path.display();
@@ -219,7 +222,7 @@ fn identify(connection: &Connection, path: &Path) -> Outcome<Found> {
     }
 }
 
-fn create(connection: &mut Connection, partitions: u16) -> Outcome<()> {
+fn create(connection: &mut Connection, partitions: u16) -> DatabaseResult<()> {
     let transaction = connection.transaction()?;
     transaction.execute_batch(TABLES)?;
     let fleet = format!("{:016x}", rand::random::<u64>());
@@ -234,7 +237,7 @@ fn meta<T: rusqlite::types::FromSql>(connection: &Connection, name: &str) -> rus
     connection.query_row("SELECT value FROM meta WHERE name = ?", params![name], |row| row.get(0))
 }
 
-fn check_partitions(found: u16, partitions: u16, path: &Path) -> Outcome<()> {
+fn check_partitions(found: u16, partitions: u16, path: &Path) -> DatabaseResult<()> {
     if found == partitions {
         return Ok(());
     }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::fault::Outcome;
+use super::delivery_leases::{DeliveryLease, DeliveryLeases};
+use super::error::DatabaseResult;
 use super::finish::{Ending, finish_one};
-use super::holds::{Hold, Holds};
 use super::units::text;
-use super::{EmbeddedEngine, absence, aside, groups, outbox, receivers};
+use super::{EmbeddedEngine, absence, groups, outbox, quarantine, receivers};
 use crate::clock::Timestamp;
 use crate::store::{
     AlertStore, Backlog, DeadLetter, Delivery, Discarded, EngineError, Entry, Join, Joined, LARGEST_STEP,
@@ -74,7 +74,7 @@ impl AlertStore for EmbeddedEngine {
             }
             let leased = lease(database, &holds, &partitions, &name, now, limit)?;
             for Leased { group, id, attempt, .. } in &leased {
-                holds.hold(&name, group, Hold { id: id.clone(), attempt: *attempt, until });
+                holds.hold(&name, group, DeliveryLease { id: id.clone(), attempt: *attempt, until });
                 before.push((group.clone(), id.clone()));
             }
             Ok(leased)
@@ -197,7 +197,7 @@ impl AlertStore for EmbeddedEngine {
                 Err(why) => {
                     let place = format!("table letters receiver {name:?} id {id:?}");
                     self.telemetry.unreadable(Stored::DeadLetter, &place, &why.to_string());
-                    self.doubt.met();
+                    self.full_scan.request();
                 }
             }
         }
@@ -215,12 +215,12 @@ struct Leased {
 
 fn lease(
     database: &Connection,
-    holds: &Holds,
+    holds: &DeliveryLeases,
     partitions: &str,
     receiver: &str,
     now: Timestamp,
     limit: usize,
-) -> Outcome<Vec<Leased>> {
+) -> DatabaseResult<Vec<Leased>> {
     holds.lapse(receiver, now);
     let limit = limit.min(LARGEST_STEP);
     let most = (limit + holds.count(receiver)) as i64;
@@ -275,7 +275,8 @@ impl EmbeddedEngine {
         let (name, place) = (id.to_owned(), format!("table notifications id {id:?}"));
         let text = format!("{why}; {rest}, and its group goes on; /api/v1/records lists what it spoke of");
         self.telemetry.unreadable(Stored::Delivery, &place, &text);
-        let write = move |database: &Connection| aside::keep_notification(database, &name, &place, &body);
+        let write =
+            move |database: &Connection| quarantine::keep_notification(database, &name, &place, &body);
         self.writer.write("put_aside", write).await
     }
 

@@ -20,7 +20,7 @@ use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::fault::{damaged, explain_file};
+use super::error::{damaged, explain_file};
 use crate::store::{EngineError, Result};
 
 /// The database.

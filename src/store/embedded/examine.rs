@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::config::Config;
 use super::database;
 use super::directory::{DATABASE, Directory};
-use super::fault::explain_file;
+use super::error::explain_file;
 use crate::store::Condition;
 use crate::store::{EngineError, Result, Warning};
 use crate::telemetry::EngineWarning;
@@ -24,7 +24,7 @@ const LITTLE: u64 = 256 * MIB;
 const MIB: u64 = 1024 * 1024;
 
 /// The directory that the service works in.
-pub(super) struct Premises {
+pub(super) struct DatabaseFile {
     path: PathBuf,
     /// The file that was opened: another one under its name is another fleet.
     database: (u64, u64),
@@ -33,12 +33,12 @@ pub(super) struct Premises {
     missed: Notify,
 }
 
-impl Premises {
-    pub fn new(path: &Path) -> Result<Premises> {
+impl DatabaseFile {
+    pub fn new(path: &Path) -> Result<DatabaseFile> {
         let file = path.join(DATABASE);
         let found = std::fs::metadata(&file).map_err(|error| explain_file(&error, "read", &file))?;
         let database = identity(&found);
-        Ok(Premises {
+        Ok(DatabaseFile {
             path: path.to_owned(),
             database,
             is_missed: AtomicBool::new(false),
@@ -47,7 +47,7 @@ impl Premises {
     }
 
     /// Whether the database was removed or replaced, answered with yes once. Costs a few microseconds.
-    pub fn were_removed(&self) -> bool {
+    pub fn was_removed(&self) -> bool {
         let is_new = !self.is_there() && !self.is_missed.swap(true, Ordering::SeqCst);
         if is_new {
             self.missed.notify_one();

@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use rusqlite::{Connection, Row, params};
 
 use super::EmbeddedEngine;
-use super::beats::id;
-use super::fault::Outcome;
+use super::error::DatabaseResult;
+use super::last_seen::unit_id;
 use super::queries::PAGE;
 use crate::clock::Timestamp;
 use crate::store::json::from_json;
@@ -29,7 +29,7 @@ impl Exporter for EmbeddedEngine {
             Some(MigrationItem::Unit { unit: seen.unit, facts, alive: seen.alive, look })
         });
         let mut parcels: Vec<MigrationItem> = units.collect();
-        let bound = |page: u32| id(partition, page.saturating_mul(PAGE));
+        let bound = |page: u32| unit_id(partition, page.saturating_mul(PAGE));
         let (from, to) = (bound(page), bound(page + 1));
         let values = move |database: &Connection| {
             let select =
@@ -62,7 +62,7 @@ impl Exporter for EmbeddedEngine {
     }
 }
 
-fn records(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem>) -> Outcome<()> {
+fn records(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
     let select = "SELECT record FROM records WHERE partition = ?";
     for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
         parcels.push(MigrationItem::Record(from_json("a record", &json)?));
@@ -78,7 +78,7 @@ fn records(database: &Connection, partition: u16, parcels: &mut Vec<MigrationIte
     Ok(())
 }
 
-fn groups(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem>) -> Outcome<()> {
+fn groups(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
     let select = "SELECT body, due, sealed FROM groups WHERE partition = ?";
     let groups = all(database, select, [partition], |row| {
         Ok((row.get::<_, String>(0)?, optional(row, 1)?, optional(row, 2)?))
@@ -110,7 +110,7 @@ fn groups(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem
     Ok(())
 }
 
-fn lanes(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem>) -> Outcome<()> {
+fn lanes(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
     let select = "SELECT receiver, grp, at, notification, attempts FROM queue JOIN lanes USING (receiver, grp) \
                   WHERE partition = ? ORDER BY receiver, grp, lanes.id";
     let rows = all(database, select, [partition], |row| {
@@ -125,7 +125,7 @@ fn lanes(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem>
     Ok(())
 }
 
-fn notifications(database: &Connection, parcels: &mut Vec<MigrationItem>) -> Outcome<()> {
+fn notifications(database: &Connection, parcels: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
     let select = "SELECT id, body, owed FROM notifications";
     parcels.extend(all(database, select, [], |row| {
         let owed: i64 = row.get(2)?;
@@ -139,7 +139,7 @@ fn all<T>(
     select: &str,
     with: impl rusqlite::Params,
     read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
-) -> Outcome<Vec<T>> {
+) -> DatabaseResult<Vec<T>> {
     let mut select = database.prepare_cached(select)?;
     let rows = select.query_map(with, read)?;
     Ok(rows.collect::<rusqlite::Result<_>>()?)

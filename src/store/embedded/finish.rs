@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::fault::Outcome;
+use super::error::DatabaseResult;
 use crate::clock::Timestamp;
 use crate::store::json::to_json;
 use crate::store::notification::silence;
@@ -43,7 +43,7 @@ pub(super) fn finish_one(
     ending: &Ending,
     partitions: u16,
     now: Timestamp,
-) -> Outcome<()> {
+) -> DatabaseResult<()> {
     let Ending { receiver, group, id, letter } = ending;
     let Some((place, first)) = first_of_lane(database, receiver, group)? else { return Ok(()) };
     if first != *id {

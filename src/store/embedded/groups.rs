@@ -17,7 +17,7 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::EmbeddedEngine;
-use super::fault::Outcome;
+use super::error::DatabaseResult;
 use super::seal::{seal_group, tidy};
 use crate::clock::Timestamp;
 use crate::store::json::to_json;
@@ -71,7 +71,12 @@ pub(super) async fn join(
 }
 
 /// Lets one transition join its group. Answers the group if it is to be sealed with that.
-fn join_one(database: &Connection, joining: &Joining, pace: Pace, now: Timestamp) -> Outcome<Option<i64>> {
+fn join_one(
+    database: &Connection,
+    joining: &Joining,
+    pace: Pace,
+    now: Timestamp,
+) -> DatabaseResult<Option<i64>> {
     let Joining { partition, key, body, member, told, is_alone } = joining;
     let detected = member.detected_at.as_millis();
     let mut name = member.id.clone();
@@ -194,7 +199,7 @@ fn next_letter(letter: Option<char>, form: &str) -> Option<char> {
 }
 
 /// A group in which nobody waits is not due.
-pub(super) fn rest_if_nobody_waits(database: &Connection, group: i64) -> Outcome<()> {
+pub(super) fn rest_if_nobody_waits(database: &Connection, group: i64) -> DatabaseResult<()> {
     let update = "UPDATE groups SET due = NULL WHERE id = ?1 AND NOT EXISTS \
                   (SELECT 1 FROM members WHERE grp = ?1 AND joined IS NOT NULL)";
     database.prepare_cached(update)?.execute([group])?;

@@ -28,7 +28,7 @@ impl HearingStore for EmbeddedEngine {
     /// if that fails it stands in memory, and is written when the disk allows. A directory that was removed is told
     /// as a blind interval, however short, as a server is that lost its data.
     async fn advance(&self, ear: &Subscription, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
-        if self.premises.were_removed() {
+        if self.database_file.was_removed() {
             self.memory.ears().is_removed = true;
         }
         let (is_first, advance) = {

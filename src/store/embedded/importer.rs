@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
-use super::beats::id;
 use super::directory::Directory;
 use super::ears::Ears;
-use super::fault::Outcome;
+use super::error::DatabaseResult;
+use super::last_seen::unit_id;
 use super::{Config, database};
 use crate::clock::Timestamp;
 use crate::presence::Hearing;
@@ -27,11 +27,11 @@ const LEFT: [&str; 9] =
 
 /// A directory into which a fleet is moved. What was not completed is gone when this goes.
 pub struct EmbeddedImporter {
-    house: Arc<Mutex<House>>,
+    house: Arc<Mutex<TargetDatabase>>,
     path: PathBuf,
 }
 
-struct House {
+struct TargetDatabase {
     database: Connection,
     partitions: u16,
     /// How many units there are in each partition.
@@ -52,13 +52,16 @@ impl EmbeddedImporter {
             let database = database::open(&mut directory, config.partitions)?;
             begin(&database, &config).map_err(|fault| fault.explain(&config.path))?;
             let (partitions, places) = (config.partitions, vec![0; config.partitions.into()]);
-            Ok(House { database, partitions, places, _directory: directory })
+            Ok(TargetDatabase { database, partitions, places, _directory: directory })
         };
         let house = tokio::task::spawn_blocking(prepare).await.map_err(broken_off)??;
         Ok(EmbeddedImporter { house: Arc::new(Mutex::new(house)), path })
     }
 
-    async fn write(&self, step: impl FnOnce(&mut House) -> Outcome<()> + Send + 'static) -> Result<()> {
+    async fn write(
+        &self,
+        step: impl FnOnce(&mut TargetDatabase) -> DatabaseResult<()> + Send + 'static,
+    ) -> Result<()> {
         let house = self.house.clone();
         let write = move || step(&mut house.lock().unwrap_or_else(PoisonError::into_inner));
         let written = tokio::task::spawn_blocking(write).await.map_err(broken_off)?;
@@ -70,7 +73,7 @@ fn broken_off(_: tokio::task::JoinError) -> EngineError {
     EngineError::Unavailable("the move was broken off; it can be repeated".to_owned())
 }
 
-fn begin(database: &Connection, config: &Config) -> Outcome<()> {
+fn begin(database: &Connection, config: &Config) -> DatabaseResult<()> {
     for table in HELD {
         let select = format!("SELECT EXISTS (SELECT 1 FROM {table})");
         if database.query_row(&select, [], |row| row.get(0))? {
@@ -99,13 +102,13 @@ impl Importer for EmbeddedImporter {
     }
 }
 
-impl House {
-    fn put(&mut self, parcel: &MigrationItem) -> Outcome<()> {
+impl TargetDatabase {
+    fn put(&mut self, parcel: &MigrationItem) -> DatabaseResult<()> {
         match parcel {
             MigrationItem::Unit { unit, facts, alive, look } => {
                 let partition = partition_of(unit, self.partitions);
                 let place = &mut self.places[usize::from(partition)];
-                let (id, name) = (id(partition, *place), unit.to_string());
+                let (id, name) = (unit_id(partition, *place), unit.to_string());
                 *place += 1;
                 self.insert(
                     "INSERT INTO units(id, name, facts, alive, look, after) VALUES(?, ?, ?, ?, ?, 0)",
@@ -115,7 +118,7 @@ impl House {
             MigrationItem::Value { unit, metric, at, value } => {
                 // Found by its unit's name: the unit is on the page that came just before.
                 let partition = partition_of(unit, self.partitions);
-                let bounds = (id(partition, 0), id(partition, u32::MAX));
+                let bounds = (unit_id(partition, 0), unit_id(partition, u32::MAX));
                 self.insert(
                     "INSERT OR REPLACE INTO data(id, metric, at, value) SELECT id, ?, ?, ? FROM units \
                      WHERE id BETWEEN ? AND ? AND name = ? ORDER BY id DESC LIMIT 1",
@@ -228,7 +231,7 @@ impl House {
         Ok(())
     }
 
-    fn complete(&mut self, hearing: &Hearing) -> Outcome<()> {
+    fn complete(&mut self, hearing: &Hearing) -> DatabaseResult<()> {
         let ears = Ears::restore(hearing);
         self.insert("INSERT OR REPLACE INTO meta VALUES('ears', ?)")?.execute([to_json(&ears)?])?;
         for interval in hearing.ledger.intervals() {

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use rusqlite::types::{FromSql, Type};
 use rusqlite::{Connection, OptionalExtension, Row as Found};
 
-use super::aside::{self, Aside, Known};
-use super::beats::{Beats, PAGE, place, read_entries, read_times};
 use super::ears::Ears;
-use super::fault::{Fault, Outcome, damaged};
-use super::memory::Memory;
+use super::error::{DatabaseError, DatabaseResult, damaged};
+use super::last_seen::{LastSeenTables, PAGE, partition_and_slot, read_entries, read_times};
+use super::memory::InMemoryFleet;
+use super::quarantine::{self, Aside, RepairContext};
 use super::row::Moment;
 use crate::clock::Timestamp;
 use crate::presence::Interval;
@@ -30,26 +30,26 @@ use crate::telemetry::Stored;
 type Pages = BTreeSet<(u16, u32)>;
 
 /// What was loaded.
-pub(super) struct Loaded {
-    pub memory: Arc<Memory>,
-    pub beats: Arc<Beats>,
+pub(super) struct LoadedFleet {
+    pub memory: Arc<InMemoryFleet>,
+    pub beats: Arc<LastSeenTables>,
     /// What could not be read.
     pub odd: Vec<Aside>,
 }
 
 /// Reads the fleet; what cannot be read is put aside first.
-pub(super) fn fill(database: &Connection, path: &Path, partitions: u16) -> Outcome<Loaded> {
+pub(super) fn fill(database: &Connection, path: &Path, partitions: u16) -> DatabaseResult<LoadedFleet> {
     let load = || {
-        let memory = Arc::new(Memory::new(partitions));
-        let beats = Arc::new(Beats::new(memory.clone()));
-        load(database, &memory, &beats).map(|odd| Loaded { memory, beats, odd })
+        let memory = Arc::new(InMemoryFleet::new(partitions));
+        let beats = Arc::new(LastSeenTables::new(memory.clone()));
+        load(database, &memory, &beats).map(|odd| LoadedFleet { memory, beats, odd })
     };
     let aside = match load() {
         Err(fault) if fault.is_of_a_value() => mend(database, partitions)?,
         loaded => return loaded,
     };
     let mut loaded = load().map_err(|fault| match fault {
-        Fault::Database(why) if aside.is_empty() => {
+        DatabaseError::Database(why) if aside.is_empty() => {
             EngineError::Damaged(damaged(path, &why.to_string())).into()
         }
         fault => fault,
@@ -59,22 +59,22 @@ pub(super) fn fill(database: &Connection, path: &Path, partitions: u16) -> Outco
 }
 
 /// Puts aside whatever does not fit, in one transaction.
-fn mend(database: &Connection, partitions: u16) -> Outcome<Vec<Aside>> {
+fn mend(database: &Connection, partitions: u16) -> DatabaseResult<Vec<Aside>> {
     let heard = match ears(database) {
         Ok(Some(ears)) => ears.heard,
         _ => newest(database)?,
     };
     let number = number(database, "number").unwrap_or(0);
-    let known = Known { partitions, heard, number, memory: None };
+    let known = RepairContext { partitions, heard, number, memory: None };
     let transaction = database.unchecked_transaction()?;
-    let aside = aside::put_aside(&transaction, &known)?;
+    let aside = quarantine::put_aside(&transaction, &known)?;
     transaction.commit()?;
     Ok(aside)
 }
 
 /// Fills the memory, which is empty. Answers what could not be read.
-fn load(database: &Connection, memory: &Memory, beats: &Beats) -> Outcome<Vec<Aside>> {
-    let mut loading = Loading { memory, after: vec![Vec::new(); memory.partitions().into()], number: 0 };
+fn load(database: &Connection, memory: &InMemoryFleet, beats: &LastSeenTables) -> DatabaseResult<Vec<Aside>> {
+    let mut loading = Loader { memory, after: vec![Vec::new(); memory.partitions().into()], number: 0 };
     loading.units(database)?;
     let rows_of_pages = loading.pages(database)?;
     let (rows, count, pages) = loading.beats(database)?;
@@ -120,7 +120,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// As [`super::beats::Flush`] writes it.
+    /// As [`super::last_seen::Flush`] writes it.
     fn read(text: &str) -> Option<Kept> {
         let mut words = text.split(' ').map(str::parse::<i64>);
         let mut next = || words.next()?.ok();
@@ -136,7 +136,7 @@ impl Kept {
 }
 
 /// The newest heartbeat that a change wrote, if nothing says how far was heard.
-fn newest(database: &Connection) -> Outcome<Option<Timestamp>> {
+fn newest(database: &Connection) -> DatabaseResult<Option<Timestamp>> {
     let select = "SELECT max(alive) FROM units WHERE typeof(alive) = 'integer'";
     let newest: Option<i64> = database.query_row(select, [], |row| row.get(0))?;
     Ok(newest.map(Timestamp::from_millis))
@@ -147,19 +147,19 @@ fn number(database: &Connection, name: &str) -> Option<i64> {
     meta(database, name).ok()?
 }
 
-struct Loading<'a> {
-    memory: &'a Memory,
+struct Loader<'a> {
+    memory: &'a InMemoryFleet,
     /// The number of each unit by partition and place: what has this number or less is older.
     after: Vec<Vec<i64>>,
     /// The largest of them.
     number: i64,
 }
 
-impl Loading<'_> {
-    fn units(&mut self, database: &Connection) -> Outcome<()> {
+impl Loader<'_> {
+    fn units(&mut self, database: &Connection) -> DatabaseResult<()> {
         for partition in 0..self.memory.partitions() {
-            let from = super::beats::id(partition, 0);
-            let to = super::beats::id(partition, u32::MAX);
+            let from = super::last_seen::unit_id(partition, 0);
+            let to = super::last_seen::unit_id(partition, u32::MAX);
             let mut select = database
                 .prepare("SELECT id, name, facts, alive, look, after FROM units WHERE id BETWEEN ? AND ?")?;
             // The last place tells how many there are, but for those that were forgotten.
@@ -170,7 +170,7 @@ impl Loading<'_> {
             )?;
             let mut shard = self.memory.shard(partition);
             let numbers = &mut self.after[usize::from(partition)];
-            if let Some((_, last)) = last.and_then(place) {
+            if let Some((_, last)) = last.and_then(partition_and_slot) {
                 shard.reserve(last as usize + 1);
                 numbers.reserve_exact(last as usize + 1);
             }
@@ -194,7 +194,7 @@ impl Loading<'_> {
     }
 
     /// Answers how many there are.
-    fn pages(&mut self, database: &Connection) -> Outcome<i64> {
+    fn pages(&mut self, database: &Connection) -> DatabaseResult<i64> {
         let mut select = database.prepare("SELECT id, number, times FROM pages")?;
         let mut rows = select.query([])?;
         let mut count = 0;
@@ -203,7 +203,7 @@ impl Loading<'_> {
             let (id, number): (i64, i64) = (row.get(0)?, row.get(1)?);
             self.number = self.number.max(number);
             // The page of a partition that is not there says nothing of any unit.
-            let Some((partition, page)) = place(id) else { continue };
+            let Some((partition, page)) = partition_and_slot(id) else { continue };
             for (place, time) in read_times(blob(row, 2)?) {
                 self.newer(partition, page.saturating_mul(PAGE).saturating_add(place), number, time);
             }
@@ -212,7 +212,7 @@ impl Loading<'_> {
     }
 
     /// Answers in how many rows they are, how many there are, and of which pages.
-    fn beats(&mut self, database: &Connection) -> Outcome<(i64, usize, Pages)> {
+    fn beats(&mut self, database: &Connection) -> DatabaseResult<(i64, usize, Pages)> {
         let mut select = database.prepare("SELECT number, entries FROM beats ORDER BY id")?;
         let mut rows = select.query([])?;
         let (mut found, mut count, mut pages) = (0, 0, BTreeSet::new());
@@ -253,7 +253,7 @@ fn unreadable(error: rusqlite::Error) -> EngineError {
 }
 
 /// The same as an earlier run left it, with the ledger.
-fn resumed(database: &Connection, mut ears: Ears) -> Outcome<Ears> {
+fn resumed(database: &Connection, mut ears: Ears) -> DatabaseResult<Ears> {
     ears.is_resumed = true;
     let useful = ears.heard.unwrap_or(Timestamp::ZERO) - USEFUL;
     let mut select = database.prepare("SELECT start, until FROM blind WHERE until > ? ORDER BY start")?;
@@ -280,10 +280,10 @@ fn moment(ms: Option<i64>) -> Moment {
     ms.map(Timestamp::from_millis).into()
 }
 
-fn text<'a>(row: &'a Found<'_>, column: usize) -> Outcome<&'a str> {
+fn text<'a>(row: &'a Found<'_>, column: usize) -> DatabaseResult<&'a str> {
     Ok(row.get_ref(column)?.as_str().map_err(rusqlite::Error::from)?)
 }
 
-fn blob<'a>(row: &'a Found<'_>, column: usize) -> Outcome<&'a [u8]> {
+fn blob<'a>(row: &'a Found<'_>, column: usize) -> DatabaseResult<&'a [u8]> {
     Ok(row.get_ref(column)?.as_blob().map_err(rusqlite::Error::from)?)
 }

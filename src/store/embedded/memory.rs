@@ -15,17 +15,22 @@ use crate::presence::Unit;
 use crate::store::partition_of;
 
 /// The fleet in memory.
-pub(super) struct Memory {
+pub(super) struct InMemoryFleet {
     shards: Box<[Mutex<Shard>]>,
     ears: Mutex<Ears>,
     noted: Mutex<BTreeSet<(u16, u32)>>,
     digests: RandomState,
 }
 
-impl Memory {
-    pub fn new(partitions: u16) -> Memory {
+impl InMemoryFleet {
+    pub fn new(partitions: u16) -> InMemoryFleet {
         let shards = (0..partitions.max(1)).map(|_| Mutex::default()).collect();
-        Memory { shards, ears: Mutex::default(), noted: Mutex::default(), digests: RandomState::default() }
+        InMemoryFleet {
+            shards,
+            ears: Mutex::default(),
+            noted: Mutex::default(),
+            digests: RandomState::default(),
+        }
     }
 
     pub fn partitions(&self) -> u16 {

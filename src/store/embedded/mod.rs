@@ -10,7 +10,7 @@
 //! a change deletes it; a heartbeat that comes late finds it, and the next look finds the heartbeat.
 //!
 //! # What cannot be read
-//! Neither the type of a column nor its text is believed: see `sorts.rs`. A row that cannot be read is put aside
+//! Neither the type of a column nor its text is believed: see `table_rules.rs`. A row that cannot be read is put aside
 //! and everything else goes on.
 //!
 //! # Where the memory of a million units goes
@@ -29,29 +29,29 @@ use crate::telemetry::{EngineWarning, Telemetry};
 
 mod absence;
 mod apply;
-mod aside;
-mod beats;
 mod config;
 mod data;
 mod database;
 mod deadline_index;
 mod deliveries;
+mod delivery_leases;
 mod directory;
-mod doubt;
 mod ears;
+mod error;
 mod examine;
 mod exporter;
-mod fault;
 mod filters;
 mod finish;
+mod full_scan;
 mod groups;
 mod hearing;
-mod holds;
 mod importer;
+mod last_seen;
 mod load;
-mod lost;
 mod memory;
+mod open_records;
 mod outbox;
+mod quarantine;
 mod queries;
 mod readers;
 mod receivers;
@@ -60,27 +60,27 @@ mod roster;
 mod row;
 mod seal;
 mod shard;
-mod sorts;
+mod table_rules;
 mod units;
 mod writer;
 
-use aside::{Aside, Known, Rounds};
 pub use config::Config;
 pub use database::partitions;
+use delivery_leases::DeliveryLeases;
 use directory::Directory;
-use doubt::Doubt;
-use examine::Premises;
+use examine::DatabaseFile;
 pub use examine::survey;
-use holds::Holds;
+use full_scan::FullScan;
 pub use importer::EmbeddedImporter;
-use load::Loaded;
-use memory::Memory;
+use load::LoadedFleet;
+use memory::InMemoryFleet;
+use quarantine::{Aside, RepairContext, ScanCursor};
 pub use queries::open_by_kind;
 use readers::Readers;
 pub use receivers::kept_in;
 pub use repair::EmbeddedRepair;
 use roster::Leases;
-pub use sorts::columns;
+pub use table_rules::columns;
 use writer::Writer;
 
 /// How many of the rows that were put aside are told with each examination.
@@ -88,19 +88,19 @@ const MOST_TOLD: usize = 100;
 
 /// The embedded engine.
 pub struct EmbeddedEngine {
-    memory: Arc<Memory>,
+    memory: Arc<InMemoryFleet>,
     /// Before the writer: whoever closes the database last tidies its log away, which only the writer may.
     readers: Readers,
     writer: Writer,
     leases: Leases,
     /// Deliveries that are leased.
-    holds: Arc<Holds>,
-    premises: Premises,
+    holds: Arc<DeliveryLeases>,
+    database_file: DatabaseFile,
     fleet: String,
     telemetry: Arc<Telemetry>,
-    doubt: Arc<Doubt>,
+    full_scan: Arc<FullScan>,
     /// Which rows the next examination goes over.
-    rounds: Arc<Mutex<Rounds>>,
+    rounds: Arc<Mutex<ScanCursor>>,
 }
 
 impl EmbeddedEngine {
@@ -120,17 +120,28 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let mut directory = Directory::enter(&config.path)?;
     let database = database::open(&mut directory, config.partitions)?;
     let fleet = directory.fleet().unwrap_or_default().to_owned();
-    let premises = Premises::new(&config.path)?;
+    let database_file = DatabaseFile::new(&config.path)?;
     let load = || load::fill(&database, &config.path, config.partitions);
     let loaded = database::read_through(&database, load).map_err(|fault| fault.explain(&config.path))?;
-    let Loaded { memory, beats, odd } = loaded;
+    let LoadedFleet { memory, beats, odd } = loaded;
     tell(&telemetry, &odd);
-    let doubt = Arc::new(Doubt::default());
-    let readers = Readers::new(&config.path, doubt.clone());
-    let writer = Writer::start(database, directory, beats, telemetry.clone(), doubt.clone())
+    let full_scan = Arc::new(FullScan::default());
+    let readers = Readers::new(&config.path, full_scan.clone());
+    let writer = Writer::start(database, directory, beats, telemetry.clone(), full_scan.clone())
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
     let (leases, holds, rounds) = Default::default();
-    Ok(EmbeddedEngine { memory, writer, readers, leases, holds, premises, fleet, telemetry, doubt, rounds })
+    Ok(EmbeddedEngine {
+        memory,
+        writer,
+        readers,
+        leases,
+        holds,
+        database_file,
+        fleet,
+        telemetry,
+        full_scan,
+        rounds,
+    })
 }
 
 /// Each is logged once, counted and shown until it is gone.
@@ -146,16 +157,16 @@ impl EmbeddedEngine {
         let look = move |database: &Connection| {
             rounds.lock().expect("nothing panics under this lock").is_anything_odd(database, partitions)
         };
-        if self.doubt.take() || self.readers.read(look).await? {
+        if self.full_scan.take() || self.readers.read(look).await? {
             let (memory, beats) = (self.memory.clone(), self.writer.beats());
             let write = move |database: &Connection| {
                 let (heard, number) = (memory.ears().heard, beats.number());
-                let known = Known { partitions, heard, number, memory: Some(&memory) };
-                aside::put_aside(database, &known)
+                let known = RepairContext { partitions, heard, number, memory: Some(&memory) };
+                quarantine::put_aside(database, &known)
             };
             tell(&self.telemetry, &self.writer.write("put_aside", write).await?);
         }
-        let kept = self.readers.read(|database| aside::kept(database, MOST_TOLD)).await?;
+        let kept = self.readers.read(|database| quarantine::kept(database, MOST_TOLD)).await?;
         for one in kept {
             let why = format!("{} cannot be read; the table unreadable keeps it: rollcall repair", one.why);
             self.telemetry.unreadable(one.what(), &one.place, &why);
@@ -167,20 +178,20 @@ impl EmbeddedEngine {
 #[async_trait]
 impl Engine for EmbeddedEngine {
     async fn examine(&self, _now: Timestamp) -> Result<Vec<Warning>> {
-        let warnings = self.premises.warnings()?;
+        let warnings = self.database_file.warnings()?;
         let is_lost = warnings.iter().any(|warning| warning.name == EngineWarning::LostItsData);
         // What cannot be put aside now, as on a full disk, is tried with the next examination.
         if !is_lost && let Err(why) = self.put_aside().await {
             tracing::warn!("what cannot be read in the fleet cannot be put aside: {why}");
-            self.doubt.keep();
+            self.full_scan.retry_later();
         }
         Ok(warnings)
     }
 
     async fn wants_examination(&self) {
         tokio::select! {
-            () = self.premises.missed() => {}
-            () = self.doubt.wait() => {}
+            () = self.database_file.missed() => {}
+            () = self.full_scan.wait() => {}
         }
     }
 

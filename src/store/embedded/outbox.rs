@@ -36,10 +36,10 @@ pub(super) async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usi
         }
     }
     if is_odd {
-        engine.doubt.met();
+        engine.full_scan.request();
         // On a full disk it stays where it is; the others are told all the same.
         if engine.put_aside().await.is_err() {
-            engine.doubt.keep();
+            engine.full_scan.retry_later();
         }
     }
     Ok(entries)

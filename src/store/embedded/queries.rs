@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::EmbeddedEngine;
-use super::beats::id;
 use super::database::{self, open_to_read};
+use super::last_seen::unit_id;
 use super::row::Marks;
 use super::units::{snapshot, text};
 use crate::clock::Timestamp;
@@ -92,7 +92,8 @@ impl Queries for EmbeddedEngine {
             let shard = self.memory.shard(partition);
             let rows = (from..).zip(shard.rows.range(places));
             let stored = rows.filter(|(_, row)| row.marks.has(Marks::STORED));
-            let units = stored.map(|(place, row)| Ok((id(partition, place), shard.unit(row)?, row.alive)));
+            let units =
+                stored.map(|(place, row)| Ok((unit_id(partition, place), shard.unit(row)?, row.alive)));
             units.collect::<Result<Vec<_>>>()?
         };
         let (Some((first, ..)), Some((last, ..))) = (units.first(), units.last()) else {
@@ -164,7 +165,7 @@ impl EmbeddedEngine {
             Err(why) => {
                 let place = format!("table records id {id:?}");
                 self.telemetry.unreadable(Stored::Record, &place, &format!("{why}; it is left out of lists"));
-                self.doubt.met();
+                self.full_scan.request();
                 None
             }
         }

@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 
 use super::EmbeddedEngine;
 use super::database::{self, open_to_read};
-use super::fault::Outcome;
+use super::error::DatabaseResult;
 use super::finish::Ending;
 use crate::clock::Timestamp;
 use crate::store::{Backlog, Delivery, Discarded, Result};
@@ -17,8 +17,8 @@ use crate::store::{notification::Notification, notification::discarded};
 const STEP: i64 = 100;
 
 /// What is kept for each receiver.
-pub(super) fn kept(database: &Connection) -> Outcome<Vec<(String, Backlog)>> {
-    let count = |table: &str| -> Outcome<Vec<(String, i64)>> {
+pub(super) fn kept(database: &Connection) -> DatabaseResult<Vec<(String, Backlog)>> {
+    let count = |table: &str| -> DatabaseResult<Vec<(String, i64)>> {
         let mut select =
             database.prepare(&format!("SELECT receiver, count(*) FROM {table} GROUP BY receiver"))?;
         let counts = select.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;

@@ -9,9 +9,9 @@ use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
 use super::directory::{DATABASE, Directory};
-use super::fault::Outcome;
-use super::sorts::SORTS;
-use super::{aside, database};
+use super::error::DatabaseResult;
+use super::table_rules::TABLE_RULES;
+use super::{database, quarantine};
 use crate::store::{EngineError, Result};
 use crate::store::{repair::Aside, repair::AsideId, repair::Repair, repair::shown};
 
@@ -37,16 +37,16 @@ impl EmbeddedRepair {
 
     async fn with<T: Send + 'static>(
         &self,
-        step: impl FnOnce(&Connection, &Path) -> Outcome<T> + Send + 'static,
+        step: impl FnOnce(&Connection, &Path) -> DatabaseResult<T> + Send + 'static,
     ) -> Result<T> {
         let path = self.path.clone();
         let work = move || {
-            let open = || -> Outcome<Connection> {
+            let open = || -> DatabaseResult<Connection> {
                 let database = Connection::open(path.join(DATABASE))?;
                 database.busy_timeout(PATIENCE)?;
-                aside::teach(&database)?;
+                quarantine::teach(&database)?;
                 // A fleet of an earlier build has none.
-                database.execute_batch(aside::TABLE)?;
+                database.execute_batch(quarantine::TABLE)?;
                 Ok(database)
             };
             open().and_then(|database| step(&database, &path)).map_err(|fault| fault.explain(&path))
@@ -59,8 +59,8 @@ impl EmbeddedRepair {
 #[async_trait]
 impl Repair for EmbeddedRepair {
     async fn aside(&self) -> Result<Vec<Aside>> {
-        let kept = self.with(|database, _| aside::kept(database, usize::MAX >> 1)).await?;
-        let aside = |one: aside::Kept| Aside {
+        let kept = self.with(|database, _| quarantine::kept(database, usize::MAX >> 1)).await?;
+        let aside = |one: quarantine::Kept| Aside {
             what: one.what(),
             held: shown(format!("{}: {}", one.why, one.row).as_bytes()),
             place: one.place,
@@ -80,17 +80,17 @@ impl Repair for EmbeddedRepair {
     }
 }
 
-fn forget(database: &Connection, id: i64) -> Outcome<()> {
+fn forget(database: &Connection, id: i64) -> DatabaseResult<()> {
     database.execute("DELETE FROM unreadable WHERE id = ?", [id])?;
     Ok(())
 }
 
 /// Puts a row back whose columns fit by now, and whose place is free.
-fn restore(database: &Connection, path: &Path, id: i64) -> Outcome<bool> {
+fn restore(database: &Connection, path: &Path, id: i64) -> DatabaseResult<bool> {
     let select = "SELECT source, row FROM unreadable WHERE id = ?";
     let row = database.query_row(select, [id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     let Some((table, row)): Option<(String, String)> = row else { return Ok(false) };
-    let sort = SORTS.iter().find(|sort| sort.table == table);
+    let sort = TABLE_RULES.iter().find(|sort| sort.table == table);
     let cells: Option<serde_json::Map<String, serde_json::Value>> = serde_json::from_str(&row).ok();
     let Some((sort, cells)) = sort.zip(cells) else { return Ok(false) };
     if IN_MEMORY.contains(&sort.table) && Directory::is_occupied(path) {

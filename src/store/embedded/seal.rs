@@ -3,7 +3,7 @@
 
 use rusqlite::{Connection, params};
 
-use super::fault::Outcome;
+use super::error::DatabaseResult;
 use super::groups::rest_if_nobody_waits;
 use crate::clock::Timestamp;
 use crate::store::Pace;
@@ -29,7 +29,7 @@ pub(super) fn seal_group(
     receivers: &[String],
     pace: Pace,
     now: Timestamp,
-) -> Outcome<usize> {
+) -> DatabaseResult<usize> {
     let (partition, key, body): (u16, String, String) = database
         .prepare_cached("SELECT partition, key, body FROM groups WHERE id = ?")?
         .query_row([group], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
@@ -190,7 +190,7 @@ fn told_json(told_to: &[String], receivers: &[String]) -> String {
 }
 
 /// Forgets a bounded number of members that have been over for long, and groups without any.
-pub(super) fn tidy(database: &Connection, now: Timestamp) -> Outcome<()> {
+pub(super) fn tidy(database: &Connection, now: Timestamp) -> DatabaseResult<()> {
     let before = (now - OVER).as_millis();
     let over: Vec<(i64, String)> = database
         .prepare_cached("SELECT grp, member FROM members WHERE over <= ? ORDER BY over LIMIT ?")?

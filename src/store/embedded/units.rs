@@ -8,10 +8,10 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
 use tokio::sync::oneshot;
 
-use super::apply::{Apply, Prepared};
-use super::beats::id;
+use super::apply::{ApplyJob, PreparedChange};
+use super::last_seen::unit_id;
 use super::row::Moment;
-use super::{EmbeddedEngine, lost};
+use super::{EmbeddedEngine, open_records};
 use crate::clock::Timestamp;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
 use crate::store::{CheckGuard, DeadlineCheck, HearingStore, Refresh, Result, UnitStore, encoding};
@@ -49,7 +49,7 @@ impl UnitStore for EmbeddedEngine {
             .map(|unit| {
                 let partition = self.memory.partition(unit);
                 match self.memory.shard(partition).get(unit) {
-                    Some((place, alive)) => (unit.clone(), alive, Some(id(partition, place))),
+                    Some((place, alive)) => (unit.clone(), alive, Some(unit_id(partition, place))),
                     None => (unit.clone(), Moment::NONE, None),
                 }
             })
@@ -87,15 +87,15 @@ impl UnitStore for EmbeddedEngine {
         let (answer, answered) = oneshot::channel();
         let mut prepared = Vec::with_capacity(changes.len());
         for (seen, change) in changes {
-            prepared.push(Prepared::new(&self.memory, seen, change)?);
+            prepared.push(PreparedChange::new(&self.memory, seen, change)?);
         }
         let (memory, beats) = (self.memory.clone(), self.writer.beats());
-        let apply = Box::new(Apply::new(memory, beats, prepared, answer));
+        let apply = Box::new(ApplyJob::new(memory, beats, prepared, answer));
         self.writer.finish("apply", apply, answered).await.map(|(applied, _)| applied)
     }
 
     async fn open_records(&self, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>> {
-        lost::open_records(self, units).await
+        open_records::open_records(self, units).await
     }
 
     async fn put_in(&self, units: &[Unit], at: Timestamp) -> Result<()> {

@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::beats::{Beats, Flush};
 use super::database;
 use super::directory::Directory;
-use super::doubt::Doubt;
-use super::fault::{Fault, Outcome};
+use super::error::{DatabaseError, DatabaseResult};
+use super::full_scan::FullScan;
+use super::last_seen::{Flush, LastSeenTables};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
@@ -39,9 +39,9 @@ const WRITE_BEHIND: Duration = Duration::from_secs(2);
 const FEW_ROWS: u64 = 10_000;
 
 /// Something to be written.
-pub(super) trait Job: Send {
-    /// Writes. May be called again after [`Job::undo`].
-    fn write(&mut self, database: &Connection) -> Outcome<()>;
+pub(super) trait WriteJob: Send {
+    /// Writes. May be called again after [`WriteJob::undo`].
+    fn write(&mut self, database: &Connection) -> DatabaseResult<()>;
     /// What was written is not to be: the transaction failed.
     fn undo(&mut self) {}
     /// What was written is on disk.
@@ -50,18 +50,18 @@ pub(super) trait Job: Send {
     fn fail(self: Box<Self>, why: EngineError);
 }
 
-struct Waiting {
-    job: Box<dyn Job>,
+struct QueuedJob {
+    job: Box<dyn WriteJob>,
     /// Its place in the queue, until it has come to an end.
     _place: OwnedSemaphorePermit,
 }
 
 /// The way to the thread that writes.
 pub(super) struct Writer {
-    jobs: Option<Sender<Waiting>>,
+    jobs: Option<Sender<QueuedJob>>,
     places: Arc<Semaphore>,
     thread: Option<JoinHandle<()>>,
-    beats: Arc<Beats>,
+    beats: Arc<LastSeenTables>,
     telemetry: Arc<Telemetry>,
 }
 
@@ -70,18 +70,18 @@ impl Writer {
     pub fn start(
         database: Connection,
         directory: Directory,
-        beats: Arc<Beats>,
+        beats: Arc<LastSeenTables>,
         telemetry: Arc<Telemetry>,
-        doubt: Arc<Doubt>,
+        full_scan: Arc<FullScan>,
     ) -> std::io::Result<Writer> {
         let (jobs, waiting) = mpsc::channel();
         let path = directory.path().to_owned();
-        let scribe = Scribe {
+        let scribe = WriterThread {
             database,
             path,
             beats: beats.clone(),
             telemetry: telemetry.clone(),
-            doubt,
+            full_scan,
             _directory: directory,
         };
         let thread =
@@ -91,10 +91,10 @@ impl Writer {
     }
 
     /// Hands over a job; whoever made it learns from it how it ended.
-    pub async fn hand_over(&self, job: Box<dyn Job>) -> Result<()> {
+    pub async fn hand_over(&self, job: Box<dyn WriteJob>) -> Result<()> {
         let place = self.places.clone().acquire_owned().await.map_err(|_| ended())?;
         let jobs = self.jobs.as_ref().ok_or_else(ended)?;
-        jobs.send(Waiting { job, _place: place }).map_err(|_| ended())
+        jobs.send(QueuedJob { job, _place: place }).map_err(|_| ended())
     }
 
     /// Writes by a function, which may be called again if what it wrote was undone. `name` is for
@@ -102,14 +102,14 @@ impl Writer {
     pub async fn write<T, F>(&self, name: &'static str, step: F) -> Result<T>
     where
         T: Send + 'static,
-        F: FnMut(&Connection) -> Outcome<T> + Send + 'static,
+        F: FnMut(&Connection) -> DatabaseResult<T> + Send + 'static,
     {
         let (answer, answered) = oneshot::channel();
-        self.finish(name, Box::new(Step { step, outcome: None, answer }), answered).await
+        self.finish(name, Box::new(WriteFn { step, outcome: None, answer }), answered).await
     }
 
     /// Last seen times on their way to disk.
-    pub fn beats(&self) -> Arc<Beats> {
+    pub fn beats(&self) -> Arc<LastSeenTables> {
         self.beats.clone()
     }
 
@@ -124,7 +124,7 @@ impl Writer {
     pub async fn finish<T>(
         &self,
         name: &'static str,
-        job: Box<dyn Job>,
+        job: Box<dyn WriteJob>,
         answered: oneshot::Receiver<Result<T>>,
     ) -> Result<T> {
         let began = Instant::now();
@@ -150,18 +150,18 @@ fn ended() -> EngineError {
 }
 
 /// A function as a job.
-struct Step<T, F> {
+struct WriteFn<T, F> {
     step: F,
     outcome: Option<T>,
     answer: oneshot::Sender<Result<T>>,
 }
 
-impl<T, F> Job for Step<T, F>
+impl<T, F> WriteJob for WriteFn<T, F>
 where
     T: Send,
-    F: FnMut(&Connection) -> Outcome<T> + Send,
+    F: FnMut(&Connection) -> DatabaseResult<T> + Send,
 {
-    fn write(&mut self, database: &Connection) -> Outcome<()> {
+    fn write(&mut self, database: &Connection) -> DatabaseResult<()> {
         self.outcome = Some((self.step)(database)?);
         Ok(())
     }
@@ -177,26 +177,26 @@ where
 }
 
 /// The thread's own.
-struct Scribe {
+struct WriterThread {
     database: Connection,
     path: PathBuf,
-    beats: Arc<Beats>,
+    beats: Arc<LastSeenTables>,
     telemetry: Arc<Telemetry>,
-    doubt: Arc<Doubt>,
+    full_scan: Arc<FullScan>,
     /// Nobody else's for as long as something is written.
     _directory: Directory,
 }
 
-impl Scribe {
-    fn run(mut self, waiting: &Receiver<Waiting>) {
+impl WriterThread {
+    fn run(mut self, waiting: &Receiver<QueuedJob>) {
         let mut flush_at = Instant::now() + WRITE_BEHIND;
         let mut rows = 0;
         loop {
             let mut places = Vec::new();
-            let mut jobs: Vec<Box<dyn Job>> = Vec::new();
+            let mut jobs: Vec<Box<dyn WriteJob>> = Vec::new();
             let first = waiting.recv_timeout(flush_at.saturating_duration_since(Instant::now()));
             let is_over = matches!(first, Err(RecvTimeoutError::Disconnected));
-            for Waiting { job, _place } in first.into_iter().chain(waiting.try_iter().take(MOST_TOGETHER)) {
+            for QueuedJob { job, _place } in first.into_iter().chain(waiting.try_iter().take(MOST_TOGETHER)) {
                 jobs.push(job);
                 places.push(_place);
             }
@@ -223,21 +223,21 @@ impl Scribe {
         }
     }
 
-    fn write(&mut self, mut jobs: Vec<Box<dyn Job>>) {
+    fn write(&mut self, mut jobs: Vec<Box<dyn WriteJob>>) {
         match self.transaction(&mut jobs) {
             Ok(()) => jobs.into_iter().for_each(|job| job.finish()),
             Err(_) if jobs.len() > 1 => jobs.into_iter().for_each(|job| self.write(vec![job])),
             Err(fault) => {
-                let error = self.doubt.explain(fault, &self.path);
+                let error = self.full_scan.explain(fault, &self.path);
                 jobs.into_iter().for_each(|job| job.fail(copy(&error)));
             }
         }
     }
 
-    fn transaction(&mut self, jobs: &mut [Box<dyn Job>]) -> Outcome<()> {
+    fn transaction(&mut self, jobs: &mut [Box<dyn WriteJob>]) -> DatabaseResult<()> {
         let begun = self.database.execute_batch("BEGIN IMMEDIATE");
         let mut written = 0;
-        let result = begun.map_err(Fault::from).and_then(|()| {
+        let result = begun.map_err(DatabaseError::from).and_then(|()| {
             for job in jobs.iter_mut() {
                 written += 1;
                 job.write(&self.database)?;

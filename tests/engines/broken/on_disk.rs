@@ -64,7 +64,7 @@ async fn every_column_has_a_place_in_the_tables_and_a_row_on_the_page() {
         names.into_iter().map(|name| (table.to_owned(), name.to_owned())).collect()
     };
     let known: BTreeSet<(String, String)> = columns().into_iter().flat_map(of).collect();
-    assert_eq!(found, known, "the layout and SORTS in sorts.rs differ");
+    assert_eq!(found, known, "the layout and TABLE_RULES in table_rules.rs differ");
     let mut select = database.prepare("SELECT name FROM meta").unwrap();
     let names: BTreeSet<String> =
         select.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();

@@ -5,33 +5,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-use super::fault::Fault;
+use super::error::DatabaseError;
 use crate::store::EngineError;
 
 /// Whether all rows are to be gone over.
 #[derive(Default)]
-pub(super) struct Doubt {
+pub(super) struct FullScan {
     is_met: AtomicBool,
     wake: Notify,
 }
 
-impl Doubt {
+impl FullScan {
     /// What a fault means, for people; one of a value is seen to.
-    pub fn explain(&self, fault: Fault, path: &Path) -> EngineError {
+    pub fn explain(&self, fault: DatabaseError, path: &Path) -> EngineError {
         if fault.is_of_a_value() {
-            self.met();
+            self.request();
         }
         fault.explain(path)
     }
 
     /// Something does not fit.
-    pub fn met(&self) {
+    pub fn request(&self) {
         self.is_met.store(true, Ordering::SeqCst);
         self.wake.notify_one();
     }
 
     /// What was met could not be seen to: the next examination tries again, whenever it is.
-    pub fn keep(&self) {
+    pub fn retry_later(&self) {
         self.is_met.store(true, Ordering::SeqCst);
     }
 

@@ -8,7 +8,7 @@ use crate::clock::Timestamp;
 use crate::store::Delivery;
 
 /// The lease of what is first in the lane of a group.
-pub(super) struct Hold {
+pub(super) struct DeliveryLease {
     /// Of the notification.
     pub id: String,
     pub attempt: u32,
@@ -17,11 +17,11 @@ pub(super) struct Hold {
 
 /// Leases by receiver and group.
 #[derive(Default)]
-pub(super) struct Holds(Mutex<HashMap<String, HashMap<String, Hold>>>);
+pub(super) struct DeliveryLeases(Mutex<HashMap<String, HashMap<String, DeliveryLease>>>);
 
-impl Holds {
+impl DeliveryLeases {
     /// From now on that is under way.
-    pub fn hold(&self, receiver: &str, group: &str, hold: Hold) {
+    pub fn hold(&self, receiver: &str, group: &str, hold: DeliveryLease) {
         self.receivers().entry(receiver.to_owned()).or_default().insert(group.to_owned(), hold);
     }
 
@@ -69,12 +69,12 @@ impl Holds {
         self.receivers().get(receiver).map_or(0, HashMap::len)
     }
 
-    fn receivers(&self) -> MutexGuard<'_, HashMap<String, HashMap<String, Hold>>> {
+    fn receivers(&self) -> MutexGuard<'_, HashMap<String, HashMap<String, DeliveryLease>>> {
         self.0.lock().expect("nothing panics under this lock")
     }
 }
 
-impl Hold {
+impl DeliveryLease {
     fn is_of(&self, delivery: &Delivery) -> bool {
         self.id == delivery.notification() && self.attempt == delivery.attempt
     }

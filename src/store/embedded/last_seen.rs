@@ -22,11 +22,11 @@ use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
 use super::ears::Blind;
-use super::fault::Outcome;
-use super::memory::Memory;
+use super::error::DatabaseResult;
+use super::memory::InMemoryFleet;
 use super::row::{Marks, Moment};
 use super::shard::Unwritten;
-use super::writer::Job;
+use super::writer::WriteJob;
 use crate::clock::Timestamp;
 use crate::store::hearing::USEFUL;
 use crate::store::json::to_json;
@@ -50,18 +50,18 @@ const MOST_IN_ROW: usize = 50_000;
 const FEW: usize = 100_000;
 
 /// Where a unit is found on disk.
-pub(super) fn id(partition: u16, place: u32) -> i64 {
+pub(super) fn unit_id(partition: u16, place: u32) -> i64 {
     i64::from(partition) << 32 | i64::from(place)
 }
 
 /// Partition and place of what is found there on disk.
-pub(super) fn place(id: i64) -> Option<(u16, u32)> {
+pub(super) fn partition_and_slot(id: i64) -> Option<(u16, u32)> {
     Some((u16::try_from(id >> 32).ok()?, id as u32))
 }
 
 /// What is on disk of last seen times.
-pub(super) struct Beats {
-    memory: Arc<Memory>,
+pub(super) struct LastSeenTables {
+    memory: Arc<InMemoryFleet>,
     number: AtomicI64,
     kept: Mutex<Kept>,
 }
@@ -78,9 +78,9 @@ struct Kept {
     ears: String,
 }
 
-impl Beats {
-    pub fn new(memory: Arc<Memory>) -> Beats {
-        Beats { memory, number: AtomicI64::new(0), kept: Mutex::default() }
+impl LastSeenTables {
+    pub fn new(memory: Arc<InMemoryFleet>) -> LastSeenTables {
+        LastSeenTables { memory, number: AtomicI64::new(0), kept: Mutex::default() }
     }
 
     /// Beats up to this number are older than what is written now.
@@ -103,7 +103,7 @@ impl Beats {
 
 /// Writes what is in memory alone.
 pub(super) struct Flush {
-    beats: Arc<Beats>,
+    beats: Arc<LastSeenTables>,
     telemetry: Arc<Telemetry>,
     ears: String,
     blind: Vec<Blind>,
@@ -116,7 +116,7 @@ pub(super) struct Flush {
 }
 
 impl Flush {
-    pub fn new(beats: Arc<Beats>, telemetry: Arc<Telemetry>) -> Flush {
+    pub fn new(beats: Arc<LastSeenTables>, telemetry: Arc<Telemetry>) -> Flush {
         let (ears, blind, taken) = Default::default();
         Flush { beats, telemetry, ears, blind, taken, carried: false, rows: (0, 0), answer: None }
     }
@@ -142,7 +142,7 @@ impl Flush {
         Ok(())
     }
 
-    fn write_ears(&self, database: &Connection) -> Outcome<()> {
+    fn write_ears(&self, database: &Connection) -> DatabaseResult<()> {
         database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('ears', ?)")?.execute([&self.ears])?;
         for Blind { interval, is_news } in &self.blind {
             let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
@@ -194,7 +194,7 @@ impl Flush {
         for (partition, taken) in &self.taken {
             for beat in taken {
                 if let Some(look) = beat.look.and_then(Moment::get) {
-                    update.execute(params![look.as_millis(), id(*partition, beat.place)])?;
+                    update.execute(params![look.as_millis(), unit_id(*partition, beat.place)])?;
                 }
             }
         }
@@ -219,15 +219,15 @@ impl Flush {
                 times.extend_from_slice(&time(says));
             }
             drop(shard);
-            insert.execute(params![id(*partition, *page), number, times])?;
+            insert.execute(params![unit_id(*partition, *page), number, times])?;
         }
         database.prepare_cached("DELETE FROM beats")?.execute([])?;
         Ok(())
     }
 }
 
-impl Job for Flush {
-    fn write(&mut self, database: &Connection) -> Outcome<()> {
+impl WriteJob for Flush {
+    fn write(&mut self, database: &Connection) -> DatabaseResult<()> {
         self.take()?;
         let (kept_beats, kept_pages, is_known) = {
             let mut kept = self.beats.kept();

@@ -1,7 +1,7 @@
 //! What every column of the database should hold, and what is put in the place of what it cannot.
 //!
 //! SQLite takes any value into any column, and a text need not be UTF-8. Everything that reads the database
-//! relies on this table: what does not fit it is put aside by `aside.rs`, before anything else reads it where that
+//! relies on this table: what does not fit it is put aside by `quarantine.rs`, before anything else reads it where that
 //! is possible.
 
 use rusqlite::types::ValueRef;
@@ -11,28 +11,28 @@ use crate::presence::OfflineRecord;
 use crate::telemetry::Stored;
 
 /// A table.
-pub(super) struct Sort {
+pub(super) struct TableRule {
     pub table: &'static str,
     pub what: Stored,
     /// The columns that find a row; all of them are among `columns`.
     pub key: &'static [&'static str],
-    pub columns: &'static [Column],
+    pub columns: &'static [ColumnRule],
 }
 
 /// A column.
-pub(super) struct Column {
+pub(super) struct ColumnRule {
     pub name: &'static str,
-    pub holds: Holds,
-    pub otherwise: Otherwise,
+    pub holds: ColumnType,
+    pub otherwise: Fallback,
 }
 
 /// What a column should hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Holds {
+pub(super) enum ColumnType {
     Number,
     Moment,
     MaybeMoment,
-    /// A number of partitions or outboxes: checked against how many there are by [`Holds::fits`].
+    /// A number of partitions or outboxes: checked against how many there are by [`ColumnType::fits`].
     Place,
     /// From 0 to what a count may be.
     Count,
@@ -53,7 +53,7 @@ pub(super) enum Holds {
 
 /// What becomes of a row with a column that cannot be read. What the row held is put aside either way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Otherwise {
+pub(super) enum Fallback {
     /// The row goes.
     Goes,
     /// It is zero: at once, or never yet.
@@ -64,20 +64,20 @@ pub(super) enum Otherwise {
     Heard,
     /// It becomes a text, which may say nothing: whoever reads it says so.
     AsText,
-    /// It follows from what else is known, see `aside.rs`; where it does not the row goes.
+    /// It follows from what else is known, see `quarantine.rs`; where it does not the row goes.
     Derived,
 }
 
-const fn column(name: &'static str, holds: Holds, otherwise: Otherwise) -> Column {
-    Column { name, holds, otherwise }
+const fn column(name: &'static str, holds: ColumnType, otherwise: Fallback) -> ColumnRule {
+    ColumnRule { name, holds, otherwise }
 }
 
-use Holds::*;
-use Otherwise::*;
+use ColumnType::*;
+use Fallback::*;
 
 /// All tables of the layout but `meta`, which is read once, at the start, and `unreadable`.
-pub(super) const SORTS: &[Sort] = &[
-    Sort {
+pub(super) const TABLE_RULES: &[TableRule] = &[
+    TableRule {
         table: "units",
         what: Stored::Facts,
         key: &["id"],
@@ -90,27 +90,27 @@ pub(super) const SORTS: &[Sort] = &[
             column("after", Number, Derived),
         ],
     },
-    Sort {
+    TableRule {
         table: "beats",
         what: Stored::ExpiryKey,
         key: &["id"],
         columns: &[
             column("id", Number, Goes),
             column("number", Number, Goes),
-            column("entries", Entries(super::beats::ENTRY), Goes),
+            column("entries", Entries(super::last_seen::ENTRY), Goes),
         ],
     },
-    Sort {
+    TableRule {
         table: "pages",
         what: Stored::ExpiryKey,
         key: &["id"],
         columns: &[
             column("id", Number, Goes),
             column("number", Number, Goes),
-            column("times", Entries(super::beats::TIME), Goes),
+            column("times", Entries(super::last_seen::TIME), Goes),
         ],
     },
-    Sort {
+    TableRule {
         table: "data",
         what: Stored::Value,
         key: &["id", "metric"],
@@ -121,13 +121,13 @@ pub(super) const SORTS: &[Sort] = &[
             column("value", Text, Goes),
         ],
     },
-    Sort {
+    TableRule {
         table: "blind",
         what: Stored::Hearing,
         key: &["start", "until"],
         columns: &[column("start", Moment, Goes), column("until", Moment, Goes)],
     },
-    Sort {
+    TableRule {
         table: "records",
         what: Stored::Record,
         key: &["id"],
@@ -139,7 +139,7 @@ pub(super) const SORTS: &[Sort] = &[
             column("record", Record, Goes),
         ],
     },
-    Sort {
+    TableRule {
         table: "outbox",
         what: Stored::Outbox,
         key: &["id"],
@@ -149,7 +149,7 @@ pub(super) const SORTS: &[Sort] = &[
             column("news", OutboxEvent, Goes),
         ],
     },
-    Sort {
+    TableRule {
         table: "groups",
         what: Stored::Group,
         key: &["id"],
@@ -162,7 +162,7 @@ pub(super) const SORTS: &[Sort] = &[
             column("sealed", MaybeMoment, Nothing),
         ],
     },
-    Sort {
+    TableRule {
         table: "members",
         what: Stored::Group,
         key: &["grp", "member"],
@@ -176,13 +176,13 @@ pub(super) const SORTS: &[Sort] = &[
             column("body", MaybeBody, Goes),
         ],
     },
-    Sort {
+    TableRule {
         table: "notifications",
         what: Stored::Delivery,
         key: &["id"],
         columns: &[column("id", Text, Goes), column("body", Text, AsText), column("owed", Count, Derived)],
     },
-    Sort {
+    TableRule {
         table: "queue",
         what: Stored::Delivery,
         key: &["receiver", "grp"],
@@ -193,7 +193,7 @@ pub(super) const SORTS: &[Sort] = &[
             column("at", Moment, Zero),
         ],
     },
-    Sort {
+    TableRule {
         table: "lanes",
         what: Stored::Delivery,
         key: &["id"],
@@ -205,7 +205,7 @@ pub(super) const SORTS: &[Sort] = &[
             column("attempts", Count, Zero),
         ],
     },
-    Sort {
+    TableRule {
         table: "letters",
         what: Stored::DeadLetter,
         key: &["receiver", "id"],
@@ -217,7 +217,7 @@ pub(super) const SORTS: &[Sort] = &[
             column("letter", DeadLetter, Goes),
         ],
     },
-    Sort {
+    TableRule {
         table: "untold",
         what: Stored::DeadLetter,
         key: &["receiver", "silence"],
@@ -227,7 +227,7 @@ pub(super) const SORTS: &[Sort] = &[
             column("letter", Text, Goes),
         ],
     },
-    Sort {
+    TableRule {
         table: "receivers",
         what: Stored::Delivery,
         key: &["name"],
@@ -235,7 +235,7 @@ pub(super) const SORTS: &[Sort] = &[
     },
 ];
 
-impl Holds {
+impl ColumnType {
     /// Whether a value is what this says. `places` is how many outboxes there are, one more than partitions.
     pub fn fits(self, value: ValueRef<'_>, places: i64) -> bool {
         match (self, value) {
@@ -272,5 +272,8 @@ impl Holds {
 
 /// All tables and their columns, for documentation and tests. `meta` is read by name.
 pub fn columns() -> Vec<(&'static str, Vec<&'static str>)> {
-    SORTS.iter().map(|sort| (sort.table, sort.columns.iter().map(|column| column.name).collect())).collect()
+    TABLE_RULES
+        .iter()
+        .map(|sort| (sort.table, sort.columns.iter().map(|column| column.name).collect()))
+        .collect()
 }

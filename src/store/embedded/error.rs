@@ -9,37 +9,37 @@ use crate::store::EngineError;
 
 /// Why a step on the database failed.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(super) enum DatabaseError {
     Database(rusqlite::Error),
     Engine(EngineError),
 }
 
 /// What a step on the database answers.
-pub(super) type Outcome<T> = std::result::Result<T, Fault>;
+pub(super) type DatabaseResult<T> = std::result::Result<T, DatabaseError>;
 
-impl From<rusqlite::Error> for Fault {
-    fn from(error: rusqlite::Error) -> Fault {
-        Fault::Database(error)
+impl From<rusqlite::Error> for DatabaseError {
+    fn from(error: rusqlite::Error) -> DatabaseError {
+        DatabaseError::Database(error)
     }
 }
 
-impl From<EngineError> for Fault {
-    fn from(error: EngineError) -> Fault {
-        Fault::Engine(error)
+impl From<EngineError> for DatabaseError {
+    fn from(error: EngineError) -> DatabaseError {
+        DatabaseError::Engine(error)
     }
 }
 
-impl Fault {
-    /// Whether something is stored that is not what its place should hold: see `sorts.rs`.
+impl DatabaseError {
+    /// Whether something is stored that is not what its place should hold: see `table_rules.rs`.
     pub fn is_of_a_value(&self) -> bool {
-        matches!(self, Fault::Database(error) if is_of_a_value(error))
+        matches!(self, DatabaseError::Database(error) if is_of_a_value(error))
     }
 
     /// What it means, for people.
     pub fn explain(self, path: &Path) -> EngineError {
         match self {
-            Fault::Engine(error) => error,
-            Fault::Database(error) => explain(&error, path),
+            DatabaseError::Engine(error) => error,
+            DatabaseError::Database(error) => explain(&error, path),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What cannot be read is put aside, so that nothing waits for it: the row is kept in `unreadable` as it was, and
 //! what can be said in its place takes it.
 //!
-//! `sorts.rs` says what every column should hold. Rows are gone over when something was met that does not, and a
+//! `table_rules.rs` says what every column should hold. Rows are gone over when something was met that does not, and a
 //! bounded number of them with each examination, for what is only compared is never met.
 //!
 //! # Why nothing in the place of a value is believed that would call a unit offline
@@ -15,10 +15,10 @@ use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, params, params_from_iter};
 use serde_json::json;
 
-use super::beats;
-use super::fault::Outcome;
-use super::memory::Memory;
-use super::sorts::{Otherwise, SORTS, Sort};
+use super::error::DatabaseResult;
+use super::last_seen;
+use super::memory::InMemoryFleet;
+use super::table_rules::{Fallback, TABLE_RULES, TableRule};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord};
 use crate::store::json::to_json;
@@ -39,14 +39,14 @@ const STEP: i64 = 20_000;
 const LONGEST: usize = 120;
 
 /// What takes the place of what cannot be read.
-pub(super) struct Known<'a> {
+pub(super) struct RepairContext<'a> {
     pub partitions: u16,
     /// Up to when everything was heard.
     pub heard: Option<Timestamp>,
     /// Beats up to this number are older than what is written now.
     pub number: i64,
     /// Where the units are that are on disk; `None` before they were read.
-    pub memory: Option<&'a Memory>,
+    pub memory: Option<&'a InMemoryFleet>,
 }
 
 /// A row that was put aside.
@@ -62,7 +62,8 @@ pub(super) fn teach(database: &Connection) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     database.create_scalar_function("fits", 4, flags, |row| {
         let (table, column, places): (u16, u16, i64) = (row.get(0)?, row.get(1)?, row.get(3)?);
-        let column = SORTS.get(usize::from(table)).and_then(|sort| sort.columns.get(usize::from(column)));
+        let column =
+            TABLE_RULES.get(usize::from(table)).and_then(|sort| sort.columns.get(usize::from(column)));
         Ok(column.is_none_or(|column| column.holds.fits(row.get_raw(2), places)))
     })
 }
@@ -103,14 +104,14 @@ impl Cell {
 
 /// A row with something in it that cannot be read.
 struct Found<'a> {
-    sort: &'a Sort,
+    sort: &'a TableRule,
     cells: Vec<Cell>,
 }
 
 /// Puts aside what does not fit, in all tables. Answers what that was.
-pub(super) fn put_aside(database: &Connection, known: &Known<'_>) -> Outcome<Vec<Aside>> {
+pub(super) fn put_aside(database: &Connection, known: &RepairContext<'_>) -> DatabaseResult<Vec<Aside>> {
     let mut aside = Vec::new();
-    for number in 0..SORTS.len() {
+    for number in 0..TABLE_RULES.len() {
         for row in misfits(database, number, known.partitions, None)? {
             aside.push(row.put_aside(database, known)?);
         }
@@ -124,15 +125,15 @@ pub(super) fn put_aside(database: &Connection, known: &Known<'_>) -> Outcome<Vec
 
 /// Which rows are gone over next, of each table.
 #[derive(Default)]
-pub(super) struct Rounds([i64; SORTS.len()]);
+pub(super) struct ScanCursor([i64; TABLE_RULES.len()]);
 
-impl Rounds {
+impl ScanCursor {
     /// Whether anything does not fit among the next rows of each table.
-    pub fn is_anything_odd(&mut self, database: &Connection, partitions: u16) -> Outcome<bool> {
+    pub fn is_anything_odd(&mut self, database: &Connection, partitions: u16) -> DatabaseResult<bool> {
         let mut is_odd = false;
         for (number, skip) in self.0.iter_mut().enumerate() {
             is_odd |= !misfits(database, number, partitions, Some(*skip))?.is_empty();
-            let rest = format!("SELECT 1 FROM {} LIMIT 1 OFFSET ?", SORTS[number].table);
+            let rest = format!("SELECT 1 FROM {} LIMIT 1 OFFSET ?", TABLE_RULES[number].table);
             let next = *skip + STEP;
             *skip = if database.prepare_cached(&rest)?.exists([next])? { next } else { 0 };
         }
@@ -146,8 +147,8 @@ fn misfits(
     number: usize,
     partitions: u16,
     skip: Option<i64>,
-) -> Outcome<Vec<Found<'static>>> {
-    let sort = &SORTS[number];
+) -> DatabaseResult<Vec<Found<'static>>> {
+    let sort = &TABLE_RULES[number];
     let places = i64::from(partitions) + 1;
     let fits = |place: usize| format!("fits({number}, {place}, \"{}\", {places})", sort.columns[place].name);
     let columns: Vec<String> = (0..sort.columns.len())
@@ -195,7 +196,7 @@ impl Found<'_> {
     }
 
     /// Keeps the row as it is, and mends or removes it.
-    fn put_aside(&self, database: &Connection, known: &Known<'_>) -> Outcome<Aside> {
+    fn put_aside(&self, database: &Connection, known: &RepairContext<'_>) -> DatabaseResult<Aside> {
         let odd: Vec<usize> = (0..self.cells.len()).filter(|place| !self.cells[*place].fits).collect();
         let mut mended: Vec<(&str, Value)> = Vec::new();
         let is_mended = odd.iter().all(|place| {
@@ -246,17 +247,17 @@ impl Found<'_> {
         &self,
         place: usize,
         database: &Connection,
-        known: &Known<'_>,
+        known: &RepairContext<'_>,
     ) -> Option<Vec<(&'static str, Value)>> {
         let column = &self.sort.columns[place];
         let heard = || known.heard.map_or(Value::Null, |at| Value::Integer(at.as_millis()));
         let value = match column.otherwise {
-            Otherwise::Goes => return None,
-            Otherwise::Zero => Value::Integer(0),
-            Otherwise::Nothing => Value::Null,
-            Otherwise::Heard => heard(),
-            Otherwise::AsText => Value::Text(String::from_utf8_lossy(&self.cells[place].bytes).into_owned()),
-            Otherwise::Derived => self.derived(column.name, database, known)?,
+            Fallback::Goes => return None,
+            Fallback::Zero => Value::Integer(0),
+            Fallback::Nothing => Value::Null,
+            Fallback::Heard => heard(),
+            Fallback::AsText => Value::Text(String::from_utf8_lossy(&self.cells[place].bytes).into_owned()),
+            Fallback::Derived => self.derived(column.name, database, known)?,
         };
         let mut values = vec![(column.name, value)];
         // Which heartbeats are newer than its key is not known: none is, and the key says up to now.
@@ -266,14 +267,14 @@ impl Found<'_> {
         Some(values)
     }
 
-    fn derived(&self, column: &str, database: &Connection, known: &Known<'_>) -> Option<Value> {
+    fn derived(&self, column: &str, database: &Connection, known: &RepairContext<'_>) -> Option<Value> {
         let of_group = |key: &str| Value::Integer(partition_of_group(key, known.partitions).into());
         let of_record =
             |record: OfflineRecord| Value::Integer(partition_of(record.whose(), known.partitions).into());
         let ms = |at: Timestamp| Value::Integer(at.as_millis());
         Some(match (self.sort.table, column) {
             ("units", "name") => {
-                let (partition, place) = beats::place(self.cell("id")?.number()?)?;
+                let (partition, place) = last_seen::partition_and_slot(self.cell("id")?.number()?)?;
                 Value::Text(known.memory?.name_at(partition, place)?)
             }
             ("units", "after") => Value::Integer(known.number),
@@ -299,7 +300,7 @@ impl Found<'_> {
         })
     }
 
-    fn mend(&self, database: &Connection, values: Vec<(&str, Value)>) -> Outcome<()> {
+    fn mend(&self, database: &Connection, values: Vec<(&str, Value)>) -> DatabaseResult<()> {
         let set: Vec<String> = values.iter().map(|(name, _)| format!("\"{name}\" = ?")).collect();
         let (at, mut with) = self.at();
         let mut all: Vec<Value> = values.into_iter().map(|(_, value)| value).collect();
@@ -309,7 +310,7 @@ impl Found<'_> {
         Ok(())
     }
 
-    fn remove(&self, database: &Connection) -> Outcome<()> {
+    fn remove(&self, database: &Connection) -> DatabaseResult<()> {
         let (at, with) = self.at();
         database.execute(&format!("DELETE FROM {} WHERE {at}", self.sort.table), params_from_iter(with))?;
         Ok(())
@@ -341,7 +342,12 @@ impl Found<'_> {
 }
 
 /// Keeps a notification that cannot be read, or not all of it, once.
-pub(super) fn keep_notification(database: &Connection, id: &str, place: &str, body: &[u8]) -> Outcome<()> {
+pub(super) fn keep_notification(
+    database: &Connection,
+    id: &str,
+    place: &str,
+    body: &[u8],
+) -> DatabaseResult<()> {
     let known = "SELECT 1 FROM unreadable WHERE source = 'notifications' AND place = ?";
     if database.prepare(known)?.exists([place])? {
         return Ok(());
@@ -354,7 +360,7 @@ pub(super) fn keep_notification(database: &Connection, id: &str, place: &str, bo
 }
 
 /// What is kept of what was put aside, the oldest first.
-pub(super) fn kept(database: &Connection, limit: usize) -> Outcome<Vec<Kept>> {
+pub(super) fn kept(database: &Connection, limit: usize) -> DatabaseResult<Vec<Kept>> {
     let mut select =
         database.prepare("SELECT id, source, place, why, row FROM unreadable ORDER BY id LIMIT ?")?;
     let rows = select.query_map([limit as i64], |row| {
@@ -384,6 +390,6 @@ pub(super) struct Kept {
 impl Kept {
     /// The sort of value that it is.
     pub fn what(&self) -> Stored {
-        SORTS.iter().find(|sort| sort.table == self.table).map_or(Stored::Other, |sort| sort.what)
+        TABLE_RULES.iter().find(|sort| sort.table == self.table).map_or(Stored::Other, |sort| sort.what)
     }
 }

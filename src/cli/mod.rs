@@ -18,7 +18,7 @@ use clap::{Args, Parser, Subcommand};
 use tokio::runtime::Builder;
 
 use crate::config::{self, Config, ConfigError};
-use crate::presence::{Shown, is_seen};
+use crate::presence::{Shown, is_visible};
 
 mod check;
 mod deliveries;
@@ -127,7 +127,7 @@ fn shown(text: &str) -> String {
 fn shown_json(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     for c in json.chars() {
-        if is_seen(c) || c == '\n' {
+        if is_visible(c) || c == '\n' {
             shown.push(c);
         } else {
             // Only within a text may there be such a character.
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(shown(text), "a\\u{202e}b\\u{1b}[2J\nsecond line");
         let json = serde_json::to_string_pretty(&[text, "\u{e0041}ü"]).unwrap();
         let printed = shown_json(&json);
-        assert!(printed.chars().all(|c| is_seen(c) || c == '\n'), "{printed}");
+        assert!(printed.chars().all(|c| is_visible(c) || c == '\n'), "{printed}");
         let read: Vec<String> = serde_json::from_str(&printed).unwrap();
         assert_eq!(read, [text, "\u{e0041}ü"]);
     }

@@ -309,7 +309,7 @@ impl Roll {
                 unit: &beat.unit,
                 at: beat.at,
                 ttl: policy.allowed(),
-                look: policy.first_look(beat.at),
+                look: policy.first_check(beat.at),
             });
         }
         if refreshes.is_empty() {
@@ -447,10 +447,10 @@ impl Roll {
             let gone_since = self.gone.since(&seen, now);
             let believed = self.believed(&seen, now);
             let as_told = believed.as_ref().unwrap_or(&seen);
-            let verdict = presence::look_again(as_told, gone_since, rules, &hearing, now);
+            let verdict = presence::recheck_deadline(as_told, gone_since, rules, &hearing, now);
             let change_of = |change| match &believed {
                 None => change,
-                Some(believed) => presence::as_believed(change, believed, rules),
+                Some(believed) => presence::as_corrected(change, believed, rules),
             };
             match &verdict {
                 Verdict::Undecided => self.gone.keep(&seen, gone_since),

@@ -1,26 +1,26 @@
-//! Stored moments of the future: nobody was heard then.
+//! Stored moments that lie in the future.
 //!
-//! A clock that was wrong, a hand or a restore may leave an expiry key that says the year 2100. Believed, its unit
-//! could be silent until then. So a unit that is said to have been heard later than clocks may differ counts as heard
-//! now: no living unit is called offline for it, and a dead one is found one timeout later at the most.
+//! A wrong clock, a manual change or a restore may leave an expiry key with a moment in the year 2100. Taken at its
+//! word, the unit could be silent until then. So a moment that is further ahead than clocks may differ counts as now:
+//! no living unit is offline for it, and a dead unit is found at most one timeout later.
 //!
-//! # Why it is not named unless it is a day ahead
-//! When the clock of a fleet is set back by an hour, whatever was heard in that hour lies ahead of it, of every unit
-//! at once. That is no damage, and is right again with the next heartbeat of each.
+//! # Why a moment is not reported unless it is a day ahead
+//! When the clock of a fleet is set back by an hour, every heartbeat of that hour lies ahead of the clock, for all
+//! units at once. That is no damage, and the next heartbeat of each unit puts it right.
 
 use std::time::Duration;
 
 use super::{Change, Facts, IndexChange, KeyChange, KindRules, Snapshot};
 use crate::clock::Timestamp;
 
-/// How far clocks may differ: as for the times that devices tell.
+/// How far clocks may differ; the same as for the timestamps of devices.
 const AHEAD: Duration = Duration::from_secs(300);
 
-/// Further than a clock is set by hand, a time zone included.
+/// Further than an operator sets a clock, a time zone included.
 const NAMED: Duration = Duration::from_secs(86_400);
 
-/// The unit as it is believed, if it is stored as heard in the future.
-pub fn believed(seen: &Snapshot, now: Timestamp) -> Option<Snapshot> {
+/// The unit with each moment of the future replaced by `now`; `None` if there is none.
+pub fn corrected(seen: &Snapshot, now: Timestamp) -> Option<Snapshot> {
     let is_ahead = |at: Timestamp| at > now + AHEAD;
     let facts = seen.facts.as_ref();
     let of_facts = facts.is_some_and(|facts| moments(facts).any(is_ahead));
@@ -36,19 +36,19 @@ pub fn believed(seen: &Snapshot, now: Timestamp) -> Option<Snapshot> {
     Some(Snapshot { alive: seen.alive.map(|at| at.min(now)), facts, ..seen.clone() })
 }
 
-/// The stored moment to name, if it lies too far ahead for a clock that was set.
-pub fn odd_moment(seen: &Snapshot, now: Timestamp) -> Option<Timestamp> {
+/// The stored moment to report, if it lies too far ahead for a clock that was set.
+pub fn future_moment(seen: &Snapshot, now: Timestamp) -> Option<Timestamp> {
     let latest = seen.facts.iter().flat_map(moments).chain(seen.alive).max()?;
     (latest > now + NAMED).then_some(latest)
 }
 
-/// What a look changes that was made from what is `believed`: a key that stays would be believed again.
-pub fn as_believed(change: Change, believed: &Snapshot, rules: &KindRules) -> Change {
+/// The change of a check that was made from [`corrected`] facts: a key that stays would be corrected again.
+pub fn as_corrected(change: Change, corrected: &Snapshot, rules: &KindRules) -> Change {
     let Change { key: KeyChange::Keep, index: IndexChange::LookAt(_), facts: Some(facts), .. } = &change
     else {
         return change;
     };
-    let Some(last_seen) = believed.alive else { return change };
+    let Some(last_seen) = corrected.alive else { return change };
     let ttl = facts.policy(rules).allowed();
     Change { key: KeyChange::Set { last_seen, ttl }, ..change }
 }
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_further_ahead_than_clocks_differ_was_heard_now() {
+    fn a_moment_further_ahead_than_clocks_differ_counts_as_now() {
         let (minute, hour, year) = (60, 3600, 365 * 86_400);
         for (ahead, is_believed, is_named) in [
             (0, true, false),
@@ -81,12 +81,12 @@ mod tests {
         ] {
             let at = NOW + Duration::from_secs(ahead);
             for seen in [seen(Some(at), NOW), seen(None, at), seen(Some(at), at)] {
-                let believed = believed(&seen, NOW);
-                assert_eq!(believed.is_none(), is_believed, "{ahead} s ahead");
-                assert_eq!(odd_moment(&seen, NOW).is_some(), is_named, "{ahead} s ahead");
-                if let Some(believed) = believed {
-                    assert_eq!(believed.alive, seen.alive.map(|_| NOW));
-                    assert_eq!(believed.facts.unwrap().last_seen, NOW);
+                let corrected = corrected(&seen, NOW);
+                assert_eq!(corrected.is_none(), is_believed, "{ahead} s ahead");
+                assert_eq!(future_moment(&seen, NOW).is_some(), is_named, "{ahead} s ahead");
+                if let Some(corrected) = corrected {
+                    assert_eq!(corrected.alive, seen.alive.map(|_| NOW));
+                    assert_eq!(corrected.facts.unwrap().last_seen, NOW);
                 }
             }
         }

@@ -1,16 +1,15 @@
-//! The decisions about a unit: it was heard, it is looked at, it is registered, it is removed.
+//! The decisions about a unit: it was heard, its deadline is checked, it is registered, it is removed.
 //!
-//! Pure functions from what is stored to what is to be stored. Two instances that decide at the
-//! same time cannot both be applied, because a [`Change`] holds only for the snapshot it was made
-//! from; whoever comes second reads again.
+//! Pure functions from a stored [`Snapshot`] to a [`Change`]. A change holds only for the snapshot that it
+//! was made from. So of two instances that decide at the same time one succeeds, and the other reads again.
 //!
 //! # Why a last seen time may be presumed
-//! A look reads the newest heartbeat from the expiry key before the key can be gone, because the
-//! next look is never further away than the key stands. If nobody looked in time (everything was
-//! down for longer than that), the key may have held a newer heartbeat than the facts and be gone.
-//! Then the silence is presumed to begin at the latest moment at which a heartbeat could have been
-//! recorded: telling late is better than telling what is not true. What is presumed is kept apart from
-//! what was truly seen (`silent_from`), which is what the record and its id tell.
+//! A check reads the newest heartbeat from the expiry key before the key can expire, because the next check
+//! is never later than the expiry. If no check ran in time (the whole service was down for longer), the key
+//! may have held a newer heartbeat than the facts and be gone. Then the silence is presumed to begin at the
+//! latest moment at which a heartbeat could have been recorded: an alert that is late is better than one that is
+//! false. The presumed moment (`silent_from`) is kept apart from the last heartbeat that was seen, which stands
+//! in the record and its id.
 
 use std::time::Duration;
 
@@ -20,22 +19,22 @@ use super::{
 };
 use crate::clock::Timestamp;
 
-/// What a heartbeat turned out to be.
+/// The effect of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// The first of a unit.
+    /// The first heartbeat of a unit.
     New,
-    /// One more of a unit that is present.
+    /// A further heartbeat of a unit that is present.
     Refreshed,
     /// The end of a silence.
     Back,
     /// Older than what is known: changes nothing.
     Stale,
-    /// From a unit that is not registered, in a kind that admits none.
+    /// From a unit that is not registered, in a kind with a closed registry.
     Stranger,
     /// From a unit that was removed.
     Retired,
-    /// From an id that is new, in a kind that has as many units as it may.
+    /// From a new id, in a kind that has `max_units` units.
     TooMany,
 }
 
@@ -56,7 +55,7 @@ pub fn hear(
         Some(facts) => Some(facts),
     };
     let Some(facts) = known else {
-        // One of whom something is stored that cannot be read is no stranger.
+        // A unit whose stored facts cannot be read is known, so it is no stranger.
         if rules.registry == Registry::Closed && !seen.is_unreadable() {
             return (Heard::Stranger, None);
         }
@@ -81,8 +80,8 @@ pub fn hear(
     }
 }
 
-/// A heartbeat of a unit with an open record. One that is itself older than the unit is allowed to
-/// be silent does not bring it back: it was on its way for too long to say that the unit lives.
+/// A heartbeat of a unit with an open record. A heartbeat that is older than the allowed silence does not
+/// close the record: it was under way for too long to prove that the unit is alive now.
 fn come_back(
     seen: &Snapshot,
     facts: &Facts,
@@ -95,7 +94,7 @@ fn come_back(
     let back = Facts { standing: Standing::Present, last_seen: beat.at, silent_from: None, ..facts.clone() };
     let back = declare(back, beat);
     let sent = beat.not_before.map_or(beat.at, |earliest| earliest.min(beat.at));
-    if sent <= facts.silent_since() + same_word(silence)
+    if sent <= facts.silent_since() + same_heartbeat(silence)
         || times(&back, beat.at, beat.at, &back.policy(rules), hearing).deadline < now
     {
         return (Heard::Stale, None);
@@ -104,10 +103,10 @@ fn come_back(
     (Heard::Back, Some(Change { record: Some(record), ..present(back, rules, hearing, now) }))
 }
 
-/// How much later than the last one a heartbeat of an offline unit may be and still say nothing new.
-/// Several instances hear the same message some milliseconds apart, and one that was kept from
-/// writing it down must not bring back whom another has seen die. Who lives speaks again.
-fn same_word(silence: &Silence) -> Duration {
+/// How much later than the last heartbeat of an offline unit another one may be and still count as the same.
+/// Several instances receive one message some milliseconds apart. An instance that writes it late must not
+/// close the record that another instance has opened. A unit that is alive sends another heartbeat.
+fn same_heartbeat(silence: &Silence) -> Duration {
     (silence.allowed / 10).min(Duration::from_secs(1))
 }
 
@@ -134,28 +133,28 @@ fn present(mut facts: Facts, rules: &KindRules, hearing: &Hearing, now: Timestam
     }
 }
 
-/// What a look at a unit found.
+/// The result of a deadline check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It has time left: the next look is set.
+    /// The unit has time left: the next check is set.
     Alive(Change),
-    /// Its time is up: a record is opened.
+    /// The deadline has passed: a record is opened.
     Offline(Change),
-    /// Its record is closed: a heartbeat was recorded beside it, or it is allowed more now.
+    /// The record is closed: a heartbeat was recorded beside it, or the unit is allowed a longer silence now.
     Back(Change),
-    /// It is due, but Rollcall has not heard far enough to say.
+    /// The unit is due, but Rollcall has not heard far enough to decide.
     Undecided,
-    /// It has no business in the index and is taken out of it, if it is in there.
+    /// The unit does not belong in the deadline index and is removed from it, if it is there.
     Gone(Change),
 }
 
-/// Looks at a unit.
+/// Checks the deadline of a unit.
 pub fn check_deadline(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Verdict {
-    look_again(seen, now, rules, hearing, now)
+    recheck_deadline(seen, now, rules, hearing, now)
 }
 
-/// Looks at a unit whose expiry key, if there is none, is known to be gone since `gone`.
-pub fn look_again(
+/// Checks the deadline of a unit whose expiry key, if it is absent, is known to be absent since `gone`.
+pub fn recheck_deadline(
     seen: &Snapshot,
     gone: Timestamp,
     rules: &KindRules,
@@ -163,20 +162,20 @@ pub fn look_again(
     now: Timestamp,
 ) -> Verdict {
     let hearing = hearing.of(&rules.kind);
-    // The key of a stranger goes too: heartbeats would keep it standing, and never be admitted.
-    let Some(facts) = &seen.facts else { return no_business(KeyChange::Delete, None) };
+    // The key of an unknown unit is deleted too: heartbeats would refresh it and never admit the unit.
+    let Some(facts) = &seen.facts else { return out_of_index(KeyChange::Delete, None) };
     match &facts.standing {
-        Standing::Retired(_) => no_business(KeyChange::Delete, Some(facts)),
-        Standing::Offline(silence) => look_at_offline(seen, facts, silence, rules, hearing, now),
-        Standing::NeverSeen | Standing::Present => look_at_watched(seen, facts, gone, rules, hearing, now),
+        Standing::Retired(_) => out_of_index(KeyChange::Delete, Some(facts)),
+        Standing::Offline(silence) => check_offline(seen, facts, silence, rules, hearing, now),
+        Standing::NeverSeen | Standing::Present => check_watched(seen, facts, gone, rules, hearing, now),
     }
 }
 
-fn no_business(key: KeyChange, facts: Option<&Facts>) -> Verdict {
+fn out_of_index(key: KeyChange, facts: Option<&Facts>) -> Verdict {
     Verdict::Gone(Change { key, index: IndexChange::Take, facts: facts.cloned(), record: None })
 }
 
-fn look_at_watched(
+fn check_watched(
     seen: &Snapshot,
     facts: &Facts,
     gone: Timestamp,
@@ -192,17 +191,17 @@ fn look_at_watched(
         let index = IndexChange::LookAt(next_check(&facts, rules, hearing, now));
         return Verdict::Alive(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None });
     }
-    // The ledger may not show yet why nobody looked in time. So the hearing has to cover the silence
-    // after a heartbeat that may have come unseen, too. Such a one is not later than the deadline, or
-    // a look since then would have found its key.
+    // The ledger may not show yet why no check ran in time. So hearing must also cover the silence after a
+    // heartbeat that may have come unseen. Such a heartbeat is not later than the deadline, or a check since
+    // then would have found its key.
     let covers = |deadline: Timestamp| hearing.heard >= Some(deadline - policy.slack());
     let after = |unseen: Timestamp| times_since(&facts, unseen, &policy, hearing).deadline;
     let proof = presumed.map_or(deadline, |at| after(at.min(deadline)).max(deadline));
     if !covers(proof) {
         return Verdict::Undecided;
     }
-    // Unless nobody looked since then: who has more to record than there is time records late, and
-    // looks late. Presumed once, it does not move again, and the wait for hearing has an end.
+    // Unless no check ran since then: an overloaded service records late and checks late. The presumed moment
+    // is fixed once and does not move again, so the wait for hearing ends.
     if let Some(at) = presumed.filter(|at| *at > deadline && !covers(after(*at))) {
         facts.silent_from = Some(at);
         let index = IndexChange::LookAt(next_check(&facts, rules, hearing, now));
@@ -224,8 +223,8 @@ fn look_at_watched(
     })
 }
 
-/// What a look makes of the facts: the newest heartbeat is the key's or, without a key, the one in the facts.
-/// A newer one may have come and gone unseen.
+/// The facts after a check: the newest heartbeat is that of the key or, without a key, that of the facts.
+/// A newer one may have come and expired unseen.
 fn as_seen(
     seen: &Snapshot,
     facts: Facts,
@@ -238,15 +237,15 @@ fn as_seen(
         let newest = alive.max(facts.last_seen);
         return Facts { looked_at: Some(now), ..facts.heard(newest) };
     }
-    // Where the time is up either way, nothing is presumed of the silence.
+    // Where the deadline has passed either way, nothing is presumed of the silence.
     let policy = facts.policy(rules);
     let matters = |at: &Timestamp| times_since(&facts, *at, &policy, hearing).deadline > now;
     let silent_from = presumed.filter(matters).or(facts.silent_from);
     Facts { looked_at: None, silent_from, ..facts }
 }
 
-/// The latest moment at which a heartbeat may have come whose key is gone again; `None` if there can
-/// be none that was not seen.
+/// The latest moment at which a heartbeat may have come whose key has expired since; `None` if no heartbeat
+/// can have come unseen.
 fn presumed(
     seen: &Snapshot,
     facts: &Facts,
@@ -255,12 +254,12 @@ fn presumed(
     gone: Timestamp,
 ) -> Option<Timestamp> {
     let looked_at = facts.looked_at.filter(|_| seen.alive.is_none())?;
-    let newest_unseen = gone - facts.key_stands(rules);
+    let newest_unseen = gone - facts.key_lifetime(rules);
     let is_possible = newest_unseen > looked_at;
     is_possible.then(|| hearing.ledger.latest_hearing(newest_unseen).max(facts.silent_since()))
 }
 
-fn look_at_offline(
+fn check_offline(
     seen: &Snapshot,
     facts: &Facts,
     silence: &Silence,
@@ -275,11 +274,11 @@ fn look_at_offline(
     }
     match reprieve(seen, facts.clone(), silence, rules, hearing, now) {
         Some(change) => Verdict::Back(change),
-        None => no_business(KeyChange::Keep, Some(facts)),
+        None => out_of_index(KeyChange::Keep, Some(facts)),
     }
 }
 
-/// Closes a record whose unit is allowed a silence that has not passed yet.
+/// Closes a record whose unit is allowed a longer silence now, which has not passed yet.
 fn reprieve(
     seen: &Snapshot,
     mut facts: Facts,
@@ -310,12 +309,12 @@ fn reprieve(
     Some(Change { key, index, facts: Some(facts), record: Some(record) })
 }
 
-/// What an operator registers a unit with.
+/// The settings with which an operator registers a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registration {
-    /// The silence it is allowed, if not what it declares or its kind says.
+    /// The allowed silence, where it differs from what the unit declares and from its kind.
     pub set: Override,
-    /// Labels; those of the unit that are not named stay.
+    /// Labels; labels of the unit that are not named stay.
     pub labels: Labels,
     /// A planned absence.
     pub pause: Option<Interval>,
@@ -394,7 +393,7 @@ struct Times {
     deadline: Timestamp,
 }
 
-/// Of a unit that was heard last as its facts say, and is silent from `silent` on.
+/// The times of a unit whose silence begins at `silent`.
 fn times_since(facts: &Facts, silent: Timestamp, policy: &Policy, hearing: &Hearing) -> Times {
     times(facts, facts.last_seen, silent, policy, hearing)
 }
@@ -414,15 +413,15 @@ fn times(facts: &Facts, seen: Timestamp, silent: Timestamp, policy: &Policy, hea
     Times { late, deadline }
 }
 
-/// The next time worth looking at a unit that is not offline: no later than a key that was set since this look
-/// surely stands, also if that look is late. One that comes too late to see it has to wait for more hearing.
+/// The next check of a unit that is not offline: no later than the expiry of a key that was set since this check,
+/// even if the next check is late. A check that comes too late to find that key has to wait for more hearing.
 fn next_check(facts: &Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Timestamp {
     let times = times_since(facts, facts.silent_since(), &facts.policy(rules), hearing);
     let look = if now < times.late { times.late } else { times.deadline };
     match facts.looked_at {
         Some(_) => {
-            let stands = facts.key_stands(rules);
-            look.min(now + (stands - hearing.delay.min(stands / 4 * 3)))
+            let lifetime = facts.key_lifetime(rules);
+            look.min(now + (lifetime - hearing.delay.min(lifetime / 4 * 3)))
         }
         None => look,
     }
@@ -443,7 +442,7 @@ pub fn deadline(seen: &Snapshot, rules: &KindRules, hearing: &Hearing) -> Option
     }
 }
 
-/// The state of a unit; `None` for a stranger and a unit that was removed.
+/// The state of a unit; `None` for an unknown unit and one that was removed.
 pub fn state(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Option<State> {
     let hearing = hearing.of(&rules.kind);
     let facts = seen.facts.as_ref()?;

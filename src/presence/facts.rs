@@ -1,16 +1,16 @@
-//! What is known of one unit, and what a decision changes in it.
+//! The facts of one unit, and the change that a decision makes to them.
 //!
-//! The truth of the last heartbeat is the unit's expiry key; the facts hold what the key cannot:
-//! the state, the last heartbeat as of the last look, what was declared and what was set. Every
-//! decision reads a [`Snapshot`] of both and answers with a [`Change`], which the engine applies
-//! only if the unit is still as it was read. So the rules live here, once, and no engine has any.
+//! The expiry key of a unit holds its last heartbeat. The facts hold the rest: the state, the last heartbeat
+//! as of the last check, what the unit declared and what an operator set. Every decision reads a [`Snapshot`] of both and
+//! answers with a [`Change`], which an engine applies only if the unit is still as it was read. So the rules
+//! live here, once, and no engine has any.
 
 use std::time::Duration;
 
 use super::{Cause, Closing, Interval, KindRules, Labels, OfflineRecord, Override, Policy, RecordId, Unit};
 use crate::clock::Timestamp;
 
-/// How a unit stands with the fleet.
+/// The standing of a unit in the fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Registered and not yet heard; its last seen time is that of the registration.
@@ -19,50 +19,47 @@ pub enum Standing {
     Present,
     /// Offline, with an open record.
     Offline(Silence),
-    /// Removed by an operator at that moment; heartbeats are counted and change nothing.
+    /// Removed by an operator at that moment; its heartbeats are counted and change nothing.
     Retired(Timestamp),
 }
 
-/// The part of an open record that the rest of the facts does not tell.
+/// The part of an open record that the other facts do not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silence {
     /// Offline since.
     pub deadline: Timestamp,
     /// When the record was written.
     pub detected_at: Timestamp,
-    /// Why.
     pub cause: Cause,
-    /// The silence that was allowed then; another value now may close the record.
+    /// The silence that was allowed then; a different value now may close the record.
     pub allowed: Duration,
 }
 
-/// What is known of a unit beside its expiry key.
+/// The facts of a unit beside its expiry key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// How it stands with the fleet.
     pub standing: Standing,
-    /// The newest heartbeat as of the last look.
+    /// The newest heartbeat as of the last check.
     pub last_seen: Timestamp,
-    /// The latest moment at which one may have come after that and was not seen: the silence is presumed to begin
-    /// there. `None`: there can be none.
+    /// The latest moment at which an unseen heartbeat may have come after that: the silence is presumed to begin
+    /// there. `None`: no heartbeat can have come unseen.
     pub silent_from: Option<Timestamp>,
-    /// When the expiry key was last seen standing. `None`: it was gone at the last look, so
+    /// When a check last found the expiry key. `None`: the key was absent at the last check, so
     /// `last_seen` is final until a heartbeat is admitted.
     pub looked_at: Option<Timestamp>,
     /// The timeout that the unit declared.
     pub declared_timeout: Option<Duration>,
-    /// What an operator set.
     pub set: Override,
     /// Labels from topics, payloads and operators.
     pub labels: Labels,
-    /// A silence that the unit announced with its heartbeat at `from`; void after a newer one.
+    /// A silence that the unit announced with its heartbeat at `from`; void after a newer heartbeat.
     pub sleep: Option<Interval>,
     /// A planned absence: a blind interval of this one unit.
     pub pause: Option<Interval>,
 }
 
 impl Facts {
-    /// Facts of a unit that becomes known at `moment` and of which nothing else is known.
+    /// Facts of a unit that becomes known at `moment`, and nothing else.
     pub fn new(standing: Standing, moment: Timestamp) -> Facts {
         Facts {
             standing,
@@ -77,29 +74,29 @@ impl Facts {
         }
     }
 
-    /// The same, heard at `at`.
+    /// These facts after a heartbeat at `at`.
     pub(super) fn heard(self, at: Timestamp) -> Facts {
         Facts { last_seen: at, silent_from: self.silent_from.filter(|from| *from > at), ..self }
     }
 
-    /// When its silence began, as far as is known.
+    /// When the silence began, as far as is known.
     pub fn silent_since(&self) -> Timestamp {
         self.silent_from.map_or(self.last_seen, |from| from.max(self.last_seen))
     }
 
-    /// The silence that it is allowed.
+    /// The allowed silence.
     pub fn policy(&self, rules: &KindRules) -> Policy {
         rules.resolve(self.declared_timeout, self.set)
     }
 
-    /// The longest time for which an expiry key that was just set surely stands: a heartbeat that
-    /// says nothing sets it for the kind's time, one that declares a timeout for that.
-    pub(super) fn key_stands(&self, rules: &KindRules) -> Duration {
+    /// The time for which an expiry key that was just set certainly exists: a plain heartbeat sets it for the
+    /// allowed silence of the kind, a heartbeat that declares a timeout for the declared one.
+    pub(super) fn key_lifetime(&self, rules: &KindRules) -> Duration {
         let declared = rules.resolve(self.declared_timeout, Override::default()).allowed();
         self.policy(rules).allowed().min(rules.policy.allowed()).min(declared)
     }
 
-    /// The open record of the unit that these are facts of.
+    /// The open record of `unit`, to which these facts belong.
     pub fn open_record(&self, unit: &Unit) -> Option<OfflineRecord> {
         match &self.standing {
             Standing::Offline(silence) => Some(self.record(unit, silence)),
@@ -107,7 +104,7 @@ impl Facts {
         }
     }
 
-    /// The record that `silence` is, or would be.
+    /// The open record of `silence`.
     pub(super) fn record(&self, unit: &Unit, silence: &Silence) -> OfflineRecord {
         OfflineRecord {
             id: RecordId { unit: unit.clone(), last_seen: self.last_seen },
@@ -124,7 +121,7 @@ impl Facts {
         }
     }
 
-    /// The record of `silence` as it is when closed.
+    /// The closed record of `silence`.
     pub(super) fn closed(
         &self,
         unit: &Unit,
@@ -136,14 +133,13 @@ impl Facts {
     }
 }
 
-/// A unit as the engine holds it at one moment.
+/// A unit as an engine holds it at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Who.
     pub unit: Unit,
     /// The value of the expiry key: the newest heartbeat. `None`: there is no key.
     pub alive: Option<Timestamp>,
-    /// What is known beside it; `None` for a stranger.
+    /// The facts; `None` for an unknown unit.
     pub facts: Option<Facts>,
     /// The facts as stored, compared again when a change is applied.
     pub stored: Option<Box<str>>,
@@ -155,13 +151,13 @@ impl Snapshot {
         self.facts.as_ref().is_some_and(|facts| !matches!(facts.standing, Standing::Retired(_)))
     }
 
-    /// Something is stored of it that cannot be read. It is left out of every look; its next heartbeat
-    /// admits it anew.
+    /// Whether its stored facts cannot be read. Checks leave such a unit out; its next heartbeat admits it
+    /// anew.
     pub fn is_unreadable(&self) -> bool {
         self.facts.is_none() && self.stored.is_some()
     }
 
-    /// Its newest heartbeat; `None` if it was never heard.
+    /// The newest heartbeat; `None` if the unit was never heard.
     pub fn last_heard(&self) -> Option<Timestamp> {
         let facts = self.facts.as_ref()?;
         let was_heard = match &facts.standing {
@@ -173,10 +169,9 @@ impl Snapshot {
     }
 }
 
-/// What becomes of the expiry key.
+/// The change of the expiry key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyChange {
-    /// Stays.
     Keep,
     /// Holds `last_seen` and expires after `ttl`.
     Set {
@@ -185,36 +180,33 @@ pub enum KeyChange {
         /// Timeout and grace.
         ttl: Duration,
     },
-    /// Goes.
     Delete,
 }
 
-/// What becomes of the unit's place in the deadline index.
+/// The change of the unit's entry in the deadline index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexChange {
-    /// Stays.
     Keep,
-    /// The next time worth looking.
+    /// The next check is at that moment.
     LookAt(Timestamp),
-    /// Taken out. Only the one whose removal removed it has won; for anybody else the whole
-    /// change is void.
+    /// The entry is removed. If another caller has removed it before, the whole change is void: this is the won
+    /// lock.
     Take,
 }
 
-/// The outcome of a decision about one unit, to be applied in one step or not at all.
+/// The result of a decision about one unit, applied in one step or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// What becomes of the expiry key.
+    /// The change of the expiry key.
     pub key: KeyChange,
-    /// What becomes of the place in the index.
     pub index: IndexChange,
     /// The facts from now on; `None` forgets the unit.
     pub facts: Option<Facts>,
-    /// A record that was opened or closed: stored under its id and put into the outbox.
+    /// A record that opens or closes: it is stored under its id and put into the outbox.
     pub record: Option<OfflineRecord>,
 }
 
-/// The words for the state of a unit, as the API, metrics and pages use them.
+/// The state of a unit in the API, in metrics and on pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -226,18 +218,17 @@ pub enum State {
     Offline,
     /// Registered, not yet heard.
     NeverSeen,
-    /// Planned absence.
+    /// In a planned absence.
     Paused,
-    /// Due, but Rollcall has not heard far enough to say.
+    /// Due, but Rollcall has not heard far enough to decide.
     Unknown,
 }
 
 impl State {
-    /// Every state, in the order in which pages show them.
+    /// Every state, in the order of the pages.
     pub const ALL: [State; 6] =
         [State::Online, State::Late, State::Offline, State::NeverSeen, State::Paused, State::Unknown];
 
-    /// The word for it.
     pub fn as_str(self) -> &'static str {
         match self {
             State::Online => "online",

@@ -1,4 +1,4 @@
-//! A proof of life, parsed: which unit, when, and what the unit said of itself.
+//! A parsed heartbeat: the unit, the time, and what the unit declares.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Unit;
 use crate::clock::Timestamp;
 
-/// Labels of a unit, by name: where it stands, who owns it. From topics and payloads.
+/// Labels of a unit by name, such as `site`. They come from topics and payloads.
 pub type Labels = BTreeMap<String, String>;
 
 /// The most labels that a unit may have.
@@ -15,7 +15,7 @@ pub const MOST_LABELS: usize = 16;
 pub const LONGEST_LABEL: usize = 128;
 
 /// Whether `name` may name a label: `[a-zA-Z_][a-zA-Z0-9_]{0,31}`, as Prometheus allows it, and
-/// not one of the words that Rollcall itself puts beside it.
+/// no label name of Rollcall's own.
 pub fn is_label_name(name: &str) -> bool {
     let mut chars = name.bytes();
     let starts = chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == b'_');
@@ -31,19 +31,19 @@ pub fn is_label_value(value: &str) -> bool {
     (1..=LONGEST_LABEL).contains(&value.len()) && !value.chars().any(char::is_control)
 }
 
-/// What a heartbeat says beside "I live".
+/// What a heartbeat declares beside the proof of life.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Declared {
-    /// The silence that the unit asks to be allowed.
+    /// The silence that the unit wants to be allowed.
     pub timeout: Option<Duration>,
-    /// Labels; those of the unit that are not named stay.
+    /// Labels; labels of the unit that are not named stay.
     pub labels: Labels,
-    /// The unit will be silent for that long and means it.
+    /// The length of a planned silence.
     pub sleep: Option<Duration>,
 }
 
 impl Declared {
-    /// Whether it says nothing at all, as most heartbeats do.
+    /// Whether nothing is declared, as in most heartbeats.
     pub fn is_empty(&self) -> bool {
         self.timeout.is_none() && self.labels.is_empty() && self.sleep.is_none()
     }
@@ -52,13 +52,11 @@ impl Declared {
 /// A message that proves that a unit lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// Who.
     pub unit: Unit,
-    /// When: arrival, or the device's own time where the kind trusts it.
+    /// The arrival, or the device's own time where the kind trusts it.
     pub at: Timestamp,
-    /// Where it was under way for long: when it was sent at the earliest; `at` is the latest moment then.
+    /// The earliest moment at which it was sent, where it was under way for long; `at` is then the latest.
     pub not_before: Option<Timestamp>,
-    /// What else it said.
     pub declared: Declared,
 }
 

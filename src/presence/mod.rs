@@ -1,4 +1,4 @@
-//! The meaning of presence: units, heartbeats, deadlines, silence, return, blindness.
+//! The rules of presence: units, heartbeats, deadlines, silence, return, blindness.
 //!
 //! Pure rules: no I/O, no clock, no async. A decision reads a [`Snapshot`] of what is stored about
 //! one unit and answers with a [`Change`]; both engines, every loop and every test share these.
@@ -15,10 +15,10 @@ mod record;
 mod shown;
 mod unit;
 
-pub use ahead::{as_believed, believed, odd_moment};
+pub use ahead::{as_corrected, corrected, future_moment};
 pub use blindness::{DEFAULT_SETTLE, Hearing, Interval, Ledger};
 pub use decision::{
-    Heard, Registration, Verdict, check_deadline, deadline, hear, look_again, register, retire, state,
+    Heard, Registration, Verdict, check_deadline, deadline, hear, recheck_deadline, register, retire, state,
     unwatch,
 };
 pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State};
@@ -30,5 +30,5 @@ pub use policy::{
     SHORTEST_TIMEOUT, TimeSource, is_timeout,
 };
 pub use record::{Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
-pub use shown::{Shown, is_seen};
+pub use shown::{Shown, is_visible};
 pub use unit::{Kind, LONGEST_ID, NameError, PROBE, Unit, UnitId};

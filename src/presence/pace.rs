@@ -1,22 +1,21 @@
-//! How often hearing is proved, and from when on a hole in the proof is blind time.
+//! How often hearing is proved, and how long a gap in the proof may be before it is blind time.
 //!
-//! A unit with a timeout of 48 hours needs no proof more often than once a second. One with a timeout of a
-//! second does: nothing is decided about it before a canary says that it was truly silent, so the canary must
-//! be as much faster as the timeout is shorter.
+//! For a timeout of 48 hours one canary a second is enough. A timeout of one second needs more: a unit is not
+//! decided on before a canary proves that it was silent, so a shorter timeout needs faster canaries.
 //!
 //! # Why the gap is longer than three periods where timeouts are short
-//! Proof that comes late costs a decision some milliseconds. Blind time costs every unit a later deadline, and
-//! the ledger keeps it for years. A machine with much to do stands still for a tenth of a second now and then;
-//! only a hole that could swallow a good part of a silence is one.
+//! A late proof delays a decision by some milliseconds. Blind time moves the deadline of every unit, and the
+//! ledger keeps it for years. A busy machine pauses for a tenth of a second now and then; only a gap that could hide
+//! a good part of a silence is blind time.
 
 use std::time::Duration;
 
-/// How many canaries there are to a timeout.
+/// The number of canaries within a timeout.
 const CANARIES_A_TIMEOUT: u32 = 20;
 const SHORTEST_PERIOD: Duration = Duration::from_millis(50);
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
-/// What part of a timeout may be a hole in the proof without being blind time.
+/// The part of a timeout that a gap may last without being blind time.
 const GAPS_A_TIMEOUT: u32 = 4;
 const SHORTEST_GAP: Duration = Duration::from_millis(500);
 const LONGEST_GAP: Duration = Duration::from_secs(3);
@@ -38,14 +37,14 @@ pub fn blind_gap(shortest: Duration) -> Duration {
     (shortest / GAPS_A_TIMEOUT).clamp(SHORTEST_GAP, LONGEST_GAP)
 }
 
-/// How often it is proved that a topic filter is heard whose units have this timeout at the shortest. Half of their
-/// slack, so that the proof is there when a deadline passes.
+/// How often a probe proves that a topic filter is heard, where `shortest` is the shortest timeout of its units. Half
+/// of their slack, so that the proof is there when a deadline passes.
 pub fn probe_period(shortest: Duration) -> Duration {
     (shortest / CANARIES_A_TIMEOUT).clamp(SHORTEST_PERIOD, LONGEST_PROBE_PERIOD)
 }
 
-/// Two probes of a filter further apart than this enclose a blind interval of its kinds, where `gap` is that of
-/// canaries. Probes go out with canaries: as long as those are no gap apart, no probe is missing.
+/// Two probes of a filter that are further apart than this enclose a blind interval of its kinds. `gap` is the gap of
+/// canaries: probes go out with canaries, so no probe is missing while canaries are no gap apart.
 pub fn probe_gap(shortest: Duration, gap: Duration) -> Duration {
     let period = probe_period(shortest);
     (gap + period).max(MISSING_PROBES * period)
@@ -57,7 +56,7 @@ mod tests {
     use crate::presence::{LONGEST_TIMEOUT, SHORTEST_TIMEOUT};
 
     #[test]
-    fn canaries_are_as_fast_as_the_shortest_timeout_needs_and_holes_shorter_than_it() {
+    fn canaries_are_as_fast_as_the_shortest_timeout_needs_and_gaps_are_shorter() {
         // Timeout, period, gap, in ms.
         let cases = [
             (1_000, 50, 500),

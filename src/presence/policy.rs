@@ -1,7 +1,7 @@
-//! How long a unit may be silent: the rules of its kind, what it declared, what an operator set.
+//! How long a unit may be silent.
 //!
-//! Resolved in that order of strength: an operator's override, then the timeout that the unit
-//! declared in its payload (if the kind allows it), then the kind's own.
+//! An operator's override comes first, then the timeout that the unit declared in its payload (if its kind accepts
+//! that), then the timeout of its kind.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(400 * 86_400);
 /// The timeout of a kind that names none: 48 h.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(48 * 3600);
 
-/// Tells whether a timeout lies within its bounds.
+/// Whether a timeout is within its bounds.
 pub fn is_timeout(span: Duration) -> bool {
     (SHORTEST_TIMEOUT..=LONGEST_TIMEOUT).contains(&span)
 }
 
-/// The silence that one unit is allowed.
+/// The allowed silence of one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Allowed silence; when it has passed the unit is late.
+    /// After this silence the unit is late.
     pub timeout: Duration,
-    /// The wait after that; when it has passed too the unit is offline.
+    /// After this further wait the unit is offline.
     pub grace: Duration,
 }
 
@@ -35,46 +35,43 @@ impl Policy {
         self.timeout + self.grace
     }
 
-    /// When a unit last seen at `seen` is first worth a look, if Rollcall hears all the time: the
-    /// moment at which it is late or, without grace, its deadline.
-    pub fn first_look(&self, seen: Timestamp) -> Timestamp {
+    /// The first check of a unit last seen at `seen`, if Rollcall hears all the time: the moment at which the unit is
+    /// late or, without grace, its deadline.
+    pub fn first_check(&self, seen: Timestamp) -> Timestamp {
         seen + self.timeout
     }
 
-    /// By how much the proof of hearing may lag behind a deadline without holding up its unit:
-    /// long timeouts stay exact to the millisecond, short ones are not told on half a second.
+    /// How far the proof of hearing may lag behind a deadline without delaying the decision. Long timeouts stay exact
+    /// to the millisecond; short timeouts do not rest on a proof that is half a second old.
     pub fn slack(&self) -> Duration {
         (self.timeout / 10).min(Duration::from_secs(10))
     }
 }
 
-/// What an operator set for one unit; `None` leaves that to the unit and its kind.
+/// An operator's settings for one unit; `None` leaves the choice to the unit and its kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Override {
-    /// Allowed silence.
     pub timeout: Option<Duration>,
-    /// The wait after that.
     pub grace: Option<Duration>,
 }
 
-/// How many units a kind may have where nothing else is configured: more than any fleet has, and no more
-/// than an engine can hold.
+/// The default of `max_units`: more than any fleet has, and no more than an engine can hold.
 pub const DEFAULT_MAX_UNITS: u64 = 10_000_000;
 
-/// Which moment a heartbeat counts for.
+/// The moment that counts as the time of a heartbeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeSource {
-    /// Its arrival.
+    /// The arrival of the message.
     #[default]
     Arrival,
-    /// The `ts` of its payload, where that is plausible.
+    /// The `ts` of the payload, where it is plausible.
     Device,
 }
 
-/// Who may join a kind.
+/// Which units a kind admits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Registry {
-    /// Whoever is heard.
+    /// Every unit that is heard.
     #[default]
     Open,
     /// Only units that were registered before.
@@ -84,28 +81,26 @@ pub enum Registry {
 /// The rules of one kind of units, parsed and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindRules {
-    /// Its name.
     pub kind: Kind,
-    /// What a unit without words of its own is allowed.
+    /// The allowed silence of a unit that declares none.
     pub policy: Policy,
     /// Whether a payload may declare a timeout.
     pub accept_timeout: bool,
     /// Whether a payload may declare a planned silence.
     pub accept_sleep: bool,
-    /// The longest one; a longer one counts as this long.
+    /// The longest planned silence; a longer one counts as this long.
     pub max_sleep: Duration,
-    /// Which moment a heartbeat counts for.
+    /// The moment that counts as the time of a heartbeat.
     pub clock: TimeSource,
-    /// Who may join.
     pub registry: Registry,
     /// How long a removed unit stays out before a heartbeat makes it a new one.
     pub forget_after: Duration,
-    /// How many units there may be that were admitted by being heard.
+    /// The most units that heartbeats may admit.
     pub max_units: u64,
 }
 
 impl KindRules {
-    /// Rules with every choice at its default.
+    /// Rules with every option at its default.
     pub fn new(kind: Kind) -> KindRules {
         KindRules {
             kind,
@@ -120,7 +115,7 @@ impl KindRules {
         }
     }
 
-    /// What a unit is allowed that declared `declared` and was given `set`.
+    /// The policy of a unit that declared `declared` and for which an operator set `set`.
     pub fn resolve(&self, declared: Option<Duration>, set: Override) -> Policy {
         let declared = declared.filter(|_| self.accept_timeout);
         Policy {

@@ -1,4 +1,4 @@
-//! One silence, written down: the offline record, its id, and the transitions that are told.
+//! The offline record of one silence, its id, and its transitions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,14 +8,12 @@ use serde::{Deserialize, Serialize};
 use super::{Kind, Labels, NameError, Unit, UnitId};
 use crate::clock::Timestamp;
 
-/// The identity of a silence: `<kind>:<unit>:<last seen in ms>`, for a unit that was never seen
-/// the moment of its registration. The same silence always has the same id, whatever is presumed of it.
+/// The identity of a silence: `<kind>:<unit>:<last seen in ms>`; for a unit that was never seen, with the
+/// moment of its registration. One silence always has one id, whatever is presumed of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RecordId {
-    /// Whose silence.
     pub unit: Unit,
-    /// Since when.
     pub last_seen: Timestamp,
 }
 
@@ -59,14 +57,13 @@ impl TryFrom<String> for RecordId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// It was heard once and then no more.
+    /// The unit was heard, and then no more.
     Silence,
-    /// It was registered and never heard.
+    /// The unit was registered and never heard.
     NeverSeen,
 }
 
 impl Cause {
-    /// The word for it in records and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Cause::Silence => "silence",
@@ -81,16 +78,15 @@ impl Cause {
 pub enum Closing {
     /// The unit was heard again.
     Return,
-    /// It is allowed a longer silence than before, and that has not passed.
+    /// The unit is allowed a longer silence than before, which has not passed.
     Policy,
     /// The unit was removed from the fleet.
     Removed,
-    /// Its kind is configured no more: the unit is not watched.
+    /// The kind is no longer configured: the unit is not watched.
     KindRemoved,
 }
 
 impl Closing {
-    /// The word for it in records and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Closing::Return => "return",
@@ -104,19 +100,16 @@ impl Closing {
 /// One silence of one unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfflineRecord {
-    /// Its identity.
     pub id: RecordId,
-    /// The unit's kind.
     pub kind: Kind,
-    /// The unit's id.
     pub unit: UnitId,
     /// The unit's labels when the record was written.
     #[serde(default)]
     pub labels: Labels,
     /// The newest heartbeat; for a unit that was never seen, its registration.
     pub last_seen: Timestamp,
-    /// Since when it is presumed to be silent, where that is later: up to then it may have been heard, and what was
-    /// recorded of that is lost.
+    /// The presumed start of the silence, where it is later than `last_seen`: a heartbeat may have come up to then,
+    /// and its recording is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_from: Option<Timestamp>,
     /// Offline since.
@@ -125,13 +118,12 @@ pub struct OfflineRecord {
     pub detected_at: Timestamp,
     /// When the record was closed; `None` while the unit is offline.
     pub back_at: Option<Timestamp>,
-    /// Why it was opened.
     pub cause: Cause,
-    /// Why it was closed; `None` while the unit is offline.
+    /// `None` while the unit is offline.
     pub closed_by: Option<Closing>,
 }
 
-/// A record opening or closing: what operators are told.
+/// The opening or closing of a record, of which operators are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transition {
@@ -142,7 +134,7 @@ pub enum Transition {
 }
 
 impl OfflineRecord {
-    /// The transition that this form of the record stands for.
+    /// The newest transition of the record.
     pub fn transition(&self) -> Transition {
         match self.closed_by {
             None => Transition::Offline,
@@ -150,7 +142,7 @@ impl OfflineRecord {
         }
     }
 
-    /// The unit it speaks of.
+    /// Kind and id together.
     pub fn whose(&self) -> &Unit {
         &self.id.unit
     }

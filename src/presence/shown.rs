@@ -1,30 +1,30 @@
-//! Names of strangers, as they may be shown to people.
+//! Names from outside, made safe to show.
 
 use std::fmt::{self, Write};
 
-/// Text in which each character that is not seen, or that changes how others are seen, is written as
-/// `\u{…}`. An id may hold such characters: U+202E turns the rest of a line around.
+/// Text in which each invisible character, and each that changes how others are drawn, is written as
+/// `\u{…}`. An id may hold such characters: U+202E reverses the rest of a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a>(pub &'a str);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .chars()
-            .try_for_each(|c| if is_seen(c) { f.write_char(c) } else { write!(f, "{}", c.escape_unicode()) })
+        self.0.chars().try_for_each(|c| {
+            if is_visible(c) { f.write_char(c) } else { write!(f, "{}", c.escape_unicode()) }
+        })
     }
 }
 
-/// Whether a character is seen as itself: no control character, none that formats, no space but the
+/// Whether a character is drawn as itself: no control character, no format character, no space but the
 /// ordinary one.
-pub fn is_seen(c: char) -> bool {
+pub fn is_visible(c: char) -> bool {
     if c.is_ascii() {
         return !c.is_ascii_control();
     }
     !c.is_control() && !c.is_whitespace() && !formats(c)
 }
 
-/// The general category Cf of Unicode, and what is drawn as nothing though it is called a letter.
+/// The general category Cf of Unicode, and letters that are drawn as nothing.
 fn formats(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}'
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_seen_is_written_out_and_all_else_stays() {
+    fn invisible_characters_are_written_out_and_all_others_stay() {
         for same in ["pump 7", "Halle 3: ü%", "水泵", "насос", "a\"=\\b", "🚰"] {
             assert_eq!(Shown(same).to_string(), same);
         }

@@ -1,8 +1,7 @@
-//! Who is watched: a [`Unit`], named by its [`Kind`] and its [`UnitId`].
+//! A monitored device: a [`Unit`], named by its [`Kind`] and its [`UnitId`].
 //!
-//! Names come from topics and requests, so they are hostile until parsed; after that a bad one
-//! cannot exist. Written as `<kind>:<id>`, which reads back without doubt because a kind has no
-//! colon.
+//! Names come from topics and requests, so they are hostile until parsed; after that a bad name cannot exist. A unit
+//! is written `<kind>:<id>`, which is unambiguous because a kind has no colon.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// The longest unit id, in bytes of UTF-8.
 pub const LONGEST_ID: usize = 128;
 
-/// Why a name is not one. The text says what would be.
+/// Why a name is refused. The text says which names are allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Not `[a-z0-9_-]{1,32}`.
@@ -28,7 +27,7 @@ pub enum NameError {
     /// `/`, `+`, `#` or a control character.
     #[error("a unit id has no /, +, # and no control characters")]
     BadId,
-    /// No `:` (or `/` where people write it) between kind and id.
+    /// No `:` (or `/` where operators write it) between kind and id.
     #[error("a unit is written kind:id")]
     NoKind,
 }
@@ -39,7 +38,6 @@ pub enum NameError {
 pub struct Kind(Arc<str>);
 
 impl Kind {
-    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -62,17 +60,16 @@ impl FromStr for Kind {
 #[serde(try_from = "String", into = "String")]
 pub struct UnitId(Box<str>);
 
-/// The id of no unit, by which Rollcall says something on the topics of the fleet to learn whether it hears
-/// them. It stands wherever a topic names a unit or a label.
+/// The reserved unit id of probes: Rollcall publishes them on topics of the fleet to learn whether it hears these
+/// topics. It stands wherever a topic names a unit or a label.
 pub const PROBE: &str = "rollcall-probe";
 
 impl UnitId {
-    /// Whether no unit may have it: it is Rollcall's own.
+    /// Whether it is Rollcall's own id, which no unit may have.
     pub fn is_reserved(&self) -> bool {
         *self.0 == *PROBE
     }
 
-    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -96,19 +93,16 @@ impl FromStr for UnitId {
 /// A monitored device.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Unit {
-    /// Its class.
     pub kind: Kind,
-    /// Its id within the class.
     pub id: UnitId,
 }
 
 impl Unit {
-    /// Puts two parsed names together.
     pub fn new(kind: Kind, id: UnitId) -> Unit {
         Unit { kind, id }
     }
 
-    /// Appends `<kind>:<id>`, as it is written everywhere, faster than formatting does.
+    /// Appends `<kind>:<id>` without the cost of formatting.
     pub fn write_into(&self, text: &mut String) {
         text.push_str(&self.kind.0);
         text.push(':');

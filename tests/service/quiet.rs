@@ -8,7 +8,7 @@ use crate::support::watched::{Plan, Watched};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Whether every rule was evaluated after what it looks at had come.
-async fn is_seen(watched: &Watched, plan: &Plan) -> bool {
+async fn is_visible(watched: &Watched, plan: &Plan) -> bool {
     // Of each instance: two readings between two sweeps show none for a moment.
     let sweeps = format!("count(rate(rollcall_sweeps_total[5m]) > 0) == {}", plan.instances);
     let mut facts = vec![sweeps.as_str(), "max(rollcall_blind) == 0"];
@@ -27,7 +27,7 @@ async fn is_seen(watched: &Watched, plan: &Plan) -> bool {
 async fn asks_nothing_of_anybody(plan: Plan) {
     let watched = Watched::start(&plan).await;
     let seen = async {
-        while !is_seen(&watched, &plan).await {
+        while !is_visible(&watched, &plan).await {
             tokio::time::sleep(Duration::from_millis(250)).await;
         }
     };

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use crate::presence::is_seen;
+use crate::presence::is_visible;
 
 /// A writer of JSON. A line comes in one piece, and beyond ASCII it has nothing outside of strings.
 pub(super) struct Escaped<W>(pub W);
@@ -25,7 +25,7 @@ impl<W: Write> Write for Escaped<W> {
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_ascii() || is_seen(c) {
+        if c.is_ascii() || is_visible(c) {
             escaped.push(c);
         } else {
             let units =

@@ -10,7 +10,7 @@ use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::Writer;
 
-use crate::presence::{Shown, is_seen};
+use crate::presence::{Shown, is_visible};
 
 /// Writes the message as it is and each field as `name=value`.
 pub(super) struct Fields;
@@ -68,7 +68,7 @@ fn write_message(out: &mut impl Write, text: &str) -> fmt::Result {
 }
 
 fn write_value(out: &mut impl Write, text: &str) -> fmt::Result {
-    let plain = |c: char| is_seen(c) && !matches!(c, ' ' | '"' | '=' | '\\');
+    let plain = |c: char| is_visible(c) && !matches!(c, ' ' | '"' | '=' | '\\');
     if !text.is_empty() && text.chars().all(plain) { out.write_str(text) } else { quote(out, text) }
 }
 

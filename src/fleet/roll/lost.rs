@@ -9,8 +9,8 @@ use crate::telemetry::Stored;
 impl Roll {
     /// The unit as it is believed where that is not as it is stored; one that is odd is named.
     pub(super) fn believed(&self, seen: &Snapshot, now: Timestamp) -> Option<Snapshot> {
-        let believed = presence::believed(seen, now)?;
-        if let Some(at) = presence::odd_moment(seen, now) {
+        let believed = presence::corrected(seen, now)?;
+        if let Some(at) = presence::future_moment(seen, now) {
             let why =
                 format!("it says that the unit was heard at {at}, which is to come; it counts as heard now");
             self.telemetry.unreadable(Stored::ExpiryKey, &seen.unit.to_string(), &why);
@@ -24,7 +24,7 @@ impl Roll {
         let is_lost = |(seen, change): &(Snapshot, Change)| {
             let becomes_present = matches!(&change.facts, Some(facts) if facts.standing == Standing::Present)
                 && matches!(change.key, KeyChange::Set { .. });
-            let was_offline = || change.record.is_some() && presence::believed(seen, now).is_some();
+            let was_offline = || change.record.is_some() && presence::corrected(seen, now).is_some();
             becomes_present && (seen.facts.is_none() || was_offline())
         };
         let lost: Vec<usize> = (0..changes.len()).filter(|place| is_lost(&changes[*place])).collect();

@@ -1,35 +1,67 @@
-//! The house stands as it was drawn: imports go down only, what may change has one home, scripts
-//! say what they take and run on the oldest Redis that is promised.
+//! The house stands as it was drawn: imports go down only and never in a circle, what may change has one home,
+//! files and functions are short, scripts say what they take and run on the oldest Redis that is promised.
 //!
 //! These are readings of the source, not of the behaviour. Each prints everything that it finds.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use source::{Source, files, root, sources};
 
-/// Every module of the crate and its floor.
-const FLOORS: [(&str, u8); 17] = [
-    ("presence", 0),
-    ("clock", 0),
-    ("address", 0),
-    ("backoff", 0),
-    ("trust", 0),
-    ("store", 1),
-    ("fleet", 1),
-    ("telemetry", 1),
-    ("broker", 2),
-    ("intake", 2),
-    ("expiry", 2),
-    ("alerting", 2),
-    ("http", 2),
-    ("deadman", 2),
-    ("simulate", 2),
-    ("service", 3),
-    ("config", 3),
+mod commands;
+mod imports;
+mod length;
+mod source;
+
+/// Files that are long, and why.
+const LONG_FILES: [(&str, &str); 7] = [
+    ("src/alerting/deliver.rs", "to be split"),
+    ("src/broker/frames.rs", "to be split"),
+    ("src/fleet/roll.rs", "to be split"),
+    ("src/intake/mqtt.rs", "to be split"),
+    ("src/presence/decision.rs", "to be split"),
+    ("src/store/redis/units.rs", "to be split"),
+    ("src/telemetry.rs", "to be split"),
 ];
-/// Rooms of the top floor that nothing imports.
-const TOP: [&str; 3] = ["main", "lib", "cli"];
-/// The loops and servers of this floor never call one another: they meet in the engine.
-const WORK: u8 = 2;
+
+/// Functions that are to be split or to say why not.
+const LONG_FUNCTIONS: [&str; 17] = [
+    "src/alerting/deliver.rs: run",
+    "src/alerting/mod.rs: run",
+    "src/config/fleet.rs: mqtt",
+    "src/config/within.rs: broker",
+    "src/fleet/roll.rs: admit",
+    "src/fleet/roll.rs: look_at",
+    "src/intake/mqtt.rs: connect",
+    "src/intake/mqtt.rs: take",
+    "src/service.rs: start",
+    "src/store/embedded/groups.rs: join_one",
+    "src/store/embedded/importer.rs: put",
+    "src/store/embedded/seal.rs: seal_group",
+    "src/store/redis/deadline_check.rs: begin",
+    "src/store/redis/exporter.rs: pack_groups",
+    "src/store/redis/handout.rs: hand_out_step",
+    "src/store/redis/importer.rs: put",
+    "src/telemetry/series.rs: new",
+];
+
+/// Files that still import each other.
+const CIRCLES: [&str; 17] = [
+    "alerting::channel and alerting::email",
+    "alerting::channel and alerting::webhook",
+    "cli::demo::screen and cli::demo::world",
+    "fleet::census and fleet::roll",
+    "fleet::mirror and fleet::roll",
+    "intake::prove and intake::record",
+    "presence::blindness and presence::filters",
+    "store::embedded::apply and store::embedded::units",
+    "store::embedded::last_seen and store::embedded::writer",
+    "store::embedded::groups and store::embedded::seal",
+    "store::embedded::open_records and store::embedded::units",
+    "store::redis::absence and store::redis::receivers",
+    "store::redis::alone and store::redis::topology",
+    "store::redis::deadline_check and store::redis::units",
+    "store::redis::deliveries and store::redis::receivers",
+    "store::redis::groups and store::redis::handout",
+    "store and telemetry",
+];
 
 /// Crates that are used in few places so that they can be replaced, and those places.
 const KEPT_INSIDE: [(&str, &[&str]); 5] = [
@@ -39,8 +71,6 @@ const KEPT_INSIDE: [(&str, &[&str]); 5] = [
     ("lettre", &["src/alerting/", "src/config/receivers.rs"]),
     ("axum", &["src/http/", "src/simulate/"]),
 ];
-/// Engines meet in their traits, and share what lies above both.
-const ENGINES: [&str; 2] = ["redis", "embedded"];
 /// What the floor of meaning does without: it decides, and touches nothing.
 const NOT_ON_THE_GROUND: [&str; 6] = ["tokio", "redis", "std::net", "std::fs", "std::process", "std::thread"];
 
@@ -48,300 +78,211 @@ const NOT_ON_THE_GROUND: [&str; 6] = ["tokio", "redis", "std::net", "std::fs", "
 const NOT_BUILT_IN: [&str; 2] = ["aws-lc-sys", "openssl-sys"];
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Files above this are worth splitting.
-const LONG: usize = 450;
-
-/// What scripts may call: commands that Redis 6.2 knows. TIME is for `renew.lua` alone, because time
-/// is an argument everywhere else. Mind the options too: an id `ms-*` for XADD and NX for PEXPIRE came with 7.0.
-const COMMANDS: &str = "SET PSETEX GET MGET DEL UNLINK EXISTS PTTL PEXPIRE PEXPIREAT PERSIST INCR INCRBY \
-    HSET HGET HMGET HGETALL HDEL HLEN HEXISTS HINCRBY HSETNX \
-    ZADD ZREM ZRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE ZREVRANGE ZRANGEBYLEX ZREVRANGEBYLEX ZSCORE ZMSCORE \
-    ZCARD ZCOUNT ZPOPMIN ZREMRANGEBYSCORE ZREMRANGEBYRANK \
-    SADD SREM SMEMBERS SISMEMBER SMISMEMBER SCARD SPOP \
-    LPUSH RPUSH LPOP RPOP LRANGE LLEN LTRIM LREM LINDEX \
-    XADD XDEL XLEN XRANGE XREVRANGE XTRIM PUBLISH";
-
-/// The one script that reads a clock.
-const TELLS_THE_TIME: &str = "src/store/redis/scripts/renew.lua";
-
-/// What is asked of the server itself, outside of scripts.
-const QUESTIONS: &str = "TIME INFO CONFIG EVAL SCAN WATCH UNWATCH MULTI TYPE HSCAN";
-
-/// Methods of pipelines whose commands are newer than Redis 6.2; a name that begins like one counts.
-const NEWER: [&str; 20] = [
-    "blmpop",
-    "bzmpop",
-    "del_ex",
-    "expire_time",
-    "fcall",
-    "function_",
-    "hexpire",
-    "hget_del",
-    "hget_ex",
-    "hpersist",
-    "hpexpire",
-    "hpttl",
-    "hset_ex",
-    "httl",
-    "lcs",
-    "lmpop",
-    "mset_ex",
-    "pexpire_time",
-    "sintercard",
-    "zmpop",
-];
-
-struct Source {
-    path: String,
-    /// Its code: without comments, and without the tests at its foot.
-    code: String,
-    lines: usize,
-}
-
-impl Source {
-    /// The room of the house that it belongs to: the first level below `src`.
-    fn room(&self) -> &str {
-        let inside = self.path.strip_prefix("src/").unwrap_or(&self.path);
-        inside.split('/').next().unwrap_or(inside).trim_end_matches(".rs")
-    }
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).expect("the directory is part of the repository") {
-        let path = entry.expect("it can be read").path();
-        if path.is_dir() {
-            found.extend(files(&path, extension));
-        } else if path.extension().is_some_and(|it| it == extension) {
-            found.push(path);
-        }
-    }
-    found.sort();
-    found
-}
-
-fn sources() -> Vec<Source> {
-    let mut sources = Vec::new();
-    for path in files(&root().join("src"), "rs") {
-        let text = std::fs::read_to_string(&path).expect("it can be read");
-        let path = path.strip_prefix(root()).expect("it is below").to_string_lossy().into_owned();
-        if path.ends_with("/tests.rs") || path.contains("/tests/") {
-            continue;
-        }
-        sources.push(Source { path, code: code(&text), lines: text.lines().count() });
-    }
-    sources
-}
-
-fn code(text: &str) -> String {
-    let before_tests = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
-    let lines = before_tests.lines().filter(|line| !line.trim_start().starts_with("//"));
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-/// The rooms that code names after `crate::`, also in groups: `use crate::{a, b::{c, d}}`.
-fn rooms_used(code: &str) -> BTreeSet<String> {
-    let mut rooms = BTreeSet::new();
-    let name = |text: &str| -> String {
-        text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
-    };
-    for rest in code.split("crate::").skip(1) {
-        match rest.strip_prefix('{') {
-            None => {
-                rooms.insert(name(rest));
-            }
-            Some(group) => rooms.extend(first_names(group).iter().map(|part| name(part))),
-        }
-    }
-    rooms.retain(|room| !room.is_empty());
-    rooms
-}
-
-/// The parts of a group, up to its closing brace, without those of groups within.
-fn first_names(group: &str) -> Vec<String> {
-    let mut parts = vec![String::new()];
-    let mut depth = 0;
-    for c in group.chars() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 0 => break,
-            '}' => depth -= 1,
-            ',' if depth == 0 => parts.push(String::new()),
-            c if depth == 0 => parts.last_mut().expect("one was made").push(c),
-            _ => {}
-        }
-    }
-    parts
-}
-
-fn floor(room: &str) -> Option<u8> {
-    if TOP.contains(&room) {
-        return Some(3);
-    }
-    FLOORS.iter().find(|(name, _)| *name == room).map(|(_, floor)| *floor)
-}
-
-/// Why a room may not use another.
-fn forbidden(from: &str, to: &str) -> Option<String> {
-    let (Some(above), Some(below)) = (floor(from), floor(to)) else {
-        // A name that is no room is an item of the crate's root; there are none but macros.
-        return Some(format!("{from} uses {to}: give both a floor in tests/files/house.rs"));
-    };
-    if below > above {
-        return Some(format!("{from} (floor {above}) uses {to} (floor {below}): imports go down only"));
-    }
-    let apart = above == WORK && below == WORK && from != to;
-    apart.then(|| format!("{from} uses {to}: the rooms of floor {WORK} meet in the engine"))
-}
-
 fn none(found: Vec<String>) {
     assert!(found.is_empty(), "\n{}\n", found.join("\n"));
 }
 
 #[test]
-fn imports_go_down_only_and_the_loops_never_call_one_another() {
-    let mut found = Vec::new();
-    for source in sources() {
-        for room in rooms_used(&source.code) {
-            found.extend(forbidden(source.room(), &room).map(|why| format!("{}: {why}", source.path)));
-        }
-    }
-    none(found);
+fn imports_go_down_only_and_neither_loops_nor_engines_call_one_another() {
+    none(forbidden(&sources()));
+}
+
+fn forbidden(sources: &[Source]) -> Vec<String> {
+    let edges = imports::edges(sources);
+    let pairs = edges.iter().flat_map(|(from, used)| used.iter().map(move |to| (from, to)));
+    pairs.filter_map(|(from, to)| imports::forbidden(from, to)).collect()
+}
+
+#[test]
+fn no_two_files_and_no_two_rooms_import_each_other() {
+    none(without(imports::circles(&imports::edges(&sources())), &CIRCLES));
 }
 
 #[test]
 fn every_module_has_its_floor() {
-    let homeless = |source: &Source| {
-        floor(source.room())
-            .is_none()
-            .then(|| format!("{} has no floor in tests/files/house.rs", source.path))
-    };
-    none(sources().iter().filter_map(homeless).collect());
+    none(sources().iter().filter_map(without_floor).collect());
+}
+
+fn without_floor(source: &Source) -> Option<String> {
+    let homeless = imports::floor(&source.room()).is_none();
+    homeless.then(|| format!("{} has no floor in tests/files/house/imports.rs", source.path))
 }
 
 #[test]
 fn what_may_be_replaced_one_day_is_kept_inside_few_files() {
+    none(sources().iter().flat_map(out_of_place).collect());
+}
+
+fn out_of_place(source: &Source) -> Vec<String> {
     let mut found = Vec::new();
-    for source in sources() {
-        for (name, homes) in KEPT_INSIDE {
-            let at_home = homes.iter().any(|home| source.path.starts_with(home));
-            if source.code.contains(&format!("{name}::")) && !at_home {
-                found.push(format!("{} uses {name}, which is kept inside {}", source.path, homes.join(", ")));
-            }
-        }
-        if floor(source.room()) == Some(0) {
-            let touched = NOT_ON_THE_GROUND.iter().filter(|name| source.code.contains(&format!("{name}::")));
-            found.extend(touched.map(|name| format!("{} uses {name}: rules touch nothing", source.path)));
+    for (name, homes) in KEPT_INSIDE {
+        let at_home = homes.iter().any(|home| source.path.starts_with(home));
+        if source.code.contains(&format!("{name}::")) && !at_home {
+            found.push(format!("{} uses {name}, which is kept inside {}", source.path, homes.join(", ")));
         }
     }
-    none(found);
+    if imports::floor(&source.room()) == Some(0) {
+        let touched = NOT_ON_THE_GROUND.iter().filter(|name| source.code.contains(&format!("{name}::")));
+        found.extend(touched.map(|name| format!("{} uses {name}: rules touch nothing", source.path)));
+    }
+    found
 }
 
 #[test]
-fn no_engine_knows_another() {
-    let mut found = Vec::new();
-    for source in sources() {
-        let home = ENGINES.iter().find(|name| source.path.starts_with(&format!("src/store/{name}")));
-        for other in ENGINES.iter().filter(|name| home.is_some_and(|home| home != *name)) {
-            if source.code.contains(&format!("store::{other}")) {
-                found.push(format!("{} knows the engine {other}", source.path));
-            }
-        }
-    }
-    none(found);
+fn a_long_file_is_listed_with_its_reason() {
+    none(sources().iter().filter_map(|source| length::long_file(source, &LONG_FILES)).collect());
 }
 
 #[test]
-fn long_files_are_named() {
-    for source in sources().iter().filter(|source| source.lines > LONG) {
-        println!("{} has {} lines; is it the noun to which everything is added?", source.path, source.lines);
+fn a_long_function_says_why_it_is_in_one_piece() {
+    none(without(sources().iter().flat_map(length::long_functions).collect(), &LONG_FUNCTIONS));
+}
+
+/// Without those that are listed; what is listed and not found is told.
+fn without(mut found: Vec<String>, listed: &[&str]) -> Vec<String> {
+    for one in listed {
+        let count = found.len();
+        found.retain(|line| !line.starts_with(&format!("{one} ")));
+        if found.len() == count {
+            found.push(format!("{one} is listed and was mended: strike it out"));
+        }
     }
+    found
 }
 
 #[test]
 fn what_is_built_in_comes_from_the_registry_and_needs_no_foreign_tls() {
-    let lock = std::fs::read_to_string(root().join("Cargo.lock")).expect("it is part of the repository");
+    none(foreign(&std::fs::read_to_string(root().join("Cargo.lock")).expect("it is part of the repository")));
+}
+
+fn foreign(lock: &str) -> Vec<String> {
     let value = |line: &str, key: &str| line.strip_prefix(key).map(|text| text.trim_matches('"').to_owned());
     let names = lock.lines().filter_map(|line| value(line, "name = "));
-    let foreign = names.filter(|name| NOT_BUILT_IN.contains(&name.as_str()));
-    let mut found: Vec<String> =
-        foreign.map(|name| format!("{name} is in Cargo.lock: TLS is ring's")).collect();
+    let tls = names.filter(|name| NOT_BUILT_IN.contains(&name.as_str()));
     let sources = lock.lines().filter_map(|line| value(line, "source = "));
-    found.extend(
-        sources.filter(|source| source != REGISTRY).map(|source| format!("a crate comes from {source}")),
-    );
-    none(found);
+    let elsewhere = sources.filter(|source| source != REGISTRY);
+    let elsewhere = elsewhere.map(|source| format!("a crate comes from {source}"));
+    tls.map(|name| format!("{name} is in Cargo.lock: TLS is ring's")).chain(elsewhere).collect()
 }
 
 #[test]
 fn scripts_say_what_they_take_and_call_nothing_newer_than_redis_6_2() {
-    let allowed: BTreeSet<&str> = COMMANDS.split_whitespace().collect();
     let mut found = Vec::new();
     for path in files(&root().join("src"), "lua") {
         let text = std::fs::read_to_string(&path).expect("it can be read");
-        let head: Vec<&str> = text.lines().take_while(|line| line.starts_with("--")).collect();
-        for word in ["KEYS", "ARGV", "Returns"] {
-            if !head.iter().any(|line| line.contains(word)) {
-                found.push(format!("{}: its head does not say {word}", path.display()));
-            }
-        }
-        for call in calls(&text) {
-            let tells_the_time = call == "TIME" && path.ends_with(TELLS_THE_TIME);
-            if !allowed.contains(call.as_str()) && !tells_the_time {
-                found.push(format!("{}: {call:?} is not among the allowed commands", path.display()));
-            }
-        }
+        found.extend(commands::of_script(&path, &text));
     }
     none(found);
 }
 
 #[test]
 fn pipelines_send_nothing_newer_than_redis_6_2() {
-    let allowed: BTreeSet<&str> = COMMANDS.split_whitespace().chain(QUESTIONS.split_whitespace()).collect();
-    let mut found = Vec::new();
-    for source in sources().iter().filter(|source| source.path.starts_with("src/store/redis/")) {
-        for command in source.code.split("cmd(\"").skip(1).filter_map(|rest| rest.split('"').next()) {
-            if !allowed.contains(command) {
-                found.push(format!("{}: {command:?} is not among the allowed commands", source.path));
-            }
-        }
-        let newer = NEWER.iter().filter(|method| source.code.contains(&format!(".{method}")));
-        found.extend(newer.map(|method| format!("{}: {method} is newer than Redis 6.2", source.path)));
-    }
-    none(found);
+    let sources = sources();
+    let engine = sources.iter().filter(|source| source.path.starts_with("src/store/redis/"));
+    none(engine.flat_map(commands::of_pipelines).collect());
 }
 
-/// The first argument of each call of Redis; text that is no command where it is not a literal.
-fn calls(script: &str) -> Vec<String> {
-    let code: Vec<&str> = script.lines().map(|line| line.split("--").next().unwrap_or(line)).collect();
-    let code = code.join("\n");
-    let names = code.split("redis.call").chain(code.split("redis.pcall").skip(1)).skip(1);
-    names
-        .map(|rest| {
-            let argument = rest.trim_start_matches(['(', ' ', '\n']);
-            match argument.chars().next() {
-                Some(quote @ ('\'' | '"')) => {
-                    argument[1..].split(quote).next().unwrap_or_default().to_owned()
-                }
-                _ => argument.lines().next().unwrap_or_default().to_owned(),
-            }
-        })
-        .collect()
+/// Asserts that exactly one thing is found for each text, which it contains.
+#[track_caller]
+fn finds(found: Vec<String>, expected: &[&str]) {
+    let matches = |(found, expected): (&String, &&str)| found.contains(*expected);
+    let all = found.len() == expected.len() && found.iter().zip(expected).all(matches);
+    assert!(all, "found {found:#?}, not {expected:?}");
+}
+
+fn house(files: &[(&str, &str)]) -> Vec<Source> {
+    files.iter().map(|(path, text)| Source::new(&format!("src/{path}.rs"), text)).collect()
 }
 
 #[test]
 fn the_readings_find_what_they_look_for() {
-    let code = "use crate::{clock, presence::{Unit, Kind}};\nlet x = crate::store::redis::Config;";
-    assert_eq!(rooms_used(code).into_iter().collect::<Vec<_>>(), ["clock", "presence", "store"]);
-    assert!(forbidden("presence", "store").is_some_and(|why| why.contains("go down only")));
-    assert!(forbidden("intake", "alerting").is_some_and(|why| why.contains("meet in the engine")));
-    assert!(forbidden("http", "config").is_some() && forbidden("http", "attic").is_some());
-    assert!(forbidden("cli", "simulate").is_none() && forbidden("http", "http").is_none());
-    let script =
-        "redis.call('GET', KEYS[1]) -- redis.call('TIME')\nredis.pcall(\"LMPOP\", 1)\nredis.call(name)";
-    assert_eq!(calls(script), ["GET", "name)", "LMPOP"], "a name that is computed is no command");
+    let grouped = house(&[
+        ("clock", ""),
+        ("presence/mod", "mod unit;\npub use unit::{Kind, Unit};"),
+        ("presence/unit", "use crate::{clock, store::{redis::Config, Engine as It}};"),
+        ("store/mod", "pub use self::engine::Engine;\nuse presence::Unit;"),
+        (
+            "store/engine",
+            "// use crate::http;\nfn f() { let crate_ = \"crate::http::x\"; crate::clock::now() }",
+        ),
+        ("store/redis/mod", "use super::Engine; use crate::presence::Unit;"),
+        ("store/embedded", "use super::redis::Config;"),
+        ("store/migration", "use crate::fleet::Roll;"),
+        ("fleet", "use crate::store::Engine;"),
+        ("intake", "use super::alerting::{self};"),
+        ("alerting", "fn f() { crate::attic::g(); }"),
+        ("cli", "use crate::intake;"),
+    ]);
+    let expected = [
+        "alerting uses attic: give both a floor",
+        "intake uses alerting: the rooms of floor 2",
+        "presence (floor 0) uses store (floor 1): imports go down only",
+        "presence (floor 0) uses store (floor 1): imports go down only",
+        "store::embedded uses store::redis: engines meet",
+        "store uses fleet, which stands above it",
+    ];
+    finds(forbidden(&grouped), &expected);
+    let edges = imports::edges(&grouped);
+    assert!(edges["store::redis"].contains("presence::unit"), "a re-export leads to where it is defined");
+    let expected = [
+        "presence::unit and store::redis import each other",
+        "fleet and store import each other",
+        "presence and store import each other",
+    ];
+    finds(imports::circles(&edges), &expected);
+    let pair = house(&[
+        ("fleet/roll", "mod gone;\nuse gone::Gone;"),
+        ("fleet/roll/gone", "use super::{Roll, super::Lease};"),
+        ("fleet/mod", "pub(crate) use lease::{Lease as Ours, Owned as Lease};"),
+        ("fleet/lease", "impl super::roll::gone::Gone {}"),
+    ]);
+    let circles = imports::circles(&imports::edges(&pair));
+    finds(circles.clone(), &["fleet::lease and fleet::roll::gone import each other"]);
+    finds(without(circles.clone(), &["fleet::lease and fleet::roll::gone"]), &[]);
+    finds(without(circles, &["fleet::lease and fleet::roll::gone", "a and b"]), &["a and b is listed and"]);
+
+    finds(house(&[("attic/mod", "")]).iter().filter_map(without_floor).collect(), &["has no floor"]);
+    let misplaced = house(&[("clock", "use tokio::time::Instant;"), ("intake/topic", "rumqttc::x();")]);
+    let expected = ["src/clock.rs uses tokio: rules", "src/intake/topic.rs uses rumqttc, which is kept"];
+    finds(misplaced.iter().flat_map(out_of_place).collect(), &expected);
+    let lock = "name = \"openssl-sys\"\nsource = \"git+https://example.org\"";
+    finds(foreign(lock), &["openssl-sys is in Cargo.lock", "comes from git+https://example.org"]);
+    lengths_are_read();
+    commands_are_read();
+}
+
+fn lengths_are_read() {
+    let (short, long) = (house(&[("a", "x\n")]), house(&[("a", &"x\n".repeat(451))]));
+    assert!(length::long_file(&short[0], &[]).is_none());
+    assert!(length::long_file(&long[0], &[("src/a.rs", "why")]).is_none());
+    finds(length::long_file(&long[0], &[]).into_iter().collect(), &["src/a.rs has 451 lines"]);
+    let listed = length::long_file(&short[0], &[("src/a.rs", "why")]);
+    finds(listed.into_iter().collect(), &["src/a.rs is listed as long and has 1 lines"]);
+
+    let body = |lines| format!("{{\n{}}}\n", "x('{', \"}\", r#\"}\"#); // }\n".repeat(lines));
+    let reason = "/// What it does.\n///\n/// In one piece: for a reason.\n#[test]\n";
+    let text = format!(
+        "trait T {{\nfn none(a: [u8; 2])\n-> u8;\n}}\npub async fn short() {}fn long(a: &'a str)\n-> u8 {}\
+         {reason}fn excused() {}{reason}fn needless() {}#[cfg(test)]\nmod tests {{\nfn test() {}}}",
+        body(48),
+        body(48),
+        body(49),
+        body(1),
+        body(60),
+    );
+    let expected = [
+        "long (line 55) has 51 lines, and its head",
+        "needless (line 165) has 3 lines, which need no reason",
+    ];
+    finds(length::long_functions(&Source::new("src/a.rs", &text)), &expected);
+}
+
+fn commands_are_read() {
+    let script = "-- KEYS, ARGV\nredis.call('GET', KEYS[1]) -- redis.call('TIME')\nredis.pcall(\"LMPOP\", 1)\n\
+                  redis.call(name)\nredis.call('TIME')";
+    let expected = ["does not say Returns", "\"name)\" is not", "\"TIME\" is not", "\"LMPOP\" is not"];
+    finds(commands::of_script("a.lua".as_ref(), script), &expected);
+    let pipelines = "cmd(\"GET\"); cmd(\"HEXPIRE\").arg(1); pipe.zmpop(1);";
+    let expected = ["\"HEXPIRE\" is not among", "zmpop is newer"];
+    finds(commands::of_pipelines(&Source::new("src/store/redis/a.rs", pipelines)), &expected);
 }

@@ -1,0 +1,79 @@
+//! Which files and functions are long.
+
+use super::source::{Source, bare, before_tests};
+
+/// Files above this are worth splitting.
+const LONG_FILE: usize = 450;
+
+/// Functions above this are worth splitting.
+const LONG_FUNCTION: usize = 50;
+
+/// A function that is in one piece for a reason says so in its head, after this.
+const REASON: &str = "In one piece: ";
+
+/// Why a file is too long, unless it is listed.
+pub fn long_file(source: &Source, listed: &[(&str, &str)]) -> Option<String> {
+    let lines = source.text.lines().count();
+    let is_listed = listed.iter().any(|(path, _)| *path == source.path);
+    match (lines > LONG_FILE, is_listed) {
+        (true, false) => {
+            Some(format!("{} has {lines} lines: is it the noun to which everything is added?", source.path))
+        }
+        (false, true) => Some(format!("{} is listed as long and has {lines} lines", source.path)),
+        _ => None,
+    }
+}
+
+/// Functions that are too long without a reason, and those that give a reason and are short.
+pub fn long_functions(source: &Source) -> Vec<String> {
+    let text: Vec<&str> = before_tests(&source.text).lines().collect();
+    let code = bare(&source.code);
+    let code: Vec<&str> = code.lines().collect();
+    let mut found = Vec::new();
+    for (at, line) in code.iter().enumerate() {
+        let Some(name) = function(line) else { continue };
+        let Some(lines) = length(&code[at..]) else { continue };
+        let head = text[..at].iter().rev().map(|line| line.trim_start());
+        let mut head = head.take_while(|line| line.starts_with("//") || line.starts_with("#["));
+        let place = format!("{}: {name} (line {})", source.path, at + 1);
+        match (lines > LONG_FUNCTION, head.any(|line| line.contains(REASON))) {
+            (true, false) => {
+                found.push(format!("{place} has {lines} lines, and its head does not say {REASON:?}"))
+            }
+            (false, true) => found.push(format!("{place} has {lines} lines, which need no reason")),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The name of the function that begins on this line.
+fn function(line: &str) -> Option<&str> {
+    let (before, rest) = line.split_once("fn ")?;
+    let words = ["pub", "pub(super)", "pub(crate)", "async", "const", "extern", "unsafe"];
+    before.split_whitespace().all(|word| words.contains(&word)).then_some(())?;
+    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+    (end > 0).then(|| &rest[..end])
+}
+
+/// How many lines it has; `None` for one without a body.
+fn length(code: &[&str]) -> Option<usize> {
+    let (mut depth, mut began) = (0, false);
+    let mut brackets = 0;
+    for (at, line) in code.iter().enumerate() {
+        for c in line.chars() {
+            match c {
+                '(' | '[' if !began => brackets += 1,
+                ')' | ']' if !began => brackets -= 1,
+                ';' if !began && brackets == 0 => return None,
+                '{' => (depth, began) = (depth + 1, true),
+                '}' => depth -= 1,
+                _ => {}
+            }
+        }
+        if began && depth == 0 {
+            return Some(at + 1);
+        }
+    }
+    None
+}

@@ -1,7 +1,7 @@
 # What people do with this repository. `make` alone lists it.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak fuzz quiet lint fmt
+.PHONY: help demo test bench soak fuzz quiet lint fmt docs
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -60,6 +60,23 @@ lint: ## Check format, lints, documentation, and what is built in (licences by c
 	        echo 'the advisory database cannot be fetched from here; advisories are not checked'; \
 	    fi; \
 	fi
+
+# No test and no check of a change needs mdBook: tests/files/docs reads the pages as they are. Pages link to files outside
+# of docs/, which therefore lie beside the book.
+MDBOOK_VERSION := 0.5.2
+BOOK := $(CURDIR)/target/book
+docs: ## Build the documentation into target/book (builds mdbook first where it is missing, which takes minutes)
+	@PATH="$$PATH:$(CURDIR)/target/tools/bin"; set -e; \
+	if ! command -v mdbook >/dev/null; then \
+	    echo 'building mdbook $(MDBOOK_VERSION) into target/tools'; \
+	    nice cargo install --locked --quiet --version $(MDBOOK_VERSION) --no-default-features --features search \
+	        --root target/tools mdbook; \
+	fi; \
+	rm -rf $(BOOK); mdbook build docs --dest-dir $(BOOK)/docs; \
+	cp -r config dashboards docker-compose.yml Dockerfile $(BOOK); \
+	echo '<meta http-equiv="refresh" content="0; url=docs/index.html">' > $(BOOK)/index.html
+	cargo test --locked --test files -- docs::links docs::book --include-ignored
+	@echo 'open target/book/index.html'
 
 fmt: ## Format the code
 	cargo fmt

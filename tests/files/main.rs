@@ -1,8 +1,9 @@
 //! What the repository ships beside the program, and what reads it: sources, configurations, rules and dashboards
-//! of Prometheus, the stack, and every parser.
+//! of Prometheus, the stack, the documentation, and every parser.
 
 mod config;
 mod dashboards;
+mod docs;
 mod fuzz;
 mod house;
 mod production;

@@ -39,7 +39,7 @@ fn promtool(arguments: &[&str], files: &[PathBuf]) -> String {
 }
 
 /// Every rule of every file.
-fn rules() -> Vec<Value> {
+pub fn rules() -> Vec<Value> {
     let parsed = files(RULES).into_iter().map(|path| {
         let text = read(&path);
         serde_yaml_ng::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -74,7 +74,7 @@ fn is_used(name: &str) -> bool {
 
 /// The sections of the runbook as one links to them.
 fn sections() -> BTreeSet<String> {
-    let runbook = read(&root().join("config/prometheus/RUNBOOK.md"));
+    let runbook = read(&root().join("docs/runbook.md"));
     let heads = runbook.lines().filter_map(|line| line.strip_prefix("## "));
     heads.map(|head| head.to_lowercase()).collect()
 }
@@ -100,19 +100,6 @@ fn every_alert_says_what_is_wrong_and_leads_to_help_that_exists() {
     let idle: Vec<_> = sections.difference(&helped).collect();
     assert!(idle.is_empty(), "the runbook speaks of alerts that are gone: {idle:?}");
     assert!(helped.len() >= 13, "alerts are gone: {helped:?}");
-}
-
-#[test]
-fn every_link_within_the_runbook_leads_somewhere() {
-    let runbook = read(&root().join("config/prometheus/RUNBOOK.md"));
-    let sections = sections();
-    let targets = runbook.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    for target in targets {
-        match target.strip_prefix('#') {
-            Some(section) => assert!(sections.contains(section), "{target}"),
-            None => assert!(root().join("config/prometheus").join(target).is_file(), "{target}"),
-        }
-    }
 }
 
 /// What `/metrics/units` tells of itself; tests/service/http reads it there.

@@ -87,7 +87,7 @@ fn what_was_started_is_stopped_with_the_rest_and_the_fleet_is_there_when_it_is_a
         assert!(service["profiles"].is_null(), "`docker compose down` leaves {name} running");
     }
     assert_eq!(compose["services"]["fleet"]["scale"], "${DEMO_FLEET:-0}");
-    assert!(read("README.md").contains("$ DEMO_FLEET=1 docker compose up --build --detach"));
+    assert!(read("README.md").contains("DEMO_FLEET=1 docker compose up --build --detach"));
 }
 
 #[test]

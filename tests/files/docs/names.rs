@@ -1,0 +1,171 @@
+//! Metrics, options, variables, routes and problems that the documentation names exist, and those that it has to name
+//! are there.
+
+use std::collections::BTreeSet;
+
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::config::file::options;
+use rollcall::telemetry::{EngineWarning, Telemetry};
+
+use super::{Page, none, pages, read, sources};
+use crate::reference::all_leaves;
+
+/// The code that names metrics: all of it, and the file of those whose names begin with `rollcall_` there.
+struct Metrics {
+    code: String,
+    series: String,
+}
+
+impl Metrics {
+    fn read() -> Metrics {
+        Metrics { code: sources("src").into_values().collect(), series: read("src/telemetry/series.rs") }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let short = name.strip_prefix("rollcall_").unwrap_or_default();
+        self.code.contains(&format!("\"{name}\"")) || self.series.contains(&format!("\"{short}\""))
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+/// The words of a text that begin like a metric of Rollcall and are no name of a rule's record.
+fn named(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || "_:".contains(c)));
+    let words = words.filter(|word| word.starts_with("rollcall_") && !word.contains(':'));
+    let part = |word: &str| {
+        let base = ["_bucket", "_sum", "_count"].iter().find_map(|part| word.strip_suffix(part));
+        base.unwrap_or(word).to_owned()
+    };
+    words.map(part).collect()
+}
+
+#[test]
+fn every_metric_that_is_named_exists_and_every_one_has_a_row() {
+    let known = Metrics::read();
+    let mut found = BTreeSet::new();
+    for page in pages().iter().filter(|page| !page.path.starts_with("benches")) {
+        let gone =
+            named(&page.text).into_iter().filter(|name| !known.has(name) && name != "rollcall_instance");
+        found.extend(gone.map(|name| format!("{}: {name} is no metric", page.path.display())));
+    }
+    let rows = read("docs/metrics.md");
+    let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+    for family in telemetry.gather().iter().filter(|one| one.name().starts_with("rollcall_")) {
+        if !rows.contains(&format!("| `{}` |", family.name())) {
+            found.insert(format!("docs/metrics.md has no row of {}", family.name()));
+        }
+    }
+    for rule in crate::rules::rules().iter().filter_map(|rule| rule["record"].as_str()) {
+        if !rows.contains(&format!("| `{rule}` |")) {
+            found.insert(format!("docs/metrics.md has no row of {rule}"));
+        }
+    }
+    none(found);
+}
+
+/// Options by their paths, without the signs of lists, and every section.
+fn known_options() -> BTreeSet<String> {
+    let paths = all_leaves(&options()).into_keys().map(|path| path.replace("[]", ""));
+    let mut known = BTreeSet::new();
+    for path in paths {
+        let mut part = path.as_str();
+        known.insert(part.to_owned());
+        while let Some((section, _)) = part.rsplit_once('.') {
+            known.insert(section.to_owned());
+            part = section;
+        }
+    }
+    known
+}
+
+#[test]
+fn every_option_and_every_variable_that_is_named_exists() {
+    let known = known_options();
+    let sections: BTreeSet<&str> = known.iter().filter_map(|path| path.split('.').next()).collect();
+    let stack = read("docker-compose.yml");
+    let (mut found, mut count) = (BTreeSet::new(), 0);
+    // The columns of the embedded engine are named like options.
+    for page in pages().into_iter().filter(|page| !page.path.ends_with("broken-values.md")) {
+        let says = |what: &str| format!("{}: {what} is no option", page.path.display());
+        for code in page.code() {
+            let word = code.split(|c: char| c.is_whitespace() || c == '=').next().unwrap_or_default();
+            let Some((section, key)) = word.split_once('.') else { continue };
+            let is_file = word.ends_with(".rs") || word.ends_with(".md") || word.ends_with(".conf");
+            if is_file || !key.bytes().all(|b| b.is_ascii_lowercase() || b"_.".contains(&b)) {
+                continue;
+            }
+            let path = if section == "retry" { format!("receiver.{word}") } else { word.to_owned() };
+            if sections.contains(section) || section == "retry" {
+                count += 1;
+                found.extend((!known.contains(&path)).then(|| says(word)));
+            }
+        }
+        for rest in page.text.split("ROLLCALL_").skip(1) {
+            let end = rest.find(|c: char| !(c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_'));
+            let name = &rest[..end.unwrap_or(rest.len())];
+            let path = name.to_lowercase().replace("__", ".");
+            let is_known = ["", "CONFIG"].contains(&name) || known.contains(&path);
+            found.extend((!is_known && !stack.contains(&format!("ROLLCALL_{name}"))).then(|| says(name)));
+        }
+    }
+    assert!(count > 50, "{count} options were found");
+    none(found);
+}
+
+#[test]
+fn the_page_of_readiness_has_every_problem() {
+    let mut known: BTreeSet<String> = EngineWarning::ALL.iter().map(|one| one.as_str().to_owned()).collect();
+    let problems = read("src/telemetry/problems.rs");
+    let constants = problems.split(": &str = \"").skip(1).filter_map(|rest| rest.split('"').next());
+    known.extend(constants.filter(|name| is_name(name)).map(str::to_owned));
+    known.insert("mirror_not_filled".to_owned());
+    assert!(known.len() > 20, "{known:?}");
+    let page = Page::new("docs/readiness.md");
+    let heads = page.text.lines().filter_map(|line| line.strip_prefix("### "));
+    let heads: BTreeSet<String> = heads.map(str::to_owned).collect();
+    let differ = known.symmetric_difference(&heads);
+    none(
+        differ
+            .map(|name| format!("{name} is not both a problem and a section of docs/readiness.md"))
+            .collect(),
+    );
+}
+
+#[test]
+fn the_page_of_http_has_every_route() {
+    let routes: BTreeSet<String> = sources("src/http")
+        .values()
+        .flat_map(|code| {
+            code.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next()).map(str::to_owned)
+        })
+        .collect();
+    let page = Page::new("docs/http.md");
+    let rows = page.text.lines().filter_map(|line| line.strip_prefix("| `/")?.split('`').next());
+    let rows: BTreeSet<String> = rows.map(|path| format!("/{path}")).collect();
+    assert!(routes.len() > 8, "{routes:?}");
+    assert_eq!(rows, routes, "the first table of docs/http.md and the router differ");
+}
+
+#[test]
+fn the_runbook_and_the_page_of_broken_values_are_pages_of_the_book() {
+    let summary = read("docs/SUMMARY.md");
+    for page in ["runbook.md", "broken-values.md", "glossary.md"] {
+        assert!(summary.contains(&format!("]({page})")), "{page}");
+    }
+}
+
+#[test]
+fn a_name_that_does_not_exist_is_found() {
+    assert_eq!(
+        named("rollcall_gone_bucket{x}, receiver:rollcall_x:sum").into_iter().collect::<Vec<_>>(),
+        ["rollcall_gone"]
+    );
+    let known = Metrics::read();
+    assert!(!known.has("rollcall_nowhere") && known.has("rollcall_unit_up") && known.has("rollcall_blind"));
+    assert!(
+        known_options().contains("receiver.retry.give_up_after") && !known_options().contains("mqtt.qso")
+    );
+}

@@ -1,8 +1,7 @@
-//! Changes on their way to disk: each in full or not at all, and what is written together is one
-//! transaction.
+//! Changes on their way to disk: each is written in full or not at all, and a job is part of one transaction.
 //!
-//! A change holds for the unit as it was read. The row in memory is compared, and kept from everybody else
-//! until the transaction has come to its end; then it becomes what was written.
+//! A change holds for the unit as it was read. The row in memory is compared, and locked against other changes
+//! until the transaction has ended; then it takes the written values.
 
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
 use crate::store::json::to_json;
 use crate::store::{EngineError, Result, encoding};
 
-/// A change, ready to be written: whatever takes time was done by whoever wants it.
+/// A change, ready to be written: the caller has encoded it, so that the writer's thread need not.
 pub(super) struct PreparedChange {
     unit: Unit,
     partition: u16,
@@ -29,19 +28,20 @@ pub(super) struct PreparedChange {
     facts: Option<String>,
     digest: u64,
     record: Option<RecordRow>,
-    /// While it is being written.
+    /// The locked row, while the change is being written.
     held: Option<Held>,
 }
 
-/// So many records one statement writes: much of what a row costs is its statement.
-const TOGETHER: usize = 16;
+/// How many records one statement writes: much of the cost of a row is its statement.
+const ROWS_PER_INSERT: usize = 16;
 
 struct RecordRow {
     id: String,
     detected: i64,
     closed: Option<i64>,
     json: String,
-    news: String,
+    /// The outbox entry (JSON).
+    event: String,
 }
 
 impl PreparedChange {
@@ -49,7 +49,7 @@ impl PreparedChange {
         let next_alive = match change.key {
             KeyChange::Keep => None,
             KeyChange::Delete => Some(Moment::NONE),
-            // It stands until it is deleted: no decision depends on its going by itself.
+            // The key stays until it is deleted: no decision depends on its expiry.
             KeyChange::Set { last_seen, .. } => Some(Some(last_seen).into()),
         };
         let next_check = match change.index {
@@ -72,8 +72,8 @@ impl PreparedChange {
                     id: record.id.to_string(),
                     detected: record.detected_at.as_millis(),
                     closed: record.back_at.map(Timestamp::as_millis),
-                    // As `OutboxEvent::Record` is written.
-                    news: format!("{{\"record\":{json}}}"),
+                    // The form of `OutboxEvent::Record`.
+                    event: format!("{{\"record\":{json}}}"),
                     json,
                 })
             }
@@ -85,41 +85,39 @@ impl PreparedChange {
     }
 }
 
-/// What came of changes: whether each was applied. They come back with it, so that whoever made them
-/// frees them, and not the one thread that writes.
+/// Whether each change was applied. The changes come back too, so that the caller frees them, and not
+/// the one thread that writes.
 pub(super) type Applied = (Vec<bool>, Vec<PreparedChange>);
 
-/// Changes that are written together.
+/// Changes that are written in one transaction.
 pub(super) struct ApplyJob {
     memory: Arc<InMemoryFleet>,
-    beats: Arc<LastSeenTables>,
-    prepared: Vec<PreparedChange>,
+    last_seen: Arc<LastSeenTables>,
+    changes: Vec<PreparedChange>,
     answer: oneshot::Sender<Result<Applied>>,
 }
 
 impl ApplyJob {
     pub fn new(
         memory: Arc<InMemoryFleet>,
-        beats: Arc<LastSeenTables>,
-        prepared: Vec<PreparedChange>,
+        last_seen: Arc<LastSeenTables>,
+        changes: Vec<PreparedChange>,
         answer: oneshot::Sender<Result<Applied>>,
     ) -> ApplyJob {
-        ApplyJob { memory, beats, prepared, answer }
+        ApplyJob { memory, last_seen, changes, answer }
     }
-}
 
-impl ApplyJob {
-    /// A change was made from facts that this process did not write: if they are on disk, somebody else did, and
-    /// what is there counts. Otherwise nothing would ever be changed of that unit.
+    /// Takes over facts on disk that another program wrote, if the change was made from them. Otherwise
+    /// no change of that unit would ever hold.
     fn adopt(&self, database: &Connection, change: &PreparedChange) -> DatabaseResult<()> {
         let mut shard = self.memory.shard(change.partition);
-        let Some((place, known)) = shard.doubtful(&change.unit, &change.wanted) else { return Ok(()) };
+        let Some((slot, known)) = shard.doubtful(&change.unit, &change.wanted) else { return Ok(()) };
         let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ?")?;
-        let mut rows = select.query([unit_id(change.partition, place)])?;
+        let mut rows = select.query([unit_id(change.partition, slot)])?;
         let stored = rows.next()?.map(|row| text(row, 0)).transpose()?;
         let found = self.memory.digest(stored.as_deref());
         if found != known {
-            shard.adopt(place, found);
+            shard.adopt(slot, found);
         }
         Ok(())
     }
@@ -127,26 +125,26 @@ impl ApplyJob {
 
 impl WriteJob for ApplyJob {
     fn write(&mut self, database: &Connection) -> DatabaseResult<()> {
-        let number = self.beats.number();
+        let number = self.last_seen.flush_number();
         let mut statements = UnitStatements::new(database)?;
-        let mut left = Vec::new();
-        for (place, change) in self.prepared.iter_mut().enumerate() {
+        let mut refused = Vec::new();
+        for (index, change) in self.changes.iter_mut().enumerate() {
             change.held = self.memory.shard(change.partition).hold(&change.unit, &change.wanted);
             match &change.held {
                 Some(held) => statements.write_unit(change, held, number)?,
-                None => left.push(place),
+                None => refused.push(index),
             }
         }
-        for place in left {
-            self.adopt(database, &self.prepared[place])?;
+        for index in refused {
+            self.adopt(database, &self.changes[index])?;
         }
-        let held = self.prepared.iter().filter(|change| change.held.is_some());
+        let held = self.changes.iter().filter(|change| change.held.is_some());
         let records = held.filter_map(|change| Some((change.partition, change.record.as_ref()?)));
         write_records(database, &records.collect::<Vec<_>>())
     }
 
     fn undo(&mut self) {
-        for change in &mut self.prepared {
+        for change in &mut self.changes {
             if let Some(held) = change.held.take() {
                 self.memory.shard(change.partition).release(held);
             }
@@ -154,13 +152,13 @@ impl WriteJob for ApplyJob {
     }
 
     fn finish(self: Box<Self>) {
-        let applied = self.prepared.iter().map(|change| {
+        let applied = self.changes.iter().map(|change| {
             let held = change.held?;
             self.memory.shard(change.partition).settle(held, change.digest);
             Some(())
         });
         let applied = applied.map(|settled| settled.is_some()).collect();
-        let _ = self.answer.send(Ok((applied, self.prepared)));
+        let _ = self.answer.send(Ok((applied, self.changes)));
     }
 
     fn fail(self: Box<Self>, why: EngineError) {
@@ -168,7 +166,7 @@ impl WriteJob for ApplyJob {
     }
 }
 
-/// Found once for all changes of a job.
+/// Looked up once for all changes of a job.
 struct UnitStatements<'a> {
     insert: CachedStatement<'a>,
     update: CachedStatement<'a>,
@@ -208,29 +206,29 @@ impl<'a> UnitStatements<'a> {
     }
 }
 
-/// Writes records and what the outbox says of them.
+/// Writes records and their outbox entries.
 fn write_records(database: &Connection, records: &[(u16, &RecordRow)]) -> DatabaseResult<()> {
-    for some in records.chunks(TOGETHER) {
-        // The last few are written one by one, so that there are no more than two statements to keep.
-        let rows = if some.len() == TOGETHER { TOGETHER } else { 1 };
+    for some in records.chunks(ROWS_PER_INSERT) {
+        // The last few are written one by one, so that the cache holds two statements, not sixteen.
+        let rows = if some.len() == ROWS_PER_INSERT { ROWS_PER_INSERT } else { 1 };
         let list = |row: &str| vec![row; rows].join(", ");
         let mut record = database.prepare_cached(&format!(
             "INSERT INTO records(id, partition, detected, closed, record) VALUES {} ON CONFLICT(id) DO UPDATE \
              SET detected = excluded.detected, closed = excluded.closed, record = excluded.record",
             list("(?, ?, ?, ?, ?)")
         ))?;
-        // What fails is undone with the whole transaction, so the statement keeps no journal of its own.
-        let news = format!("INSERT OR FAIL INTO outbox(partition, news) VALUES {}", list("(?, ?)"));
-        let mut news = database.prepare_cached(&news)?;
+        // A failure rolls back the whole transaction, so the statement keeps no journal of its own.
+        let insert = format!("INSERT OR FAIL INTO outbox(partition, news) VALUES {}", list("(?, ?)"));
+        let mut event = database.prepare_cached(&insert)?;
         for some in some.chunks(rows) {
             let mut of_records: Vec<&dyn ToSql> = Vec::with_capacity(5 * rows);
-            let mut of_news: Vec<&dyn ToSql> = Vec::with_capacity(2 * rows);
-            for (partition, RecordRow { id, detected, closed, json, news }) in some {
+            let mut of_events: Vec<&dyn ToSql> = Vec::with_capacity(2 * rows);
+            for (partition, RecordRow { id, detected, closed, json, event: entry }) in some {
                 of_records.extend([id as &dyn ToSql, partition, detected, closed, json]);
-                of_news.extend([partition as &dyn ToSql, news]);
+                of_events.extend([partition as &dyn ToSql, entry]);
             }
             record.execute(&of_records[..])?;
-            news.execute(&of_news[..])?;
+            event.execute(&of_events[..])?;
         }
     }
     Ok(())

@@ -1,14 +1,13 @@
-//! What the embedded engine needs to know.
+//! The configuration of the embedded engine.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// What the embedded engine needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The directory that holds the fleet; made where it is missing.
     pub path: PathBuf,
-    /// Over how many partitions a new fleet is spread; a fleet that exists keeps its number.
+    /// The number of partitions of a new fleet; an existing fleet keeps its number.
     pub partitions: u16,
 }
 

@@ -1,4 +1,4 @@
-//! The newest values of units, on disk beside their facts, by the unit's number.
+//! The newest values of units, on disk beside their facts, by the unit's id.
 
 use std::ops::Range;
 
@@ -49,19 +49,19 @@ impl DataStore for EmbeddedEngine {
     async fn values(&self, unit: &Unit, metrics: &[&str]) -> Result<Vec<Option<Value>>> {
         let Some(id) = self.id_of(unit) else { return Ok(vec![None; metrics.len()]) };
         let metrics: Vec<String> = metrics.iter().map(|metric| (*metric).to_owned()).collect();
-        let look = move |database: &Connection| {
+        let read = move |database: &Connection| {
             let mut select =
                 database.prepare_cached("SELECT at, value FROM data WHERE id = ? AND metric = ?")?;
             let value = |metric: &String| {
                 let value = |row: &rusqlite::Row| {
                     Ok(Value { at: Timestamp::from_millis(row.get(0)?), text: row.get(1)? })
                 };
-                // One that cannot be read is not shown; the next that comes takes its place.
+                // An unreadable value is not shown; the next one replaces it.
                 Ok(select.query_row(params![id, metric], value).optional().unwrap_or_default())
             };
             metrics.iter().map(value).collect::<DatabaseResult<Vec<_>>>()
         };
-        self.readers.read(look).await
+        self.readers.read(read).await
     }
 
     async fn walk_values(
@@ -72,19 +72,19 @@ impl DataStore for EmbeddedEngine {
     ) -> Result<Vec<(String, String)>> {
         let bound = |page: u32| unit_id(partition, page.saturating_mul(PAGE));
         let (from, to, metric) = (bound(pages.start), bound(pages.end), metric.to_owned());
-        let look = move |database: &Connection| {
+        let read = move |database: &Connection| {
             let mut select = database.prepare_cached(
                 "SELECT name, value FROM data JOIN units USING (id) WHERE id >= ? AND id < ? AND metric = ?",
             )?;
             let values = select.query_map(params![from, to, metric], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            // What cannot be read is not shown.
+            // Unreadable values are not shown.
             Ok(values.filter_map(rusqlite::Result::ok).collect::<Vec<_>>())
         };
-        self.readers.read(look).await
+        self.readers.read(read).await
     }
 
     async fn forget_values(&self, units: &[Unit]) -> Result<()> {
-        // Values of units that are forgotten leave with their row, see the trigger of the table.
+        // Values of a forgotten unit are deleted with its row, by the trigger of the table.
         let units: Vec<(i64, String)> =
             units.iter().filter_map(|unit| Some((self.id_of(unit)?, unit.to_string()))).collect();
         let write = move |database: &Connection| {
@@ -103,7 +103,7 @@ impl EmbeddedEngine {
     fn id_of(&self, unit: &Unit) -> Option<i64> {
         let partition = self.memory.partition(unit);
         let found = self.memory.shard(partition).get(unit);
-        found.map(|(place, _)| unit_id(partition, place))
+        found.map(|(slot, _)| unit_id(partition, slot))
     }
 }
 
@@ -118,7 +118,7 @@ fn keep(database: &Connection, id: i64, row: &Row) -> DatabaseResult<bool> {
     Ok(is_known)
 }
 
-/// Whether that is the unit of that number, and it was not removed.
+/// Whether the unit with that id has this name, and was not removed.
 fn is_known(database: &Connection, id: i64, name: &str) -> DatabaseResult<bool> {
     let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ? AND name = ?")?;
     let facts = select.query_row(params![id, name], |row| Ok(text(row, 0)?.into_owned())).optional()?;

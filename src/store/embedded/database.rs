@@ -1,8 +1,8 @@
 //! The database of a fleet: SQLite in one file, beside it a write-ahead log.
 //!
 //! # Why every commit waits for the disk
-//! What was answered must be there after a power cut: a transition that operators were told and
-//! that is gone would be told again under another id. Callers that wait at the same time share
+//! An answered write must survive a power cut: a transition that was notified and then
+//! lost would be notified again under another id. Callers that wait at the same time share
 //! one commit, so this costs a few hundred waits a second at the most, whatever the fleet's size.
 
 use std::path::Path;
@@ -16,42 +16,41 @@ use crate::store::{EngineError, Result};
 
 /// Marks a file as a fleet of Rollcall.
 const APPLICATION: i32 = 0x526f_6c6c;
-/// The layout below; another number is another layout.
+/// The version of the layout below.
 const LAYOUT: i32 = 1;
 
-/// How much of the database the writer keeps in memory while it writes much: what a storm changes again and
-/// again, which are the indexes of the records. What does not fit is written to the log before its time, and
-/// once more later: with a quarter of this a storm of 100 000 units wrote three times as much.
+/// The writer's cache: during a storm the indexes of the records change again and
+/// again. Pages that do not fit are written to the log early, and once
+/// more later: with a quarter of this a storm of 100 000 units wrote three times as much.
 const CACHE_KIB: i64 = 32 * 1024;
-/// … and each of those who only look.
+/// The cache of each reader.
 const READER_CACHE_KIB: i64 = 256;
-/// After this many pages in the log they are carried over into the database: many, for in a storm the same
-/// pages are written again and again, and everybody waits while they are carried.
+/// A checkpoint copies the log into the database after this many pages: many, for in a storm the same
+/// pages are written again and again, and all jobs wait during a checkpoint.
 const CHECKPOINT_PAGES: i64 = 64_000;
-/// … and after this many where little is written: then nobody waits.
+/// … and after this many where little is written: then no job waits.
 const CALM_CHECKPOINT_PAGES: i64 = 16_000;
-/// The log is cut back to this when it was carried over.
+/// The log is truncated to this after a checkpoint.
 const LOG_BYTES: i64 = 64 * 1024 * 1024;
 
-/// Units are found by partition and place: `partition << 32 | place`. Times are ms. What is NULL is
-/// not there.
+/// The id of a unit is `partition << 32 | slot`. Times are ms. NULL stands for none.
 ///
 /// | table | what it holds |
 /// |---|---|
-/// | `meta` | `fleet` id, `partitions`; `ears`: who hears and how far (JSON), see `ears.rs`; `number` of the last beats; `kept`: that number, and how many rows `beats` and `pages` have with it |
-/// | `units` | name, facts (see `engine/encoding.rs`), expiry key and next look as of the last change; `after`: beats of this number and before are older |
-/// | `beats` | last seen times since then, by number: 2 bytes partition, 4 place, 6 time, little endian |
-/// | `pages` | what `beats` of this number and before say, 512 units to a page, 6 bytes each |
-/// | `data` | the newest value of each unit and metric; leaves with its unit |
+/// | `meta` | `fleet` id, `partitions`; `ears`: the state of hearing (JSON), see `ears.rs`; `number` of the last flush; `kept`: that number, and how many rows `beats` and `pages` have after it |
+/// | `units` | name, facts (see `store/encoding.rs`), expiry key and next check as of the last change; `after`: beats of this number and before are older |
+/// | `beats` | last seen times since then, by flush number: 2 bytes partition, 4 slot, 6 time, little endian |
+/// | `pages` | last seen times of `beats` up to this number, 512 units to a page, 6 bytes each |
+/// | `data` | the newest value of each unit and metric; deleted with its unit |
 /// | `blind` | blind intervals |
 /// | `records` | offline records by id (JSON) |
-/// | `outbox` | news that joined no group yet (JSON), by partition; that of hearing comes after the last, and what cannot be read has none |
-/// | `groups`, `members` | who waits to be told, and who was told to whom; a member's letter as in `groups.rs` |
-/// | `notifications` | sealed notifications (JSON), and how many receivers do not have them yet |
-/// | `queue`, `lanes` | next attempt for each receiver and group; its notifications in order |
-/// | `letters`, `untold` | dead letters (JSON), and the silences that died with them or, with `-`, were over before their receiver came back |
-/// | `receivers` | those that are or were configured; `absent`: since when one is not |
-/// | `unreadable` | rows that could not be read, as they were (JSON), see `quarantine.rs` |
+/// | `outbox` | events that joined no group yet (JSON), by partition; those of hearing have the number after the last |
+/// | `groups`, `members` | groups and their members: which wait to be notified, and which receivers were notified; a member's letter as in `groups.rs` |
+/// | `notifications` | sealed notifications (JSON), and to how many receivers they are still to be delivered |
+/// | `queue`, `lanes` | the next attempt for each receiver and group; its notifications in order |
+/// | `letters`, `untold` | dead letters (JSON), and the silences in them or, with `-`, those that were over before their receiver came back |
+/// | `receivers` | receivers that are or were configured; `absent`: since when one is not |
+/// | `unreadable` | quarantined rows (JSON), see `quarantine.rs` |
 const TABLES: &str = "
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE units(id INTEGER PRIMARY KEY, name TEXT NOT NULL, facts TEXT NOT NULL, alive INTEGER,
@@ -89,7 +88,7 @@ CREATE TABLE untold(receiver TEXT NOT NULL, silence TEXT NOT NULL, letter TEXT N
   PRIMARY KEY(receiver, silence)) WITHOUT ROWID;
 ";
 
-/// What later versions have added to the layout, which earlier ones get along with.
+/// Additions of later versions, which earlier versions ignore.
 const ADDED: &str = "
 CREATE INDEX IF NOT EXISTS members_named ON members(member);
 CREATE TABLE IF NOT EXISTS receivers(name TEXT PRIMARY KEY, absent INTEGER) WITHOUT ROWID;
@@ -105,7 +104,7 @@ pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connect
             directory.make_database()?;
         }
         let mut connection = Connection::open(path.join(DATABASE))?;
-        if identify(&connection, &path)? == Found::Nothing {
+        if identify(&connection, &path)? == Contents::Nothing {
             directory.check_new()?;
         }
         connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -114,33 +113,33 @@ pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connect
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         connection.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
         connection.set_prepared_statement_cache_capacity(64);
-        if identify(&connection, &path)? == Found::Nothing {
+        if identify(&connection, &path)? == Contents::Nothing {
             create(&mut connection, partitions)?;
         }
         let found: u16 = meta(&connection, "partitions")?;
         check_partitions(found, partitions, &path)?;
         connection.execute_batch(ADDED)?;
         connection.execute_batch(quarantine::TABLE)?;
-        quarantine::teach(&connection)?;
+        quarantine::register_fits(&connection)?;
         let fleet = meta(&connection, "fleet")?;
         Ok((connection, fleet))
     };
-    let (connection, fleet) = work().map_err(|fault| fault.explain(directory.path()))?;
-    directory.sign(&fleet)?;
+    let (connection, fleet) = work().map_err(|error| error.explain(directory.path()))?;
+    directory.write_fleet_id(&fleet)?;
     Ok(connection)
 }
 
-/// Opens the fleet of a directory to look at it; more than one may at the same time.
+/// Opens the fleet of a directory read-only; several connections may be open at the same time.
 pub(super) fn open_to_read(path: &Path) -> DatabaseResult<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path.join(DATABASE), flags)?;
     connection.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
     connection.set_prepared_statement_cache_capacity(32);
-    quarantine::teach(&connection)?;
+    quarantine::register_fits(&connection)?;
     Ok(connection)
 }
 
-/// Reads everything once, and keeps as little as those who only look.
+/// Reads everything once, with the small cache of a reader.
 pub(super) fn read_through<T>(
     connection: &Connection,
     read: impl FnOnce() -> DatabaseResult<T>,
@@ -151,65 +150,65 @@ pub(super) fn read_through<T>(
     Ok(read)
 }
 
-/// Little is written: what is written next carries over what is in the log.
-pub(super) fn carry_over_soon(connection: &Connection) {
-    // One that fails says so again when something is written.
+/// While little is written, the next write copies the log into the database.
+pub(super) fn checkpoint_soon(connection: &Connection) {
+    // A failure shows again with the next write.
     let _ = connection.pragma_update(None, "wal_autocheckpoint", CALM_CHECKPOINT_PAGES);
 }
 
-/// Little was written: the pages that are kept in memory are given back, and what comes may be much.
-pub(super) fn rest(connection: &Connection) {
+/// After little was written, frees the cache; the next write may be large again.
+pub(super) fn release_cache(connection: &Connection) {
     let _ = connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES);
     let _ = connection.pragma_update(None, "shrink_memory", true);
 }
 
-/// Over how many partitions the fleet of a directory is spread; `None` if there is none.
+/// The number of partitions of the fleet in a directory; `None` if there is none.
 ///
 /// # Errors
-/// `Damaged` or `Refused` if what is there is no fleet that can be read.
+/// `Damaged` or `Refused` if the directory holds no readable fleet.
 pub fn partitions(path: &Path) -> Result<Option<u16>> {
-    let look = || -> DatabaseResult<Option<u16>> {
+    let read = || -> DatabaseResult<Option<u16>> {
         let connection = open_to_read(path)?;
-        let found = identify(&connection, path)? == Found::Fleet;
+        let found = identify(&connection, path)? == Contents::Fleet;
         Ok(if found { Some(meta(&connection, "partitions")?) } else { None })
     };
     if !path.join(DATABASE).exists() {
         return Ok(None);
     }
-    look().map_err(|fault| fault.explain(path))
+    read().map_err(|error| error.explain(path))
 }
 
-/// DeadlineIndex at the fleet of a directory, and through all of its pages.
+/// Checks the fleet of a directory and all of its pages, read-only.
 pub(super) fn survey(path: &Path, partitions: u16) -> Result<()> {
     let work = || -> DatabaseResult<()> {
         let connection = open_to_read(path)?;
-        if identify(&connection, path)? == Found::Nothing {
+        if identify(&connection, path)? == Contents::Nothing {
             return Err(EngineError::Damaged(damaged(path, "its database is empty")).into());
         }
         check_partitions(meta(&connection, "partitions")?, partitions, path)?;
-        let word: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-        if word != "ok" {
-            return Err(EngineError::Damaged(damaged(path, &word)).into());
+        let answer: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+        if answer != "ok" {
+            return Err(EngineError::Damaged(damaged(path, &answer)).into());
         }
         Ok(())
     };
-    work().map_err(|fault| fault.explain(path))
+    work().map_err(|error| error.explain(path))
 }
 
 #[derive(PartialEq)]
-enum Found {
+enum Contents {
     Nothing,
     Fleet,
 }
 
-/// Whether there is a fleet that this version of Rollcall knows.
-fn identify(connection: &Connection, path: &Path) -> DatabaseResult<Found> {
+/// Refuses a file that is not a fleet of this layout.
+fn identify(connection: &Connection, path: &Path) -> DatabaseResult<Contents> {
     let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     let place = path.display();
     match (number("application_id")?, number("user_version")?) {
-        (0, 0) if tables == 0 => Ok(Found::Nothing),
-        (APPLICATION, LAYOUT) => Ok(Found::Fleet),
+        (0, 0) if tables == 0 => Ok(Contents::Nothing),
+        (APPLICATION, LAYOUT) => Ok(Contents::Fleet),
         (APPLICATION, other) => Err(EngineError::Refused(format!(
             "the fleet in {place} is written in layout {other}, this rollcall knows layout {LAYOUT}; use the version \
              of rollcall that wrote it"

@@ -173,7 +173,7 @@ impl AlertStore for EmbeddedEngine {
     }
 
     async fn kept(&self) -> Result<Vec<(String, Backlog)>> {
-        self.readers.read(receivers::kept).await
+        self.readers.read(receivers::backlogs).await
     }
 
     async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded> {

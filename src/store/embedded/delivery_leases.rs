@@ -1,5 +1,5 @@
-//! Deliveries that are leased. Leases are kept in memory: one process has the fleet to itself, and when it
-//! ends they end with it, so what it held is free when it starts again.
+//! Leases of deliveries, in memory: one process has the fleet to itself, and its leases end with it, so a delivery
+//! that was leased is free after a restart.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use crate::clock::Timestamp;
 use crate::store::Delivery;
 
-/// The lease of what is first in the lane of a group.
+/// The lease of the first notification in the lane of a group.
 pub(super) struct DeliveryLease {
     /// Of the notification.
     pub id: String,
@@ -20,51 +20,50 @@ pub(super) struct DeliveryLease {
 pub(super) struct DeliveryLeases(Mutex<HashMap<String, HashMap<String, DeliveryLease>>>);
 
 impl DeliveryLeases {
-    /// From now on that is under way.
-    pub fn hold(&self, receiver: &str, group: &str, hold: DeliveryLease) {
-        self.receivers().entry(receiver.to_owned()).or_default().insert(group.to_owned(), hold);
+    pub fn hold(&self, receiver: &str, group: &str, lease: DeliveryLease) {
+        self.receivers().entry(receiver.to_owned()).or_default().insert(group.to_owned(), lease);
     }
 
-    /// Leases that end by then are over.
+    /// Removes leases that end at `now` or before.
     pub fn lapse(&self, receiver: &str, now: Timestamp) {
         if let Some(groups) = self.receivers().get_mut(receiver) {
-            groups.retain(|_, hold| hold.until > now);
+            groups.retain(|_, lease| lease.until > now);
         }
     }
 
-    /// The notification with that id is not under way any more.
+    /// Ends the lease of the group if it is for the notification `id`.
     pub fn end(&self, receiver: &str, group: &str, id: &str) {
         if let Some(groups) = self.receivers().get_mut(receiver)
-            && groups.get(group).is_some_and(|hold| hold.id == id)
+            && groups.get(group).is_some_and(|lease| lease.id == id)
         {
             groups.remove(group);
         }
     }
 
-    /// Whether that attempt is under way.
+    /// Whether this attempt is leased.
     pub fn is_held(&self, delivery: &Delivery) -> bool {
         self.receivers()
             .get(&delivery.receiver)
             .and_then(|groups| groups.get(&delivery.group.key))
-            .is_some_and(|hold| hold.is_of(delivery))
+            .is_some_and(|lease| lease.is_of(delivery))
     }
 
-    /// Prolongs a lease. Whether that attempt is under way.
+    /// Prolongs a lease. Answers whether this attempt is leased.
     pub fn prolong(&self, delivery: &Delivery, until: Timestamp) -> bool {
         let mut receivers = self.receivers();
         let groups = receivers.get_mut(&delivery.receiver);
-        let hold = groups.and_then(|groups| groups.get_mut(&delivery.group.key));
-        let Some(hold) = hold.filter(|hold| hold.is_of(delivery)) else { return false };
-        hold.until = until;
+        let lease = groups.and_then(|groups| groups.get_mut(&delivery.group.key));
+        let Some(lease) = lease.filter(|lease| lease.is_of(delivery)) else { return false };
+        lease.until = until;
         true
     }
 
-    /// Until when what is first in the lane of a group is leased; `None`: it is not.
+    /// The end of the lease of the group's first notification; `None`: it is not leased.
     pub fn until(&self, receiver: &str, group: &str) -> Option<Timestamp> {
-        self.receivers().get(receiver)?.get(group).map(|hold| hold.until)
+        self.receivers().get(receiver)?.get(group).map(|lease| lease.until)
     }
 
-    /// How many groups of a receiver have something under way.
+    /// How many groups of a receiver have a lease.
     pub fn count(&self, receiver: &str) -> usize {
         self.receivers().get(receiver).map_or(0, HashMap::len)
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with the files, and what to do about it.
+//! Errors of the database and its files, and what an operator does about them.
 
 use std::io;
 use std::path::Path;
@@ -7,14 +7,12 @@ use rusqlite::ErrorCode;
 
 use crate::store::EngineError;
 
-/// Why a step on the database failed.
 #[derive(Debug)]
 pub(super) enum DatabaseError {
     Database(rusqlite::Error),
     Engine(EngineError),
 }
 
-/// What a step on the database answers.
 pub(super) type DatabaseResult<T> = std::result::Result<T, DatabaseError>;
 
 impl From<rusqlite::Error> for DatabaseError {
@@ -30,12 +28,12 @@ impl From<EngineError> for DatabaseError {
 }
 
 impl DatabaseError {
-    /// Whether something is stored that is not what its place should hold: see `table_rules.rs`.
+    /// Whether a stored value does not fit its column, see `table_rules.rs`.
     pub fn is_of_a_value(&self) -> bool {
         matches!(self, DatabaseError::Database(error) if is_of_a_value(error))
     }
 
-    /// What it means, for people.
+    /// The error for operators.
     pub fn explain(self, path: &Path) -> EngineError {
         match self {
             DatabaseError::Engine(error) => error,
@@ -56,7 +54,6 @@ fn is_of_a_value(error: &rusqlite::Error) -> bool {
     )
 }
 
-/// What a failure of the database in that directory means.
 fn explain(error: &rusqlite::Error, path: &Path) -> EngineError {
     let place = path.display();
     let unavailable = |what: &str| EngineError::Unavailable(format!("the fleet in {place} {what}: {error}"));
@@ -70,7 +67,7 @@ fn explain(error: &rusqlite::Error, path: &Path) -> EngineError {
             refused("cannot be written; check the rights of the directory and of everything in it")
         }
         _ if is_of_a_value(error) => {
-            unavailable("holds a value that cannot be read, which is put aside; it is tried again")
+            unavailable("holds a value that cannot be read, which is put aside; rollcall tries again")
         }
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
             EngineError::Damaged(damaged(path, &error.to_string()))
@@ -79,7 +76,7 @@ fn explain(error: &rusqlite::Error, path: &Path) -> EngineError {
     }
 }
 
-/// What to do about a damaged fleet. Nothing is repaired by itself: that could only guess.
+/// Tells what to do about a damaged fleet. Rollcall repairs none: it could only guess.
 pub(super) fn damaged(path: &Path, what: &str) -> String {
     format!(
         "the fleet in {} is damaged ({what}); nothing was changed: put the directory back from a backup, or move \
@@ -88,7 +85,6 @@ pub(super) fn damaged(path: &Path, what: &str) -> String {
     )
 }
 
-/// What a failure of a file means.
 pub(super) fn explain_file(error: &io::Error, what: &str, path: &Path) -> EngineError {
     let text = format!("{} cannot be {what}: {error}", path.display());
     match error.kind() {

@@ -1,5 +1,5 @@
-//! What is wrong with the directory though it works, and what to do; and a look at one on which the
-//! service may run one day, which changes nothing.
+//! Warnings about the directory of a running service, and a read-only check of a directory before the service runs
+//! on it.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -17,20 +17,19 @@ use crate::store::Condition;
 use crate::store::{EngineError, Result, Warning};
 use crate::telemetry::EngineWarning;
 
-/// Less room than this is worth a word, and so is less than the fleet takes itself: a copy of it, or a
+/// Less free space than this is a warning, and so is less than the size of the fleet: a copy of it, or a
 /// storm, needs that.
-const LITTLE: u64 = 256 * MIB;
+const MIN_FREE: u64 = 256 * MIB;
 
 const MIB: u64 = 1024 * 1024;
 
-/// The directory that the service works in.
+/// The database of the running service, as a file.
 pub(super) struct DatabaseFile {
     path: PathBuf,
-    /// The file that was opened: another one under its name is another fleet.
+    /// Device and inode of the file that was opened: another file under its name is another fleet.
     database: (u64, u64),
-    /// That it is gone was noticed.
-    is_missed: AtomicBool,
-    missed: Notify,
+    is_removed: AtomicBool,
+    removed: Notify,
 }
 
 impl DatabaseFile {
@@ -41,23 +40,23 @@ impl DatabaseFile {
         Ok(DatabaseFile {
             path: path.to_owned(),
             database,
-            is_missed: AtomicBool::new(false),
-            missed: Notify::new(),
+            is_removed: AtomicBool::new(false),
+            removed: Notify::new(),
         })
     }
 
-    /// Whether the database was removed or replaced, answered with yes once. Costs a few microseconds.
+    /// Whether the database was removed or replaced since the last call. Takes a few microseconds.
     pub fn was_removed(&self) -> bool {
-        let is_new = !self.is_there() && !self.is_missed.swap(true, Ordering::SeqCst);
+        let is_new = !self.is_there() && !self.is_removed.swap(true, Ordering::SeqCst);
         if is_new {
-            self.missed.notify_one();
+            self.removed.notify_one();
         }
         is_new
     }
 
-    /// Ends when it was noticed that the database is gone.
-    pub async fn missed(&self) {
-        self.missed.notified().await;
+    /// Ends when [`DatabaseFile::was_removed`] notices that the database is gone.
+    pub async fn removed(&self) {
+        self.removed.notified().await;
     }
 
     fn is_there(&self) -> bool {
@@ -70,31 +69,30 @@ impl DatabaseFile {
         if !self.is_there() {
             let place = self.path.display();
             let text = format!(
-                "{DATABASE} in {place} was removed or replaced while rollcall works with it: what is recorded goes \
-                 nowhere; stop rollcall, put the directory back, and start it again"
+                "{DATABASE} in {place} was removed or replaced while rollcall works with it: nothing that is recorded is \
+                 kept; stop rollcall, put the directory back, and start it again"
             );
             warnings.push(Warning { name: EngineWarning::LostItsData, text });
         }
-        // A directory that is gone has no disk.
+        // A directory that is gone has no free space to read.
         if warnings.is_empty() || self.path.exists() {
-            warnings.extend(little_room(&self.path)?);
+            warnings.extend(low_disk_space(&self.path)?);
         }
         Ok(warnings)
     }
 }
 
-/// DeadlineIndex at the directory of `config` without changing anything: whether the service could run on it, and
-/// what is wrong with it.
+/// Checks the directory of `config` without a change: whether the service could run on it, and its warnings.
 ///
 /// # Errors
-/// `Refused` if the service would be refused there; `Damaged` if what is there cannot be read.
+/// `Refused` if the service could not use it; `Damaged` if its fleet cannot be read.
 pub async fn survey(config: &Config) -> Result<Condition> {
     let config = config.clone();
-    let ended = |_| EngineError::Unavailable("the look at the fleet was broken off".into());
-    tokio::task::spawn_blocking(move || look(&config)).await.map_err(ended)?
+    let ended = |_| EngineError::Unavailable("the check of the fleet was broken off".into());
+    tokio::task::spawn_blocking(move || check(&config)).await.map_err(ended)?
 }
 
-fn look(config: &Config) -> Result<Condition> {
+fn check(config: &Config) -> Result<Condition> {
     let path = &config.path;
     let engine = format!("SQLite {}", rusqlite::version());
     match std::fs::metadata(path) {
@@ -115,15 +113,15 @@ fn look(config: &Config) -> Result<Condition> {
     if path.join(DATABASE).exists() {
         database::survey(path, config.partitions)?;
     }
-    let user = if Directory::is_occupied(path) { ", in use by rollcall" } else { "" };
-    let size = occupied(path) / MIB;
+    let user = if Directory::is_locked(path) { ", in use by rollcall" } else { "" };
+    let size = size(path) / MIB;
     Ok(Condition {
         server: format!("{engine}, {size} MiB{user}"),
-        warnings: little_room(path)?.into_iter().collect(),
+        warnings: low_disk_space(path)?.into_iter().collect(),
     })
 }
 
-/// Whether the directory could be written or, where there is none, be made.
+/// Whether the directory can be written or, where it is missing, be made.
 fn check_rights(path: &Path) -> Result<()> {
     let here = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
     let Some(there) = path.ancestors().map(here).find(|path| path.exists()) else { return Ok(()) };
@@ -135,16 +133,16 @@ fn identity(file: &Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
 }
 
-/// The bytes that the fleet takes.
-fn occupied(path: &Path) -> u64 {
+/// The size of the fleet in bytes.
+fn size(path: &Path) -> u64 {
     let files = ["", "-wal"].map(|end| path.join(format!("{DATABASE}{end}")));
     files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|found| found.len()).sum()
 }
 
-fn little_room(path: &Path) -> Result<Option<Warning>> {
+fn low_disk_space(path: &Path) -> Result<Option<Warning>> {
     let disk = rustix::fs::statvfs(path).map_err(|error| explain_file(&error.into(), "read", path))?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-    let wanted = LITTLE.max(occupied(path));
+    let wanted = MIN_FREE.max(size(path));
     Ok((free < wanted).then(|| {
         let text = format!(
             "the disk of {} has {} MiB left, the fleet wants {}; make room before it is full: then nothing is \

@@ -1,4 +1,4 @@
-//! Packing a fleet: units as they are in memory, everything else from disk.
+//! Exports a fleet: units from memory, everything else from disk.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, Row, params};
@@ -15,7 +15,7 @@ use crate::store::{migration::Exporter, migration::MigrationItem};
 
 #[async_trait]
 impl Exporter for EmbeddedEngine {
-    /// Nobody else can: the directory is ours.
+    /// This process has locked the directory, so no other can write.
     async fn check_rest(&self) -> Result<()> {
         Ok(())
     }
@@ -23,12 +23,12 @@ impl Exporter for EmbeddedEngine {
     async fn pack_units(&self, partition: u16, page: u32) -> Result<Vec<MigrationItem>> {
         let units = self.walk(partition, page).await?.into_iter().filter_map(|seen| {
             let shard = self.memory.shard(partition);
-            let (place, _) = shard.get(&seen.unit)?;
-            let look = shard.rows[place as usize].look.get();
+            let (slot, _) = shard.get(&seen.unit)?;
+            let look = shard.rows[slot as usize].look.get();
             let facts = seen.stored.as_deref()?.to_owned();
             Some(MigrationItem::Unit { unit: seen.unit, facts, alive: seen.alive, look })
         });
-        let mut parcels: Vec<MigrationItem> = units.collect();
+        let mut items: Vec<MigrationItem> = units.collect();
         let bound = |page: u32| unit_id(partition, page.saturating_mul(PAGE));
         let (from, to) = (bound(page), bound(page + 1));
         let values = move |database: &Connection| {
@@ -40,56 +40,56 @@ impl Exporter for EmbeddedEngine {
         };
         for (name, metric, at, value) in self.readers.read(values).await? {
             let Ok(unit) = name.parse() else { continue };
-            parcels.push(MigrationItem::Value { unit, metric, at, value });
+            items.push(MigrationItem::Value { unit, metric, at, value });
         }
-        Ok(parcels)
+        Ok(items)
     }
 
     async fn pack_rest(&self, partition: u16) -> Result<Vec<MigrationItem>> {
         let is_last = partition == self.memory.partitions();
         let pack = move |database: &Connection| {
-            let mut parcels = Vec::new();
-            records(database, partition, &mut parcels)?;
-            groups(database, partition, &mut parcels)?;
-            lanes(database, partition, &mut parcels)?;
+            let mut items = Vec::new();
+            records(database, partition, &mut items)?;
+            groups(database, partition, &mut items)?;
+            lanes(database, partition, &mut items)?;
             if is_last {
-                // They know no partition: whoever unpacks them finds their place.
-                notifications(database, &mut parcels)?;
+                // Notifications have no partition: the importer finds it.
+                notifications(database, &mut items)?;
             }
-            Ok(parcels)
+            Ok(items)
         };
         self.readers.read(pack).await
     }
 }
 
-fn records(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
+fn records(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
     let select = "SELECT record FROM records WHERE partition = ?";
     for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
-        parcels.push(MigrationItem::Record(from_json("a record", &json)?));
+        items.push(MigrationItem::Record(from_json("a record", &json)?));
     }
     let select = "SELECT news FROM outbox WHERE partition = ? ORDER BY id";
     for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
-        parcels.push(MigrationItem::OutboxEvent(from_json("news in the outbox", &json)?));
+        items.push(MigrationItem::OutboxEvent(from_json("an event in the outbox", &json)?));
     }
     let select = "SELECT letter FROM letters WHERE partition = ?";
     for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
-        parcels.push(MigrationItem::Letter(from_json("a dead letter", &json)?));
+        items.push(MigrationItem::Letter(from_json("a dead letter", &json)?));
     }
     Ok(())
 }
 
-fn groups(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
+fn groups(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
     let select = "SELECT body, due, sealed FROM groups WHERE partition = ?";
     let groups = all(database, select, [partition], |row| {
         Ok((row.get::<_, String>(0)?, optional(row, 1)?, optional(row, 2)?))
     })?;
     for (body, due, sealed) in groups {
-        parcels.push(MigrationItem::Group { group: from_json("a group", &body)?, due, sealed });
+        items.push(MigrationItem::Group { group: from_json("a group", &body)?, due, sealed });
     }
     let select = "SELECT key, member, letter, detected, joined, members.body, over, groups.body FROM members \
                   JOIN groups ON groups.id = grp WHERE partition = ?";
     let mut groups_of = Vec::new();
-    parcels.extend(all(database, select, [partition], |row| {
+    items.extend(all(database, select, [partition], |row| {
         let text: String = row.get(2)?;
         let mut letters = text.chars();
         groups_of.push((row.get::<_, String>(1)?, row.get::<_, String>(7)?));
@@ -105,12 +105,12 @@ fn groups(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem
     })?);
     for (member, json) in groups_of.iter().filter_map(|(name, json)| Some((of_member(name)?.0, json))) {
         let member = member.to_owned();
-        parcels.push(MigrationItem::GroupOf { member, group: from_json("a group", json)? });
+        items.push(MigrationItem::GroupOf { member, group: from_json("a group", json)? });
     }
     Ok(())
 }
 
-fn lanes(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
+fn lanes(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
     let select = "SELECT receiver, grp, at, notification, attempts FROM queue JOIN lanes USING (receiver, grp) \
                   WHERE partition = ? ORDER BY receiver, grp, lanes.id";
     let rows = all(database, select, [partition], |row| {
@@ -120,14 +120,14 @@ fn lanes(database: &Connection, partition: u16, parcels: &mut Vec<MigrationItem>
     for lane in rows.chunk_by(|a, b| (&a.0, &a.1) == (&b.0, &b.1)) {
         let (receiver, group, next, _, attempts) = lane[0].clone();
         let notifications = lane.iter().map(|row| row.3.clone()).collect();
-        parcels.push(MigrationItem::Lane { receiver, group, next, attempts, notifications });
+        items.push(MigrationItem::Lane { receiver, group, next, attempts, notifications });
     }
     Ok(())
 }
 
-fn notifications(database: &Connection, parcels: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
+fn notifications(database: &Connection, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
     let select = "SELECT id, body, owed FROM notifications";
-    parcels.extend(all(database, select, [], |row| {
+    items.extend(all(database, select, [], |row| {
         let owed: i64 = row.get(2)?;
         Ok(MigrationItem::Notification { id: row.get(0)?, body: row.get(1)?, owed: owed.max(0) as u64 })
     })?);

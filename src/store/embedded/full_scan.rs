@@ -1,4 +1,4 @@
-//! Something was met in the database that is not what its place should hold: the next examination puts it aside.
+//! A request to the next examination to scan all rows, made when a value was read that its column should not hold.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,40 +8,38 @@ use tokio::sync::Notify;
 use super::error::DatabaseError;
 use crate::store::EngineError;
 
-/// Whether all rows are to be gone over.
 #[derive(Default)]
 pub(super) struct FullScan {
-    is_met: AtomicBool,
+    is_requested: AtomicBool,
     wake: Notify,
 }
 
 impl FullScan {
-    /// What a fault means, for people; one of a value is seen to.
-    pub fn explain(&self, fault: DatabaseError, path: &Path) -> EngineError {
-        if fault.is_of_a_value() {
+    /// The error for operators; an unreadable value requests a scan.
+    pub fn explain(&self, error: DatabaseError, path: &Path) -> EngineError {
+        if error.is_of_a_value() {
             self.request();
         }
-        fault.explain(path)
+        error.explain(path)
     }
 
-    /// Something does not fit.
     pub fn request(&self) {
-        self.is_met.store(true, Ordering::SeqCst);
+        self.is_requested.store(true, Ordering::SeqCst);
         self.wake.notify_one();
     }
 
-    /// What was met could not be seen to: the next examination tries again, whenever it is.
+    /// The scan could not be done: the next examination tries again, at its usual time.
     pub fn retry_later(&self) {
-        self.is_met.store(true, Ordering::SeqCst);
+        self.is_requested.store(true, Ordering::SeqCst);
     }
 
-    /// Whether something was met since this was asked last.
+    /// Whether a scan was requested since the last call.
     pub fn take(&self) -> bool {
-        self.is_met.swap(false, Ordering::SeqCst)
+        self.is_requested.swap(false, Ordering::SeqCst)
     }
 
-    /// Ends when something is met.
-    pub async fn wait(&self) {
+    /// Ends when a scan is requested.
+    pub async fn requested(&self) {
         self.wake.notified().await;
     }
 }

@@ -1,4 +1,4 @@
-//! Unpacking a fleet into a directory, in one transaction: until it is committed nothing is there.
+//! Imports a fleet into a directory, in one transaction: a failed import leaves the directory empty.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,25 +18,25 @@ use crate::store::notification::silence;
 use crate::store::{EngineError, OutboxEvent, Result, partition_of, partition_of_group};
 use crate::store::{migration::Importer, migration::MigrationItem};
 
-/// What must be empty where a fleet is to arrive.
-const HELD: [&str; 5] = ["units", "records", "outbox", "groups", "letters"];
-/// What a fleet of which nothing is left may have left all the same; last seen times above all, which
-/// would be taken for those of whoever gets the place.
-const LEFT: [&str; 9] =
+/// Tables that must be empty before an import.
+const MUST_BE_EMPTY: [&str; 5] = ["units", "records", "outbox", "groups", "letters"];
+/// Tables that an emptied fleet may have rows in; an import clears them. Old last seen times above all would
+/// be taken for those of the units that get their slots.
+const CLEARED: [&str; 9] =
     ["beats", "pages", "data", "blind", "members", "notifications", "queue", "lanes", "untold"];
 
-/// A directory into which a fleet is moved. What was not completed is gone when this goes.
+/// A directory into which a fleet is imported. Dropped before [`Importer::complete`], it is rolled back.
 pub struct EmbeddedImporter {
-    house: Arc<Mutex<TargetDatabase>>,
+    target: Arc<Mutex<TargetDatabase>>,
     path: PathBuf,
 }
 
 struct TargetDatabase {
     database: Connection,
     partitions: u16,
-    /// How many units there are in each partition.
-    places: Vec<u32>,
-    /// Nobody else's meanwhile.
+    /// The next free slot of each partition.
+    next_slots: Vec<u32>,
+    /// Locked during the import.
     _directory: Directory,
 }
 
@@ -48,24 +48,24 @@ impl EmbeddedImporter {
     pub async fn prepare(config: &Config) -> Result<EmbeddedImporter> {
         let (config, path) = (config.clone(), config.path.clone());
         let prepare = move || {
-            let mut directory = Directory::enter(&config.path)?;
+            let mut directory = Directory::lock(&config.path)?;
             let database = database::open(&mut directory, config.partitions)?;
-            begin(&database, &config).map_err(|fault| fault.explain(&config.path))?;
-            let (partitions, places) = (config.partitions, vec![0; config.partitions.into()]);
-            Ok(TargetDatabase { database, partitions, places, _directory: directory })
+            begin(&database, &config).map_err(|error| error.explain(&config.path))?;
+            let (partitions, next_slots) = (config.partitions, vec![0; config.partitions.into()]);
+            Ok(TargetDatabase { database, partitions, next_slots, _directory: directory })
         };
-        let house = tokio::task::spawn_blocking(prepare).await.map_err(broken_off)??;
-        Ok(EmbeddedImporter { house: Arc::new(Mutex::new(house)), path })
+        let target = tokio::task::spawn_blocking(prepare).await.map_err(broken_off)??;
+        Ok(EmbeddedImporter { target: Arc::new(Mutex::new(target)), path })
     }
 
     async fn write(
         &self,
         step: impl FnOnce(&mut TargetDatabase) -> DatabaseResult<()> + Send + 'static,
     ) -> Result<()> {
-        let house = self.house.clone();
-        let write = move || step(&mut house.lock().unwrap_or_else(PoisonError::into_inner));
+        let target = self.target.clone();
+        let write = move || step(&mut target.lock().unwrap_or_else(PoisonError::into_inner));
         let written = tokio::task::spawn_blocking(write).await.map_err(broken_off)?;
-        written.map_err(|fault| fault.explain(&self.path))
+        written.map_err(|error| error.explain(&self.path))
     }
 }
 
@@ -74,7 +74,7 @@ fn broken_off(_: tokio::task::JoinError) -> EngineError {
 }
 
 fn begin(database: &Connection, config: &Config) -> DatabaseResult<()> {
-    for table in HELD {
+    for table in MUST_BE_EMPTY {
         let select = format!("SELECT EXISTS (SELECT 1 FROM {table})");
         if database.query_row(&select, [], |row| row.get(0))? {
             let path = config.path.display();
@@ -83,169 +83,161 @@ fn begin(database: &Connection, config: &Config) -> DatabaseResult<()> {
         }
     }
     database.execute_batch("BEGIN IMMEDIATE")?;
-    for table in LEFT {
+    for table in CLEARED {
         database.execute(&format!("DELETE FROM {table}"), [])?;
     }
-    // It counts heartbeats that have gone with these.
+    // It counts rows of `beats` and `pages`, which are empty now.
     database.execute("DELETE FROM meta WHERE name = 'kept'", [])?;
     Ok(())
 }
 
 #[async_trait]
 impl Importer for EmbeddedImporter {
-    async fn unpack(&self, parcels: Vec<MigrationItem>) -> Result<()> {
-        self.write(move |house| parcels.iter().try_for_each(|parcel| house.put(parcel))).await
+    async fn unpack(&self, items: Vec<MigrationItem>) -> Result<()> {
+        self.write(move |target| items.iter().try_for_each(|item| target.insert(item))).await
     }
 
     async fn complete(&self, hearing: Hearing) -> Result<()> {
-        self.write(move |house| house.complete(&hearing)).await
+        self.write(move |target| target.complete(&hearing)).await
     }
 }
 
 impl TargetDatabase {
-    fn put(&mut self, parcel: &MigrationItem) -> DatabaseResult<()> {
-        match parcel {
+    fn insert(&mut self, item: &MigrationItem) -> DatabaseResult<()> {
+        match item {
+            MigrationItem::Unit { .. } | MigrationItem::Value { .. } => self.insert_unit(item),
+            MigrationItem::Record(_) | MigrationItem::OutboxEvent(_) => self.insert_record(item),
+            MigrationItem::Group { .. } | MigrationItem::GroupOf { .. } | MigrationItem::Member { .. } => {
+                self.insert_group(item)
+            }
+            MigrationItem::Notification { .. } | MigrationItem::Lane { .. } | MigrationItem::Letter(_) => {
+                self.insert_delivery(item)
+            }
+        }
+    }
+
+    fn insert_unit(&mut self, item: &MigrationItem) -> DatabaseResult<()> {
+        match item {
             MigrationItem::Unit { unit, facts, alive, look } => {
                 let partition = partition_of(unit, self.partitions);
-                let place = &mut self.places[usize::from(partition)];
-                let (id, name) = (unit_id(partition, *place), unit.to_string());
-                *place += 1;
-                self.insert(
+                let slot = &mut self.next_slots[usize::from(partition)];
+                let (id, name) = (unit_id(partition, *slot), unit.to_string());
+                *slot += 1;
+                self.execute(
                     "INSERT INTO units(id, name, facts, alive, look, after) VALUES(?, ?, ?, ?, ?, 0)",
-                )?
-                .execute(params![id, name, facts, ms(alive), ms(look)])?;
+                    params![id, name, facts, ms(alive), ms(look)],
+                )
             }
             MigrationItem::Value { unit, metric, at, value } => {
-                // Found by its unit's name: the unit is on the page that came just before.
+                // Found by the unit's name: the unit is on the page that came just before.
                 let partition = partition_of(unit, self.partitions);
-                let bounds = (unit_id(partition, 0), unit_id(partition, u32::MAX));
-                self.insert(
+                let (first, last) = (unit_id(partition, 0), unit_id(partition, u32::MAX));
+                self.execute(
                     "INSERT OR REPLACE INTO data(id, metric, at, value) SELECT id, ?, ?, ? FROM units \
                      WHERE id BETWEEN ? AND ? AND name = ? ORDER BY id DESC LIMIT 1",
-                )?
-                .execute(params![
-                    metric,
-                    at.as_millis(),
-                    value,
-                    bounds.0,
-                    bounds.1,
-                    unit.to_string()
-                ])?;
+                    params![metric, at.as_millis(), value, first, last, unit.to_string()],
+                )
             }
+            _ => Ok(()),
+        }
+    }
+
+    fn insert_record(&self, item: &MigrationItem) -> DatabaseResult<()> {
+        match item {
             MigrationItem::Record(record) => {
                 let (partition, json) = (partition_of(record.whose(), self.partitions), to_json(record)?);
                 let (detected, closed) = (record.detected_at.as_millis(), ms(&record.back_at));
-                self.insert(
+                self.execute(
                     "INSERT INTO records(id, partition, detected, closed, record) VALUES(?, ?, ?, ?, ?)",
-                )?
-                .execute(params![
-                    record.id.to_string(),
-                    partition,
-                    detected,
-                    closed,
-                    json
-                ])?;
+                    params![record.id.to_string(), partition, detected, closed, json],
+                )
             }
-            MigrationItem::OutboxEvent(news) => {
-                let partition = match news {
+            MigrationItem::OutboxEvent(event) => {
+                let partition = match event {
                     OutboxEvent::Record(record) => partition_of(record.whose(), self.partitions),
                     OutboxEvent::Blind(_) => self.partitions,
                 };
-                self.insert("INSERT INTO outbox(partition, news) VALUES(?, ?)")?
-                    .execute(params![partition, to_json(news)?])?;
+                let insert = "INSERT INTO outbox(partition, news) VALUES(?, ?)";
+                self.execute(insert, params![partition, to_json(event)?])
             }
-            MigrationItem::Group { group, due, sealed } => {
-                let insert = "INSERT INTO groups(partition, key, body, due, sealed) VALUES(?, ?, ?, ?, ?) \
-                              ON CONFLICT(key) DO UPDATE SET due = excluded.due, sealed = excluded.sealed";
-                self.insert(insert)?.execute(params![
-                    self.home(&group.key),
-                    group.key,
-                    to_json(group)?,
-                    ms(due),
-                    ms(sealed)
-                ])?;
-            }
-            // A member is found by its name. What its group shares is known from here while nobody waits in it.
-            MigrationItem::GroupOf { group, .. } => {
-                self.insert(
-                    "INSERT INTO groups(partition, key, body) VALUES(?, ?, ?) \
-                     ON CONFLICT(key) DO UPDATE SET body = excluded.body",
-                )?
-                .execute(params![self.home(&group.key), group.key, to_json(group)?])?;
-            }
+            _ => Ok(()),
+        }
+    }
+
+    fn insert_group(&self, item: &MigrationItem) -> DatabaseResult<()> {
+        match item {
+            MigrationItem::Group { group, due, sealed } => self.execute(
+                "INSERT INTO groups(partition, key, body, due, sealed) VALUES(?, ?, ?, ?, ?) \
+                 ON CONFLICT(key) DO UPDATE SET due = excluded.due, sealed = excluded.sealed",
+                params![self.partition(&group.key), group.key, to_json(group)?, ms(due), ms(sealed)],
+            ),
+            // A member is found by its name. A group without waiting members is known from here alone.
+            MigrationItem::GroupOf { group, .. } => self.execute(
+                "INSERT INTO groups(partition, key, body) VALUES(?, ?, ?) \
+                 ON CONFLICT(key) DO UPDATE SET body = excluded.body",
+                params![self.partition(&group.key), group.key, to_json(group)?],
+            ),
             MigrationItem::Member { group, name, letter, told_to, detected, waits, over } => {
-                let (joined, body) =
-                    (waits.as_ref().map(|waits| waits.0), waits.as_ref().map(|waits| &waits.1));
-                self.insert("INSERT INTO members SELECT id, ?, ?, ?, ?, ?, ? FROM groups WHERE key = ?")?
-                    .execute(params![
-                        name,
-                        format!("{letter}{told_to}"),
-                        detected.as_millis(),
-                        ms(&joined),
-                        ms(over),
-                        body,
-                        group
-                    ])?;
+                let joined = waits.as_ref().map(|waits| waits.0);
+                let body = waits.as_ref().map(|waits| &waits.1);
+                let letter = format!("{letter}{told_to}");
+                self.execute(
+                    "INSERT INTO members SELECT id, ?, ?, ?, ?, ?, ? FROM groups WHERE key = ?",
+                    params![name, letter, detected.as_millis(), ms(&joined), ms(over), body, group],
+                )
             }
+            _ => Ok(()),
+        }
+    }
+
+    fn insert_delivery(&self, item: &MigrationItem) -> DatabaseResult<()> {
+        match item {
             MigrationItem::Notification { id, body, owed } => {
-                self.insert("INSERT INTO notifications VALUES(?, ?, ?)")?.execute(params![
-                    id,
-                    body,
-                    *owed as i64
-                ])?;
+                self.execute("INSERT INTO notifications VALUES(?, ?, ?)", params![id, body, *owed as i64])
             }
             MigrationItem::Lane { receiver, group, next, attempts, notifications } => {
-                self.insert("INSERT INTO queue VALUES(?, ?, ?, ?)")?.execute(params![
-                    receiver,
-                    group,
-                    self.home(group),
-                    next.as_millis()
-                ])?;
-                for (place, id) in notifications.iter().enumerate() {
-                    let attempts = if place == 0 { *attempts } else { 0 };
-                    self.insert(
-                        "INSERT INTO lanes(receiver, grp, notification, attempts) VALUES(?, ?, ?, ?)",
-                    )?
-                    .execute(params![receiver, group, id, attempts])?;
+                let partition = self.partition(group);
+                let insert = "INSERT INTO queue VALUES(?, ?, ?, ?)";
+                self.execute(insert, params![receiver, group, partition, next.as_millis()])?;
+                let insert = "INSERT INTO lanes(receiver, grp, notification, attempts) VALUES(?, ?, ?, ?)";
+                for (index, id) in notifications.iter().enumerate() {
+                    let attempts = if index == 0 { *attempts } else { 0 };
+                    self.execute(insert, params![receiver, group, id, attempts])?;
                 }
+                Ok(())
             }
             MigrationItem::Letter(letter) => {
                 let (id, delivery) = (letter.delivery.notification(), &letter.delivery);
-                let partition = self.home(&delivery.group.key);
-                self.insert("INSERT INTO letters VALUES(?, ?, ?, ?, ?)")?.execute(params![
-                    delivery.receiver,
-                    id,
-                    partition,
-                    letter.at.as_millis(),
-                    to_json(letter)?
-                ])?;
+                let partition = self.partition(&delivery.group.key);
+                let (at, json) = (letter.at.as_millis(), to_json(letter)?);
+                let insert = "INSERT INTO letters VALUES(?, ?, ?, ?, ?)";
+                self.execute(insert, params![delivery.receiver, id, partition, at, json])?;
                 for record in &delivery.offline {
-                    self.insert("INSERT OR REPLACE INTO untold VALUES(?, ?, ?)")?.execute(params![
-                        delivery.receiver,
-                        silence(record),
-                        id
-                    ])?;
+                    let insert = "INSERT OR REPLACE INTO untold VALUES(?, ?, ?)";
+                    self.execute(insert, params![delivery.receiver, silence(record), id])?;
                 }
+                Ok(())
             }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn complete(&mut self, hearing: &Hearing) -> DatabaseResult<()> {
         let ears = Ears::restore(hearing);
-        self.insert("INSERT OR REPLACE INTO meta VALUES('ears', ?)")?.execute([to_json(&ears)?])?;
+        self.execute("INSERT OR REPLACE INTO meta VALUES('ears', ?)", [to_json(&ears)?])?;
         for interval in hearing.ledger.intervals() {
-            self.insert("INSERT INTO blind(start, until) VALUES(?, ?)")?
-                .execute([interval.from.as_millis(), interval.to.as_millis()])?;
+            let (start, until) = (interval.from.as_millis(), interval.to.as_millis());
+            self.execute("INSERT INTO blind(start, until) VALUES(?, ?)", [start, until])?;
         }
         Ok(self.database.execute_batch("COMMIT")?)
     }
 
-    fn insert(&self, insert: &str) -> rusqlite::Result<rusqlite::CachedStatement<'_>> {
-        self.database.prepare_cached(insert)
+    fn execute(&self, insert: &str, params: impl rusqlite::Params) -> DatabaseResult<()> {
+        self.database.prepare_cached(insert)?.execute(params)?;
+        Ok(())
     }
 
-    fn home(&self, group: &str) -> u16 {
+    fn partition(&self, group: &str) -> u16 {
         partition_of_group(group, self.partitions)
     }
 }

@@ -1,22 +1,22 @@
 //! Last seen times on their way to disk: written behind, each unit at most once in two seconds.
 //!
-//! # Why `heard` goes with them
-//! A canary vouches for every heartbeat before it. If it were on disk before they are, a crash in
-//! between would make heard silence of them. So how far was heard is read first, then the
-//! heartbeats, and both are written in one transaction: what a crash loses is blind time.
+//! # Why `heard` is written with them
+//! A canary vouches for every heartbeat before it. If it were on disk before them, a crash in
+//! between would turn time that was heard into silence. So the flush reads `heard` first, then the
+//! heartbeats, and writes both in one transaction: a crash loses only time that becomes blind.
 //!
-//! # Why beats and pages
-//! Twelve bytes at the end of a table for each heartbeat are cheap to write, whichever units beat;
-//! a page with the times of 512 units is cheap to keep. So beats are added up, and when there are
-//! twice as many as units, the pages that they belong to are written anew and the beats go.
+//! # Why two tables, `beats` and `pages`
+//! Twelve bytes at the end of a table for each heartbeat are cheap to write, whichever units send;
+//! a page with the times of 512 units is cheap to keep. So beats accumulate, and when there are
+//! twice as many as units, their pages are written anew and the beats are deleted.
 //!
-//! # Why numbers
-//! A change writes its unit's last seen time itself, in another table. What is newer is told by a
-//! number that grows with every flush: beats and pages with a number up to the unit's are older.
+//! # Why flush numbers
+//! A change writes its unit's last seen time itself, in another table. A number that grows with every flush
+//! tells which is newer: beats and pages with a number up to the unit's are older.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
@@ -33,108 +33,106 @@ use crate::store::json::to_json;
 use crate::store::{EngineError, OutboxEvent, Result};
 use crate::telemetry::{Loop, Telemetry};
 
-/// How many units' times lie on a page.
+/// How many units share a page.
 pub(super) const PAGE: u32 = 512;
 
-/// The bytes of a beat: partition, place, time.
+/// The bytes of a beat: partition, slot, time.
 pub(super) const ENTRY: usize = 12;
 /// The bytes of a time.
 pub(super) const TIME: usize = 6;
-/// A time that says nothing.
-const NOTHING: u64 = (1 << 48) - 1;
+/// Stands for no time.
+const NO_TIME: u64 = (1 << 48) - 1;
 
-/// The most beats of one row; a million at once are a few rows.
-const MOST_IN_ROW: usize = 50_000;
+/// The most beats in one row; a million at once take a few rows.
+const BEATS_PER_ROW: usize = 50_000;
 
-/// Fewer beats than this are not carried over into pages.
-const FEW: usize = 100_000;
+/// Fewer beats than this are not merged into pages.
+const MIN_MERGE: usize = 100_000;
 
-/// Where a unit is found on disk.
-pub(super) fn unit_id(partition: u16, place: u32) -> i64 {
-    i64::from(partition) << 32 | i64::from(place)
+/// The key of a unit on disk.
+pub(super) fn unit_id(partition: u16, slot: u32) -> i64 {
+    i64::from(partition) << 32 | i64::from(slot)
 }
 
-/// Partition and place of what is found there on disk.
+/// The reverse of [`unit_id`]; `None` for a partition that cannot be.
 pub(super) fn partition_and_slot(id: i64) -> Option<(u16, u32)> {
     Some((u16::try_from(id >> 32).ok()?, id as u32))
 }
 
-/// What is on disk of last seen times.
+/// The tables `beats` and `pages`.
 pub(super) struct LastSeenTables {
     memory: Arc<InMemoryFleet>,
-    number: AtomicI64,
-    kept: Mutex<Kept>,
+    flush_number: AtomicI64,
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
-struct Kept {
-    /// Beats that are in no page yet.
+struct State {
+    /// How many beats are in no page yet.
     beats: usize,
-    /// In how many rows they are, and how many rows of pages there are.
+    /// How many rows `beats` and `pages` have.
     rows: (i64, i64),
-    /// The pages that they belong to.
+    /// The pages of these beats.
     pages: BTreeSet<(u16, u32)>,
-    /// Who hears and how far, as of the last flush.
+    /// The state of hearing (JSON), as of the last flush.
     ears: String,
 }
 
 impl LastSeenTables {
     pub fn new(memory: Arc<InMemoryFleet>) -> LastSeenTables {
-        LastSeenTables { memory, number: AtomicI64::new(0), kept: Mutex::default() }
+        LastSeenTables { memory, flush_number: AtomicI64::new(0), state: Mutex::default() }
     }
 
-    /// Beats up to this number are older than what is written now.
-    pub fn number(&self) -> i64 {
-        self.number.load(Ordering::SeqCst)
+    /// The number of the last flush: beats up to it are older than a change that is written now.
+    pub fn flush_number(&self) -> i64 {
+        self.flush_number.load(Ordering::SeqCst)
     }
 
-    /// As it was found on disk.
-    pub fn found(&self, number: i64, beats: usize, rows: (i64, i64), pages: BTreeSet<(u16, u32)>) {
-        self.number.fetch_max(number, Ordering::SeqCst);
-        let mut kept = self.kept();
-        (kept.rows, kept.beats) = (rows, beats);
-        kept.pages = pages;
+    /// Takes over the state that was found on disk.
+    pub fn load(&self, number: i64, beats: usize, rows: (i64, i64), pages: BTreeSet<(u16, u32)>) {
+        self.flush_number.fetch_max(number, Ordering::SeqCst);
+        let mut state = self.state();
+        (state.rows, state.beats) = (rows, beats);
+        state.pages = pages;
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().expect("nothing panics under this lock")
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics under this lock")
     }
 }
 
-/// Writes what is in memory alone.
+/// Writes last seen times and hearing that only memory holds.
 pub(super) struct Flush {
-    beats: Arc<LastSeenTables>,
+    tables: Arc<LastSeenTables>,
     telemetry: Arc<Telemetry>,
     ears: String,
     blind: Vec<Blind>,
     taken: Vec<(u16, Vec<Unwritten>)>,
-    carried: bool,
-    /// How many rows of beats and of pages there are with this.
+    is_merge: bool,
+    /// How many rows `beats` and `pages` have after this flush.
     rows: (i64, i64),
-    /// Who waits for it.
     answer: Option<oneshot::Sender<Result<()>>>,
 }
 
 impl Flush {
-    pub fn new(beats: Arc<LastSeenTables>, telemetry: Arc<Telemetry>) -> Flush {
+    pub fn new(tables: Arc<LastSeenTables>, telemetry: Arc<Telemetry>) -> Flush {
         let (ears, blind, taken) = Default::default();
-        Flush { beats, telemetry, ears, blind, taken, carried: false, rows: (0, 0), answer: None }
+        Flush { tables, telemetry, ears, blind, taken, is_merge: false, rows: (0, 0), answer: None }
     }
 
-    /// Somebody waits for it.
     pub fn answering(self, answer: oneshot::Sender<Result<()>>) -> Flush {
         Flush { answer: Some(answer), ..self }
     }
 
     fn take(&mut self) -> Result<()> {
-        // Before the heartbeats that it vouches for.
+        // Hearing before the heartbeats that it vouches for.
         {
-            let ears = self.beats.memory.ears();
+            let ears = self.tables.memory.ears();
             self.ears = to_json(&*ears)?;
             self.blind = ears.unwritten();
         }
-        for partition in 0..self.beats.memory.partitions() {
-            let taken = self.beats.memory.shard(partition).take_unwritten();
+        for partition in 0..self.tables.memory.partitions() {
+            let taken = self.tables.memory.shard(partition).take_unwritten();
             if !taken.is_empty() {
                 self.taken.push((partition, taken));
             }
@@ -153,13 +151,13 @@ impl Flush {
                 let news = to_json(&OutboxEvent::Blind(*interval))?;
                 database
                     .prepare_cached("INSERT INTO outbox(partition, news) VALUES(?, ?)")?
-                    .execute(params![self.beats.memory.partitions(), news])?;
+                    .execute(params![self.tables.memory.partitions(), news])?;
             }
         }
         Ok(())
     }
 
-    /// Answers how many rows that took.
+    /// Answers how many rows were written.
     fn write_beats(&self, database: &Connection, number: i64) -> rusqlite::Result<i64> {
         let mut insert = database.prepare_cached("INSERT INTO beats(number, entries) VALUES(?, ?)")?;
         let (mut entries, mut rows) = (Vec::new(), 0);
@@ -168,7 +166,7 @@ impl Flush {
                 entries.extend_from_slice(&partition.to_le_bytes());
                 entries.extend_from_slice(&beat.place.to_le_bytes());
                 entries.extend_from_slice(&time(beat.alive));
-                if entries.len() >= MOST_IN_ROW * ENTRY {
+                if entries.len() >= BEATS_PER_ROW * ENTRY {
                     insert.execute(params![number, entries])?;
                     entries.clear();
                     rows += 1;
@@ -182,14 +180,14 @@ impl Flush {
         Ok(rows)
     }
 
-    /// How many rows there are from now on, so that one that is missing is missed.
-    fn write_kept(&self, database: &Connection, number: i64) -> rusqlite::Result<()> {
-        let kept = format!("{number} {} {}", self.rows.0, self.rows.1);
-        database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('kept', ?)")?.execute([kept])?;
+    /// Writes how many rows there are, so that the next start notices a missing one.
+    fn write_row_counts(&self, database: &Connection, number: i64) -> rusqlite::Result<()> {
+        let counts = format!("{number} {} {}", self.rows.0, self.rows.1);
+        database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('kept', ?)")?.execute([counts])?;
         Ok(())
     }
 
-    fn write_looks(&self, database: &Connection) -> rusqlite::Result<()> {
+    fn write_next_checks(&self, database: &Connection) -> rusqlite::Result<()> {
         let mut update = database.prepare_cached("UPDATE units SET look = ? WHERE id = ?")?;
         for (partition, taken) in &self.taken {
             for beat in taken {
@@ -201,8 +199,8 @@ impl Flush {
         Ok(())
     }
 
-    /// Carries all beats over into their pages.
-    fn carry(
+    /// Merges all beats into their pages.
+    fn merge(
         &self,
         database: &Connection,
         number: i64,
@@ -211,12 +209,12 @@ impl Flush {
         let mut insert = database.prepare_cached("INSERT OR REPLACE INTO pages VALUES(?, ?, ?)")?;
         for (partition, page) in pages {
             let mut times = Vec::with_capacity(PAGE as usize * TIME);
-            let shard = self.beats.memory.shard(*partition);
+            let shard = self.tables.memory.shard(*partition);
             let from = (*page * PAGE) as usize;
             for row in shard.rows.range(from..from + PAGE as usize) {
-                // A row of which a change is being written is written whole by that.
-                let says = if row.marks.has(Marks::BUSY) { Moment::NONE } else { row.alive };
-                times.extend_from_slice(&time(says));
+                // A change that is being written writes the whole row.
+                let last_seen = if row.marks.has(Marks::BUSY) { Moment::NONE } else { row.alive };
+                times.extend_from_slice(&time(last_seen));
             }
             drop(shard);
             insert.execute(params![unit_id(*partition, *page), number, times])?;
@@ -229,58 +227,58 @@ impl Flush {
 impl WriteJob for Flush {
     fn write(&mut self, database: &Connection) -> DatabaseResult<()> {
         self.take()?;
-        let (kept_beats, kept_pages, is_known) = {
-            let mut kept = self.beats.kept();
+        let (beats, pages, is_known) = {
+            let mut state = self.tables.state();
             for (partition, taken) in &self.taken {
-                kept.beats += taken.len();
-                kept.pages.extend(taken.iter().map(|beat| (*partition, beat.place / PAGE)));
+                state.beats += taken.len();
+                state.pages.extend(taken.iter().map(|beat| (*partition, beat.place / PAGE)));
             }
-            self.rows = kept.rows;
-            (kept.beats, kept.pages.len(), kept.ears == self.ears)
+            self.rows = state.rows;
+            (state.beats, state.pages.len(), state.ears == self.ears)
         };
         if self.taken.is_empty() && self.blind.is_empty() && is_known {
             return Ok(());
         }
-        let number = self.beats.number.fetch_add(1, Ordering::SeqCst) + 1;
+        let number = self.tables.flush_number.fetch_add(1, Ordering::SeqCst) + 1;
         self.write_ears(database)?;
         database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('number', ?)")?.execute([number])?;
-        self.write_looks(database)?;
-        self.carried = kept_beats > FEW.max(2 * PAGE as usize * kept_pages);
-        if self.carried {
-            let pages = self.beats.kept().pages.clone();
-            self.carry(database, number, &pages)?;
+        self.write_next_checks(database)?;
+        self.is_merge = beats > MIN_MERGE.max(2 * PAGE as usize * pages);
+        if self.is_merge {
+            let pages = self.tables.state().pages.clone();
+            self.merge(database, number, &pages)?;
             let mut count = database.prepare_cached("SELECT count(*) FROM pages")?;
             self.rows = (0, count.query_row([], |row| row.get(0))?);
         } else {
             self.rows.0 += self.write_beats(database, number)?;
         }
-        self.write_kept(database, number)?;
+        self.write_row_counts(database, number)?;
         Ok(())
     }
 
     fn undo(&mut self) {
         for (partition, taken) in self.taken.drain(..) {
-            self.beats.memory.shard(partition).put_back(&taken);
+            self.tables.memory.shard(partition).put_back(&taken);
         }
     }
 
     fn finish(self: Box<Self>) {
-        let mut kept = self.beats.kept();
-        kept.ears = self.ears;
-        kept.rows = self.rows;
-        if self.carried {
-            kept.beats = 0;
-            kept.pages.clear();
+        let mut state = self.tables.state();
+        state.ears = self.ears;
+        state.rows = self.rows;
+        if self.is_merge {
+            state.beats = 0;
+            state.pages.clear();
         }
-        drop(kept);
-        self.beats.memory.ears().written(self.blind.len());
+        drop(state);
+        self.tables.memory.ears().written(self.blind.len());
         self.telemetry.engine_answered(Loop::WriteBehind, "");
         if let Some(answer) = self.answer {
             let _ = answer.send(Ok(()));
         }
     }
 
-    /// Told and tried again with the next; nothing is lost while this process lives.
+    /// The next flush tries again; nothing is lost while this process lives.
     fn fail(self: Box<Self>, why: EngineError) {
         match self.answer {
             Some(answer) => drop(answer.send(Err(why))),
@@ -290,26 +288,26 @@ impl WriteJob for Flush {
 }
 
 fn time(moment: Moment) -> [u8; TIME] {
-    let ms = moment.get().map_or(NOTHING, |at| at.as_millis() as u64);
+    let ms = moment.get().map_or(NO_TIME, |at| at.as_millis() as u64);
     let bytes = ms.to_le_bytes();
     [bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5]]
 }
 
 fn read_time(bytes: &[u8]) -> Option<Timestamp> {
     let ms = bytes.iter().rev().fold(0, |ms, byte| ms << 8 | u64::from(*byte));
-    (ms != NOTHING).then(|| Timestamp::from_millis(ms as i64))
+    (ms != NO_TIME).then(|| Timestamp::from_millis(ms as i64))
 }
 
-/// The beats of a row.
+/// The beats of a row: partition, slot, time.
 pub(super) fn read_entries(bytes: &[u8]) -> impl Iterator<Item = (u16, u32, Timestamp)> + '_ {
     bytes.chunks_exact(ENTRY).filter_map(|entry| {
         let partition = u16::from_le_bytes([entry[0], entry[1]]);
-        let place = u32::from_le_bytes([entry[2], entry[3], entry[4], entry[5]]);
-        Some((partition, place, read_time(&entry[6..])?))
+        let slot = u32::from_le_bytes([entry[2], entry[3], entry[4], entry[5]]);
+        Some((partition, slot, read_time(&entry[6..])?))
     })
 }
 
-/// The times of a page, by place within it.
+/// The times of a page, by slot within it.
 pub(super) fn read_times(bytes: &[u8]) -> impl Iterator<Item = (u32, Timestamp)> + '_ {
-    (0..).zip(bytes.chunks_exact(TIME)).filter_map(|(place, time)| Some((place, read_time(time)?)))
+    (0..).zip(bytes.chunks_exact(TIME)).filter_map(|(slot, time)| Some((slot, read_time(time)?)))
 }

@@ -1,23 +1,22 @@
 //! From disk into memory, at the start.
 //!
-//! Units come first, as of their last change; then the heartbeats that are newer than that: pages,
-//! and beats in the order in which they were written. What was not written when the process ended
-//! is after `heard`, so it is blind time.
+//! Units come first, as of their last change; then newer heartbeats: pages, and beats in the order of writing.
+//! Heartbeats that were not written when the process ended are after `heard`, so that time is blind.
 //!
-//! What is there of the wrong sort fails here, is put aside, and the load begins anew: see [`fill`].
+//! A value of the wrong type fails the load; it is quarantined, and the load begins anew: see [`load_fleet`].
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use rusqlite::types::{FromSql, Type};
-use rusqlite::{Connection, OptionalExtension, Row as Found};
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 
 use super::ears::Ears;
 use super::error::{DatabaseError, DatabaseResult, damaged};
 use super::last_seen::{LastSeenTables, PAGE, partition_and_slot, read_entries, read_times};
 use super::memory::InMemoryFleet;
-use super::quarantine::{self, Aside, RepairContext};
+use super::quarantine::{self, Quarantined, RepairContext};
 use super::row::Moment;
 use crate::clock::Timestamp;
 use crate::presence::Interval;
@@ -29,129 +28,139 @@ use crate::telemetry::Stored;
 /// Pages, by partition.
 type Pages = BTreeSet<(u16, u32)>;
 
-/// What was loaded.
 pub(super) struct LoadedFleet {
     pub memory: Arc<InMemoryFleet>,
-    pub beats: Arc<LastSeenTables>,
-    /// What could not be read.
-    pub odd: Vec<Aside>,
+    pub last_seen: Arc<LastSeenTables>,
+    pub unreadable: Vec<Quarantined>,
 }
 
-/// Reads the fleet; what cannot be read is put aside first.
-pub(super) fn fill(database: &Connection, path: &Path, partitions: u16) -> DatabaseResult<LoadedFleet> {
+/// Reads the fleet; rows that cannot be read are quarantined first.
+pub(super) fn load_fleet(database: &Connection, path: &Path, partitions: u16) -> DatabaseResult<LoadedFleet> {
     let load = || {
         let memory = Arc::new(InMemoryFleet::new(partitions));
-        let beats = Arc::new(LastSeenTables::new(memory.clone()));
-        load(database, &memory, &beats).map(|odd| LoadedFleet { memory, beats, odd })
+        let last_seen = Arc::new(LastSeenTables::new(memory.clone()));
+        load(database, &memory, &last_seen).map(|unreadable| LoadedFleet { memory, last_seen, unreadable })
     };
-    let aside = match load() {
-        Err(fault) if fault.is_of_a_value() => mend(database, partitions)?,
+    let quarantined = match load() {
+        Err(error) if error.is_of_a_value() => quarantine_all(database, partitions)?,
         loaded => return loaded,
     };
-    let mut loaded = load().map_err(|fault| match fault {
-        DatabaseError::Database(why) if aside.is_empty() => {
+    let mut loaded = load().map_err(|error| match error {
+        DatabaseError::Database(why) if quarantined.is_empty() => {
             EngineError::Damaged(damaged(path, &why.to_string())).into()
         }
-        fault => fault,
+        error => error,
     })?;
-    loaded.odd.extend(aside);
+    loaded.unreadable.extend(quarantined);
     Ok(loaded)
 }
 
-/// Puts aside whatever does not fit, in one transaction.
-fn mend(database: &Connection, partitions: u16) -> DatabaseResult<Vec<Aside>> {
+/// Quarantines every unreadable row, in one transaction.
+fn quarantine_all(database: &Connection, partitions: u16) -> DatabaseResult<Vec<Quarantined>> {
     let heard = match ears(database) {
         Ok(Some(ears)) => ears.heard,
         _ => newest(database)?,
     };
-    let number = number(database, "number").unwrap_or(0);
-    let known = RepairContext { partitions, heard, number, memory: None };
+    let flush_number = number(database, "number").unwrap_or(0);
+    let context = RepairContext { partitions, heard, flush_number, memory: None };
     let transaction = database.unchecked_transaction()?;
-    let aside = quarantine::put_aside(&transaction, &known)?;
+    let quarantined = quarantine::quarantine_all(&transaction, &context)?;
     transaction.commit()?;
-    Ok(aside)
+    Ok(quarantined)
 }
 
 /// Fills the memory, which is empty. Answers what could not be read.
-fn load(database: &Connection, memory: &InMemoryFleet, beats: &LastSeenTables) -> DatabaseResult<Vec<Aside>> {
-    let mut loading = Loader { memory, after: vec![Vec::new(); memory.partitions().into()], number: 0 };
-    loading.units(database)?;
-    let rows_of_pages = loading.pages(database)?;
-    let (rows, count, pages) = loading.beats(database)?;
+fn load(
+    database: &Connection,
+    memory: &InMemoryFleet,
+    last_seen: &LastSeenTables,
+) -> DatabaseResult<Vec<Quarantined>> {
+    let mut loader = Loader { memory, after: vec![Vec::new(); memory.partitions().into()], number: 0 };
+    loader.units(database)?;
+    let rows_of_pages = loader.pages(database)?;
+    let (rows, count, pages) = loader.beats(database)?;
     let written = number(database, "number");
-    // A number that a change was written with counts as used, whatever came of its flush.
-    beats.found(written.unwrap_or(0).max(loading.number), count, (rows, rows_of_pages), pages);
-    let mut odd = Vec::new();
-    let found = ears(database).map_err(|why| why.to_string());
+    // The number of a change counts as used, whether or not its flush was written.
+    last_seen.load(written.unwrap_or(0).max(loader.number), count, (rows, rows_of_pages), pages);
+    let mut unreadable = Vec::new();
+    unreadable.extend(load_hearing(database, memory)?);
+    let counts = meta_text(database, "kept")?;
+    if let Some(missing) =
+        counts.and_then(|counts| RowCounts::read(&counts)?.missing(written, rows, rows_of_pages))
+    {
+        let heard = memory.ears().heard;
+        memory.presume(heard);
+        unreadable.push(Quarantined {
+            what: Stored::ExpiryKey,
+            place: "tables beats and pages".to_owned(),
+            why: format!("{missing}; every unit counts as heard up to when Rollcall had heard"),
+        });
+    }
+    Ok(unreadable)
+}
+
+/// Answers why the state of hearing could not be read, if it could not.
+fn load_hearing(database: &Connection, memory: &InMemoryFleet) -> DatabaseResult<Option<Quarantined>> {
+    let mut unreadable = None;
     let newest = memory.newest();
-    let ears = match found {
+    let ears = match ears(database).map_err(|why| why.to_string()) {
         Ok(Some(ears)) => ears,
         // A new fleet.
         Ok(None) if newest.is_none() => Ears::default(),
         lost => {
             let why = lost.err().unwrap_or_else(|| "it is missing".to_owned());
-            let what = "since the newest heartbeat that is known Rollcall counts as blind";
+            let why = format!("{why}; since the newest heartbeat that is known Rollcall counts as blind");
             let place = "table meta name \"ears\"".to_owned();
-            odd.push(Aside { what: Stored::Hearing, place, why: format!("{why}; {what}") });
+            unreadable = Some(Quarantined { what: Stored::Hearing, place, why });
             let mut ears = Ears::default();
             ears.heard = newest;
             ears
         }
     };
     *memory.ears() = resumed(database, ears)?;
-    let kept = words(database, "kept")?;
-    if let Some(missing) = kept.and_then(|kept| Kept::read(&kept)?.lacks(written, rows, rows_of_pages)) {
-        let heard = memory.ears().heard;
-        memory.presume(heard);
-        odd.push(Aside {
-            what: Stored::ExpiryKey,
-            place: "tables beats and pages".to_owned(),
-            why: format!("{missing}; every unit counts as heard up to when Rollcall had heard"),
-        });
-    }
-    Ok(odd)
+    Ok(unreadable)
 }
 
 /// How many rows `beats` and `pages` should have.
-struct Kept {
-    number: i64,
+struct RowCounts {
+    flush_number: i64,
     beats: i64,
     pages: i64,
 }
 
-impl Kept {
+impl RowCounts {
     /// As [`super::last_seen::Flush`] writes it.
-    fn read(text: &str) -> Option<Kept> {
-        let mut words = text.split(' ').map(str::parse::<i64>);
-        let mut next = || words.next()?.ok();
-        Some(Kept { number: next()?, beats: next()?, pages: next()? })
+    fn read(text: &str) -> Option<RowCounts> {
+        let mut numbers = text.split(' ').map(str::parse::<i64>);
+        let mut next = || numbers.next()?.ok();
+        Some(RowCounts { flush_number: next()?, beats: next()?, pages: next()? })
     }
 
-    /// What is missing of them. An earlier build counts nothing, and has written another number by then.
-    fn lacks(&self, number: Option<i64>, beats: i64, pages: i64) -> Option<String> {
-        let is_current = number.is_none_or(|number| number == self.number);
+    /// How many rows are missing. An earlier build does not count rows; its flushes have another number by then.
+    fn missing(&self, number: Option<i64>, beats: i64, pages: i64) -> Option<String> {
+        let is_current = number.is_none_or(|number| number == self.flush_number);
         let missing = (self.beats - beats).max(0) + (self.pages - pages).max(0);
         (is_current && missing > 0).then(|| format!("{missing} rows with heartbeats are missing"))
     }
 }
 
-/// The newest heartbeat that a change wrote, if nothing says how far was heard.
+/// The newest heartbeat that a change wrote: stands in where the state of hearing is unreadable.
 fn newest(database: &Connection) -> DatabaseResult<Option<Timestamp>> {
     let select = "SELECT max(alive) FROM units WHERE typeof(alive) = 'integer'";
     let newest: Option<i64> = database.query_row(select, [], |row| row.get(0))?;
     Ok(newest.map(Timestamp::from_millis))
 }
 
-/// A number of the fleet; `None`: it is not there, or none.
+/// A number in `meta`; `None`: it is missing, or not a number.
 fn number(database: &Connection, name: &str) -> Option<i64> {
     meta(database, name).ok()?
 }
 
 struct Loader<'a> {
     memory: &'a InMemoryFleet,
-    /// The number of each unit by partition and place: what has this number or less is older.
+    /// The flush number of each unit's last change, by partition and slot: beats up to it are older.
     after: Vec<Vec<i64>>,
-    /// The largest of them.
+    /// The largest flush number found.
     number: i64,
 }
 
@@ -162,7 +171,7 @@ impl Loader<'_> {
             let to = super::last_seen::unit_id(partition, u32::MAX);
             let mut select = database
                 .prepare("SELECT id, name, facts, alive, look, after FROM units WHERE id BETWEEN ? AND ?")?;
-            // The last place tells how many there are, but for those that were forgotten.
+            // The last slot tells how many units there are, including forgotten ones.
             let last: Option<i64> = database.query_row(
                 "SELECT max(id) FROM units WHERE id BETWEEN ? AND ?",
                 [from, to],
@@ -182,9 +191,9 @@ impl Loader<'_> {
                 let facts = self.memory.digest(Some(text(row, 2)?));
                 let after: i64 = row.get(5)?;
                 let loaded = shard.load(id as u32, name, alive, look, facts);
-                // As if it were of a wrong type: it is put aside, and what is there is loaded anew.
-                let odd = || rusqlite::Error::InvalidColumnType(1, "name".to_owned(), Type::Text);
-                loaded.ok_or_else(odd)?;
+                // Treated as a value of the wrong type: it is quarantined, and the load begins anew.
+                let unreadable = || rusqlite::Error::InvalidColumnType(1, "name".to_owned(), Type::Text);
+                loaded.ok_or_else(unreadable)?;
                 numbers.resize(id as u32 as usize, i64::MAX);
                 numbers.push(after);
                 self.number = self.number.max(after);
@@ -193,7 +202,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Answers how many there are.
+    /// Answers how many rows there are.
     fn pages(&mut self, database: &Connection) -> DatabaseResult<i64> {
         let mut select = database.prepare("SELECT id, number, times FROM pages")?;
         let mut rows = select.query([])?;
@@ -202,16 +211,16 @@ impl Loader<'_> {
             count += 1;
             let (id, number): (i64, i64) = (row.get(0)?, row.get(1)?);
             self.number = self.number.max(number);
-            // The page of a partition that is not there says nothing of any unit.
+            // The partition of a damaged key may not exist.
             let Some((partition, page)) = partition_and_slot(id) else { continue };
-            for (place, time) in read_times(blob(row, 2)?) {
-                self.newer(partition, page.saturating_mul(PAGE).saturating_add(place), number, time);
+            for (slot, time) in read_times(blob(row, 2)?) {
+                self.heartbeat(partition, page.saturating_mul(PAGE).saturating_add(slot), number, time);
             }
         }
         Ok(count)
     }
 
-    /// Answers in how many rows they are, how many there are, and of which pages.
+    /// Answers how many rows there are, how many beats, and their pages.
     fn beats(&mut self, database: &Connection) -> DatabaseResult<(i64, usize, Pages)> {
         let mut select = database.prepare("SELECT number, entries FROM beats ORDER BY id")?;
         let mut rows = select.query([])?;
@@ -221,20 +230,20 @@ impl Loader<'_> {
             let number: i64 = row.get(0)?;
             self.number = self.number.max(number);
             let entries = blob(row, 1)?;
-            for (partition, place, time) in read_entries(entries) {
-                self.newer(partition, place, number, time);
+            for (partition, slot, time) in read_entries(entries) {
+                self.heartbeat(partition, slot, number, time);
                 count += 1;
-                pages.insert((partition, place / PAGE));
+                pages.insert((partition, slot / PAGE));
             }
         }
         Ok((found, count, pages))
     }
 
-    /// A heartbeat that is newer than the unit's last change, if it is one.
-    fn newer(&self, partition: u16, place: u32, number: i64, time: Timestamp) {
-        let after = self.after.get(usize::from(partition)).and_then(|after| after.get(place as usize));
+    /// Takes over a heartbeat that is newer than the unit's last change.
+    fn heartbeat(&self, partition: u16, slot: u32, number: i64, time: Timestamp) {
+        let after = self.after.get(usize::from(partition)).and_then(|after| after.get(slot as usize));
         if after.is_some_and(|after| number > *after) {
-            let row = &mut self.memory.shard(partition).rows[place as usize];
+            let row = &mut self.memory.shard(partition).rows[slot as usize];
             if row.alive != Moment::NONE {
                 row.alive = Some(time).into();
             }
@@ -242,17 +251,17 @@ impl Loader<'_> {
     }
 }
 
-/// Who hears and how far; `None` if nothing says.
+/// The state of hearing; `None` if it is missing.
 fn ears(database: &Connection) -> Result<Option<Ears>> {
-    let text = words(database, "ears").map_err(unreadable)?;
-    text.map(|text| from_json("who hears", &text)).transpose()
+    let text = meta_text(database, "ears").map_err(unreadable)?;
+    text.map(|text| from_json("the state of hearing", &text)).transpose()
 }
 
 fn unreadable(error: rusqlite::Error) -> EngineError {
     EngineError::Damaged(error.to_string())
 }
 
-/// The same as an earlier run left it, with the ledger.
+/// The state of hearing of an earlier run, with the ledger.
 fn resumed(database: &Connection, mut ears: Ears) -> DatabaseResult<Ears> {
     ears.is_resumed = true;
     let useful = ears.heard.unwrap_or(Timestamp::ZERO) - USEFUL;
@@ -270,8 +279,8 @@ fn meta<T: FromSql>(database: &Connection, name: &str) -> rusqlite::Result<Optio
     Ok(found.optional()?.flatten())
 }
 
-/// The same as text, whatever it is.
-fn words(database: &Connection, name: &str) -> rusqlite::Result<Option<String>> {
+/// A value of `meta` as text, whatever its type.
+fn meta_text(database: &Connection, name: &str) -> rusqlite::Result<Option<String>> {
     let mut select = database.prepare("SELECT value FROM meta WHERE name = ?")?;
     select.query_row([name], |row| Ok(super::units::text(row, 0)?.into_owned())).optional()
 }
@@ -280,10 +289,10 @@ fn moment(ms: Option<i64>) -> Moment {
     ms.map(Timestamp::from_millis).into()
 }
 
-fn text<'a>(row: &'a Found<'_>, column: usize) -> DatabaseResult<&'a str> {
+fn text<'a>(row: &'a SqlRow<'_>, column: usize) -> DatabaseResult<&'a str> {
     Ok(row.get_ref(column)?.as_str().map_err(rusqlite::Error::from)?)
 }
 
-fn blob<'a>(row: &'a Found<'_>, column: usize) -> DatabaseResult<&'a [u8]> {
+fn blob<'a>(row: &'a SqlRow<'_>, column: usize) -> DatabaseResult<&'a [u8]> {
     Ok(row.get_ref(column)?.as_blob().map_err(rusqlite::Error::from)?)
 }

@@ -14,7 +14,6 @@ use crate::clock::Timestamp;
 use crate::presence::Unit;
 use crate::store::partition_of;
 
-/// The fleet in memory.
 pub(super) struct InMemoryFleet {
     shards: Box<[Mutex<Shard>]>,
     ears: Mutex<Ears>,
@@ -49,12 +48,12 @@ impl InMemoryFleet {
         self.ears.lock().expect("nothing panics under this lock")
     }
 
-    /// Pages on which somebody changed something who does not show them.
+    /// Pages with units that an instance changed for another one to show, see `Queries::note`.
     pub fn noted(&self) -> MutexGuard<'_, BTreeSet<(u16, u32)>> {
         self.noted.lock().expect("nothing panics under this lock")
     }
 
-    /// The newest heartbeat of all.
+    /// The newest heartbeat of the fleet.
     pub fn newest(&self) -> Option<Timestamp> {
         let of_shard = |partition| {
             let shard = self.shard(partition);
@@ -63,7 +62,7 @@ impl InMemoryFleet {
         (0..self.partitions()).filter_map(of_shard).max()
     }
 
-    /// Units that have an expiry key were heard up to then.
+    /// Every unit with an expiry key counts as heard up to `heard`.
     pub fn presume(&self, heard: Option<Timestamp>) {
         for partition in 0..self.partitions() {
             for row in self.shard(partition).rows.iter_mut() {
@@ -72,18 +71,18 @@ impl InMemoryFleet {
         }
     }
 
-    /// The name of the unit at a place of a partition.
-    pub fn name_at(&self, partition: u16, place: u32) -> Option<String> {
+    /// The name of the unit in a slot of a partition.
+    pub fn name_at(&self, partition: u16, slot: u32) -> Option<String> {
         let shard = self.shards.get(usize::from(partition))?.lock().expect("nothing panics under this lock");
-        let row = shard.rows.range(place as usize..place as usize + 1).next()?;
+        let row = shard.rows.range(slot as usize..slot as usize + 1).next()?;
         if !row.marks.has(Marks::STORED) {
             return None;
         }
         shard.unit(row).ok().map(|unit| unit.to_string())
     }
 
-    /// What stands for facts in a row; zero for none. A digest instead of the text itself, which
-    /// stays on disk, where it is needed a few times a day.
+    /// The digest of facts in a row; zero for none. The text itself stays on disk: it is read a few
+    /// times a day.
     pub fn digest(&self, facts: Option<&str>) -> u64 {
         facts.map_or(0, |facts| self.digests.hash_one(facts).max(1))
     }

@@ -1,22 +1,22 @@
 //! The embedded engine: a fleet in a directory, for a site with one machine and no Redis.
 //!
-//! Memory holds what a heartbeat needs (expiry keys, the deadline index); SQLite holds what must not
-//! be lost (facts, records, outbox, groups, dead letters), each change in one transaction. Last seen
-//! times are written behind, together with how far was heard, so that what a crash loses of them is
+//! Memory holds expiry keys and the deadline index, which heartbeats change; SQLite holds facts, records, outbox,
+//! groups and dead letters, each change in one transaction. Last seen
+//! times are written behind, together with how far Rollcall has heard, so that a crash turns lost times into
 //! blind time. One process has a directory to itself.
 //!
 //! # Why expiry keys do not expire
-//! No decision depends on a key's going by itself, and there is no clock in here. A key stands until
-//! a change deletes it; a heartbeat that comes late finds it, and the next look finds the heartbeat.
+//! No decision depends on the expiry of a key, and the engine reads no clock. A key stays until
+//! a change deletes it; a late heartbeat finds it, and the next deadline check finds the heartbeat.
 //!
-//! # What cannot be read
-//! Neither the type of a column nor its text is believed: see `table_rules.rs`. A row that cannot be read is put aside
+//! # Unreadable rows
+//! Every value is checked against the type of its column: see `table_rules.rs`. An unreadable row is quarantined,
 //! and everything else goes on.
 //!
-//! # Where the memory of a million units goes
-//! 32 MB are rows, 12 MB ids, 10 MB the table that finds them; the mirror, which is the same with every
-//! engine, takes 47 MB, the program and its libraries 17 MB. The rest, 40 to 60 MB, is SQLite and what the
-//! allocators keep at hand. While a storm is written, and told, the writer's cache adds up to 32 MB.
+//! # Memory of a million units
+//! 32 MB are rows, 12 MB ids, 10 MB the hash index; the mirror, which is the same with every
+//! engine, takes 47 MB, the program and its libraries 17 MB. The rest, 40 to 60 MB, is SQLite and memory
+//! that the allocators keep. During a storm and its notifications the writer's cache adds up to 32 MB.
 
 use std::sync::{Arc, Mutex};
 
@@ -74,40 +74,37 @@ use full_scan::FullScan;
 pub use importer::EmbeddedImporter;
 use load::LoadedFleet;
 use memory::InMemoryFleet;
-use quarantine::{Aside, RepairContext, ScanCursor};
+use quarantine::{Quarantined, RepairContext, ScanCursor};
 pub use queries::open_by_kind;
 use readers::Readers;
-pub use receivers::kept_in;
+pub use receivers::backlogs_in;
 pub use repair::EmbeddedRepair;
 use roster::Leases;
 pub use table_rules::columns;
 use writer::Writer;
 
-/// How many of the rows that were put aside are told with each examination.
-const MOST_TOLD: usize = 100;
+/// How many quarantined rows each examination logs.
+const MOST_LOGGED: usize = 100;
 
-/// The embedded engine.
 pub struct EmbeddedEngine {
     memory: Arc<InMemoryFleet>,
-    /// Before the writer: whoever closes the database last tidies its log away, which only the writer may.
+    /// Dropped before the writer: the last connection to close removes the log, which only the writer may do.
     readers: Readers,
     writer: Writer,
     leases: Leases,
-    /// Deliveries that are leased.
     holds: Arc<DeliveryLeases>,
     database_file: DatabaseFile,
     fleet: String,
     telemetry: Arc<Telemetry>,
     full_scan: Arc<FullScan>,
-    /// Which rows the next examination goes over.
-    rounds: Arc<Mutex<ScanCursor>>,
+    scan_cursor: Arc<Mutex<ScanCursor>>,
 }
 
 impl EmbeddedEngine {
     /// Opens the fleet of a directory, or creates it.
     ///
     /// # Errors
-    /// `Refused` if another process works there or it cannot be written; `Damaged` if what is there
+    /// `Refused` if another process has locked it or it cannot be written; `Damaged` if its fleet
     /// cannot be read; `Unavailable` while its disk is full.
     pub async fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
         let config = config.clone();
@@ -117,19 +114,19 @@ impl EmbeddedEngine {
 }
 
 fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
-    let mut directory = Directory::enter(&config.path)?;
+    let mut directory = Directory::lock(&config.path)?;
     let database = database::open(&mut directory, config.partitions)?;
     let fleet = directory.fleet().unwrap_or_default().to_owned();
     let database_file = DatabaseFile::new(&config.path)?;
-    let load = || load::fill(&database, &config.path, config.partitions);
-    let loaded = database::read_through(&database, load).map_err(|fault| fault.explain(&config.path))?;
-    let LoadedFleet { memory, beats, odd } = loaded;
-    tell(&telemetry, &odd);
+    let load = || load::load_fleet(&database, &config.path, config.partitions);
+    let loaded = database::read_through(&database, load).map_err(|error| error.explain(&config.path))?;
+    let LoadedFleet { memory, last_seen, unreadable } = loaded;
+    log_unreadable(&telemetry, &unreadable);
     let full_scan = Arc::new(FullScan::default());
     let readers = Readers::new(&config.path, full_scan.clone());
-    let writer = Writer::start(database, directory, beats, telemetry.clone(), full_scan.clone())
+    let writer = Writer::start(database, directory, last_seen, telemetry.clone(), full_scan.clone())
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
-    let (leases, holds, rounds) = Default::default();
+    let (leases, holds, scan_cursor) = Default::default();
     Ok(EmbeddedEngine {
         memory,
         writer,
@@ -140,36 +137,37 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
         fleet,
         telemetry,
         full_scan,
-        rounds,
+        scan_cursor,
     })
 }
 
-/// Each is logged once, counted and shown until it is gone.
-fn tell(telemetry: &Telemetry, odd: &[Aside]) {
-    odd.iter().for_each(|one| telemetry.unreadable(one.what, &one.place, &one.why));
+/// Logs each row once; it is counted and shown until it is gone.
+fn log_unreadable(telemetry: &Telemetry, rows: &[Quarantined]) {
+    rows.iter().for_each(|one| telemetry.unreadable(one.what, &one.place, &one.why));
 }
 
 impl EmbeddedEngine {
-    /// Goes over all rows if something was met that does not fit, else over some; puts aside what does not,
-    /// and tells what is aside.
-    async fn put_aside(&self) -> Result<()> {
-        let (partitions, rounds) = (self.memory.partitions(), self.rounds.clone());
-        let look = move |database: &Connection| {
-            rounds.lock().expect("nothing panics under this lock").is_anything_odd(database, partitions)
+    /// Scans all rows if an unreadable value was met, else some; quarantines unreadable rows, and logs those in
+    /// quarantine.
+    async fn quarantine(&self) -> Result<()> {
+        let (partitions, scan_cursor) = (self.memory.partitions(), self.scan_cursor.clone());
+        let scan = move |database: &Connection| {
+            let mut scan_cursor = scan_cursor.lock().expect("nothing panics under this lock");
+            scan_cursor.finds_unreadable(database, partitions)
         };
-        if self.full_scan.take() || self.readers.read(look).await? {
-            let (memory, beats) = (self.memory.clone(), self.writer.beats());
+        if self.full_scan.take() || self.readers.read(scan).await? {
+            let (memory, last_seen) = (self.memory.clone(), self.writer.last_seen());
             let write = move |database: &Connection| {
-                let (heard, number) = (memory.ears().heard, beats.number());
-                let known = RepairContext { partitions, heard, number, memory: Some(&memory) };
-                quarantine::put_aside(database, &known)
+                let (heard, flush_number) = (memory.ears().heard, last_seen.flush_number());
+                let context = RepairContext { partitions, heard, flush_number, memory: Some(&memory) };
+                quarantine::quarantine_all(database, &context)
             };
-            tell(&self.telemetry, &self.writer.write("put_aside", write).await?);
+            log_unreadable(&self.telemetry, &self.writer.write("put_aside", write).await?);
         }
-        let kept = self.readers.read(|database| quarantine::kept(database, MOST_TOLD)).await?;
-        for one in kept {
-            let why = format!("{} cannot be read; the table unreadable keeps it: rollcall repair", one.why);
-            self.telemetry.unreadable(one.what(), &one.place, &why);
+        let read = |database: &Connection| quarantine::quarantined_rows(database, MOST_LOGGED);
+        for row in self.readers.read(read).await? {
+            let why = format!("{} cannot be read; the table unreadable keeps it: rollcall repair", row.why);
+            self.telemetry.unreadable(row.what(), &row.place, &why);
         }
         Ok(())
     }
@@ -180,9 +178,9 @@ impl Engine for EmbeddedEngine {
     async fn examine(&self, _now: Timestamp) -> Result<Vec<Warning>> {
         let warnings = self.database_file.warnings()?;
         let is_lost = warnings.iter().any(|warning| warning.name == EngineWarning::LostItsData);
-        // What cannot be put aside now, as on a full disk, is tried with the next examination.
-        if !is_lost && let Err(why) = self.put_aside().await {
-            tracing::warn!("what cannot be read in the fleet cannot be put aside: {why}");
+        // The next examination tries again, for example after a full disk.
+        if !is_lost && let Err(why) = self.quarantine().await {
+            tracing::warn!("unreadable rows of the fleet cannot be put aside: {why}");
             self.full_scan.retry_later();
         }
         Ok(warnings)
@@ -190,12 +188,12 @@ impl Engine for EmbeddedEngine {
 
     async fn wants_examination(&self) {
         tokio::select! {
-            () = self.database_file.missed() => {}
-            () = self.full_scan.wait() => {}
+            () = self.database_file.removed() => {}
+            () = self.full_scan.requested() => {}
         }
     }
 
-    /// There are no hints: sweeps read the index in memory, which costs nothing.
+    /// There are no hints: sweeps read the deadline index in memory, which is cheap.
     async fn listen(&self, hints: tokio::sync::mpsc::Sender<super::Hint>) -> Result<()> {
         hints.closed().await;
         Ok(())

@@ -1,4 +1,4 @@
-//! Open records of units whose facts are lost: they stand among the records.
+//! Finds the open records of units whose facts are lost.
 
 use rusqlite::Connection;
 
@@ -13,8 +13,8 @@ pub(super) async fn open_records(
     units: &[Unit],
 ) -> Result<Vec<Option<OfflineRecord>>> {
     let units = units.to_vec();
-    let look = move |database: &Connection| {
-        // In a fleet of which nobody is offline nothing is to be looked for.
+    let read = move |database: &Connection| {
+        // While no unit is offline there is nothing to search.
         if !database.prepare_cached("SELECT 1 FROM records WHERE closed IS NULL LIMIT 1")?.exists([])? {
             return Ok(vec![None; units.len()]);
         }
@@ -28,12 +28,12 @@ pub(super) async fn open_records(
             let mut found = None;
             while let (None, Some(row)) = (&found, rows.next()?) {
                 let record: Option<OfflineRecord> = serde_json::from_str(&text(row, 0)?).ok();
-                // The id of another unit may begin like this one's.
+                // The id of another unit may have the same prefix.
                 found = record.filter(|record| record.whose() == unit);
             }
             records.push(found);
         }
         Ok(records)
     };
-    engine.readers.read(look).await
+    engine.readers.read(read).await
 }

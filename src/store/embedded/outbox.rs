@@ -1,7 +1,7 @@
-//! The outbox: what happened and has joined no group yet, in the order in which it was written.
+//! The outbox: events that have joined no group yet, in the order of writing.
 //!
-//! An entry that cannot be read would hold up all others for good. It is put aside: a version of Rollcall that
-//! knew more wrote it, or another program.
+//! An unreadable entry would block all others for good, so it is quarantined: a later version of Rollcall
+//! wrote it, or another program.
 
 use rusqlite::{Connection, params};
 
@@ -16,36 +16,36 @@ pub(super) async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usi
     let select = "SELECT id, partition, news FROM outbox WHERE partition IN \
                   (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?";
     let outboxes = to_json(&outboxes)?;
-    let look = move |database: &Connection| {
+    let read = move |database: &Connection| {
         let mut select = database.prepare_cached(select)?;
         let rows = select.query_map(params![outboxes, limit as i64], |row| {
             Ok((row.get::<_, i64>(0)?, row.get::<_, u16>(1)?, text(row, 2)?.into_owned()))
         })?;
         Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
     };
-    let (mut entries, mut is_odd) = (Vec::new(), false);
-    for (id, outbox, news) in engine.readers.read(look).await? {
-        match from_json("news in the outbox", &news) {
+    let (mut entries, mut is_unreadable) = (Vec::new(), false);
+    for (id, outbox, news) in engine.readers.read(read).await? {
+        match from_json("an event in the outbox", &news) {
             Ok(news) => entries.push(Entry { position: Position { outbox, id: id.to_string() }, news }),
             Err(why) => {
                 let place = format!("table outbox id \"{id}\"");
-                let why = format!("{why}; nothing of it can be told");
+                let why = format!("{why}; no receiver is notified of it");
                 engine.telemetry.unreadable(Stored::Outbox, &place, &why);
-                is_odd = true;
+                is_unreadable = true;
             }
         }
     }
-    if is_odd {
+    if is_unreadable {
         engine.full_scan.request();
-        // On a full disk it stays where it is; the others are told all the same.
-        if engine.put_aside().await.is_err() {
+        // On a full disk it stays in place; the other entries go on.
+        if engine.quarantine().await.is_err() {
             engine.full_scan.retry_later();
         }
     }
     Ok(entries)
 }
 
-/// Removes entries that were dealt with.
+/// Removes entries.
 pub(super) async fn settle(engine: &EmbeddedEngine, entries: &[Position]) -> Result<()> {
     let ids: Vec<i64> = entries.iter().filter_map(|entry| entry.id.parse().ok()).collect();
     if ids.is_empty() {

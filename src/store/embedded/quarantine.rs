@@ -1,12 +1,12 @@
-//! What cannot be read is put aside, so that nothing waits for it: the row is kept in `unreadable` as it was, and
-//! what can be said in its place takes it.
+//! Quarantine: a row that cannot be read is kept in the table `unreadable` as it was, so that it blocks nothing, and
+//! a replacement takes its place where there is one.
 //!
-//! `table_rules.rs` says what every column should hold. Rows are gone over when something was met that does not, and a
-//! bounded number of them with each examination, for what is only compared is never met.
+//! `table_rules.rs` says what every column should hold. All rows are scanned when an unreadable value was met, and a
+//! bounded number of them with each examination, because a column that is only compared is never read.
 //!
-//! # Why nothing in the place of a value is believed that would call a unit offline
-//! An expiry key that cannot be read holds from then on up to when everything was heard: the unit is looked at one
-//! timeout later at the most, and no living unit is told.
+//! # Why a replacement never makes a unit offline
+//! An expiry key that cannot be read counts as heard up to when everything was heard: the unit is checked one
+//! timeout later at the most, and no living unit is reported.
 
 use std::fmt::Write;
 
@@ -25,59 +25,58 @@ use crate::store::json::to_json;
 use crate::store::{DeadLetter, Group, OutboxEvent, partition_of, partition_of_group};
 use crate::telemetry::Stored;
 
-/// Where rows that were put aside are kept.
+/// Keeps quarantined rows.
 pub(super) const TABLE: &str = "CREATE TABLE IF NOT EXISTS unreadable(id INTEGER PRIMARY KEY AUTOINCREMENT, \
                                 source TEXT NOT NULL, place TEXT NOT NULL, why TEXT NOT NULL, row TEXT NOT NULL);";
 
-/// The most rows that are kept of what was put aside; the oldest go.
-const MOST_KEPT: i64 = 10_000;
+/// The most quarantined rows; the oldest are deleted.
+const QUARANTINE_LIMIT: i64 = 10_000;
 
-/// How many rows of a table one examination goes over.
-const STEP: i64 = 20_000;
+/// How many rows of a table one examination scans.
+const ROWS_PER_SCAN: i64 = 20_000;
 
-/// The most bytes of a name that are shown.
+/// The most characters of a key that are shown.
 const LONGEST: usize = 120;
 
-/// What takes the place of what cannot be read.
+/// The values that replacements are made from.
 pub(super) struct RepairContext<'a> {
     pub partitions: u16,
     /// Up to when everything was heard.
     pub heard: Option<Timestamp>,
-    /// Beats up to this number are older than what is written now.
-    pub number: i64,
-    /// Where the units are that are on disk; `None` before they were read.
+    pub flush_number: i64,
+    /// The units; `None` before they were loaded.
     pub memory: Option<&'a InMemoryFleet>,
 }
 
-/// A row that was put aside.
+/// An unreadable row, as it is logged.
 #[derive(Clone, Debug)]
-pub(super) struct Aside {
+pub(super) struct Quarantined {
     pub what: Stored,
     pub place: String,
     pub why: String,
 }
 
-/// Has the database know what a column should hold: `fits(<table>, <column>, <value>, <outboxes>)`.
-pub(super) fn teach(database: &Connection) -> rusqlite::Result<()> {
+/// Adds an SQL function that checks a column: `fits(<table>, <column>, <value>, <outboxes>)`.
+pub(super) fn register_fits(database: &Connection) -> rusqlite::Result<()> {
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     database.create_scalar_function("fits", 4, flags, |row| {
-        let (table, column, places): (u16, u16, i64) = (row.get(0)?, row.get(1)?, row.get(3)?);
+        let (table, column, outboxes): (u16, u16, i64) = (row.get(0)?, row.get(1)?, row.get(3)?);
         let column =
-            TABLE_RULES.get(usize::from(table)).and_then(|sort| sort.columns.get(usize::from(column)));
-        Ok(column.is_none_or(|column| column.holds.fits(row.get_raw(2), places)))
+            TABLE_RULES.get(usize::from(table)).and_then(|rule| rule.columns.get(usize::from(column)));
+        Ok(column.is_none_or(|column| column.holds.fits(row.get_raw(2), outboxes)))
     })
 }
 
 /// A value as it stands in the database.
-struct Cell {
-    /// What SQLite says it is.
+struct ColumnValue {
+    /// SQLite's `typeof`.
     kind: String,
-    /// As bytes; those of a number are its digits.
+    /// Of a number: its digits.
     bytes: Vec<u8>,
     fits: bool,
 }
 
-impl Cell {
+impl ColumnValue {
     fn text(&self) -> Option<&str> {
         std::str::from_utf8(&self.bytes).ok().filter(|_| self.kind == "text")
     }
@@ -102,188 +101,189 @@ impl Cell {
     }
 }
 
-/// A row with something in it that cannot be read.
-struct Found<'a> {
-    sort: &'a TableRule,
-    cells: Vec<Cell>,
+/// A row with a value that does not fit its column.
+struct UnreadableRow<'a> {
+    rule: &'a TableRule,
+    values: Vec<ColumnValue>,
 }
 
-/// Puts aside what does not fit, in all tables. Answers what that was.
-pub(super) fn put_aside(database: &Connection, known: &RepairContext<'_>) -> DatabaseResult<Vec<Aside>> {
-    let mut aside = Vec::new();
+/// Quarantines unreadable rows of all tables. Answers which they were.
+pub(super) fn quarantine_all(
+    database: &Connection,
+    context: &RepairContext<'_>,
+) -> DatabaseResult<Vec<Quarantined>> {
+    let mut quarantined = Vec::new();
     for number in 0..TABLE_RULES.len() {
-        for row in misfits(database, number, known.partitions, None)? {
-            aside.push(row.put_aside(database, known)?);
+        for row in unreadable_rows(database, number, context.partitions, None)? {
+            quarantined.push(row.quarantine(database, context)?);
         }
     }
-    if !aside.is_empty() {
+    if !quarantined.is_empty() {
         let delete = "DELETE FROM unreadable WHERE id <= (SELECT max(id) FROM unreadable) - ?";
-        database.execute(delete, [MOST_KEPT])?;
+        database.execute(delete, [QUARANTINE_LIMIT])?;
     }
-    Ok(aside)
+    Ok(quarantined)
 }
 
-/// Which rows are gone over next, of each table.
+/// The row of each table at which the next scan begins.
 #[derive(Default)]
 pub(super) struct ScanCursor([i64; TABLE_RULES.len()]);
 
 impl ScanCursor {
-    /// Whether anything does not fit among the next rows of each table.
-    pub fn is_anything_odd(&mut self, database: &Connection, partitions: u16) -> DatabaseResult<bool> {
-        let mut is_odd = false;
+    /// Whether the next rows of any table hold an unreadable value.
+    pub fn finds_unreadable(&mut self, database: &Connection, partitions: u16) -> DatabaseResult<bool> {
+        let mut is_found = false;
         for (number, skip) in self.0.iter_mut().enumerate() {
-            is_odd |= !misfits(database, number, partitions, Some(*skip))?.is_empty();
+            is_found |= !unreadable_rows(database, number, partitions, Some(*skip))?.is_empty();
             let rest = format!("SELECT 1 FROM {} LIMIT 1 OFFSET ?", TABLE_RULES[number].table);
-            let next = *skip + STEP;
+            let next = *skip + ROWS_PER_SCAN;
             *skip = if database.prepare_cached(&rest)?.exists([next])? { next } else { 0 };
         }
-        Ok(is_odd)
+        Ok(is_found)
     }
 }
 
-/// Rows of a table with something that does not fit: all, or those of a step after so many.
-fn misfits(
+/// Unreadable rows of a table: of the whole table, or of one scan after `skip` rows.
+fn unreadable_rows(
     database: &Connection,
     number: usize,
     partitions: u16,
     skip: Option<i64>,
-) -> DatabaseResult<Vec<Found<'static>>> {
-    let sort = &TABLE_RULES[number];
-    let places = i64::from(partitions) + 1;
-    let fits = |place: usize| format!("fits({number}, {place}, \"{}\", {places})", sort.columns[place].name);
-    let columns: Vec<String> = (0..sort.columns.len())
-        .map(|place| {
-            let name = sort.columns[place].name;
-            format!("typeof(\"{name}\"), CAST(\"{name}\" AS BLOB), {}", fits(place))
+) -> DatabaseResult<Vec<UnreadableRow<'static>>> {
+    let rule = &TABLE_RULES[number];
+    let outboxes = i64::from(partitions) + 1;
+    let fits =
+        |index: usize| format!("fits({number}, {index}, \"{}\", {outboxes})", rule.columns[index].name);
+    let columns: Vec<String> = (0..rule.columns.len())
+        .map(|index| {
+            let name = rule.columns[index].name;
+            format!("typeof(\"{name}\"), CAST(\"{name}\" AS BLOB), {}", fits(index))
         })
         .collect();
-    let all: Vec<String> = (0..sort.columns.len()).map(fits).collect();
+    let all: Vec<String> = (0..rule.columns.len()).map(fits).collect();
     let rows = match skip {
-        None => sort.table.to_owned(),
-        Some(skip) => format!("(SELECT * FROM {} LIMIT {STEP} OFFSET {skip})", sort.table),
+        None => rule.table.to_owned(),
+        Some(skip) => format!("(SELECT * FROM {} LIMIT {ROWS_PER_SCAN} OFFSET {skip})", rule.table),
     };
     let select = format!("SELECT {} FROM {rows} WHERE NOT ({})", columns.join(", "), all.join(" AND "));
     let mut select = database.prepare(&select)?;
     let mut rows = select.query([])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
-        let cell = |place: usize| -> rusqlite::Result<Cell> {
-            let bytes = match row.get_ref(3 * place + 1)? {
+        let value = |index: usize| -> rusqlite::Result<ColumnValue> {
+            let bytes = match row.get_ref(3 * index + 1)? {
                 ValueRef::Blob(bytes) | ValueRef::Text(bytes) => bytes.to_vec(),
                 _ => Vec::new(),
             };
-            Ok(Cell { kind: row.get(3 * place)?, bytes, fits: row.get(3 * place + 2)? })
+            Ok(ColumnValue { kind: row.get(3 * index)?, bytes, fits: row.get(3 * index + 2)? })
         };
-        let cells = (0..sort.columns.len()).map(cell).collect::<rusqlite::Result<_>>()?;
-        found.push(Found { sort, cells });
+        let values = (0..rule.columns.len()).map(value).collect::<rusqlite::Result<_>>()?;
+        found.push(UnreadableRow { rule, values });
     }
     Ok(found)
 }
 
-impl Found<'_> {
-    fn cell(&self, column: &str) -> Option<&Cell> {
-        let place = self.sort.columns.iter().position(|one| one.name == column)?;
-        self.cells.get(place)
+impl UnreadableRow<'_> {
+    fn value(&self, column: &str) -> Option<&ColumnValue> {
+        let index = self.rule.columns.iter().position(|one| one.name == column)?;
+        self.values.get(index)
     }
 
-    /// A text that can be read, of that column.
     fn text(&self, column: &str) -> Option<&str> {
-        self.cell(column)?.text()
+        self.value(column)?.text()
     }
 
     fn json<T: serde::de::DeserializeOwned>(&self, column: &str) -> Option<T> {
         serde_json::from_str(self.text(column)?).ok()
     }
 
-    /// Keeps the row as it is, and mends or removes it.
-    fn put_aside(&self, database: &Connection, known: &RepairContext<'_>) -> DatabaseResult<Aside> {
-        let odd: Vec<usize> = (0..self.cells.len()).filter(|place| !self.cells[*place].fits).collect();
-        let mut mended: Vec<(&str, Value)> = Vec::new();
-        let is_mended = odd.iter().all(|place| {
-            let values = self.instead(*place, database, known);
-            mended.extend(values.iter().flatten().cloned());
+    /// Keeps the row as it is, and repairs or removes it.
+    fn quarantine(&self, database: &Connection, context: &RepairContext<'_>) -> DatabaseResult<Quarantined> {
+        let unreadable: Vec<usize> =
+            (0..self.values.len()).filter(|index| !self.values[*index].fits).collect();
+        let mut replacements: Vec<(&str, Value)> = Vec::new();
+        let is_repaired = unreadable.iter().all(|index| {
+            let values = self.replacements(*index, database, context);
+            replacements.extend(values.iter().flatten().cloned());
             values.is_some()
         });
-        let names: Vec<&str> = odd.iter().map(|place| self.sort.columns[*place].name).collect();
+        let names: Vec<&str> = unreadable.iter().map(|index| self.rule.columns[*index].name).collect();
         let names = names.join(", ");
-        let what_now =
-            if is_mended { "what can be said instead took its place" } else { "the row was removed" };
-        let aside = Aside {
-            what: self.sort.what,
-            place: self.place(),
-            why: format!(
-                "{names} cannot be read; {what_now}, and the table unreadable keeps it: rollcall repair"
-            ),
-        };
-        let shown: serde_json::Map<String, serde_json::Value> = (self.sort.columns.iter())
-            .zip(&self.cells)
-            .map(|(column, cell)| (column.name.to_owned(), cell.shown()))
-            .collect();
+        let (place, what_now) =
+            (self.place(), if is_repaired { "a replacement took its place" } else { "the row was removed" });
         let insert = "INSERT INTO unreadable(source, place, why, row) VALUES(?, ?, ?, ?)";
-        database.execute(insert, params![self.sort.table, aside.place, names, to_json(&shown)?])?;
-        if is_mended {
-            self.mend(database, mended)?
+        database.execute(insert, params![self.rule.table, place, names, to_json(&self.shown())?])?;
+        if is_repaired {
+            self.repair(database, replacements)?
         } else {
             self.remove(database)?
         }
-        Ok(aside)
+        let why =
+            format!("{names} cannot be read; {what_now}, and the table unreadable keeps it: rollcall repair");
+        Ok(Quarantined { what: self.rule.what, place, why })
     }
 
-    /// Where it is, for people: the table, and what finds the row there.
+    /// All columns (JSON).
+    fn shown(&self) -> serde_json::Map<String, serde_json::Value> {
+        let columns = self.rule.columns.iter().zip(&self.values);
+        columns.map(|(column, value)| (column.name.to_owned(), value.shown())).collect()
+    }
+
+    /// The table and the row's key, for operators.
     fn place(&self) -> String {
-        let mut place = format!("table {}", self.sort.table);
-        let names = self.sort.columns.iter().map(|column| column.name);
-        for (name, cell) in
-            names.zip(&self.cells).filter(|(name, _)| self.sort.key.contains(name) || *name == "name")
+        let mut place = format!("table {}", self.rule.table);
+        let names = self.rule.columns.iter().map(|column| column.name);
+        for (name, value) in
+            names.zip(&self.values).filter(|(name, _)| self.rule.key.contains(name) || *name == "name")
         {
-            let text: String = String::from_utf8_lossy(&cell.bytes).chars().take(LONGEST).collect();
+            let text: String = String::from_utf8_lossy(&value.bytes).chars().take(LONGEST).collect();
             let _ = write!(place, " {name} {text:?}");
         }
         place
     }
 
-    /// What takes the place of a column that cannot be read, and of others with it; `None`: the row goes.
-    fn instead(
+    /// The values that replace an unreadable column, and others with it; `None`: the row is removed.
+    fn replacements(
         &self,
-        place: usize,
+        index: usize,
         database: &Connection,
-        known: &RepairContext<'_>,
+        context: &RepairContext<'_>,
     ) -> Option<Vec<(&'static str, Value)>> {
-        let column = &self.sort.columns[place];
-        let heard = || known.heard.map_or(Value::Null, |at| Value::Integer(at.as_millis()));
-        let value = match column.otherwise {
-            Fallback::Goes => return None,
+        let column = &self.rule.columns[index];
+        let heard = || context.heard.map_or(Value::Null, |at| Value::Integer(at.as_millis()));
+        let value = match column.fallback {
+            Fallback::RemoveRow => return None,
             Fallback::Zero => Value::Integer(0),
-            Fallback::Nothing => Value::Null,
+            Fallback::Null => Value::Null,
             Fallback::Heard => heard(),
-            Fallback::AsText => Value::Text(String::from_utf8_lossy(&self.cells[place].bytes).into_owned()),
-            Fallback::Derived => self.derived(column.name, database, known)?,
+            Fallback::AsText => Value::Text(String::from_utf8_lossy(&self.values[index].bytes).into_owned()),
+            Fallback::Derived => self.derived(column.name, database, context)?,
         };
         let mut values = vec![(column.name, value)];
-        // Which heartbeats are newer than its key is not known: none is, and the key says up to now.
-        if column.name == "after" && self.cell("alive").is_some_and(|alive| alive.kind != "null") {
+        // It is unknown which heartbeats are newer than the key: none counts, and the key says up to now.
+        if column.name == "after" && self.value("alive").is_some_and(|alive| alive.kind != "null") {
             values.push(("alive", heard()));
         }
         Some(values)
     }
 
-    fn derived(&self, column: &str, database: &Connection, known: &RepairContext<'_>) -> Option<Value> {
-        let of_group = |key: &str| Value::Integer(partition_of_group(key, known.partitions).into());
+    fn derived(&self, column: &str, database: &Connection, context: &RepairContext<'_>) -> Option<Value> {
+        let of_group = |key: &str| Value::Integer(partition_of_group(key, context.partitions).into());
         let of_record =
-            |record: OfflineRecord| Value::Integer(partition_of(record.whose(), known.partitions).into());
+            |record: OfflineRecord| Value::Integer(partition_of(record.whose(), context.partitions).into());
         let ms = |at: Timestamp| Value::Integer(at.as_millis());
-        Some(match (self.sort.table, column) {
+        Some(match (self.rule.table, column) {
             ("units", "name") => {
-                let (partition, place) = last_seen::partition_and_slot(self.cell("id")?.number()?)?;
-                Value::Text(known.memory?.name_at(partition, place)?)
+                let (partition, slot) = last_seen::partition_and_slot(self.value("id")?.number()?)?;
+                Value::Text(context.memory?.name_at(partition, slot)?)
             }
-            ("units", "after") => Value::Integer(known.number),
+            ("units", "after") => Value::Integer(context.flush_number),
             ("records", "partition") => of_record(self.json("record")?),
             ("records", "detected") => ms(self.json::<OfflineRecord>("record")?.detected_at),
             ("records", "closed") => self.json::<OfflineRecord>("record")?.back_at.map_or(Value::Null, ms),
             ("outbox", "partition") => match self.json("news")? {
                 OutboxEvent::Record(record) => of_record(record),
-                OutboxEvent::Blind(_) => Value::Integer(known.partitions.into()),
+                OutboxEvent::Blind(_) => Value::Integer(context.partitions.into()),
             },
             ("groups", "partition") => of_group(self.text("key")?),
             ("groups", "body") => {
@@ -300,39 +300,41 @@ impl Found<'_> {
         })
     }
 
-    fn mend(&self, database: &Connection, values: Vec<(&str, Value)>) -> DatabaseResult<()> {
+    fn repair(&self, database: &Connection, values: Vec<(&str, Value)>) -> DatabaseResult<()> {
         let set: Vec<String> = values.iter().map(|(name, _)| format!("\"{name}\" = ?")).collect();
-        let (at, mut with) = self.at();
+        let (condition, mut with) = self.key_condition();
         let mut all: Vec<Value> = values.into_iter().map(|(_, value)| value).collect();
         all.append(&mut with);
-        let update = format!("UPDATE OR REPLACE {} SET {} WHERE {at}", self.sort.table, set.join(", "));
+        let update =
+            format!("UPDATE OR REPLACE {} SET {} WHERE {condition}", self.rule.table, set.join(", "));
         database.execute(&update, params_from_iter(all))?;
         Ok(())
     }
 
     fn remove(&self, database: &Connection) -> DatabaseResult<()> {
-        let (at, with) = self.at();
-        database.execute(&format!("DELETE FROM {} WHERE {at}", self.sort.table), params_from_iter(with))?;
+        let (condition, with) = self.key_condition();
+        database
+            .execute(&format!("DELETE FROM {} WHERE {condition}", self.rule.table), params_from_iter(with))?;
         Ok(())
     }
 
-    /// The condition that finds the row, whatever its key holds, and what it is compared with.
-    fn at(&self) -> (String, Vec<Value>) {
+    /// An SQL condition that finds the row, whatever its key holds, and its parameters.
+    fn key_condition(&self) -> (String, Vec<Value>) {
         let (mut conditions, mut with) = (Vec::new(), Vec::new());
-        for name in self.sort.key {
-            let Some(cell) = self.cell(name) else { continue };
-            match cell.number() {
+        for name in self.rule.key {
+            let Some(value) = self.value(name) else { continue };
+            match value.number() {
                 Some(number) => {
                     conditions.push(format!("\"{name}\" = ?"));
                     with.push(Value::Integer(number));
                 }
                 None => {
                     conditions.push(format!("typeof(\"{name}\") = ? AND CAST(\"{name}\" AS BLOB) IS ?"));
-                    with.push(Value::Text(cell.kind.clone()));
-                    with.push(if cell.kind == "null" {
+                    with.push(Value::Text(value.kind.clone()));
+                    with.push(if value.kind == "null" {
                         Value::Null
                     } else {
-                        Value::Blob(cell.bytes.clone())
+                        Value::Blob(value.bytes.clone())
                     });
                 }
             }
@@ -341,7 +343,7 @@ impl Found<'_> {
     }
 }
 
-/// Keeps a notification that cannot be read, or not all of it, once.
+/// Keeps a notification that cannot be read in full, once.
 pub(super) fn keep_notification(
     database: &Connection,
     id: &str,
@@ -352,19 +354,19 @@ pub(super) fn keep_notification(
     if database.prepare(known)?.exists([place])? {
         return Ok(());
     }
-    let cell = Cell { kind: "text".to_owned(), bytes: body.to_vec(), fits: false };
-    let row = to_json(&json!({ "id": id, "body": cell.shown() }))?;
+    let value = ColumnValue { kind: "text".to_owned(), bytes: body.to_vec(), fits: false };
+    let row = to_json(&json!({ "id": id, "body": value.shown() }))?;
     let insert = "INSERT INTO unreadable(source, place, why, row) VALUES('notifications', ?, 'body', ?)";
     database.execute(insert, [place, &row])?;
     Ok(())
 }
 
-/// What is kept of what was put aside, the oldest first.
-pub(super) fn kept(database: &Connection, limit: usize) -> DatabaseResult<Vec<Kept>> {
+/// Up to `limit` quarantined rows, the oldest first.
+pub(super) fn quarantined_rows(database: &Connection, limit: usize) -> DatabaseResult<Vec<QuarantinedRow>> {
     let mut select =
         database.prepare("SELECT id, source, place, why, row FROM unreadable ORDER BY id LIMIT ?")?;
     let rows = select.query_map([limit as i64], |row| {
-        Ok(Kept {
+        Ok(QuarantinedRow {
             id: row.get(0)?,
             table: row.get(1)?,
             place: row.get(2)?,
@@ -375,9 +377,9 @@ pub(super) fn kept(database: &Connection, limit: usize) -> DatabaseResult<Vec<Ke
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
-/// A row that is kept in `unreadable`.
+/// A row of the table `unreadable`.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct QuarantinedRow {
     pub id: i64,
     pub table: String,
     pub place: String,
@@ -387,9 +389,8 @@ pub(super) struct Kept {
     pub row: String,
 }
 
-impl Kept {
-    /// The sort of value that it is.
+impl QuarantinedRow {
     pub fn what(&self) -> Stored {
-        TABLE_RULES.iter().find(|sort| sort.table == self.table).map_or(Stored::Other, |sort| sort.what)
+        TABLE_RULES.iter().find(|rule| rule.table == self.table).map_or(Stored::Other, |rule| rule.what)
     }
 }

@@ -1,5 +1,4 @@
-//! Facts and records, to look at. Who is there and when it was heard is read from memory, the rest from
-//! disk.
+//! Units and records for queries. Names and last seen times are read from memory, the rest from disk.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,15 +17,15 @@ use crate::store::{Queries, Result};
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
 
-/// How many open records there are in the directory of a fleet, by the kinds of their units; it may be in use.
+/// Counts open records in the directory of a fleet by kind of unit; a service may be using it.
 ///
 /// # Errors
-/// `Damaged` or `Refused` if what is there is no fleet that can be read.
+/// `Damaged` or `Refused` if the directory holds no readable fleet.
 pub fn open_by_kind(path: &Path) -> Result<BTreeMap<Kind, u64>> {
     if database::partitions(path)?.is_none() {
         return Ok(BTreeMap::new());
     }
-    let look = |database: Connection| {
+    let count = |database: Connection| {
         let mut select = database.prepare(
             "SELECT substr(id, 1, instr(id, ':') - 1), count(*) FROM records WHERE closed IS NULL GROUP BY 1",
         )?;
@@ -34,27 +33,27 @@ pub fn open_by_kind(path: &Path) -> Result<BTreeMap<Kind, u64>> {
         let rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
         Ok(rows.into_iter().filter_map(|(kind, open)| Some((kind.parse().ok()?, open as u64))).collect())
     };
-    open_to_read(path).and_then(look).map_err(|fault| fault.explain(path))
+    open_to_read(path).and_then(count).map_err(|error| error.explain(path))
 }
 
 /// The most records that are removed in one step.
 const MOST_REMOVED: usize = 2000;
 
-/// The most notes that are taken at a time; the rest stays for the next.
+/// The most pages that one call of `noted` takes; the rest stay for the next.
 const MOST_NOTED: usize = 1024;
 
-/// How many places there are on a page.
+/// How many slots a page has.
 pub(super) const PAGE: u32 = 256;
 
 #[async_trait]
 impl Queries for EmbeddedEngine {
     async fn record(&self, id: &RecordId) -> Result<Option<OfflineRecord>> {
         let (id, name) = (id.to_string(), id.to_string());
-        let look = move |database: &Connection| {
+        let read = move |database: &Connection| {
             let mut select = database.prepare_cached("SELECT record FROM records WHERE id = ?")?;
             Ok(select.query_row([id], |row| Ok(text(row, 0)?.into_owned())).optional()?)
         };
-        let found = self.readers.read(look).await?;
+        let found = self.readers.read(read).await?;
         Ok(found.and_then(|json| self.readable(&name, &json)))
     }
 
@@ -69,54 +68,53 @@ impl Queries for EmbeddedEngine {
         let select = format!(
             "SELECT id, record FROM records WHERE (detected, id) < (?, ?) {only}ORDER BY detected DESC, id DESC LIMIT ?"
         );
-        let look = move |database: &Connection| {
+        let read = move |database: &Connection| {
             let mut select = database.prepare_cached(&select)?;
             let rows = select.query_map(params![at, id, limit as i64], |row| {
                 Ok((text(row, 0)?.into_owned(), text(row, 1)?.into_owned()))
             })?;
             Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
         };
-        let found = self.readers.read(look).await?;
+        let found = self.readers.read(read).await?;
         Ok(found.iter().filter_map(|(id, json)| self.readable(id, json)).collect())
     }
 
     fn pages(&self) -> u32 {
-        let places = (0..self.memory.partitions()).map(|partition| self.memory.shard(partition).rows.len());
-        (places.max().unwrap_or(0) as u32).div_ceil(PAGE).max(1)
+        let slots = (0..self.memory.partitions()).map(|partition| self.memory.shard(partition).rows.len());
+        (slots.max().unwrap_or(0) as u32).div_ceil(PAGE).max(1)
     }
 
     async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>> {
         let from = page.saturating_mul(PAGE);
-        let places = from as usize..from as usize + PAGE as usize;
+        let slots = from as usize..from as usize + PAGE as usize;
         let units = {
             let shard = self.memory.shard(partition);
-            let rows = (from..).zip(shard.rows.range(places));
+            let rows = (from..).zip(shard.rows.range(slots));
             let stored = rows.filter(|(_, row)| row.marks.has(Marks::STORED));
-            let units =
-                stored.map(|(place, row)| Ok((unit_id(partition, place), shard.unit(row)?, row.alive)));
+            let units = stored.map(|(slot, row)| Ok((unit_id(partition, slot), shard.unit(row)?, row.alive)));
             units.collect::<Result<Vec<_>>>()?
         };
         let (Some((first, ..)), Some((last, ..))) = (units.first(), units.last()) else {
             return Ok(Vec::new());
         };
         let range = [*first, *last];
-        let look = move |database: &Connection| {
+        let read = move |database: &Connection| {
             let mut select =
                 database.prepare_cached("SELECT id, facts FROM units WHERE id BETWEEN ? AND ?")?;
             let mut rows = select.query(range)?;
             let mut units = units.into_iter().peekable();
             let mut found = Vec::with_capacity(units.len());
-            // Both are in order. Who came between the two looks is in one of them only, and comes next time.
+            // Both are in order. A unit that came between the two reads is in one of them only, and follows next time.
             while let Some(row) = rows.next()? {
-                let place: i64 = row.get(0)?;
-                while units.next_if(|(id, ..)| *id < place).is_some() {}
-                if let Some((_, unit, alive)) = units.next_if(|(id, ..)| *id == place) {
+                let stored: i64 = row.get(0)?;
+                while units.next_if(|(id, ..)| *id < stored).is_some() {}
+                if let Some((_, unit, alive)) = units.next_if(|(id, ..)| *id == stored) {
                     found.push(snapshot(unit, alive, Some(&text(row, 1)?)));
                 }
             }
             Ok(found)
         };
-        self.readers.read(look).await
+        self.readers.read(read).await
     }
 
     async fn alive(&self, partition: u16, names: &[&str]) -> Result<Vec<Option<Timestamp>>> {
@@ -128,8 +126,8 @@ impl Queries for EmbeddedEngine {
         for unit in units {
             let partition = self.memory.partition(unit);
             let found = self.memory.shard(partition).get(unit);
-            if let Some((place, _)) = found {
-                self.memory.noted().insert((partition, place / PAGE));
+            if let Some((slot, _)) = found {
+                self.memory.noted().insert((partition, slot / PAGE));
             }
         }
         Ok(())
@@ -158,7 +156,7 @@ impl Queries for EmbeddedEngine {
 }
 
 impl EmbeddedEngine {
-    /// A record; one that cannot be read is left out and named, and put aside by the next examination.
+    /// Parses a record; an unreadable one is logged and left out, and the next examination quarantines it.
     fn readable(&self, id: &str, json: &str) -> Option<OfflineRecord> {
         match from_json("a record", json) {
             Ok(record) => Some(record),

@@ -1,4 +1,4 @@
-//! Those who only look: connections of their own, which see what was committed and hold up nobody.
+//! Read-only connections, which see committed data and do not block the writer.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -11,40 +11,44 @@ use super::error::DatabaseResult;
 use super::full_scan::FullScan;
 use crate::store::{EngineError, Result};
 
-/// How many look at the same time; others wait.
-const MOST: usize = 4;
+/// The most reads at the same time; further ones wait.
+const MOST_READERS: usize = 4;
 
-/// Connections that nobody uses at the moment.
 pub(super) struct Readers {
     path: PathBuf,
     idle: Arc<Mutex<Vec<Connection>>>,
-    places: Semaphore,
+    permits: Semaphore,
     full_scan: Arc<FullScan>,
 }
 
 impl Readers {
     pub fn new(path: &Path, full_scan: Arc<FullScan>) -> Readers {
-        Readers { path: path.to_owned(), idle: Arc::default(), places: Semaphore::new(MOST), full_scan }
+        Readers {
+            path: path.to_owned(),
+            idle: Arc::default(),
+            permits: Semaphore::new(MOST_READERS),
+            full_scan,
+        }
     }
 
-    /// DeadlineIndex by a function, on a thread that may block.
-    pub async fn read<T, F>(&self, look: F) -> Result<T>
+    /// Calls a function with a connection, on a thread that may block.
+    pub async fn read<T, F>(&self, read: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&Connection) -> DatabaseResult<T> + Send + 'static,
     {
-        let ended = |_| EngineError::Unavailable("a look at the fleet was broken off".into());
-        let _place = self.places.acquire().await.expect("it is never closed");
+        let ended = |_| EngineError::Unavailable("a read of the fleet was broken off".into());
+        let _permit = self.permits.acquire().await.expect("it is never closed");
         let (idle, path, full_scan) = (self.idle.clone(), self.path.clone(), self.full_scan.clone());
-        let looked = tokio::task::spawn_blocking(move || {
+        let result = tokio::task::spawn_blocking(move || {
             let unused = idle.lock().expect("nothing panics under this lock").pop();
             let connection = unused.map_or_else(|| open_to_read(&path), Ok);
-            let connection = connection.map_err(|fault| fault.explain(&path))?;
-            let found = look(&connection).map_err(|fault| full_scan.explain(fault, &path))?;
-            // One that failed is not used again.
+            let connection = connection.map_err(|error| error.explain(&path))?;
+            let found = read(&connection).map_err(|error| full_scan.explain(error, &path))?;
+            // A connection that failed is not used again.
             idle.lock().expect("nothing panics under this lock").push(connection);
             Ok(found)
         });
-        looked.await.map_err(ended)?
+        result.await.map_err(ended)?
     }
 }

@@ -1,4 +1,4 @@
-//! What is kept for receivers, configured or not, and how it is discarded.
+//! The backlogs of receivers, configured or not, and how they are discarded.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,11 +13,11 @@ use crate::clock::Timestamp;
 use crate::store::{Backlog, Delivery, Discarded, Result};
 use crate::store::{notification::Notification, notification::discarded};
 
-/// How many notifications, and how many dead letters, one step discards.
+/// The most notifications, or dead letters, that one step discards.
 const STEP: i64 = 100;
 
-/// What is kept for each receiver.
-pub(super) fn kept(database: &Connection) -> DatabaseResult<Vec<(String, Backlog)>> {
+/// The backlog of each receiver.
+pub(super) fn backlogs(database: &Connection) -> DatabaseResult<Vec<(String, Backlog)>> {
     let count = |table: &str| -> DatabaseResult<Vec<(String, i64)>> {
         let mut select =
             database.prepare(&format!("SELECT receiver, count(*) FROM {table} GROUP BY receiver"))?;
@@ -34,7 +34,7 @@ pub(super) fn kept(database: &Connection) -> DatabaseResult<Vec<(String, Backlog
     Ok(kept.into_iter().collect())
 }
 
-/// One step of discarding: some dead letters or, if there are none, some of what waits, which become dead letters.
+/// One step of discarding: some dead letters or, if there are none, some waiting deliveries, which become dead letters.
 pub(super) async fn discard(engine: &EmbeddedEngine, receiver: &str, now: Timestamp) -> Result<Discarded> {
     let removed = discard_letters(engine, receiver).await?;
     if removed > 0 {
@@ -47,10 +47,10 @@ pub(super) async fn discard(engine: &EmbeddedEngine, receiver: &str, now: Timest
     Ok(Discarded { ended, removed: 0 })
 }
 
-/// The first of what waits, in the order in which it is told; one that cannot be read says nothing.
+/// The first waiting deliveries, in the order of delivery; an unreadable one is empty.
 async fn some_waiting(engine: &EmbeddedEngine, receiver: &str) -> Result<Vec<Delivery>> {
     let name = receiver.to_owned();
-    let look = move |database: &Connection| {
+    let read = move |database: &Connection| {
         let mut select = database.prepare_cached(
             "SELECT grp, notification, CAST(body AS BLOB) FROM lanes LEFT JOIN notifications ON notifications.id = notification \
              WHERE receiver = ? ORDER BY lanes.id LIMIT ?",
@@ -59,7 +59,7 @@ async fn some_waiting(engine: &EmbeddedEngine, receiver: &str) -> Result<Vec<Del
             select.query_map(params![name, STEP], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         Ok(rows.collect::<rusqlite::Result<Vec<(String, String, Option<Vec<u8>>)>>>()?)
     };
-    let rows = engine.readers.read(look).await?;
+    let rows = engine.readers.read(read).await?;
     let deliveries = rows.into_iter().map(|(group, id, body)| {
         let told = body.and_then(|body| Notification::read(&group, &body).told);
         Delivery::of(told, &group, &format!("{id}.{receiver}"), receiver)
@@ -78,13 +78,13 @@ async fn discard_letters(engine: &EmbeddedEngine, receiver: &str) -> Result<usiz
     engine.writer.write("discard", write).await
 }
 
-/// What is kept for each receiver in the directory of a fleet, if there is one; it may be in use.
+/// The backlog of each receiver in the directory of a fleet, if there is one; a service may be using it.
 ///
 /// # Errors
-/// `Damaged` or `Refused` if what is there is no fleet that can be read.
-pub fn kept_in(path: &Path) -> Result<Vec<(String, Backlog)>> {
+/// `Damaged` or `Refused` if the directory holds no readable fleet.
+pub fn backlogs_in(path: &Path) -> Result<Vec<(String, Backlog)>> {
     if database::partitions(path)?.is_none() {
         return Ok(Vec::new());
     }
-    open_to_read(path).and_then(|database| kept(&database)).map_err(|fault| fault.explain(path))
+    open_to_read(path).and_then(|database| backlogs(&database)).map_err(|error| error.explain(path))
 }

@@ -1,5 +1,5 @@
-//! Rows that were put aside: looked at, put back where they can be read by now, and deleted. The fleet may be in use:
-//! a row is one short transaction.
+//! Quarantined rows: listed, restored if they can be read by now, and deleted. A service may be using the fleet:
+//! each row is one short transaction.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,15 +10,16 @@ use rusqlite::{Connection, OptionalExtension, params_from_iter};
 
 use super::directory::{DATABASE, Directory};
 use super::error::DatabaseResult;
+use super::quarantine::QuarantinedRow;
 use super::table_rules::TABLE_RULES;
 use super::{database, quarantine};
 use crate::store::{EngineError, Result};
 use crate::store::{repair::Aside, repair::AsideId, repair::Repair, repair::shown};
 
-/// How long the service may keep the database to itself.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait for the writer's lock.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a running service keeps in memory, too.
+/// Tables that a running service also keeps in memory.
 const IN_MEMORY: [&str; 3] = ["units", "beats", "pages"];
 
 /// The fleet of a directory, for repairs.
@@ -27,10 +28,10 @@ pub struct EmbeddedRepair {
 }
 
 impl EmbeddedRepair {
-    /// Of the fleet of a directory, if there is one.
+    /// Opens the fleet of a directory, if there is one.
     ///
     /// # Errors
-    /// `Damaged` or `Refused` if what is there is no fleet that can be read.
+    /// `Damaged` or `Refused` if the directory holds no readable fleet.
     pub fn new(path: &Path) -> Result<Option<EmbeddedRepair>> {
         Ok(database::partitions(path)?.map(|_| EmbeddedRepair { path: path.to_owned() }))
     }
@@ -43,13 +44,13 @@ impl EmbeddedRepair {
         let work = move || {
             let open = || -> DatabaseResult<Connection> {
                 let database = Connection::open(path.join(DATABASE))?;
-                database.busy_timeout(PATIENCE)?;
-                quarantine::teach(&database)?;
-                // A fleet of an earlier build has none.
+                database.busy_timeout(BUSY_TIMEOUT)?;
+                quarantine::register_fits(&database)?;
+                // A fleet of an earlier build lacks it.
                 database.execute_batch(quarantine::TABLE)?;
                 Ok(database)
             };
-            open().and_then(|database| step(&database, &path)).map_err(|fault| fault.explain(&path))
+            open().and_then(|database| step(&database, &path)).map_err(|error| error.explain(&path))
         };
         let ended = |_| EngineError::Unavailable("the repair was broken off".into());
         tokio::task::spawn_blocking(work).await.map_err(ended)?
@@ -59,14 +60,14 @@ impl EmbeddedRepair {
 #[async_trait]
 impl Repair for EmbeddedRepair {
     async fn aside(&self) -> Result<Vec<Aside>> {
-        let kept = self.with(|database, _| quarantine::kept(database, usize::MAX >> 1)).await?;
-        let aside = |one: quarantine::Kept| Aside {
-            what: one.what(),
-            held: shown(format!("{}: {}", one.why, one.row).as_bytes()),
-            place: one.place,
-            id: AsideId::Row(one.id),
+        let rows = self.with(|database, _| quarantine::quarantined_rows(database, usize::MAX >> 1)).await?;
+        let aside = |row: QuarantinedRow| Aside {
+            what: row.what(),
+            held: shown(format!("{}: {}", row.why, row.row).as_bytes()),
+            place: row.place,
+            id: AsideId::Row(row.id),
         };
-        Ok(kept.into_iter().map(aside).collect())
+        Ok(rows.into_iter().map(aside).collect())
     }
 
     async fn restore(&self, aside: &Aside) -> Result<bool> {
@@ -85,21 +86,21 @@ fn forget(database: &Connection, id: i64) -> DatabaseResult<()> {
     Ok(())
 }
 
-/// Puts a row back whose columns fit by now, and whose place is free.
+/// Restores a row if its columns fit by now and its key is free.
 fn restore(database: &Connection, path: &Path, id: i64) -> DatabaseResult<bool> {
     let select = "SELECT source, row FROM unreadable WHERE id = ?";
     let row = database.query_row(select, [id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     let Some((table, row)): Option<(String, String)> = row else { return Ok(false) };
-    let sort = TABLE_RULES.iter().find(|sort| sort.table == table);
+    let rule = TABLE_RULES.iter().find(|rule| rule.table == table);
     let cells: Option<serde_json::Map<String, serde_json::Value>> = serde_json::from_str(&row).ok();
-    let Some((sort, cells)) = sort.zip(cells) else { return Ok(false) };
-    if IN_MEMORY.contains(&sort.table) && Directory::is_occupied(path) {
+    let Some((rule, cells)) = rule.zip(cells) else { return Ok(false) };
+    if IN_MEMORY.contains(&rule.table) && Directory::is_locked(path) {
         return Ok(false);
     }
     let partitions: i64 =
         database.query_row("SELECT value FROM meta WHERE name = 'partitions'", [], |row| row.get(0))?;
     let mut values = Vec::new();
-    for column in sort.columns {
+    for column in rule.columns {
         let value = match cells.get(column.name) {
             Some(serde_json::Value::Null) => Value::Null,
             Some(serde_json::Value::String(text)) => Value::Text(text.clone()),
@@ -111,9 +112,9 @@ fn restore(database: &Connection, path: &Path, id: i64) -> DatabaseResult<bool> 
         }
         values.push(value);
     }
-    let names: Vec<String> = sort.columns.iter().map(|column| format!("\"{}\"", column.name)).collect();
+    let names: Vec<String> = rule.columns.iter().map(|column| format!("\"{}\"", column.name)).collect();
     let marks = vec!["?"; names.len()].join(", ");
-    let insert = format!("INSERT OR IGNORE INTO {}({}) VALUES({marks})", sort.table, names.join(", "));
+    let insert = format!("INSERT OR IGNORE INTO {}({}) VALUES({marks})", rule.table, names.join(", "));
     let transaction = database.unchecked_transaction()?;
     let is_back = transaction.execute(&insert, params_from_iter(values))? > 0;
     if is_back {

@@ -1,8 +1,7 @@
-//! What every column of the database should hold, and what is put in the place of what it cannot.
+//! The type of every column of the database, and the replacement of a value that does not fit.
 //!
-//! SQLite takes any value into any column, and a text need not be UTF-8. Everything that reads the database
-//! relies on this table: what does not fit it is put aside by `quarantine.rs`, before anything else reads it where that
-//! is possible.
+//! SQLite accepts any value in any column, and a text need not be UTF-8. Every reader of the database
+//! relies on this table: `quarantine.rs` removes or replaces values that do not fit, if possible before they are read.
 
 use rusqlite::types::ValueRef;
 
@@ -10,31 +9,28 @@ use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::telemetry::Stored;
 
-/// A table.
 pub(super) struct TableRule {
     pub table: &'static str,
     pub what: Stored,
-    /// The columns that find a row; all of them are among `columns`.
+    /// The columns that identify a row, all of them in `columns`.
     pub key: &'static [&'static str],
     pub columns: &'static [ColumnRule],
 }
 
-/// A column.
 pub(super) struct ColumnRule {
     pub name: &'static str,
     pub holds: ColumnType,
-    pub otherwise: Fallback,
+    pub fallback: Fallback,
 }
 
-/// What a column should hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ColumnType {
     Number,
     Moment,
     MaybeMoment,
-    /// A number of partitions or outboxes: checked against how many there are by [`ColumnType::fits`].
-    Place,
-    /// From 0 to what a count may be.
+    /// The number of a partition or outbox, checked by [`ColumnType::fits`].
+    Partition,
+    /// From 0 to `u32::MAX`.
     Count,
     Text,
     Unit,
@@ -42,47 +38,46 @@ pub(super) enum ColumnType {
     Record,
     OutboxEvent,
     Group,
-    /// What a member was told, see `groups.rs`.
+    /// The state of a member, see `groups.rs`.
     Letter,
-    /// What waits to be told of a member (JSON), or nothing.
+    /// The event of a member that waits to be notified (JSON), or NULL.
     MaybeBody,
     DeadLetter,
-    /// So many bytes for each entry.
+    /// Entries of this many bytes.
     Entries(usize),
 }
 
-/// What becomes of a row with a column that cannot be read. What the row held is put aside either way.
+/// The replacement of an unreadable column. The row is quarantined in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fallback {
-    /// The row goes.
-    Goes,
-    /// It is zero: at once, or never yet.
+    /// The row is removed.
+    RemoveRow,
+    /// Zero: due at once, or never yet.
     Zero,
-    /// It is not there.
-    Nothing,
+    Null,
     /// Up to when everything was heard.
     Heard,
-    /// It becomes a text, which may say nothing: whoever reads it says so.
+    /// The bytes as a text, which its reader may report as unreadable.
     AsText,
-    /// It follows from what else is known, see `quarantine.rs`; where it does not the row goes.
+    /// It follows from other columns, see `quarantine.rs`; where it does not, the row is removed.
     Derived,
 }
 
-const fn column(name: &'static str, holds: ColumnType, otherwise: Fallback) -> ColumnRule {
-    ColumnRule { name, holds, otherwise }
+const fn column(name: &'static str, holds: ColumnType, fallback: Fallback) -> ColumnRule {
+    ColumnRule { name, holds, fallback }
 }
 
 use ColumnType::*;
 use Fallback::*;
 
-/// All tables of the layout but `meta`, which is read once, at the start, and `unreadable`.
+/// All tables except `meta`, which is read once, at the start, and `unreadable`.
 pub(super) const TABLE_RULES: &[TableRule] = &[
     TableRule {
         table: "units",
         what: Stored::Facts,
         key: &["id"],
         columns: &[
-            column("id", Number, Goes),
+            column("id", Number, RemoveRow),
             column("name", Unit, Derived),
             column("facts", Text, AsText),
             column("alive", MaybeMoment, Heard),
@@ -95,9 +90,9 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         what: Stored::ExpiryKey,
         key: &["id"],
         columns: &[
-            column("id", Number, Goes),
-            column("number", Number, Goes),
-            column("entries", Entries(super::last_seen::ENTRY), Goes),
+            column("id", Number, RemoveRow),
+            column("number", Number, RemoveRow),
+            column("entries", Entries(super::last_seen::ENTRY), RemoveRow),
         ],
     },
     TableRule {
@@ -105,9 +100,9 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         what: Stored::ExpiryKey,
         key: &["id"],
         columns: &[
-            column("id", Number, Goes),
-            column("number", Number, Goes),
-            column("times", Entries(super::last_seen::TIME), Goes),
+            column("id", Number, RemoveRow),
+            column("number", Number, RemoveRow),
+            column("times", Entries(super::last_seen::TIME), RemoveRow),
         ],
     },
     TableRule {
@@ -115,28 +110,28 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         what: Stored::Value,
         key: &["id", "metric"],
         columns: &[
-            column("id", Number, Goes),
-            column("metric", Text, Goes),
+            column("id", Number, RemoveRow),
+            column("metric", Text, RemoveRow),
             column("at", Moment, Zero),
-            column("value", Text, Goes),
+            column("value", Text, RemoveRow),
         ],
     },
     TableRule {
         table: "blind",
         what: Stored::Hearing,
         key: &["start", "until"],
-        columns: &[column("start", Moment, Goes), column("until", Moment, Goes)],
+        columns: &[column("start", Moment, RemoveRow), column("until", Moment, RemoveRow)],
     },
     TableRule {
         table: "records",
         what: Stored::Record,
         key: &["id"],
         columns: &[
-            column("id", RecordId, Goes),
-            column("partition", Place, Derived),
+            column("id", RecordId, RemoveRow),
+            column("partition", Partition, Derived),
             column("detected", Moment, Derived),
             column("closed", MaybeMoment, Derived),
-            column("record", Record, Goes),
+            column("record", Record, RemoveRow),
         ],
     },
     TableRule {
@@ -144,9 +139,9 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         what: Stored::Outbox,
         key: &["id"],
         columns: &[
-            column("id", Number, Goes),
-            column("partition", Place, Derived),
-            column("news", OutboxEvent, Goes),
+            column("id", Number, RemoveRow),
+            column("partition", Partition, Derived),
+            column("news", OutboxEvent, RemoveRow),
         ],
     },
     TableRule {
@@ -154,12 +149,12 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         what: Stored::Group,
         key: &["id"],
         columns: &[
-            column("id", Number, Goes),
-            column("partition", Place, Derived),
-            column("key", Text, Goes),
+            column("id", Number, RemoveRow),
+            column("partition", Partition, Derived),
+            column("key", Text, RemoveRow),
             column("body", Group, Derived),
             column("due", MaybeMoment, Zero),
-            column("sealed", MaybeMoment, Nothing),
+            column("sealed", MaybeMoment, Null),
         ],
     },
     TableRule {
@@ -167,29 +162,33 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         what: Stored::Group,
         key: &["grp", "member"],
         columns: &[
-            column("grp", Number, Goes),
-            column("member", Text, Goes),
-            column("letter", Letter, Goes),
+            column("grp", Number, RemoveRow),
+            column("member", Text, RemoveRow),
+            column("letter", Letter, RemoveRow),
             column("detected", Moment, Zero),
             column("joined", MaybeMoment, Zero),
             column("over", MaybeMoment, Zero),
-            column("body", MaybeBody, Goes),
+            column("body", MaybeBody, RemoveRow),
         ],
     },
     TableRule {
         table: "notifications",
         what: Stored::Delivery,
         key: &["id"],
-        columns: &[column("id", Text, Goes), column("body", Text, AsText), column("owed", Count, Derived)],
+        columns: &[
+            column("id", Text, RemoveRow),
+            column("body", Text, AsText),
+            column("owed", Count, Derived),
+        ],
     },
     TableRule {
         table: "queue",
         what: Stored::Delivery,
         key: &["receiver", "grp"],
         columns: &[
-            column("receiver", Text, Goes),
-            column("grp", Text, Goes),
-            column("partition", Place, Derived),
+            column("receiver", Text, RemoveRow),
+            column("grp", Text, RemoveRow),
+            column("partition", Partition, Derived),
             column("at", Moment, Zero),
         ],
     },
@@ -198,10 +197,10 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         what: Stored::Delivery,
         key: &["id"],
         columns: &[
-            column("id", Number, Goes),
-            column("receiver", Text, Goes),
-            column("grp", Text, Goes),
-            column("notification", Text, Goes),
+            column("id", Number, RemoveRow),
+            column("receiver", Text, RemoveRow),
+            column("grp", Text, RemoveRow),
+            column("notification", Text, RemoveRow),
             column("attempts", Count, Zero),
         ],
     },
@@ -210,11 +209,11 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         what: Stored::DeadLetter,
         key: &["receiver", "id"],
         columns: &[
-            column("receiver", Text, Goes),
-            column("id", Text, Goes),
-            column("partition", Place, Derived),
+            column("receiver", Text, RemoveRow),
+            column("id", Text, RemoveRow),
+            column("partition", Partition, Derived),
             column("at", Moment, Zero),
-            column("letter", DeadLetter, Goes),
+            column("letter", DeadLetter, RemoveRow),
         ],
     },
     TableRule {
@@ -222,36 +221,36 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         what: Stored::DeadLetter,
         key: &["receiver", "silence"],
         columns: &[
-            column("receiver", Text, Goes),
-            column("silence", Text, Goes),
-            column("letter", Text, Goes),
+            column("receiver", Text, RemoveRow),
+            column("silence", Text, RemoveRow),
+            column("letter", Text, RemoveRow),
         ],
     },
     TableRule {
         table: "receivers",
         what: Stored::Delivery,
         key: &["name"],
-        columns: &[column("name", Text, Goes), column("absent", MaybeMoment, Zero)],
+        columns: &[column("name", Text, RemoveRow), column("absent", MaybeMoment, Zero)],
     },
 ];
 
 impl ColumnType {
-    /// Whether a value is what this says. `places` is how many outboxes there are, one more than partitions.
-    pub fn fits(self, value: ValueRef<'_>, places: i64) -> bool {
+    /// Whether a value fits. `outboxes` is one more than there are partitions.
+    pub fn fits(self, value: ValueRef<'_>, outboxes: i64) -> bool {
         match (self, value) {
             (MaybeMoment | MaybeBody, ValueRef::Null) => true,
             (Number, ValueRef::Integer(_)) => true,
             (Moment | MaybeMoment, ValueRef::Integer(ms)) => Timestamp::from_millis(ms).as_millis() == ms,
-            (Place, ValueRef::Integer(place)) => (0..places).contains(&place),
+            (Partition, ValueRef::Integer(number)) => (0..outboxes).contains(&number),
             (Count, ValueRef::Integer(count)) => u32::try_from(count).is_ok(),
             (Entries(size), ValueRef::Blob(bytes)) => bytes.len() % size == 0,
-            (Number | Moment | MaybeMoment | Place | Count | Entries(_), _) => false,
-            (_, ValueRef::Text(text)) => std::str::from_utf8(text).is_ok_and(|text| self.says(text)),
+            (Number | Moment | MaybeMoment | Partition | Count | Entries(_), _) => false,
+            (_, ValueRef::Text(text)) => std::str::from_utf8(text).is_ok_and(|text| self.fits_text(text)),
             _ => false,
         }
     }
 
-    fn says(self, text: &str) -> bool {
+    fn fits_text(self, text: &str) -> bool {
         fn json<T: serde::de::DeserializeOwned>(text: &str) -> bool {
             serde_json::from_str::<T>(text).is_ok()
         }
@@ -265,15 +264,15 @@ impl ColumnType {
             Letter => matches!(text.chars().next(), Some('o' | 't' | 'b' | 'x')),
             MaybeBody => json::<OfflineRecord>(text) || json::<crate::presence::Interval>(text),
             DeadLetter => json::<crate::store::DeadLetter>(text),
-            Number | Moment | MaybeMoment | Place | Count | Entries(_) => false,
+            Number | Moment | MaybeMoment | Partition | Count | Entries(_) => false,
         }
     }
 }
 
-/// All tables and their columns, for documentation and tests. `meta` is read by name.
+/// All tables and their columns, for documentation and tests, except `meta`.
 pub fn columns() -> Vec<(&'static str, Vec<&'static str>)> {
     TABLE_RULES
         .iter()
-        .map(|sort| (sort.table, sort.columns.iter().map(|column| column.name).collect()))
+        .map(|rule| (rule.table, rule.columns.iter().map(|column| column.name).collect()))
         .collect()
 }

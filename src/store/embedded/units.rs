@@ -1,4 +1,4 @@
-//! The state of units: heartbeats go into memory, changes through the writer, facts come from disk.
+//! The state of units: heartbeats change memory, changes go through the writer, facts are read from disk.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,24 +16,24 @@ use crate::clock::Timestamp;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
 use crate::store::{CheckGuard, DeadlineCheck, HearingStore, Refresh, Result, UnitStore, encoding};
 
-/// As many heartbeats as are put in order of their partitions at once.
+/// How many heartbeats are sorted by partition at once.
 const BATCH: usize = 4096;
 
-/// Suspects that are looked at in one go: enough for the disk to have work while they are decided.
-const LOOK: usize = 2000;
+/// How many suspects are checked at once: enough to keep the disk busy while they are decided.
+const CHECK_BATCH: usize = 2000;
 
 #[async_trait]
 impl UnitStore for EmbeddedEngine {
     async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
         let mut applied = Vec::with_capacity(beats.len());
-        let mut places: Vec<(u16, u32)> = Vec::with_capacity(beats.len().min(BATCH));
+        let mut order: Vec<(u16, u32)> = Vec::with_capacity(beats.len().min(BATCH));
         for batch in beats.chunks(BATCH) {
-            places.clear();
-            places.extend((0..).zip(batch).map(|(n, beat)| (self.memory.partition(beat.unit), n)));
-            places.sort_unstable();
+            order.clear();
+            order.extend((0..).zip(batch).map(|(n, beat)| (self.memory.partition(beat.unit), n)));
+            order.sort_unstable();
             let done = applied.len();
             applied.resize(done + batch.len(), false);
-            for of_one in places.chunk_by(|a, b| a.0 == b.0) {
+            for of_one in order.chunk_by(|a, b| a.0 == b.0) {
                 let mut shard = self.memory.shard(of_one[0].0);
                 for (_, n) in of_one {
                     applied[done + *n as usize] = shard.refresh(&batch[*n as usize]);
@@ -49,7 +49,7 @@ impl UnitStore for EmbeddedEngine {
             .map(|unit| {
                 let partition = self.memory.partition(unit);
                 match self.memory.shard(partition).get(unit) {
-                    Some((place, alive)) => (unit.clone(), alive, Some(unit_id(partition, place))),
+                    Some((slot, alive)) => (unit.clone(), alive, Some(unit_id(partition, slot))),
                     None => (unit.clone(), Moment::NONE, None),
                 }
             })
@@ -57,7 +57,7 @@ impl UnitStore for EmbeddedEngine {
         if found.iter().all(|(.., id)| id.is_none()) {
             return Ok(found.into_iter().map(|(unit, alive, _)| snapshot(unit, alive, None)).collect());
         }
-        let look = move |database: &Connection| {
+        let read = move |database: &Connection| {
             let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ?")?;
             let mut snapshots = Vec::with_capacity(found.len());
             for (unit, alive, id) in found {
@@ -71,11 +71,11 @@ impl UnitStore for EmbeddedEngine {
             }
             Ok(snapshots)
         };
-        self.readers.read(look).await
+        self.readers.read(read).await
     }
 
     fn check_batches(&self, units: &[Unit]) -> Vec<Vec<Unit>> {
-        units.chunks(LOOK).map(<[Unit]>::to_vec).collect()
+        units.chunks(CHECK_BATCH).map(<[Unit]>::to_vec).collect()
     }
 
     async fn check_deadlines(&self, units: &[Unit]) -> Result<DeadlineCheck<'_>> {
@@ -89,9 +89,9 @@ impl UnitStore for EmbeddedEngine {
         for (seen, change) in changes {
             prepared.push(PreparedChange::new(&self.memory, seen, change)?);
         }
-        let (memory, beats) = (self.memory.clone(), self.writer.beats());
-        let apply = Box::new(ApplyJob::new(memory, beats, prepared, answer));
-        self.writer.finish("apply", apply, answered).await.map(|(applied, _)| applied)
+        let (memory, last_seen) = (self.memory.clone(), self.writer.last_seen());
+        let apply = Box::new(ApplyJob::new(memory, last_seen, prepared, answer));
+        self.writer.run("apply", apply, answered).await.map(|(applied, _)| applied)
     }
 
     async fn open_records(&self, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>> {
@@ -136,7 +136,7 @@ impl UnitStore for EmbeddedEngine {
     }
 }
 
-/// A change is weighed by itself here, whoever decided upon it.
+/// Each change is compared with its row, so the guard has nothing to hold.
 #[async_trait]
 impl CheckGuard for &EmbeddedEngine {
     async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
@@ -144,7 +144,7 @@ impl CheckGuard for &EmbeddedEngine {
     }
 }
 
-/// A text as it is stored; what is none is as good as one that says nothing.
+/// A stored text; a value of another type becomes a text that nothing can parse.
 pub(super) fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Cow<'a, str>> {
     Ok(match row.get_ref(column)? {
         ValueRef::Text(text) | ValueRef::Blob(text) => String::from_utf8_lossy(text),
@@ -152,9 +152,8 @@ pub(super) fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Cow<
     })
 }
 
-/// A unit as memory and disk say. That they may be of two moments does no harm: a change holds only
-/// for a unit that is exactly so. Facts that cannot be read are kept as they are stored: see
-/// [`Snapshot::is_unreadable`].
+/// A unit as read from memory and disk. The two may differ in time, which is harmless: a change holds only
+/// for a unit in exactly this state. Unreadable facts are kept as stored: see [`Snapshot::is_unreadable`].
 pub(super) fn snapshot(unit: Unit, alive: Moment, stored: Option<&str>) -> Snapshot {
     let facts = stored.and_then(encoding::decode);
     Snapshot { unit, alive: alive.get(), facts, stored: stored.map(Into::into) }

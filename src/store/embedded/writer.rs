@@ -1,13 +1,13 @@
-//! The one thread that writes. Whoever wants something written hands it a job and waits.
+//! The one thread that writes. A caller hands it a job and waits for the answer.
 //!
 //! # Why jobs share a commit
-//! A commit waits for the disk, which takes a millisecond or ten; what is in it hardly matters. So
-//! all jobs that wait are written in one transaction, and those that come meanwhile in the next:
-//! no timers, and the busier it is the less each costs.
+//! A commit waits for the disk, which takes one to ten milliseconds; its size hardly matters. So all
+//! jobs that wait are written in one transaction, and those that arrive meanwhile in the next:
+//! no timers, and the busier the thread is, the less each job costs.
 //!
 //! # Why jobs may be written twice
-//! One that fails takes its whole transaction with it. Then each is written by itself, so that it
-//! holds up nobody else. A job changes memory only when it is on disk.
+//! A job that fails rolls back the whole transaction. Then each job is written in a transaction of its own, so that
+//! it does not hold up the others. A job changes memory only when it is on disk.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,116 +26,113 @@ use super::last_seen::{Flush, LastSeenTables};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
-/// The most jobs that wait; who comes when it is full waits to hand over.
-const MOST_WAITING: usize = 256;
+/// The most jobs in the queue; while it is full, callers wait to enqueue.
+const QUEUE_LIMIT: usize = 256;
 
 /// The most jobs of one transaction, so that the first does not wait for ever.
-const MOST_TOGETHER: usize = 64;
+const JOBS_PER_TRANSACTION: usize = 64;
 
 /// How long last seen times may be in memory alone.
 const WRITE_BEHIND: Duration = Duration::from_secs(2);
 
-/// With fewer rows than this between two flushes little is written.
+/// Fewer changed rows than this between two flushes count as little work.
 const FEW_ROWS: u64 = 10_000;
 
-/// Something to be written.
+/// A part of a transaction.
 pub(super) trait WriteJob: Send {
     /// Writes. May be called again after [`WriteJob::undo`].
     fn write(&mut self, database: &Connection) -> DatabaseResult<()>;
-    /// What was written is not to be: the transaction failed.
+    /// The transaction was rolled back.
     fn undo(&mut self) {}
-    /// What was written is on disk.
+    /// The transaction was committed.
     fn finish(self: Box<Self>);
-    /// It was not written, for good.
+    /// The job has failed for good.
     fn fail(self: Box<Self>, why: EngineError);
 }
 
 struct QueuedJob {
     job: Box<dyn WriteJob>,
-    /// Its place in the queue, until it has come to an end.
-    _place: OwnedSemaphorePermit,
+    /// Held until the job has ended.
+    _permit: OwnedSemaphorePermit,
 }
 
-/// The way to the thread that writes.
+/// The handle of the thread that writes.
 pub(super) struct Writer {
     jobs: Option<Sender<QueuedJob>>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     thread: Option<JoinHandle<()>>,
-    beats: Arc<LastSeenTables>,
+    last_seen: Arc<LastSeenTables>,
     telemetry: Arc<Telemetry>,
 }
 
 impl Writer {
-    /// Starts the thread. It ends when this is dropped, and leaves nothing unwritten.
+    /// Starts the thread. It writes everything and ends when the handle is dropped.
     pub fn start(
         database: Connection,
         directory: Directory,
-        beats: Arc<LastSeenTables>,
+        last_seen: Arc<LastSeenTables>,
         telemetry: Arc<Telemetry>,
         full_scan: Arc<FullScan>,
     ) -> std::io::Result<Writer> {
-        let (jobs, waiting) = mpsc::channel();
+        let (jobs, queue) = mpsc::channel();
         let path = directory.path().to_owned();
-        let scribe = WriterThread {
+        let writer = WriterThread {
             database,
             path,
-            beats: beats.clone(),
+            last_seen: last_seen.clone(),
             telemetry: telemetry.clone(),
             full_scan,
             _directory: directory,
         };
         let thread =
-            std::thread::Builder::new().name("engine-writer".into()).spawn(move || scribe.run(&waiting))?;
-        let places = Arc::new(Semaphore::new(MOST_WAITING));
-        Ok(Writer { jobs: Some(jobs), places, thread: Some(thread), beats, telemetry })
+            std::thread::Builder::new().name("engine-writer".into()).spawn(move || writer.run(&queue))?;
+        let permits = Arc::new(Semaphore::new(QUEUE_LIMIT));
+        Ok(Writer { jobs: Some(jobs), permits, thread: Some(thread), last_seen, telemetry })
     }
 
-    /// Hands over a job; whoever made it learns from it how it ended.
-    pub async fn hand_over(&self, job: Box<dyn WriteJob>) -> Result<()> {
-        let place = self.places.clone().acquire_owned().await.map_err(|_| ended())?;
+    async fn enqueue(&self, job: Box<dyn WriteJob>) -> Result<()> {
+        let permit = self.permits.clone().acquire_owned().await.map_err(|_| ended())?;
         let jobs = self.jobs.as_ref().ok_or_else(ended)?;
-        jobs.send(QueuedJob { job, _place: place }).map_err(|_| ended())
+        jobs.send(QueuedJob { job, _permit: permit }).map_err(|_| ended())
     }
 
-    /// Writes by a function, which may be called again if what it wrote was undone. `name` is for
-    /// metrics.
-    pub async fn write<T, F>(&self, name: &'static str, step: F) -> Result<T>
+    /// Writes by a function, which is called again if its transaction was rolled back. `name` is for metrics.
+    pub async fn write<T, F>(&self, name: &'static str, write: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnMut(&Connection) -> DatabaseResult<T> + Send + 'static,
     {
         let (answer, answered) = oneshot::channel();
-        self.finish(name, Box::new(WriteFn { step, outcome: None, answer }), answered).await
+        self.run(name, Box::new(WriteFn { write, written: None, answer }), answered).await
     }
 
-    /// Last seen times on their way to disk.
-    pub fn beats(&self) -> Arc<LastSeenTables> {
-        self.beats.clone()
+    pub fn last_seen(&self) -> Arc<LastSeenTables> {
+        self.last_seen.clone()
     }
 
-    /// Writes what is in memory alone. `name` is for metrics.
+    /// Writes last seen times and hearing that only memory holds. `name` is for metrics.
     pub async fn flush(&self, name: &'static str) -> Result<()> {
         let (answer, answered) = oneshot::channel();
-        let flush = Flush::new(self.beats.clone(), self.telemetry.clone()).answering(answer);
-        self.finish(name, Box::new(flush), answered).await
+        let flush = Flush::new(self.last_seen.clone(), self.telemetry.clone()).answering(answer);
+        self.run(name, Box::new(flush), answered).await
     }
 
-    /// Hands over a job and waits for its answer.
-    pub async fn finish<T>(
+    /// Enqueues a job and waits for its answer. `name` is for metrics.
+    pub async fn run<T>(
         &self,
         name: &'static str,
         job: Box<dyn WriteJob>,
         answered: oneshot::Receiver<Result<T>>,
     ) -> Result<T> {
         let began = Instant::now();
-        self.hand_over(job).await?;
+        self.enqueue(job).await?;
         let answer = answered.await.map_err(|_| ended())?;
         self.telemetry.engine_command(name, began.elapsed());
         answer
     }
 }
 
-/// Waits until everything is written, so that the directory is free when this is gone.
+/// Waits until everything is written, so that the directory is free afterwards.
 impl Drop for Writer {
     fn drop(&mut self) {
         self.jobs = None;
@@ -151,8 +148,8 @@ fn ended() -> EngineError {
 
 /// A function as a job.
 struct WriteFn<T, F> {
-    step: F,
-    outcome: Option<T>,
+    write: F,
+    written: Option<T>,
     answer: oneshot::Sender<Result<T>>,
 }
 
@@ -162,13 +159,13 @@ where
     F: FnMut(&Connection) -> DatabaseResult<T> + Send,
 {
     fn write(&mut self, database: &Connection) -> DatabaseResult<()> {
-        self.outcome = Some((self.step)(database)?);
+        self.written = Some((self.write)(database)?);
         Ok(())
     }
 
     fn finish(self: Box<Self>) {
-        // Who asked may have gone; what was written stands all the same.
-        let _ = self.answer.send(self.outcome.ok_or_else(ended));
+        // The caller may be gone; the transaction stands all the same.
+        let _ = self.answer.send(self.written.ok_or_else(ended));
     }
 
     fn fail(self: Box<Self>, why: EngineError) {
@@ -176,29 +173,30 @@ where
     }
 }
 
-/// The thread's own.
 struct WriterThread {
     database: Connection,
     path: PathBuf,
-    beats: Arc<LastSeenTables>,
+    last_seen: Arc<LastSeenTables>,
     telemetry: Arc<Telemetry>,
     full_scan: Arc<FullScan>,
-    /// Nobody else's for as long as something is written.
+    /// Locked for as long as the thread writes.
     _directory: Directory,
 }
 
 impl WriterThread {
-    fn run(mut self, waiting: &Receiver<QueuedJob>) {
+    fn run(mut self, queue: &Receiver<QueuedJob>) {
         let mut flush_at = Instant::now() + WRITE_BEHIND;
         let mut rows = 0;
         loop {
-            let mut places = Vec::new();
+            let mut permits = Vec::new();
             let mut jobs: Vec<Box<dyn WriteJob>> = Vec::new();
-            let first = waiting.recv_timeout(flush_at.saturating_duration_since(Instant::now()));
+            let first = queue.recv_timeout(flush_at.saturating_duration_since(Instant::now()));
             let is_over = matches!(first, Err(RecvTimeoutError::Disconnected));
-            for QueuedJob { job, _place } in first.into_iter().chain(waiting.try_iter().take(MOST_TOGETHER)) {
+            for QueuedJob { job, _permit } in
+                first.into_iter().chain(queue.try_iter().take(JOBS_PER_TRANSACTION))
+            {
                 jobs.push(job);
-                places.push(_place);
+                permits.push(_permit);
             }
             let is_flush = is_over || flush_at <= Instant::now();
             if !is_flush {
@@ -208,14 +206,14 @@ impl WriterThread {
             let before = std::mem::replace(&mut rows, self.database.total_changes());
             let is_calm = rows - before < FEW_ROWS;
             if is_calm {
-                database::carry_over_soon(&self.database);
+                database::checkpoint_soon(&self.database);
             }
-            // Last: what is being changed in this transaction is written by its change.
-            jobs.push(Box::new(Flush::new(self.beats.clone(), self.telemetry.clone())));
+            // The flush is last: a unit with a change in this transaction is written by that change.
+            jobs.push(Box::new(Flush::new(self.last_seen.clone(), self.telemetry.clone())));
             flush_at = Instant::now() + WRITE_BEHIND;
             self.write(jobs);
             if is_calm {
-                database::rest(&self.database);
+                database::release_cache(&self.database);
             }
             if is_over {
                 return;
@@ -227,8 +225,8 @@ impl WriterThread {
         match self.transaction(&mut jobs) {
             Ok(()) => jobs.into_iter().for_each(|job| job.finish()),
             Err(_) if jobs.len() > 1 => jobs.into_iter().for_each(|job| self.write(vec![job])),
-            Err(fault) => {
-                let error = self.full_scan.explain(fault, &self.path);
+            Err(error) => {
+                let error = self.full_scan.explain(error, &self.path);
                 jobs.into_iter().for_each(|job| job.fail(copy(&error)));
             }
         }
@@ -245,7 +243,7 @@ impl WriterThread {
             Ok(self.database.execute_batch("COMMIT")?)
         });
         if result.is_err() {
-            // Some failures have rolled back by themselves.
+            // SQLite rolls back by itself after some failures.
             if !self.database.is_autocommit() {
                 let _ = self.database.execute_batch("ROLLBACK");
             }
@@ -255,7 +253,7 @@ impl WriterThread {
     }
 }
 
-/// Everybody who waited is told.
+/// Each job that failed gets the error.
 fn copy(error: &EngineError) -> EngineError {
     match error {
         EngineError::Unavailable(why) => EngineError::Unavailable(why.clone()),

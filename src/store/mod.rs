@@ -19,7 +19,7 @@
 //!  2. Each silence is taken by exactly one caller.
 //!  3. Taking writes record and outbox in one step.
 //!  4. An older or repeated heartbeat never moves a deadline back.
-//!  5. A return closes the record and is told once, to those receivers that were told the silence.
+//!  5. A return closes the record and is notified once, to the receivers that were notified of the silence.
 //!  6. A dead holder's lease comes back.
 //!  7. Joining a group is idempotent, also after it was sent, and order-free.
 //!  8. Delivered is never leased again.

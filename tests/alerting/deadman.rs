@@ -69,7 +69,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_start_is_told_and_after_it_that_all_is_well() {
+async fn a_start_is_pinged_and_after_it_success() {
     let world = World::new().await;
     world.first("/check/start").await;
     // What is not there yet is no failure.
@@ -80,7 +80,7 @@ async fn a_start_is_told_and_after_it_that_all_is_well() {
 }
 
 #[tokio::test]
-async fn what_keeps_rollcall_from_its_work_is_a_failure_until_it_is_over() {
+async fn a_cause_that_keeps_rollcall_from_its_work_is_a_failure_until_it_is_over() {
     let world = World::new().await;
     world.all_is_well();
     world.next("/check").await;

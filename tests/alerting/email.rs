@@ -56,7 +56,7 @@ async fn the_state_comes_first_in_the_subject() {
 }
 
 #[tokio::test]
-async fn units_that_nothing_watches_any_more_are_not_called_back() {
+async fn units_that_are_no_longer_watched_are_not_reported_as_back() {
     let closed = |id: &str| OfflineRecord {
         closed_by: Some(Closing::KindRemoved),
         ..back(&silent(&format!("detector:{id}"), now()), now())
@@ -88,7 +88,7 @@ async fn a_mail_says_that_no_person_wrote_it_and_has_text_and_html() {
 }
 
 #[tokio::test]
-async fn blindness_is_told_as_such() {
+async fn blindness_has_a_mail_of_its_own() {
     let blind = Interval { from: now(), to: now() + Duration::from_secs(725) };
     let delivery = Delivery { blind: vec![blind], ..delivery(vec![], vec![]) };
     let mail = &mails(std::slice::from_ref(&delivery)).await[0];
@@ -100,7 +100,7 @@ async fn blindness_is_told_as_such() {
 }
 
 #[tokio::test]
-async fn a_return_points_at_the_mail_that_told_the_silence() {
+async fn a_return_refers_to_the_mail_of_its_silence() {
     let record = silent("detector:a", now());
     let told = delivery(vec![record.clone()], vec![]);
     let returned = Delivery { id: "later.hook".to_owned(), ..delivery(vec![], vec![back(&record, now())]) };
@@ -113,7 +113,7 @@ async fn a_return_points_at_the_mail_that_told_the_silence() {
 }
 
 #[tokio::test]
-async fn one_silence_told_twice_is_not_thrown_away_as_a_duplicate() {
+async fn a_silence_that_is_mailed_twice_is_not_dropped_as_a_duplicate() {
     let record = silent("detector:a", now());
     let again = OfflineRecord { detected_at: record.detected_at + HOUR, ..record.clone() };
     let mails = mails(&[delivery(vec![record], vec![]), delivery(vec![again], vec![])]).await;
@@ -190,7 +190,7 @@ async fn names_of_any_script_arrive_whole() {
 }
 
 #[tokio::test]
-async fn a_refusal_of_any_kind_is_worth_another_try_for_an_operator_may_mend_its_reason() {
+async fn a_refusal_of_any_kind_is_retried_because_an_operator_may_fix_its_reason() {
     use Answer::{Mail, Recipient, Sender};
     for answer in [Sender(451), Recipient(OPS.to_owned(), 451), Mail(452), Answer::Close] {
         let result = answered(answer.clone()).await;
@@ -204,7 +204,7 @@ async fn a_refusal_of_any_kind_is_worth_another_try_for_an_operator_may_mend_its
 }
 
 #[tokio::test]
-async fn a_recipient_refused_for_good_does_not_keep_the_others_from_being_told() {
+async fn a_recipient_refused_for_good_does_not_keep_the_mail_from_the_others() {
     let sink = sink().await;
     sink.answer_with([Answer::Recipient(OPS.to_owned(), 550), Answer::Recipient(OPS.to_owned(), 550)]);
     let both = open(&mail_to(sink.url(), &[OPS, BOSS])).unwrap();
@@ -233,7 +233,7 @@ async fn a_probe_and_a_test_say_which_recipient_is_refused() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_temporary() {
+async fn an_unreachable_server_is_temporary() {
     let port = rollcall::simulate::servers::free_port().unwrap();
     for scheme in ["smtp", "smtps", "smtp+starttls"] {
         let receiver = mail_to(format!("{scheme}://127.0.0.1:{port}"), &[OPS]);
@@ -253,7 +253,7 @@ async fn a_server_without_tls_gets_no_mail_that_was_to_be_encrypted() {
 }
 
 #[tokio::test]
-async fn a_conversation_that_was_cut_off_is_not_gone_on_with() {
+async fn an_interrupted_conversation_is_not_continued() {
     let sink = sink().await;
     sink.answer_with([Answer::Hang]);
     let channel = open(&mail_to(sink.url(), &[OPS])).unwrap();
@@ -270,7 +270,7 @@ async fn a_conversation_that_was_cut_off_is_not_gone_on_with() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_worth_another_try_and_shows_in_a_probe() {
+async fn a_wrong_password_is_retried_and_shows_in_a_probe() {
     let login = "AHVzZXJAc2l0ZQBwYSBzcw==".to_owned(); // user@site, pa ss
     let sink = MailSink::start(Options { login: Some(login), ..Options::default() }).await.unwrap();
     let with = |password: &str| {

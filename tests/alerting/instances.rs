@@ -50,7 +50,7 @@ fn view(world: &World, name: &str, instances: &[&str]) -> Arc<View> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_instances_tell_each_notification_once_while_partitions_move() {
+async fn two_instances_deliver_each_notification_once_while_partitions_move() {
     let sink = hook().await;
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
     world.stop().await;
@@ -81,7 +81,7 @@ async fn two_instances_tell_each_notification_once_while_partitions_move() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn news_of_one_group_is_told_in_order_while_its_partition_moves() {
+async fn notifications_of_one_group_arrive_in_order_while_its_partition_moves() {
     let sink = hook().await;
     sink.answer_with([Answer::RetryAfter(429, "7200".to_owned())]);
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
@@ -108,7 +108,7 @@ async fn news_of_one_group_is_told_in_order_while_its_partition_moves() {
 
 /// The clock stands still from the moment at which the death is known: nothing waits for a time of its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_dead_instance_held_is_told_as_soon_as_its_death_is_known() {
+async fn deliveries_of_a_dead_instance_go_on_as_soon_as_its_death_is_known() {
     let sink = hook().await;
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
     world.stop().await;
@@ -146,7 +146,7 @@ async fn what_a_dead_instance_held_is_told_as_soon_as_its_death_is_known() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_tells_what_is_anothers() {
+async fn no_instance_delivers_notifications_of_another() {
     let sink = hook().await;
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
     world.stop().await;
@@ -174,7 +174,7 @@ async fn nobody_tells_what_is_anothers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_taken_over_from_an_instance_that_stood_still_is_not_told_by_it() {
+async fn a_stalled_instance_does_not_deliver_what_another_took_over() {
     let sink = hook().await;
     sink.answer_with(vec![Answer::Hang; 4]);
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;

@@ -12,7 +12,7 @@ use super::world::{WAIT, World, hook, listed, named, until};
 use super::*;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silence_is_told_after_group_wait_and_the_return_after_it() {
+async fn a_silence_is_notified_after_group_wait_and_the_return_after_it() {
     let (sink, mail) = (hook().await, MailSink::start(mail_sink::Options::default()).await.unwrap());
     let receivers = vec![webhook_to(sink.url(), None), mail_to(mail.url(), &["ops@example.org"])];
     let mut world = World::new("kind", receivers).await;
@@ -43,7 +43,7 @@ async fn a_silence_is_told_after_group_wait_and_the_return_after_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_return_is_told_after_the_groups_were_configured_anew_and_to_no_receiver_that_is_new() {
+async fn a_return_is_notified_after_a_change_of_groups_and_to_no_new_receiver() {
     let (sink, late) = (hook().await, hook().await);
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
     world.tell_loss(&["a", "b", "c"]).await;
@@ -66,7 +66,7 @@ async fn a_return_is_told_after_the_groups_were_configured_anew_and_to_no_receiv
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_a_receiver_that_was_renamed_is_shown_until_it_has_its_name_again() {
+async fn the_backlog_of_a_renamed_receiver_is_shown_until_it_has_its_name_again() {
     let (sink, other) = (hook().await, hook().await);
     sink.answer_with([Answer::Status(503)]);
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
@@ -94,7 +94,7 @@ async fn what_waits_for_a_receiver_that_was_renamed_is_shown_until_it_has_its_na
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_that_has_its_name_again_is_told_what_is_still_so() {
+async fn a_receiver_that_has_its_name_again_is_notified_of_what_still_holds() {
     let (sink, other) = (hook().await, hook().await);
     sink.answer_with([Answer::Status(503), Answer::Status(503)]);
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
@@ -152,7 +152,7 @@ async fn a_recipient_that_is_refused_is_shown_until_it_is_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_unit_that_returns_within_group_wait_is_never_told() {
+async fn a_unit_that_returns_within_group_wait_is_never_notified() {
     let sink = hook().await;
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
     world.lose(&["a", "b"]).await;
@@ -166,7 +166,7 @@ async fn a_unit_that_returns_within_group_wait_is_never_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_receiver_delays_nobody() {
+async fn a_dead_receiver_delays_no_other() {
     let (alive, dead) = (hook().await, hook().await);
     dead.answer_with(vec![Answer::Hang; 100]);
     let receivers =
@@ -233,7 +233,7 @@ async fn a_receiver_that_asks_for_a_longer_wait_gets_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_is_tried_again_until_an_operator_has_mended_its_reason() {
+async fn a_refusal_is_retried_until_an_operator_has_fixed_its_reason() {
     let sink = hook().await;
     sink.answer_with(
         [404, 401, 403, 400, 308].map(|status| Answer::Say(status, format!("no such hook {status}"))),
@@ -265,7 +265,7 @@ async fn a_refusal_is_tried_again_until_an_operator_has_mended_its_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_whose_letters_all_die_is_one_that_fails() {
+async fn a_receiver_with_nothing_but_dead_letters_is_failing() {
     let sink = hook().await;
     sink.answer_with(vec![Answer::Status(410); 3]);
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
@@ -306,7 +306,7 @@ async fn a_dead_letter_is_kept_and_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_delivered_for_too_long_becomes_a_dead_letter() {
+async fn a_notification_that_cannot_be_delivered_for_too_long_becomes_a_dead_letter() {
     let sink = hook().await;
     sink.answer_with(vec![Answer::Status(500); 2]);
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
@@ -364,7 +364,7 @@ fn blind(received: &rollcall::simulate::webhook_sink::Received) -> serde_json::V
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn blindness_is_told_while_it_lasts_once_and_so_is_its_end() {
+async fn blindness_is_notified_once_while_it_lasts_and_so_is_its_end() {
     let sink = hook().await;
     let mut world = that_watch(&sink).await;
     let from = world.clock.now();
@@ -405,7 +405,7 @@ async fn blindness_is_told_while_it_lasts_once_and_so_is_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn blindness_is_told_without_the_engine_where_that_is_away() {
+async fn blindness_is_notified_without_the_engine_while_that_is_away() {
     let sink = hook().await;
     sink.answer_with([Answer::Status(503)]);
     let mut world = that_watch(&sink).await;
@@ -427,7 +427,7 @@ async fn blindness_is_told_without_the_engine_where_that_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_blindness_of_one_kind_is_told_while_it_lasts_and_so_is_its_end() {
+async fn the_blindness_of_one_kind_is_notified_while_it_lasts_and_so_is_its_end() {
     let sink = hook().await;
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
     world.stop().await;
@@ -466,7 +466,7 @@ async fn the_blindness_of_one_kind_is_told_while_it_lasts_and_so_is_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_that_was_never_heard_is_told_as_well() {
+async fn a_fleet_that_was_never_heard_is_notified_as_well() {
     let sink = hook().await;
     let mut world = that_watch(&sink).await;
     world.stop().await;
@@ -488,7 +488,7 @@ async fn a_fleet_that_was_never_heard_is_told_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn long_blindness_is_told_on_its_own() {
+async fn long_blindness_is_notified_on_its_own() {
     let sink = hook().await;
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
     world.advance(200 * HOUR);

@@ -61,7 +61,7 @@ async fn delivered(world: &World, receiver: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_join_yet_is_not_settled() {
+async fn entries_that_cannot_join_yet_are_not_settled() {
     let (sink, world) = one_hook().await;
     // Where members of groups should be is something else.
     let groups: Vec<String> =
@@ -84,7 +84,7 @@ async fn what_cannot_join_yet_is_not_settled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_joins_again_because_settling_it_was_lost_is_told_once() {
+async fn an_entry_that_joins_again_after_a_lost_settle_is_notified_once() {
     let (sink, mut world) = one_hook().await;
     world.stop().await;
     world.lose(&["a"]).await;
@@ -123,7 +123,7 @@ async fn what_joins_again_because_settling_it_was_lost_is_told_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_dies_while_a_delivery_is_on_the_way_costs_no_second_telling() {
+async fn an_engine_that_dies_during_a_delivery_causes_no_second_notification() {
     let (sink, mut world) = one_hook().await;
     sink.answer_with([Answer::Hang]);
     world.tell_loss(&["a"]).await;
@@ -142,7 +142,7 @@ async fn an_engine_that_dies_while_a_delivery_is_on_the_way_costs_no_second_tell
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_everything_dies_with_a_delivery_on_the_way_it_is_told_again_with_the_same_id() {
+async fn a_delivery_during_which_everything_dies_is_repeated_with_the_same_id() {
     let (sink, mut world) = one_hook().await;
     sink.answer_with([Answer::Hang]);
     world.tell_loss(&["a"]).await;
@@ -161,7 +161,7 @@ async fn when_everything_dies_with_a_delivery_on_the_way_it_is_told_again_with_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_is_killed_again_and_again_loses_no_silence_and_tells_none_twice() {
+async fn an_engine_that_is_killed_again_and_again_loses_no_silence_and_notifies_none_twice() {
     let sink = hook().await;
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
     let names: Vec<String> = (0..300).map(|n| format!("u{n:03}")).collect();
@@ -183,7 +183,7 @@ async fn an_engine_that_is_killed_again_and_again_loses_no_silence_and_tells_non
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_return_is_never_told_before_its_silence() {
+async fn a_return_is_never_notified_before_its_silence() {
     let (sink, mut world) = one_hook().await;
     sink.answer_with(vec![Answer::Status(500); 3]);
     world.tell_loss(&["a"]).await;
@@ -207,7 +207,7 @@ async fn a_return_is_never_told_before_its_silence() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_return_of_a_silence_that_died_as_a_dead_letter_is_not_told_to_that_receiver() {
+async fn the_return_of_a_silence_in_a_dead_letter_does_not_go_to_that_receiver() {
     let (picky, other) = (hook().await, hook().await);
     picky.answer_with([Answer::Status(410)]);
     let receivers =
@@ -235,7 +235,7 @@ async fn the_return_of_a_silence_that_died_as_a_dead_letter_is_not_told_to_that_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_storm_in_one_group_is_told_in_notifications_of_at_most_a_thousand() {
+async fn a_storm_in_one_group_is_split_into_notifications_of_at_most_a_thousand() {
     let (sink, mut world) = one_hook().await;
     let names: Vec<String> = (0..6000).map(|n| format!("u{n:04}")).collect();
     world.tell_loss(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
@@ -248,7 +248,7 @@ async fn a_storm_in_one_group_is_told_in_notifications_of_at_most_a_thousand() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silence_that_was_taken_back_and_holds_after_all_is_told_again() {
+async fn a_silence_that_was_taken_back_and_holds_after_all_is_notified_again() {
     let (sink, mut world) = one_hook().await;
     world.tell_loss(&["a"]).await;
     sink.wait_for(1, PATIENCE).await.unwrap();
@@ -269,7 +269,7 @@ async fn a_silence_that_was_taken_back_and_holds_after_all_is_told_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_can_read_in_the_outbox_is_set_aside_and_holds_up_nobody() {
+async fn an_unreadable_outbox_entry_is_put_aside_and_delays_no_other() {
     let (sink, mut world) = one_hook().await;
     let mut client = world.redis.client();
     let (outbox, aside) = ("rollcall:{p3}:outbox", "rollcall:{p3}:outbox:unreadable");
@@ -283,7 +283,7 @@ async fn what_nobody_can_read_in_the_outbox_is_set_aside_and_holds_up_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_notification_that_nobody_can_read_holds_up_its_own_group_and_no_other() {
+async fn an_unreadable_notification_delays_its_own_group_and_no_other() {
     let sink = hook().await;
     sink.answer_with(vec![Answer::Status(500); 2]);
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;

@@ -71,7 +71,7 @@ async fn a_wrong_or_missing_signature_is_refused_by_a_verifier() {
 }
 
 #[tokio::test]
-async fn blindness_is_told_as_its_own_type() {
+async fn blindness_has_a_type_of_its_own() {
     let sink = sink().await;
     let blind = Interval { from: now(), to: now() + Duration::from_millis(400_500) };
     let delivery = Delivery { blind: vec![blind], ..delivery(vec![], vec![]) };
@@ -109,7 +109,7 @@ async fn blindness_that_lasts_has_no_end() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_worth_another_try_for_an_operator_may_mend_its_reason() {
+async fn a_refusal_is_retried_because_an_operator_may_fix_its_reason() {
     for status in [300, 304, 400, 401, 403, 404, 405, 407, 413, 422, 451, 499] {
         let (result, asked) = answered(Answer::Status(status)).await;
         let names_it =
@@ -120,7 +120,7 @@ async fn a_refusal_is_worth_another_try_for_an_operator_may_mend_its_reason() {
 }
 
 #[tokio::test]
-async fn what_a_receiver_says_is_shown_on_one_line_and_not_at_length() {
+async fn the_answer_of_a_receiver_is_shown_on_one_line_and_shortened() {
     let said = format!("no\r\nlevel=error msg=\"faked\"\u{1b}[2J\u{202e}{}", "x".repeat(10_000));
     let (result, _) = answered(Answer::Say(404, said)).await;
     let Err(Failure::Temporary { why, .. }) = result else { panic!("{result:?}") };
@@ -139,7 +139,7 @@ async fn retry_after_is_handed_on() {
 }
 
 #[tokio::test]
-async fn gone_is_told_apart() {
+async fn gone_has_an_error_of_its_own() {
     let (result, _) = answered(Answer::Status(410)).await;
     assert!(matches!(result, Err(Failure::Gone { .. })), "{result:?}");
 }
@@ -169,7 +169,8 @@ async fn a_server_that_hangs_is_given_up_after_the_timeout() {
 }
 
 #[tokio::test]
-async fn nobody_there_and_no_tls_there_are_temporary_and_the_secret_part_of_the_address_stays_secret() {
+async fn an_unreachable_server_and_one_without_tls_are_temporary_and_the_secret_part_of_the_address_stays_secret()
+ {
     let closed = rollcall::simulate::servers::free_port().unwrap();
     let plain = sink().await;
     for address in [

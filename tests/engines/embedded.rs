@@ -85,7 +85,7 @@ async fn fleet(units: usize) -> TempDir {
 }
 
 #[tokio::test]
-async fn what_a_process_held_is_free_as_soon_as_the_next_one_starts() {
+async fn leases_of_a_process_are_free_as_soon_as_the_next_one_starts() {
     let dir = TempDir::new().unwrap();
     let (hook, partitions) = (["hook".to_owned()], (0..16).collect::<Vec<u16>>());
     let group = |key: &str| Group { key: key.to_owned(), labels: Default::default() };
@@ -119,7 +119,7 @@ async fn what_a_process_held_is_free_as_soon_as_the_next_one_starts() {
 }
 
 #[tokio::test]
-async fn what_was_recorded_is_there_after_an_end_in_order() {
+async fn recorded_heartbeats_survive_an_orderly_end() {
     let dir = fleet(1000).await;
     let later = BEGIN + Duration::from_secs(7);
     let engine = open(dir.path()).await.unwrap();
@@ -138,7 +138,7 @@ async fn what_was_recorded_is_there_after_an_end_in_order() {
 
 /// Beats come much faster than there are units: they are carried over into pages again and again.
 #[tokio::test]
-async fn a_fleet_that_beats_for_long_takes_no_more_room() {
+async fn heartbeats_over_a_long_time_do_not_grow_the_database() {
     let dir = fleet(2000).await;
     let engine = open(dir.path()).await.unwrap();
     let units: Vec<Unit> = (0..2000).map(unit).collect();
@@ -159,7 +159,7 @@ async fn a_fleet_that_beats_for_long_takes_no_more_room() {
 }
 
 #[tokio::test]
-async fn a_second_process_is_refused_and_told_who_is_there() {
+async fn a_second_process_is_refused_and_the_error_names_the_first() {
     let dir = fleet(1).await;
     let engine = open(dir.path()).await.unwrap();
     match refusal(dir.path()).await {
@@ -237,7 +237,7 @@ fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_said_to_be_and_nothing_is_overwritten() {
+async fn a_damaged_file_is_reported_and_not_overwritten() {
     type Damage = fn(&mut Vec<u8>);
     let damages: [(&str, Damage); 5] = [
         ("its head is gone", |file| file[..100].fill(7)),
@@ -270,7 +270,7 @@ async fn a_damaged_file_is_said_to_be_and_nothing_is_overwritten() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_gone_is_missed_and_not_made_anew() {
+async fn a_missing_database_is_reported_and_not_made_anew() {
     let dir = fleet(1).await;
     std::fs::remove_file(dir.path().join(DATABASE)).unwrap();
     let EngineError::Damaged(why) = refusal(dir.path()).await else { panic!() };
@@ -304,7 +304,7 @@ async fn a_fleet_that_is_replaced_while_it_is_in_use_is_a_warning() {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_removed_while_it_is_in_use_is_told_once() {
+async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
     let dir = fleet(1).await;
     let engine = open(dir.path()).await.unwrap();
     let gap = Gap { blind: HOUR, tell: HOUR };
@@ -380,7 +380,7 @@ fn mount(args: &[&str], at: &Path) {
 }
 
 #[tokio::test]
-async fn a_disk_that_is_full_is_said_to_be_and_takes_up_work_again_when_it_has_room() {
+async fn a_full_disk_is_reported_and_work_goes_on_when_it_has_room() {
     if is_done_elsewhere(this_test!(), Own::Mounts) {
         return;
     }

@@ -103,7 +103,7 @@ impl World {
 
 /// A unit of a short timeout waits for proof. Another one that comes due meanwhile is told when it does, the one
 /// that waits is not looked at for it, and proof wakes it.
-async fn a_unit_that_waits_for_proof_holds_up_nobody(engine: Arc<dyn Engine>) {
+async fn a_unit_that_waits_for_proof_delays_no_other(engine: Arc<dyn Engine>) {
     let world = World::new(engine).await;
     world.hear("long:a").await; // due after 12 s
     world.clock.advance(8900 * MILLISECOND);
@@ -127,17 +127,17 @@ async fn a_unit_that_waits_for_proof_holds_up_nobody(engine: Arc<dyn Engine>) {
 }
 
 #[tokio::test]
-async fn a_unit_that_waits_for_proof_holds_up_nobody_on_redis() {
+async fn a_unit_that_waits_for_proof_delays_no_other_on_redis() {
     let redis = Redis::start();
     let engine = redis.engine(&Arc::new(Telemetry::new(&Clock::system()))).await;
-    a_unit_that_waits_for_proof_holds_up_nobody(engine).await;
+    a_unit_that_waits_for_proof_delays_no_other(engine).await;
 }
 
 #[tokio::test]
-async fn a_unit_that_waits_for_proof_holds_up_nobody_on_the_embedded_engine() {
+async fn a_unit_that_waits_for_proof_delays_no_other_on_the_embedded_engine() {
     let dir = TempDir::new().unwrap();
     let config = embedded::Config { path: dir.path().to_owned(), partitions: 4 };
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let engine = Arc::new(EmbeddedEngine::open(&config, telemetry).await.unwrap());
-    a_unit_that_waits_for_proof_holds_up_nobody(engine).await;
+    a_unit_that_waits_for_proof_delays_no_other(engine).await;
 }

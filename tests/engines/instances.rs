@@ -224,7 +224,7 @@ async fn each_silence_is_found_once_and_by_the_owner_of_its_partition() {
 }
 
 #[tokio::test]
-async fn an_owner_that_is_gone_is_covered_after_a_second() {
+async fn partitions_of_a_dead_owner_are_swept_after_a_second() {
     let (_redis, clock, a, b) = overdue().await;
     let _only_a = a.expire(true, true);
     until("its own are recorded", async || a.records().await == a.own()).await;
@@ -239,7 +239,7 @@ async fn an_owner_that_is_gone_is_covered_after_a_second() {
 }
 
 #[tokio::test]
-async fn an_owner_that_is_slow_and_moves_on_has_no_rivals() {
+async fn a_slow_owner_that_makes_progress_sweeps_alone() {
     let (_redis, clock, a, b) = overdue().await;
     let _only_a = a.expire(true, false);
     until("its own are recorded", async || a.records().await == a.own()).await;
@@ -304,7 +304,7 @@ async fn a_storm_lasts_until_the_last_owner_is_done() {
 }
 
 #[tokio::test]
-async fn an_owner_that_is_slow_and_those_who_cover_for_it_record_each_silence_once() {
+async fn a_slow_owner_and_the_instances_that_help_it_record_each_silence_once() {
     let (_redis, clock, a, b) = overdue().await;
     clock.advance(SECOND);
     a.roll.canary_returned(clock.now()).await.unwrap();
@@ -373,7 +373,7 @@ async fn each_mirror_keeps_its_own_partitions_and_follows_when_they_move() {
 }
 
 #[tokio::test]
-async fn what_another_instance_changes_shows_in_the_mirror_of_the_owner() {
+async fn changes_of_another_instance_show_in_the_mirror_of_the_owner() {
     let (_redis, clock, a, b) = overdue().await;
     let _only_b = b.walk(ENDLESS);
     until("it is filled", async || b.mirror.is_filled()).await;
@@ -436,7 +436,7 @@ async fn an_instance_that_starts_while_the_engines_clock_is_behind_what_was_hear
 }
 
 #[tokio::test]
-async fn an_instance_that_cannot_renew_goes_on_believing_and_goes_all_the_same() {
+async fn an_instance_that_cannot_renew_keeps_its_view_and_still_stops() {
     let mut redis = Redis::start();
     let clock = Clock::system();
     let telemetry = Arc::new(Telemetry::new(&clock));
@@ -467,7 +467,7 @@ fn counted(instance: &Instance, to: &str) -> usize {
 }
 
 #[tokio::test]
-async fn what_was_applied_and_never_answered_is_counted_once_and_shown() {
+async fn a_change_that_was_applied_without_an_answer_is_counted_once_and_shown() {
     let redis = Redis::start();
     let wire =
         Proxy::start("127.0.0.1:0", redis.url().trim_start_matches("redis://").trim_end_matches("/0")).await;

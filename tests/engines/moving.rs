@@ -215,7 +215,7 @@ async fn carry(from: &(impl Exporter + Engine), to: &dyn Importer) -> Moved {
 }
 
 #[tokio::test]
-async fn a_fleet_is_the_same_after_it_was_moved_there_and_back() {
+async fn a_fleet_is_the_same_after_a_migration_there_and_back() {
     let places = Places::new();
     let here = places.open("here").await;
     fill(here.clone()).await;
@@ -313,7 +313,7 @@ fn told(delivery: &Delivery) -> String {
 }
 
 #[tokio::test]
-async fn a_move_that_was_broken_off_leaves_no_fleet_and_begins_anew() {
+async fn a_migration_that_was_interrupted_leaves_no_fleet_and_begins_anew() {
     let places = Places::new();
     let here = places.open("here").await;
     fill(here.clone()).await;
@@ -351,7 +351,7 @@ async fn a_move_that_was_broken_off_leaves_no_fleet_and_begins_anew() {
 }
 
 #[tokio::test]
-async fn a_directory_in_which_a_fleet_was_has_nothing_left_of_it() {
+async fn an_import_into_an_emptied_directory_keeps_nothing_of_the_old_fleet() {
     let places = Places::new();
     let here = places.open("here").await;
     fill(here.clone()).await;
@@ -375,7 +375,7 @@ async fn a_directory_in_which_a_fleet_was_has_nothing_left_of_it() {
 }
 
 #[tokio::test]
-async fn where_there_is_a_fleet_none_arrives() {
+async fn an_import_into_an_existing_fleet_is_refused() {
     let places = Places::new();
     fill(places.open("here").await).await;
     fill(places.connect().await.unwrap()).await;
@@ -386,7 +386,7 @@ async fn where_there_is_a_fleet_none_arrives() {
 }
 
 #[tokio::test]
-async fn a_fleet_that_is_served_is_not_moved() {
+async fn a_fleet_that_is_in_use_is_not_migrated() {
     let places = Places::new();
     let there = places.connect().await.unwrap();
     fill(there.clone()).await;
@@ -427,7 +427,7 @@ impl Importer for Interrupting<'_> {
 }
 
 #[tokio::test]
-async fn a_unit_that_is_silent_during_a_move_is_told_exactly_once() {
+async fn a_unit_that_is_silent_during_a_migration_is_notified_exactly_once() {
     let places = Places::new();
     let here = places.open("here").await;
     let before = roll(here.clone()).await;
@@ -470,7 +470,7 @@ fn place(path: &Path) -> String {
 }
 
 #[tokio::test]
-async fn the_command_says_what_was_moved_and_why_something_was_not() {
+async fn the_command_reports_what_was_migrated_and_why_something_was_not() {
     let places = Places::new();
     let (here, back) = (place(&places.dir.path().join("here")), place(&places.dir.path().join("back")));
     let refused = |from: &str, to: &str| {
@@ -497,7 +497,7 @@ async fn the_command_says_what_was_moved_and_why_something_was_not() {
 }
 
 #[tokio::test]
-async fn a_move_that_is_broken_off_by_ctrl_c_says_where_the_fleet_is() {
+async fn a_migration_that_ctrl_c_interrupts_says_where_the_fleet_is() {
     let places = Places::new();
     drop(places.open("here").await);
     // A server that takes calls and never answers.
@@ -516,7 +516,7 @@ async fn a_move_that_is_broken_off_by_ctrl_c_says_where_the_fleet_is() {
 }
 
 #[tokio::test]
-async fn what_was_heard_of_single_kinds_moves_along() {
+async fn hearing_of_single_kinds_is_migrated_too() {
     let places = Places::new();
     let here = places.open("here").await;
     roll(here.clone()).await.canary_returned(hours(9)).await.unwrap();

@@ -233,7 +233,7 @@ async fn the_walk_fills_a_new_mirror_and_ends_with_the_stop() {
 }
 
 #[tokio::test]
-async fn the_mirror_follows_what_others_change_in_the_engine() {
+async fn the_mirror_follows_changes_of_other_instances() {
     let (behind, fleet) = Behind::start().await;
     fleet.hear(10).await;
     let (_walk, _stop) = fleet.walk();
@@ -263,7 +263,7 @@ async fn an_engine_that_fails_is_named_and_the_walk_goes_on_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_unit_with_an_open_record_whose_key_stands_is_brought_back() {
+async fn a_unit_with_an_open_record_and_a_key_is_brought_back() {
     let (behind, fleet) = Behind::start().await;
     fleet.hear(1).await;
     fleet.pass(101 * SECOND).await;
@@ -277,7 +277,7 @@ async fn a_unit_with_an_open_record_whose_key_stands_is_brought_back() {
 }
 
 #[tokio::test]
-async fn a_unit_with_an_open_record_that_is_allowed_more_now_is_brought_back() {
+async fn a_unit_with_an_open_record_and_a_longer_timeout_now_is_brought_back() {
     let (behind, fleet) = Behind::start().await;
     fleet.hear(1).await;
     fleet.pass(101 * SECOND).await;
@@ -289,7 +289,7 @@ async fn a_unit_with_an_open_record_that_is_allowed_more_now_is_brought_back() {
 }
 
 #[tokio::test]
-async fn a_unit_that_is_overdue_is_found_though_its_next_look_is_far_away() {
+async fn an_overdue_unit_is_found_though_its_next_check_is_far_away() {
     let (behind, fleet) = Behind::start().await;
     fleet.hear(1).await;
     fleet.pass(101 * SECOND).await;
@@ -301,7 +301,7 @@ async fn a_unit_that_is_overdue_is_found_though_its_next_look_is_far_away() {
 }
 
 #[tokio::test]
-async fn what_was_just_read_is_not_read_again_but_bit_by_bit() {
+async fn a_partition_that_was_just_read_is_read_again_only_in_its_turn() {
     let (behind, old) = Behind::start().await;
     old.hear(500).await;
     let fleet = old.restarted();
@@ -319,7 +319,7 @@ async fn what_was_just_read_is_not_read_again_but_bit_by_bit() {
 }
 
 #[tokio::test]
-async fn where_somebody_could_not_be_helped_the_next_round_reads_everything() {
+async fn after_a_check_without_a_decision_the_next_round_reads_everything() {
     let (behind, fleet) = Behind::start().await;
     fleet.hear(500).await;
     fleet.clock.advance(500 * SECOND);
@@ -332,7 +332,7 @@ async fn where_somebody_could_not_be_helped_the_next_round_reads_everything() {
 }
 
 #[tokio::test]
-async fn what_came_while_there_are_others_is_read_again_in_the_next_round() {
+async fn beside_other_instances_the_next_round_reads_every_page_again() {
     let (behind, fleet) = Behind::start().await;
     fleet.hear(500).await;
     let view = View::new("two", ["one", "two"].map(str::to_owned).to_vec(), fleet.engine.partitions());
@@ -345,7 +345,7 @@ async fn what_came_while_there_are_others_is_read_again_in_the_next_round() {
 }
 
 #[tokio::test]
-async fn nobody_is_looked_at_while_rollcall_is_blind() {
+async fn no_unit_is_checked_while_rollcall_is_blind() {
     let (_behind, fleet) = Behind::start().await;
     fleet.hear(1).await;
     fleet.clock.advance(500 * SECOND);

@@ -19,7 +19,7 @@ async fn crash(world: &mut World) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_is_killed_again_and_again_loses_nothing_and_says_nothing_twice() {
+async fn a_process_that_is_killed_again_and_again_loses_nothing_and_notifies_nothing_twice() {
     let mut world = World::new(Plan::alone()).await;
     world.live(5 * TIMEOUT);
     for _ in 0..4 {
@@ -30,7 +30,7 @@ async fn a_process_that_is_killed_again_and_again_loses_nothing_and_says_nothing
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_is_killed_in_the_middle_of_a_mass_offline_takes_and_tells_each_once() {
+async fn a_process_that_is_killed_in_a_mass_offline_takes_and_notifies_each_unit_once() {
     const MANY: usize = 20_000;
     let mut world = World::new(Plan { units: 40, ..Plan::alone() }).await;
     let mark = world.disturb();

@@ -12,7 +12,7 @@ use crate::world::{Plan, TIMEOUT, World, now, signal};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_is_frozen_makes_nobody_offline_and_loses_nobody() {
+async fn a_broker_that_is_frozen_marks_no_unit_offline_and_loses_none() {
     let mut world = World::new(Plan::new(3)).await;
     world.live(3 * TIMEOUT);
     world.pass_some(SECOND).await;
@@ -25,7 +25,7 @@ async fn a_broker_that_is_frozen_makes_nobody_offline_and_loses_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_is_killed_and_forgets_all_sessions_makes_nobody_offline_and_loses_nobody() {
+async fn a_broker_that_is_killed_and_forgets_all_sessions_marks_no_unit_offline_and_loses_none() {
     let mut world = World::new(Plan::new(3)).await;
     world.live(4 * TIMEOUT);
     for _ in 0..2 {
@@ -40,13 +40,13 @@ async fn a_broker_that_is_killed_and_forgets_all_sessions_makes_nobody_offline_a
 }
 
 on_both_engines! {
-    a_session_that_is_stolen_around_its_heartbeats_makes_no_unit_offline
-    a_connection_that_stalls_makes_nobody_offline_and_loses_nobody
-    a_connection_that_stalls_and_is_not_lost_makes_nobody_offline
-    a_connection_that_is_half_open_is_noticed_and_makes_nobody_offline
+    a_session_that_is_stolen_around_its_heartbeats_marks_no_unit_offline
+    a_connection_that_stalls_marks_no_unit_offline_and_loses_none
+    a_connection_that_stalls_and_is_not_lost_marks_no_unit_offline
+    a_connection_that_is_half_open_is_noticed_and_marks_no_unit_offline
 }
 
-async fn a_session_that_is_stolen_around_its_heartbeats_makes_no_unit_offline(plan: Plan) {
+async fn a_session_that_is_stolen_around_its_heartbeats_marks_no_unit_offline(plan: Plan) {
     let world = World::new(plan).await;
     let port = world.broker.port();
     let mut unit = connect(port, "beating").await;
@@ -100,40 +100,40 @@ pub async fn broken(plan: Plan, wire: Wire, span: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_are_cut_make_nobody_offline_and_lose_nobody() {
+async fn connections_that_are_cut_mark_no_unit_offline_and_lose_none() {
     broken(Plan::new(3), Wire::Cut, SECOND).await;
 }
 
-async fn a_connection_that_stalls_makes_nobody_offline_and_loses_nobody(plan: Plan) {
+async fn a_connection_that_stalls_marks_no_unit_offline_and_loses_none(plan: Plan) {
     broken(plan, Wire::Stalled, TIMEOUT.mul_f64(1.5)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_stalls_beside_others_brings_nobody_back_who_is_dead() {
+async fn a_connection_that_stalls_beside_others_brings_no_dead_unit_back() {
     broken(Plan::new(3), Wire::Stalled, TIMEOUT.mul_f64(1.5)).await;
 }
 
-async fn a_connection_that_stalls_and_is_not_lost_makes_nobody_offline(plan: Plan) {
+async fn a_connection_that_stalls_and_is_not_lost_marks_no_unit_offline(plan: Plan) {
     // Shorter than two keep-alives: what waited comes by the same connection, and canaries after it.
     broken(plan, Wire::Stalled, TIMEOUT).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_stall_together_and_are_not_lost_make_nobody_offline() {
+async fn connections_that_stall_together_and_are_not_lost_mark_no_unit_offline() {
     broken(Plan::new(3), Wire::Stalled, TIMEOUT).await;
 }
 
-async fn a_connection_that_is_half_open_is_noticed_and_makes_nobody_offline(plan: Plan) {
+async fn a_connection_that_is_half_open_is_noticed_and_marks_no_unit_offline(plan: Plan) {
     broken(plan, Wire::HalfOpen, 2 * TIMEOUT).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_is_half_open_beside_others_brings_nobody_back_who_is_dead() {
+async fn a_connection_that_is_half_open_beside_others_brings_no_dead_unit_back() {
     broken(Plan::new(3), Wire::HalfOpen, 2 * TIMEOUT).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_that_the_broker_drops_makes_nobody_offline() {
+async fn a_flood_that_the_broker_drops_marks_no_unit_offline() {
     // What Mosquitto does by default: it drops beyond a thousand messages, without a word.
     let broker = "max_inflight_messages 20\nmax_queued_messages 1000".to_owned();
     let mut world = World::new(Plan { broker, ..Plan::new(1) }).await;
@@ -149,7 +149,7 @@ async fn a_flood_that_the_broker_drops_makes_nobody_offline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_of_acknowledged_messages_that_overflows_makes_nobody_offline_and_is_warned_of() {
+async fn a_queue_of_acknowledged_messages_that_overflows_marks_no_unit_offline_and_is_a_warning() {
     // Twenty under way and a thousand waiting, as Mosquitto has it by default.
     let broker = "max_inflight_messages 20\nmax_queued_messages 1000\nsys_interval 1".to_owned();
     let before = vec!["env".to_owned(), "ROLLCALL_MQTT__WATCH_SYS=true".to_owned()];

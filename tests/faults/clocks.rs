@@ -68,12 +68,12 @@ async fn steps(there: &str, plan: Plan) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_whose_clock_steps_forward_by_an_hour_calls_nobody_offline() {
+async fn an_instance_whose_clock_steps_forward_by_an_hour_marks_no_unit_offline() {
     steps("+3600", Plan::new(3)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_whose_clock_steps_back_by_an_hour_loses_nobody() {
+async fn an_instance_whose_clock_steps_back_by_an_hour_loses_no_unit() {
     steps("-3600", Plan::new(3)).await;
 }
 
@@ -110,17 +110,17 @@ async fn steps_of_redis(offsets: [&str; 2], instances: usize, behind: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_whose_clock_steps_forward_by_an_hour_and_back_makes_nobody_offline_and_loses_nobody() {
+async fn redis_whose_clock_steps_forward_by_an_hour_and_back_marks_no_unit_offline_and_loses_none() {
     steps_of_redis(["+3600", "+0"], 3, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_whose_clock_steps_back_by_an_hour_and_forward_makes_nobody_offline_and_loses_nobody() {
+async fn redis_whose_clock_steps_back_by_an_hour_and_forward_marks_no_unit_offline_and_loses_none() {
     steps_of_redis(["-3600", "+0"], 3, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn heartbeats_that_a_leap_of_redis_takes_away_are_not_missed() {
+async fn heartbeats_that_a_clock_jump_of_redis_removes_are_not_missed() {
     let clock = Clock::right();
     let dir = tempfile::TempDir::new().unwrap();
     let redis = Redis::start(dir.path(), free_port().unwrap(), &clock.before(), &DURABLE);

@@ -10,7 +10,7 @@ use crate::world::{Plan, TIMEOUT, World, crowd, now};
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_that_is_frozen_under_load_makes_nobody_offline_and_loses_nobody() {
+async fn redis_that_is_frozen_under_load_marks_no_unit_offline_and_loses_none() {
     let mut world = World::new(Plan::new(3)).await;
     world.live(3 * TIMEOUT);
     world.pass_some(SECOND).await;
@@ -23,7 +23,7 @@ async fn redis_that_is_frozen_under_load_makes_nobody_offline_and_loses_nobody()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_that_is_killed_and_has_everything_on_disk_makes_nobody_offline_and_loses_nobody() {
+async fn redis_that_is_killed_and_has_everything_on_disk_marks_no_unit_offline_and_loses_none() {
     let mut world = World::new(Plan::new(3)).await;
     world.live(5 * TIMEOUT);
     for _ in 0..2 {
@@ -53,12 +53,12 @@ async fn rolls_back(instances: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_that_comes_back_as_it_was_some_time_ago_makes_nobody_offline() {
+async fn redis_that_comes_back_with_an_old_state_marks_no_unit_offline() {
     rolls_back(1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_that_comes_back_as_it_was_some_time_ago_to_several_makes_nobody_offline() {
+async fn redis_that_comes_back_with_an_old_state_to_several_instances_marks_no_unit_offline() {
     rolls_back(3).await;
 }
 
@@ -77,17 +77,17 @@ async fn is_emptied(instances: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_that_comes_back_empty_makes_nobody_offline_and_knows_the_fleet_again() {
+async fn redis_that_comes_back_empty_marks_no_unit_offline_and_knows_the_fleet_again() {
     is_emptied(1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_that_comes_back_empty_to_several_makes_nobody_offline_and_knows_the_fleet_again() {
+async fn redis_that_comes_back_empty_to_several_instances_marks_no_unit_offline_and_knows_the_fleet_again() {
     is_emptied(3).await;
 }
 
 /// Redis is emptied while it runs, at moments of chance.
-async fn is_emptied_under_way(instances: usize) {
+async fn is_emptied_while_running(instances: usize) {
     const TIMES: usize = 20;
     let mut world = World::new(Plan { units: 20, ..Plan::new(instances) }).await;
     for time in 1..=TIMES {
@@ -102,13 +102,13 @@ async fn is_emptied_under_way(instances: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_that_is_emptied_under_way_is_told_each_time_and_once() {
-    is_emptied_under_way(1).await;
+async fn redis_that_is_emptied_while_running_is_reported_each_time_and_once() {
+    is_emptied_while_running(1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_that_is_emptied_under_several_is_told_each_time_and_once() {
-    is_emptied_under_way(3).await;
+async fn redis_that_is_emptied_under_several_instances_is_reported_each_time_and_once() {
+    is_emptied_while_running(3).await;
 }
 
 /// Connections break again and again while a crowd falls silent, and replies are lost with them.
@@ -133,12 +133,12 @@ async fn connections_that_break_in_a_storm_leave_no_count_wrong() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_of_several_that_break_in_a_storm_leave_no_count_wrong() {
+async fn connections_of_several_instances_that_break_in_a_storm_leave_no_count_wrong() {
     connections_break_in_a_storm(2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scripts_connections_and_settings_that_are_gone_are_there_again_at_once() {
+async fn lost_scripts_connections_and_settings_are_restored_at_once() {
     let mut world = World::new(Plan::new(3)).await;
     world.live(3 * TIMEOUT);
     for round in 0..6 {
@@ -158,7 +158,7 @@ async fn scripts_connections_and_settings_that_are_gone_are_there_again_at_once(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_that_is_full_makes_nobody_offline_and_goes_on_when_it_has_room() {
+async fn redis_that_is_full_marks_no_unit_offline_and_goes_on_when_it_has_room() {
     let mut world = World::new(Plan::new(3)).await;
     world.live(4 * TIMEOUT);
     world.pass_some(SECOND).await;

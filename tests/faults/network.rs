@@ -117,7 +117,7 @@ async fn cut_off(share: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_is_cut_off_calls_nobody_offline_and_the_others_go_on() {
+async fn a_member_that_is_cut_off_marks_no_unit_offline_and_the_others_go_on() {
     if is_done_elsewhere(this_test!(), Own::Network) {
         return;
     }
@@ -125,7 +125,7 @@ async fn a_member_that_is_cut_off_calls_nobody_offline_and_the_others_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_is_cut_off_brings_nobody_back_who_is_dead() {
+async fn an_instance_that_is_cut_off_brings_no_dead_unit_back() {
     if is_done_elsewhere(this_test!(), Own::Network) {
         return;
     }

@@ -13,9 +13,9 @@ const LONG: &str = "[[kind]]\nname = \"slow\"\ntimeout = \"20s\"\ntopics = [\"sl
 
 on_both_engines! {
     an_alert_is_not_lost_between_the_decision_and_the_sending
-    an_alert_whose_receiver_fails_for_a_while_is_told_under_the_same_id
+    an_alert_whose_receiver_fails_for_a_while_arrives_under_the_same_id
     the_monitors_own_outage_is_no_mass_offline
-    a_device_that_dies_during_a_total_outage_is_told_afterwards
+    a_device_that_dies_during_a_total_outage_is_reported_afterwards
     a_long_timeout_does_not_start_from_zero_at_each_restart
     a_restart_brings_no_spike_of_old_alerts
 }
@@ -41,7 +41,7 @@ async fn an_alert_is_not_lost_between_the_decision_and_the_sending(plan: Plan) {
     world.rests().await;
 }
 
-async fn an_alert_whose_receiver_fails_for_a_while_is_told_under_the_same_id(plan: Plan) {
+async fn an_alert_whose_receiver_fails_for_a_while_arrives_under_the_same_id(plan: Plan) {
     let mut world = World::new(Plan { units: 40, ..plan }).await;
     let mut answers = vec![Answer::Status(500), Answer::Status(503), Answer::Status(429), Answer::Hang];
     answers.push(Answer::RetryAfter(503, "1".to_owned()));
@@ -69,7 +69,7 @@ async fn the_monitors_own_outage_is_no_mass_offline(plan: Plan) {
     world.rests().await;
 }
 
-async fn a_device_that_dies_during_a_total_outage_is_told_afterwards(plan: Plan) {
+async fn a_device_that_dies_during_a_total_outage_is_reported_afterwards(plan: Plan) {
     let mut world = World::new(Plan { units: 40, ..plan }).await;
     let mark = world.disturb();
     world.instances[0].kill();
@@ -191,7 +191,7 @@ async fn a_restart_brings_no_spike_of_old_alerts(plan: Plan) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_that_falls_silent_at_once_has_a_record_each_and_nobody_is_told_twice() {
+async fn units_that_fall_silent_at_once_have_a_record_each_and_none_is_notified_twice() {
     // As many as a build without optimisation tells within a minute on a busy machine.
     const MANY: usize = 20_000;
     let mut world = World::new(Plan { units: 40, ..Plan::new(3) }).await;

@@ -10,7 +10,7 @@ use crate::world::poison::{self, ALIVE, FACTS, How};
 use crate::world::{Plan, TIMEOUT, World};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn poisoned_keys_call_nobody_offline_and_each_silence_and_return_is_told_once() {
+async fn poisoned_keys_mark_no_unit_offline_and_each_silence_and_return_is_notified_once() {
     let mut world = World::new(Plan::new(3)).await;
     let mut chance = StdRng::from_rng(&mut world.chance);
     let told = |world: &World, unit: &str| {
@@ -43,7 +43,7 @@ async fn poisoned_keys_call_nobody_offline_and_each_silence_and_return_is_told_o
 }
 
 #[test]
-fn every_sort_of_key_is_poisoned_or_left_out_for_a_reason() {
+fn every_type_of_key_is_poisoned_or_left_out_for_a_reason() {
     let left_out = poison::LEFT_OUT.iter().map(|(name, _)| *name);
     let named: Vec<&str> = poison::POISONED.into_iter().chain(left_out).collect();
     let once: BTreeSet<String> = named.iter().map(|name| (*name).to_owned()).collect();

@@ -9,7 +9,7 @@ use crate::world::{Plan, TIMEOUT, World, crowd, now};
 const SECOND: Duration = Duration::from_secs(1);
 
 on_both_engines! {
-    one_instance_that_is_killed_again_and_again_loses_nothing_and_says_nothing_twice
+    one_instance_that_is_killed_again_and_again_loses_nothing_and_notifies_nothing_twice
     an_instance_that_is_frozen_for_longer_than_its_connections_live_goes_on
 }
 
@@ -30,12 +30,12 @@ async fn kills(plan: Plan, times: usize) {
     world.rests().await;
 }
 
-async fn one_instance_that_is_killed_again_and_again_loses_nothing_and_says_nothing_twice(plan: Plan) {
+async fn one_instance_that_is_killed_again_and_again_loses_nothing_and_notifies_nothing_twice(plan: Plan) {
     kills(plan, 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_instances_that_are_killed_in_turn_lose_nothing_and_say_nothing_twice() {
+async fn three_instances_that_are_killed_in_turn_lose_nothing_and_notify_nothing_twice() {
     kills(Plan::new(3), 4).await;
 }
 
@@ -57,12 +57,12 @@ async fn an_instance_that_is_frozen_for_longer_than_its_connections_live_goes_on
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_is_frozen_beside_others_brings_nobody_back_who_is_dead() {
+async fn an_instance_that_is_frozen_beside_others_brings_no_dead_unit_back() {
     freezes(Plan::new(3)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_was_away_for_long_and_finds_a_backlog_brings_nobody_back_who_is_dead() {
+async fn an_instance_that_was_away_for_long_and_finds_a_backlog_brings_no_dead_unit_back() {
     let mut world = World::new(Plan::new(3)).await;
     world.live(3 * TIMEOUT);
     world.pass_some(SECOND).await;
@@ -101,7 +101,7 @@ fn repeats(world: &World) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_instance_was_telling_when_it_was_killed_is_told_by_the_other_and_little_of_it_twice() {
+async fn notifications_of_a_killed_instance_are_delivered_by_the_other_and_few_of_them_twice() {
     let mut world = telling().await;
     let mark = world.disturb();
     world.instances[1].kill();
@@ -114,7 +114,7 @@ async fn what_an_instance_was_telling_when_it_was_killed_is_told_by_the_other_an
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_instance_was_telling_when_it_was_frozen_is_told_by_the_other_and_not_again_when_it_wakes() {
+async fn notifications_of_a_frozen_instance_are_delivered_by_the_other_and_not_again_when_it_wakes() {
     let mut world = telling().await;
     let mark = world.disturb();
     world.instances[1].freeze();

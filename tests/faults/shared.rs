@@ -17,7 +17,7 @@ fn plan(members: usize) -> Plan {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn five_members_that_are_killed_in_turn_lose_nobody_and_call_nobody_offline() {
+async fn five_members_that_are_killed_in_turn_lose_no_unit_and_mark_none_offline() {
     let mut world = World::new(plan(5)).await;
     world.live(10 * SECOND);
     for _ in 0..4 {
@@ -33,7 +33,7 @@ async fn five_members_that_are_killed_in_turn_lose_nobody_and_call_nobody_offlin
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_is_frozen_beyond_its_keep_alive_calls_nobody_offline() {
+async fn a_member_that_is_frozen_beyond_its_keep_alive_marks_no_unit_offline() {
     let mut world = World::new(plan(3)).await;
     world.live(4 * TIMEOUT);
     world.pass_some(SECOND).await;
@@ -48,22 +48,22 @@ async fn a_member_that_is_frozen_beyond_its_keep_alive_calls_nobody_offline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wires_of_members_that_are_cut_call_nobody_offline() {
+async fn connections_of_members_that_are_cut_mark_no_unit_offline() {
     broken(plan(3), Wire::Cut, SECOND).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wires_of_members_that_stall_call_nobody_offline() {
+async fn connections_of_members_that_stall_mark_no_unit_offline() {
     broken(plan(3), Wire::Stalled, 2 * TIMEOUT).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wires_of_members_that_are_half_open_call_nobody_offline() {
+async fn connections_of_members_that_are_half_open_mark_no_unit_offline() {
     broken(plan(3), Wire::HalfOpen, 2 * TIMEOUT).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deaf_member_calls_nobody_offline() {
+async fn a_deaf_member_marks_no_unit_offline() {
     // Somebody joins the share who takes messages and never says that it has them.
     let mut world = World::new(plan(2)).await;
     world.live(3 * TIMEOUT);

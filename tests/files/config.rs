@@ -103,7 +103,7 @@ fn a_template_with_kind_is_kept_once_and_belongs_to_no_kind() {
 }
 
 #[test]
-fn what_cannot_be_read_is_shown_with_a_caret_under_it() {
+fn a_syntax_error_is_shown_with_a_caret_under_it() {
     let cases = [
         (
             "[mqtt]\nurl = \"mqtt://x\"\nkeep_alife = \"1s\"\n",
@@ -176,7 +176,7 @@ fn a_secret_is_never_shown_not_even_in_an_error_or_a_debug_line() {
 }
 
 #[test]
-fn everything_that_makes_no_sense_is_told_at_once_under_the_name_of_its_option() {
+fn every_invalid_value_is_reported_at_once_under_the_name_of_its_option() {
     let text = r#"
         [engine]
         path = "data"
@@ -282,7 +282,7 @@ fn everything_that_makes_no_sense_is_told_at_once_under_the_name_of_its_option()
 }
 
 #[test]
-fn what_is_planned_is_refused_with_not_yet_and_what_is_unknown_with_a_suggestion() {
+fn a_planned_option_is_refused_with_not_yet_and_an_unknown_one_with_a_suggestion() {
     let cases = [
         ("[engine]\npath = \"data\"", "engine.path: belongs to the embedded engine"),
         ("[engine]\ntype = \"embedded\"\nurl = \"redis://a\"", "engine.url: belongs to the engine on Redis"),
@@ -369,7 +369,7 @@ const PUMP: &str = r#"
 "#;
 
 #[test]
-fn what_units_tell_of_themselves_is_named_by_kind() {
+fn metrics_of_units_are_named_by_kind() {
     let config = load(PUMP).unwrap();
     let [starts, firmware] = config.metrics.of(&kind("pump")) else { panic!("{:?}", config.metrics) };
     assert_eq!((starts.name.as_str(), starts.unit.as_str()), ("pump_starts_total", "starts"));
@@ -554,7 +554,7 @@ fn a_secret_that_is_missing_empty_or_given_twice_is_refused() {
 }
 
 #[test]
-fn what_works_and_is_probably_not_meant_is_a_warning() {
+fn a_valid_but_suspicious_setting_is_a_warning() {
     let text = r#"
         [[receiver]]
         name = "hook"

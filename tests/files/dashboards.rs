@@ -296,7 +296,7 @@ fn every_variable_that_is_asked_for_can_be_chosen() {
 /// What happened once must be one bar: windows that overlap show it again and again. A rate over a step and one
 /// scrape more, times the step, counts each increase once; steps have to be longer than a few scrapes for that.
 #[test]
-fn what_happened_once_is_shown_once() {
+fn an_event_is_shown_once() {
     let mut counted = 0;
     for (path, dashboard) in dashboards() {
         for panel in panels(&dashboard) {
@@ -329,7 +329,7 @@ fn no_axis_is_rounded() {
 /// *Kind* is the first thing that people choose: nothing beside it may be of all kinds. How well Rollcall itself
 /// is has no kind.
 #[test]
-fn the_kind_that_is_chosen_is_all_that_the_fleet_shows() {
+fn the_fleet_shows_only_the_chosen_kind() {
     let all = dashboards();
     let fleet = all.iter().find(|(path, _)| path.ends_with("fleet-overview.json")).unwrap();
     for panel in panels(&fleet.1) {

@@ -185,7 +185,7 @@ fn facts_that_are_read_are_written_and_read_back() {
 }
 
 #[test]
-fn what_stands_in_a_queue_is_told_in_order_or_left_out() {
+fn entries_of_a_queue_are_notified_in_order_or_left_out() {
     let record = r#"{"id":"detector:a:1732147200000","kind":"detector","unit":"a","labels":{"site":"north"},"last_seen":"2024-11-21T00:00:00Z","deadline":"2024-11-23T00:00:00Z","detected_at":"2024-11-23T00:00:00.004Z","back_at":null,"cause":"silence","closed_by":null}"#;
     let back = record.replace("\"back_at\":null", "\"back_at\":\"2024-11-25T00:00:00Z\"");
     let told = |offline: &str, online: &str, blind: &str| {
@@ -246,7 +246,7 @@ listen = "127.0.0.1:8080"
 "#;
 
 #[test]
-fn a_configuration_is_taken_or_refused_with_a_reason() {
+fn a_configuration_is_accepted_or_refused_with_a_reason() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let parts: Vec<&str> = FLEET.split_inclusive("\n[").collect();
     let mut examples = vec![FLEET, include_str!("../../config/reference.toml"), "kind = [{ name = \"a\" }]"];
@@ -260,7 +260,7 @@ fn a_configuration_is_taken_or_refused_with_a_reason() {
 }
 
 #[test]
-fn a_message_is_at_most_one_heartbeat_and_that_keeps_its_rules() {
+fn a_message_is_at_most_one_heartbeat_which_keeps_its_rules() {
     let config = config::parse(FLEET, None, []).unwrap();
     let clock = Clock::by_hand(NOW);
     let telemetry = Arc::new(Telemetry::new(&clock));
@@ -289,7 +289,7 @@ fn a_message_is_at_most_one_heartbeat_and_that_keeps_its_rules() {
 }
 
 #[test]
-fn files_of_users_and_rules_are_taken_or_refused_with_a_reason() {
+fn files_of_users_and_rules_are_accepted_or_refused_with_a_reason() {
     let examples = [
         "gateway:$7$101$LSL2y570hL7qK8HZ$0fCn+BAhwwEE8yQ/NjM6H4gJC/7a4ekLjsAJ/QceBzrZGVJ1p9IKzXDelUB+/ko3VGo8x/LreWjjDmoTifpqWg==\n",
         "# nobody\n\n",

@@ -109,7 +109,7 @@ fn without_floor(source: &Source) -> Option<String> {
 }
 
 #[test]
-fn what_may_be_replaced_one_day_is_kept_inside_few_files() {
+fn a_replaceable_crate_is_used_in_few_files_only() {
     none(sources().iter().flat_map(out_of_place).collect());
 }
 
@@ -151,7 +151,7 @@ fn without(mut found: Vec<String>, listed: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn what_is_built_in_comes_from_the_registry_and_needs_no_foreign_tls() {
+fn every_dependency_comes_from_the_registry_and_needs_no_foreign_tls() {
     none(foreign(&std::fs::read_to_string(root().join("Cargo.lock")).expect("it is part of the repository")));
 }
 
@@ -166,7 +166,7 @@ fn foreign(lock: &str) -> Vec<String> {
 }
 
 #[test]
-fn scripts_say_what_they_take_and_call_nothing_newer_than_redis_6_2() {
+fn scripts_document_their_arguments_and_call_nothing_newer_than_redis_6_2() {
     let mut found = Vec::new();
     for path in files(&root().join("src"), "lua") {
         let text = std::fs::read_to_string(&path).expect("it can be read");
@@ -195,7 +195,7 @@ fn house(files: &[(&str, &str)]) -> Vec<Source> {
 }
 
 #[test]
-fn the_readings_find_what_they_look_for() {
+fn the_readings_find_every_violation() {
     let grouped = house(&[
         ("clock", ""),
         ("presence/mod", "mod unit;\npub use unit::{Kind, Unit};"),

@@ -257,7 +257,7 @@ fn systemd_understands_every_line_of_the_service() {
 }
 
 #[test]
-fn the_service_of_systemd_is_shut_in() {
+fn the_service_of_systemd_is_confined() {
     let dir = tempfile::tempdir().unwrap();
     // In tenths: 0 is no exposure at all, 100 everything; an ordinary service has 96.
     succeeds("systemd-analyze", &["security", "--offline=true", "--threshold=15", &service(dir.path())]);

@@ -106,7 +106,7 @@ fn every_alert_says_what_is_wrong_and_leads_to_help_that_exists() {
 const ON_THE_PAGE_OF_UNITS: [&str; 1] = ["rollcall_unit_metrics_truncated"];
 
 #[test]
-fn every_metric_that_rules_ask_for_is_one_of_rollcalls() {
+fn every_metric_in_the_rules_is_one_of_rollcall() {
     let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
     telemetry.receiver_configured("hook");
     telemetry.units("detector", "online", 1);

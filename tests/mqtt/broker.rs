@@ -251,7 +251,7 @@ async fn without_rules_only_rollcall_speaks_and_hears_below_rollcall() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_packet_that_is_too_large_is_not_taken_and_others_still_are() {
+async fn a_packet_that_is_too_large_is_refused_and_others_are_accepted() {
     let world = World::new(|_, _| {}).await;
     let ear = world.hear(&["-t", "units/#"]).await;
     let large = "x".repeat(5000);
@@ -292,7 +292,7 @@ fn hears_all(ear: &Subscription, count: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_sends_too_fast_is_held_back_and_loses_nothing() {
+async fn a_client_that_sends_too_fast_is_throttled_and_loses_nothing() {
     let world = World::new(|config, _| config.max_rate = 1000).await;
     let ear = world.hear(&["-t", "units/#", "-q", "1"]).await;
     for (version, qos) in [("mqttv311", "1"), ("mqttv311", "0"), ("mqttv311", "2"), ("mqttv5", "1")] {
@@ -304,7 +304,7 @@ async fn a_client_that_sends_too_fast_is_held_back_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_is_held_back_holds_up_no_other() {
+async fn a_client_that_is_throttled_delays_no_other() {
     let world = World::new(|config, _| config.max_rate = 1).await;
     let ear = world.hear(&["-t", "units/#", "-q", "1"]).await;
     let mut slow = client(
@@ -336,7 +336,7 @@ async fn messages_of_every_quality_arrive_once_also_at_two() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_kept_of_what_devices_ask_to_be_kept() {
+async fn retained_messages_of_devices_are_not_retained() {
     let world = World::new(|_, _| {}).await;
     let ear = world.hear(&["-t", "units/#", "-q", "1"]).await;
     for version in ["mqttv311", "mqttv5"] {
@@ -425,7 +425,7 @@ async fn devices_speak_tls_and_show_a_certificate_where_one_is_wanted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stranger_that_begins_and_says_nothing_holds_up_no_device() {
+async fn a_client_that_connects_and_sends_nothing_delays_no_device() {
     let port = free_port().unwrap();
     let world = World::new(|config, dir| config.tls = Some(tls(port, dir))).await;
     let _silent: Vec<TcpStream> =
@@ -438,7 +438,7 @@ async fn a_stranger_that_begins_and_says_nothing_holds_up_no_device() {
 }
 
 #[tokio::test]
-async fn what_cannot_work_is_refused_with_what_to_do() {
+async fn a_configuration_that_cannot_work_is_refused_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let (taken, bad) = (std::net::TcpListener::bind("127.0.0.1:0").unwrap(), dir.path().join("bad"));
     std::fs::write(&bad, "gateway:hunter2\n").unwrap();
@@ -485,7 +485,7 @@ fn gateway(port: u16, units: u16, rounds: u16) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn units_that_speak_faster_than_they_are_read_are_all_heard_and_none_is_told() {
+async fn units_that_send_faster_than_rollcall_reads_are_all_heard_and_none_is_reported() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let (dir, port, http) = (tempfile::tempdir().unwrap(), free_port().unwrap(), free_port().unwrap());
     let text = format!(

@@ -217,7 +217,7 @@ const REASON: &[&str] =
     &["units/+/heartbeat is not heard", "kind detector", "allow rollcall to read units/+/heartbeat"];
 
 /// `withheld`: the rules by which it does.
-async fn what_a_broker_withholds_is_nobodys_silence(engine: Engine, withheld: &[&str]) {
+async fn heartbeats_that_a_broker_withholds_are_no_silence(engine: Engine, withheld: &[&str]) {
     let mut world = World::new(engine);
     let dies = world.fleet();
     let one = world.serve("one", DETECTORS);
@@ -251,24 +251,24 @@ async fn what_a_broker_withholds_is_nobodys_silence(engine: Engine, withheld: &[
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_broker_withholds_is_nobodys_silence_on_redis() {
-    what_a_broker_withholds_is_nobodys_silence(Engine::Redis(Redis::start()), &[WRITES]).await;
+async fn heartbeats_that_a_broker_withholds_are_no_silence_on_redis() {
+    heartbeats_that_a_broker_withholds_are_no_silence(Engine::Redis(Redis::start()), &[WRITES]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_broker_withholds_is_nobodys_silence_on_the_embedded_engine() {
-    what_a_broker_withholds_is_nobodys_silence(Engine::Embedded, &[WRITES]).await;
+async fn heartbeats_that_a_broker_withholds_are_no_silence_on_the_embedded_engine() {
+    heartbeats_that_a_broker_withholds_are_no_silence(Engine::Embedded, &[WRITES]).await;
 }
 
 /// Neither the fleet nor probes: the broker's answer says nothing of what Rollcall may read.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_lets_rollcall_read_and_write_its_canary_alone_makes_nobody_offline() {
-    what_a_broker_withholds_is_nobodys_silence(Engine::Embedded, &[]).await;
+async fn a_broker_that_grants_rollcall_only_its_canary_marks_no_unit_offline() {
+    heartbeats_that_a_broker_withholds_are_no_silence(Engine::Embedded, &[]).await;
 }
 
 /// The rest goes on as it was: only the kind that is withheld waits.
 #[tokio::test(flavor = "multi_thread")]
-async fn another_kind_is_told_as_ever_while_one_is_withheld() {
+async fn another_kind_is_reported_as_usual_while_one_is_withheld() {
     let mut world = World::new(Engine::Embedded);
     world.fleet();
     let meter = world.beat(vec!["meters/one".to_owned()]);
@@ -283,7 +283,7 @@ async fn another_kind_is_told_as_ever_while_one_is_withheld() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_no_probe_may_be_published_what_units_say_is_proof_and_a_warning_names_the_right() {
+async fn where_no_probe_may_be_published_heartbeats_are_proof_and_a_warning_names_the_right() {
     let mut world = World::new(Engine::Embedded);
     world.rules(&[READS]);
     let dies = world.fleet();
@@ -302,7 +302,7 @@ async fn where_no_probe_may_be_published_what_units_say_is_proof_and_a_warning_n
 }
 
 /// Units beat all the time, also while nobody subscribes to what they say; one of them dies then.
-async fn what_was_not_subscribed_is_nobodys_silence(engine: Engine) {
+async fn heartbeats_that_were_not_subscribed_are_no_silence(engine: Engine) {
     let mut world = World::new(engine);
     let dies = world.fleet();
     let one = world.serve("one", &format!("{DETECTORS}{METERS}"));
@@ -321,16 +321,16 @@ async fn what_was_not_subscribed_is_nobodys_silence(engine: Engine) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kind_that_was_out_of_the_configuration_is_not_offline_on_redis() {
-    what_was_not_subscribed_is_nobodys_silence(Engine::Redis(Redis::start())).await;
+    heartbeats_that_were_not_subscribed_are_no_silence(Engine::Redis(Redis::start())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kind_that_was_out_of_the_configuration_is_not_offline_on_the_embedded_engine() {
-    what_was_not_subscribed_is_nobodys_silence(Engine::Embedded).await;
+    heartbeats_that_were_not_subscribed_are_no_silence(Engine::Embedded).await;
 }
 
 /// Units go on speaking on a topic that is replaced by another one, and is configured again.
-async fn a_topic_that_is_taken_out_is_nobodys_silence(engine: Engine) {
+async fn a_topic_that_is_removed_is_no_silence(engine: Engine) {
     let mut world = World::new(engine);
     world.rules(&["topic readwrite units/#\ntopic readwrite spare/#\n"]);
     let dies = world.fleet();
@@ -354,13 +354,13 @@ async fn a_topic_that_is_taken_out_is_nobodys_silence(engine: Engine) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_that_was_taken_out_makes_nobody_offline_on_redis() {
-    a_topic_that_is_taken_out_is_nobodys_silence(Engine::Redis(Redis::start())).await;
+async fn a_topic_that_was_removed_marks_no_unit_offline_on_redis() {
+    a_topic_that_is_removed_is_no_silence(Engine::Redis(Redis::start())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_that_was_taken_out_makes_nobody_offline_on_the_embedded_engine() {
-    a_topic_that_is_taken_out_is_nobodys_silence(Engine::Embedded).await;
+async fn a_topic_that_was_removed_marks_no_unit_offline_on_the_embedded_engine() {
+    a_topic_that_is_removed_is_no_silence(Engine::Embedded).await;
 }
 
 /// Timeouts of 1 s, 4 s and 48 h: whatever the machine does, no kind is blind where the fleet is not, but for as

@@ -10,7 +10,7 @@ use crate::world::{World, units};
 const TWO_SECONDS: &str = "kind = [{ name = \"detector\", timeout = \"2s\" }]";
 
 /// Awaits that `/readyz` warns of a value that cannot be read, with 200, and that all but the first unit are told.
-async fn the_others_are_told(world: &World, count: usize) {
+async fn the_others_are_notified(world: &World, count: usize) {
     world
         .eventually("readyz warns of it", async || {
             let ready = world.json("/readyz").await.to_string();
@@ -48,7 +48,7 @@ async fn readyz_warns_of_facts_that_cannot_be_read_in_redis() {
             world.ask::<u8>(cmd("DEL").arg(key)).await;
         }
     }
-    the_others_are_told(&world, 5).await;
+    the_others_are_notified(&world, 5).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,7 +63,7 @@ async fn readyz_warns_of_facts_that_cannot_be_read_in_a_directory() {
     assert_eq!(database.execute(update, []).unwrap(), 1);
     drop(database);
     world.start().await;
-    the_others_are_told(&world, 5).await;
+    the_others_are_notified(&world, 5).await;
 }
 
 /// A sweep whose records are refused fails, and no other loop may hide that.

@@ -71,7 +71,7 @@ fn a_bad_configuration_ends_with_78_and_a_bad_command_line_with_2() {
 }
 
 #[test]
-fn check_finds_everything_in_order_when_it_is() {
+fn check_passes_when_everything_is_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &["--save", "60 1"]).unwrap();
     let broker = Server::mosquitto(&dir.path().join("mqtt"), free_port().unwrap(), "").unwrap();
@@ -93,7 +93,7 @@ fn check_finds_everything_in_order_when_it_is() {
 }
 
 #[test]
-fn check_warns_of_a_broker_that_lets_clients_without_a_name_in_under_ids_like_rollcalls() {
+fn check_warns_of_a_broker_that_admits_anonymous_clients_under_ids_like_rollcalls() {
     let dir = tempfile::tempdir().unwrap();
     let users = dir.path().join("users");
     let made =
@@ -170,7 +170,7 @@ fn check_names_each_dependency_that_fails_and_what_to_do() {
 }
 
 #[test]
-fn check_looks_at_the_directory_of_an_embedded_fleet_and_changes_nothing() {
+fn check_reads_the_directory_of_an_embedded_fleet_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let port = free_port().unwrap();
     let config = format!(
@@ -253,7 +253,7 @@ fn check_finds_out_what_the_user_of_redis_may_not_do() {
 }
 
 #[test]
-fn a_broker_that_wants_another_name_is_found() {
+fn a_broker_that_requires_a_username_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let more = "allow_anonymous false";
     let broker = Server::mosquitto(&dir.path().join("mqtt"), free_port().unwrap(), more).unwrap();
@@ -419,7 +419,7 @@ fn a_fleet_is_simulated_for_as_long_as_was_said() {
 }
 
 #[test]
-fn a_test_for_a_receiver_that_is_not_there_names_those_that_are() {
+fn a_test_for_an_unknown_receiver_names_the_known_ones() {
     let dir = tempfile::tempdir().unwrap();
     let hook = "receiver = [{ name = \"hook\", type = \"webhook\", url = \"http://127.0.0.1:1\" }]";
     std::fs::write(dir.path().join("rollcall.toml"), hook).unwrap();
@@ -432,7 +432,7 @@ fn a_test_for_a_receiver_that_is_not_there_names_those_that_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_receiver_gets_the_test_that_it_is_sent() {
+async fn a_test_notification_reaches_its_receiver() {
     let dir = tempfile::tempdir().unwrap();
     let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     let options = Options { secret: Some(secret.to_owned()), ..Options::default() };
@@ -516,7 +516,7 @@ fn telemetry() -> Arc<Telemetry> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_removed_receiver_left_in_redis_is_shown_and_discarded() {
+async fn the_backlog_of_a_removed_receiver_in_redis_is_shown_and_discarded() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
     let url = format!("redis://127.0.0.1:{}/0", server.port());
@@ -530,7 +530,7 @@ async fn what_a_removed_receiver_left_in_redis_is_shown_and_discarded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_removed_receiver_left_in_a_directory_is_shown_and_discarded_when_it_is_free() {
+async fn the_backlog_of_a_removed_receiver_in_a_directory_is_shown_and_discarded_when_it_is_free() {
     let dir = tempfile::tempdir().unwrap();
     let config = format!("engine = {{ type = \"embedded\", path = \"fleet\" }}\n{HOOK}");
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
@@ -568,7 +568,7 @@ fn repair(dir: &Path, places: [&str; 2]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_put_aside_in_redis_is_shown_put_back_and_deleted() {
+async fn values_put_aside_in_redis_are_shown_restored_and_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
     let url = format!("redis://127.0.0.1:{}/0", server.port());
@@ -611,7 +611,7 @@ async fn what_was_put_aside_in_redis_is_shown_put_back_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_put_aside_in_a_directory_is_shown_put_back_and_deleted() {
+async fn rows_put_aside_in_a_directory_are_shown_restored_and_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let config = "engine = { type = \"embedded\", path = \"fleet\" }\n";
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();

@@ -144,7 +144,7 @@ fn ports_in_use_are_replaced_and_the_demo_ends_when_its_time_is_over() {
 
 /// A device that a person starts beside the fleet.
 #[test]
-fn anybody_may_be_a_unit_of_the_demo() {
+fn every_client_may_be_a_unit_of_the_demo() {
     let demo = Demo::start(&["--units", "1", "--port", &free_port().unwrap().to_string()]);
     let (_, arguments) = demo.said("mosquitto_pub ").split_once("mosquitto_pub ").unwrap();
     let arguments = arguments.split_whitespace().map(|word| word.trim_matches('\''));

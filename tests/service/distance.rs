@@ -85,7 +85,7 @@ impl Drop for Traveller {
     }
 }
 
-async fn silences_are_told_some_round_trips_late(round_trip: Duration) {
+async fn silences_are_notified_some_round_trips_late(round_trip: Duration) {
     let dir = tempfile::tempdir().unwrap();
     let broker = Server::mosquitto(dir.path(), free_port().unwrap(), "").unwrap();
     let (redis, url) = (Redis::start(), format!("mqtt://127.0.0.1:{}", broker.port()));
@@ -154,11 +154,11 @@ async fn silences_are_told_some_round_trips_late(round_trip: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silences_are_told_some_round_trips_late_where_one_takes_six_tenths_of_a_second() {
-    silences_are_told_some_round_trips_late(Duration::from_millis(600)).await;
+async fn silences_are_notified_some_round_trips_late_where_one_takes_six_tenths_of_a_second() {
+    silences_are_notified_some_round_trips_late(Duration::from_millis(600)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silences_are_told_some_round_trips_late_where_one_takes_two_tenths_of_a_second() {
-    silences_are_told_some_round_trips_late(Duration::from_millis(200)).await;
+async fn silences_are_notified_some_round_trips_late_where_one_takes_two_tenths_of_a_second() {
+    silences_are_notified_some_round_trips_late(Duration::from_millis(200)).await;
 }

@@ -33,7 +33,7 @@ async fn eventually(what: &str, mut fact: impl AsyncFnMut() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_is_answered_before_the_engine_is_there_and_readiness_says_what_is_waited_for() {
+async fn health_is_answered_before_the_engine_is_there_and_readiness_names_the_engine() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let dir = tempfile::tempdir().unwrap();
     let (redis, http) = (free_port().unwrap(), free_port().unwrap());
@@ -69,7 +69,7 @@ async fn health_is_answered_before_the_engine_is_there_and_readiness_says_what_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_waits_for_the_engine_ends_when_it_is_told_to() {
+async fn a_service_that_waits_for_the_engine_ends_with_a_signal() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let (redis, http) = (free_port().unwrap(), free_port().unwrap());
     let text = format!("engine.url = \"redis://127.0.0.1:{redis}/0\"\nhttp.listen = \"127.0.0.1:{http}\"");
@@ -140,7 +140,7 @@ async fn beat(port: u16, topic: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_offline_unit_is_a_line_that_its_id_cannot_forge_also_where_nobody_is_told() {
+async fn an_offline_unit_is_a_line_that_its_id_cannot_forge_also_without_receivers() {
     for format in ["human", "json"] {
         let dir = tempfile::tempdir().unwrap();
         let options =
@@ -166,7 +166,7 @@ async fn an_offline_unit_is_a_line_that_its_id_cannot_forge_also_where_nobody_is
 }
 
 #[test]
-fn two_signals_at_once_are_one_wish_to_stop() {
+fn two_signals_at_once_are_one_stop() {
     let dir = tempfile::tempdir().unwrap();
     let mut process = Process::start(dir.path(), "");
     process.until("hearing again");

@@ -20,7 +20,7 @@ use world::{PATIENCE, World, units};
 const ONE_SECOND: &str = "kind = [{ name = \"detector\", timeout = \"1s\" }]";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silence_is_one_record_and_one_word_to_everybody_and_so_is_the_return() {
+async fn a_silence_is_one_record_and_one_notification_to_each_receiver_and_so_is_the_return() {
     let mut world = World::new(ONE_SECOND, &[]).await;
     let unit = units(1);
     world.beat(&unit).await;
@@ -55,7 +55,7 @@ async fn a_silence_is_one_record_and_one_word_to_everybody_and_so_is_the_return(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_every_notification_lost_ticks_alone_find_every_silence() {
+async fn with_every_hint_lost_ticks_alone_find_every_silence() {
     // Nobody may change the settings of this server, and it notifies nothing.
     let redis = ["--notify-keyspace-events", "", "--rename-command", "CONFIG", ""];
     let options = format!("{ONE_SECOND}\nexpiry.hints = false");
@@ -69,7 +69,7 @@ async fn with_every_notification_lost_ticks_alone_find_every_silence() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_the_sweep_held_off_notifications_alone_find_every_silence() {
+async fn with_the_sweep_held_off_hints_alone_find_every_silence() {
     let options = format!("{ONE_SECOND}\nexpiry.sweep = false");
     let world = World::new(&options, &[]).await;
     world.beat(&units(100)).await;
@@ -80,7 +80,7 @@ async fn with_the_sweep_held_off_notifications_alone_find_every_silence() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn notifications_that_were_switched_off_are_switched_on_again() {
+async fn keyspace_events_that_were_switched_off_are_switched_on_again() {
     let world = World::new(ONE_SECOND, &["--notify-keyspace-events", "Kg"]).await;
     let flags: Vec<String> = world.ask(cmd("CONFIG").arg("GET").arg("notify-keyspace-events")).await;
     assert!(flags[1].contains('E') && flags[1].contains('x'), "{flags:?}");
@@ -88,7 +88,7 @@ async fn notifications_that_were_switched_off_are_switched_on_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_time_in_which_rollcall_was_stopped_is_blind_and_told() {
+async fn the_time_in_which_rollcall_was_stopped_is_blind_and_notified() {
     let mut world = World::new("", &[]).await;
     world.beat(&units(1)).await;
     world.eventually("the unit is online", async || world.state("unit-000").await == "online").await;
@@ -109,7 +109,7 @@ async fn the_time_in_which_rollcall_was_stopped_is_blind_and_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_outage_of_the_broker_makes_nobody_offline() {
+async fn an_outage_of_the_broker_marks_no_unit_offline() {
     let options = "kind = [{ name = \"detector\", timeout = \"3s\" }]";
     let mut world = World::new(options, &[]).await;
     let unit = units(1);
@@ -132,7 +132,7 @@ async fn an_outage_of_the_broker_makes_nobody_offline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_comes_takes_its_part_and_one_that_goes_gives_it_back() {
+async fn an_instance_that_starts_takes_partitions_and_one_that_stops_gives_them_back() {
     let mut world = World::new("instance.name = \"stays\"", &[]).await;
     let sees = async |world: &World, instances: usize| {
         let ready = world.json("/readyz").await;

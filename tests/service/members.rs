@@ -99,7 +99,7 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_that_share_the_fleet_come_crash_and_leave_and_no_living_unit_is_called_offline() {
+async fn services_that_share_the_fleet_start_crash_and_stop_and_no_living_unit_is_marked_offline() {
     let world = World::new().await;
     let mut one = world.serve().await;
     for _ in 0..2 {

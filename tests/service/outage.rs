@@ -93,7 +93,7 @@ impl World {
 
     /// The engine is back: whoever was to be called offline has been, once Rollcall has heard for
     /// two timeouts. Nobody was; then the fleet falls silent, and everybody is, once.
-    async fn proves_that_nobody_went_offline(self) {
+    async fn proves_that_no_unit_went_offline(self) {
         let enough = Clock::system().now() + 2 * TIMEOUT;
         until("it hears for two timeouts", async || self.heard().await > enough).await;
         assert_eq!(self.engine.records(false, None, 10).await.unwrap(), []);
@@ -108,19 +108,19 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_is_frozen_for_five_timeouts_makes_nobody_offline() {
+async fn an_engine_that_is_frozen_for_five_timeouts_marks_no_unit_offline() {
     let world = World::new().await;
     world.redis.signal("-STOP");
     world.speaks(MEANWHILE).await;
     world.redis.signal("-CONT");
-    world.proves_that_nobody_went_offline().await;
+    world.proves_that_no_unit_went_offline().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_is_gone_for_five_timeouts_makes_nobody_offline() {
+async fn an_engine_that_is_gone_for_five_timeouts_marks_no_unit_offline() {
     let mut world = World::new().await;
     world.redis.kill();
     world.speaks(MEANWHILE).await;
     world.redis.restart();
-    world.proves_that_nobody_went_offline().await;
+    world.proves_that_no_unit_went_offline().await;
 }

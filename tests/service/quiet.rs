@@ -24,7 +24,7 @@ async fn is_visible(watched: &Watched, plan: &Plan) -> bool {
 }
 
 /// Waits for nothing that a rule waits for: what it asks must not be so even for a moment.
-async fn asks_nothing_of_anybody(plan: Plan) {
+async fn asks_nothing_of_an_operator(plan: Plan) {
     let watched = Watched::start(&plan).await;
     let seen = async {
         while !is_visible(&watched, &plan).await {
@@ -44,14 +44,20 @@ async fn asks_nothing_of_anybody(plan: Plan) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_rule_speaks_of_two_instances_on_redis_that_are_well() {
-    asks_nothing_of_anybody(Plan { name: "redis", embedded: false, instances: 2, units: 20, every: "500ms" })
-        .await;
+async fn no_rule_fires_for_two_healthy_instances_on_redis() {
+    asks_nothing_of_an_operator(Plan {
+        name: "redis",
+        embedded: false,
+        instances: 2,
+        units: 20,
+        every: "500ms",
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_rule_speaks_of_an_embedded_engine_that_is_well() {
-    asks_nothing_of_anybody(Plan {
+async fn no_rule_fires_for_a_healthy_embedded_engine() {
+    asks_nothing_of_an_operator(Plan {
         name: "embedded",
         embedded: true,
         instances: 1,
@@ -62,7 +68,13 @@ async fn no_rule_speaks_of_an_embedded_engine_that_is_well() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_rule_speaks_of_a_rollcall_that_has_no_units_yet() {
-    asks_nothing_of_anybody(Plan { name: "idle", embedded: true, instances: 1, units: 0, every: "500ms" })
-        .await;
+async fn no_rule_fires_for_a_rollcall_without_units() {
+    asks_nothing_of_an_operator(Plan {
+        name: "idle",
+        embedded: true,
+        instances: 1,
+        units: 0,
+        every: "500ms",
+    })
+    .await;
 }

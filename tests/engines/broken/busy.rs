@@ -143,17 +143,17 @@ async fn on_redis_with(poison: on_redis::Poison) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_of_a_wrong_type_stops_nothing_else_that_is_being_told() {
+async fn a_key_of_a_wrong_type_stops_no_other_notification() {
     on_redis_with(on_redis::Poison::WrongType).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_cannot_be_read_stops_nothing_else_that_is_being_told() {
+async fn an_unreadable_key_stops_no_other_notification() {
     on_redis_with(on_redis::Poison::Unreadable).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_is_missing_stops_nothing_else_that_is_being_told() {
+async fn a_missing_key_stops_no_other_notification() {
     on_redis_with(on_redis::Poison::Missing).await;
 }
 
@@ -176,23 +176,23 @@ async fn on_disk_with(poison: on_disk::Poison) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_column_of_a_wrong_type_stops_nothing_else_that_is_being_told() {
+async fn a_column_of_a_wrong_type_stops_no_other_notification() {
     on_disk_with(on_disk::Poison::WrongType).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_column_that_cannot_be_read_stops_nothing_else_that_is_being_told() {
+async fn an_unreadable_column_stops_no_other_notification() {
     on_disk_with(on_disk::Poison::Unreadable).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_that_are_missing_stop_nothing_else_that_is_being_told() {
+async fn missing_rows_stop_no_other_notification() {
     on_disk_with(on_disk::Poison::Missing).await;
 }
 
 /// What may be lost names what is there.
 #[test]
-fn what_may_be_lost_is_a_key_or_a_table() {
+fn everything_that_may_be_lost_is_a_key_or_a_table() {
     let names: BTreeSet<String> = sorts().into_iter().map(|(name, _)| name).collect();
     let tables: BTreeSet<&str> = columns().into_iter().map(|(table, _)| table).collect();
     for name in

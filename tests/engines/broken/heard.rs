@@ -109,7 +109,7 @@ impl Ground {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_record_whose_unit_cannot_be_read_is_closed_with_its_return_and_that_is_told() {
+async fn an_open_record_of_an_unreadable_unit_is_closed_and_notified_with_its_return() {
     for ground in Ground::all() {
         for facts in [Some("garbage{"), None] {
             let (telemetry, clock) = telemetry();

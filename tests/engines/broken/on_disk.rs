@@ -47,7 +47,7 @@ async fn open(path: &Path, telemetry: &Arc<rollcall::telemetry::Telemetry>) -> A
 }
 
 #[tokio::test]
-async fn every_column_has_a_place_in_the_tables_and_a_row_on_the_page() {
+async fn every_column_has_a_rule_and_a_row_on_the_page() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path(), &telemetry().0).await);
     let database = open_database(dir.path());
@@ -100,14 +100,14 @@ macro_rules! poisoned {
 }
 
 poisoned! {
-    a_running_fleet_tells_the_others_when_a_column_is_of_a_wrong_type: WrongType, WhileItRuns
-    a_running_fleet_tells_the_others_when_a_column_is_no_text: NoText, WhileItRuns
-    a_running_fleet_tells_the_others_when_a_column_cannot_be_read: Unreadable, WhileItRuns
-    a_running_fleet_tells_the_others_when_rows_are_missing: Missing, WhileItRuns
-    a_fleet_starts_and_tells_the_others_when_a_column_is_of_a_wrong_type: WrongType, BeforeItStarts
-    a_fleet_starts_and_tells_the_others_when_a_column_is_no_text: NoText, BeforeItStarts
-    a_fleet_starts_and_tells_the_others_when_a_column_cannot_be_read: Unreadable, BeforeItStarts
-    a_fleet_starts_and_tells_the_others_when_rows_are_missing: Missing, BeforeItStarts
+    a_running_fleet_notifies_of_other_units_when_a_column_is_of_a_wrong_type: WrongType, WhileItRuns
+    a_running_fleet_notifies_of_other_units_when_a_column_is_not_utf8: NoText, WhileItRuns
+    a_running_fleet_notifies_of_other_units_when_a_column_is_unreadable: Unreadable, WhileItRuns
+    a_running_fleet_notifies_of_other_units_when_rows_are_missing: Missing, WhileItRuns
+    a_fleet_starts_and_notifies_of_other_units_when_a_column_is_of_a_wrong_type: WrongType, BeforeItStarts
+    a_fleet_starts_and_notifies_of_other_units_when_a_column_is_not_utf8: NoText, BeforeItStarts
+    a_fleet_starts_and_notifies_of_other_units_when_a_column_is_unreadable: Unreadable, BeforeItStarts
+    a_fleet_starts_and_notifies_of_other_units_when_rows_are_missing: Missing, BeforeItStarts
 }
 
 async fn neighbours_are_told(table: &str, column: &str, poison: Poison, when: When) -> Result<(), String> {

@@ -76,7 +76,7 @@ const TABLE: &[(&str, Spared, Spared)] = &[
 const NOT_POISONED: &[&str] = &["meta"];
 
 #[test]
-fn every_sort_of_key_has_a_row() {
+fn every_type_of_key_has_a_row() {
     let rows: BTreeSet<&str> = TABLE.iter().map(|row| row.0).chain(NOT_POISONED.iter().copied()).collect();
     let sorts = sorts();
     let names: BTreeSet<&str> = sorts.iter().map(|(name, _)| name.as_str()).collect();

@@ -89,7 +89,7 @@ pub async fn promise_06_a_dead_holders_lease_comes_back<G: Ground>(world: World<
     assert_eq!(again, [Delivery { attempt: 2, ..first }]);
 }
 
-pub async fn promise_06_what_was_taken_over_cannot_be_held_on_to<G: Ground>(world: World<G>) {
+pub async fn promise_06_a_delivery_that_was_taken_over_cannot_be_prolonged<G: Ground>(world: World<G>) {
     let record = offline(&world.unit("a"), world.at(0));
     let (now, later) = (world.at(1000), world.at(1000) + MINUTE);
     let first = world.sealed(&[&record], now).await.remove(0);
@@ -110,7 +110,9 @@ pub async fn promise_06_what_was_taken_over_cannot_be_held_on_to<G: Ground>(worl
     assert_eq!(world.lease(world.hours(100)).await, []);
 }
 
-pub async fn promise_06_what_joining_hands_out_is_leased_with_that<G: Ground>(world: World<G>) {
+pub async fn promise_06_a_delivery_that_joining_hands_out_is_leased_in_the_same_step<G: Ground>(
+    world: World<G>,
+) {
     let records = world.units(5).into_iter().map(|unit| offline(&unit, world.at(0)));
     let join = |record: OfflineRecord| Join {
         group: group(record.unit.as_str()),
@@ -144,7 +146,7 @@ pub async fn promise_06_what_joining_hands_out_is_leased_with_that<G: Ground>(wo
     }
 }
 
-pub async fn promise_06_what_was_handed_out_together_ends_one_by_one<G: Ground>(world: World<G>) {
+pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(world: World<G>) {
     // Many, for some of them are in the same place of an engine.
     let records: Vec<OfflineRecord> = world.units(64).iter().map(|unit| offline(unit, world.at(0))).collect();
     let join = |record: &OfflineRecord| Join {
@@ -216,7 +218,7 @@ pub async fn promise_06_what_was_handed_out_together_ends_one_by_one<G: Ground>(
     assert_eq!((backlog.waiting, backlog.dead), (2, 4));
 }
 
-pub async fn promise_06_what_has_ended_cannot_be_held_on_to<G: Ground>(world: World<G>) {
+pub async fn promise_06_a_delivery_that_has_ended_cannot_be_prolonged<G: Ground>(world: World<G>) {
     let (first, second) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("a"), world.hours(1)));
     // Another in the same place, so that they are handed out together.
     let partition = |key: &str| partition_of_group(key, world.engine.partitions());
@@ -287,7 +289,7 @@ pub async fn tell<G: Ground>(
     while world.engine.seal(&world.partitions(), &receivers, AT_ONCE, now).await.unwrap() > 0 {}
 }
 
-pub async fn promise_05_a_return_is_told_whatever_group_it_falls_into_now<G: Ground>(world: World<G>) {
+pub async fn promise_05_a_return_is_notified_whatever_group_it_falls_into_now<G: Ground>(world: World<G>) {
     let records = world.units(8).into_iter().map(|unit| offline(&unit, world.at(0)));
     let records: Vec<OfflineRecord> = records.collect();
     let all: Vec<&OfflineRecord> = records.iter().collect();
@@ -314,7 +316,9 @@ pub async fn promise_05_a_return_is_told_whatever_group_it_falls_into_now<G: Gro
     assert_eq!(told_to(&world, "hook", world.hours(2)).await, [], "once");
 }
 
-pub async fn promise_05_a_return_is_told_to_those_who_were_told_the_silence<G: Ground>(world: World<G>) {
+pub async fn promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the_silence<G: Ground>(
+    world: World<G>,
+) {
     let record = |name: &str| offline(&world.unit(name), world.at(0));
     let (early, both, late, alone) = (record("early"), record("both"), record("late"), record("alone"));
     let on = |record: &OfflineRecord| back(record, Closing::Return);
@@ -361,7 +365,7 @@ pub async fn promise_05_a_return_is_told_to_those_who_were_told_the_silence<G: G
     }
 }
 
-pub async fn promise_07_joining_another_group_is_joining_once_more<G: Ground>(world: World<G>) {
+pub async fn promise_07_a_record_that_joins_another_group_too_is_notified_once<G: Ground>(world: World<G>) {
     let (one, two) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("b"), world.at(0)));
     tell(&world, "g", &[&one], &["hook"], world.at(1)).await;
     tell(&world, "other", &[&one], &["hook"], world.at(2)).await;
@@ -398,13 +402,13 @@ pub async fn promise_07_joining_is_idempotent_also_after_it_was_sent<G: Ground>(
     assert_eq!(world.sealed(&[&off, &on], world.at(6)).await, []);
 }
 
-pub async fn promise_07_a_return_that_comes_first_swallows_its_silence<G: Ground>(world: World<G>) {
+pub async fn promise_07_a_return_that_joins_first_cancels_its_silence<G: Ground>(world: World<G>) {
     let off = offline(&world.unit("a"), world.at(0));
     world.join(&[&back(&off, Closing::Return)], world.at(0)).await;
     assert_eq!(world.sealed(&[&off], world.at(1)).await, []);
 }
 
-pub async fn promise_07_a_unit_that_returns_before_its_group_is_sealed_is_never_told<G: Ground>(
+pub async fn promise_07_a_unit_that_returns_before_its_group_is_sealed_is_never_notified<G: Ground>(
     world: World<G>,
 ) {
     let off = offline(&world.unit("a"), world.at(0));
@@ -441,7 +445,7 @@ pub async fn promise_08_delivered_is_never_leased_again<G: Ground>(world: World<
     assert_eq!(world.engine.backlog(&world.partitions(), "hook").await.unwrap().dead, 0);
 }
 
-pub async fn promise_12_the_silence_of_a_removed_unit_is_not_told_any_more<G: Ground>(world: World<G>) {
+pub async fn promise_12_the_silence_of_a_removed_unit_is_no_longer_notified<G: Ground>(world: World<G>) {
     let off = offline(&world.unit("a"), world.at(0));
     let pace = Pace { wait: MINUTE, interval: MINUTE };
     world.join_at(&[&off], pace, world.at(0)).await;
@@ -453,7 +457,7 @@ pub async fn promise_12_the_silence_of_a_removed_unit_is_not_told_any_more<G: Gr
     assert_eq!(world.seal(world.hours(2)).await, 0);
 }
 
-pub async fn a_group_waits_and_keeps_its_distance<G: Ground>(world: World<G>) {
+pub async fn a_group_keeps_group_wait_and_group_interval<G: Ground>(world: World<G>) {
     let pace = Pace { wait: Duration::from_secs(10), interval: Duration::from_secs(300) };
     let seconds = |s: u64| world.at(s * 1000);
     let first_seal = async || world.engine.first_seal(&world.partitions()).await.unwrap();
@@ -484,7 +488,7 @@ pub async fn a_group_waits_and_keeps_its_distance<G: Ground>(world: World<G>) {
     assert_eq!(first_seal().await, None);
 }
 
-pub async fn a_unit_that_is_back_within_its_own_wait_is_never_told<G: Ground>(world: World<G>) {
+pub async fn a_unit_that_returns_within_its_own_wait_is_never_notified<G: Ground>(world: World<G>) {
     let pace = Pace { wait: Duration::from_secs(10), interval: Duration::from_secs(300) };
     let seconds = |s: u64| world.at(s * 1000);
     let silent = |name: &str| offline(&world.unit(name), seconds(0));
@@ -513,7 +517,7 @@ pub async fn a_unit_that_is_back_within_its_own_wait_is_never_told<G: Ground>(wo
     assert_eq!(world.seal_at(pace, seconds(810)).await, 2);
 }
 
-pub async fn a_group_that_members_keep_joining_is_told_all_the_same<G: Ground>(world: World<G>) {
+pub async fn a_group_that_members_keep_joining_is_sealed_all_the_same<G: Ground>(world: World<G>) {
     let pace = Pace { wait: Duration::from_secs(10), interval: Duration::from_secs(60) };
     let mut sealed = Vec::new();
     for second in 0..200u64 {
@@ -528,7 +532,7 @@ pub async fn a_group_that_members_keep_joining_is_told_all_the_same<G: Ground>(w
     assert_eq!(sealed, [(10, 1), (20, 10), (70, 50), (80, 10), (130, 50), (140, 10), (190, 50)]);
 }
 
-pub async fn who_is_alone_in_a_group_that_is_due_does_not_wait<G: Ground>(world: World<G>) {
+pub async fn a_single_member_of_a_due_group_does_not_wait<G: Ground>(world: World<G>) {
     let record = |unit: &str| offline(&world.unit(unit), world.at(0));
     let (a, b, c, d) = (record("a"), record("b"), record("c"), record("d"));
     let pace = Pace { wait: Duration::ZERO, interval: MINUTE };
@@ -554,7 +558,7 @@ pub async fn who_is_alone_in_a_group_that_is_due_does_not_wait<G: Ground>(world:
     assert_eq!(world.seal(world.hours(3)).await, 0);
 }
 
-pub async fn news_of_one_group_is_told_in_order<G: Ground>(world: World<G>) {
+pub async fn notifications_of_one_group_are_handed_out_in_order<G: Ground>(world: World<G>) {
     let off = offline(&world.unit("a"), world.at(0));
     let on = back(&off, Closing::Return);
     let first = world.sealed(&[&off], world.at(0)).await;
@@ -569,7 +573,9 @@ pub async fn news_of_one_group_is_told_in_order<G: Ground>(world: World<G>) {
     assert_eq!((next.len(), next[0].online.as_slice()), (1, [on].as_slice()));
 }
 
-pub async fn a_return_is_not_told_where_its_silence_died<G: Ground>(world: World<G>) {
+pub async fn a_return_does_not_go_to_a_receiver_whose_silence_became_a_dead_letter<G: Ground>(
+    world: World<G>,
+) {
     let (off, fine) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("b"), world.at(0)));
     let first = world.sealed(&[&off], world.at(0)).await;
     world.engine.bury(&first[0], "410 gone", world.at(1)).await.unwrap();
@@ -584,7 +590,7 @@ pub async fn a_return_is_not_told_where_its_silence_died<G: Ground>(world: World
     assert_eq!(told[0].online, [back(&fine, Closing::Return)]);
 }
 
-pub async fn what_is_kept_for_a_receiver_is_known_and_can_be_discarded<G: Ground>(world: World<G>) {
+pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground>(world: World<G>) {
     let now = world.at(0);
     let names = ["hook".to_owned(), "mail".to_owned()];
     world.engine.enlist(&["hook".to_owned()], now).await.unwrap();
@@ -629,7 +635,7 @@ pub async fn what_is_kept_for_a_receiver_is_known_and_can_be_discarded<G: Ground
     assert_eq!(told.iter().map(|delivery| delivery.online.len()).sum::<usize>(), 120);
 }
 
-pub async fn a_receiver_that_was_absent_is_told_what_is_still_so<G: Ground>(world: World<G>) {
+pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Ground>(world: World<G>) {
     let both = ["hook".to_owned(), "mail".to_owned()];
     let mail = ["mail".to_owned()];
     world.engine.enlist(&both, world.at(0)).await.unwrap();
@@ -737,7 +743,7 @@ impl<G: Ground> World<G> {
     }
 }
 
-pub async fn a_large_group_is_told_whole_in_several_notifications<G: Ground>(world: World<G>) {
+pub async fn a_large_group_is_split_into_several_complete_notifications<G: Ground>(world: World<G>) {
     let records: Vec<OfflineRecord> =
         world.units(2500).iter().map(|unit| offline(unit, world.at(0))).collect();
     world.join(&records.iter().collect::<Vec<_>>(), world.at(0)).await;
@@ -760,7 +766,7 @@ pub async fn a_large_group_is_told_whole_in_several_notifications<G: Ground>(wor
     assert_eq!(told.into_iter().collect::<HashSet<_>>().len(), 2500);
 }
 
-pub async fn a_long_blindness_is_told_at_once_and_by_itself<G: Ground>(world: World<G>) {
+pub async fn a_long_blind_interval_is_notified_at_once_and_by_itself<G: Ground>(world: World<G>) {
     let (gap, tell) = (Duration::from_secs(3), Duration::from_secs(300));
     world.heard_until(world.hours(1)).await;
     world.canary(world.hours(1) + tell, gap, tell).await.unwrap();
@@ -781,7 +787,7 @@ pub async fn a_long_blindness_is_told_at_once_and_by_itself<G: Ground>(world: Wo
     assert_eq!((from, told[0].offline.len(), told[0].online.len()), (interval.from, 0, 0));
 }
 
-pub async fn the_same_news_has_the_same_id<G: Ground>(world: World<G>) {
+pub async fn the_same_members_give_the_same_id<G: Ground>(world: World<G>) {
     // On every engine, and by whichever of its roads: it is part of what receivers know.
     let id = "ntf_f184568f26713d8c139b599a.hook";
     let off = offline(&world.unit("a"), world.at(0));

@@ -58,7 +58,7 @@ pub async fn promise_01_recorded_means_applied<G: Ground>(mut world: World<G>) {
     assert_eq!(world.due(world.at(0) + 48 * HOUR).await.len(), 1000);
 }
 
-pub async fn promise_01_what_a_crash_loses_is_blind_time<G: Ground>(mut world: World<G>) {
+pub async fn promise_01_time_that_a_crash_loses_is_blind<G: Ground>(mut world: World<G>) {
     let units = world.units(300);
     world.hear_all(&units, world.at(0)).await;
     world.heard_until(world.at(1)).await;
@@ -82,7 +82,7 @@ pub async fn promise_01_what_a_crash_loses_is_blind_time<G: Ground>(mut world: W
     assert_eq!(world.told().await.len(), 300, "and in the end each is noticed once");
 }
 
-pub async fn promise_01_what_a_crash_loses_is_blind_time_however_short_and_however_soon<G: Ground>(
+pub async fn promise_01_time_that_a_crash_loses_is_blind_however_short_and_however_soon<G: Ground>(
     mut world: World<G>,
 ) {
     let unit = world.unit("a");
@@ -104,7 +104,7 @@ pub async fn promise_01_what_a_crash_loses_is_blind_time_however_short_and_howev
     }
 }
 
-pub async fn promise_01_what_a_crash_loses_is_no_transition<G: Ground>(mut world: World<G>) {
+pub async fn promise_01_a_crash_loses_no_transition<G: Ground>(mut world: World<G>) {
     let (gone, back) = (world.unit("gone"), world.unit("back"));
     world.hear_all(&[gone.clone(), back.clone()], world.at(0)).await;
     world.heard_until(world.hours(50)).await;
@@ -118,7 +118,7 @@ pub async fn promise_01_what_a_crash_loses_is_no_transition<G: Ground>(mut world
     assert_eq!(world.open_records().await.len(), 1);
 }
 
-pub async fn promise_02_a_crash_in_the_middle_of_a_storm_takes_nobody_twice_and_loses_nobody<G: Ground>(
+pub async fn promise_02_a_crash_in_the_middle_of_a_storm_takes_no_unit_twice_and_loses_none<G: Ground>(
     mut world: World<G>,
 ) {
     let units = world.units(2000);
@@ -155,7 +155,9 @@ pub async fn promise_02_a_crash_in_the_middle_of_a_storm_takes_nobody_twice_and_
     assert_eq!((world.open_records().await.len(), world.due(now).await.len()), (1000, 0), "a page of 1000");
 }
 
-pub async fn promise_07_crashes_between_the_steps_of_telling_change_no_id<G: Ground>(mut world: World<G>) {
+pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id<G: Ground>(
+    mut world: World<G>,
+) {
     let units = world.units(300);
     let (now, hook) = (world.hours(49), ["hook".to_owned()]);
     world.hear_all(&units, world.at(0)).await;
@@ -211,7 +213,7 @@ pub async fn promise_11_a_crash_forgets_no_blind_time<G: Ground>(mut world: Worl
     assert_eq!(told, [OutboxEvent::Blind(blind)]);
 }
 
-pub async fn a_crash_does_not_forget_who_attends_and_which_sessions_are_kept<G: Ground>(mut world: World<G>) {
+pub async fn a_crash_does_not_forget_members_and_kept_sessions<G: Ground>(mut world: World<G>) {
     let gap = Gap { blind: 100 * HOUR, tell: 100 * HOUR };
     let member = |name: &str| Member { share: "all".to_owned(), client_id: name.to_owned(), connection: 1 };
     let hears = async |world: &World<G>, name: &str, at: u64| {

@@ -62,7 +62,7 @@ pub async fn of_each_metric_and_unit_the_newest_value_is_kept<G: Ground>(world: 
     assert_eq!(world.values_of(&one).await[0], value(world.at(7), "3.4"), "of one moment the last counts");
 }
 
-pub async fn values_are_of_known_units_and_leave_with_them<G: Ground>(world: World<G>) {
+pub async fn values_belong_to_known_units_and_are_removed_with_them<G: Ground>(world: World<G>) {
     let (gone, stays, stranger) = (world.unit("gone"), world.unit("stays"), world.unit("stranger"));
     world.hear_all(&[gone.clone(), stays.clone()], world.at(0)).await;
     let reading = |unit| Reading { unit, metric: VOLTS, at: world.at(1), value: "3.6" };

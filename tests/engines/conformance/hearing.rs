@@ -127,7 +127,7 @@ pub async fn a_new_connection_of_a_session_vouches_for_nothing_before_its_first_
     assert_eq!(blind.taken(), [world.at(1500)], "nor does anybody know what was given to whom");
 }
 
-pub async fn what_another_plain_ear_heard_is_not_blind<G: Ground>(world: World<G>) {
+pub async fn time_that_another_plain_subscription_heard_is_not_blind<G: Ground>(world: World<G>) {
     world.keeps("one", 1, 10).await;
     world.keeps("two", 1, 20).await;
     world.keeps("one", 1, 1000).await;
@@ -147,9 +147,7 @@ pub async fn what_another_plain_ear_heard_is_not_blind<G: Ground>(world: World<G
     assert_eq!(world.keeps("one", 4, 5901).await, world.blind(2900, 5901));
 }
 
-pub async fn who_attends_holds_nothing_up_before_its_first_canary_by_more_than_itself<G: Ground>(
-    world: World<G>,
-) {
+pub async fn a_new_member_delays_nothing_before_its_first_canary_but_itself<G: Ground>(world: World<G>) {
     let world = world.with_members(&[one()]).await;
     world.attend(&two(), 1500).await;
     assert_eq!(world.heard().await, 1000, "to attend proves nothing");
@@ -189,7 +187,7 @@ pub async fn a_member_that_leaves_in_order_leaves_no_trace<G: Ground>(world: Wor
     assert_eq!(world.heard().await, 2600);
 }
 
-pub async fn a_member_of_whom_nothing_is_heard_is_released<G: Ground>(world: World<G>) {
+pub async fn a_member_that_sends_no_canary_is_released<G: Ground>(world: World<G>) {
     let world = world.with_members(&[one(), two(), member("other", "three")]).await;
     let release = RELEASE.as_millis() as u64;
     world.hears(&two(), 2000).await;
@@ -220,7 +218,7 @@ pub async fn a_member_that_comes_again_was_gone<G: Ground>(world: World<G>) {
     assert_eq!(world.hears(&one(), 3000).await, None);
 }
 
-pub async fn what_nobody_attended_nobody_heard<G: Ground>(world: World<G>) {
+pub async fn time_without_a_member_is_not_heard<G: Ground>(world: World<G>) {
     let world = world.with_members(&[one()]).await;
     world.engine.leave(&one()).await.unwrap();
     world.attend(&two(), 1500).await;
@@ -228,7 +226,7 @@ pub async fn what_nobody_attended_nobody_heard<G: Ground>(world: World<G>) {
     assert_eq!(world.hears(&two(), 1800).await, world.blind(1000, 1800));
 }
 
-pub async fn plain_ears_take_the_furthest<G: Ground>(world: World<G>) {
+pub async fn plain_subscriptions_take_the_furthest<G: Ground>(world: World<G>) {
     // They have no names: whichever of them it was.
     for (at, heard) in [(1000, 1000), (3000, 3000), (2000, 3000), (3500, 3500)] {
         assert_eq!(world.canary(world.at(at), GAP.blind, GAP.tell).await, None);
@@ -236,7 +234,7 @@ pub async fn plain_ears_take_the_furthest<G: Ground>(world: World<G>) {
     }
 }
 
-pub async fn a_plain_ear_and_a_share_take_the_furthest<G: Ground>(world: World<G>) {
+pub async fn a_plain_subscription_and_a_share_take_the_furthest<G: Ground>(world: World<G>) {
     world.attend(&one(), 0).await;
     world.attend(&two(), 0).await;
     world.canary(world.at(1000), GAP.blind, GAP.tell).await;
@@ -269,7 +267,7 @@ pub async fn each_share_is_for_itself<G: Ground>(world: World<G>) {
     assert_eq!(world.heard().await, 4000);
 }
 
-pub async fn a_stranger_is_told_so_and_changes_nothing<G: Ground>(world: World<G>) {
+pub async fn an_unknown_member_is_refused_and_changes_nothing<G: Ground>(world: World<G>) {
     let world = world.with_members(&[one()]).await;
     let disguised = Member { connection: 7, ..one() };
     for stranger in [two(), member("other", "one"), disguised] {
@@ -279,7 +277,7 @@ pub async fn a_stranger_is_told_so_and_changes_nothing<G: Ground>(world: World<G
     assert_eq!(world.hears(&one(), 2000).await, None);
 }
 
-pub async fn who_says_that_a_stranger_is_gone_changes_nothing<G: Ground>(world: World<G>) {
+pub async fn a_report_that_an_unknown_member_is_gone_changes_nothing<G: Ground>(world: World<G>) {
     let world = world.with_members(&[one()]).await;
     let disguised = Member { connection: 7, ..one() };
     for stranger in [two(), member("other", "one"), disguised] {
@@ -418,7 +416,7 @@ pub async fn each_filter_is_heard_to_its_own_moment_by_a_gap_of_its_own<G: Groun
     assert_eq!(world.detectors(&["a", "b"]).await.1, [hole, last], "it stands");
 }
 
-pub async fn a_unit_of_a_kind_that_is_not_heard_is_looked_at_seldom_and_told_in_time<G: Ground>(
+pub async fn a_unit_of_a_kind_that_is_not_heard_is_checked_seldom_and_reported_in_time<G: Ground>(
     world: World<G>,
 ) {
     let (unit, engine) = (world.unit("1"), world.engine.clone());

@@ -164,7 +164,7 @@ mod only_redis {
 
     /// As the version before left it, which kept no groups of records: told, waiting, and told twice.
     #[tokio::test]
-    async fn a_return_is_told_after_an_upgrade_that_came_with_other_groups() {
+    async fn a_return_is_notified_after_an_upgrade_that_changed_the_groups() {
         let world = World::<Single>::new().await;
         let records: Vec<OfflineRecord> =
             world.units(8).iter().map(|unit| alerts::offline(unit, world.at(0))).collect();
@@ -215,7 +215,7 @@ mod only_redis {
     }
 
     #[tokio::test]
-    async fn a_time_of_the_fleet_that_cannot_be_read_keeps_nobody_from_renewing() {
+    async fn an_unreadable_time_of_the_fleet_keeps_no_instance_from_renewing() {
         let world = World::<Single>::new().await;
         for field in ["fleet", "server"] {
             world.engine.renew("a", Duration::from_secs(60), None).await.unwrap();
@@ -247,7 +247,7 @@ mod only_redis {
     }
 
     #[tokio::test]
-    async fn a_script_that_the_server_forgot_is_taught_again() {
+    async fn a_script_that_the_server_forgot_is_loaded_again() {
         let world = World::<Single>::new().await;
         let unit = world.unit("a");
         world.hear(&unit, world.at(0)).await;
@@ -258,7 +258,7 @@ mod only_redis {
     }
 
     #[tokio::test]
-    async fn time_in_which_nobody_could_renew_ends_no_lease() {
+    async fn time_in_which_no_instance_could_renew_ends_no_lease() {
         let world = World::<Single>::new().await;
         let lease = Duration::from_millis(200);
         let renew = async |instance| world.engine.renew(instance, lease, None).await.unwrap();
@@ -271,7 +271,7 @@ mod only_redis {
     }
 
     #[tokio::test]
-    async fn what_was_watched_over_a_connection_that_is_gone_is_not_taken() {
+    async fn units_watched_over_a_lost_connection_are_not_taken() {
         let world = World::<Single>::new().await;
         let unit = [world.unit("a")];
         world.register_all(&unit, world.at(0)).await;
@@ -308,7 +308,7 @@ mod only_redis {
     }
 
     #[tokio::test]
-    async fn who_does_not_remove_a_unit_from_the_index_has_not_won() {
+    async fn a_caller_that_does_not_remove_a_unit_from_the_index_has_not_won() {
         let world = World::<Single>::new().await;
         let unit = world.unit("a");
         world.hear(&unit, world.at(0)).await;
@@ -329,7 +329,7 @@ mod only_redis {
     }
 
     #[tokio::test]
-    async fn a_server_that_lost_everything_is_told_as_blindness_however_short_and_once() {
+    async fn a_server_that_lost_everything_is_notified_as_blindness_however_short_and_once() {
         let world = World::<Single>::new().await;
         let before = fleet(&world).await;
         world.roll.canary_returned(world.at(1000)).await.unwrap();
@@ -354,7 +354,7 @@ mod only_redis {
     }
 
     #[tokio::test]
-    async fn a_loss_is_told_once_whichever_of_several_notices_it_and_whoever_comes_first() {
+    async fn a_loss_is_notified_once_whichever_instance_notices_it_first() {
         let world = World::<Single>::new().await;
         let (_, other) = world.another().await;
         world.roll.canary_returned(world.at(1000)).await.unwrap();
@@ -380,7 +380,7 @@ mod only_redis {
     }
 
     #[tokio::test]
-    async fn a_loss_between_two_commands_is_told_by_the_next_canary() {
+    async fn a_loss_between_two_commands_is_found_by_the_next_canary() {
         let world = World::<Single>::new().await;
         world.roll.canary_returned(world.at(1000)).await.unwrap();
         empty(&world).await;
@@ -431,7 +431,7 @@ mod only_redis {
     }
 
     #[tokio::test]
-    async fn with_nobody_to_tell_no_notification_is_kept() {
+    async fn without_receivers_no_notification_is_kept() {
         let world = World::<Single>::new().await;
         let unit = world.unit("a");
         world.hear(&unit, world.at(0)).await;

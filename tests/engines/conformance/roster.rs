@@ -19,7 +19,7 @@ impl<G: Ground> World<G> {
     }
 }
 
-pub async fn instances_see_one_another_and_one_time<G: Ground>(world: World<G>) {
+pub async fn instances_see_one_another_and_share_one_time<G: Ground>(world: World<G>) {
     let (other, _) = world.another().await;
     let first = world.engine.renew("b", MINUTE, None).await.unwrap();
     assert_eq!((first.instances, first.first_end), (vec!["b".to_owned()], None));
@@ -100,7 +100,7 @@ pub async fn the_time_of_the_fleet_is_never_before_what_was_heard<G: Ground>(wor
     assert_eq!(later.instances, ["a", "b"], "and leases go by it");
 }
 
-pub async fn an_instance_says_where_it_is_for_as_long_as_it_is_there<G: Ground>(world: World<G>) {
+pub async fn an_instance_announces_its_address_for_as_long_as_it_holds_a_lease<G: Ground>(world: World<G>) {
     let names = ["a", "b", "c"].map(str::to_owned);
     let (other, _) = world.another().await;
     world.engine.announce("a", "10.0.0.1:8080", MINUTE).await.unwrap();

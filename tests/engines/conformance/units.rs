@@ -87,7 +87,7 @@ pub async fn promise_04_an_older_or_repeated_heartbeat_never_moves_a_deadline_ba
     assert_eq!(world.open_records().await.len(), 1);
 }
 
-pub async fn promise_05_a_return_closes_the_record_and_is_told_once<G: Ground>(world: World<G>) {
+pub async fn promise_05_a_return_closes_the_record_and_is_notified_once<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     world.hear(&unit, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
@@ -142,7 +142,7 @@ pub async fn promise_11_blind_time_is_not_silence<G: Ground>(world: World<G>) {
     assert_eq!(other.hearing().ledger.intervals(), [blind]);
 }
 
-pub async fn promise_11_what_is_presumed_of_a_silence_is_not_what_was_seen<G: Ground>(world: World<G>) {
+pub async fn promise_11_a_presumed_last_seen_time_is_not_an_observed_one<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     world.hear(&unit, world.at(0)).await;
     // Blind from hour 40 to hour 100, nobody looks for longer than that, and what the key may have held is gone.
@@ -187,9 +187,7 @@ pub async fn promise_11_proof_that_is_always_a_little_late_is_enough<G: Ground>(
     assert_eq!((records[0].last_seen, records[0].deadline), (world.at(0), deadline));
 }
 
-pub async fn promise_11_a_unit_that_was_heard_between_two_looks_is_looked_at_anew<G: Ground>(
-    world: World<G>,
-) {
+pub async fn promise_11_a_unit_that_was_heard_between_two_checks_is_checked_anew<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     let (second, deadline) = (Duration::from_secs(1), world.hours(48));
     world.hear(&unit, world.at(0)).await;
@@ -204,7 +202,7 @@ pub async fn promise_11_a_unit_that_was_heard_between_two_looks_is_looked_at_ane
     assert_eq!(world.open_records().await, []);
 }
 
-pub async fn promise_11_nobody_is_offline_while_nothing_is_heard<G: Ground>(world: World<G>) {
+pub async fn promise_11_no_unit_is_marked_offline_while_nothing_is_heard<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     world.hear(&unit, world.at(0)).await;
     world.heard_until(world.hours(48) - Duration::from_secs(11)).await;
@@ -272,7 +270,7 @@ pub async fn promise_14_a_deadline_at_exactly_now_is_not_yet_passed<G: Ground>(w
     assert_eq!(world.open_records().await[0].deadline, deadline);
 }
 
-pub async fn a_look_at_many_judges_each_by_the_time_at_which_it_was_read<G: Ground>(world: World<G>) {
+pub async fn a_check_of_many_units_judges_each_by_the_time_of_its_read<G: Ground>(world: World<G>) {
     // More than are looked at in one go.
     let units = world.units(2001);
     world.hear_all(&units, world.at(0)).await;
@@ -291,7 +289,7 @@ pub async fn a_look_at_many_judges_each_by_the_time_at_which_it_was_read<G: Grou
 }
 
 /// What changes between a look and what follows from it is left alone, and nobody else is held up.
-pub async fn a_look_takes_those_who_are_as_they_were<G: Ground>(world: World<G>) {
+pub async fn a_check_takes_only_units_that_have_not_changed<G: Ground>(world: World<G>) {
     let units = world.units(40);
     world.register_all(&units, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
@@ -314,7 +312,7 @@ pub async fn a_look_takes_those_who_are_as_they_were<G: Ground>(world: World<G>)
     assert_eq!(BTreeSet::from_iter(world.due(world.hours(1000)).await), back);
 }
 
-pub async fn of_two_changes_of_one_unit_by_one_look_one_is_applied<G: Ground>(world: World<G>) {
+pub async fn of_two_changes_of_one_unit_by_one_check_one_is_applied<G: Ground>(world: World<G>) {
     let unit = [world.unit("a")];
     world.register_all(&unit, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
@@ -415,7 +413,7 @@ pub async fn of_two_changes_of_one_unit_in_one_step_one_is_applied<G: Ground>(wo
     assert_eq!(world.told().await.len(), 1);
 }
 
-pub async fn as_much_news_is_read_as_was_asked_for_however_it_was_written<G: Ground>(world: World<G>) {
+pub async fn the_outbox_is_read_up_to_the_limit_however_it_was_written<G: Ground>(world: World<G>) {
     let units = world.units(300);
     for unit in &units {
         world.hear(unit, world.at(0)).await;
@@ -457,7 +455,7 @@ pub async fn a_unit_that_was_never_seen_is_reported_from_its_registration<G: Gro
 }
 
 /// Everything was down for longer than the key stood: it may have held a newer heartbeat.
-pub async fn a_key_that_lapsed_while_nobody_looked_is_no_proof_of_silence<G: Ground>(world: World<G>) {
+pub async fn a_key_that_expired_between_two_checks_is_no_proof_of_silence<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     world.hear(&unit, world.at(0)).await;
     world.heard_until(world.hours(47)).await;
@@ -474,7 +472,7 @@ pub async fn a_key_that_lapsed_while_nobody_looked_is_no_proof_of_silence<G: Gro
     assert_eq!(world.open_records().await[0].deadline, world.hours(148));
 }
 
-pub async fn a_record_of_a_kind_that_is_gone_is_closed_and_told_once<G: Ground>(world: World<G>) {
+pub async fn a_record_of_a_removed_kind_is_closed_and_notified_once<G: Ground>(world: World<G>) {
     let units = world.units(3);
     world.hear_all(&units, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
@@ -510,7 +508,7 @@ pub async fn a_record_of_a_kind_that_is_gone_is_closed_and_told_once<G: Ground>(
     assert_eq!((open.len(), open[0].whose(), open[0].cause), (1, &units[1], Cause::NeverSeen));
 }
 
-pub async fn what_a_unit_declares_is_kept_and_obeyed<G: Ground>(world: World<G>) {
+pub async fn declarations_of_a_unit_are_kept_and_obeyed<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     let says = |declared| Heartbeat { declared, ..world.beat(&unit, world.at(0)) };
     let first =

@@ -204,7 +204,7 @@ fn the_page_of_commands_has_every_command_and_every_block_is_shell() {
 }
 
 #[test]
-fn what_is_wrong_in_a_block_is_found() {
+fn an_error_in_a_block_is_found() {
     let page = Page { path: "x.md".into(), text: "```sh\na 'b c' \\\n  d   # e\n# f\n```\n".into() };
     let lines = commands(&page.blocks()[0]);
     assert_eq!(lines.len(), 1);

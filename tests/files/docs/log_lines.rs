@@ -98,7 +98,7 @@ fn is_about((level, row): &(String, String), line: &Line) -> bool {
 }
 
 #[test]
-fn every_error_and_every_warning_has_a_row_and_every_row_is_written() {
+fn every_error_and_every_warning_has_a_row_and_every_row_is_logged() {
     let page = Page::new("docs/log.md");
     let rows = rows(&page);
     let all: Vec<Line> = sources("src").iter().flat_map(|(file, code)| lines(file, code)).collect();

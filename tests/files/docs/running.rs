@@ -250,7 +250,7 @@ fn without(mut value: Value, parts: &[&str]) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_example_has_the_shape_of_what_rollcall_says() {
+async fn every_example_has_the_shape_of_an_answer_of_rollcall() {
     let world = World::start().await;
     world.speak("sites/north/pump-7/heartbeat", r#"{"labels": {"room": "12"}}"#);
     let received = world.sink.wait_for(1, PATIENCE).await.unwrap();

@@ -38,7 +38,7 @@ fn fire(server: &Server, labels: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cause_is_mailed_and_what_follows_from_it_is_not() {
+async fn a_cause_is_mailed_and_its_consequences_are_not() {
     let dir = tempfile::tempdir().unwrap();
     let mail = MailSink::start(Options::default()).await.unwrap();
     let server = alertmanager(dir.path(), &mail);

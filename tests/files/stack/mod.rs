@@ -81,7 +81,7 @@ fn compose_knows_every_word_of_the_stack() {
 
 /// Compose ends what belongs to a profile only where that is named again.
 #[test]
-fn what_was_started_is_stopped_with_the_rest_and_the_fleet_is_there_when_it_is_asked_for() {
+fn every_service_is_stopped_with_the_rest_and_the_fleet_starts_on_request() {
     let compose = yaml("docker-compose.yml");
     for (name, service) in services(&compose) {
         assert!(service["profiles"].is_null(), "`docker compose down` leaves {name} running");
@@ -181,7 +181,7 @@ fn instances(compose: &Value) -> Vec<String> {
 }
 
 #[test]
-fn prometheus_asks_every_instance_and_tells_alertmanager() {
+fn prometheus_scrapes_every_instance_and_alerts_alertmanager() {
     let compose = yaml("docker-compose.yml");
     let instances = instances(&compose);
     assert!(instances.len() >= 2, "{instances:?}");
@@ -207,7 +207,7 @@ fn several_instances_share_one_subscription() {
 }
 
 #[test]
-fn alertmanager_tells_people_of_everything_but_the_watchdog() {
+fn alertmanager_notifies_operators_of_every_alert_but_the_watchdog() {
     let file = root().join("config/alertmanager/alertmanager.yml");
     let file = file.to_str().unwrap();
     let checked = output("amtool", &["check-config", file]);

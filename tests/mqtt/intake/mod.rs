@@ -36,7 +36,7 @@ async fn a_heartbeat_becomes_a_unit_with_its_labels_and_its_timeout() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_heartbeat_is_counted_by_reason_and_holds_up_nobody() {
+async fn a_rejected_message_is_counted_by_reason_and_delays_no_other() {
     let world = World::new("").await;
     let running = world.start().await;
     let device = world.device();
@@ -52,7 +52,7 @@ async fn what_is_no_heartbeat_is_counted_by_reason_and_holds_up_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_unit_tells_of_itself_is_kept_and_what_it_is_not_is_counted() {
+async fn metrics_of_a_unit_are_kept_and_unusable_values_are_counted() {
     let world = World::new("").await;
     let running = world.start().await;
     let device = world.device();
@@ -70,7 +70,7 @@ async fn what_a_unit_tells_of_itself_is_kept_and_what_it_is_not_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_units_tell_while_the_engine_is_away_is_written_when_it_is_back() {
+async fn metrics_of_units_are_written_when_the_engine_is_back() {
     let mut world = World::new("").await;
     let running = world.start().await;
     let device = world.device();
@@ -87,7 +87,7 @@ async fn what_units_tell_while_the_engine_is_away_is_written_when_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_implausible_time_or_timeout_is_passed_over_and_the_unit_still_lives() {
+async fn an_implausible_time_or_timeout_is_ignored_and_the_unit_stays_alive() {
     let world = World::new("").await;
     let running = world.start().await;
     let device = world.device();
@@ -151,7 +151,7 @@ async fn heartbeats_wait_for_the_engine_and_none_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_acknowledged_does_not_come_again() {
+async fn an_acknowledged_message_does_not_come_again() {
     let world = World::new("").await;
     let running = world.start().await;
     world.device().heartbeats("u", 30).await;
@@ -251,7 +251,7 @@ async fn repeated_messages_are_one_unit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_canary_is_told_only_after_everything_before_it_was_recorded() {
+async fn a_canary_is_recorded_only_after_everything_before_it() {
     no_canary_overtakes_the_fleet(50, 20).await;
 }
 
@@ -311,7 +311,7 @@ async fn unacknowledged_messages_that_find_no_room_are_counted_and_that_time_is_
 
 /// As Mosquitto does with a backlog: each acknowledgement makes it send as many as it may send at all.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_sends_more_than_it_may_is_held_back_and_keeps_its_connection() {
+async fn a_broker_that_sends_more_than_it_may_is_throttled_and_keeps_its_connection() {
     // More than the queue has room for.
     const BACKLOG: usize = 80_000;
     let mut world = World::new("").await;
@@ -336,7 +336,7 @@ async fn a_broker_that_sends_more_than_it_may_is_held_back_and_keeps_its_connect
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_unit_whose_state_cannot_be_read_is_admitted_anew_and_holds_up_no_other() {
+async fn a_unit_with_an_unreadable_state_is_admitted_anew_and_delays_no_other() {
     let world = World::new("").await;
     let running = world.start().await;
     let device = world.device();
@@ -364,14 +364,14 @@ async fn a_refused_subscription_is_asked_for_again_until_it_is_granted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_configuration_that_cannot_work_ends_with_what_to_do() {
+async fn a_configuration_that_cannot_work_ends_with_a_remedy() {
     let mut world = World::new("").await;
     world.config.url = "http://127.0.0.1".to_owned();
     assert!(world.launch().await.failure().await.contains("a broker's address is written mqtt://"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_broker_throws_away_is_a_warning_where_that_is_asked_for() {
+async fn messages_that_the_broker_drops_are_a_warning_where_it_reports_them() {
     let mut world = World::new("sys_interval 1\nmax_queued_messages 5").await;
     world.config.watch_sys = true;
     let running = world.start().await;

@@ -99,7 +99,7 @@ fn passwords(dir: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_fleet_is_heard_within_tls_by_a_client_with_a_certificate_and_nobody_else() {
+async fn the_fleet_is_heard_within_tls_by_a_client_with_a_certificate_and_no_other() {
     let mut secured = Secured::new().await;
     secured.world.config.url = format!("mqtts://127.0.0.1:{}", secured.tls);
     secured.world.config.tls = secured.tls("ca.pem", Some("ca-client"));
@@ -145,7 +145,7 @@ async fn the_fleet_is_heard_within_websockets_within_tls() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_named_with_what_to_do() {
+fn a_file_that_cannot_be_used_is_named_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     write_certificates(dir.path());
     std::fs::write(dir.path().join("empty"), "").unwrap();

@@ -65,7 +65,7 @@ impl Thief {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_client_took_from_the_session_is_blind_time_however_short() {
+async fn messages_that_another_client_took_from_the_session_are_blind_time_however_short() {
     let mut world = World::new("").await;
     world.gap = LONG;
     let running = world.start().await;
@@ -90,7 +90,7 @@ async fn what_another_client_took_from_the_session_is_blind_time_however_short()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_process_left_behind_in_its_session_vouches_for_nothing() {
+async fn canaries_that_a_process_left_in_its_session_prove_nothing() {
     let mut world = World::new("").await;
     world.gap = LONG;
     let running = world.start().await;

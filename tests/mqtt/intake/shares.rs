@@ -88,7 +88,7 @@ async fn three_members_share_the_fleet_and_one_that_leaves_in_order_makes_nothin
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_whose_connection_is_cut_makes_that_time_blind_and_attends_again() {
+async fn a_member_whose_connection_is_cut_makes_that_time_blind_and_joins_again() {
     let mut world = world().await;
     let one = world.start().await;
     let relay = Relay::start(world.broker.port()).await;
@@ -124,7 +124,7 @@ async fn the_only_member_is_replaced_at_once_after_a_crash() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn members_that_lose_their_broker_hear_on_with_the_next() {
+async fn members_that_lose_their_broker_go_on_with_the_next() {
     let mut world = world().await;
     let running = world.start_several(2).await;
     world.hears_on().await;
@@ -185,7 +185,7 @@ async fn haunt(world: &World, ghost: &Member) -> JoinHandle<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_somebody_falsely_calls_gone_attends_again_and_misses_nothing() {
+async fn a_member_that_is_falsely_reported_gone_joins_again_and_misses_nothing() {
     let world = world().await;
     let running = world.start_several(2).await;
     world.hears_on().await;
@@ -219,7 +219,7 @@ async fn a_member_that_somebody_falsely_calls_gone_attends_again_and_misses_noth
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_is_refused_does_not_attend() {
+async fn a_member_that_is_refused_does_not_join() {
     let mut world = world().await;
     world.guard_broker(false);
     let running = world.launch().await;

@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 use super::world::{Fleet, PATIENCE};
 
 #[tokio::test]
-async fn requests_that_never_end_keep_nobody_from_the_page_of_health() {
+async fn requests_that_never_end_do_not_block_the_health_page() {
     allow_many_files();
     let fleet = Fleet::start().await;
     let address = fleet.url.strip_prefix("http://").unwrap();

@@ -136,7 +136,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
 }
 
 #[tokio::test]
-async fn whatever_goes_wrong_is_told_as_problem_details() {
+async fn every_error_is_answered_as_problem_details() {
     let mut fleet = Fleet::start().await;
     for (path, status) in [
         ("/nowhere", 404),
@@ -243,7 +243,7 @@ async fn a_record_is_found_by_its_id_however_the_unit_is_named() {
 }
 
 #[tokio::test]
-async fn a_unit_is_shown_with_all_that_is_known_of_it() {
+async fn a_unit_is_shown_with_all_its_facts() {
     let fleet = Fleet::start().await;
     let now = fleet.clock.now();
     let wanted = Registration {

@@ -140,7 +140,7 @@ async fn a_shard_is_written_for_one_client_at_a_time_and_no_longer_when_it_is_go
 }
 
 #[tokio::test]
-async fn a_stop_cuts_a_list_off_so_that_nobody_takes_it_for_the_whole() {
+async fn a_stop_cuts_a_list_off_so_that_the_client_sees_an_error() {
     let fleet = large().await;
     let mut reader = fleet.get("/metrics/units").await;
     assert!(!reader.chunk().await.unwrap().unwrap().is_empty());
@@ -225,7 +225,7 @@ async fn units_beyond_the_limit_are_left_out_and_counted() {
 }
 
 #[tokio::test]
-async fn who_asks_for_openmetrics_gets_it() {
+async fn a_client_that_accepts_openmetrics_gets_it() {
     let fleet = Fleet::start().await;
     fleet.hear(&["detector:1"]).await;
     fleet.tell("detector:1", "detector_alarms_total", "7").await;

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::world::{Fleet, PATIENCE, SECOND, assert_problem, assert_promtool_accepts, samples, the};
 
 #[tokio::test]
-async fn what_units_tell_of_themselves_is_shown_and_leaves_with_them() {
+async fn metrics_of_units_are_shown_and_removed_with_them() {
     let fleet = Fleet::start().await;
     fleet.fill();
     fleet.hear(&["detector:1", r#"detector:"2""#, "detector:3"]).await;
@@ -42,7 +42,7 @@ async fn what_units_tell_of_themselves_is_shown_and_leaves_with_them() {
 }
 
 #[tokio::test]
-async fn values_that_a_crash_left_behind_are_nobodys_and_go_when_they_are_met() {
+async fn values_that_a_crash_left_without_a_unit_are_removed_when_they_are_read() {
     let mut fleet = Fleet::start().await;
     fleet.fill();
     fleet.hear(&["detector:1", "detector:gone"]).await;
@@ -76,7 +76,7 @@ async fn values_that_a_crash_left_behind_are_nobodys_and_go_when_they_are_met() 
 }
 
 #[tokio::test]
-async fn one_unit_is_probed_by_name_whoever_owns_it() {
+async fn a_unit_is_probed_by_name_whichever_instance_owns_it() {
     let fleet = Fleet::start().await;
     fleet.mirror.keep(|_| false);
     fleet.hear(&["detector:a 1"]).await;
@@ -104,7 +104,7 @@ async fn one_unit_is_probed_by_name_whoever_owns_it() {
 }
 
 #[tokio::test]
-async fn the_targets_are_every_instance_that_says_where_it_is_and_each_shard_of_it() {
+async fn the_targets_are_every_instance_with_an_address_and_each_of_its_shards() {
     let fleet = Fleet::start().await;
     fleet.engine.announce("one", "10.0.0.1:8080", 100 * SECOND).await.unwrap();
     fleet.engine.announce("gone", "10.0.0.9:8080", 100 * SECOND).await.unwrap();

@@ -1,72 +1,66 @@
-//! Rollcall calls the roll of a fleet. Every unit answers over MQTT; a unit that stays silent past
-//! its deadline gets exactly one offline record, operators are told once, and once more when it is
-//! back.
+//! Rollcall calls the roll of a fleet. Every unit answers over MQTT. A unit that stays silent past its deadline gets
+//! exactly one offline record; operators are told once, and once more when the unit is back.
 //!
 //! # The map
-//! Four floors; imports go down only, and `tests/files/house.rs` prints any that does not.
+//! Four floors; imports go down only, and `tests/files/house.rs` prints every import that does not.
 //!
 //! | floor | module | what it is for |
 //! |---|---|---|
 //! | 3 assembly | [`cli`], [`config`], [`service`] | the command line; the file that becomes a checked configuration; building, running and stopping the loops |
-//! | 2 work | [`broker`] | the broker within the process, for devices that need no other |
+//! | 2 work | [`broker`] | the in-process broker, for devices that need no other |
 //! | | [`intake`] | MQTT to recorded heartbeats, and the canary that proves hearing |
-//! | | [`expiry`] | finds units that may be due and has them looked at |
+//! | | [`expiry`] | finds units that may be due, and checks their deadlines |
 //! | | [`alerting`] | outbox to groups to receivers |
 //! | | [`http`] | metrics, health, records, units |
 //! | | [`deadman`] | pings another monitor while all is well |
 //! | | [`simulate`] | a fleet and sinks for the demo, and private servers for the tests |
 //! | 1 memory | [`store`] | the state of the fleet behind small traits; [`store::redis`] and [`store::embedded`] keep it; [`store::migration`] moves a fleet from one engine to another |
-//! | | [`fleet`] | what thinks above a store: [`fleet::Roll`], the one place where stored state meets the rules; the mirror and the walk that keeps it true; leases and which instance owns what |
-//! | | [`telemetry`] | one method per fact: counts it, and logs it where a person should know |
+//! | | [`fleet`] | what thinks above a store: [`fleet::Roll`], the one place where stored state meets the rules; the mirror and the walk that keeps it true; leases, and which instance owns which partition |
+//! | | [`telemetry`] | one method per fact: counts it, and logs it where an operator should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
-//! | | [`clock`], [`backoff`], [`address`], [`trust`] | what a moment is; how waits grow; where a broker is; whom TLS trusts |
+//! | | [`clock`], [`backoff`], [`address`], [`trust`] | what a moment is; how waits grow; where a broker is; which certificates TLS trusts |
 //!
-//! Loops of floor 2 never call one another: they meet in the store, which is durable. So a crash
-//! between any two of them is the same as a pause.
+//! Loops of floor 2 never call one another: they meet in the store, which is durable. So a crash between any two of
+//! them is the same as a pause.
 //!
 //! # Journey of a heartbeat
-//! `units/{unit}/heartbeat` arrives at [`intake`]: the topic says whose it is, the payload may say
-//! more. While one batch is being written the next one collects. [`fleet::Roll::hear`] writes most
-//! of them straight into their expiry keys, in one pipeline that does nothing to an absent key.
-//! What that did not apply (a new unit, one that was offline), and what declares something new, is
-//! read, decided by [`presence::hear`] and applied as a [`presence::Change`], which holds only if
-//! the unit is still as it was read. Then the message is acknowledged.
+//! `units/{unit}/heartbeat` arrives at [`intake`]: the topic names the unit, the payload may say more. While one batch is
+//! being written, the next one collects. [`fleet::Roll::hear`] writes most heartbeats straight into their expiry keys, in one
+//! pipeline that changes no absent key. What that did not apply (a new unit, one that was offline), and what declares
+//! something new, is read, decided by [`presence::hear`] and applied as a [`presence::Change`], which holds only if the unit is
+//! still as it was read. Then the message is acknowledged.
 //!
 //! # Journey of an expiry
-//! The deadline index holds for each unit the next time worth looking, and moves lazily: a
-//! heartbeat does not touch it. When the first entry is due, or Redis hints that a key expired,
-//! [`expiry`] has the roll look. [`presence::check_deadline`] reads the last heartbeat, adds timeout, grace and
-//! blind time, and answers: alive until then; undecided, because Rollcall has not heard so far; or
-//! offline. The change that opens the record takes the unit out of the index, and whoever took it
-//! out has won; record and outbox entry are written in the same step, if the unit is still as it was read. [`alerting`] lets the entry
-//! join its group, seals the group when it has waited long enough, and delivers what was sealed,
-//! as often as it takes, under one id.
+//! The deadline index holds for each unit the next time worth looking, and moves lazily: a heartbeat does not touch it.
+//! When the first entry is due, or Redis hints that a key expired, [`expiry`] lets the roll check the deadline.
+//! [`presence::check_deadline`] takes the last heartbeat, adds timeout, grace and blind time, and answers: alive until then;
+//! undecided, because Rollcall has not heard so far; or offline. The change that opens the record takes the unit out of the
+//! index; the instance that took it out has won. Record and outbox entry are written in the same step, if the unit is still as
+//! it was read. [`alerting`] lets the entry join its group, seals the group when it has waited long enough, and delivers what
+//! was sealed, as often as it takes, under one id.
 //!
 //! # Blindness
-//! Every second, or faster where timeouts are short, a canary goes out over the broker and comes back through the same connection and
-//! the same batches as heartbeats. When it is recorded, everything before it was heard. Two
-//! successive ones too far apart enclose a blind interval, whatever the cause. Nobody is declared
-//! offline beyond what was heard, and blind time is nobody's silence: see [`presence::Ledger`]. Where
-//! several connections share the fleet, the least of them counts, and what one of them loses when it
-//! ends is blind time of all: see [`store::ear`]. A canary says nothing of topics that the broker withholds: probes,
-//! canaries on topics of the fleet, prove for each kind that its filters are heard.
+//! Every second, or faster where timeouts are short, a canary goes out over the broker and comes back through the same
+//! connection and the same batches as heartbeats. When it is recorded, everything before it was heard. Two successive
+//! canaries too far apart enclose a blind interval, whatever the cause. No unit is declared offline beyond what was heard, and
+//! blind time is the silence of no unit: see [`presence::Ledger`]. Where several connections share the fleet, the least of them
+//! counts, and what one of them loses when it ends is blind time of all. A canary says nothing of topics that the broker
+//! withholds: probes, canaries on topics of the fleet, prove for each kind that its filters are heard.
 //!
 //! # What units tell of themselves
-//! A kind may name fields of its messages as metrics. [`intake`] takes them while it reads, lets the
-//! newest of each wait for a moment and writes them beside the road of heartbeats, which they never hold
-//! up. The engine keeps them with the unit ([`store::DataStore`]); [`http`] shows them, read page by page
-//! while they are written. They decide nothing.
+//! A kind may name fields of its messages as metrics. [`intake`] takes them while it reads, lets the newest of each wait for a
+//! moment, and writes them beside the heartbeats, which they never hold up. The engine keeps them with the unit
+//! ([`store::DataStore`]); [`http`] shows them, read page by page while they are written. They decide nothing.
 //!
 //! # Several instances
-//! There is no leader. Each holds a lease in the engine ([`fleet::Lease`]) and works out from those of
-//! all which partitions are its own ([`fleet::Ownership`]). It sweeps, tells and shows those. What is
-//! left undone for a second is swept by everybody, and every step is applied by exactly one, so that
-//! who owns what is never a question of being right. With the lease comes the time: the clock of every
-//! instance follows the engine's, and never goes back.
+//! There is no leader. Each instance holds a lease in the engine ([`fleet::Lease`]) and works out from all leases which
+//! partitions are its own ([`fleet::Ownership`]). It sweeps, tells and shows those. What is left undone for a second is swept by
+//! every instance, and every step is applied by exactly one: a wrong view of the owner costs time, never correctness. With the
+//! lease comes the time: the clock of every instance follows the engine's, and never goes back.
 //!
 //! # The promises
-//! They stand in [`store`], numbered; each is a case of the conformance suite in
-//! `tests/engines/conformance`, which every engine passes.
+//! They stand in [`store`], numbered. Each is a case of the conformance suite in `tests/engines/conformance`, which every
+//! engine passes.
 
 pub mod address;
 pub mod alerting;

@@ -7,7 +7,7 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::config::file::options;
 use rollcall::telemetry::{EngineWarning, Telemetry};
 
-use super::{Page, none, pages, read, sources};
+use super::{Page, none, pages, read, root, sources};
 use crate::reference::all_leaves;
 
 /// The code that names metrics: all of it, and the file of those whose names begin with `rollcall_` there.
@@ -147,6 +147,35 @@ fn the_page_of_http_has_every_route() {
     let rows: BTreeSet<String> = rows.map(|path| format!("/{path}")).collect();
     assert!(routes.len() > 8, "{routes:?}");
     assert_eq!(rows, routes, "the first table of docs/http.md and the router differ");
+}
+
+/// Folders of the repository that paths in the documentation begin with.
+const FOLDERS: [&str; 7] = ["src/", "tests/", "benches/", "config/", "docs/", "dashboards/", ".ci/"];
+
+#[test]
+fn every_file_and_every_name_of_the_code_that_is_named_exists() {
+    let code: String = ["src", "tests"].into_iter().flat_map(|dir| sources(dir).into_values()).collect();
+    let (mut found, mut count) = (BTreeSet::new(), 0);
+    for page in pages() {
+        let is_for_contributors = page.path.ends_with("CONTRIBUTING.md");
+        for word in page.code() {
+            let is_below = FOLDERS.iter().any(|folder| word.starts_with(folder));
+            let is_in_src = is_for_contributors && (word.ends_with(".rs") || word.ends_with('/'));
+            if (is_below || is_in_src) && !word.contains(' ') {
+                count += 1;
+                // Contributors read paths below src/ without it.
+                let is_there =
+                    root().join(&word).exists() || is_in_src && root().join("src").join(&word).exists();
+                found.extend((!is_there).then(|| format!("{}: no file {word}", page.path.display())));
+            }
+            let is_type =
+                word.chars().all(|c| c.is_alphanumeric() || c == '_') && word.starts_with(char::is_uppercase);
+            let is_gone = is_for_contributors && is_type && !code.contains(&word);
+            found.extend(is_gone.then(|| format!("{}: no {word} in the code", page.path.display())));
+        }
+    }
+    assert!(count > 50, "{count} files were found");
+    none(found);
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub async fn promise_06_a_dead_holders_lease_comes_back<G: Ground>(world: World<
     assert_eq!((first.attempt, first.offline.as_slice()), (1, [record].as_slice()));
     assert_eq!(world.lease(now).await, []);
     let (other, _) = world.another().await;
-    // While it lives it may keep what it holds for longer.
+    // A living holder may prolong its lease.
     let later = now + 2 * MINUTE;
     let held = [Arc::new(first.clone())];
     world.engine.prolong(&held, later).await.unwrap();
@@ -97,14 +97,14 @@ pub async fn promise_06_a_delivery_that_was_taken_over_cannot_be_prolonged<G: Gr
     let second =
         other.lease(&world.partitions(), "hook", later, later + MINUTE, 100).await.unwrap().remove(0);
     assert_eq!((first.attempt, second.attempt), (1, 2));
-    // The first holder wakes up.
+    // The first holder goes on.
     let held = [Arc::new(first.clone())];
     assert_eq!(world.engine.prolong(&held, later + 9 * MINUTE).await.unwrap(), [false]);
     world.engine.postpone(&first, later).await.unwrap();
     assert_eq!(world.lease(later).await, [], "the second holds it");
     assert_eq!(other.prolong(&[Arc::new(second.clone())], later + 2 * MINUTE).await.unwrap(), [true]);
     assert_eq!(world.lease(later + MINUTE).await, []);
-    // What the first has delivered all the same is delivered.
+    // A delivery that the first has made all the same counts.
     world.engine.delivered(&[first], later).await.unwrap();
     assert_eq!(other.prolong(&[Arc::new(second)], later + 3 * MINUTE).await.unwrap(), [false]);
     assert_eq!(world.lease(world.hours(100)).await, []);
@@ -133,7 +133,7 @@ pub async fn promise_06_a_delivery_that_joining_hands_out_is_leased_in_the_same_
         let fetched = lease(now).await;
         assert_eq!(handed_out.len() + fetched.len(), 5, "each is held once");
         assert_eq!(lease(now).await, []);
-        // What a holder that died was handed comes back as it was.
+        // The deliveries of a dead holder come back unchanged.
         world.engine.delivered(&fetched, now).await.unwrap();
         let mut again = lease(now + MINUTE).await;
         let mut lost: Vec<Delivery> =
@@ -147,7 +147,7 @@ pub async fn promise_06_a_delivery_that_joining_hands_out_is_leased_in_the_same_
 }
 
 pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(world: World<G>) {
-    // Many, for some of them are in the same place of an engine.
+    // Many, so that some share a partition.
     let records: Vec<OfflineRecord> = world.units(64).iter().map(|unit| offline(unit, world.at(0))).collect();
     let join = |record: &OfflineRecord| Join {
         group: group(record.unit.as_str()),
@@ -158,14 +158,14 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     let now = world.at(1000);
     let room = Room { most: vec![64], until: now + MINUTE };
     let joined = world.engine.join(&joins, AT_ONCE, &hook, &room, now).await.unwrap();
-    // An engine that hands nothing out has it fetched.
+    // Where joining hands nothing out, the deliveries are leased.
     let mut held = joined.deliveries;
     held.extend(world.lease(now).await);
     held.sort_by(|a, b| a.group.key.cmp(&b.group.key));
     assert_eq!(held.len(), 64);
     let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
     assert_eq!((backlog.waiting, backlog.dead), (64, 0));
-    // Some end well, some later, some badly, some are held on to, and of the rest nobody is heard again.
+    // Some are delivered, postponed, buried or prolonged; the holders of the rest never answer.
     let (delivered, rest) = held.split_at(40);
     let (postponed, rest) = rest.split_at(4);
     let (buried, rest) = rest.split_at(4);
@@ -180,7 +180,7 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     }
     let prolonged: Vec<Arc<Delivery>> = prolonged.iter().cloned().map(Arc::new).collect();
     world.engine.prolong(&prolonged, now + 2 * MINUTE).await.unwrap();
-    // The return of one that is under way is told after it.
+    // A return follows its silence, which is under way.
     let returns: Vec<Join> =
         [&prolonged[0], &lost[0]].map(|delivery| join(&back(&delivery.offline[0], Closing::Return))).into();
     world.engine.join(&returns, AT_ONCE, &hook, &room, now).await.unwrap();
@@ -194,12 +194,12 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     let early = world.lease(now + MINUTE / 2).await;
     assert_eq!(ids(&early), again(&postponed[1..]));
     world.engine.delivered(&early, now + MINUTE / 2).await.unwrap();
-    // It may be seen to in several steps.
+    // The engine may take several steps.
     let mut found = world.lease(now + MINUTE).await;
     found.extend(world.lease(now + MINUTE).await);
     assert_eq!(ids(&found), again(lost));
     let same = |delivery: &&Delivery| lost.iter().any(|lost| lost.offline == delivery.offline);
-    assert_eq!(found.iter().filter(same).count(), lost.len(), "they say what they said");
+    assert_eq!(found.iter().filter(same).count(), lost.len(), "their contents are unchanged");
     world.engine.delivered(&found, now + MINUTE).await.unwrap();
     let follows = world.lease(now + MINUTE).await;
     assert_eq!(follows.len(), 1, "the return");
@@ -220,7 +220,7 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
 
 pub async fn promise_06_a_delivery_that_has_ended_cannot_be_prolonged<G: Ground>(world: World<G>) {
     let (first, second) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("a"), world.hours(1)));
-    // Another in the same place, so that they are handed out together.
+    // Another one in the same partition, so that both are handed out together.
     let partition = |key: &str| partition_of_group(key, world.engine.partitions());
     let beside = (0..).map(|n| format!("beside-{n}")).find(|key| partition(key) == partition("g")).unwrap();
     let hand_out = async |record: &OfflineRecord, now: Timestamp| {
@@ -240,13 +240,13 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_prolonged<G: Ground>
         own.into_iter().next().unwrap()
     };
     let now = world.hours(2);
-    let told = hand_out(&first, now).await;
-    world.engine.delivered(std::slice::from_ref(&told), now).await.unwrap();
-    // Whoever held it does not know yet.
-    world.engine.prolong(&[Arc::new(told.clone())], now + MINUTE).await.unwrap();
-    world.engine.postpone(&told, now + MINUTE).await.unwrap();
+    let notified = hand_out(&first, now).await;
+    world.engine.delivered(std::slice::from_ref(&notified), now).await.unwrap();
+    // The earlier holder does not know yet.
+    world.engine.prolong(&[Arc::new(notified.clone())], now + MINUTE).await.unwrap();
+    world.engine.postpone(&notified, now + MINUTE).await.unwrap();
     let next = hand_out(&second, now).await;
-    // What follows it in its group is not told beside it.
+    // The next notification of its group waits for it.
     let third = offline(&world.unit("b"), world.hours(1));
     let joins = [Join { group: group("g"), news: OutboxEvent::Record(third.clone()) }];
     let room = Room { most: vec![1], until: now + 2 * MINUTE };
@@ -260,21 +260,21 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_prolonged<G: Ground>
     assert_eq!(world.lease(now + 2 * MINUTE).await[0].offline, [third]);
 }
 
-/// What a receiver has to be told at `now`, each ended at once.
-pub async fn told_to<G: Ground>(world: &World<G>, receiver: &str, now: Timestamp) -> Vec<Delivery> {
-    let mut told = Vec::new();
+/// The deliveries of a receiver at `now`, each delivered at once.
+pub async fn delivered_to<G: Ground>(world: &World<G>, receiver: &str, now: Timestamp) -> Vec<Delivery> {
+    let mut notified = Vec::new();
     loop {
         let leased = world.engine.lease(&world.partitions(), receiver, now, now + MINUTE, 100).await.unwrap();
         if leased.is_empty() {
-            return told;
+            return notified;
         }
         world.engine.delivered(&leased, now).await.unwrap();
-        told.extend(leased);
+        notified.extend(leased);
     }
 }
 
-/// Lets these join that group and seals whatever is due, for these receivers.
-pub async fn tell<G: Ground>(
+/// These join that group, and due groups are sealed for these receivers.
+pub async fn notify<G: Ground>(
     world: &World<G>,
     key: &str,
     records: &[&OfflineRecord],
@@ -293,27 +293,30 @@ pub async fn promise_05_a_return_is_notified_whatever_group_it_falls_into_now<G:
     let records = world.units(8).into_iter().map(|unit| offline(&unit, world.at(0)));
     let records: Vec<OfflineRecord> = records.collect();
     let all: Vec<&OfflineRecord> = records.iter().collect();
-    tell(&world, "g", &all, &["hook"], world.at(1)).await;
+    notify(&world, "g", &all, &["hook"], world.at(1)).await;
     let silences = world.lease(world.at(1)).await;
-    assert_eq!(silences.iter().map(|told| told.offline.len()).sum::<usize>(), 8);
-    // Some come back while their silence is under way, others after it was told: never before it.
+    assert_eq!(silences.iter().map(|delivery| delivery.offline.len()).sum::<usize>(), 8);
+    // Some come back while their silence is under way, others after its delivery: never before it.
     let returns: Vec<OfflineRecord> = records.iter().map(|record| back(record, Closing::Return)).collect();
     for one in &returns[..4] {
-        tell(&world, &format!("other-{}", one.unit), &[one], &["hook"], world.at(2)).await;
+        notify(&world, &format!("other-{}", one.unit), &[one], &["hook"], world.at(2)).await;
     }
     assert_eq!(world.lease(world.at(2)).await, [], "their silence is under way");
     world.engine.delivered(&silences, world.at(3)).await.unwrap();
     for one in &returns[4..] {
-        tell(&world, &format!("other-{}", one.unit), &[one], &["hook"], world.at(4)).await;
-        tell(&world, "a third", &[one], &["hook"], world.at(5)).await;
+        notify(&world, &format!("other-{}", one.unit), &[one], &["hook"], world.at(4)).await;
+        notify(&world, "a third", &[one], &["hook"], world.at(5)).await;
     }
-    let mut told: Vec<OfflineRecord> =
-        told_to(&world, "hook", world.hours(1)).await.into_iter().flat_map(|told| told.online).collect();
-    told.sort_by(|a, b| a.id.cmp(&b.id));
-    assert_eq!(told, returns);
+    let mut notified: Vec<OfflineRecord> = delivered_to(&world, "hook", world.hours(1))
+        .await
+        .into_iter()
+        .flat_map(|delivery| delivery.online)
+        .collect();
+    notified.sort_by(|a, b| a.id.cmp(&b.id));
+    assert_eq!(notified, returns);
     let all: Vec<&OfflineRecord> = returns.iter().collect();
-    tell(&world, "other", &all, &["hook"], world.hours(2)).await;
-    assert_eq!(told_to(&world, "hook", world.hours(2)).await, [], "once");
+    notify(&world, "other", &all, &["hook"], world.hours(2)).await;
+    assert_eq!(delivered_to(&world, "hook", world.hours(2)).await, [], "once");
 }
 
 pub async fn promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the_silence<G: Ground>(
@@ -322,40 +325,41 @@ pub async fn promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the
     let record = |name: &str| offline(&world.unit(name), world.at(0));
     let (early, both, late, alone) = (record("early"), record("both"), record("late"), record("alone"));
     let on = |record: &OfflineRecord| back(record, Closing::Return);
-    // With nobody to tell, with one receiver, with two; one is handed out as it joins.
-    tell(&world, "g", &[&early], &[], world.at(1)).await;
-    tell(&world, "g", &[&late], &["hook"], world.at(2)).await;
+    // Without a receiver, with one, with two; one is handed out as it joins.
+    notify(&world, "g", &[&early], &[], world.at(1)).await;
+    notify(&world, "g", &[&late], &["hook"], world.at(2)).await;
     let join = Join { group: group("own"), news: OutboxEvent::Record(alone.clone()) };
     let room = Room { most: vec![1], until: world.at(3) + MINUTE };
     let hook = ["hook".to_owned()];
     let handed = world.engine.join(&[join], AT_ONCE, &hook, &room, world.at(3)).await.unwrap().deliveries;
     world.engine.delivered(&handed, world.at(4)).await.unwrap();
-    tell(&world, "g", &[&both], &["hook", "mail"], world.at(5)).await;
+    notify(&world, "g", &[&both], &["hook", "mail"], world.at(5)).await;
     let offline_to = async |name| -> Vec<String> {
-        let told = told_to(&world, name, world.at(6)).await;
-        told.iter().flat_map(|told| &told.offline).map(|record| record.unit.to_string()).collect()
+        let notified = delivered_to(&world, name, world.at(6)).await;
+        notified.iter().flat_map(|delivery| &delivery.offline).map(|record| record.unit.to_string()).collect()
     };
     let mut hook_has = offline_to("hook").await;
-    hook_has.extend(handed.iter().flat_map(|told| &told.offline).map(|record| record.unit.to_string()));
+    hook_has
+        .extend(handed.iter().flat_map(|delivery| &delivery.offline).map(|record| record.unit.to_string()));
     hook_has.sort();
     assert_eq!(
         (hook_has, offline_to("mail").await),
         (vec!["alone".into(), "both".into(), "late".into()], vec!["both".into()])
     );
-    // All come back, beside a silence that is new to both.
+    // All come back, and both receivers get a new silence.
     let fresh = record("fresh");
-    let everybody = ["hook", "mail", "new"];
-    tell(&world, "own", &[&on(&alone)], &everybody, world.at(7)).await;
-    tell(&world, "g", &[&on(&early), &on(&both), &on(&late), &fresh], &everybody, world.at(7)).await;
+    let all_receivers = ["hook", "mail", "new"];
+    notify(&world, "own", &[&on(&alone)], &all_receivers, world.at(7)).await;
+    notify(&world, "g", &[&on(&early), &on(&both), &on(&late), &fresh], &all_receivers, world.at(7)).await;
     for (receiver, expected) in [
         ("hook", vec!["alone", "both", "fresh", "late"]),
         ("mail", vec!["both", "fresh"]),
         ("new", vec!["fresh"]),
     ] {
-        let told = told_to(&world, receiver, world.at(8)).await;
-        let mut named: Vec<&str> = told
+        let notified = delivered_to(&world, receiver, world.at(8)).await;
+        let mut named: Vec<&str> = notified
             .iter()
-            .flat_map(|told| told.offline.iter().chain(&told.online))
+            .flat_map(|delivery| delivery.offline.iter().chain(&delivery.online))
             .map(|one| one.unit.as_str())
             .collect();
         named.sort_unstable();
@@ -367,38 +371,38 @@ pub async fn promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the
 
 pub async fn promise_07_a_record_that_joins_another_group_too_is_notified_once<G: Ground>(world: World<G>) {
     let (one, two) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("b"), world.at(0)));
-    tell(&world, "g", &[&one], &["hook"], world.at(1)).await;
-    tell(&world, "other", &[&one], &["hook"], world.at(2)).await;
-    assert_eq!(told_to(&world, "hook", world.at(3)).await.len(), 1);
-    // A return that comes first swallows its silence, in whichever group that is.
-    tell(&world, "other", &[&back(&two, Closing::Return)], &["hook"], world.at(4)).await;
-    tell(&world, "g", &[&two], &["hook"], world.at(5)).await;
-    assert_eq!(told_to(&world, "hook", world.at(6)).await, []);
-    // A record that is opened once more is told once more.
+    notify(&world, "g", &[&one], &["hook"], world.at(1)).await;
+    notify(&world, "other", &[&one], &["hook"], world.at(2)).await;
+    assert_eq!(delivered_to(&world, "hook", world.at(3)).await.len(), 1);
+    // A return that joins first cancels its silence, whatever its group.
+    notify(&world, "other", &[&back(&two, Closing::Return)], &["hook"], world.at(4)).await;
+    notify(&world, "g", &[&two], &["hook"], world.at(5)).await;
+    assert_eq!(delivered_to(&world, "hook", world.at(6)).await, []);
+    // A record that is opened again is notified again.
     let again = OfflineRecord { detected_at: one.detected_at + MINUTE, ..one.clone() };
-    tell(&world, "other", &[&back(&one, Closing::Policy)], &["hook"], world.at(7)).await;
-    tell(&world, "a third", &[&again], &["hook"], world.at(8)).await;
-    let told = told_to(&world, "hook", world.at(9)).await;
+    notify(&world, "other", &[&back(&one, Closing::Policy)], &["hook"], world.at(7)).await;
+    notify(&world, "a third", &[&again], &["hook"], world.at(8)).await;
+    let notified = delivered_to(&world, "hook", world.at(9)).await;
     assert_eq!(
-        told.iter().map(|told| (told.offline.len(), told.online.len())).collect::<Vec<_>>(),
+        notified.iter().map(|delivery| (delivery.offline.len(), delivery.online.len())).collect::<Vec<_>>(),
         [(0, 1), (1, 0)]
     );
-    tell(&world, "a fourth", &[&back(&again, Closing::Return)], &["hook"], world.at(10)).await;
-    assert_eq!(told_to(&world, "hook", world.at(11)).await[0].online.len(), 1);
+    notify(&world, "a fourth", &[&back(&again, Closing::Return)], &["hook"], world.at(10)).await;
+    assert_eq!(delivered_to(&world, "hook", world.at(11)).await[0].online.len(), 1);
 }
 
 pub async fn promise_07_joining_is_idempotent_also_after_it_was_sent<G: Ground>(world: World<G>) {
     let off = offline(&world.unit("a"), world.at(0));
     let on = back(&off, Closing::Return);
     world.join(&[&off, &off], world.at(0)).await;
-    let told = world.sealed(&[&off], world.at(1)).await;
-    assert_eq!(told.len(), 1);
+    let notified = world.sealed(&[&off], world.at(1)).await;
+    assert_eq!(notified.len(), 1);
     assert_eq!(world.sealed(&[&off], world.at(2)).await, []);
-    world.engine.delivered(&told, world.at(2)).await.unwrap();
+    world.engine.delivered(&notified, world.at(2)).await.unwrap();
     assert_eq!(world.sealed(&[&off], world.at(3)).await, []);
-    let told = world.sealed(&[&on, &off, &on], world.at(4)).await;
-    assert_eq!((told.len(), told[0].online.as_slice()), (1, [on.clone()].as_slice()));
-    world.engine.delivered(&told, world.at(5)).await.unwrap();
+    let notified = world.sealed(&[&on, &off, &on], world.at(4)).await;
+    assert_eq!((notified.len(), notified[0].online.as_slice()), (1, [on.clone()].as_slice()));
+    world.engine.delivered(&notified, world.at(5)).await.unwrap();
     assert_eq!(world.sealed(&[&off, &on], world.at(6)).await, []);
 }
 
@@ -417,30 +421,30 @@ pub async fn promise_07_a_unit_that_returns_before_its_group_is_sealed_is_never_
     world.join_at(&[&off, &stays], pace, world.at(0)).await;
     world.join_at(&[&back(&off, Closing::Return)], pace, world.at(1)).await;
     world.seal(world.at(0) + MINUTE).await;
-    let told = world.lease(world.at(0) + MINUTE).await;
-    assert_eq!((told.len(), told[0].offline.as_slice()), (1, [stays.clone()].as_slice()));
-    // With nobody left there is no notification at all.
+    let notified = world.lease(world.at(0) + MINUTE).await;
+    assert_eq!((notified.len(), notified[0].offline.as_slice()), (1, [stays.clone()].as_slice()));
+    // Without a member there is no notification.
     world.join_at(&[&back(&stays, Closing::Return)], pace, world.hours(1)).await;
     let other = offline(&world.unit("c"), world.at(0));
     world.join_at(&[&other, &back(&other, Closing::Return)], pace, world.hours(1)).await;
-    world.engine.delivered(&told, world.hours(1)).await.unwrap();
+    world.engine.delivered(&notified, world.hours(1)).await.unwrap();
     world.seal(world.hours(2)).await;
-    let told = world.lease(world.hours(2)).await;
-    assert_eq!((told.len(), told[0].online.len(), told[0].offline.len()), (1, 1, 0));
+    let notified = world.lease(world.hours(2)).await;
+    assert_eq!((notified.len(), notified[0].online.len(), notified[0].offline.len()), (1, 1, 0));
 }
 
 pub async fn promise_08_delivered_is_never_leased_again<G: Ground>(world: World<G>) {
-    let told = world.sealed(&[&offline(&world.unit("a"), world.at(0))], world.at(0)).await;
-    assert_eq!(told.len(), 1);
+    let notified = world.sealed(&[&offline(&world.unit("a"), world.at(0))], world.at(0)).await;
+    assert_eq!(notified.len(), 1);
     for _ in 0..2 {
-        world.engine.delivered(&told, world.at(1)).await.unwrap();
+        world.engine.delivered(&notified, world.at(1)).await.unwrap();
         assert_eq!(world.lease(world.hours(1000)).await, []);
     }
     assert_eq!(world.engine.first_lease(&world.partitions(), "hook").await.unwrap(), None);
     assert_eq!(world.engine.backlog(&world.partitions(), "hook").await.unwrap(), Default::default());
-    // A late word about a lease that is over changes nothing either.
-    world.engine.postpone(&told[0], world.at(2)).await.unwrap();
-    world.engine.bury(&told[0], "late", world.at(2)).await.unwrap();
+    // A late end of a lease that is over changes nothing either.
+    world.engine.postpone(&notified[0], world.at(2)).await.unwrap();
+    world.engine.bury(&notified[0], "late", world.at(2)).await.unwrap();
     assert_eq!(world.lease(world.hours(1000)).await, []);
     assert_eq!(world.engine.backlog(&world.partitions(), "hook").await.unwrap().dead, 0);
 }
@@ -467,12 +471,12 @@ pub async fn a_group_keeps_group_wait_and_group_interval<G: Ground>(world: World
     world.join_at(&[&silent("c")], pace, seconds(7)).await;
     assert_eq!(first_seal().await, Some(seconds(10)));
     assert_eq!(world.seal_at(pace, seconds(9)).await, 0);
-    // Each has a wait of its own, and what had joined by now follows together.
+    // Each has a wait of its own; members that have joined by now follow together.
     assert_eq!(world.seal_at(pace, seconds(10)).await, 1);
     assert_eq!(first_seal().await, Some(seconds(17)));
     world.join_at(&[&silent("d")], pace, seconds(15)).await;
     assert_eq!(world.seal_at(pace, seconds(17)).await, 2);
-    // Who joins in between keeps the distance to the first.
+    // A member that joins in between waits for group_interval after the first.
     world.join_at(&[&silent("e")], pace, seconds(20)).await;
     assert_eq!(first_seal().await, Some(seconds(310)));
     assert_eq!(world.seal_at(pace, seconds(309)).await, 0);
@@ -480,7 +484,7 @@ pub async fn a_group_keeps_group_wait_and_group_interval<G: Ground>(world: World
     assert_eq!(first_seal().await, None);
     world.join_at(&[&silent("f")], pace, seconds(320)).await;
     assert_eq!(first_seal().await, Some(seconds(610)));
-    // Who joins just before the distance has passed waits no less than others.
+    // A member that joins just before group_interval ends waits no less than others.
     world.join_at(&[&silent("g")], pace, seconds(605)).await;
     assert_eq!(world.seal_at(pace, seconds(610)).await, 1);
     assert_eq!(first_seal().await, Some(seconds(615)));
@@ -496,22 +500,22 @@ pub async fn a_unit_that_returns_within_its_own_wait_is_never_notified<G: Ground
     world.join_at(&[&silent("blip")], pace, seconds(9)).await;
     assert_eq!(world.seal_at(pace, seconds(10)).await, 1);
     world.join_at(&[&back(&silent("blip"), Closing::Return)], pace, seconds(11)).await;
-    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None, "nobody waits");
-    // The first of a group comes back: the others wait for as long as they would alone.
+    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None, "no member waits");
+    // The first member of a group comes back: the wait of the others does not change.
     world.join_at(&[&silent("gone")], pace, seconds(400)).await;
     world.join_at(&[&silent("stays")], pace, seconds(404)).await;
     world.join_at(&[&back(&silent("gone"), Closing::Return)], pace, seconds(405)).await;
     assert_eq!(world.seal_at(pace, seconds(410)).await, 0);
     assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), Some(seconds(414)));
     assert_eq!(world.seal_at(pace, seconds(414)).await, 1);
-    let told = told_to(&world, "hook", seconds(420)).await;
-    let named: Vec<&str> = told
+    let notified = delivered_to(&world, "hook", seconds(420)).await;
+    let named: Vec<&str> = notified
         .iter()
-        .flat_map(|told| told.offline.iter().chain(&told.online))
+        .flat_map(|delivery| delivery.offline.iter().chain(&delivery.online))
         .map(|one| one.unit.as_str())
         .collect();
     assert_eq!(named, ["first", "stays"]);
-    // A return has no wait of its own: it goes with what its group tells next.
+    // A return has no wait of its own: it is part of its group's next notification.
     world.join_at(&[&silent("last")], pace, seconds(800)).await;
     world.join_at(&[&back(&silent("first"), Closing::Return)], pace, seconds(809)).await;
     assert_eq!(world.seal_at(pace, seconds(810)).await, 2);
@@ -528,7 +532,7 @@ pub async fn a_group_that_members_keep_joining_is_sealed_all_the_same<G: Ground>
             sealed.push((second, count));
         }
     }
-    // At its wait, once more for those that had joined by then, and again after each distance.
+    // After group_wait, once more for the members that had joined by then, and again after each group_interval.
     assert_eq!(sealed, [(10, 1), (20, 10), (70, 50), (80, 10), (130, 50), (140, 10), (190, 50)]);
 }
 
@@ -538,21 +542,21 @@ pub async fn a_single_member_of_a_due_group_does_not_wait<G: Ground>(world: Worl
     let pace = Pace { wait: Duration::ZERO, interval: MINUTE };
     assert_eq!(world.join_at(&[&a], pace, world.at(1)).await, 1);
     assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
-    let told = world.lease(world.at(1)).await;
-    assert_eq!((told.len(), told[0].offline.as_slice()), (1, [a.clone()].as_slice()));
-    world.engine.delivered(&told, world.at(2)).await.unwrap();
-    // The group keeps its distance, and who comes later does not overtake those that wait.
+    let notified = world.lease(world.at(1)).await;
+    assert_eq!((notified.len(), notified[0].offline.as_slice()), (1, [a.clone()].as_slice()));
+    world.engine.delivered(&notified, world.at(2)).await.unwrap();
+    // The group keeps group_interval, and a later member does not overtake waiting ones.
     let next = world.at(1) + MINUTE;
     assert_eq!(world.join_at(&[&b], pace, world.at(3)).await, 0);
     assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), Some(next));
     assert_eq!(world.join_at(&[&c], pace, next + MINUTE).await, 0);
     assert_eq!(world.seal(next + MINUTE).await, 2);
-    let told = world.lease(next + MINUTE).await;
-    assert_eq!((told.len(), told[0].offline.as_slice()), (1, [b, c].as_slice()));
-    // Those that come together are told together.
+    let notified = world.lease(next + MINUTE).await;
+    assert_eq!((notified.len(), notified[0].offline.as_slice()), (1, [b, c].as_slice()));
+    // Members that join together share a notification.
     assert_eq!(world.join_at(&[&d, &back(&a, Closing::Return)], pace, world.hours(1)).await, 0);
     assert_eq!(world.seal(world.hours(1)).await, 2);
-    // The return of one who was told at once is told at once.
+    // A return is sealed at once if its silence was.
     assert_eq!(world.join_at(&[&back(&d, Closing::Return)], pace, world.hours(2)).await, 1);
     assert_eq!(world.join_at(&[&back(&d, Closing::Return), &d], pace, world.hours(3)).await, 0);
     assert_eq!(world.seal(world.hours(3)).await, 0);
@@ -584,10 +588,10 @@ pub async fn a_return_does_not_go_to_a_receiver_whose_silence_became_a_dead_lett
     let letters = world.engine.dead_letters("hook", 10).await.unwrap();
     assert_eq!((letters[0].reason.as_str(), &letters[0].delivery), ("410 gone", &first[0]));
     assert_eq!(world.sealed(&[&back(&off, Closing::Return)], world.at(2)).await, []);
-    let told = world.sealed(&[&fine], world.at(3)).await;
-    world.engine.delivered(&told, world.at(3)).await.unwrap();
-    let told = world.sealed(&[&back(&fine, Closing::Return)], world.at(4)).await;
-    assert_eq!(told[0].online, [back(&fine, Closing::Return)]);
+    let notified = world.sealed(&[&fine], world.at(3)).await;
+    world.engine.delivered(&notified, world.at(3)).await.unwrap();
+    let notified = world.sealed(&[&back(&fine, Closing::Return)], world.at(4)).await;
+    assert_eq!(notified[0].online, [back(&fine, Closing::Return)]);
 }
 
 pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground>(world: World<G>) {
@@ -621,18 +625,18 @@ pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground
     assert_eq!(removed, 120);
     assert_eq!(world.engine.kept().await.unwrap(), [mail]);
     assert_eq!(world.engine.first_lease(&world.partitions(), "hook").await.unwrap(), None);
-    // What the other receiver waits for still says what it said, and it alone is told the returns.
+    // The deliveries of the other receiver are unchanged, and it alone is notified of the returns.
     let later = world.hours(2);
-    let told = world.engine.lease(&world.partitions(), "mail", later, later + MINUTE, 500).await.unwrap();
-    assert_eq!(told.iter().map(|delivery| delivery.offline.len()).sum::<usize>(), 120);
-    world.engine.delivered(&told, later).await.unwrap();
+    let notified = world.engine.lease(&world.partitions(), "mail", later, later + MINUTE, 500).await.unwrap();
+    assert_eq!(notified.iter().map(|delivery| delivery.offline.len()).sum::<usize>(), 120);
+    world.engine.delivered(&notified, later).await.unwrap();
     let returned: Vec<OfflineRecord> = records.iter().map(|record| back(record, Closing::Return)).collect();
     let joins: Vec<Join> = returned.iter().map(join).collect();
     world.engine.join(&joins, AT_ONCE, &names, &Room::NONE, later).await.unwrap();
     world.engine.seal(&world.partitions(), &names, AT_ONCE, later).await.unwrap();
     assert_eq!(world.lease(later).await, []);
-    let told = world.engine.lease(&world.partitions(), "mail", later, later + MINUTE, 500).await.unwrap();
-    assert_eq!(told.iter().map(|delivery| delivery.online.len()).sum::<usize>(), 120);
+    let notified = world.engine.lease(&world.partitions(), "mail", later, later + MINUTE, 500).await.unwrap();
+    assert_eq!(notified.iter().map(|delivery| delivery.online.len()).sum::<usize>(), 120);
 }
 
 pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Ground>(world: World<G>) {
@@ -650,11 +654,11 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
         let join = [Join { group: Group { key: "blind".into(), labels: Labels::new() }, news }];
         world.engine.join(&join, AT_ONCE, &both, &Room::NONE, world.hours(49)).await.unwrap();
     }
-    // A kind that still is not heard.
+    // A kind that is blind still.
     let lasting = OutboxEvent::Blind(Interval { from: world.hours(40), to: Timestamp::NEVER });
     let of_kind = [Join { group: group("blind,kind=detector"), news: lasting }];
     world.engine.join(&of_kind, AT_ONCE, &both, &Room::NONE, world.hours(49)).await.unwrap();
-    // Two are told, and the receiver fails for the others. One of the two is back before it is absent.
+    // Two are delivered, and the receiver fails for the others. One of the two is back before the receiver is absent.
     for delivery in world.lease(world.hours(49)).await {
         let is_told = |record: &OfflineRecord| ["told", "back"].contains(&record.unit.as_str());
         if delivery.offline.iter().any(is_told) {
@@ -680,35 +684,45 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
         // A crash halfway is the same as a pause.
         let past = another.bring_up_to_date(name, now).await.unwrap();
         assert_eq!(past, if name == "hook" { 4 } else { 0 }, "{name}");
-        assert_eq!(another.bring_up_to_date(name, now).await.unwrap(), 0, "it is absent no more");
+        assert_eq!(another.bring_up_to_date(name, now).await.unwrap(), 0, "it is no longer absent");
     }
-    let told = world.tell_all("hook", now).await;
-    let mut offline =
-        told.iter().flat_map(|told| &told.offline).map(|one| one.unit.as_str()).collect::<Vec<_>>();
+    let notified = world.tell_all("hook", now).await;
+    let mut offline = notified
+        .iter()
+        .flat_map(|delivery| &delivery.offline)
+        .map(|one| one.unit.as_str())
+        .collect::<Vec<_>>();
     offline.sort();
     assert_eq!(offline, ["both-stays", "stays"]);
-    let online: Vec<&str> = told.iter().flat_map(|told| &told.online).map(|one| one.unit.as_str()).collect();
+    let online: Vec<&str> =
+        notified.iter().flat_map(|delivery| &delivery.online).map(|one| one.unit.as_str()).collect();
     assert_eq!(online, ["back"]);
-    let blind = told.iter().filter(|told| !told.blind.is_empty()).map(|told| told.group.key.as_str());
-    assert_eq!(blind.collect::<Vec<&str>>(), ["blind,kind=detector"], "what lasts is told");
-    let told = world.tell_all("mail", now).await;
-    assert_eq!(told.iter().map(|told| told.offline.len()).sum::<usize>(), 7, "it was not absent");
-    assert_eq!(told.iter().map(|told| told.online.len()).sum::<usize>(), 5);
-    // What is told to it from now on is as ever.
+    let blind = notified
+        .iter()
+        .filter(|notified| !notified.blind.is_empty())
+        .map(|delivery| delivery.group.key.as_str());
+    assert_eq!(blind.collect::<Vec<&str>>(), ["blind,kind=detector"], "blindness that lasts is notified");
+    let notified = world.tell_all("mail", now).await;
+    assert_eq!(notified.iter().map(|delivery| delivery.offline.len()).sum::<usize>(), 7, "it was not absent");
+    assert_eq!(notified.iter().map(|delivery| delivery.online.len()).sum::<usize>(), 5);
+    // Later notifications are as usual.
     for name in ["stays", "both-stays", "blip"] {
         world.hear(&world.unit(name), world.hours(53)).await;
     }
     world.tell_outbox(&both, world.hours(53)).await;
-    let told = world.tell_all("hook", world.hours(53)).await;
-    let mut online =
-        told.iter().flat_map(|told| &told.online).map(|one| one.unit.as_str()).collect::<Vec<_>>();
+    let notified = world.tell_all("hook", world.hours(53)).await;
+    let mut online = notified
+        .iter()
+        .flat_map(|delivery| &delivery.online)
+        .map(|one| one.unit.as_str())
+        .collect::<Vec<_>>();
     online.sort();
     assert_eq!(online, ["both-stays", "stays"]);
     assert_eq!(world.engine.backlog(&world.partitions(), "hook").await.unwrap(), Backlog::default());
 }
 
 impl<G: Ground> World<G> {
-    /// What is in the outbox joins a group for each unit, or for those whose names begin alike, and is sealed.
+    /// Outbox entries join a group for each unit, or for a prefix of names, and are sealed.
     async fn tell_outbox(&self, receivers: &[String], now: Timestamp) {
         let entries = self.outbox().await;
         let join = |entry: &rollcall::store::Entry| {
@@ -726,20 +740,20 @@ impl<G: Ground> World<G> {
         self.engine.settle(&positions).await.unwrap();
     }
 
-    /// Everything that there is for a receiver is delivered.
+    /// Delivers the whole backlog of a receiver.
     async fn tell_all(&self, receiver: &str, now: Timestamp) -> Vec<Delivery> {
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         for _ in 0..1000 {
             let leased =
                 self.engine.lease(&self.partitions(), receiver, now, now + MINUTE, 100).await.unwrap();
             let waiting = self.engine.backlog(&self.partitions(), receiver).await.unwrap().waiting;
             if leased.is_empty() && waiting == 0 {
-                return told;
+                return notified;
             }
             self.engine.delivered(&leased, now).await.unwrap();
-            told.extend(leased);
+            notified.extend(leased);
         }
-        panic!("there is something left for {receiver} after all of this: {told:?}");
+        panic!("there is something left for {receiver} after all of this: {notified:?}");
     }
 }
 
@@ -747,7 +761,7 @@ pub async fn a_large_group_is_split_into_several_complete_notifications<G: Groun
     let records: Vec<OfflineRecord> =
         world.units(2500).iter().map(|unit| offline(unit, world.at(0))).collect();
     world.join(&records.iter().collect::<Vec<_>>(), world.at(0)).await;
-    let mut told = Vec::new();
+    let mut notified = Vec::new();
     let mut notifications = HashSet::new();
     while world.seal(world.at(1)).await > 0 {}
     loop {
@@ -758,12 +772,12 @@ pub async fn a_large_group_is_split_into_several_complete_notifications<G: Groun
         for delivery in &leased {
             assert!(delivery.offline.len() <= 1000);
             assert!(notifications.insert(delivery.id.clone()));
-            told.extend(delivery.offline.iter().map(|record| record.id.to_string()));
+            notified.extend(delivery.offline.iter().map(|record| record.id.to_string()));
         }
         world.engine.delivered(&leased, world.at(2)).await.unwrap();
     }
-    assert_eq!((told.len(), notifications.len()), (2500, 3));
-    assert_eq!(told.into_iter().collect::<HashSet<_>>().len(), 2500);
+    assert_eq!((notified.len(), notifications.len()), (2500, 3));
+    assert_eq!(notified.into_iter().collect::<HashSet<_>>().len(), 2500);
 }
 
 pub async fn a_long_blind_interval_is_notified_at_once_and_by_itself<G: Ground>(world: World<G>) {
@@ -781,24 +795,24 @@ pub async fn a_long_blind_interval_is_notified_at_once_and_by_itself<G: Ground>(
         world.engine.join(joins, pace, &["hook".to_owned()], &Room::NONE, world.hours(2)).await.unwrap();
         world.seal(world.hours(2)).await;
     }
-    let told = world.lease(world.hours(2)).await;
-    assert_eq!(told.len(), 1);
-    let Interval { from, .. } = told[0].blind[0];
-    assert_eq!((from, told[0].offline.len(), told[0].online.len()), (interval.from, 0, 0));
+    let notified = world.lease(world.hours(2)).await;
+    assert_eq!(notified.len(), 1);
+    let Interval { from, .. } = notified[0].blind[0];
+    assert_eq!((from, notified[0].offline.len(), notified[0].online.len()), (interval.from, 0, 0));
 }
 
 pub async fn the_same_members_give_the_same_id<G: Ground>(world: World<G>) {
-    // On every engine, and by whichever of its roads: it is part of what receivers know.
+    // On every engine and by every path, for receivers know the id.
     let id = "ntf_f184568f26713d8c139b599a.hook";
     let off = offline(&world.unit("a"), world.at(0));
     let twin = World::<G>::new().await;
     let one = world.sealed(&[&off], world.at(5)).await;
     let two = twin.sealed(&[&off], twin.at(9)).await;
-    assert_eq!([&*one[0].id, &*two[0].id], [id; 2], "told as it joins");
+    assert_eq!([&*one[0].id, &*two[0].id], [id; 2], "sealed as it joins");
     let waiting = World::<G>::new().await;
     waiting.join_at(&[&off], Pace { wait: MINUTE, interval: MINUTE }, waiting.at(0)).await;
     waiting.seal(waiting.hours(1)).await;
-    assert_eq!(waiting.lease(waiting.hours(1)).await[0].id, id, "told after it waited");
+    assert_eq!(waiting.lease(waiting.hours(1)).await[0].id, id, "sealed after its wait");
     let handing = World::<G>::new().await;
     let joins = [Join { group: group("g"), news: OutboxEvent::Record(off) }];
     let room = Room { most: vec![1], until: handing.hours(1) };

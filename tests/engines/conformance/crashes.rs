@@ -1,4 +1,4 @@
-//! Promises about an engine that is killed: before, between and in the middle of steps.
+//! Promises about an engine that is killed before, between and within steps.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,13 +14,13 @@ const AT_ONCE: Pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl<G: Ground> World<G> {
-    /// The engine is killed and comes back, and so does whoever works with it.
+    /// The engine is killed and restarted, and so is every instance.
     pub async fn crash(&mut self) {
         self.ground.crash().await;
         (self.engine, self.roll) = self.another().await;
     }
 
-    /// Looks at everybody who is due, as the sweep does.
+    /// Checks every due unit, as the sweep does.
     async fn sweep(&self, now: Timestamp) {
         loop {
             let due = self.due(now).await;
@@ -71,15 +71,15 @@ pub async fn promise_01_time_that_a_crash_loses_is_blind<G: Ground>(mut world: W
         let is_there = seen.alive == Some(world.hours(7));
         assert!(is_there || heard < world.hours(7), "{} is lost, and {heard} vouches for it", seen.unit);
     }
-    // The first canary that comes back says from when on it hears again.
+    // The first canary that returns proves hearing from then on.
     let back = world.hours(8);
     let blind = world.canary(back, Duration::from_secs(3), HOUR).await;
     assert_eq!(blind, Some(Interval { from: heard, to: back }));
     world.heard_until(world.hours(300)).await;
     world.sweep(world.hours(7) + 48 * HOUR).await;
-    assert_eq!(world.told().await, [], "48 hours after the last heartbeat of each");
+    assert_eq!(world.transitions().await, [], "48 hours after the last heartbeat of each");
     world.sweep(world.hours(300)).await;
-    assert_eq!(world.told().await.len(), 300, "and in the end each is noticed once");
+    assert_eq!(world.transitions().await.len(), 300, "each is recorded once in the end");
 }
 
 pub async fn promise_01_time_that_a_crash_loses_is_blind_however_short_and_however_soon<G: Ground>(
@@ -96,7 +96,7 @@ pub async fn promise_01_time_that_a_crash_loses_is_blind_however_short_and_howev
         let known = world.read(&unit).await.alive.unwrap();
         let heard = world.heard_so_far().await;
         let blind = world.canary(after, gap, HOUR).await;
-        // What is there needs no excuse; what is not there is within the blind interval.
+        // A heartbeat either survived or is within the blind interval.
         assert!(
             known == before || blind.is_some_and(|blind| blind.from < before),
             "{known} {heard} {blind:?}"
@@ -108,13 +108,14 @@ pub async fn promise_01_a_crash_loses_no_transition<G: Ground>(mut world: World<
     let (gone, back) = (world.unit("gone"), world.unit("back"));
     world.hear_all(&[gone.clone(), back.clone()], world.at(0)).await;
     world.heard_until(world.hours(50)).await;
-    world.look(&gone, world.hours(49)).await;
-    world.look(&back, world.hours(49)).await;
+    world.check(&gone, world.hours(49)).await;
+    world.check(&back, world.hours(49)).await;
     world.hear(&back, world.hours(50)).await;
     world.crash().await;
-    let told: Vec<_> = world.told().await.into_iter().map(|r| (r.unit.to_string(), r.closed_by)).collect();
-    assert_eq!(told.len(), 3, "{told:?}");
-    assert!(told.contains(&("back".into(), Some(Closing::Return))));
+    let transitions: Vec<_> =
+        world.transitions().await.into_iter().map(|r| (r.unit.to_string(), r.closed_by)).collect();
+    assert_eq!(transitions.len(), 3, "{transitions:?}");
+    assert!(transitions.contains(&("back".into(), Some(Closing::Return))));
     assert_eq!(world.open_records().await.len(), 1);
 }
 
@@ -133,7 +134,7 @@ pub async fn promise_02_a_crash_in_the_middle_of_a_storm_takes_no_unit_twice_and
             }
         };
         let some_are_taken = async {
-            while world.told().await.len() < crashes * 300 {
+            while world.transitions().await.len() < crashes * 300 {
                 tokio::task::yield_now().await;
             }
         };
@@ -142,16 +143,16 @@ pub async fn promise_02_a_crash_in_the_middle_of_a_storm_takes_no_unit_twice_and
             () = taking => {}
         }
         world.crash().await;
-        let told = world.told().await;
-        assert!(told.len() >= crashes * 300, "what was told is there: {}", told.len());
+        let transitions = world.transitions().await;
+        assert!(transitions.len() >= crashes * 300, "recorded transitions survive: {}", transitions.len());
         let mut left: HashSet<Unit> = world.due(now).await.into_iter().collect();
-        assert_eq!(told.len() + left.len(), 2000, "each is taken or still due");
-        left.extend(told.into_iter().map(|record| Unit::new(record.kind, record.unit)));
+        assert_eq!(transitions.len() + left.len(), 2000, "each is taken or still due");
+        left.extend(transitions.into_iter().map(|record| Unit::new(record.kind, record.unit)));
         assert_eq!(left.len(), 2000, "and none is both");
     }
     world.sweep(now).await;
-    let ids: HashSet<String> = world.told().await.iter().map(|record| record.id.to_string()).collect();
-    assert_eq!((world.told().await.len(), ids.len()), (2000, 2000));
+    let ids: HashSet<String> = world.transitions().await.iter().map(|record| record.id.to_string()).collect();
+    assert_eq!((world.transitions().await.len(), ids.len()), (2000, 2000));
     assert_eq!((world.open_records().await.len(), world.due(now).await.len()), (1000, 0), "a page of 1000");
 }
 
@@ -167,7 +168,7 @@ pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id
     assert_eq!(entries.len(), 300);
     world.join_all(&entries[..200], now).await;
     world.crash().await;
-    // Nobody said that they were dealt with, so they join again.
+    // They were not settled, so they join again.
     let entries = world.outbox().await;
     assert_eq!(entries.len(), 300);
     world.join_all(&entries, now).await;
@@ -209,8 +210,8 @@ pub async fn promise_11_a_crash_forgets_no_blind_time<G: Ground>(mut world: Worl
     world.crash().await;
     assert_eq!(world.roll.hearing().ledger.intervals(), [blind]);
     assert_eq!(world.heard_so_far().await, world.hours(2));
-    let told: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
-    assert_eq!(told, [OutboxEvent::Blind(blind)]);
+    let transitions: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
+    assert_eq!(transitions, [OutboxEvent::Blind(blind)]);
 }
 
 pub async fn a_crash_does_not_forget_members_and_kept_sessions<G: Ground>(mut world: World<G>) {
@@ -231,15 +232,15 @@ pub async fn a_crash_does_not_forget_members_and_kept_sessions<G: Ground>(mut wo
     world.crash().await;
     assert_eq!(world.engine.heard_by("kept").await.unwrap(), Some(world.at(10)));
     assert_eq!(world.engine.heard_by("another").await.unwrap(), None);
-    assert_eq!(hears(&world, "one", 2000).await, world.at(1000), "nobody knows what two is given");
-    // What is told of a member is there at once.
+    assert_eq!(hears(&world, "one", 2000).await, world.at(1000), "what two receives is unknown");
+    // A report about a member is durable at once.
     assert!(world.engine.gone(&member("two"), world.at(2500)).await.unwrap());
     world.crash().await;
     assert!(!world.engine.gone(&member("two"), world.at(2600)).await.unwrap());
     hears(&world, "one", 2400).await;
     assert_eq!(world.heard_so_far().await, world.at(1000), "until beyond what two may have lost");
     assert_eq!(hears(&world, "one", 3000).await, world.at(3000));
-    // Nobody knows who had the session before.
+    // Another client may have had the session before.
     let begun = Interval { from: world.at(0), to: world.at(10) };
     let lost = Interval { from: world.at(1000), to: world.at(3000) };
     assert_eq!(world.engine.hearing().await.unwrap().ledger.intervals(), [begun, lost]);

@@ -1,4 +1,4 @@
-//! What an engine does with what units tell of themselves.
+//! Promises about the metrics of units.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ const VOLTS: &str = "detector_battery_volts";
 const FIRMWARE: &str = "detector_firmware_info";
 
 impl<G: Ground> World<G> {
-    async fn tell(&self, unit: &Unit, metric: &str, at: Timestamp, value: &str) -> bool {
+    async fn keep_value(&self, unit: &Unit, metric: &str, at: Timestamp, value: &str) -> bool {
         let known = self.engine.keep_values(&[Reading { unit, metric, at, value }]).await.unwrap();
         assert_eq!(known.len(), 1);
         known[0]
@@ -55,24 +55,24 @@ pub async fn of_each_metric_and_unit_the_newest_value_is_kept<G: Ground>(world: 
         reading(&one, VOLTS, 7, "3.5"),
     ];
     assert_eq!(world.engine.keep_values(&readings).await.unwrap(), [true; 4]);
-    assert!(world.tell(&one, VOLTS, world.at(6), "9.9").await, "known, though it is too late");
+    assert!(world.keep_value(&one, VOLTS, world.at(6), "9.9").await, "known, though it is too late");
     assert_eq!(world.values_of(&one).await, [value(world.at(7), "3.5"), value(world.at(9), "v 1 \"ü\"")]);
     assert_eq!(world.values_of(&other).await, [value(world.at(5), "3.7"), None]);
-    world.tell(&one, VOLTS, world.at(7), "3.4").await;
+    world.keep_value(&one, VOLTS, world.at(7), "3.4").await;
     assert_eq!(world.values_of(&one).await[0], value(world.at(7), "3.4"), "of one moment the last counts");
 }
 
 pub async fn values_belong_to_known_units_and_are_removed_with_them<G: Ground>(world: World<G>) {
-    let (gone, stays, stranger) = (world.unit("gone"), world.unit("stays"), world.unit("stranger"));
+    let (gone, stays, unknown) = (world.unit("gone"), world.unit("stays"), world.unit("unknown"));
     world.hear_all(&[gone.clone(), stays.clone()], world.at(0)).await;
     let reading = |unit| Reading { unit, metric: VOLTS, at: world.at(1), value: "3.6" };
-    let known = world.engine.keep_values(&[reading(&gone), reading(&stranger), reading(&stays)]).await;
+    let known = world.engine.keep_values(&[reading(&gone), reading(&unknown), reading(&stays)]).await;
     assert_eq!(known.unwrap(), [true, false, true]);
-    world.tell(&gone, FIRMWARE, world.at(1), "v1").await;
+    world.keep_value(&gone, FIRMWARE, world.at(1), "v1").await;
     world.roll.retire(&gone, world.at(2)).await.unwrap();
     assert_eq!(world.values_of(&gone).await, [None, None]);
-    assert!(!world.tell(&gone, VOLTS, world.at(3), "3.6").await, "it was on its way");
-    let units = [gone.clone(), stranger.clone(), stays.clone()];
+    assert!(!world.keep_value(&gone, VOLTS, world.at(3), "3.6").await, "it was on its way");
+    let units = [gone.clone(), unknown.clone(), stays.clone()];
     world.engine.forget_values(&units).await.unwrap();
     world.engine.forget_values(&units).await.unwrap();
     assert_eq!(world.walked(VOLTS, 7).await, [(stays.to_string(), "3.6".to_owned())].into());
@@ -97,7 +97,7 @@ pub async fn every_value_is_on_exactly_one_page<G: Ground>(world: World<G>) {
 pub async fn values_survive_a_crash<G: Ground>(mut world: World<G>) {
     let unit = world.unit("1");
     world.hear(&unit, world.at(0)).await;
-    world.tell(&unit, VOLTS, world.at(1), "3.6").await;
+    world.keep_value(&unit, VOLTS, world.at(1), "3.6").await;
     world.ground.crash().await;
     world.engine = world.ground.engine().await;
     assert_eq!(world.values_of(&unit).await[0], value(world.at(1), "3.6"));

@@ -1,5 +1,5 @@
-//! A directory to stand on. A crash is what the files hold at that moment: the engine that wrote them
-//! goes on, in a directory that nobody looks at any more.
+//! A directory as the ground. A crash is a copy of the files at that moment: the engine that wrote them
+//! goes on, in a directory that the test no longer reads.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,12 +43,12 @@ impl Ground for Directory {
         Directory { engine: open(directory.path()).await, directories: vec![directory] }
     }
 
-    /// One process has the fleet, so there is one way in.
+    /// One process has the fleet, so all instances share one engine.
     async fn engine(&self) -> Arc<dyn Engine> {
         self.engine.clone()
     }
 
-    /// How far was heard is written with the heartbeats before that.
+    /// The flush that writes `heard` writes the heartbeats before it, too.
     async fn settle(&self) {
         let heard = self.engine.hearing().await.unwrap().heard.unwrap().to_string();
         let database = Connection::open(self.path().join("rollcall.db")).unwrap();
@@ -89,8 +89,8 @@ async fn open(path: &Path) -> Arc<EmbeddedEngine> {
     Arc::new(EmbeddedEngine::open(&config, telemetry).await.unwrap())
 }
 
-/// The files as they are at one moment: while somebody reads, nothing is carried over from the log into
-/// the database, and what is added to the log meanwhile is copied or not, as in a crash.
+/// The files at one moment: an open read transaction prevents a checkpoint of the log
+/// into the database, and later pages of the log are copied or not, as in a crash.
 fn copy(from: &Path, to: &Path) {
     let reader = Connection::open(from.join("rollcall.db")).unwrap();
     reader.execute_batch("BEGIN; SELECT count(*) FROM meta").unwrap();

@@ -1,11 +1,11 @@
-//! What the suite needs of an engine beside the engine itself.
+//! The ground of the suite: where an engine lives, and how it crashes.
 
 use std::sync::Arc;
 
 use rollcall::presence::Unit;
 use rollcall::store::Engine;
 
-/// A place of its own for one case, which goes when the value goes.
+/// A place for one case, removed on drop.
 pub trait Ground: Sized {
     /// Whether the process that uses the engine ends with it.
     const IS_WITHIN: bool;
@@ -13,20 +13,20 @@ pub trait Ground: Sized {
     /// An empty fleet.
     async fn new() -> Self;
 
-    /// One more way in, as another instance would have it.
+    /// One more engine on this ground, as another instance has it.
     async fn engine(&self) -> Arc<dyn Engine>;
 
-    /// Ends when all that was recorded up to now would outlive a crash. An engine that writes behind
-    /// comes to that by itself, within seconds.
+    /// Ends when everything recorded so far would survive a crash. An engine that writes behind
+    /// needs some seconds.
     async fn settle(&self);
 
-    /// The engine is killed, without a word, and comes back.
+    /// The engine is killed and restarted.
     async fn crash(&mut self);
 
-    /// The expiry key of a unit lapses.
+    /// The expiry key of a unit expires.
     async fn lapse(&self, unit: &Unit);
 
-    /// The expiry key of a unit stands, holding that moment (ms), as after a crash between two
+    /// Sets the expiry key of a unit to that moment (ms), as after a crash between two
     /// writes of an engine that cannot do both at once.
     async fn leave_key(&self, unit: &Unit, ms: i64);
 }

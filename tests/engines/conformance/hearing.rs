@@ -1,6 +1,6 @@
-//! Promises about hearing: who has heard how far, and what was blind because of whom.
+//! Promises about hearing: how far each connection has heard, and which time was blind.
 //!
-//! Every world has heard up to its beginning, by a plain ear; members attend from then on.
+//! Every world has heard up to its beginning, by a plain subscription; members attend from then on.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ impl<G: Ground> World<G> {
 
 pub async fn a_share_has_heard_as_far_as_the_least_of_its_members<G: Ground>(world: World<G>) {
     let world = world.with_members(&[one(), two(), member("all", "three")]).await;
-    for (who, at, heard) in [
+    for (member, at, heard) in [
         (one(), 2000, 1000),
         (two(), 2500, 1000),
         (member("all", "three"), 2200, 2000),
@@ -77,10 +77,10 @@ pub async fn a_share_has_heard_as_far_as_the_least_of_its_members<G: Ground>(wor
         (member("all", "three"), 2100, 2200), // older than what it told before
         (member("all", "three"), 5000, 2500),
     ] {
-        assert_eq!(world.hears(&who, at).await, None, "{who:?} {at}");
-        assert_eq!(world.heard().await, heard, "{who:?} {at}");
+        assert_eq!(world.hears(&member, at).await, None, "{member:?} {at}");
+        assert_eq!(world.heard().await, heard, "{member:?} {at}");
     }
-    // One lags for longer than a gap: nobody can say what it did not hear.
+    // One lags for longer than a gap: what it missed is unknown.
     world.hears(&one(), 9000).await;
     assert_eq!(world.heard().await, 2500);
     assert_eq!(world.hears(&two(), 9000).await, None, "the third had heard until 5000");
@@ -97,7 +97,7 @@ pub async fn a_session_that_is_kept_is_known_by_how_far_it_has_heard_itself<G: G
     assert_eq!(heard_by("two").await, Some(world.at(2000)));
 }
 
-/// One whose session is kept, and the number of its connection.
+/// A connection with a kept session, and its number.
 fn kept(name: &str, connection: u64) -> Subscription {
     Subscription::Kept { client_id: name.to_owned(), connection, was_cut: connection > 1, span: HOUR }
 }
@@ -107,7 +107,7 @@ impl<G: Ground> World<G> {
     async fn keeps(&self, name: &str, connection: u64, at: u64) -> Option<Interval> {
         match self.engine.advance(&kept(name, connection), self.at(at), GAP).await.unwrap() {
             Advance::Heard(blind) => blind,
-            Advance::NotAttending => panic!("a plain subscription is no stranger"),
+            Advance::NotAttending => panic!("a plain subscription is never unknown"),
         }
     }
 }
@@ -115,16 +115,20 @@ impl<G: Ground> World<G> {
 pub async fn a_new_connection_of_a_session_vouches_for_nothing_before_its_first_canary<G: Ground>(
     world: World<G>,
 ) {
-    assert_eq!(world.keeps("one", 1, 100).await, world.blind(0, 100), "nobody knows who had it before");
+    assert_eq!(
+        world.keeps("one", 1, 100).await,
+        world.blind(0, 100),
+        "another client may have had it before"
+    );
     assert_eq!(world.keeps("one", 1, 1000).await, None);
     // Within a gap, and yet another client may have used the session.
     assert_eq!(world.keeps("one", 2, 1500).await, world.blind(1000, 1500));
-    assert_eq!(world.keeps("one", 2, 1500).await, None, "it is told again");
+    assert_eq!(world.keeps("one", 2, 1500).await, None, "the report is repeated");
     assert_eq!(world.keeps("one", 2, 2500).await, None);
     assert_eq!(world.heard().await, 2500);
     let blind = world.engine.hearing().await.unwrap().ledger;
     assert_eq!(blind.intervals(), [world.blind(0, 100), world.blind(1000, 1500)].map(Option::unwrap));
-    assert_eq!(blind.taken(), [world.at(1500)], "nor does anybody know what was given to whom");
+    assert_eq!(blind.taken(), [world.at(1500)], "what each was given is unknown, too");
 }
 
 pub async fn time_that_another_plain_subscription_heard_is_not_blind<G: Ground>(world: World<G>) {
@@ -139,9 +143,9 @@ pub async fn time_that_another_plain_subscription_heard_is_not_blind<G: Ground>(
     assert_eq!(world.keeps("one", 2, 2500).await, None);
     assert_eq!(world.heard().await, 2500);
     // Both come again.
-    assert_eq!(world.keeps("one", 3, 2800).await, None, "two may still have heard it");
+    assert_eq!(world.keeps("one", 3, 2800).await, None, "two may have heard it");
     assert_eq!(world.keeps("two", 2, 2900).await, world.blind(2500, 2900));
-    // Two is gone for good: nobody waits for it longer than for a gap.
+    // Two is gone for good: the others wait for it no longer than a gap.
     assert_eq!(world.keeps("one", 4, 3000).await, None);
     assert_eq!(world.keeps("one", 4, 5900).await, None);
     assert_eq!(world.keeps("one", 4, 5901).await, world.blind(2900, 5901));
@@ -155,7 +159,7 @@ pub async fn a_new_member_delays_nothing_before_its_first_canary_but_itself<G: G
     assert_eq!(world.heard().await, 1200);
     world.hears(&one(), 2000).await;
     assert_eq!(world.heard().await, 1500);
-    // A canary of before proves nothing about what it was given since.
+    // An older canary proves nothing about messages since.
     world.hears(&two(), 1400).await;
     assert_eq!(world.heard().await, 1500);
     assert_eq!(world.hears(&two(), 2500).await, None);
@@ -165,9 +169,9 @@ pub async fn a_new_member_delays_nothing_before_its_first_canary_but_itself<G: G
 pub async fn a_member_that_ends_out_of_order_makes_that_time_blind_however_short<G: Ground>(world: World<G>) {
     let world = world.with_members(&[one(), two()]).await;
     world.hears(&one(), 2000).await;
-    // Two is gone at 2100; it had told of 1000, and what it was given since is lost.
+    // Two is gone at 2100; its last canary was 1000, and messages since are lost.
     assert!(world.engine.gone(&two(), world.at(2100)).await.unwrap());
-    assert!(!world.engine.gone(&two(), world.at(2200)).await.unwrap(), "it is told again, late");
+    assert!(!world.engine.gone(&two(), world.at(2200)).await.unwrap(), "the report is repeated, late");
     assert_eq!(world.hears(&one(), 2050).await, None);
     assert_eq!(world.heard().await, 1000, "it waits until it has heard beyond that");
     assert_eq!(world.hears(&one(), 2100).await, world.blind(1000, 2100));
@@ -194,10 +198,10 @@ pub async fn a_member_that_sends_no_canary_is_released<G: Ground>(world: World<G
     for at in (2000..=1000 + release).step_by(1000) {
         world.hears(&two(), at).await;
     }
-    assert_eq!(world.heard().await, 1000, "until then the broker may still give it something");
+    assert_eq!(world.heard().await, 1000, "until then the broker may still deliver to it");
     assert_eq!(world.hears(&two(), 1001 + release).await, world.blind(1000, 1001 + release));
     assert_eq!(world.advances(&one(), 2000 + release).await, Advance::NotAttending);
-    // So is one of another share, and a plain ear will do to find out.
+    // So is a member of another share; a canary of a plain subscription finds out.
     assert_eq!(world.advances(&member("other", "three"), 2000 + release).await, Advance::NotAttending);
     world.canary(world.at(2002 + 2 * release), GAP.blind, GAP.tell).await;
     assert_eq!(world.advances(&two(), 2003 + 2 * release).await, Advance::NotAttending);
@@ -227,7 +231,7 @@ pub async fn time_without_a_member_is_not_heard<G: Ground>(world: World<G>) {
 }
 
 pub async fn plain_subscriptions_take_the_furthest<G: Ground>(world: World<G>) {
-    // They have no names: whichever of them it was.
+    // They have no names: any of them counts.
     for (at, heard) in [(1000, 1000), (3000, 3000), (2000, 3000), (3500, 3500)] {
         assert_eq!(world.canary(world.at(at), GAP.blind, GAP.tell).await, None);
         assert_eq!(world.heard().await, heard);
@@ -243,20 +247,20 @@ pub async fn a_plain_subscription_and_a_share_take_the_furthest<G: Ground>(world
     assert_eq!(world.heard().await, 1000);
     // The share leads, by its least.
     world.hears(&one(), 2000).await;
-    assert_eq!(world.hears(&two(), 1900).await, None, "a plain ear heard while nobody attended");
+    assert_eq!(world.hears(&two(), 1900).await, None, "a plain subscription heard while there was no member");
     assert_eq!(world.heard().await, 1900);
-    // A member ends, and the plain ear hears it all the same.
+    // A member ends, and the plain subscription has heard that time.
     world.engine.gone(&two(), world.at(2500)).await.unwrap();
     world.canary(world.at(3000), GAP.blind, GAP.tell).await;
     assert_eq!(world.hears(&one(), 3500).await, None);
     assert_eq!(world.heard().await, 3500);
-    // The share falls silent, and the plain ear goes on.
+    // The share falls silent, and the plain subscription goes on.
     assert_eq!(world.canary(world.at(4000), GAP.blind, GAP.tell).await, None);
     assert_eq!(world.heard().await, 4000);
 }
 
 pub async fn each_share_is_for_itself<G: Ground>(world: World<G>) {
-    // The name of one is the beginning of the other's.
+    // One name is a prefix of the other.
     let other = member("all.", "one");
     let world = world.with_members(&[one(), other.clone()]).await;
     world.hears(&one(), 3000).await;
@@ -294,8 +298,8 @@ fn filters(names: &[&str]) -> Filters {
 }
 
 impl<G: Ground> World<G> {
-    /// Hearing of detectors that are heard by these filters: up to how many milliseconds after the beginning,
-    /// and what was blind.
+    /// Hearing of detectors by these filters: up to how many milliseconds after the beginning,
+    /// and its blind intervals.
     async fn detectors(&self, names: &[&str]) -> (Option<u64>, Vec<Interval>) {
         let hearing = self.engine.hearing().await.unwrap().by_filters(&filters(names));
         let hearing = hearing.of(&"detector".parse().unwrap());
@@ -325,7 +329,7 @@ pub async fn a_kind_that_was_not_subscribed_was_not_heard<G: Ground>(world: Worl
     let blind = world.blind(4000, 16_000).unwrap();
     assert_eq!(world.detectors(&["a"]).await, (Some(16_000), vec![blind]));
     world.proves(&["a"], 16_000).await;
-    assert_eq!(world.detectors(&["a"]).await, (Some(16_000), vec![blind]), "it is told again");
+    assert_eq!(world.detectors(&["a"]).await, (Some(16_000), vec![blind]), "the report is repeated");
     let hearing = world.engine.hearing().await.unwrap().by_filters(&filters(&["a"]));
     assert_eq!(
         (hearing.ledger.intervals(), hearing.of(&"other".parse().unwrap()).heard),
@@ -341,12 +345,12 @@ pub async fn a_filter_that_is_added_removed_or_changed_is_blind_while_it_was_not
         world.proves(&["a"], at).await;
     }
     assert_eq!(world.detectors(&["a"]).await, (Some(6000), vec![]));
-    // The other one is there again, and has not been heard since.
+    // The other filter is back, and has heard nothing since.
     assert_eq!(world.detectors(&["a", "b"]).await, (Some(1000), vec![]));
     world.proves(&["a", "b"], 7000).await;
     let removed = world.blind(1000, 7000).unwrap();
     assert_eq!(world.detectors(&["a", "b"]).await, (Some(7000), vec![removed]));
-    // Another one takes their place after a while, and remembers what was not heard by them.
+    // Another filter replaces them after a while, and keeps their blind intervals.
     world.ground.settle().await;
     world.crash().await;
     for at in (8000..=11_000).step_by(1000) {
@@ -405,7 +409,7 @@ pub async fn each_filter_is_heard_to_its_own_moment_by_a_gap_of_its_own<G: Groun
     world.engine.prove(&of_one).await.unwrap();
     let hole = world.blind(2000, 4500).unwrap();
     assert_eq!(world.detectors(&["a"]).await, (Some(5000), vec![hole]));
-    // What came before changes nothing, nor does another kind with the same filter.
+    // An older moment changes nothing, nor does another kind with the same filter.
     world.engine.prove(&other).await.unwrap();
     assert_eq!(world.detectors(&["a"]).await, (Some(5000), vec![hole]));
     world.engine.prove(&long).await.unwrap();

@@ -1,5 +1,5 @@
 //! The promises of an engine, as cases that every engine passes. A new engine is one line at the
-//! end of this file and a [`Ground`] to stand on.
+//! end of this file and a [`Ground`].
 //!
 //! Time is simulated: no case waits for a deadline.
 
@@ -14,7 +14,7 @@ mod roster;
 mod units;
 mod world;
 
-/// Stamps the suite in for one kind of ground.
+/// The suite for one kind of ground.
 macro_rules! conformance {
     ($name:ident, $ground:ty: $($file:ident { $($case:ident)* })*) => {
         mod $name {
@@ -28,7 +28,7 @@ macro_rules! conformance {
     };
 }
 
-/// Every case there is; each engine gets them all.
+/// All cases; each engine gets them all.
 macro_rules! every_case {
     ($name:ident, $ground:ty) => {
         conformance! { $name, $ground:

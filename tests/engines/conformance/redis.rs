@@ -1,5 +1,5 @@
-//! Real Redis servers to stand on: an ordinary one, and a node of a cluster, which refuses whatever
-//! crosses slots.
+//! Real Redis servers as grounds: an ordinary one, and a node of a cluster, which refuses commands
+//! across slots.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::support::client::client;
 /// An ordinary server.
 pub struct Single(Running);
 
-/// A server that is all of a cluster.
+/// A server that is a cluster of one node.
 pub struct ClusterNode(Running);
 
 pub struct Running {
@@ -48,7 +48,7 @@ impl Running {
         command.query_async(&mut connection).await.unwrap()
     }
 
-    /// The clock of the server is past that.
+    /// The clock of the server has passed that moment.
     async fn later_than(&self, moment: Timestamp) {
         loop {
             let (seconds, micros): (i64, i64) = self.ask(&cmd("TIME")).await;
@@ -138,7 +138,7 @@ impl Ground for ClusterNode {
 }
 
 impl Running {
-    /// Waits until the cluster says that all its slots are served.
+    /// Waits until the cluster reports that all slots are served.
     async fn until_whole(&self) {
         let mut every = tokio::time::interval(std::time::Duration::from_millis(20));
         for _ in 0..1000 {
@@ -162,7 +162,7 @@ mod only_redis {
     use rollcall::store::{EngineError, Group, Join, OutboxEvent, Pace, Room};
     use std::time::Duration;
 
-    /// As the version before left it, which kept no groups of records: told, waiting, and told twice.
+    /// The state of the previous version, without groups of records: notified, waiting, and notified twice.
     #[tokio::test]
     async fn a_return_is_notified_after_an_upgrade_that_changed_the_groups() {
         let world = World::<Single>::new().await;
@@ -171,29 +171,33 @@ mod only_redis {
         let all: Vec<&OfflineRecord> = records.iter().collect();
         for (place, record) in all.iter().enumerate() {
             let group = format!("kind=detector,site=place %2C {}", place % 3);
-            alerts::tell(&world, &group, &[record], &["hook"], world.at(1)).await;
+            alerts::notify(&world, &group, &[record], &["hook"], world.at(1)).await;
         }
-        let told = alerts::told_to(&world, "hook", world.at(1)).await;
-        assert_eq!(told.iter().map(|told| told.offline.len()).sum::<usize>(), 8);
+        let deliveries = alerts::delivered_to(&world, "hook", world.at(1)).await;
+        assert_eq!(deliveries.iter().map(|delivery| delivery.offline.len()).sum::<usize>(), 8);
         for partition in 0..16 {
             let key = format!("rollcall:{{p{partition}}}:group_of");
             world.ground.0.ask::<()>(cmd("DEL").arg(key)).await;
         }
         world.ground.0.ask::<()>(cmd("HDEL").arg("rollcall:meta").arg("group_of")).await;
-        // Two instances are upgraded one after the other, and the route groups otherwise now.
+        // Two instances are upgraded one after the other, and the route has other groups now.
         for (returns, now) in [(&all[..4], world.at(2)), (&all[4..], world.hours(1))] {
             let (engine, roll) = world.another().await;
             let upgraded = World { ground: Single(Running::start(DURABLE)), engine, roll };
             let returns: Vec<OfflineRecord> =
                 returns.iter().map(|one| alerts::back(one, Closing::Return)).collect();
             for one in &returns {
-                alerts::tell(&upgraded, &format!("unit={}", one.unit), &[one], &["hook"], now).await;
+                alerts::notify(&upgraded, &format!("unit={}", one.unit), &[one], &["hook"], now).await;
             }
-            let told = alerts::told_to(&upgraded, "hook", now).await;
-            let mut online: Vec<OfflineRecord> = told.iter().flat_map(|told| told.online.clone()).collect();
+            let deliveries = alerts::delivered_to(&upgraded, "hook", now).await;
+            let mut online: Vec<OfflineRecord> =
+                deliveries.iter().flat_map(|delivery| delivery.online.clone()).collect();
             online.sort_by(|a, b| a.id.cmp(&b.id));
             assert_eq!(online, returns);
-            assert!(told.iter().all(|told| told.group.labels["site"].starts_with("place , ")), "{told:?}");
+            assert!(
+                deliveries.iter().all(|delivery| delivery.group.labels["site"].starts_with("place , ")),
+                "{deliveries:?}"
+            );
         }
     }
 
@@ -236,9 +240,9 @@ mod only_redis {
         hinted.recv().await.expect("it listens");
         let minute = Duration::from_secs(60);
         let noticed = async || tokio::time::timeout(minute, other.changed()).await.expect("it is noticed");
-        // The second subscription follows the first at a moment that nobody tells.
+        // The second subscription follows the first at an unknown moment.
         while tokio::time::timeout(Duration::from_millis(10), other.changed()).await.is_err() {
-            world.engine.resign("nobody").await.unwrap();
+            world.engine.resign("unknown").await.unwrap();
         }
         world.engine.renew("a", minute, None).await.unwrap();
         noticed().await;
@@ -253,7 +257,7 @@ mod only_redis {
         world.hear(&unit, world.at(0)).await;
         world.ground.0.ask::<()>(cmd("SCRIPT").arg("FLUSH")).await;
         world.heard_until(world.hours(49)).await;
-        world.look(&unit, world.hours(49)).await;
+        world.check(&unit, world.hours(49)).await;
         assert_eq!(world.open_records().await.len(), 1);
     }
 
@@ -265,7 +269,7 @@ mod only_redis {
         renew("a").await;
         let last = renew("b").await.engine_clock;
         world.ground.0.later_than(last + 2 * lease).await;
-        assert_eq!(renew("a").await.instances, ["a", "b"], "the server answered nobody meanwhile");
+        assert_eq!(renew("a").await.instances, ["a", "b"], "the server did not answer meanwhile");
         let ended = async { while renew("a").await.instances != ["a"] {} };
         tokio::time::timeout(Duration::from_secs(60), ended).await.expect("b does not renew, and a does");
     }
@@ -276,18 +280,18 @@ mod only_redis {
         let unit = [world.unit("a")];
         world.register_all(&unit, world.at(0)).await;
         world.heard_until(world.hours(49)).await;
-        let mut looked = world.engine.check_deadlines(&unit).await.unwrap();
-        let change = take(&world, looked.units.remove(0));
+        let mut checked = world.engine.check_deadlines(&unit).await.unwrap();
+        let change = take(&world, checked.units.remove(0));
         let kill = cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").to_owned();
         assert!(world.ground.0.ask::<u8>(&kill).await > 0);
-        let answer = looked.hold.apply(&[change]).await;
+        let answer = checked.hold.apply(&[change]).await;
         assert!(matches!(answer, Err(EngineError::Unavailable(_))), "{answer:?}");
         let (other, _) = world.another().await;
         assert_eq!(other.outbox(&world.outboxes(), 10).await.unwrap(), []);
-        // The next look has a new one; also if it was lost while nobody had it.
+        // The next check has a new connection; also if the old one was lost while idle.
         drop(world.engine.check_deadlines(&unit).await.unwrap());
         world.ground.0.ask::<u8>(&kill).await;
-        world.look(&unit[0], world.hours(49)).await;
+        world.check(&unit[0], world.hours(49)).await;
         let (other, _) = world.another().await;
         assert_eq!(other.outbox(&world.outboxes(), 10).await.unwrap().len(), 1);
     }
@@ -303,8 +307,8 @@ mod only_redis {
         let allowed = 48 * 3600 * 1000;
         assert!((allowed - 60_000..=allowed).contains(&ttl), "{ttl} ms");
         let index = format!("rollcall:{{p{}}}:deadlines", partition_of(&unit, 16));
-        let look: f64 = world.ground.0.ask(cmd("ZSCORE").arg(index).arg(unit.to_string())).await;
-        assert_eq!(look as i64, world.at(5).as_millis() + allowed);
+        let check: f64 = world.ground.0.ask(cmd("ZSCORE").arg(index).arg(unit.to_string())).await;
+        assert_eq!(check as i64, world.at(5).as_millis() + allowed);
     }
 
     #[tokio::test]
@@ -315,7 +319,7 @@ mod only_redis {
         world.heard_until(world.hours(49)).await;
         let index = format!("rollcall:{{p{}}}:deadlines", partition_of(&unit, 16));
         world.ground.0.ask::<()>(cmd("ZREM").arg(index).arg(unit.to_string())).await;
-        world.look(&unit, world.hours(49)).await;
+        world.check(&unit, world.hours(49)).await;
         assert_eq!(world.open_records().await, []);
         assert_eq!(world.outbox().await, []);
     }
@@ -334,7 +338,7 @@ mod only_redis {
         let before = fleet(&world).await;
         world.roll.canary_returned(world.at(1000)).await.unwrap();
         empty(&world).await;
-        // Every second it is read how far was heard, and there is nothing.
+        // `heard` is read every second, and is missing.
         assert_eq!(world.roll.refresh_hearing().await.unwrap().heard, None);
         world.roll.canary_returned(world.at(2000)).await.unwrap();
         let interval = Interval { from: world.at(1000), to: world.at(2000) };
@@ -343,7 +347,7 @@ mod only_redis {
         assert_eq!(world.roll.hearing().heard, Some(world.at(2000)));
         let after = fleet(&world).await;
         assert!(after.0.is_some() && after.0 != before.0 && after.1 == before.1, "{before:?} {after:?}");
-        // Once; the next canary is as any other.
+        // Once; the next canary is an ordinary one.
         world.roll.canary_returned(world.at(3000)).await.unwrap();
         assert_eq!(world.outbox().await.len(), 1);
         // And again when it happens again, however soon.
@@ -361,7 +365,7 @@ mod only_redis {
         other.canary_returned(world.at(1100)).await.unwrap();
         empty(&world).await;
         other.refresh_hearing().await.unwrap();
-        // One that starts just then knows of nothing that is lost, and begins a new fleet.
+        // An instance that starts just then knows of no loss, and begins a new fleet.
         let (_, third) = world.another().await;
         third.canary_returned(world.at(1900)).await.unwrap();
         assert_eq!(world.outbox().await, []);
@@ -372,7 +376,7 @@ mod only_redis {
         let interval = Interval { from: world.at(1000), to: world.at(2000) };
         let news: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
         assert_eq!(news, [OutboxEvent::Blind(interval)]);
-        // They know the same fleet now, and are told of the next loss as well.
+        // They know the same fleet now, and notice the next loss as well.
         empty(&world).await;
         third.canary_returned(world.at(4000)).await.unwrap();
         other.canary_returned(world.at(4100)).await.unwrap();
@@ -384,7 +388,7 @@ mod only_redis {
         let world = World::<Single>::new().await;
         world.roll.canary_returned(world.at(1000)).await.unwrap();
         empty(&world).await;
-        // The canary that was just being written is all there is.
+        // Only the canary that was just being written exists.
         world.ground.0.ask::<()>(cmd("HSET").arg(HEARD).arg("at").arg(world.at(2000).as_millis())).await;
         world.roll.refresh_hearing().await.unwrap();
         for ms in [3000, 4000] {
@@ -398,7 +402,7 @@ mod only_redis {
     #[tokio::test]
     async fn a_fleet_that_was_there_before_is_not_taken_for_lost() {
         let world = World::<Single>::new().await;
-        // As another version left it.
+        // The state of another version.
         world.ground.0.ask::<u8>(cmd("HDEL").arg(HEARD).arg("fleet")).await;
         let (engine, roll) = world.another().await;
         roll.canary_returned(world.at(1000)).await.unwrap();
@@ -408,15 +412,15 @@ mod only_redis {
 
     #[tokio::test]
     async fn how_far_was_heard_is_read_after_the_units_that_it_vouches_for() {
-        // A server that comes back as it was some time ago between the two has forgotten heartbeats,
-        // and what was heard before must not vouch for their absence.
+        // A server that comes back with an old state between the two has forgotten heartbeats,
+        // and an earlier `heard` must not vouch for their absence.
         let world = World::<Single>::new().await;
         let unit = world.unit("a");
         world.hear(&unit, world.at(0)).await;
         let client = Client::open(world.ground.0.config().url).unwrap();
         let monitor = client.get_async_monitor().await.unwrap();
         let mut commands = monitor.into_on_message::<String>();
-        world.look(&unit, world.at(1)).await;
+        world.check(&unit, world.at(1)).await;
         let mut units_are_read = false;
         let first = tokio::time::timeout(Duration::from_secs(30), async {
             loop {
@@ -436,7 +440,7 @@ mod only_redis {
         let unit = world.unit("a");
         world.hear(&unit, world.at(0)).await;
         world.heard_until(world.hours(49)).await;
-        world.look(&unit, world.hours(49)).await;
+        world.check(&unit, world.hours(49)).await;
         let group = Group { key: "g".into(), labels: Default::default() };
         let news = world.outbox().await.remove(0).news;
         let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };

@@ -1,4 +1,4 @@
-//! Promises about instances: who is there, and what the time is.
+//! Promises about instances: their leases, and the time of the fleet.
 
 use std::time::Duration;
 
@@ -39,18 +39,18 @@ pub async fn promise_06_a_lease_that_is_not_renewed_ends<G: Ground>(world: World
     tokio::time::timeout(MINUTE, ended).await.expect("the lease ends");
 }
 
-/// The numbers that the service renews and leases by: the others know of a death after a lease and one renewal
-/// more, and by then what the dead one held is due again.
+/// The lease length and renewal interval of the service: the others know of a death after a lease and one more
+/// renewal, and by then the deliveries of the dead instance are due again.
 pub async fn promise_06_a_dead_instance_and_what_it_held_are_free_within_three_seconds<G: Ground>(
     world: World<G>,
 ) {
     assert!(lease::LENGTH + Duration::from_millis(500) <= Duration::from_secs(3));
     assert!(lease::LENGTH >= 4 * lease::EVERY, "a renewal may fail now and then");
     assert!(alerting::LEASE <= lease::LENGTH);
-    // By its own clock an engine says that a lease is over.
+    // The engine ends a lease by its own clock.
     let before = world.engine.renew("dead", lease::LENGTH, None).await.unwrap().now;
     let there = world.engine.renew("alive", MINUTE, None).await.unwrap();
-    assert_eq!(there.first_end, Some(before + lease::LENGTH), "and when it is over if it is not renewed");
+    assert_eq!(there.first_end, Some(before + lease::LENGTH), "its end unless it is renewed");
     let ended = async {
         loop {
             let seen = world.engine.renew("alive", lease::LENGTH, None).await.unwrap();
@@ -64,7 +64,7 @@ pub async fn promise_06_a_dead_instance_and_what_it_held_are_free_within_three_s
     assert!(ended >= before + lease::LENGTH, "and not before its time");
 }
 
-/// What a hand or a broken clock writes: no instance asks for that much.
+/// An operator or a broken clock may write such a lease: no instance asks for that much.
 pub async fn a_lease_that_ends_in_the_far_future_owns_nothing<G: Ground>(world: World<G>) {
     for far in [roster::LONGEST + MINUTE, Duration::from_secs(100 * 365 * 86_400)] {
         world.renew("ghost", far).await;
@@ -96,7 +96,7 @@ pub async fn the_time_of_the_fleet_is_never_before_what_was_heard<G: Ground>(wor
     assert!(ahead.now >= future && ahead.engine_clock < future, "{ahead:?}");
     let (other, _) = world.another().await;
     let later = other.renew("b", MINUTE, None).await.unwrap();
-    assert!(later.now >= ahead.now, "it does not go back for anybody: {later:?}");
+    assert!(later.now >= ahead.now, "it never goes back: {later:?}");
     assert_eq!(later.instances, ["a", "b"], "and leases go by it");
 }
 
@@ -111,7 +111,7 @@ pub async fn an_instance_announces_its_address_for_as_long_as_it_holds_a_lease<G
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(MINUTE, ended).await.expect("what is not said again is forgotten");
+    tokio::time::timeout(MINUTE, ended).await.expect("an address that is not announced again is forgotten");
     world.engine.resign("a").await.unwrap();
     assert_eq!(other.addresses(&names).await.unwrap(), [None, None, None]);
 }

@@ -32,12 +32,12 @@ pub async fn promise_02_each_silence_is_taken_by_exactly_one_caller<G: Ground>(w
         rivals.push(world.another().await.1);
     }
     let looks = rivals.iter().map(|rival| rival.check_deadlines(&units, world.hours(49)));
-    for looked in futures_util::future::join_all(looks).await {
-        assert_eq!(looked.unwrap(), []);
+    for checked in futures_util::future::join_all(looks).await {
+        assert_eq!(checked.unwrap(), []);
     }
-    let told = world.told().await;
-    let ids: HashSet<String> = told.iter().map(|record| record.id.to_string()).collect();
-    assert_eq!((told.len(), ids.len()), (300, 300));
+    let transitions = world.transitions().await;
+    let ids: HashSet<String> = transitions.iter().map(|record| record.id.to_string()).collect();
+    assert_eq!((transitions.len(), ids.len()), (300, 300));
     assert_eq!(world.open_records().await.len(), 300);
 }
 
@@ -45,14 +45,14 @@ pub async fn promise_03_taking_writes_record_and_outbox_in_one_step<G: Ground>(w
     let unit = world.unit("a");
     world.hear(&unit, world.at(3)).await;
     world.heard_until(world.hours(49)).await;
-    world.look(&unit, world.hours(49)).await;
+    world.check(&unit, world.hours(49)).await;
     let record = world.open_records().await.remove(0);
     assert_eq!(record.id.to_string(), format!("detector:a:{}", world.at(3).as_millis()));
     assert_eq!(record.deadline, world.at(3) + 48 * HOUR);
     assert_eq!((record.detected_at, record.last_seen), (world.hours(49), world.at(3)));
     assert_eq!((record.cause, record.back_at, record.closed_by), (Cause::Silence, None, None));
     assert_eq!(world.engine.record(&record.id).await.unwrap().as_ref(), Some(&record));
-    assert_eq!(world.told().await, [record]);
+    assert_eq!(world.transitions().await, [record]);
     assert_eq!(world.due(world.hours(1000)).await, []);
     assert_eq!(world.read(&unit).await.alive, None);
 }
@@ -66,7 +66,7 @@ pub async fn promise_04_an_older_or_repeated_heartbeat_never_moves_a_deadline_ba
         world.hear(&unit, world.at(at)).await;
         assert_eq!(world.read(&unit).await.alive, Some(world.at(1000)));
     }
-    // Also within one batch, and on the slow road, where something is declared.
+    // Also within one batch, and on the slow path, with a declaration.
     let says = |at, sleep| Heartbeat {
         declared: Declared { sleep, labels: [("site".into(), "x".into())].into(), ..Declared::default() },
         ..world.beat(&unit, world.at(at))
@@ -80,7 +80,7 @@ pub async fn promise_04_an_older_or_repeated_heartbeat_never_moves_a_deadline_ba
     assert_eq!(seen.facts.unwrap().sleep, None, "an old announcement of sleep is void");
     // Nor does it end a silence.
     world.heard_until(world.hours(49)).await;
-    world.look(&unit, world.hours(49)).await;
+    world.check(&unit, world.hours(49)).await;
     for at in [3000, 2999] {
         world.roll.hear(&[world.beat(&unit, world.at(at))], world.hours(49)).await.unwrap();
     }
@@ -91,7 +91,7 @@ pub async fn promise_05_a_return_closes_the_record_and_is_notified_once<G: Groun
     let unit = world.unit("a");
     world.hear(&unit, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
-    world.look(&unit, world.hours(49)).await;
+    world.check(&unit, world.hours(49)).await;
     let back = world.hours(50);
     let (_, other) = world.another().await;
     let beat = [world.beat(&unit, back)];
@@ -99,16 +99,16 @@ pub async fn promise_05_a_return_closes_the_record_and_is_notified_once<G: Groun
     one.unwrap();
     two.unwrap();
     world.hear(&unit, back + MS).await;
-    let told = world.told().await;
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert_eq!(told[0].id, told[1].id);
-    assert_eq!((told[1].closed_by, told[1].back_at), (Some(Closing::Return), Some(back)));
+    let transitions = world.transitions().await;
+    assert_eq!(transitions.len(), 2, "{transitions:?}");
+    assert_eq!(transitions[0].id, transitions[1].id);
+    assert_eq!((transitions[1].closed_by, transitions[1].back_at), (Some(Closing::Return), Some(back)));
     assert_eq!(world.open_records().await, []);
-    assert_eq!(world.engine.record(&told[0].id).await.unwrap().as_ref(), Some(&told[1]));
+    assert_eq!(world.engine.record(&transitions[0].id).await.unwrap().as_ref(), Some(&transitions[1]));
     // And the next silence is another one.
     world.heard_until(world.hours(100)).await;
-    world.look(&unit, world.hours(100)).await;
-    assert_ne!(world.open_records().await[0].id, told[0].id);
+    world.check(&unit, world.hours(100)).await;
+    assert_ne!(world.open_records().await[0].id, transitions[0].id);
 }
 
 pub async fn promise_10_time_is_always_an_argument<G: Ground>(world: World<G>) {
@@ -117,9 +117,9 @@ pub async fn promise_10_time_is_always_an_argument<G: Ground>(world: World<G>) {
     // Centuries pass between two lines, and back.
     let later = world.at(0) + 365 * 200 * 24 * HOUR;
     world.heard_until(later).await;
-    world.look(&unit, world.hours(47)).await;
+    world.check(&unit, world.hours(47)).await;
     assert_eq!(world.open_records().await, []);
-    world.look(&unit, later).await;
+    world.check(&unit, later).await;
     assert_eq!(world.open_records().await[0].detected_at, later);
     world.hear(&unit, later + MS).await;
     assert_eq!(world.read(&unit).await.alive, Some(later + MS));
@@ -128,16 +128,16 @@ pub async fn promise_10_time_is_always_an_argument<G: Ground>(world: World<G>) {
 pub async fn promise_11_blind_time_is_not_silence<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     world.hear(&unit, world.at(0)).await;
-    // Blind from hour 10 to hour 20; nobody declares it: the next canary is late, that is all.
+    // Blind from hour 10 to hour 20, by a late canary alone.
     world.heard_until(world.hours(10)).await;
     let blind = world.canary(world.hours(20), Duration::from_secs(3), HOUR).await.unwrap();
     assert_eq!((blind.from, blind.to), (world.hours(10), world.hours(20)));
     world.heard_until(world.hours(60)).await;
-    world.look(&unit, world.hours(58)).await;
+    world.check(&unit, world.hours(58)).await;
     assert_eq!(world.open_records().await, []);
-    world.look(&unit, world.hours(58) + MS).await;
+    world.check(&unit, world.hours(58) + MS).await;
     assert_eq!(world.open_records().await[0].deadline, world.hours(58));
-    // Another instance knows of it too.
+    // Another instance knows it, too.
     let (_, other) = world.another().await;
     assert_eq!(other.hearing().ledger.intervals(), [blind]);
 }
@@ -145,21 +145,21 @@ pub async fn promise_11_blind_time_is_not_silence<G: Ground>(world: World<G>) {
 pub async fn promise_11_a_presumed_last_seen_time_is_not_an_observed_one<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     world.hear(&unit, world.at(0)).await;
-    // Blind from hour 40 to hour 100, nobody looks for longer than that, and what the key may have held is gone.
+    // Blind from hour 40 to hour 100, no check for longer than that, and the key has expired.
     world.heard_until(world.hours(40)).await;
     world.canary(world.hours(100), Duration::from_secs(3), 1000 * HOUR).await.unwrap();
     world.heard_until(world.hours(200)).await;
     world.ground.lapse(&unit).await;
-    world.look(&unit, world.hours(109)).await;
+    world.check(&unit, world.hours(109)).await;
     assert_eq!(world.open_records().await, []);
     assert_eq!(world.read(&unit).await.last_heard(), Some(world.at(0)));
-    world.look(&unit, world.hours(148)).await;
+    world.check(&unit, world.hours(148)).await;
     assert_eq!(world.open_records().await, []);
-    world.look(&unit, world.hours(148) + MS).await;
+    world.check(&unit, world.hours(148) + MS).await;
     let record = world.open_records().await.remove(0);
     assert_eq!((record.last_seen, record.silent_from), (world.at(0), Some(world.hours(40))));
     assert_eq!((record.id.last_seen, record.deadline), (world.at(0), world.hours(148)));
-    assert_eq!(world.told().await, std::slice::from_ref(&record));
+    assert_eq!(world.transitions().await, std::slice::from_ref(&record));
     assert_eq!(world.engine.record(&record.id).await.unwrap(), Some(record.clone()));
     // The return ends that very record.
     world.hear(&unit, world.hours(150)).await;
@@ -169,21 +169,21 @@ pub async fn promise_11_a_presumed_last_seen_time_is_not_an_observed_one<G: Grou
 }
 
 pub async fn promise_11_proof_that_is_always_a_little_late_is_enough<G: Ground>(world: World<G>) {
-    // A slow link: what is read is old, and what was heard is 15 s behind, which is more than the slack.
+    // A slow link: reads are old, and hearing is 15 s behind, which is more than the slack.
     let unit = world.unit("a");
     let (second, deadline) = (Duration::from_secs(1), world.hours(48));
     world.hear(&unit, world.at(0)).await;
     world.ground.lapse(&unit).await;
-    let look = async |after: Duration| {
+    let check = async |after: Duration| {
         world.heard_until(deadline + after - 15 * second).await;
-        world.look(&unit, deadline + after).await;
+        world.check(&unit, deadline + after).await;
         world.open_records().await
     };
     // A heartbeat may have come in the first minute, and its key is gone.
-    assert_eq!(look(60 * second).await, []);
+    assert_eq!(check(60 * second).await, []);
     // None came since, for there was no key; so hearing up to then is enough.
-    let records = look(66 * second).await;
-    assert_eq!(records.len(), 1, "the proof of a minute that was over is there");
+    let records = check(66 * second).await;
+    assert_eq!(records.len(), 1, "the proof of a past minute counts");
     assert_eq!((records[0].last_seen, records[0].deadline), (world.at(0), deadline));
 }
 
@@ -193,12 +193,12 @@ pub async fn promise_11_a_unit_that_was_heard_between_two_checks_is_checked_anew
     world.hear(&unit, world.at(0)).await;
     world.ground.lapse(&unit).await;
     world.heard_until(deadline + 45 * second).await;
-    world.look(&unit, deadline + 60 * second).await;
-    // It is heard, and its key lapses: up to 10 s later it may have been heard once more.
+    world.check(&unit, deadline + 60 * second).await;
+    // It is heard, and its key expires: up to 10 s later it may have been heard once more.
     world.hear(&unit, deadline + 61 * second).await;
     world.ground.lapse(&unit).await;
     world.heard_until(world.hours(96) + 66 * second).await;
-    world.look(&unit, world.hours(96) + 77 * second).await;
+    world.check(&unit, world.hours(96) + 77 * second).await;
     assert_eq!(world.open_records().await, []);
 }
 
@@ -211,7 +211,7 @@ pub async fn promise_11_no_unit_is_marked_offline_while_nothing_is_heard<G: Grou
     assert_eq!(world.open_records().await, []);
     assert_eq!(world.due(world.hours(90)).await, std::slice::from_ref(&unit));
     world.heard_until(world.hours(48) - Duration::from_secs(10)).await;
-    world.look(&unit, world.hours(48) + MS).await;
+    world.check(&unit, world.hours(48) + MS).await;
     assert_eq!(world.open_records().await.len(), 1);
 }
 
@@ -222,9 +222,9 @@ pub async fn promise_12_a_removed_unit_is_never_reported<G: Ground>(world: World
     assert!(!world.roll.retire(&unit, world.at(2)).await.unwrap());
     world.heard_until(world.hours(200)).await;
     world.hear(&unit, world.at(5)).await;
-    world.look(&unit, world.hours(49)).await;
+    world.check(&unit, world.hours(49)).await;
     assert_eq!(world.due(world.hours(1000)).await, []);
-    assert_eq!(world.told().await, []);
+    assert_eq!(world.transitions().await, []);
     assert_eq!(world.read(&unit).await.alive, None);
     // Registered again, it is a new unit.
     let again = world.hours(100);
@@ -245,15 +245,15 @@ pub async fn promise_13_a_changed_timeout_moves_the_deadline_at_once<G: Ground>(
     world.heard_until(world.hours(49)).await;
     world.roll.register(&unit, &allow(HOUR), world.at(10)).await.unwrap();
     assert_eq!(world.due(world.hours(1)).await, std::slice::from_ref(&unit));
-    world.look(&unit, world.hours(1) + MS).await;
+    world.check(&unit, world.hours(1) + MS).await;
     assert_eq!(world.open_records().await[0].deadline, world.hours(1));
-    // Allowed more, it is not offline any more.
+    // With a longer timeout it is no longer offline.
     world.roll.register(&unit, &allow(24 * HOUR), world.hours(2)).await.unwrap();
-    assert_eq!(world.told().await[1].closed_by, Some(Closing::Policy));
+    assert_eq!(world.transitions().await[1].closed_by, Some(Closing::Policy));
     assert_eq!(world.due(world.hours(24)).await, std::slice::from_ref(&unit));
-    // A look does the same for a unit whose kind is allowed something else than when it was taken.
-    world.look(&unit, world.hours(24) + MS).await;
-    let last = world.told().await.pop().unwrap();
+    // A check does the same for a unit whose kind has another timeout than when it was taken.
+    world.check(&unit, world.hours(24) + MS).await;
+    let last = world.transitions().await.pop().unwrap();
     assert_eq!((last.closed_by, last.deadline), (None, world.hours(24)));
 }
 
@@ -263,15 +263,15 @@ pub async fn promise_14_a_deadline_at_exactly_now_is_not_yet_passed<G: Ground>(w
     world.hear(&unit, world.at(7)).await;
     world.heard_until(world.hours(100)).await;
     for now in [deadline - MS, deadline] {
-        world.look(&unit, now).await;
+        world.check(&unit, now).await;
         assert_eq!(world.open_records().await, [], "{now}");
     }
-    world.look(&unit, deadline + MS).await;
+    world.check(&unit, deadline + MS).await;
     assert_eq!(world.open_records().await[0].deadline, deadline);
 }
 
 pub async fn a_check_of_many_units_judges_each_by_the_time_of_its_read<G: Ground>(world: World<G>) {
-    // More than are looked at in one go.
+    // More than one check reads at once.
     let units = world.units(2001);
     world.hear_all(&units, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
@@ -288,27 +288,27 @@ pub async fn a_check_of_many_units_judges_each_by_the_time_of_its_read<G: Ground
     assert_eq!(judged, looks.into_iter().map(BTreeSet::from_iter).collect());
 }
 
-/// What changes between a look and what follows from it is left alone, and nobody else is held up.
+/// A unit that changes between read and apply is left alone, and other units are not delayed.
 pub async fn a_check_takes_only_units_that_have_not_changed<G: Ground>(world: World<G>) {
     let units = world.units(40);
     world.register_all(&units, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
     let mut back = BTreeSet::new();
-    for look in world.engine.check_batches(&units) {
-        // One that comes to nothing leaves nothing behind.
-        drop(world.engine.check_deadlines(&look).await.unwrap());
-        let looked = world.engine.check_deadlines(&look).await.unwrap();
-        assert_eq!(looked.hearing.heard, Some(world.hours(49)));
-        let changes: Vec<_> = looked.units.into_iter().map(|seen| take(&world, seen)).collect();
-        world.hear(&look[0], world.hours(49)).await;
-        let applied = looked.hold.apply(&changes).await.unwrap();
-        assert_eq!(applied, [vec![false], vec![true; look.len() - 1]].concat());
-        back.insert(look[0].clone());
+    for check in world.engine.check_batches(&units) {
+        // A check that is dropped leaves no trace.
+        drop(world.engine.check_deadlines(&check).await.unwrap());
+        let checked = world.engine.check_deadlines(&check).await.unwrap();
+        assert_eq!(checked.hearing.heard, Some(world.hours(49)));
+        let changes: Vec<_> = checked.units.into_iter().map(|seen| take(&world, seen)).collect();
+        world.hear(&check[0], world.hours(49)).await;
+        let applied = checked.hold.apply(&changes).await.unwrap();
+        assert_eq!(applied, [vec![false], vec![true; check.len() - 1]].concat());
+        back.insert(check[0].clone());
     }
-    let told = world.told().await;
+    let transitions = world.transitions().await;
     let silent: BTreeSet<Unit> = units.into_iter().filter(|unit| !back.contains(unit)).collect();
-    assert_eq!((told.len(), world.open_records().await.len()), (silent.len(), silent.len()));
-    assert_eq!(told.into_iter().map(|record| record.id.unit).collect::<BTreeSet<_>>(), silent);
+    assert_eq!((transitions.len(), world.open_records().await.len()), (silent.len(), silent.len()));
+    assert_eq!(transitions.into_iter().map(|record| record.id.unit).collect::<BTreeSet<_>>(), silent);
     assert_eq!(BTreeSet::from_iter(world.due(world.hours(1000)).await), back);
 }
 
@@ -316,10 +316,10 @@ pub async fn of_two_changes_of_one_unit_by_one_check_one_is_applied<G: Ground>(w
     let unit = [world.unit("a")];
     world.register_all(&unit, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
-    let mut looked = world.engine.check_deadlines(&unit).await.unwrap();
-    let change = take(&world, looked.units.remove(0));
-    assert_eq!(looked.hold.apply(&[change.clone(), change]).await.unwrap(), [true, false]);
-    assert_eq!(world.told().await.len(), 1);
+    let mut checked = world.engine.check_deadlines(&unit).await.unwrap();
+    let change = take(&world, checked.units.remove(0));
+    assert_eq!(checked.hold.apply(&[change.clone(), change]).await.unwrap(), [true, false]);
+    assert_eq!(world.transitions().await.len(), 1);
 }
 
 pub async fn a_record_that_is_opened_once_more_is_listed_once<G: Ground>(world: World<G>) {
@@ -330,18 +330,18 @@ pub async fn a_record_that_is_opened_once_more_is_listed_once<G: Ground>(world: 
     };
     world.roll.register(&unit, &allow(HOUR), world.at(0)).await.unwrap();
     world.heard_until(world.hours(49)).await;
-    world.look(&unit, world.hours(2)).await;
+    world.check(&unit, world.hours(2)).await;
     world.roll.register(&unit, &allow(3 * HOUR), world.hours(2)).await.unwrap();
     let closed = world.engine.records(false, None, 10).await.unwrap();
     assert_eq!((closed.len(), closed[0].closed_by), (1, Some(Closing::Policy)));
-    world.look(&unit, world.hours(4)).await;
+    world.check(&unit, world.hours(4)).await;
     let opened = world.engine.records(false, None, 10).await.unwrap();
     assert_eq!((opened.len(), &opened[0].id, opened[0].closed_by), (1, &closed[0].id, None));
     assert_eq!(world.engine.forget_records(&world.partitions(), world.hours(1000)).await.unwrap(), 0);
     assert_eq!(world.open_records().await, opened);
 }
 
-/// What follows from a look at a unit whose time is up when 49 hours were heard.
+/// The change for an overdue unit when 49 hours were heard.
 pub fn take<G: Ground>(world: &World<G>, seen: Snapshot) -> (Snapshot, Change) {
     let hearing = Hearing { heard: Some(world.hours(49)), ..Hearing::default() };
     let verdict = presence::check_deadline(&seen, &rules()[&seen.unit.kind], &hearing, world.hours(49));
@@ -357,15 +357,15 @@ pub async fn promise_15_a_lost_reply_leaves_nothing_that_is_not_repaired<G: Grou
     let take = [take(&world, world.read(&unit).await)];
     assert_eq!(world.engine.apply(&take).await.unwrap(), [true]);
     assert_eq!(world.engine.apply(&take).await.unwrap(), [false]);
-    assert_eq!(world.told().await.len(), 1);
+    assert_eq!(world.transitions().await.len(), 1);
     // So is a heartbeat, and a canary.
     for _ in 0..2 {
         world.hear(&unit, world.hours(50)).await;
         world.heard_until(world.hours(50)).await;
     }
-    assert_eq!(world.told().await.len(), 2);
+    assert_eq!(world.transitions().await.len(), 2);
     assert_eq!(world.roll.hearing().ledger.intervals(), []);
-    // And the word that news was dealt with.
+    // And the settling of an entry.
     let positions: Vec<_> = world.outbox().await.into_iter().map(|entry| entry.position).collect();
     for _ in 0..2 {
         world.engine.settle(&positions).await.unwrap();
@@ -377,10 +377,10 @@ pub async fn promise_15_a_key_beside_an_open_record_is_a_return<G: Ground>(world
     let unit = world.unit("a");
     world.hear(&unit, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
-    world.look(&unit, world.hours(49)).await;
+    world.check(&unit, world.hours(49)).await;
     world.ground.leave_key(&unit, world.hours(50).as_millis()).await;
-    world.look(&unit, world.hours(51)).await;
-    let last = world.told().await.pop().unwrap();
+    world.check(&unit, world.hours(51)).await;
+    let last = world.transitions().await.pop().unwrap();
     assert_eq!((last.closed_by, last.back_at), (Some(Closing::Return), Some(world.hours(50))));
     assert_eq!(world.due(world.hours(98)).await, [unit]);
 }
@@ -398,7 +398,7 @@ pub async fn a_decision_from_facts_that_changed_is_void<G: Ground>(world: World<
     let decide = |site| presence::register(&before, &wanted(site), rules, &hearing, world.at(1));
     let (north, south) = ((before.clone(), decide("north")), (before.clone(), decide("south")));
     assert_eq!(world.engine.apply(&[north]).await.unwrap(), [true]);
-    // The key is as it was; only the facts tell that somebody was faster.
+    // The key is unchanged; only the facts show that another caller was faster.
     assert_eq!(world.read(&unit).await.alive, before.alive);
     assert_eq!(world.engine.apply(&[south]).await.unwrap(), [false]);
     assert_eq!(world.read(&unit).await.facts.unwrap().labels["site"], "north");
@@ -410,7 +410,7 @@ pub async fn of_two_changes_of_one_unit_in_one_step_one_is_applied<G: Ground>(wo
     world.heard_until(world.hours(49)).await;
     let change = take(&world, world.read(&unit).await);
     assert_eq!(world.engine.apply(&[change.clone(), change]).await.unwrap(), [true, false]);
-    assert_eq!(world.told().await.len(), 1);
+    assert_eq!(world.transitions().await.len(), 1);
 }
 
 pub async fn the_outbox_is_read_up_to_the_limit_however_it_was_written<G: Ground>(world: World<G>) {
@@ -422,22 +422,22 @@ pub async fn the_outbox_is_read_up_to_the_limit_however_it_was_written<G: Ground
     // A hundred in one step, and the others one by one.
     world.roll.check_deadlines(&units[..100], world.hours(49)).await.unwrap();
     for unit in &units[100..] {
-        world.look(unit, world.hours(49)).await;
+        world.check(unit, world.hours(49)).await;
     }
-    assert_eq!(world.told().await.len(), 300);
-    let mut told = HashSet::new();
-    while told.len() < 300 {
-        let before = told.len();
+    assert_eq!(world.transitions().await.len(), 300);
+    let mut transitions = HashSet::new();
+    while transitions.len() < 300 {
+        let before = transitions.len();
         let read = world.engine.outbox(&world.outboxes(), 80).await.unwrap();
         let (positions, news): (Vec<_>, Vec<_>) =
             read.into_iter().map(|entry| (entry.position, entry.news)).unzip();
         assert!(news.len() >= 80.min(300 - before), "{} of 80", news.len());
         let expected = before + news.len();
-        told.extend(news.into_iter().map(|news| match news {
+        transitions.extend(news.into_iter().map(|news| match news {
             OutboxEvent::Record(record) => record.unit,
-            OutboxEvent::Blind(interval) => panic!("nobody was blind, but {interval:?}"),
+            OutboxEvent::Blind(interval) => panic!("nothing was blind, but {interval:?}"),
         }));
-        assert_eq!(told.len(), expected, "nothing is read twice");
+        assert_eq!(transitions.len(), expected, "nothing is read twice");
         world.engine.settle(&positions).await.unwrap();
     }
     assert_eq!(world.outbox().await, []);
@@ -448,13 +448,13 @@ pub async fn a_unit_that_was_never_seen_is_reported_from_its_registration<G: Gro
     world.roll.register(&unit, &Registration::default(), world.at(9)).await.unwrap();
     assert_eq!(world.read(&unit).await.alive, None);
     world.heard_until(world.hours(49)).await;
-    world.look(&unit, world.hours(49)).await;
+    world.check(&unit, world.hours(49)).await;
     let record = world.open_records().await.remove(0);
     assert_eq!((record.cause, record.last_seen), (Cause::NeverSeen, world.at(9)));
     assert_eq!(record.deadline, world.at(9) + 48 * HOUR);
 }
 
-/// Everything was down for longer than the key stood: it may have held a newer heartbeat.
+/// Everything was down for longer than the key lasts: it may have held a newer heartbeat.
 pub async fn a_key_that_expired_between_two_checks_is_no_proof_of_silence<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     world.hear(&unit, world.at(0)).await;
@@ -463,12 +463,12 @@ pub async fn a_key_that_expired_between_two_checks_is_no_proof_of_silence<G: Gro
     world.ground.lapse(&unit).await;
     world.canary(world.hours(100), Duration::from_secs(3), HOUR).await;
     world.heard_until(world.hours(200)).await;
-    // The last heartbeat that anything tells of is that at 0, and 48 hours were heard since then.
-    world.look(&unit, world.hours(102)).await;
+    // The last known heartbeat is that at 0, and 48 hours were heard since then.
+    world.check(&unit, world.hours(102)).await;
     assert_eq!(world.open_records().await, []);
     let due: Vec<Unit> = world.due(world.hours(148)).await;
     assert_eq!(due, std::slice::from_ref(&unit));
-    world.look(&unit, world.hours(148) + MS).await;
+    world.check(&unit, world.hours(148) + MS).await;
     assert_eq!(world.open_records().await[0].deadline, world.hours(148));
 }
 
@@ -479,7 +479,7 @@ pub async fn a_record_of_a_removed_kind_is_closed_and_notified_once<G: Ground>(w
     world.roll.check_deadlines(&units[..2], world.hours(49)).await.unwrap();
     let (gone, back) = (world.hours(60), world.hours(100));
     world.roll.close_unwatched(&units, gone).await.unwrap();
-    assert_eq!(world.told().await.len(), 2, "its kind is configured");
+    assert_eq!(world.transitions().await.len(), 2, "its kind is configured");
     // An instance that has another kind, twice.
     let kind: Kind = "pump".parse().unwrap();
     let others = Rules::from([(kind.clone(), KindRules::new(kind))]);
@@ -488,9 +488,10 @@ pub async fn a_record_of_a_removed_kind_is_closed_and_notified_once<G: Ground>(w
     for _ in 0..2 {
         roll.close_unwatched(&units, gone).await.unwrap();
     }
-    let told = world.told().await;
-    let closed: Vec<&OfflineRecord> = told.iter().filter(|record| record.closed_by.is_some()).collect();
-    assert_eq!((told.len(), closed.len()), (4, 2));
+    let transitions = world.transitions().await;
+    let closed: Vec<&OfflineRecord> =
+        transitions.iter().filter(|record| record.closed_by.is_some()).collect();
+    assert_eq!((transitions.len(), closed.len()), (4, 2));
     for record in closed {
         assert_eq!((record.closed_by, record.back_at), (Some(Closing::KindRemoved), Some(gone)));
         assert_eq!(world.engine.record(&record.id).await.unwrap().as_ref(), Some(record));
@@ -523,13 +524,13 @@ pub async fn declarations_of_a_unit_are_kept_and_obeyed<G: Ground>(world: World<
         ..world.beat(&unit, world.at(0) + HOUR / 2)
     };
     world.roll.hear(&[tired], world.at(0) + HOUR / 2).await.unwrap();
-    world.look(&unit, world.hours(11)).await;
+    world.check(&unit, world.hours(11)).await;
     assert_eq!(world.open_records().await, []);
-    world.look(&unit, world.hours(12)).await;
+    world.check(&unit, world.hours(12)).await;
     let record = world.open_records().await.remove(0);
     assert_eq!(record.deadline, world.at(0) + HOUR / 2 + 11 * HOUR);
     assert_eq!(record.labels.len(), 2);
-    // A plain heartbeat on the fast road wakes it up.
+    // A plain heartbeat on the fast path ends its sleep.
     let awake = world.unit("b");
     let tired = Heartbeat {
         declared: Declared { timeout: Some(HOUR), sleep: Some(10 * HOUR), ..Declared::default() },
@@ -537,7 +538,7 @@ pub async fn declarations_of_a_unit_are_kept_and_obeyed<G: Ground>(world: World<
     };
     world.roll.hear(&[tired], world.at(0)).await.unwrap();
     world.hear(&awake, world.at(1)).await;
-    world.look(&awake, world.hours(2)).await;
+    world.check(&awake, world.hours(2)).await;
     assert_eq!(world.open_records().await.len(), 2);
 }
 
@@ -553,7 +554,7 @@ pub async fn records_are_listed_newest_first_page_by_page<G: Ground>(world: Worl
     // Most of them in one and the same millisecond.
     world.roll.check_deadlines(&units[25..], world.hours(49)).await.unwrap();
     for (n, unit) in units[..25].iter().enumerate() {
-        world.look(unit, world.hours(50) + MS * n as u32).await;
+        world.check(unit, world.hours(50) + MS * n as u32).await;
     }
     // Some of either are closed.
     for unit in units[5..10].iter().chain(&units[41..44]) {
@@ -631,11 +632,11 @@ pub async fn a_kind_admits_no_more_ids_than_it_may_have<G: Ground>(world: World<
     for unit in &all {
         let seen = world.read(unit).await;
         if seen.is_known() {
-            assert_eq!(seen.last_heard(), Some(world.at(1000)), "those that are there go on");
+            assert_eq!(seen.last_heard(), Some(world.at(1000)), "known units go on");
             here.push(unit.clone());
         }
     }
-    // One that goes makes room, and an operator's word needs none.
+    // A removed unit makes room, and a registration by an operator needs none.
     assert!(roll.retire(&here[0], world.at(2000)).await.unwrap());
     let new = world.unit("new");
     hear(&[new.clone(), world.unit("newer")], world.at(3000)).await;
@@ -655,12 +656,12 @@ pub async fn instances_that_share_a_fleet_know_how_many_units_there_are<G: Groun
     let all = world.units(1000);
     let beats = |units: &[Unit]| units.iter().map(|unit| world.beat(unit, world.at(0))).collect::<Vec<_>>();
     let known = async || world.engine.read(&all).await.unwrap().iter().filter(|seen| seen.is_known()).count();
-    // What one admits to partitions of the other it remembers itself.
+    // An instance counts the units that it admits to partitions of the other itself.
     one.hear(&beats(&all[..60]), world.at(0)).await.unwrap();
     other.hear(&beats(&all[..60]), world.at(0)).await.unwrap();
     one.hear(&beats(&all[60..80]), world.at(0)).await.unwrap();
     assert_eq!(known().await, 80);
-    // The walk brings each what the other admitted to its partitions; then they tell each other.
+    // The walk brings each the units that the other admitted to its partitions; then they exchange counts.
     for mirror in [ones, others] {
         for partition in world.partitions() {
             let mark = mirror.mark(partition);
@@ -695,7 +696,7 @@ pub async fn instances_that_share_a_fleet_know_its_shortest_timeout<G: Ground>(w
     assert_eq!(other.pace().shortest_of(&rules), rules.policy.timeout);
     exchange().await;
     assert_eq!(other.pace().shortest_of(&rules), Duration::from_secs(2));
-    // It is said by the one that met it, as long as that is there.
+    // The instance that met the unit announces its timeout for as long as it holds a lease.
     exchange().await;
     assert_eq!(other.pace().met_of(&rules.kind), None);
     other.census().exchange(&*world.engine, "other", Vec::new()).await.unwrap();

@@ -104,11 +104,11 @@ impl<G: Ground> World<G> {
     pub async fn canary(&self, sent_at: Timestamp, gap: Duration, tell: Duration) -> Option<Interval> {
         match self.engine.advance(&Subscription::Plain, sent_at, Gap { blind: gap, tell }).await.unwrap() {
             Advance::Heard(blind) => blind,
-            Advance::NotAttending => panic!("a plain subscription is no stranger"),
+            Advance::NotAttending => panic!("a plain subscription is never unknown"),
         }
     }
 
-    pub async fn look(&self, unit: &Unit, now: Timestamp) {
+    pub async fn check(&self, unit: &Unit, now: Timestamp) {
         self.roll.check_deadlines(std::slice::from_ref(unit), now).await.unwrap();
     }
 
@@ -125,7 +125,7 @@ impl<G: Ground> World<G> {
     }
 
     /// The records in the outbox.
-    pub async fn told(&self) -> Vec<OfflineRecord> {
+    pub async fn transitions(&self) -> Vec<OfflineRecord> {
         let news = self.outbox().await.into_iter().map(|entry| entry.news);
         news.filter_map(|news| match news {
             OutboxEvent::Record(record) => Some(record),
@@ -134,7 +134,7 @@ impl<G: Ground> World<G> {
         .collect()
     }
 
-    /// Units whose look is due.
+    /// Units whose check is due.
     pub async fn due(&self, until: Timestamp) -> Vec<Unit> {
         let mut due = Vec::new();
         for partition in 0..self.engine.partitions() {

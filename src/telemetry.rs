@@ -24,7 +24,7 @@ use crate::store::Backlog;
 
 mod in_the_way;
 mod labels;
-mod lines;
+mod log_limit;
 mod orphans;
 mod problems;
 mod process;
@@ -40,7 +40,7 @@ pub use labels::{
     PayloadIssue, Rejection, Stored, ValueOutcome,
 };
 use labels::{TOO_MANY, heard_as_str};
-pub use lines::Lines;
+pub use log_limit::LogLimit;
 pub use orphans::orphans_in_words;
 use problems::{
     BROKER_DROPS, ENGINE_DOWN, ENGINE_FAILS, FILTER_REMOVED, FILTER_UNHEARD, FILTER_UNPROVED, KIND_FULL,
@@ -61,9 +61,9 @@ pub struct Telemetry {
     unreadable: Unreadable,
     in_the_way: InTheWay,
     problems: Problems,
-    /// Lines about units that went offline, and about those that are back.
-    units_gone: Mutex<Lines>,
-    units_back: Mutex<Lines>,
+    /// LogLimit about units that went offline, and about those that are back.
+    units_gone: Mutex<LogLimit>,
+    units_back: Mutex<LogLimit>,
     has_heard: AtomicBool,
     /// The filters of each kind that are not heard.
     unheard: Mutex<BTreeMap<String, BTreeSet<String>>>,
@@ -82,8 +82,8 @@ impl Telemetry {
             unreadable: Unreadable::new(clock.clone()),
             in_the_way: InTheWay::new(clock.clone()),
             problems: Problems::of_a_beginning(),
-            units_gone: Mutex::new(Lines::new(Instant::now())),
-            units_back: Mutex::new(Lines::new(Instant::now())),
+            units_gone: Mutex::new(LogLimit::new(Instant::now())),
+            units_back: Mutex::new(LogLimit::new(Instant::now())),
             has_heard: AtomicBool::new(false),
             unheard: Mutex::default(),
             counted: Mutex::default(),
@@ -399,16 +399,16 @@ impl Telemetry {
         let mut every = tokio::time::interval(Duration::from_secs(1));
         while stop.run_until_cancelled(every.tick()).await.is_some() {
             let now = Instant::now();
-            if let Some(more) = self.lines(Transition::Offline).turn(now) {
+            if let Some(more) = self.lines(Transition::Offline).end_span(now) {
                 tracing::warn!(more, "more units went offline than are named; /api/v1/records lists all");
             }
-            if let Some(more) = self.lines(Transition::Online).turn(now) {
+            if let Some(more) = self.lines(Transition::Online).end_span(now) {
                 tracing::info!(more, "more units are back than are named");
             }
         }
     }
 
-    fn lines(&self, of: Transition) -> MutexGuard<'_, Lines> {
+    fn lines(&self, of: Transition) -> MutexGuard<'_, LogLimit> {
         let lines = match of {
             Transition::Offline => &self.units_gone,
             Transition::Online => &self.units_back,

@@ -1,23 +1,23 @@
-//! Blindness is told while it lasts, and its end when it is over.
+//! Notifies operators of blindness while it lasts, and of its end.
 //!
-//! Nobody is declared offline while nothing is heard, so operators have to know that it is so. What lasts for longer
-//! than `hearing.tell_after` joins the group `blind` like any other news, known by when it began: whichever instance
-//! notices writes it, several write the same. Its end is told when an interval is written to the ledger; one that
-//! comes out shorter, because the broker had kept what was sent meanwhile, is ended here.
+//! No unit is declared offline while nothing is heard, so operators have to know of blindness. A blind interval that
+//! is longer than `hearing.tell_after` joins the group `blind` like any other event; its beginning identifies it:
+//! several instances that notice it write the same. Its end joins when an interval is written to the ledger. An interval
+//! that comes out shorter, because the broker had kept what was published meanwhile, is ended here.
 //!
-//! # Why it may be told without the engine
-//! It may be the engine that is away, and everything that is told goes through it. Then this instance tells its
-//! receivers itself, each once, under the id that the news would have had: an instance more that is cut off repeats
-//! it at most once, and a receiver can drop that. When the engine is back, what was told is written down as told.
+//! # Why a notification may go out without the engine
+//! Notifications go through the engine, and the engine may be what is away. Then this instance delivers to its
+//! receivers itself, once each, under the id that the engine would have given: another instance that is cut off
+//! repeats it at most once, and a receiver can drop that. When the engine is back, it learns which receivers know.
 //!
 //! # A kind that is not heard
-//! Where the fleet is heard and one of its kinds is not, that is told in the same way, in a group of its own that names
-//! the kind and its topics. Its end is told by the ledger of the kind, by whichever instance reads it, so that it is told
-//! also where the one that told the beginning is gone.
+//! Where the fleet is heard and one of its kinds is not, the same happens in a group of its own, which names
+//! the kind and its topics. Its end is read from the ledger of the kind by any instance, so that operators learn of it
+//! also if the instance that noticed the beginning is gone.
 //!
-//! # What is not told
-//! A blindness that this instance has not watched for so long: after a start, what was not heard before is over with
-//! the first canary, and is told once, as over.
+//! # No notification
+//! is sent for a blindness that this instance has not watched for so long: after a start, the time that was not heard
+//! before is over with the first canary, and goes out once, as over.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -27,9 +27,9 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::buffer::DeliveryBuffer;
 use super::channel::{Channel, Failure, within};
 use super::group::{TOPICS, group_of, group_of_kind};
-use super::tray::Tray;
 use super::{ReceiverConfig, Route, TICK};
 use crate::clock::{Clock, Timestamp};
 use crate::presence::{Filters, Hearing, Interval, Kind, Ledger};
@@ -37,8 +37,8 @@ use crate::store::{Delivery, Engine, Group, Join, OutboxEvent, Result, Room, not
 use crate::telemetry::{DeliveryOutcome, Telemetry};
 
 /// The loop and what it uses.
-pub(super) struct Watch {
-    /// From how long on it is told.
+pub(super) struct BlindNotifier {
+    /// Shorter blindness is not notified.
     pub after: Duration,
     /// The filters by which each kind is heard.
     pub filters: Filters,
@@ -48,63 +48,61 @@ pub(super) struct Watch {
     pub engine: Arc<dyn Engine>,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
-    pub trays: HashMap<String, Arc<Tray>>,
+    pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
     pub stop: CancellationToken,
 }
 
-/// What is known of hearing.
-struct Known {
-    /// From when on this instance watches.
+struct FleetBlindness {
+    /// The start of this instance.
     since: Timestamp,
     heard: Option<Timestamp>,
-    lasting: Option<Lasting>,
+    ongoing: Option<OngoingBlindness>,
 }
 
-/// What is known of the hearing of a kind.
-struct OfKind {
+struct KindBlindness {
     kind: Kind,
     group: Group,
-    /// From when on it is told that it is not heard.
-    lasting: Option<Timestamp>,
-    /// The beginnings of those whose end was told.
-    told: BTreeSet<Timestamp>,
+    /// The beginning of the blindness that lasts and was notified.
+    ongoing: Option<Timestamp>,
+    /// The beginnings of the blindnesses whose end was notified.
+    ended: BTreeSet<Timestamp>,
 }
 
-/// How long after its end a blindness of a kind may still be told: as long as it is known that it was.
+/// How long after its end a blindness of a kind may still be notified: as long as the ledger of the kind has it.
 const RECENT: Duration = Duration::from_secs(12 * 3600);
 
-/// A blindness that lasts and is told.
-struct Lasting {
+/// A blindness of the fleet that lasts and is notified.
+struct OngoingBlindness {
     from: Timestamp,
-    /// Since when it is told.
+    /// Since when it is notified.
     at: Timestamp,
     /// The engine has it.
     is_recorded: bool,
-    /// What became of telling each receiver without the engine.
-    direct: Vec<Direct>,
+    /// Deliveries without the engine, by receiver.
+    direct: Vec<DirectDelivery>,
 }
 
-struct Direct {
-    is_told: bool,
+struct DirectDelivery {
+    is_done: bool,
     attempts: u32,
     next: Instant,
 }
 
-impl Watch {
+impl BlindNotifier {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
-        let mut known = Known { since: self.clock.now(), heard: None, lasting: None };
-        let of_kind = |(kind, filters): (&Kind, &Vec<String>)| OfKind {
+        let mut fleet = FleetBlindness { since: self.clock.now(), heard: None, ongoing: None };
+        let of_kind = |(kind, filters): (&Kind, &Vec<String>)| KindBlindness {
             kind: kind.clone(),
             group: group_of_kind(kind, filters),
-            lasting: None,
-            told: BTreeSet::new(),
+            ongoing: None,
+            ended: BTreeSet::new(),
         };
-        let mut kinds: Vec<OfKind> = self.filters.iter().map(of_kind).collect();
+        let mut kinds: Vec<KindBlindness> = self.filters.iter().map(of_kind).collect();
         loop {
             let step = async {
                 tokio::time::sleep(TICK).await;
-                self.step(&mut known, &mut kinds).await;
+                self.step(&mut fleet, &mut kinds).await;
             };
             if self.stop.run_until_cancelled(step).await.is_none() {
                 return Ok(());
@@ -112,41 +110,41 @@ impl Watch {
         }
     }
 
-    async fn step(&self, known: &mut Known, kinds: &mut [OfKind]) {
-        // The loops that need the engine say that it is away.
+    async fn step(&self, fleet: &mut FleetBlindness, kinds: &mut [KindBlindness]) {
+        // The loops that need the engine report that it is away.
         let hearing = self.engine.hearing().await.ok();
-        known.heard = hearing.as_ref().and_then(|hearing| hearing.heard).or(known.heard);
-        // Where nothing was ever heard, it is so from the start of this instance on.
-        let (heard, now) = (known.heard.unwrap_or(known.since), self.clock.now());
-        if now.since(heard.max(known.since)) <= self.after {
+        fleet.heard = hearing.as_ref().and_then(|hearing| hearing.heard).or(fleet.heard);
+        // Where nothing was ever heard, blindness begins with the start of this instance.
+        let (heard, now) = (fleet.heard.unwrap_or(fleet.since), self.clock.now());
+        if now.since(heard.max(fleet.since)) <= self.after {
             let Some(hearing) = hearing else { return };
-            if let Some(lasting) = &known.lasting
-                && self.end(lasting, heard, &hearing, now).await.is_ok()
+            if let Some(ongoing) = &fleet.ongoing
+                && self.end(ongoing, heard, &hearing, now).await.is_ok()
             {
-                known.lasting = None;
+                fleet.ongoing = None;
             }
             let hearing = hearing.by_filters(&self.filters);
             for of_kind in kinds {
-                // What fails is tried again with the next tick.
-                let _ = self.step_of(of_kind, known.since, &hearing, now).await;
+                // A failure is tried again with the next tick.
+                let _ = self.step_kind(of_kind, fleet.since, &hearing, now).await;
             }
             return;
         }
-        let lasting = known.lasting.get_or_insert_with(|| self.begin(heard, now));
-        if hearing.is_some() && !lasting.is_recorded {
-            // What the engine knows is the same for all instances.
-            lasting.from = heard;
-            lasting.is_recorded = self.record(lasting, now).await.is_ok();
+        let ongoing = fleet.ongoing.get_or_insert_with(|| self.begin(heard, now));
+        if hearing.is_some() && !ongoing.is_recorded {
+            // The beginning from the engine is the same for all instances.
+            ongoing.from = heard;
+            ongoing.is_recorded = self.record(ongoing, now).await.is_ok();
         }
-        if !lasting.is_recorded {
-            self.tell_directly(lasting).await;
+        if !ongoing.is_recorded {
+            self.deliver_directly(ongoing).await;
         }
     }
 
-    /// The same of a kind, where the fleet is heard.
-    async fn step_of(
+    /// The same for a kind, where the fleet is heard.
+    async fn step_kind(
         &self,
-        OfKind { kind, group, lasting, told }: &mut OfKind,
+        KindBlindness { kind, group, ongoing, ended }: &mut KindBlindness,
         since: Timestamp,
         hearing: &Hearing,
         now: Timestamp,
@@ -154,10 +152,10 @@ impl Watch {
         let heard = hearing.of(kind).heard;
         let from = heard.unwrap_or(since);
         if now.since(from.max(since)) > self.after {
-            if lasting.is_none() {
+            if ongoing.is_none() {
                 let interval = Interval { from, to: Timestamp::NEVER };
                 self.join_to(group, interval, &self.route.receivers, now).await?;
-                *lasting = Some(from);
+                *ongoing = Some(from);
                 let topics = group.labels.get(TOPICS);
                 tracing::warn!(%kind, %from, topics, "a kind is not heard for longer than hearing.tell_after: the receivers are told");
             }
@@ -167,46 +165,49 @@ impl Watch {
         let ledger = Ledger::new(hearing.filters.blind.get(kind).into_iter().flatten().copied());
         for over in ledger.intervals().iter().filter(|over| over.length() > self.after) {
             let is_recent = over.to <= heard && now.since(over.to) < RECENT;
-            if is_recent && !told.contains(&over.from) {
+            if is_recent && !ended.contains(&over.from) {
                 self.join_to(group, *over, &self.route.receivers, now).await?;
-                told.insert(over.from);
+                ended.insert(over.from);
             }
         }
-        if let Some(from) = lasting.filter(|from| !told.contains(from)) {
+        if let Some(from) = ongoing.filter(|from| !ended.contains(from)) {
             self.join_to(group, Interval { from, to: heard }, &self.route.receivers, now).await?;
         }
-        *lasting = None;
+        *ongoing = None;
         Ok(())
     }
 
-    fn begin(&self, from: Timestamp, at: Timestamp) -> Lasting {
+    fn begin(&self, from: Timestamp, at: Timestamp) -> OngoingBlindness {
         tracing::warn!(%from, "blind for longer than hearing.tell_after: the receivers are told");
-        let direct =
-            self.receivers.iter().map(|_| Direct { is_told: false, attempts: 0, next: Instant::now() });
-        Lasting { from, at, is_recorded: false, direct: direct.collect() }
+        let direct = self.receivers.iter().map(|_| DirectDelivery {
+            is_done: false,
+            attempts: 0,
+            next: Instant::now(),
+        });
+        OngoingBlindness { from, at, is_recorded: false, direct: direct.collect() }
     }
 
-    /// Writes down that it is told: to the receivers that do not know yet.
-    async fn record(&self, lasting: &Lasting, now: Timestamp) -> Result<()> {
-        let untold = self.receivers.iter().zip(&lasting.direct).filter(|(_, direct)| !direct.is_told);
-        let untold: Vec<String> = untold.map(|((receiver, _), _)| receiver.name.clone()).collect();
-        self.join(Interval { from: lasting.from, to: Timestamp::NEVER }, &untold, now).await
+    /// Joins the event for the receivers that have had no direct delivery.
+    async fn record(&self, ongoing: &OngoingBlindness, now: Timestamp) -> Result<()> {
+        let open = self.receivers.iter().zip(&ongoing.direct).filter(|(_, direct)| !direct.is_done);
+        let open: Vec<String> = open.map(|((receiver, _), _)| receiver.name.clone()).collect();
+        self.join(Interval { from: ongoing.from, to: Timestamp::NEVER }, &open, now).await
     }
 
-    /// Tells the end where nobody else does.
+    /// Joins the end, unless the ledger has an interval that does.
     async fn end(
         &self,
-        lasting: &Lasting,
+        ongoing: &OngoingBlindness,
         heard: Timestamp,
         hearing: &Hearing,
         now: Timestamp,
     ) -> Result<()> {
-        let is_told = lasting.is_recorded || lasting.direct.iter().any(|direct| direct.is_told);
-        let is_long = |interval: &Interval| interval.to > lasting.from && interval.length() > self.after;
-        if !is_told || hearing.ledger.intervals().iter().any(is_long) {
+        let is_notified = ongoing.is_recorded || ongoing.direct.iter().any(|direct| direct.is_done);
+        let is_long = |interval: &Interval| interval.to > ongoing.from && interval.length() > self.after;
+        if !is_notified || hearing.ledger.intervals().iter().any(is_long) {
             return Ok(());
         }
-        let over = Interval { from: lasting.from, to: heard };
+        let over = Interval { from: ongoing.from, to: heard };
         self.join(over, &self.route.receivers, now).await
     }
 
@@ -224,19 +225,19 @@ impl Watch {
     ) -> Result<()> {
         let join = Join { group: group.clone(), news: OutboxEvent::Blind(interval) };
         self.engine.join(&[join], self.route.pace, receivers, &Room::NONE, now).await?;
-        self.trays.values().for_each(|tray| tray.ring());
+        self.buffers.values().for_each(|buffer| buffer.notify());
         Ok(())
     }
 
-    /// Makes an attempt with each receiver that does not know yet and is due.
-    async fn tell_directly(&self, lasting: &mut Lasting) {
-        let interval = Interval { from: lasting.from, to: Timestamp::NEVER };
-        let news = OutboxEvent::Blind(interval);
-        let group = group_of(&news, &self.route.group_by);
-        let id = notification_of(&group.key, &news);
-        let at = lasting.at;
-        let due = self.receivers.iter().zip(&mut lasting.direct);
-        let due = due.filter(|(_, direct)| !direct.is_told && direct.next <= Instant::now());
+    /// Makes an attempt with each receiver that is due and has had no direct delivery.
+    async fn deliver_directly(&self, ongoing: &mut OngoingBlindness) {
+        let interval = Interval { from: ongoing.from, to: Timestamp::NEVER };
+        let event = OutboxEvent::Blind(interval);
+        let group = group_of(&event, &self.route.group_by);
+        let id = notification_of(&group.key, &event);
+        let at = ongoing.at;
+        let due = self.receivers.iter().zip(&mut ongoing.direct);
+        let due = due.filter(|(_, direct)| !direct.is_done && direct.next <= Instant::now());
         let attempts = due.map(|((receiver, channel), direct)| {
             direct.attempts += 1;
             let delivery = Delivery {
@@ -261,20 +262,20 @@ impl Watch {
     fn conclude(
         &self,
         receiver: &ReceiverConfig,
-        direct: &mut Direct,
+        direct: &mut DirectDelivery,
         result: std::result::Result<(), Failure>,
         took: Duration,
     ) {
         let name = &receiver.name;
         let Err(why) = result else {
-            direct.is_told = true;
-            tracing::info!(receiver = name, "told of blindness without the engine, which is away");
+            direct.is_done = true;
+            tracing::info!(receiver = name, "notified of blindness without the engine, which is away");
             return self.telemetry.notification(name, DeliveryOutcome::Delivered, took, "");
         };
-        // One that wants no more is not asked again.
-        direct.is_told = matches!(why, Failure::Gone { .. });
+        // A receiver that wants no more notifications gets no other attempt.
+        direct.is_done = matches!(why, Failure::Gone { .. });
         direct.next = Instant::now() + receiver.retry.backoff().wait(direct.attempts, rand::random());
-        tracing::warn!(receiver = name, "not told of blindness without the engine: {why}");
+        tracing::warn!(receiver = name, "not notified of blindness without the engine: {why}");
         self.telemetry.notification(name, DeliveryOutcome::Retry, took, &why.to_string());
     }
 }

@@ -1,9 +1,9 @@
-//! A channel: a way to tell one receiver.
+//! A channel: a way to notify one receiver.
 //!
-//! What a channel says is a function of the delivery alone, so that every attempt, also one after
-//! a restart, says the same under the same id. It makes one attempt and tells how it failed; when
-//! to try again, and when to stop, is decided above it. It never logs and never waits longer than
-//! whoever calls it lets it: a call that takes too long is dropped, which every channel survives.
+//! What a channel sends is a function of the delivery alone, so that every attempt, also one after
+//! a restart, sends the same under the same id. A channel makes one attempt and answers how it failed;
+//! its caller decides about retries. The caller also limits its time: a call that takes too long is
+//! dropped, which every channel survives.
 //!
 //! A new channel is a file of its own, a variant of [`ChannelConfig`] and an arm of [`open`].
 
@@ -18,10 +18,10 @@ use super::{ChannelConfig, ReceiverConfig};
 use crate::clock::Timestamp;
 use crate::store::Delivery;
 
-/// Why a receiver was not told.
+/// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The same attempt may succeed later: when the receiver works again, or an operator has mended an
+    /// The same attempt may succeed later: when the receiver works again, or an operator has corrected an
     /// address, a password or a right.
     #[error("{why}")]
     Temporary {
@@ -30,40 +30,37 @@ pub enum Failure {
         /// The least wait that the receiver asked for.
         retry_after: Option<Duration>,
     },
-    /// The receiver does not want to be told anything any more.
+    /// The receiver wants no more notifications.
     #[error("{why}")]
-    Gone {
-        /// What it said.
-        why: String,
-    },
+    Gone { why: String },
 }
 
 impl Failure {
-    /// A failure of a receiver that did not say how long to wait.
+    /// A failure without a wait that the receiver asked for.
     pub fn temporary(why: impl Into<String>) -> Failure {
         Failure::Temporary { why: why.into(), retry_after: None }
     }
 }
 
-/// A way to tell one receiver. Every call may be dropped at any await.
+/// A way to notify one receiver. Every call may be dropped at any await.
 #[async_trait]
 pub trait Channel: Send + Sync {
     /// Makes one attempt to deliver.
     async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<(), Failure>;
 
-    /// Sends something that is plainly marked as a test.
+    /// Sends a notification that is plainly marked as a test.
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure>;
 
-    /// Goes as far towards the receiver as possible without telling it anything.
+    /// Goes as far towards the receiver as possible without sending a notification.
     async fn probe(&self) -> Result<(), Failure>;
 
-    /// Whom the last attempt that succeeded did not reach all the same, and why.
+    /// The recipients that the last successful attempt did not reach, and why.
     fn unreached(&self) -> Option<String> {
         None
     }
 }
 
-/// The channel of a receiver. The error says what is wrong with its configuration.
+/// The channel of a receiver. The error names the option that is wrong.
 pub fn open(receiver: &ReceiverConfig) -> Result<Arc<dyn Channel>, String> {
     Ok(match &receiver.channel {
         ChannelConfig::Webhook { url, secret } => {
@@ -75,7 +72,7 @@ pub fn open(receiver: &ReceiverConfig) -> Result<Arc<dyn Channel>, String> {
     })
 }
 
-/// Whether the receiver can be reached, without telling it anything.
+/// Whether the receiver can be reached, without sending a notification.
 pub async fn probe(receiver: &ReceiverConfig) -> Result<(), Failure> {
     let channel = open(receiver).map_err(Failure::temporary)?;
     within(receiver.timeout, channel.probe()).await
@@ -86,7 +83,9 @@ pub async fn send_test(receiver: &ReceiverConfig, now: Timestamp) -> Result<(), 
     let channel = open(receiver).map_err(Failure::temporary)?;
     within(receiver.timeout, channel.send_test(now)).await?;
     match channel.unreached() {
-        Some(who) => Err(Failure::temporary(format!("it took the test, but not for all: {who}"))),
+        Some(recipients) => {
+            Err(Failure::temporary(format!("it took the test, but not for all: {recipients}")))
+        }
         None => Ok(()),
     }
 }

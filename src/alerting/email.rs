@@ -1,13 +1,12 @@
 //! The e-mail channel: one SMTP conversation per mail, over a connection that is kept for the next.
 //!
-//! A connection is used again only after a conversation that ended well. One that failed, or was
-//! dropped half-way because it took too long, is closed: nobody can know which answer would come
-//! next on it.
+//! A connection is used again only after a conversation that ended well. A connection that failed, or was
+//! dropped half-way because it took too long, is closed: its next answer would be unpredictable.
 //!
-//! # What a refusal means
-//! The mail is tried again, whether the server answers 4xx or 5xx and whenever it does: an operator mends a
-//! wrong password, a missing right to relay or a wrong address, and no alert is lost by it. A recipient that is
-//! refused for good does not keep the others from being told: that one is named in the log.
+//! # Refusals
+//! The mail is tried again, whether the server answers 4xx or 5xx: an operator corrects a
+//! wrong password, a missing right to relay or a wrong address, and no alert is lost by it. If the server refuses
+//! some recipients for good, the others get the mail, and the log names those that were refused.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -28,32 +27,31 @@ use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
 use super::channel::{Channel, Failure, chain};
-use super::letter::Letter;
+use super::mail_content::MailContent;
 use crate::clock::Timestamp;
 use crate::store::Delivery;
 use crate::trust;
 
-mod bounded;
+mod limited_stream;
 
-use bounded::Bounded;
+use limited_stream::LimitedStream;
 
-/// A connection that was idle for longer is not trusted to be open still.
-const FRESH: Duration = Duration::from_secs(20);
-/// How long an idle connection may take to say that it still stands.
-const STILL_THERE: Duration = Duration::from_secs(2);
+/// A connection that was idle for longer is not used again.
+const LONGEST_IDLE: Duration = Duration::from_secs(20);
+/// How long an idle connection may take to answer that it is open.
+const NOOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A receiver that is written to.
 pub struct Email {
     receiver: String,
     server: Server,
     from: Mailbox,
     to: Vec<Mailbox>,
     idle: Mutex<Vec<(AsyncSmtpConnection, Instant)>>,
-    /// Who was refused when the last mail was taken, and why.
+    /// The recipients that were refused when the last mail was taken, and why.
     refused: Mutex<Option<String>>,
 }
 
-/// Where and how mails are handed over.
+/// An SMTP server.
 struct Server {
     host: String,
     port: u16,
@@ -89,9 +87,9 @@ impl Email {
         })
     }
 
-    async fn post(&self, letter: Letter) -> Result<(), Failure> {
+    async fn post(&self, content: MailContent) -> Result<(), Failure> {
         let message = self
-            .message(letter)
+            .message(content)
             .map_err(|error| Failure::temporary(format!("the mail cannot be written: {}", chain(&error))))?;
         let mut connection = self.connection().await?;
         self.hand_over(&mut connection, &message.formatted()).await?;
@@ -99,33 +97,33 @@ impl Email {
         Ok(())
     }
 
-    fn message(&self, letter: Letter) -> Result<Message, lettre::error::Error> {
+    fn message(&self, content: MailContent) -> Result<Message, lettre::error::Error> {
         let auto =
             HeaderValue::new(HeaderName::new_from_ascii_str("Auto-Submitted"), "auto-generated".into());
         let mut message = Message::builder()
             .from(self.from.clone())
-            .subject(letter.subject)
-            .message_id(Some(letter.message_id))
-            .date(UNIX_EPOCH + letter.date.since(Timestamp::ZERO))
+            .subject(content.subject)
+            .message_id(Some(content.message_id))
+            .date(UNIX_EPOCH + content.date.since(Timestamp::ZERO))
             .raw_header(auto);
         for recipient in &self.to {
             message = message.to(recipient.clone());
         }
-        if let Some(before) = letter.references.last() {
-            message = message.in_reply_to(before.clone()).references(letter.references.join(" "));
+        if let Some(before) = content.references.last() {
+            message = message.in_reply_to(before.clone()).references(content.references.join(" "));
         }
         message.multipart(
             MultiPart::alternative()
-                .boundary(letter.boundary)
-                .singlepart(SinglePart::plain(letter.text))
-                .singlepart(SinglePart::html(letter.html)),
+                .boundary(content.boundary)
+                .singlepart(SinglePart::plain(content.text))
+                .singlepart(SinglePart::html(content.html)),
         )
     }
 
     /// A connection that is ready for a mail.
     async fn connection(&self) -> Result<AsyncSmtpConnection, Failure> {
         while let Some(mut connection) = self.take_idle() {
-            if let Ok(true) = tokio::time::timeout(STILL_THERE, connection.test_connected()).await {
+            if let Ok(true) = tokio::time::timeout(NOOP_TIMEOUT, connection.test_connected()).await {
                 return Ok(connection);
             }
         }
@@ -137,18 +135,18 @@ impl Email {
         let refused = self.address(connection).await?;
         connection.command(Data).await.map_err(fail)?;
         connection.message(mail).await.map_err(fail)?;
-        let refused = (!refused.is_empty()).then(|| in_words(&refused));
+        let refused = (!refused.is_empty()).then(|| list(&refused));
         let before = std::mem::replace(&mut *self.refused(), refused.clone());
         if let Some(refused) = refused.filter(|refused| before.as_ref() != Some(refused)) {
             tracing::warn!(
                 receiver = self.receiver,
-                "some recipients were refused, the others were told: {refused}"
+                "some recipients were refused, the others were notified: {refused}"
             );
         }
         Ok(())
     }
 
-    /// Says from whom and for whom a mail is. Answers with those whom the server refuses for good, if it takes any.
+    /// Sends `MAIL FROM` and `RCPT TO`. Answers with the recipients that the server refuses for good, if it takes any.
     async fn address(
         &self,
         connection: &mut AsyncSmtpConnection,
@@ -174,7 +172,7 @@ impl Email {
 
     fn take_idle(&self) -> Option<AsyncSmtpConnection> {
         let mut idle = self.idle();
-        idle.retain(|(_, since)| since.elapsed() < FRESH);
+        idle.retain(|(_, since)| since.elapsed() < LONGEST_IDLE);
         idle.pop().map(|(connection, _)| connection)
     }
 
@@ -190,21 +188,21 @@ impl Email {
 #[async_trait]
 impl Channel for Email {
     async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<(), Failure> {
-        self.post(Letter::new(delivery, self.domain())).await
+        self.post(MailContent::new(delivery, self.domain())).await
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
-        self.post(Letter::test(&self.receiver, now, self.domain())).await
+        self.post(MailContent::test(&self.receiver, now, self.domain())).await
     }
 
-    /// Connects, greets, logs in and names sender and recipients; there is no mail for them.
+    /// Connects, greets, logs in and names sender and recipients, and sends no mail.
     async fn probe(&self) -> Result<(), Failure> {
         let mut connection = self.connection().await?;
         let refused = self.address(&mut connection).await;
         connection.abort().await;
         match refused?.as_slice() {
             [] => Ok(()),
-            some => Err(Failure::temporary(format!("some recipients are refused: {}", in_words(some)))),
+            some => Err(Failure::temporary(format!("some recipients are refused: {}", list(some)))),
         }
     }
 
@@ -243,17 +241,17 @@ impl Server {
         Ok(Server { host, port: url.port().unwrap_or(port), security, credentials })
     }
 
-    /// Connects, greets and logs in. Whatever fails before a mail is handed over is temporary.
+    /// Connects, greets and logs in. A failure before a mail is handed over is temporary.
     async fn connect(&self, hello: &ClientId) -> Result<AsyncSmtpConnection, Failure> {
         let failed =
             |error: &dyn std::error::Error| Failure::temporary(format!("{}: {}", self.name(), chain(error)));
         let stream =
             TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|error| failed(&error))?;
         let stream: Box<dyn AsyncTokioStream> = match &self.security {
-            Security::None | Security::StartTls(_) => Box::new(Bounded::new(stream)),
+            Security::None | Security::StartTls(_) => Box::new(LimitedStream::new(stream)),
             Security::Tls(connector, name) => {
                 let stream = connector.connect(name.clone(), stream).await.map_err(|error| failed(&error))?;
-                Box::new(Bounded::new(stream))
+                Box::new(LimitedStream::new(stream))
             }
         };
         let smtp = async {
@@ -274,14 +272,14 @@ impl Server {
         Failure::temporary(why)
     }
 
-    /// What of its address may be shown.
+    /// The name for errors, without user and password.
     fn name(&self) -> String {
         format!("mail server {}:{}", self.host, self.port)
     }
 }
 
-/// Who is refused, and why.
-fn in_words(refused: &[(&Address, Failure)]) -> String {
+/// The recipients that are refused, and why.
+fn list(refused: &[(&Address, Failure)]) -> String {
     let each: Vec<String> = refused.iter().map(|(recipient, why)| format!("{recipient} ({why})")).collect();
     each.join(", ")
 }
@@ -301,7 +299,7 @@ fn mailbox(option: &str, text: &str) -> Result<Mailbox, String> {
     let hint = "write name@example.org or Name <name@example.org>";
     let mailbox: Mailbox =
         text.parse().map_err(|error| format!("{option} {text:?} is no address ({error}); {hint}"))?;
-    // Only some servers take such addresses, and it would show when an alert has to go out.
+    // Only some servers take such addresses, and the error would come with the first alert.
     if !mailbox.email.to_string().is_ascii() {
         return Err(format!("{option} {text:?} has other characters than ASCII in its address; {hint}"));
     }

@@ -1,9 +1,8 @@
-//! Which group a piece of news belongs to: what is told together is what shares the values that
-//! the route groups by.
+//! The group of an event: events share a group if they share the values that the route groups by.
 //!
 //! The key of a group is made from values that devices may choose, and becomes part of names in
-//! the engine. So it is the same for the same values, different for different ones, plain, and
-//! never long.
+//! the engine. So it is the same for the same values, different for different ones, printable, and
+//! short.
 
 use std::fmt::Write;
 
@@ -12,25 +11,25 @@ use hmac_sha256::Hash;
 use crate::presence::{Kind, Labels, OfflineRecord};
 use crate::store::{Delivery, Group, OutboxEvent};
 
-/// What the filters of a kind that is not heard are called.
+/// The name of the label with the topic filters of a kind that is not heard.
 pub const TOPICS: &str = "topics";
 
 /// The longest key, in bytes.
 const LONGEST_KEY: usize = 512;
 
-/// The group that the news joins.
-pub fn group_of(news: &OutboxEvent, group_by: &[String]) -> Group {
-    match news {
+/// The group that the event joins.
+pub fn group_of(event: &OutboxEvent, group_by: &[String]) -> Group {
+    match event {
         OutboxEvent::Record(record) => {
             let labels = shared(record, group_by);
             Group { key: key(&labels), labels }
         }
-        // Told on its own, whatever the route groups by: it concerns no unit.
+        // A group of its own, whatever the route groups by: it concerns no unit.
         OutboxEvent::Blind(_) => Group { key: "blind".to_owned(), labels: Labels::new() },
     }
 }
 
-/// The group of what is told of the hearing of one kind, which is heard by these filters.
+/// The group of blindness of one kind, which is heard by these filters.
 pub fn group_of_kind(kind: &Kind, filters: &[String]) -> Group {
     let mut topics = filters.join(", ");
     if topics.len() > LONGEST_KEY {
@@ -38,12 +37,12 @@ pub fn group_of_kind(kind: &Kind, filters: &[String]) -> Group {
         topics.truncate(end);
         topics += "…";
     }
-    // No label has such a name, so it is no group of a record.
+    // No label has such a name, so no record has this key.
     let key = format!("blind,kind={kind}");
     Group { key, labels: [("kind".to_owned(), kind.to_string()), (TOPICS.to_owned(), topics)].into() }
 }
 
-/// The kind that a notification of blindness is about, and its topics; `None`: the fleet.
+/// The kind that a notification of blindness concerns, and its topics; `None`: the fleet.
 pub fn of_kind(delivery: &Delivery) -> Option<(&String, &String)> {
     let labels = &delivery.group.labels;
     labels.get("kind").zip(labels.get(TOPICS))
@@ -78,8 +77,8 @@ fn key(labels: &Labels) -> String {
     key
 }
 
-/// Letters and digits of any script stay; everything else could be taken for a separator by
-/// somebody and is written as the hexadecimal of its bytes.
+/// Letters and digits of any script stay; other characters could be taken for separators and are
+/// percent-encoded.
 fn escape(value: &str) -> String {
     let mut plain = String::with_capacity(value.len());
     for c in value.chars() {

@@ -1,24 +1,24 @@
 //! From the outbox to the operators.
 //!
 //! ```text
-//! outbox ──tell──▶ groups ──seal──▶ deliveries ──deliver──▶ channel ──▶ operator
-//!                                        ╰── given up ──▶ dead letters
+//! outbox ──dispatch──▶ groups ──seal──▶ deliveries ──deliver──▶ channel ──▶ operator
+//!                                            ╰── given up ──▶ dead letters
 //! ```
 //!
-//! Everything between two arrows is kept by the engine; the loops here hold nothing that a crash
-//! could lose. `tell` is one loop; `deliver` runs once for each receiver, so that one that is dead
-//! delays nobody. What is told is fixed when its group is sealed, before the first attempt; every
-//! attempt says the same under the same id. A receiver is told at least once: after a crash
-//! between an attempt and its record it is told again, and knows the id.
+//! Everything between two arrows is kept by the engine; a crash of the loops here loses nothing.
+//! `dispatch` is one loop; `deliver` runs once for each receiver, so that a dead receiver does not
+//! delay the others. The content of a notification is fixed when its group is sealed, before the first
+//! attempt; every attempt sends the same under the same id. Delivery is at least once: after a crash
+//! between an attempt and its record the notification is sent again, and the receiver knows the id.
 //!
 //! # Why each silence has a wait of its own
-//! A unit that is back within `group_wait` is never told. So a group that is due tells those whose own wait is
-//! over, and not a unit that fell silent a second ago. The rest of a storm is not left for `group_interval`: it
-//! follows when the last of those that had joined by then has waited, at most `group_wait` later. A return needs
-//! no wait: it is told with whatever its group tells next.
+//! A unit that is back within `group_wait` is never notified. So a group that is due notifies of the silences whose
+//! own wait is over, and not of a unit that fell silent a second ago. The rest of a storm is not left for
+//! `group_interval`: it follows when the last member that had joined by then has waited, at most `group_wait`
+//! later. A return needs no wait: it goes out with the next notification of its group.
 //!
-//! Who is alone in a group that is due at once is sealed with joining it, and goes straight into the
-//! receiver's tray if there is room: the engine keeps it all the same, leased to this instance.
+//! A transition that is alone in a group that is due at once is sealed with its join, and goes straight into the
+//! receiver's buffer if a slot is free: the engine keeps it all the same, leased to this instance.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -38,82 +38,77 @@ use crate::presence::{Filters, is_label_name};
 use crate::store::{Engine, Pace};
 use crate::telemetry::Telemetry;
 
+mod attempt;
 mod blind;
+mod buffer;
 mod channel;
 mod deliver;
+mod dispatch;
 mod email;
+mod engine_calls;
 mod group;
-mod letter;
-mod next;
+mod in_flight;
+mod mail_content;
 mod orphans;
-mod tell;
+mod outcome;
 mod text;
-mod tray;
 mod webhook;
 
 pub use channel::{Channel, Failure, open, probe, send_test};
 #[doc(hidden)]
-pub use letter::Letter;
+pub use mail_content::MailContent;
 #[doc(hidden)]
 pub use webhook::body;
 
-use blind::Watch;
-use deliver::{AHEAD, Deliver};
+use blind::BlindNotifier;
+use buffer::DeliveryBuffer;
+use deliver::{Deliver, LEASED_PER_ATTEMPT};
+use dispatch::Dispatcher;
 use orphans::Orphans;
-use tell::Tell;
-use tray::Tray;
 
-/// How long a delivery is kept from others that is not prolonged: as long as an instance is taken to be
-/// there, so that what it held is free when its partitions are another one's.
+/// The length of a delivery's lease. It is the length of an instance's lease, so that the deliveries of a dead
+/// instance are free when its partitions have another owner.
 pub const LEASE: Duration = lease::LENGTH;
-/// Said where it is so.
-pub const NO_RECEIVER: &str =
-    "no receiver is configured: nobody will be told; add a [[receiver]] and name it in route.receivers";
-/// No loop sleeps longer: with every hint lost, everything still happens.
+pub const NO_RECEIVER: &str = "no receiver is configured: no notification will be sent; add a [[receiver]] and name it in route.receivers";
+/// The longest sleep of a loop: with every hint lost, everything still happens.
 const TICK: Duration = Duration::from_secs(1);
-/// The same where there are other instances: what they join and seal of ours comes without a bell.
+/// The same beside other instances: their joins and seals in partitions of this one come without a hint.
 const TICK_BESIDE_OTHERS: Duration = Duration::from_millis(200);
 /// The shortest wait for something that should be due and is not: no loop spins.
 const SHORTEST_WAIT: Duration = Duration::from_millis(20);
 /// The waits while the engine fails.
 const ENGINE_BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: TICK };
 
-/// What alerting needs to know.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Who is told of what.
     pub route: Route,
-    /// The places to tell.
     pub receivers: Vec<ReceiverConfig>,
-    /// Blindness that lasts for longer is told.
+    /// Operators are notified of blindness that lasts for longer.
     pub blind_after: Duration,
     /// The filters by which each kind is heard.
     pub filters: Filters,
 }
 
-/// Who is told of what, and how transitions are grouped.
+/// Which receivers are notified, and how transitions are grouped.
 #[derive(Clone, Debug)]
 pub struct Route {
     /// Names of receivers.
     pub receivers: Vec<String>,
-    /// `kind`, `unit` and label names; transitions that share their values are told together.
+    /// `kind`, `unit` and label names; transitions that share their values share notifications.
     pub group_by: Vec<String>,
     /// The wait of each silence, and the least time between notifications of a group.
     pub pace: Pace,
 }
 
-/// A place to tell.
 #[derive(Clone, Debug)]
 pub struct ReceiverConfig {
-    /// Its name, `[a-z0-9_-]{1,32}`.
+    /// `[a-z0-9_-]{1,32}`.
     pub name: String,
-    /// How to tell it.
     pub channel: ChannelConfig,
-    /// How many notifications are on their way to it at a time.
+    /// The most attempts under way at a time.
     pub concurrency: usize,
     /// After how long an attempt is given up.
     pub timeout: Duration,
-    /// How failures are retried.
     pub retry: Retry,
 }
 
@@ -134,12 +129,10 @@ impl Retry {
     }
 }
 
-/// How to tell a receiver.
 #[derive(Clone)]
 pub enum ChannelConfig {
     /// Standard Webhooks.
     Webhook {
-        /// Where to post.
         url: String,
         /// `whsec_…`.
         secret: Option<String>,
@@ -150,14 +143,12 @@ pub enum ChannelConfig {
         smtp: String,
         /// The password for the user in the address.
         password: Option<String>,
-        /// The sender.
         from: String,
-        /// The recipients.
         to: Vec<String>,
     },
 }
 
-/// Without secrets; an address that a webhook is posted to is often one.
+/// Without secrets; the URL of a webhook often is one.
 impl std::fmt::Debug for ChannelConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
@@ -167,13 +158,15 @@ impl std::fmt::Debug for ChannelConfig {
     }
 }
 
-/// How long a loop may sleep.
+/// The longest sleep of a loop.
 fn tick(ownership: &Ownership) -> Duration {
     if ownership.view().instances.len() > 1 { TICK_BESIDE_OTHERS } else { TICK }
 }
 
-/// Tells until it is stopped; attempts that are under way get a moment to end. Ends early only
-/// with an error. `news` is rung by whoever puts something into the outbox.
+/// Notifies operators until it is stopped; attempts that are under way get a moment to end. Ends early only
+/// with an error. `news` wakes it when the outbox has a new entry.
+///
+/// It stays long because it only builds the loops, one after the other.
 pub async fn run(
     config: Config,
     engine: Arc<dyn Engine>,
@@ -183,18 +176,18 @@ pub async fn run(
     news: Arc<Notify>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    type Ended = (String, anyhow::Result<()>);
-    let mut loops: FuturesUnordered<BoxFuture<'static, Ended>> = FuturesUnordered::new();
-    let mut trays = HashMap::with_capacity(config.receivers.len());
-    let mut told_directly = Vec::new();
+    type LoopEnd = (String, anyhow::Result<()>);
+    let mut loops: FuturesUnordered<BoxFuture<'static, LoopEnd>> = FuturesUnordered::new();
+    let mut buffers = HashMap::with_capacity(config.receivers.len());
+    let mut routed = Vec::new();
     for receiver in config.receivers {
         let name = receiver.name.clone();
         let channel = open(&receiver).map_err(|error| anyhow::anyhow!("receiver {name}: {error}"))?;
         telemetry.receiver_configured(&name);
-        let (tray, placed) = Tray::new(receiver.concurrency.max(1) * AHEAD);
-        trays.insert(name.clone(), tray.clone());
+        let (buffer, queue) = DeliveryBuffer::new(receiver.concurrency.max(1) * LEASED_PER_ATTEMPT);
+        buffers.insert(name.clone(), buffer.clone());
         if config.route.receivers.contains(&name) {
-            told_directly.push((receiver.clone(), channel.clone()));
+            routed.push((receiver.clone(), channel.clone()));
         }
         let deliver = Deliver {
             receiver,
@@ -203,49 +196,57 @@ pub async fn run(
             ownership: ownership.clone(),
             clock: clock.clone(),
             telemetry: telemetry.clone(),
-            tray,
+            buffer,
             stop: stop.clone(),
         };
-        loops.push(deliver.run(placed).map(move |ended| (format!("delivering to {name}"), ended)).boxed());
+        loops.push(deliver.run(queue).map(move |ended| (format!("delivering to {name}"), ended)).boxed());
     }
     let orphans = Orphans {
-        configured: trays.keys().cloned().collect(),
+        configured: buffers.keys().cloned().collect(),
         engine: engine.clone(),
         clock: clock.clone(),
         telemetry: telemetry.clone(),
         stop: stop.clone(),
     };
     loops.push(orphans.run().map(|ended| ("looking for orphans".to_owned(), ended)).boxed());
-    let watch = Watch {
+    let blind = BlindNotifier {
         after: config.blind_after,
         filters: config.filters,
         route: config.route.clone(),
-        receivers: told_directly,
+        receivers: routed,
         engine: engine.clone(),
         clock: clock.clone(),
         telemetry: telemetry.clone(),
-        trays: trays.clone(),
+        buffers: buffers.clone(),
         stop: stop.clone(),
     };
-    loops.push(watch.run().map(|ended| ("telling of blindness".to_owned(), ended)).boxed());
-    let tell =
-        Tell { route: config.route, engine, ownership, clock, telemetry, news, trays, stop: stop.clone() };
-    loops.push(tell.run().map(|ended| ("telling".to_owned(), ended)).boxed());
+    loops.push(blind.run().map(|ended| ("notifying of blindness".to_owned(), ended)).boxed());
+    let dispatcher = Dispatcher {
+        route: config.route,
+        engine,
+        ownership,
+        clock,
+        telemetry,
+        news,
+        buffers,
+        stop: stop.clone(),
+    };
+    loops.push(dispatcher.run().map(|ended| ("dispatching".to_owned(), ended)).boxed());
     while let Some((what, ended)) = loops.next().await {
         ended.with_context(|| format!("alerting: {what} failed"))?;
-        ensure!(stop.is_cancelled(), "alerting: {what} ended although nobody stopped it");
+        ensure!(stop.is_cancelled(), "alerting: {what} ended although it was not stopped");
     }
     Ok(())
 }
 
-/// Everything that is wrong with the configuration, one line each: where, what, and what to write.
+/// The errors of the configuration, one line each: where, what, and what to write.
 pub fn check(config: &Config) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut names = HashSet::new();
     for receiver in &config.receivers {
         let name = &receiver.name;
         if !names.insert(name.as_str()) {
-            wrong.push(format!("receiver {name}: there are two of that name; rename one"));
+            wrong.push(format!("receiver {name}: two receivers have that name; rename one"));
         }
         if receiver.concurrency == 0 {
             wrong.push(format!("receiver {name}: concurrency is 0; write at least 1"));

@@ -1,12 +1,13 @@
-//! What is kept for receivers that are not configured: nothing tells them, so operators have to know.
+//! Notifications for receivers that are not configured: no loop delivers them, so operators have to know.
 //!
 //! A receiver that was renamed or removed leaves its queue behind. When a receiver of that name is configured again,
-//! what of it is still so goes out, and the rest is left out; or it is discarded by a command. Until then it is shown.
+//! silences that last still go out, and the others are left out; or a command discards the queue. Until then metrics,
+//! the log and `rollcall check` name it.
 //!
-//! # Why instances that differ do no harm
+//! # Why instances with different configurations do no harm
 //! While some instances are configured with a receiver and others are not, as during a rolling restart, the latter
-//! mark it as absent, and the former tell it as ever. Each that starts with it brings its queue up to date, which
-//! leaves out only what is over by then.
+//! mark it as absent, and the former deliver to it as ever. Each instance that starts with it brings its queue up to
+//! date, which leaves out only silences that are over by then.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::clock::Clock;
 use crate::store::{Backlog, Engine, Result};
 use crate::telemetry::Telemetry;
 
-/// How often is looked; also how long a queue may stay unseen whose receiver another instance still has.
+/// How often the engine is asked; also how long the queue of a receiver that another instance had may stay unseen.
 const EVERY: Duration = Duration::from_secs(600);
 
 /// The loop and what it uses.
@@ -36,21 +37,21 @@ impl Orphans {
     pub async fn run(self) -> anyhow::Result<()> {
         let mut every = tokio::time::interval(EVERY);
         loop {
-            let look = async {
+            let step = async {
                 every.tick().await;
-                // An engine that is away is reported by the loops that need it more.
-                if let Ok(orphans) = self.look().await {
+                // The loops that need the engine report that it is away.
+                if let Ok(orphans) = self.orphans().await {
                     self.telemetry.orphaned(&orphans);
                 }
             };
-            if self.stop.run_until_cancelled(look).await.is_none() {
+            if self.stop.run_until_cancelled(step).await.is_none() {
                 return Ok(());
             }
         }
     }
 
-    /// What is kept for receivers that are not configured, in the order of their names.
-    async fn look(&self) -> Result<Vec<(String, Backlog)>> {
+    /// The receivers that are not configured and have notifications, in the order of their names.
+    async fn orphans(&self) -> Result<Vec<(String, Backlog)>> {
         let mut configured: Vec<String> = self.configured.iter().cloned().collect();
         configured.sort();
         self.engine.enlist(&configured, self.clock.now()).await?;

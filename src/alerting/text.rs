@@ -1,16 +1,15 @@
-//! Text from outside, made fit to be shown: names, labels and answers of servers may hold
+//! Text from outside, made safe to show: names, labels and answers of servers may hold
 //! anything, and end up in headers, mails, HTML and logs.
 
 use crate::presence::Shown;
 
-/// The text on one line: line ends become spaces, and what is not seen, or turns text around, is written out.
+/// The text on one line: line ends become spaces; characters that are invisible, or reverse the text, are escaped.
 pub fn plain(text: &str) -> String {
     let line: String = text.chars().map(|c| if matches!(c, '\r' | '\n' | '\t') { ' ' } else { c }).collect();
     Shown(&line).to_string()
 }
 
-/// A name as one word among others: in quotes where it could be taken for more than a name, such as
-/// `a (site=north)`.
+/// A name as one word among others: in quotes if it could be read as more than a name, such as `a (site=north)`.
 pub fn word(text: &str) -> String {
     let text = plain(text);
     if text.contains(['=', ',', ';', '(', ')', '"']) {
@@ -29,7 +28,7 @@ pub fn short(text: &str, most: usize) -> String {
     }
 }
 
-/// The text on one line as it stands in an HTML document, also within an attribute.
+/// The text on one line, escaped for HTML, also within an attribute.
 pub fn html(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in plain(text).chars() {
@@ -50,13 +49,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_text_breaks_its_line_or_turns_it_around() {
+    fn no_text_breaks_or_reverses_its_line() {
         let shown = "a  Bcc: x\\u{85}\\u{2028}\\u{202e}b\\u{0}";
         assert_eq!(plain("a\r\nBcc: x\u{85}\u{2028}\u{202e}b\0"), shown);
     }
 
     #[test]
-    fn a_name_is_taken_for_nothing_else() {
+    fn a_name_cannot_be_read_as_more_than_a_name() {
         for same in ["unit-7", "Halle 3", "a:b@c", "水泵"] {
             assert_eq!(word(same), same);
         }

@@ -4,11 +4,11 @@
 //! the time of the attempt; `webhook-signature` signs `id.timestamp.body`. The body depends on the
 //! delivery alone and carries the moment at which its group was sealed.
 //!
-//! Every answer but 2xx and 410 is worth another try: an operator mends a wrong address or a wrong secret
+//! Every answer but 2xx and 410 is retried: an operator corrects a wrong address or a wrong secret
 //! within the hour, and no alert is lost by it.
 //!
-//! Redirects are not followed: a signed message goes where the operator said and nowhere else.
-//! Neither is a proxy from the environment. The address may hold a secret in its user, path or
+//! Redirects are not followed: a signed message goes to the configured URL and nowhere else.
+//! Proxies from the environment are ignored. The URL may hold a secret in its user, path or
 //! query (many services work that way), so errors show its origin only.
 
 use std::sync::Arc;
@@ -34,18 +34,17 @@ use crate::presence::{Interval, Labels, OfflineRecord};
 use crate::store::Delivery;
 use crate::trust;
 
-/// As much of an answer is read to explain a failure.
+/// The most bytes of an answer that are read, to explain a failure.
 const LONGEST_ANSWER: usize = 4096;
-/// As much of it is shown.
+/// The most characters of it that are shown.
 const LONGEST_SHOWN: usize = 200;
-/// How long the body of an answer is waited for. Its status is what counts.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// The longest wait for the body of an answer. Its status decides.
+const BODY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A receiver that is posted to.
 pub struct Webhook {
     receiver: String,
     url: Url,
-    /// What of the address may be shown.
+    /// The part of the URL that errors show.
     origin: String,
     signer: Option<standardwebhooks::Webhook>,
     tls: Arc<ClientConfig>,
@@ -95,20 +94,20 @@ impl Webhook {
     async fn judge(&self, mut response: Response, now: Timestamp) -> Result<(), Failure> {
         let status = response.status();
         if status.is_success() {
-            // A connection can only be used again when its answer was read.
+            // The connection can be used again only after its answer was read.
             read(&mut response).await;
             return Ok(());
         }
         let retry_after = retry_after(response.headers(), now);
-        let said = read(&mut response).await;
+        let body = read(&mut response).await;
         let mut why = format!("{} answered {status}", self.origin);
-        if !said.trim().is_empty() {
-            why = format!("{why}, {:?}", short(said.trim(), LONGEST_SHOWN));
+        if !body.trim().is_empty() {
+            why = format!("{why}, {:?}", short(body.trim(), LONGEST_SHOWN));
         }
         Err(failure(status, why, retry_after))
     }
 
-    /// The address of the socket to open: host and port.
+    /// Host and port.
     fn socket(&self) -> (String, u16) {
         let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         (host, self.url.port_or_known_default().unwrap_or(443))
@@ -147,11 +146,11 @@ impl Channel for Webhook {
 
 /// The body of a delivery.
 pub fn body(delivery: &Delivery) -> String {
-    let message = if delivery.blind.is_empty() {
-        Message {
+    let body = if delivery.blind.is_empty() {
+        WebhookBody {
             kind: "rollcall.notification",
             timestamp: delivery.sealed_at,
-            data: Data::Notification {
+            data: WebhookData::Notification {
                 receiver: &delivery.receiver,
                 group: &delivery.group.labels,
                 offline: &delivery.offline,
@@ -163,26 +162,26 @@ pub fn body(delivery: &Delivery) -> String {
     } else {
         let (kind, topics) = of_kind(delivery).unzip();
         let intervals = delivery.blind.iter().map(|interval| BlindInterval::new(interval, kind)).collect();
-        Message {
+        WebhookBody {
             kind: "rollcall.blind",
             timestamp: delivery.sealed_at,
-            data: Data::Blind { receiver: &delivery.receiver, kind, topics, intervals },
+            data: WebhookData::Blind { receiver: &delivery.receiver, kind, topics, intervals },
         }
     };
-    serde_json::to_string(&message).expect("names and times are always JSON")
+    serde_json::to_string(&body).expect("names and times are always JSON")
 }
 
 #[derive(Serialize)]
-struct Message<'a> {
+struct WebhookBody<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     timestamp: Timestamp,
-    data: Data<'a>,
+    data: WebhookData<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Data<'a> {
+enum WebhookData<'a> {
     Notification {
         receiver: &'a str,
         group: &'a Labels,
@@ -221,7 +220,7 @@ impl BlindInterval {
     }
 }
 
-/// What an answer other than success means, and what an operator may mend.
+/// The failure for an answer other than success, with what an operator can change.
 fn failure(status: StatusCode, why: String, retry_after: Option<Duration>) -> Failure {
     if status == StatusCode::GONE {
         return Failure::Gone { why };
@@ -247,9 +246,9 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     Some(Timestamp::from_millis(date.as_millisecond()).since(now))
 }
 
-/// The beginning of an answer, for people; whatever cannot be read in time is left out.
+/// The beginning of an answer's body, as far as it comes in time.
 async fn read(response: &mut Response) -> String {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + BODY_TIMEOUT;
     let mut start = Vec::new();
     while let Ok(Ok(Some(chunk))) = timeout_at(until, response.chunk()).await {
         start.extend_from_slice(&chunk[..chunk.len().min(LONGEST_ANSWER - start.len())]);
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_address_or_secret_is_told_without_showing_it() {
+    fn the_error_for_a_bad_address_or_secret_does_not_show_it() {
         let cases = [
             ("hooks.example.org/s3cret", None),
             ("ftp://user:s3cret@example.org/", None),

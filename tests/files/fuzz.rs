@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rollcall::alerting::{self, Letter};
+use rollcall::alerting::{self, MailContent};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::config::{self, EngineConfig};
 use rollcall::fleet::{Mirror, Ownership};
@@ -206,9 +206,9 @@ fn entries_of_a_queue_are_notified_in_order_or_left_out() {
         let Some(delivery) = delivery_of_any("site=north", bytes, "hook") else { return };
         let body: serde_json::Value = serde_json::from_str(&alerting::body(&delivery)).unwrap();
         assert!(body["type"].as_str().is_some_and(|name| name.starts_with("rollcall.")), "{body}");
-        let letter = Letter::new(&delivery, "example.org");
-        assert!(!letter.subject.chars().any(char::is_control), "{:?}", letter.subject);
-        assert!(!letter.text.contains(&letter.boundary) && !letter.html.contains("<script"));
+        let mail = MailContent::new(&delivery, "example.org");
+        assert!(!mail.subject.chars().any(char::is_control), "{:?}", mail.subject);
+        assert!(!mail.text.contains(&mail.boundary) && !mail.html.contains("<script"));
     });
 }
 

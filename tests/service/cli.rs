@@ -88,7 +88,7 @@ fn check_passes_when_everything_is_in_order() {
     let output = rollcall(dir.path(), &["check"], &variables);
     assert!(text(&output.stdout).starts_with(
         "ok    configuration: every option has its default\n\
-         warn  receivers: no receiver is configured: nobody will be told; "
+         warn  receivers: no receiver is configured: no notification will be sent; "
     ));
 }
 

@@ -146,7 +146,7 @@ async fn an_offline_unit_is_a_line_that_its_id_cannot_forge_also_without_receive
         let options =
             format!("log.format = \"{format}\"\nkind = [{{ name = \"detector\", timeout = \"1s\" }}]");
         let process = Process::start(dir.path(), &options);
-        let mut lines = process.until("no receiver is configured: nobody will be told");
+        let mut lines = process.until("no receiver is configured: no notification will be sent");
         lines.extend(process.until("hearing again"));
         beat(process.broker, "units/a\u{202e}\" level=error/heartbeat").await;
         lines.extend(process.until("unit offline"));

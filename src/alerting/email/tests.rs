@@ -13,7 +13,7 @@ use crate::simulate::mail_sink::{MailSink, Options};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A mail server within TLS from the first byte, and an authority that vouches for it.
+/// A mail server with TLS from the first byte, and the authority of its certificate.
 async fn server(sink: &MailSink) -> (u16, RootCertStore) {
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -52,7 +52,7 @@ fn channel(port: u16) -> Email {
 }
 
 #[tokio::test]
-async fn a_mail_goes_out_within_tls_from_the_first_byte() {
+async fn a_mail_goes_out_over_tls_from_the_first_byte() {
     let sink = MailSink::start(Options::default()).await.unwrap();
     let (port, authorities) = server(&sink).await;
     let mut channel = channel(port);
@@ -72,13 +72,13 @@ async fn a_mail_goes_out_within_tls_from_the_first_byte() {
 }
 
 #[tokio::test]
-async fn a_mail_server_that_nobody_vouches_for_gets_no_mail() {
+async fn a_mail_server_with_an_unknown_authority_gets_no_mail() {
     let sink = MailSink::start(Options::default()).await.unwrap();
     let (port, _) = server(&sink).await;
     let why = channel(port).send_test(Clock::system().now()).await.unwrap_err().to_string();
     assert!(why.contains("certificate"), "{why}");
     assert!(sink.mails().is_empty());
-    // And one that does not speak TLS is not spoken to in the clear.
+    // And a server without TLS gets nothing in the clear.
     let why = channel(sink.port()).send_test(Clock::system().now()).await.unwrap_err().to_string();
     assert!(why.contains(&format!("mail server localhost:{}", sink.port())), "{why}");
     assert!(sink.mails().is_empty());

@@ -1,12 +1,12 @@
-//! What follows an attempt to deliver.
+//! The outcome of an attempt to deliver.
 //!
 //! A failure is tried again, later each time, until the notification is too old; the last attempt is made
 //! at that moment, and then it becomes a dead letter. Only `410 Gone` is final: it disables the receiver,
 //! and everything for it becomes a dead letter, until a restart. Nothing is ever dropped.
 //!
-//! # Why a refusal is no end
+//! # Why a refusal is retried
 //! 404, 401 or 550 may be a wrong address, a changed secret or a relay that is being set up. An operator
-//! mends that within the hour, and no alert of that hour may be lost.
+//! corrects that within the hour, and no alert of that hour may be lost.
 
 use std::time::Duration;
 
@@ -15,37 +15,40 @@ use super::channel::Failure;
 use crate::clock::Timestamp;
 use crate::store::Delivery;
 
-/// A receiver that asks for a longer wait is asked again all the same.
+/// A receiver that asks for a longer wait is tried again after this one.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(86_400);
 
-/// What becomes of a delivery after an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum AttemptOutcome {
     Delivered,
-    Postpone(Timestamp),
-    Bury(String),
+    RetryAt(Timestamp),
+    /// With the reason.
+    DeadLetter(String),
 }
 
-/// What follows an attempt that ended so. `jitter` is drawn from `0.0..1.0`.
-pub(super) fn next(
+/// The outcome of an attempt with this result. `jitter` is drawn from `0.0..1.0`.
+pub(super) fn outcome_of(
     delivery: &Delivery,
     result: std::result::Result<&(), &Failure>,
     now: Timestamp,
     retry: &Retry,
     jitter: f64,
-) -> Next {
+) -> AttemptOutcome {
     let (why, retry_after) = match result {
-        Ok(()) => return Next::Delivered,
-        Err(Failure::Gone { why }) => return Next::Bury(why.clone()),
+        Ok(()) => return AttemptOutcome::Delivered,
+        Err(Failure::Gone { why }) => return AttemptOutcome::DeadLetter(why.clone()),
         Err(Failure::Temporary { why, retry_after }) => (why, retry_after.unwrap_or_default()),
     };
     let last = delivery.sealed_at + retry.give_up_after;
     if now >= last {
         let age = now.since(delivery.sealed_at);
-        return Next::Bury(format!("given up after {} attempts in {age:?}: {why}", delivery.attempt));
+        return AttemptOutcome::DeadLetter(format!(
+            "given up after {} attempts in {age:?}: {why}",
+            delivery.attempt
+        ));
     }
     let wait = retry.backoff().wait(delivery.attempt, jitter).max(retry_after.min(LONGEST_RETRY_AFTER));
-    Next::Postpone((now + wait).min(last))
+    AttemptOutcome::RetryAt((now + wait).min(last))
 }
 
 #[cfg(test)]
@@ -61,7 +64,7 @@ mod tests {
         Timestamp::ZERO + Duration::from_secs(seconds)
     }
 
-    fn after(attempt: u32, retry_after: Option<Duration>, now: Timestamp) -> Next {
+    fn after(attempt: u32, retry_after: Option<Duration>, now: Timestamp) -> AttemptOutcome {
         let group = Group { key: "all".to_owned(), labels: Default::default() };
         let delivery = Delivery {
             id: "n.hook".to_owned(),
@@ -74,20 +77,22 @@ mod tests {
             attempt,
         };
         let failure = Failure::Temporary { why: "down".to_owned(), retry_after };
-        next(&delivery, Err(&failure), now, &RETRY, 1.0)
+        outcome_of(&delivery, Err(&failure), now, &RETRY, 1.0)
     }
 
     #[test]
     fn a_retry_waits_for_the_backoff_and_for_what_the_receiver_asked() {
-        assert_eq!(after(1, None, at(0)), Next::Postpone(at(1)));
-        assert_eq!(after(3, None, at(100)), Next::Postpone(at(104)));
-        assert_eq!(after(3, Some(SECOND), at(100)), Next::Postpone(at(104)));
-        assert_eq!(after(3, Some(90 * SECOND), at(100)), Next::Postpone(at(190)));
+        assert_eq!(after(1, None, at(0)), AttemptOutcome::RetryAt(at(1)));
+        assert_eq!(after(3, None, at(100)), AttemptOutcome::RetryAt(at(104)));
+        assert_eq!(after(3, Some(SECOND), at(100)), AttemptOutcome::RetryAt(at(104)));
+        assert_eq!(after(3, Some(90 * SECOND), at(100)), AttemptOutcome::RetryAt(at(190)));
     }
 
     #[test]
     fn the_last_attempt_is_made_when_the_notification_is_too_old_and_then_it_is_given_up() {
-        assert_eq!(after(9, Some(400 * DAY), at(100)), Next::Postpone(at(86_400)));
-        assert!(matches!(after(10, None, at(86_400)), Next::Bury(why) if why.ends_with("down")));
+        assert_eq!(after(9, Some(400 * DAY), at(100)), AttemptOutcome::RetryAt(at(86_400)));
+        assert!(
+            matches!(after(10, None, at(86_400)), AttemptOutcome::DeadLetter(why) if why.ends_with("down"))
+        );
     }
 }

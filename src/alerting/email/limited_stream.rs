@@ -1,7 +1,7 @@
-//! A connection whose answers have an end.
+//! A connection with a limit for the length of an answer.
 //!
-//! The library reads a line of an answer as far as it goes, and a server that never ends its line would fill
-//! the memory. What comes between two commands is one answer here, and it may be of so many bytes.
+//! The library reads a line of an answer to its end, and a server that never ends its line would fill
+//! the memory. The bytes between two commands are one answer here, and they are limited.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,19 +18,19 @@ use tokio_rustls::client::TlsStream;
 const LONGEST: u64 = 128 << 10;
 
 #[derive(Debug)]
-pub(super) struct Bounded<S> {
+pub(super) struct LimitedStream<S> {
     stream: S,
-    /// What was read since something was written.
+    /// Bytes that were read since the last write.
     read: u64,
 }
 
-impl<S> Bounded<S> {
-    pub fn new(stream: S) -> Bounded<S> {
-        Bounded { stream, read: 0 }
+impl<S> LimitedStream<S> {
+    pub fn new(stream: S) -> LimitedStream<S> {
+        LimitedStream { stream, read: 0 }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for LimitedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -47,7 +47,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for LimitedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.read = 0;
         Pin::new(&mut self.stream).poll_write(cx, bytes)
@@ -62,13 +62,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
     }
 }
 
-impl AsyncTokioStream for Bounded<TcpStream> {
+impl AsyncTokioStream for LimitedStream<TcpStream> {
     fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
     }
 }
 
-impl AsyncTokioStream for Bounded<TlsStream<TcpStream>> {
+impl AsyncTokioStream for LimitedStream<TlsStream<TcpStream>> {
     fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.get_ref().0.peer_addr()
     }

@@ -1,17 +1,16 @@
-//! What a mail says: subject, text, HTML and the ids by which mail programs make threads.
+//! The content of a mail: subject, text, HTML and the ids by which mail programs make threads.
 //!
-//! A pure function of the delivery. The state comes first in the subject, because that is what a
-//! telephone shows at night. A storm is one digest: each section lists a hundred records and then
-//! says how many more there are.
+//! A pure function of the delivery. The state comes first in the subject, because a telephone shows
+//! only the beginning. A storm is one digest: each section lists a hundred records and the number of the rest.
 //!
 //! # Threads
-//! A mail about one record has an id made from that record, so that the return of the unit can
-//! point at the mail that told its silence without anything being remembered. A mail about several
+//! A mail about one record has an id made from that record, so that the mail about the return can
+//! refer to the mail about the silence without stored state. A mail about several records
 //! has the id of its delivery and belongs to the thread of its group.
 //!
-//! The time of detection goes into the id of a record's mails: one silence may be told twice (its
-//! timeout was extended, which closes the record, and then ran out again), and mail servers throw
-//! away a second mail with the id of the first.
+//! The time of detection is part of the id of a record's mails: one silence may be notified twice (its
+//! timeout was extended, which closes the record, and then ran out again), and mail servers drop
+//! a second mail with the id of the first.
 
 use std::time::Duration;
 
@@ -25,19 +24,17 @@ use crate::store::Delivery;
 
 /// The most records that one section lists.
 const MOST_LISTED: usize = 100;
-/// The most mails of single records that a mail about several points at.
+/// The most mails of single records that a mail about several refers to.
 const MOST_REFERENCES: usize = 20;
 /// The longest subject, in characters.
 const LONGEST_SUBJECT: usize = 180;
 
-/// What a mail says. Nothing in it breaks a line that it should not.
+/// No field has line breaks, except between the lines of `text`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Letter {
-    /// One line.
+pub struct MailContent {
     pub subject: String,
-    /// The plain text.
     pub text: String,
-    /// The same as HTML.
+    /// The text as HTML.
     pub html: String,
     /// In angle brackets.
     pub message_id: String,
@@ -45,38 +42,38 @@ pub struct Letter {
     pub references: Vec<String>,
     /// When its group was sealed.
     pub date: Timestamp,
-    /// Keeps text and HTML apart; nothing that a device says can guess it before it is sent.
+    /// Separates text and HTML; a device cannot guess it before the mail is sent.
     pub boundary: String,
 }
 
 /// One part of a mail: records of one transition.
 struct Section {
     title: String,
-    /// A line for whose it is and a line for what happened.
+    /// For each record a line that names its unit, and a line with its times.
     items: Vec<(String, String)>,
-    /// How many more there are.
+    /// How many records are not listed.
     more: usize,
 }
 
-impl Letter {
-    /// The mail for a delivery, from somebody at `domain`.
-    pub fn new(delivery: &Delivery, domain: &str) -> Letter {
-        let ids = Ids { receiver: &delivery.receiver, domain };
+impl MailContent {
+    /// The mail for a delivery; the sender's address is at `domain`.
+    pub fn new(delivery: &Delivery, domain: &str) -> MailContent {
+        let ids = MessageIds { receiver: &delivery.receiver, domain };
         let subject = short(&subject(delivery), LONGEST_SUBJECT);
         let footer = format!("Notification {} for receiver {}.", plain(&delivery.id), delivery.receiver);
         let (text, html) = render(&subject, &sections(delivery), &footer);
         let (message_id, references) = ids.of(delivery);
         let boundary = hash(&["boundary", &delivery.id]);
-        Letter { subject, text, html, message_id, references, date: delivery.sealed_at, boundary }
+        MailContent { subject, text, html, message_id, references, date: delivery.sealed_at, boundary }
     }
 
     /// A mail that is plainly a test.
-    pub fn test(receiver: &str, now: Timestamp, domain: &str) -> Letter {
+    pub fn test(receiver: &str, now: Timestamp, domain: &str) -> MailContent {
         let subject = format!("TEST: Rollcall reaches receiver {receiver}");
         let (text, html) = render(&subject, &[], "This is a test of Rollcall; no unit is concerned.");
         let id = hash(&["test", receiver, &now.to_string()]);
         let message_id = format!("<{id}.test.rollcall@{domain}>");
-        Letter { subject, text, html, message_id, references: Vec::new(), date: now, boundary: id }
+        MailContent { subject, text, html, message_id, references: Vec::new(), date: now, boundary: id }
     }
 }
 
@@ -96,7 +93,7 @@ fn subject(delivery: &Delivery) -> String {
     let parts: Vec<(&str, Vec<&OfflineRecord>)> =
         parts.into_iter().filter(|(_, records)| !records.is_empty()).collect();
     if let [(what, records)] = &parts[..] {
-        return format!("{what}: {}{shared}", whom(records));
+        return format!("{what}: {}{shared}", named(records));
     }
     let kind = one_kind(parts.iter().flat_map(|(_, records)| records).copied()).unwrap_or("several kinds");
     let counts: Vec<String> =
@@ -104,18 +101,18 @@ fn subject(delivery: &Delivery) -> String {
     format!("{}: {kind}{shared}", counts.join(", "))
 }
 
-/// What was not heard.
+/// `nothing`, or `nothing of kind detector`: the subject of a blindness.
 fn nothing(delivery: &Delivery) -> String {
     group::of_kind(delivery).map_or("nothing".to_owned(), |(kind, _)| format!("nothing of kind {kind}"))
 }
 
-/// The records whose units are back, and those that were closed because nothing watches their units.
+/// The records whose units are back, and those that were closed because their kind was removed.
 fn ended(records: &[OfflineRecord]) -> (Vec<&OfflineRecord>, Vec<&OfflineRecord>) {
     records.iter().partition(|record| record.closed_by != Some(Closing::KindRemoved))
 }
 
 /// `detector unit-7`, `3 detectors` or `3 units`.
-fn whom(records: &[&OfflineRecord]) -> String {
+fn named(records: &[&OfflineRecord]) -> String {
     match records {
         [record] => format!("{} {}", record.kind, word(record.unit.as_str())),
         many => match one_kind(many.iter().copied()) {
@@ -132,7 +129,7 @@ fn one_kind<'a>(records: impl IntoIterator<Item = &'a OfflineRecord>) -> Option<
     kinds.all(|kind| kind == first).then_some(first)
 }
 
-/// ` (site=north)`: the labels of the group without what the subject says anyway.
+/// ` (site=north)`: the labels of the group without kind and unit, which the subject has anyway.
 fn shared(labels: &Labels) -> String {
     let rest = labels.iter().filter(|(name, _)| !matches!(name.as_str(), "kind" | "unit"));
     match list(rest) {
@@ -148,8 +145,8 @@ fn list<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> Strin
 }
 
 fn sections(delivery: &Delivery) -> Vec<Section> {
-    let named = |(kind, topics)| format!(" of kind {kind} ({topics})");
-    let of_kind = group::of_kind(delivery).map(named).unwrap_or_default();
+    let of_kind = |(kind, topics)| format!(" of kind {kind} ({topics})");
+    let of_kind = group::of_kind(delivery).map(of_kind).unwrap_or_default();
     let blind = delivery.blind.iter().map(|interval| {
         if !interval.is_over() {
             let what =
@@ -159,13 +156,13 @@ fn sections(delivery: &Delivery) -> Vec<Section> {
         let what = format!("from {} to {} ({})", interval.from, interval.to, span(interval.length()));
         (
             format!("No heartbeat{of_kind} could be heard"),
-            format!("{what}; this time counts as nobody's silence"),
+            format!("{what}; this time counts as silence of no unit"),
         )
     });
-    let offline = delivery.offline.iter().map(|record| (whose(record), silence(record)));
+    let offline = delivery.offline.iter().map(|record| (unit(record), silence(record)));
     let (back, unwatched) = ended(&delivery.online);
     let [back, unwatched] =
-        [back, unwatched].map(|records| records.into_iter().map(|record| (whose(record), ending(record))));
+        [back, unwatched].map(|records| records.into_iter().map(|record| (unit(record), ending(record))));
     let sections = [
         section("Blind", blind),
         section("Offline", offline),
@@ -184,7 +181,7 @@ fn section(title: &str, items: impl ExactSizeIterator<Item = (String, String)>) 
     }
 }
 
-fn whose(record: &OfflineRecord) -> String {
+fn unit(record: &OfflineRecord) -> String {
     let labels = list(&record.labels);
     let labels = if labels.is_empty() { labels } else { format!(" ({labels})") };
     format!("{} {}{labels}", record.kind, word(record.unit.as_str()))
@@ -225,16 +222,16 @@ fn span(length: Duration) -> String {
     }
 }
 
-/// Text and HTML.
+/// The text and the HTML.
 fn render(subject: &str, sections: &[Section], footer: &str) -> (String, String) {
     let mut text = format!("{subject}\n");
     let mut page = format!("<html><body style=\"font-family:sans-serif\"><h2>{}</h2>", html(subject));
     for section in sections {
         text += &format!("\n{}\n", section.title);
         page += &format!("<h3>{}</h3><ul>", html(&section.title));
-        for (whose, what) in &section.items {
-            text += &format!("- {whose}\n  {what}\n");
-            page += &format!("<li><b>{}</b><br>{}</li>", html(whose), html(what));
+        for (unit, what) in &section.items {
+            text += &format!("- {unit}\n  {what}\n");
+            page += &format!("<li><b>{}</b><br>{}</li>", html(unit), html(what));
         }
         if section.more > 0 {
             text += &format!("and {} more\n", section.more);
@@ -247,22 +244,23 @@ fn render(subject: &str, sections: &[Section], footer: &str) -> (String, String)
     (text, page)
 }
 
-/// Makes the ids of mails to one receiver. They are hashes, because the names in them are long and
+/// The message ids of one receiver's mails. They are hashes, because the names in them are long and
 /// may hold anything.
-struct Ids<'a> {
+struct MessageIds<'a> {
     receiver: &'a str,
     domain: &'a str,
 }
 
-impl Ids<'_> {
+impl MessageIds<'_> {
     /// The id of a delivery's mail and the mails that it follows.
     fn of(&self, delivery: &Delivery) -> (String, Vec<String>) {
         match (delivery.offline.as_slice(), delivery.online.as_slice()) {
             ([record], []) => (self.record(record, "offline"), Vec::new()),
             ([], [record]) => (self.record(record, "online"), vec![self.record(record, "offline")]),
             (_, online) => {
-                let told = online.iter().take(MOST_REFERENCES).map(|record| self.record(record, "offline"));
-                let references = [self.make("group", &delivery.group.key)].into_iter().chain(told);
+                let silences =
+                    online.iter().take(MOST_REFERENCES).map(|record| self.record(record, "offline"));
+                let references = [self.make("group", &delivery.group.key)].into_iter().chain(silences);
                 (self.make("delivery", &delivery.id), references.collect())
             }
         }

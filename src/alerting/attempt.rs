@@ -1,0 +1,142 @@
+//! One attempt to deliver: whether it may begin, its outcome, and its log line.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::task::JoinError;
+use tokio::time::Instant;
+
+use super::channel::{Failure, within};
+use super::deliver::Deliver;
+use super::in_flight::{FinishedAttempt, InFlight};
+use super::outcome::{AttemptOutcome, outcome_of};
+use crate::store::Delivery;
+use crate::telemetry::DeliveryOutcome;
+
+impl Deliver {
+    /// Begins attempts, as many as may be under way: see [`Deliver`].
+    pub(super) fn begin_attempts(&self, in_flight: &mut InFlight) {
+        while in_flight.begun < self.concurrency()
+            && let Some(id) = in_flight.waiting.pop_front()
+        {
+            self.begin_attempt(in_flight, id);
+        }
+    }
+
+    fn begin_attempt(&self, in_flight: &mut InFlight, id: String) {
+        let Some(leased) = in_flight.leased.get_mut(&id).filter(|leased| leased.is_waiting()) else { return };
+        if leased.until <= self.clock.now() {
+            in_flight.leased.remove(&id);
+            return;
+        }
+        let (delivery, until) = (leased.delivery.clone(), leased.until);
+        if let Some(why) = &in_flight.disabled {
+            leased.has_ended = true;
+            let why = format!("the receiver is disabled: {why}");
+            self.telemetry.notification(&self.receiver.name, DeliveryOutcome::Dead, Duration::ZERO, &why);
+            if in_flight.failures_logged.admit() {
+                let (receiver, id) = (&self.receiver.name, &delivery.id);
+                tracing::error!(receiver, delivery = id, "not delivered, kept as a dead letter: {why}");
+            }
+            in_flight.unrecorded.push((delivery, AttemptOutcome::DeadLetter(why)));
+            return;
+        }
+        leased.is_begun = true;
+        in_flight.begun += 1;
+        let (channel, clock, timeout) = (self.channel.clone(), self.clock.clone(), self.receiver.timeout);
+        in_flight.attempts.spawn(async move {
+            let (begun, now) = (Instant::now(), clock.now());
+            // The process may have been frozen since the task was spawned.
+            let result =
+                if now < until { Some(within(timeout, channel.send(&delivery, now)).await) } else { None };
+            FinishedAttempt { id, result, took: begun.elapsed() }
+        });
+    }
+
+    /// Decides what follows an attempt, counts it and logs it.
+    pub(super) fn finish_attempt(
+        &self,
+        in_flight: &mut InFlight,
+        finished: Result<FinishedAttempt, JoinError>,
+    ) -> anyhow::Result<()> {
+        let FinishedAttempt { id, result, took } = finished.context("an attempt to deliver panicked")?;
+        let Some(result) = result else {
+            in_flight.remove(&id);
+            return Ok(());
+        };
+        if let Err(Failure::Gone { why }) = &result {
+            self.disable(in_flight, why);
+        }
+        let Some(leased) = in_flight.leased.get_mut(&id) else { return Ok(()) };
+        leased.has_ended = true;
+        let delivery = leased.delivery.clone();
+        let (now, retry) = (self.clock.now(), &self.receiver.retry);
+        let outcome = outcome_of(&delivery, result.as_ref(), now, retry, rand::random());
+        let why = result.err().map(|failure| failure.to_string()).unwrap_or_default();
+        let counted = self.log(in_flight, &delivery, &outcome, &why);
+        self.telemetry.notification(&self.receiver.name, counted, took, &why);
+        if counted == DeliveryOutcome::Delivered {
+            self.telemetry.unreached(&self.receiver.name, self.channel.unreached().as_deref());
+        }
+        in_flight.unrecorded.push((delivery, outcome));
+        Ok(())
+    }
+
+    fn disable(&self, in_flight: &mut InFlight, why: &str) {
+        if in_flight.disabled.is_none() {
+            tracing::error!(
+                receiver = self.receiver.name,
+                "the receiver wants no more notifications and is disabled: {why}; \
+                 correct or remove it, restart, then replay its dead letters"
+            );
+        }
+        in_flight.disabled = Some(why.to_owned());
+    }
+
+    /// Logs an outcome. The first failure is always logged, also where the limit is reached.
+    fn log(
+        &self,
+        in_flight: &mut InFlight,
+        delivery: &Delivery,
+        outcome: &AttemptOutcome,
+        why: &str,
+    ) -> DeliveryOutcome {
+        let (receiver, id, attempt) = (&self.receiver.name, &delivery.id, delivery.attempt);
+        let is_failure = *outcome != AttemptOutcome::Delivered;
+        let was_failing = std::mem::replace(&mut in_flight.is_failing, is_failure);
+        let is_logged = is_failure && (in_flight.failures_logged.admit() || !was_failing);
+        match outcome {
+            AttemptOutcome::Delivered => {
+                if in_flight.deliveries_logged.admit() {
+                    let (offline, online) = (delivery.offline.len(), delivery.online.len());
+                    tracing::info!(
+                        receiver,
+                        delivery = id,
+                        attempt,
+                        offline,
+                        online,
+                        "notification delivered"
+                    );
+                }
+                DeliveryOutcome::Delivered
+            }
+            AttemptOutcome::RetryAt(at) => {
+                if is_logged {
+                    tracing::warn!(receiver, delivery = id, attempt, next = %at, "not delivered, will be tried again: {why}");
+                }
+                DeliveryOutcome::Retry
+            }
+            AttemptOutcome::DeadLetter(_) => {
+                if is_logged {
+                    tracing::error!(
+                        receiver,
+                        delivery = id,
+                        attempt,
+                        "not delivered, given up and kept as a dead letter: {why}"
+                    );
+                }
+                DeliveryOutcome::Dead
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The delivery buffer of a receiver: how many deliveries this instance holds for it, and the queue of those
+//! that joining handed out.
+//!
+//! A transition that is alone in a group that is due at once is leased with its join, instead of being
+//! fetched from the engine by the receiver's loop. That needs a free slot first: every delivery that is held
+//! takes up a slot, from before the engine is asked until the engine knows its outcome.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::select_all;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use crate::clock::Timestamp;
+use crate::store::Delivery;
+
+/// The longest wait for a free slot, while every buffer is full. After it deliveries stay in the engine for
+/// receivers that are slow or away; other receivers are unaffected.
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
+
+pub(super) struct DeliveryBuffer {
+    capacity: usize,
+    slots: Arc<Semaphore>,
+    // Bounded by the slots.
+    queue: UnboundedSender<Buffered>,
+    ready: Notify,
+}
+
+/// Slots that are reserved.
+pub(super) type Slots = OwnedSemaphorePermit;
+
+/// A leased delivery and the slot that it takes up.
+pub(super) struct Buffered {
+    pub delivery: Delivery,
+    /// The end of its lease.
+    pub until: Timestamp,
+    pub slot: Slots,
+}
+
+impl DeliveryBuffer {
+    /// An empty buffer, and the end of its queue for the receiver's loop.
+    pub fn new(capacity: usize) -> (Arc<DeliveryBuffer>, UnboundedReceiver<Buffered>) {
+        let (queue, buffered) = unbounded_channel();
+        let slots = Arc::new(Semaphore::new(capacity));
+        (Arc::new(DeliveryBuffer { capacity, slots, queue, ready: Notify::new() }), buffered)
+    }
+
+    /// How many slots are free.
+    pub fn free(&self) -> usize {
+        self.slots.available_permits()
+    }
+
+    /// Reserves free slots: at most `most`, and never more than a quarter of all, because several tasks fill
+    /// the buffer.
+    pub fn reserve(&self, most: usize) -> Option<Slots> {
+        loop {
+            let slots = most.min(self.free()).min(self.capacity.div_ceil(4));
+            if slots == 0 {
+                return None;
+            }
+            if let Ok(slots) = self.slots.clone().try_acquire_many_owned(slots as u32) {
+                return Some(slots);
+            }
+        }
+    }
+
+    /// The least number of free slots that makes a call of the engine worthwhile.
+    fn enough(&self, wanted: usize) -> usize {
+        self.capacity.div_ceil(8).min(wanted)
+    }
+
+    /// Queues a leased delivery in one of the reserved slots.
+    pub fn push(&self, delivery: Delivery, until: Timestamp, slots: &mut Slots) {
+        if let Some(slot) = slots.split(1) {
+            // If the receiver's loop has ended, the delivery is leased again when its lease is over.
+            let _ = self.queue.send(Buffered { delivery, until, slot });
+        }
+    }
+
+    /// Wakes the receiver's loop: the engine has deliveries to lease.
+    pub fn notify(&self) {
+        self.ready.notify_one();
+    }
+
+    /// Completes after [`notify`](Self::notify).
+    pub async fn notified(&self) {
+        self.ready.notified().await;
+    }
+}
+
+/// Reserves at most `wanted` free slots in each of these buffers. Waits for a moment if none of them has enough.
+pub(super) async fn reserve_in(buffers: &[Arc<DeliveryBuffer>], wanted: usize) -> Vec<Option<Slots>> {
+    let reserve = || buffers.iter().map(|buffer| buffer.reserve(wanted)).collect();
+    let slots: Vec<Option<Slots>> = reserve();
+    let is_full =
+        |(buffer, slots): (&Arc<DeliveryBuffer>, &Option<Slots>)| count(slots) < buffer.enough(wanted);
+    if buffers.is_empty() || wanted == 0 || !buffers.iter().zip(&slots).all(is_full) {
+        return slots;
+    }
+    drop(slots);
+    let enough =
+        buffers.iter().map(|buffer| Box::pin(buffer.slots.acquire_many(buffer.enough(wanted) as u32)));
+    // These are released and reserved again, with what else is free by then.
+    let _ = tokio::time::timeout(LONGEST_WAIT, select_all(enough)).await.map(drop);
+    reserve()
+}
+
+/// How many slots are reserved.
+pub(super) fn count(slots: &Option<Slots>) -> usize {
+    slots.as_ref().map_or(0, Slots::num_permits)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_receiver_with_free_slots_does_not_wait_for_one_without() {
+        let (full, _queue) = DeliveryBuffer::new(16);
+        let (free, _queue) = DeliveryBuffer::new(16);
+        let held = [16; 4].map(|most| full.reserve(most));
+        assert_eq!(held.each_ref().map(count), [4; 4], "never more than a quarter");
+        let buffers = [full.clone(), free];
+        let counts: Vec<usize> =
+            reserve_in(&buffers, 100).now_or_never().unwrap().iter().map(count).collect();
+        assert_eq!(counts, [0, 4]);
+        let only_full = [full];
+        assert!(reserve_in(&only_full, 100).now_or_never().is_none(), "it waits for a free slot");
+        assert_eq!(reserve_in(&only_full, 0).now_or_never().unwrap().iter().map(count).sum::<usize>(), 0);
+        let released = async {
+            tokio::task::yield_now().await;
+            drop(held);
+        };
+        let (slots, ()) = tokio::join!(reserve_in(&only_full, 3), released);
+        assert_eq!(slots.iter().map(count).collect::<Vec<_>>(), [3]);
+    }
+}

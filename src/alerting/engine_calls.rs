@@ -1,0 +1,257 @@
+//! The calls of the engine that a receiver's loop has under way: leasing, prolonging leases, recording outcomes.
+//!
+//! They run beside the attempts, so that no attempt waits for the engine. Recordings are a few at a time and
+//! several at once, because attempts wait for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::FuturesUnordered;
+use tokio::time::Instant;
+
+use super::buffer::{Buffered, Slots};
+use super::deliver::{Deliver, LEASED_PER_ATTEMPT};
+use super::in_flight::{InFlight, Unrecorded};
+use super::outcome::AttemptOutcome;
+use super::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, TICK, tick};
+use crate::clock::Timestamp;
+use crate::store::{Backlog, Delivery, EngineError, LARGEST_STEP, Result};
+use crate::telemetry::Loop;
+
+/// How often leases are prolonged: three times before they end.
+const PROLONG: Duration = Duration::from_millis(800);
+/// How many recordings are under way at once.
+const RECORDINGS: usize = 4;
+
+pub(super) struct EngineCalls {
+    pub leasing: Option<BoxFuture<'static, Result<LeasedBatch>>>,
+    pub prolonging: Option<BoxFuture<'static, Prolonged>>,
+    pub recordings: FuturesUnordered<BoxFuture<'static, Recorded>>,
+    /// The moment from which deliveries are leased again, and after a failure the engine is called again.
+    pub lease_at: Instant,
+    prolong_at: Instant,
+    counted_at: Option<Instant>,
+    /// Calls that failed, one after the other.
+    pub failures: u32,
+    /// How often deliveries were leased.
+    leases: usize,
+}
+
+/// The answer to leasing.
+pub(super) struct LeasedBatch {
+    deliveries: Vec<Delivery>,
+    until: Timestamp,
+    slots: Slots,
+    /// For how long there is nothing more to lease.
+    rest: Duration,
+    backlog: Option<Backlog>,
+}
+
+/// Which deliveries were to be prolonged, until when, and which of them are still leased.
+pub(super) type Prolonged = (Vec<Arc<Delivery>>, Timestamp, Result<Vec<bool>>);
+/// What was to be recorded, and whether it was.
+pub(super) type Recorded = (Vec<Unrecorded>, Result<()>);
+
+impl EngineCalls {
+    pub fn new(now: Instant) -> EngineCalls {
+        EngineCalls {
+            leasing: None,
+            prolonging: None,
+            recordings: FuturesUnordered::new(),
+            lease_at: now,
+            prolong_at: now + PROLONG,
+            counted_at: None,
+            failures: 0,
+            leases: 0,
+        }
+    }
+
+    /// The engine failed, and is not called again before the backoff is over.
+    pub fn back_off(&mut self) {
+        self.failures += 1;
+        self.lease_at = Instant::now() + ENGINE_BACKOFF.wait(self.failures, rand::random());
+    }
+
+    fn is_backing_off(&self, now: Instant) -> bool {
+        self.failures > 0 && now < self.lease_at
+    }
+}
+
+impl Deliver {
+    /// Begins the calls that are due. Answers when the next one is.
+    pub(super) fn call_engine(
+        &self,
+        calls: &mut EngineCalls,
+        in_flight: &mut InFlight,
+        now: Instant,
+    ) -> Instant {
+        let backs_off = calls.is_backing_off(now);
+        if !backs_off && self.is_worth_recording(in_flight, calls.recordings.len()) {
+            calls.recordings.push(self.record(std::mem::take(&mut in_flight.unrecorded)));
+        }
+        if calls.prolonging.is_none() && !backs_off && now >= calls.prolong_at {
+            calls.prolong_at = now + PROLONG;
+            calls.prolonging = self.prolong(in_flight.to_prolong());
+        }
+        // Leased well before there is none left: in a storm the engine's answer takes its time.
+        let is_low = in_flight.waiting.len() <= self.concurrency() * LEASED_PER_ATTEMPT / 2;
+        if calls.leasing.is_none()
+            && now >= calls.lease_at
+            && is_low
+            && let Some(slots) = self.buffer.reserve(LARGEST_STEP)
+        {
+            let counts = calls.counted_at.is_none_or(|at: Instant| at.elapsed() >= TICK);
+            calls.counted_at = if counts { Some(now) } else { calls.counted_at };
+            calls.leasing = Some(self.lease(slots, counts, calls.leases));
+            calls.leases = calls.leases.wrapping_add(1);
+        }
+        let waits_to_lease = calls.leasing.is_none() && is_low && self.buffer.free() > 0;
+        if backs_off {
+            calls.lease_at
+        } else if waits_to_lease {
+            calls.lease_at.min(calls.prolong_at)
+        } else {
+            calls.prolong_at
+        }
+    }
+
+    /// Leases deliveries that are due, and counts all if asked to. Another partition comes first each time, as
+    /// `turn` says, so that a storm in one does not delay the others for long.
+    fn lease(&self, slots: Slots, counts: bool, turn: usize) -> BoxFuture<'static, Result<LeasedBatch>> {
+        let (engine, name) = (self.engine.clone(), self.receiver.name.clone());
+        let (mut own, tick) = (self.ownership.view().partitions.clone(), tick(&self.ownership));
+        let first = turn % own.len().max(1);
+        own.rotate_left(first);
+        let now = self.clock.now();
+        async move {
+            let own = &own;
+            let backlog = if counts { Some(engine.backlog(own, &name).await?) } else { None };
+            let until = now + LEASE;
+            let deliveries = engine.lease(own, &name, now, until, slots.num_permits()).await?;
+            let rest = if !deliveries.is_empty() {
+                Duration::ZERO // There may be more.
+            } else {
+                let first = engine.first_lease(own, &name).await?;
+                first.map_or(tick, |first| first.since(now).clamp(SHORTEST_WAIT, tick))
+            };
+            Ok(LeasedBatch { deliveries, until, slots, rest, backlog })
+        }
+        .boxed()
+    }
+
+    /// Takes over what was leased.
+    pub(super) fn leased(
+        &self,
+        calls: &mut EngineCalls,
+        in_flight: &mut InFlight,
+        answer: Result<LeasedBatch>,
+    ) -> Option<EngineError> {
+        let mut batch = match answer {
+            Ok(batch) => batch,
+            Err(error) => {
+                self.telemetry.engine_failed(Loop::Delivery, &self.receiver.name, &error);
+                return Some(error);
+            }
+        };
+        calls.failures = 0;
+        self.telemetry.engine_answered(Loop::Delivery, &self.receiver.name);
+        calls.lease_at = Instant::now() + batch.rest;
+        if let Some(Backlog { waiting, dead }) = batch.backlog {
+            self.telemetry.backlog(&self.receiver.name, waiting, dead);
+        }
+        for delivery in batch.deliveries {
+            if let Some(slot) = batch.slots.split(1) {
+                in_flight.push(Buffered { delivery, until: batch.until, slot });
+            }
+        }
+        None
+    }
+
+    /// Whether outcomes are to be recorded now: at once while no recording is under way, else when there are
+    /// several, because one call for several costs less.
+    fn is_worth_recording(&self, in_flight: &InFlight, recordings: usize) -> bool {
+        let least = if recordings == 0 { 1 } else { self.concurrency().div_ceil(RECORDINGS) };
+        recordings < RECORDINGS && in_flight.unrecorded.len() >= least
+    }
+
+    /// Writes outcomes to the engine. Gives them back, for the case that the engine fails.
+    pub(super) fn record(&self, outcomes: Vec<Unrecorded>) -> BoxFuture<'static, Recorded> {
+        let (engine, now) = (self.engine.clone(), self.clock.now());
+        async move {
+            let recorded = async {
+                let is_delivered = |outcome: &&Unrecorded| outcome.1 == AttemptOutcome::Delivered;
+                let delivered: Vec<Delivery> =
+                    outcomes.iter().filter(is_delivered).map(|(delivery, _)| (**delivery).clone()).collect();
+                if !delivered.is_empty() {
+                    engine.delivered(&delivered, now).await?;
+                }
+                for (delivery, outcome) in &outcomes {
+                    match outcome {
+                        AttemptOutcome::Delivered => {}
+                        AttemptOutcome::RetryAt(at) => engine.postpone(delivery, *at).await?,
+                        AttemptOutcome::DeadLetter(reason) => engine.bury(delivery, reason, now).await?,
+                    }
+                }
+                Ok(())
+            };
+            let recorded = recorded.await;
+            (outcomes, recorded)
+        }
+        .boxed()
+    }
+
+    /// Lets go of deliveries whose outcomes are recorded, and keeps the others.
+    pub(super) fn recorded(
+        &self,
+        in_flight: &mut InFlight,
+        (outcomes, recorded): Recorded,
+    ) -> Option<EngineError> {
+        let which = format!("ends of {}", self.receiver.name);
+        match recorded {
+            Ok(()) => {
+                self.telemetry.engine_answered(Loop::Delivery, &which);
+                outcomes.iter().for_each(|(delivery, _)| in_flight.remove(&delivery.id));
+                None
+            }
+            // Each may be recorded again: a second time changes nothing.
+            Err(error) => {
+                self.telemetry.engine_failed(Loop::Delivery, &which, &error);
+                in_flight.unrecorded.extend(outcomes);
+                Some(error)
+            }
+        }
+    }
+
+    /// Prolongs leases; `None` if there are none.
+    fn prolong(&self, deliveries: Vec<Arc<Delivery>>) -> Option<BoxFuture<'static, Prolonged>> {
+        if deliveries.is_empty() {
+            return None;
+        }
+        let (engine, until) = (self.engine.clone(), self.clock.now() + LEASE);
+        let prolong = async move {
+            let still_leased = engine.prolong(&deliveries, until).await;
+            (deliveries, until, still_leased)
+        };
+        Some(prolong.boxed())
+    }
+
+    pub(super) fn prolonged(
+        &self,
+        in_flight: &mut InFlight,
+        (deliveries, until, still_leased): Prolonged,
+    ) -> Option<EngineError> {
+        let which = format!("leases of {}", self.receiver.name);
+        match still_leased {
+            Ok(still_leased) => {
+                self.telemetry.engine_answered(Loop::Delivery, &which);
+                in_flight.set_prolonged(&deliveries, until, still_leased);
+                None
+            }
+            Err(error) => {
+                self.telemetry.engine_failed(Loop::Delivery, &which, &error);
+                Some(error)
+            }
+        }
+    }
+}

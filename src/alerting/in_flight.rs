@@ -1,0 +1,122 @@
+//! The deliveries of one receiver that this instance holds: leased, attempted, or attempted and not yet recorded.
+//!
+//! Each takes up a slot of the receiver's buffer, so nothing here grows while the engine or the receiver hangs.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::buffer::{Buffered, Slots};
+use super::channel::Failure;
+use super::outcome::AttemptOutcome;
+use crate::clock::Timestamp;
+use crate::store::Delivery;
+use crate::telemetry::LogLimit;
+
+pub(super) struct InFlight {
+    /// Leased and not begun, by id. Ids that are not in `leased` any more are skipped.
+    pub waiting: VecDeque<String>,
+    pub attempts: JoinSet<FinishedAttempt>,
+    pub unrecorded: Vec<Unrecorded>,
+    /// Every delivery whose outcome the engine does not know, by id.
+    pub leased: HashMap<String, LeasedDelivery>,
+    /// How many of `leased` were begun.
+    pub begun: usize,
+    /// Why the receiver is disabled.
+    pub disabled: Option<String>,
+    /// The last attempt failed, so the log already says that the receiver fails.
+    pub is_failing: bool,
+    pub deliveries_logged: LogLimit,
+    pub failures_logged: LogLimit,
+}
+
+/// A leased delivery and the slot that it takes up.
+pub(super) struct LeasedDelivery {
+    pub delivery: Arc<Delivery>,
+    /// The end of its lease.
+    pub until: Timestamp,
+    pub is_begun: bool,
+    /// Its outcome is decided; without an attempt, if the receiver is disabled.
+    pub has_ended: bool,
+    _slot: Slots,
+}
+
+pub(super) struct FinishedAttempt {
+    pub id: String,
+    /// `None`: its lease was over, and no attempt was made.
+    pub result: Option<Result<(), Failure>>,
+    pub took: Duration,
+}
+
+/// A delivery whose outcome is not yet written to the engine.
+pub(super) type Unrecorded = (Arc<Delivery>, AttemptOutcome);
+
+impl InFlight {
+    pub fn new() -> InFlight {
+        InFlight {
+            waiting: VecDeque::new(),
+            attempts: JoinSet::new(),
+            unrecorded: Vec::new(),
+            leased: HashMap::new(),
+            begun: 0,
+            disabled: None,
+            is_failing: false,
+            deliveries_logged: LogLimit::new(Instant::now()),
+            failures_logged: LogLimit::new(Instant::now()),
+        }
+    }
+
+    pub fn push(&mut self, Buffered { delivery, until, slot }: Buffered) {
+        let (id, delivery) = (delivery.id.clone(), Arc::new(delivery));
+        if let Some(leased) = self.leased.get_mut(&id) {
+            // Its lease had ended and this instance leased it again: an attempt that is under way goes on.
+            (leased.delivery, leased.until) = (delivery, until);
+            return;
+        }
+        let leased = LeasedDelivery { delivery, until, is_begun: false, has_ended: false, _slot: slot };
+        self.leased.insert(id.clone(), leased);
+        self.waiting.push_back(id);
+    }
+
+    /// The deliveries whose leases this instance still needs.
+    pub fn to_prolong(&self) -> Vec<Arc<Delivery>> {
+        let needed = self.leased.values().filter(|leased| !leased.has_ended);
+        needed.map(|leased| leased.delivery.clone()).collect()
+    }
+
+    /// Writes down which leases were prolonged. A delivery that lost its lease before its attempt is left to the
+    /// instance that holds it now.
+    pub fn set_prolonged(&mut self, deliveries: &[Arc<Delivery>], until: Timestamp, still_leased: Vec<bool>) {
+        let count = self.leased.len();
+        for (delivery, is_leased) in deliveries.iter().zip(still_leased) {
+            let Some(leased) = self.leased.get_mut(&delivery.id) else { continue };
+            // It may have been leased again meanwhile.
+            let is_same = leased.delivery.attempt == delivery.attempt;
+            if is_leased && is_same {
+                leased.until = until;
+            } else if is_same && leased.is_waiting() {
+                self.remove(&delivery.id);
+            }
+        }
+        if self.leased.len() < count {
+            let InFlight { waiting, leased, .. } = self;
+            waiting.retain(|id| leased.contains_key(id));
+        }
+    }
+
+    /// Lets go of a delivery and its slot.
+    pub fn remove(&mut self, id: &str) {
+        if self.leased.remove(id).is_some_and(|leased| leased.is_begun) {
+            self.begun -= 1;
+        }
+    }
+}
+
+impl LeasedDelivery {
+    pub fn is_waiting(&self) -> bool {
+        !self.is_begun && !self.has_ended
+    }
+}

@@ -194,7 +194,7 @@ fn start(
     };
     let (lines, until) = (telemetry.clone(), stop.clone());
     loops.add("log", async move {
-        lines.count_lines_held_back(&until).await;
+        lines.log_suppressed_transitions(&until).await;
         Ok(())
     });
     if let Some(pings) = config.deadman {

@@ -157,7 +157,7 @@ impl BlindNotifier {
                 self.join_to(group, interval, &self.route.receivers, now).await?;
                 *ongoing = Some(from);
                 let topics = group.labels.get(TOPICS);
-                tracing::warn!(%kind, %from, topics, "a kind is not heard for longer than hearing.tell_after: the receivers are told");
+                tracing::warn!(%kind, %from, topics, "a kind is not heard for longer than hearing.tell_after: the receivers are notified");
             }
             return Ok(());
         }
@@ -178,7 +178,7 @@ impl BlindNotifier {
     }
 
     fn begin(&self, from: Timestamp, at: Timestamp) -> OngoingBlindness {
-        tracing::warn!(%from, "blind for longer than hearing.tell_after: the receivers are told");
+        tracing::warn!(%from, "blind for longer than hearing.tell_after: the receivers are notified");
         let direct = self.receivers.iter().map(|_| DirectDelivery {
             is_done: false,
             attempts: 0,

@@ -54,12 +54,12 @@ impl Dispatcher {
             let wait = match this.step().await {
                 Ok(wait) => {
                     failures = 0;
-                    this.telemetry.engine_answered(Loop::Telling, "");
+                    this.telemetry.engine_answered(Loop::Dispatch, "");
                     wait
                 }
                 Err(error) => {
                     failures += 1;
-                    this.telemetry.engine_failed(Loop::Telling, "", &error);
+                    this.telemetry.engine_failed(Loop::Dispatch, "", &error);
                     ENGINE_BACKOFF.wait(failures, rand::random())
                 }
             };

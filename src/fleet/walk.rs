@@ -300,7 +300,7 @@ impl Walk {
     }
 
     fn tell_removed(&self) {
-        self.telemetry.of_removed_kinds(&self.removed.open(&self.own()), self.removed.stay());
+        self.telemetry.removed_kinds(&self.removed.open(&self.own()), self.removed.stay());
     }
 
     fn own(&self) -> Vec<u16> {

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Pages;
 use super::problem::Problem;
-use crate::telemetry::{Cut, Telemetry};
+use crate::telemetry::{CutReason, Telemetry};
 
 mod conduct;
 mod paced;
@@ -76,12 +76,12 @@ pub(super) async fn accept(
         loop {
             match listener.accept().await {
                 Ok((stream, peer)) => {
-                    match places.take(peer.ip(), |peer| telemetry.connection_cut(Cut::StoodStill, peer)) {
+                    match places.take(peer.ip(), |peer| telemetry.connection_cut(CutReason::Idle, peer)) {
                         Some(place) => {
                             let (pages, telemetry, stop) = (pages.clone(), telemetry.clone(), stop.clone());
                             open.spawn(serve(stream, peer.ip(), place, pages, limits, telemetry, stop));
                         }
-                        None => telemetry.connection_cut(Cut::NoPlace, peer.ip()),
+                        None => telemetry.connection_cut(CutReason::NoSlot, peer.ip()),
                     }
                 }
                 // The client is gone already, or files have run out; neither ends the server.
@@ -133,7 +133,7 @@ async fn serve(
         }
     };
     if conduct.was_too_slow() {
-        telemetry.connection_cut(Cut::SlowReader, peer);
+        telemetry.connection_cut(CutReason::SlowReader, peer);
     } else if let Err(error) = ended {
         tracing::debug!("connection broken off: {error}");
     }

@@ -117,7 +117,7 @@ impl Reader {
         // The topic is what a broker can guard, so its labels win.
         declared.labels.extend(sender.labels);
         for (oddity, what) in odd.take() {
-            self.telemetry.payload_odd(&sender.unit, oddity, &what);
+            self.telemetry.payload_issue(&sender.unit, oddity, &what);
         }
         let not_before = message.under_way.map(|(earliest, _)| earliest);
         Ok(What::Heartbeat(Heartbeat { unit: sender.unit, at: spoken.at, not_before, declared }))

@@ -1,4 +1,4 @@
-//! The labels in metrics and logs: labels come from these, never from devices.
+//! The values of labels in metrics and logs. They come from these enums, never from devices.
 
 use crate::presence::Heard;
 
@@ -8,9 +8,8 @@ macro_rules! labels {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $name { $($(#[$vdoc])* $variant,)* }
         impl $name {
-            /// Every variant.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
-            /// The word for it in metrics and logs.
+            /// The value of the label in metrics and logs.
             pub fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $word,)* }
             }
@@ -37,29 +36,29 @@ labels! {
         ForgedCanary => "forged_canary",
         /// A probe that Rollcall did not send.
         ForgedProbe => "forged_probe",
-        /// It was not acknowledged and came faster than it could be recorded.
+        /// Its sender waits for no acknowledgement, and it came faster than heartbeats are recorded.
         Overflow => "overflow",
     }
 }
 
 labels! {
-    /// What the broker within the process refused, or did not do as it was asked.
+    /// A request that the broker within the process refused, or did not do as asked.
     BrokerRefusal {
         /// A name or password was wrong, or a handshake failed.
         Login => "login",
-        /// The client id belongs to another.
+        /// The client id belongs to another user.
         ClientId => "client_id",
         /// There are too many connections.
         Connection => "connection",
-        /// It may not publish there.
+        /// The user may not publish on the topic.
         Publish => "publish",
-        /// It may not subscribe to that.
+        /// The user may not subscribe to the filter.
         Subscribe => "subscribe",
         /// A packet is too large or not allowed.
         Packet => "packet",
         /// A message was passed on and not retained.
         Retained => "retained",
-        /// It does not read what it subscribed to.
+        /// The subscriber does not read its messages.
         Reader => "reader",
     }
 }
@@ -67,41 +66,41 @@ labels! {
 labels! {
     /// Why a connection to the broker ended, or could not be made.
     ConnectionLoss {
-        /// Another client came with the same client id.
+        /// Another client connected with the same client id.
         TakenOver => "taken_over",
-        /// The broker does not let us in, or does not grant what is asked for.
+        /// The broker refuses the connection or a subscription.
         Refused => "refused",
-        /// Nothing came any more.
+        /// No packet came within the keep-alive.
         Silent => "silent",
-        /// Anything else, such as a broker that is not there.
+        /// Any other reason, such as a broker that is not reachable.
         Broken => "broken",
     }
 }
 
 labels! {
-    /// Something in a payload that was passed over; the message still proves life.
+    /// A part of a payload that was ignored; the message still counts as a heartbeat.
     PayloadIssue {
-        /// Starts like JSON and is not.
+        /// It starts like JSON and is not JSON.
         BrokenJson => "broken_json",
         /// `ts` is no plausible time.
         BadTimestamp => "bad_timestamp",
         /// `timeout` is no timeout or out of bounds.
         BadTimeout => "bad_timeout",
-        /// A label's name or value cannot be one.
+        /// The name or the value of a label is not valid.
         BadLabel => "bad_label",
         /// `sleep` is no duration or out of bounds.
         BadSleep => "bad_sleep",
-        /// A field that is a metric holds something of another type.
+        /// The field of a metric has another type.
         BadValue => "bad_value",
     }
 }
 
 labels! {
-    /// What became of a value that a unit told of itself.
+    /// The outcome of a value that a unit sent of itself.
     ValueOutcome {
         /// It is in the engine, or a newer one is.
         Written => "written",
-        /// Its unit is not one of the fleet.
+        /// Its unit is not in the fleet.
         UnknownUnit => "unknown_unit",
         /// Too many waited; the unit's next message brings it again.
         Overflow => "overflow",
@@ -109,7 +108,7 @@ labels! {
 }
 
 labels! {
-    /// What asked for a unit's deadline to be checked.
+    /// The source of a deadline check.
     CheckSource {
         /// An expiry notification.
         Notification => "notification",
@@ -121,13 +120,13 @@ labels! {
 }
 
 labels! {
-    /// What a check of a unit's deadline came to.
+    /// The result of a deadline check.
     CheckOutcome {
         /// The unit is offline, and this caller wrote the record.
         Offline => "offline",
         /// The unit has time left.
         Alive => "alive",
-        /// Not heard far enough to say.
+        /// Rollcall has not heard far enough to decide.
         Undecided => "undecided",
         /// Another caller was faster, or the unit changed meanwhile.
         Superseded => "superseded",
@@ -135,133 +134,134 @@ labels! {
 }
 
 labels! {
-    /// How an attempt to deliver ended.
+    /// The outcome of an attempt to deliver.
     DeliveryOutcome {
-        /// The receiver has it.
         Delivered => "delivered",
-        /// To be tried again.
+        /// It is tried again.
         Retry => "retry",
-        /// Given up.
+        /// It is given up and a dead letter.
         Dead => "dead",
-        /// Not attempted: nothing of it was to be told any more.
+        /// Not attempted: all of its transitions were over.
         LeftOut => "left_out",
     }
 }
 
 labels! {
-    /// Why the web server closed a connection, or took none.
-    Cut {
-        /// It used its place for nothing, and another one came.
-        StoodStill => "stood_still",
-        /// Its reader did not read.
+    /// Why the web server closed or refused a connection.
+    CutReason {
+        /// It was idle, and another connection needed its slot.
+        Idle => "stood_still",
+        /// The client did not read the answer.
         SlowReader => "slow_reader",
-        /// Every place was in use.
-        NoPlace => "no_place",
+        /// Every slot was in use.
+        NoSlot => "no_place",
     }
 }
 
-impl Cut {
-    /// What to do, for people.
+impl CutReason {
+    /// What to do, for operators.
     pub(super) fn text(self) -> &'static str {
         match self {
-            Cut::StoodStill => {
-                "it waited, and another one came while all places were taken; see which clients hold connections"
+            CutReason::Idle => {
+                "it was idle, and another one came while all connections were in use; see which clients hold connections"
             }
-            Cut::SlowReader => {
-                "its reader did not take the answer in time; see what is wrong with that client or its network"
+            CutReason::SlowReader => {
+                "its client did not read the answer in time; see what is wrong with that client or its network"
             }
-            Cut::NoPlace => "every place is in use; see which clients ask so often",
+            CutReason::NoSlot => "every connection is in use; see which clients connect so often",
         }
     }
 }
 
 labels! {
-    /// What may be wrong with an engine that works all the same.
+    /// A problem of an engine that works all the same.
     EngineWarning {
         /// The fleet in it is another one than at the start.
         LostItsData => "engine_lost_its_data",
-        /// It has thrown keys away for want of memory.
+        /// It has evicted keys.
         KeysEvicted => "keys_evicted",
-        /// It would do so if it were full.
+        /// It would evict keys if it were full.
         EvictionPossible => "eviction_possible",
-        /// A restart loses what it holds.
+        /// A restart loses its data.
         PersistenceOff => "persistence_off",
         /// The disk that it writes to has little room left.
         DiskNearlyFull => "disk_nearly_full",
-        /// It does not tell when keys expire.
+        /// It does not publish expiry notifications.
         NotificationsOff => "notifications_off",
-        /// Its user may not do all that is needed.
+        /// Its user lacks rights.
         RightsMissing => "rights_missing",
-        /// Its clock and ours are apart.
+        /// Its clock differs from the clock of this machine.
         ClockOff => "clock_off",
     }
 }
 
 labels! {
-    /// A loop, or a part of one, that asks the engine for something and tells whether it was done. Each
-    /// keeps its own failure: what one of them is refused another may be granted.
+    /// A loop, or a part of one, that calls the engine. Each has its own failure: the engine may refuse
+    /// the calls of one and do those of another.
     Loop {
-        /// Heartbeats and canaries are recorded.
+        /// Records heartbeats and canaries.
         Intake => "intake",
-        /// Units that may be due are looked at.
+        /// Checks units that may be due.
         Sweep => "sweep",
-        /// Offline records are written and closed.
+        /// Opens and closes offline records.
         Records => "records",
-        /// The lease of this instance is renewed.
+        /// Renews the lease of this instance.
         Lease => "lease",
-        /// Transitions join groups, and groups are sealed.
-        Telling => "telling",
-        /// Deliveries are handed out and their ends written down.
+        /// Lets transitions join groups, and seals groups.
+        Dispatch => "telling",
+        /// Leases deliveries and records their outcomes.
         Delivery => "delivery",
-        /// What is in the memory of the embedded engine is written to its disk.
+        /// Writes the memory of the embedded engine to its disk.
         WriteBehind => "write_behind",
-        /// The mirror is filled.
+        /// Fills the mirror.
         Mirror => "mirror",
-        /// The mirror is compared.
+        /// Compares the mirror.
         Walk => "walk",
-        /// Values that units tell of themselves are written.
+        /// Writes values of units.
         Values => "values",
-        /// Owners of partitions are told what changed there.
+        /// Sends owners of partitions the changes there.
         Notes => "notes",
-        /// The engine is examined.
+        /// Examines the engine.
         Examination => "examination",
-        /// Instances tell each other how many units they count.
+        /// Shares the number of units with other instances.
         Census => "census",
     }
 }
 
 impl Loop {
-    /// What is not done while it fails.
+    /// The work that is not done while it fails.
     pub(super) fn undone(self) -> &'static str {
         match self {
             Loop::Intake => "heartbeats and canaries are not recorded",
-            Loop::Sweep => "units that are due cannot be looked at",
+            Loop::Sweep => "units that are due cannot be checked",
             Loop::Records => "offline records cannot be written or closed",
             Loop::Lease => "the lease of this instance cannot be renewed",
-            Loop::Telling => "transitions do not reach their groups",
-            Loop::Delivery => "deliveries cannot be fetched or ended",
+            Loop::Dispatch => "transitions do not reach their groups",
+            Loop::Delivery => "deliveries cannot be leased or recorded",
             Loop::WriteBehind => "heartbeats are not written to disk",
             Loop::Mirror => "units cannot be read from the engine; counts and lists are old",
             Loop::Walk => "units cannot be compared with the engine; counts and lists may be old",
             Loop::Values => "values of units are not written; they wait",
-            Loop::Notes => "other instances learn late what changed in their partitions",
+            Loop::Notes => "other instances learn late of changes in their partitions",
             Loop::Examination => "the engine cannot be examined",
-            Loop::Census => "how many units other instances count is not known; max_units may be exceeded",
+            Loop::Census => {
+                "the numbers of units of other instances are not known; max_units may be exceeded"
+            }
         }
     }
 
-    /// Whether Rollcall does its work while it fails.
+    /// Whether Rollcall cannot do its work while it fails.
     pub(super) fn is_serious(self) -> bool {
         use Loop::*;
-        matches!(self, Intake | Sweep | Records | Lease | Telling | Delivery | WriteBehind)
+        matches!(self, Intake | Sweep | Records | Lease | Dispatch | Delivery | WriteBehind)
     }
 }
 
-/// Of a heartbeat from an id that a kind has no room for.
+/// The result of a heartbeat with a new id, if its kind is full.
 pub(super) const TOO_MANY: &str = "too_many_units";
 
 labels! {
-    /// What is stored, as far as values that cannot be read are told apart.
+    /// The sorts of stored values that may be unreadable.
     Stored {
         /// The facts of a unit.
         Facts => "facts",
@@ -275,24 +275,22 @@ labels! {
         Outbox => "outbox",
         /// A group or one of its members.
         Group => "group",
-        /// A notification or its place in a queue.
+        /// A notification or its entry in a queue.
         Delivery => "delivery",
         /// A dead letter.
         DeadLetter => "dead_letter",
-        /// A value that a unit told of itself.
+        /// A value that a unit sent of itself.
         Value => "value",
-        /// How far was heard, by whom, and the ledger.
+        /// The state of hearing and the ledger.
         Hearing => "hearing",
         /// The roster of instances, their addresses and the clock.
         Roster => "roster",
         /// Notes for owners of partitions.
         Notes => "notes",
-        /// Anything else.
         Other => "other",
     }
 }
 
-/// Everything that a heartbeat may turn out to be.
 pub(super) const HEARD: [Heard; 7] = [
     Heard::New,
     Heard::Refreshed,
@@ -303,7 +301,7 @@ pub(super) const HEARD: [Heard; 7] = [
     Heard::TooMany,
 ];
 
-/// The word for it in metrics.
+/// The value of the label in metrics.
 pub(super) fn heard_as_str(heard: Heard) -> &'static str {
     match heard {
         Heard::New => "new",

@@ -1,28 +1,25 @@
-//! What is wrong at the moment, by name: what `/readyz` tells.
+//! The problems of the moment, by name, as `/readyz` shows them.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use crate::clock::Timestamp;
 
-/// Something that is wrong at the moment.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Problem {
     /// A short constant name.
     pub name: &'static str,
     /// What is wrong and what to do.
     pub text: String,
-    /// How bad it is.
     pub severity: Severity,
 }
 
-/// How bad a problem is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// Rollcall does not do its work.
     Serious,
-    /// Rollcall works; somebody should have a look all the same.
+    /// Rollcall works; an operator should look into it all the same.
     Warning,
 }
 
@@ -41,7 +38,7 @@ pub(super) const FILTER_REMOVED: &str = "topic_removed";
 pub(super) const FILTER_UNHEARD: &str = "topic_not_heard";
 pub(super) const FILTER_UNPROVED: &str = "topic_not_proved";
 
-/// What to do about it.
+/// What to do while nothing is heard.
 const HEAR: &str = "If this lasts, see that the broker runs and lets the user of mqtt.username publish and read \
     rollcall/canary/…, and that the engine answers; `rollcall check` tries all of it";
 
@@ -55,13 +52,13 @@ pub(super) fn not_hearing(heard: Option<Timestamp>) -> String {
     }
 }
 
-/// What is wrong at the moment, by name and, where there are several of a sort, by which of them.
+/// The problems by name and, where there are several of one name, by what they concern, such as a receiver.
 /// Both come from constants and from the configuration, so there are few.
 pub(super) struct Problems(Mutex<BTreeMap<(&'static str, String), Problem>>);
 
 impl Problems {
-    /// Nothing is known to work before it was seen to.
-    pub(super) fn of_a_beginning() -> Problems {
+    /// At the start nothing is proved to work.
+    pub(super) fn at_start() -> Problems {
         let problems = Problems(Mutex::default());
         let yet = |what: &str| format!("{what} since the start");
         problems.set(ENGINE_DOWN, "", yet("the engine has not answered"), Severity::Serious);
@@ -70,17 +67,17 @@ impl Problems {
         problems
     }
 
-    /// Whether there was none like it.
+    /// Answers whether it is new.
     pub(super) fn set(&self, name: &'static str, which: &str, text: String, severity: Severity) -> bool {
         self.lock().insert((name, which.to_owned()), Problem { name, text, severity }).is_none()
     }
 
-    /// Whether there was one.
+    /// Answers whether there was one.
     pub(super) fn clear(&self, name: &'static str, which: &str) -> bool {
         self.lock().remove(&(name, which.to_owned())).is_some()
     }
 
-    /// Clears those of that name that are not among these.
+    /// Clears the problems of that name that concern none of these.
     pub(super) fn keep(&self, name: &'static str, which: &[String]) {
         self.lock().retain(|(one, known), _| *one != name || which.contains(known));
     }

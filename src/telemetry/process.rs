@@ -1,7 +1,7 @@
-//! What the process itself uses, under the names that every client library of Prometheus has for it.
+//! The resources of the process, under the names of every client library of Prometheus.
 //!
-//! Read from `/proc` at each scrape; where there is none, the series are absent. The collector of the
-//! crate tells processor time in whole seconds, which is too coarse to see one.
+//! Read from `/proc` at each scrape; without `/proc` the series are absent. The collector of the
+//! crate has processor time in whole seconds only.
 
 use std::fs;
 
@@ -20,7 +20,6 @@ const FAMILIES: [(&str, &str, bool); 7] = [
     ("process_threads", "Threads of the process.", false),
 ];
 
-/// The collector.
 #[derive(Clone)]
 pub(super) struct Process {
     descs: Vec<Desc>,
@@ -112,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_has_memory_threads_files_and_began_before_now() {
+    fn this_process_has_memory_threads_files_and_a_start_in_the_past() {
         let found = Process::default().collect();
         let value = |name: &str| {
             let family = found.iter().find(|family| family.name() == name).expect(name);
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_time_is_told_finer_than_in_seconds() {
+    fn processor_time_has_fractions_of_seconds() {
         let spent = || read().unwrap()[0].unwrap();
         let before = spent();
         // Work that ends when it shows.

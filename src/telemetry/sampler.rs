@@ -1,9 +1,9 @@
-//! The sampler of log lines.
+//! A sampler of log lines.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::labels::{BrokerRefusal, Cut, Loop, PayloadIssue, Rejection, TOO_MANY};
+use super::labels::{BrokerRefusal, CutReason, Loop, PayloadIssue, Rejection, TOO_MANY};
 use crate::clock::Clock;
 
 /// Lets one line per reason and ten seconds through, so that a flood of bad messages cannot flood
@@ -11,7 +11,7 @@ use crate::clock::Clock;
 pub(super) struct Sampler {
     clock: Clock,
     reasons: HashMap<&'static str, (AtomicI64, AtomicI64)>,
-    /// Apart, because a word may mean something else here.
+    /// Apart, because some words are reasons too.
     refusals: HashMap<BrokerRefusal, (AtomicI64, AtomicI64)>,
 }
 
@@ -21,7 +21,7 @@ impl Sampler {
     pub(super) fn new(clock: Clock) -> Sampler {
         let labels =
             Rejection::ALL.iter().map(|r| r.as_str()).chain(PayloadIssue::ALL.iter().map(|o| o.as_str()));
-        let labels = labels.chain(Cut::ALL.iter().map(|cut| cut.as_str()));
+        let labels = labels.chain(CutReason::ALL.iter().map(|cut| cut.as_str()));
         let reasons = labels
             .chain(Loop::ALL.iter().map(|one| one.as_str()))
             .chain(["held_back", TOO_MANY])
@@ -31,12 +31,12 @@ impl Sampler {
         Sampler { clock, reasons, refusals }
     }
 
-    /// `Some` with the number of lines held back since the last one, if a line may be written.
+    /// `Some` with the number of lines suppressed since the last one, if a line may be written.
     pub(super) fn admit(&self, reason: &'static str) -> Option<i64> {
         self.sample(self.reasons.get(reason)?)
     }
 
-    /// The same of what the broker refused.
+    /// The same for refusals of the broker.
     pub(super) fn admit_refusal(&self, what: BrokerRefusal) -> Option<i64> {
         self.sample(self.refusals.get(&what)?)
     }

@@ -1,8 +1,8 @@
-//! The series: names, help, labels and buckets, and every known label set at zero from the start.
+//! The metrics: names, help, labels and buckets, and every known label set at zero from the start.
 //!
-//! Named as Prometheus has it: a counter ends in `_total` and only grows, a gauge is of the moment, and
-//! what there is none of has no series rather than a 0 that looks like a value. All together are fewer
-//! than 500, also with a dozen kinds and several receivers.
+//! Named as Prometheus recommends: a counter ends in `_total` and only grows, a gauge is of the moment, and
+//! a gauge without a value has no series rather than a 0 that looks like a value. There are fewer
+//! than 500 series, also with a dozen kinds and several receivers.
 
 use prometheus::{
     GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -10,16 +10,16 @@ use prometheus::{
 };
 
 use super::labels::{
-    BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, Cut, EngineWarning, HEARD, PayloadIssue,
+    BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason, EngineWarning, HEARD, PayloadIssue,
     Rejection, ValueOutcome, heard_as_str,
 };
 use super::process::Process;
 use super::snapshot::SnapshotHistogram;
 
-/// Every metric that is kept; those of single units are not.
+/// Every metric, except those of single units.
 pub(super) struct Series {
     pub heartbeats: IntCounterVec,
-    pub oddities: IntCounterVec,
+    pub payload_issues: IntCounterVec,
     pub unit_values: IntCounterVec,
     pub heartbeat_lag: Histogram,
     pub connected: IntGaugeVec,
@@ -49,7 +49,7 @@ pub(super) struct Series {
     pub unreadable_values: IntGaugeVec,
     pub instances: IntGauge,
     pub partitions_owned: IntGauge,
-    /// No series as long as nothing is mirrored.
+    /// No series before the first comparison.
     pub mirror_age: GaugeVec,
     pub units: IntGaugeVec,
     /// No series for a kind without offline units.
@@ -60,18 +60,18 @@ pub(super) struct Series {
     pub connections_cut: IntCounterVec,
 }
 
-/// A histogram's buckets from 1 ms to 60 s.
+/// From 1 ms to 60 s.
 const LATENCIES: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 60.0];
 
-/// The buckets of an attempt to deliver: few, because every receiver has them.
+/// Buckets of attempts to deliver: few, because every receiver has them.
 const ATTEMPTS: [f64; 5] = [0.05, 0.25, 1.0, 5.0, 30.0];
 
-/// A command's buckets: few, because every bucket of each is a series.
+/// Buckets of engine calls: few, because each is a series for every call.
 const COMMANDS: [f64; 3] = [0.001, 0.01, 0.1];
 
-/// Calls of the engine that are told apart: those of the road of a heartbeat, of a look, of the walk and
-/// of a notification. There are three times as many, and every one has six series.
-pub(super) const TOLD_APART: [&str; 18] = [
+/// Calls of the engine with series of their own: those for heartbeats, deadline checks, the walk and
+/// notifications. There are three times as many calls, and each would have six series.
+pub(super) const NAMED_COMMANDS: [&str; 18] = [
     "refresh",
     "look",
     "apply",
@@ -91,34 +91,34 @@ pub(super) const TOLD_APART: [&str; 18] = [
     "finish",
     OTHER,
 ];
-/// All other calls.
+/// The label of all other calls.
 pub(super) const OTHER: &str = "other";
 
 impl Series {
-    /// Registers every metric.
+    /// Registers every metric. It stays long because it is a list.
     pub fn new(registry: &Registry) -> Series {
-        let make = Maker(registry);
+        let make = MetricFactory(registry);
         let series = Series {
             heartbeats: make.counters(
                 "heartbeats_total",
-                "Messages from devices by what became of them.",
+                "Messages from devices by result.",
                 &["result"],
             ),
-            oddities: make.counters(
+            payload_issues: make.counters(
                 "payload_oddities_total",
-                "Parts of payloads that were passed over; the message counted as a heartbeat all the same.",
+                "Parts of payloads that were ignored; the message counted as a heartbeat all the same.",
                 &["reason"],
             ),
             unit_values: make.counters(
                 "unit_values_total",
-                "Values that units told of themselves ([[kind.metric]]) by what became of them.",
+                "Values that units sent of themselves ([[kind.metric]]) by result.",
                 &["result"],
             ),
             heartbeat_lag: make
-                .histogram("heartbeat_lag_seconds", "From the arrival of a heartbeat to its being applied."),
+                .histogram("heartbeat_lag_seconds", "Time from the arrival of a heartbeat until it is applied."),
             connected: make.gauges(
                 "mqtt_connected",
-                "Whether a connection to the MQTT broker stands and is subscribed.",
+                "1 while a connection to the MQTT broker is established and subscribed.",
                 &["connection"],
             ),
             connections_lost: make.counters(
@@ -128,12 +128,12 @@ impl Series {
             ),
             broker_dropped: make.int_counter(
                 "broker_messages_dropped_total",
-                "Messages to any of its clients that the broker threw away since this instance started \
+                "Messages to any of its clients that the broker dropped since this instance started \
                  (mqtt.watch_sys).",
             ),
             broker_refused: make.counters(
                 "broker_refused_total",
-                "What the broker within the process refused to devices, or did not do as they asked.",
+                "Requests of devices that the broker within the process refused, or did not do as asked.",
                 &["reason"],
             ),
             broker_held_back: make.int_counter(
@@ -142,29 +142,28 @@ impl Series {
             ),
             canary_round_trip: make.histogram(
                 "canary_round_trip_seconds",
-                "From the sending of a canary to its being recorded by the engine.",
+                "Time from the sending of a canary until the engine has recorded it.",
             ),
             blind: make.gauge("blind", "1 while Rollcall cannot prove that it hears the fleet."),
             blind_seconds: make
                 .counter("blind_seconds_total", "Length of the blind intervals that this instance wrote."),
             kinds_unheard: make.gauge(
                 "kinds_unheard",
-                "Kinds with topics of which what is published does not reach Rollcall; the log and /readyz name them.",
+                "Kinds with topics whose messages do not reach Rollcall; the log and /readyz name them.",
             ),
             filters_unproved: make.gauge(
                 "filters_unproved",
-                "Topic filters of which it is not known whether they are heard, because the broker does not let \
-                 Rollcall publish there.",
+                "Topic filters that are not proved to be heard, because the broker does not let Rollcall publish there.",
             ),
             checks: make.counters(
                 "deadline_checks_total",
-                "Units whose deadline was checked, by what asked for it and what it came to.",
+                "Checks of the deadlines of units, by the source of the check and its result.",
                 &["source", "result"],
             ),
-            sweeps: make.counters("sweeps_total", "Times that the index of deadlines was asked what is due.", &[]),
+            sweeps: make.counters("sweeps_total", "Times that the deadline index was asked for due units.", &[]),
             detection_delay: make.histogram(
                 "offline_detection_delay_seconds",
-                "From a unit's deadline to its offline record being written.",
+                "Time from a unit's deadline until its offline record is written.",
             ),
             transitions: make.counters(
                 "unit_transitions_total",
@@ -173,18 +172,18 @@ impl Series {
             ),
             notifications: make.counters(
                 "notifications_total",
-                "Attempts to deliver a notification by how they ended; left_out: none was made, for nothing of it was to be told.",
+                "Attempts to deliver a notification by outcome; left_out: none was made, because all of its transitions were over.",
                 &["receiver", "outcome"],
             ),
             notification_duration: make.histograms(
                 "notification_duration_seconds",
-                "How long an attempt to deliver took.",
+                "Duration of attempts to deliver.",
                 &["receiver"],
                 &ATTEMPTS,
             ),
             queue_length: make.gauges(
                 "notification_queue_length",
-                "Groups that wait for a delivery to a receiver.",
+                "Groups that wait for delivery to a receiver.",
                 &["receiver"],
             ),
             dead_letters: make.gauges(
@@ -194,7 +193,7 @@ impl Series {
             ),
             orphaned: make.gauge(
                 "orphaned_notifications",
-                "Groups that wait, and dead letters, of receivers that are not configured.",
+                "Waiting groups and dead letters of receivers that are not configured.",
             ),
             receiver_failing: make.gauges(
                 "receiver_failing",
@@ -204,26 +203,26 @@ impl Series {
             engine_up: make.gauge("engine_up", "1 while the engine answers."),
             engine_command: make.histograms(
                 "engine_command_duration_seconds",
-                "How long a call of the engine took, whole batches as one; rare ones are told together as other.",
+                "Duration of calls of the engine, a whole batch as one call; rare calls are together in other.",
                 &["command"],
                 &COMMANDS,
             ),
             engine_warnings: make.gauges(
                 "engine_warning",
-                "1 while something is wrong with the engine though it answers; the name says what.",
+                "1 while an engine that answers has the named problem.",
                 &["name"],
             ),
             unreadable_values: make.gauges(
                 "unreadable_values",
-                "Values of the engine that cannot be read, by what they are (no series: none was met); the log names them.",
+                "Stored values that cannot be read, by sort (no series: none was met); the log names them.",
                 &["what"],
             ),
-            instances: make.gauge("instances", "Instances whose lease stands, this one included."),
+            instances: make.gauge("instances", "Instances with a valid lease, this one included."),
             partitions_owned: make
                 .gauge("partitions_owned", "Partitions that this instance sweeps, delivers and exports."),
             mirror_age: make.float_gauges(
                 "mirror_age_seconds",
-                "Since the oldest part of the mirror was last compared with the engine.",
+                "Time since the oldest part of the mirror was compared with the engine.",
                 &[],
             ),
             units: make.gauges("units", "Units by kind and state.", &["kind", "state"]),
@@ -234,7 +233,7 @@ impl Series {
             ),
             silence: make.keep(SnapshotHistogram::new(
                 "rollcall_unit_silence_seconds",
-                "Units by how long ago they were last heard, at the moment of the scrape: not a count over time.",
+                "Units by the time since they were last heard, at the moment of the scrape: not a count over time.",
             )),
             units_by_label: make.gauges(
                 "units_by_label",
@@ -247,7 +246,7 @@ impl Series {
             ),
             connections_cut: make.counters(
                 "http_connections_cut_total",
-                "Connections to the web server that it closed or did not take, by the reason.",
+                "Connections to the web server that it closed or refused, by reason.",
                 &["reason"],
             ),
         };
@@ -270,16 +269,16 @@ impl Series {
         for loss in ConnectionLoss::ALL {
             self.connections_lost.with_label_values(&[loss.as_str()]);
         }
-        for oddity in PayloadIssue::ALL {
-            self.oddities.with_label_values(&[oddity.as_str()]);
+        for issue in PayloadIssue::ALL {
+            self.payload_issues.with_label_values(&[issue.as_str()]);
         }
-        for command in TOLD_APART {
+        for command in NAMED_COMMANDS {
             self.engine_command.with_label_values(&[command]);
         }
-        for kept in ValueOutcome::ALL {
-            self.unit_values.with_label_values(&[kept.as_str()]);
+        for outcome in ValueOutcome::ALL {
+            self.unit_values.with_label_values(&[outcome.as_str()]);
         }
-        for cut in Cut::ALL {
+        for cut in CutReason::ALL {
             self.connections_cut.with_label_values(&[cut.as_str()]);
         }
         for source in CheckSource::ALL {
@@ -287,8 +286,8 @@ impl Series {
                 self.checks.with_label_values(&[source.as_str(), result.as_str()]);
             }
         }
-        for ailment in EngineWarning::ALL {
-            self.engine_warnings.with_label_values(&[ailment.as_str()]);
+        for warning in EngineWarning::ALL {
+            self.engine_warnings.with_label_values(&[warning.as_str()]);
         }
         for (to, cause) in [
             ("offline", "silence"),
@@ -304,9 +303,9 @@ impl Series {
 }
 
 /// Makes metrics and registers them.
-struct Maker<'a>(&'a Registry);
+struct MetricFactory<'a>(&'a Registry);
 
-impl Maker<'_> {
+impl MetricFactory<'_> {
     fn keep<C: prometheus::core::Collector + Clone + 'static>(&self, metric: C) -> C {
         self.0.register(Box::new(metric.clone())).expect("names are constants and unique");
         metric

@@ -1,4 +1,4 @@
-//! A histogram of the moment: how many things there are of each size, not how many there were.
+//! A histogram of the moment: how many units are in each bucket now, not a count over time.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Histogram, Metric, MetricFamily, MetricType};
 
-/// Counted anew for each scrape.
+/// UnreadableCount anew for each scrape.
 #[derive(Clone)]
 pub(super) struct SnapshotHistogram {
     desc: Desc,
@@ -14,13 +14,12 @@ pub(super) struct SnapshotHistogram {
 }
 
 impl SnapshotHistogram {
-    /// A histogram of nothing.
     pub fn new(name: &str, help: &str) -> SnapshotHistogram {
         let desc = Desc::new(name.to_owned(), help.to_owned(), Vec::new(), Default::default());
         SnapshotHistogram { desc: desc.expect("a constant name"), counted: Arc::default() }
     }
 
-    /// `within`: bounds and how many are at most that long, ascending.
+    /// `within`: upper bounds and cumulative counts, ascending.
     pub fn set(&self, within: impl IntoIterator<Item = (Duration, u64)>, count: u64, sum: Duration) {
         let buckets = within.into_iter().map(|(bound, count)| {
             let mut bucket = Bucket::default();

@@ -1,6 +1,6 @@
-//! Values of the engine that cannot be read: which they are, how many, and since when they were met.
+//! Stored values that cannot be read: their places, their number, and when each was last met.
 //!
-//! One that is not met any more for a while is forgotten: it was repaired, or deleted. Every place is met at
+//! A value that is not met for a while is forgotten: it was repaired, or deleted. Every value is read at
 //! least once in five minutes, by the walk over all units and by the examination of the engine.
 
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use super::labels::Stored;
 use crate::clock::{Clock, Timestamp};
 
-/// How long a value that is not met any more is still shown.
+/// After how long a value that is not met again is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
-/// The most places that are remembered; of more of them only the log tells.
+/// The most places that are kept; more are only logged.
 const MOST: usize = 1000;
 
 /// The most bytes of a place or a reason that are kept: both may come from another program.
@@ -21,19 +21,19 @@ const LONGEST: usize = 300;
 
 pub(super) struct Unreadable {
     clock: Clock,
-    met: Mutex<BTreeMap<(&'static str, String), Met>>,
+    met: Mutex<BTreeMap<(&'static str, String), UnreadableValue>>,
 }
 
-struct Met {
+struct UnreadableValue {
     why: String,
     last: Timestamp,
 }
 
-/// What is known of one sort.
+/// The unreadable values of one sort.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Counted {
+pub(super) struct UnreadableCount {
     pub count: usize,
-    /// One of them, and why.
+    /// One of them, and why it cannot be read.
     pub example: String,
 }
 
@@ -42,7 +42,7 @@ impl Unreadable {
         Unreadable { clock, met: Mutex::default() }
     }
 
-    /// Whether it was not known.
+    /// Answers whether it is new.
     pub fn met(&self, what: Stored, place: &str, why: &str) -> bool {
         let last = self.clock.now();
         let mut met = self.lock();
@@ -53,33 +53,33 @@ impl Unreadable {
         }
         let has_room = met.len() < MOST;
         if has_room {
-            met.insert(key, Met { why: shown(why), last });
+            met.insert(key, UnreadableValue { why: shown(why), last });
         }
         has_room
     }
 
-    /// It is readable again. Whether it was known.
+    /// It is readable again. Answers whether it was known.
     pub fn repaired(&self, what: Stored, place: &str) -> bool {
         let mut met = self.lock();
         !met.is_empty() && met.remove(&(what.as_str(), shown(place))).is_some()
     }
 
-    /// How many of that sort there are; `None`: none.
-    pub fn of(&self, what: Stored) -> Option<Counted> {
+    /// `None`: no value of that sort.
+    pub fn of(&self, what: Stored) -> Option<UnreadableCount> {
         let now = self.clock.now();
         let mut met = self.lock();
         met.retain(|_, one| now.since(one.last) < FORGOTTEN);
         let mut of_it = met.iter().filter(|((name, _), _)| *name == what.as_str());
         let ((_, place), one) = of_it.next()?;
-        Some(Counted { count: 1 + of_it.count(), example: format!("{place}: {}", one.why) })
+        Some(UnreadableCount { count: 1 + of_it.count(), example: format!("{place}: {}", one.why) })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<(&'static str, String), Met>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<(&'static str, String), UnreadableValue>> {
         self.met.lock().expect("nothing panics under this lock")
     }
 }
 
-/// Without control characters, and not too long.
+/// Without control characters, and cut at [`LONGEST`].
 fn shown(text: &str) -> String {
     text.chars().take(LONGEST).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

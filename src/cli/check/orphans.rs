@@ -6,12 +6,12 @@ use super::engine::look_into;
 use crate::alerting;
 use crate::config::EngineConfig;
 use crate::store::{embedded, redis};
-use crate::telemetry::orphans_in_words;
+use crate::telemetry::orphans_text;
 
 /// A warning, if so. An engine that does not answer has a finding of its own.
 pub(super) async fn examine(engine: &EngineConfig, alerting: &alerting::Config) -> Option<Finding> {
     let mut orphans = look_into(engine, redis::kept_in, embedded::backlogs_in).await.unwrap_or_default();
     orphans.retain(|(name, _)| alerting.receivers.iter().all(|receiver| receiver.name != *name));
     let are_there = !orphans.is_empty();
-    are_there.then(|| Finding::warn("orphaned_notifications", orphans_in_words(&orphans)))
+    are_there.then(|| Finding::warn("orphaned_notifications", orphans_text(&orphans)))
 }

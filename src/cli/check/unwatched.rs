@@ -4,13 +4,13 @@ use super::Finding;
 use super::engine::look_into;
 use crate::config::Config;
 use crate::store::{embedded, redis};
-use crate::telemetry::removed_kinds_in_words;
+use crate::telemetry::removed_kinds_text;
 
 /// A warning, if so. An engine that does not answer has a finding of its own.
 pub(super) async fn examine(config: &Config) -> Option<Finding> {
     let mut open =
         look_into(&config.engine, redis::open_by_kind, embedded::open_by_kind).await.unwrap_or_default();
     open.retain(|kind, _| !config.rules.contains_key(kind));
-    let text = || removed_kinds_in_words(&open, config.close_unwatched);
+    let text = || removed_kinds_text(&open, config.close_unwatched);
     (!open.is_empty()).then(|| Finding::warn("kinds_not_configured", text()))
 }

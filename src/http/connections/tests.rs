@@ -57,7 +57,7 @@ impl Served {
     }
 
     /// Awaits that so many connections were cut for that reason.
-    async fn cut(&self, why: Cut, count: u64) {
+    async fn cut(&self, why: CutReason, count: u64) {
         let line = format!("rollcall_http_connections_cut_total{{reason=\"{}\"}} {count}\n", why.as_str());
         let awaited = async {
             loop {
@@ -97,7 +97,7 @@ async fn requests_that_never_end_make_room_for_others_the_oldest_first() {
         halves.push(served.send("GET /healthz HTTP/1.1\r\nHost").await);
     }
     assert!(served.ask("/healthz").await.ends_with("ok"));
-    served.cut(Cut::StoodStill, 7).await;
+    served.cut(CutReason::Idle, 7).await;
     for half in halves.drain(..7) {
         assert_eq!(rest(half).await, "");
     }
@@ -154,7 +154,7 @@ async fn a_reader_that_never_reads_loses_its_place() {
     let pace = Pace { patience: Duration::from_millis(200), slowest: LONG as u64 };
     let served = Served::start(Limits { pace, ..limits(1, 1, 0) }).await;
     let never = served.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n").await;
-    served.cut(Cut::SlowReader, 1).await;
+    served.cut(CutReason::SlowReader, 1).await;
     assert!(served.ask("/healthz").await.ends_with("ok"));
     drop(never);
     served.end().await;

@@ -1,4 +1,4 @@
-//! What is said of open records whose kinds are not configured, in the log, on `/readyz` and by `rollcall check`.
+//! The text about open records whose kinds are not configured, in the log, on `/readyz` and in `rollcall check`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use crate::presence::Kind;
 /// The most kinds that are named.
 const MOST_NAMED: usize = 8;
 
-/// How many there are of which kinds, and what to do. They stay open for `stay` after that was noticed.
-pub fn removed_kinds_in_words(open: &BTreeMap<Kind, u64>, stay: Duration) -> String {
+/// The number of records by kind, and what to do. They stay open for `stay` after an instance noticed it.
+pub fn removed_kinds_text(open: &BTreeMap<Kind, u64>, stay: Duration) -> String {
     let named = open.iter().take(MOST_NAMED).map(|(kind, count)| format!("{kind} ({count} open)"));
     let mut named = named.collect::<Vec<String>>().join(", ");
     if open.len() > MOST_NAMED {
         named += &format!(" and {} more", open.len() - MOST_NAMED);
     }
     format!(
-        "offline records are open of units whose kinds are not configured, and which nothing watches: {named}; \
+        "offline records are open of units whose kinds are not configured, and which no instance watches: {named}; \
          configure these kinds again. After {stay:?} (records.close_unwatched) without any instance that has them the \
-         records are closed with the cause kind_removed, and the receivers are told"
+         records are closed with the cause kind_removed, and the receivers are notified"
     )
 }

@@ -1,0 +1,227 @@
+//! Calls of the engine, the loops that it fails, and stored values that cannot be read.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use super::Telemetry;
+use super::labels::{EngineWarning, Loop, Stored};
+use super::problems::{ENGINE_DOWN, ENGINE_FAILS, Severity, UNREADABLE};
+use super::series::{NAMED_COMMANDS, OTHER};
+
+impl Telemetry {
+    /// A call of the engine ended.
+    pub fn engine_command(&self, command: &'static str, took: Duration) {
+        let command = if NAMED_COMMANDS.contains(&command) { command } else { OTHER };
+        self.series.engine_command.with_label_values(&[command]).observe(took.as_secs_f64());
+    }
+
+    /// The start waits for the engine.
+    pub fn waiting_for_engine(&self, why: &dyn Display, retry_in: Duration) {
+        let text = format!("waiting for the engine: {why}");
+        tracing::warn!(retry_in_ms = retry_in.as_millis() as u64, "{text}");
+        self.problems.set(ENGINE_DOWN, "", text, Severity::Serious);
+    }
+
+    /// A call of a loop failed. The loop counts as failing until [`Telemetry::engine_answered`] is called for the
+    /// same: the success of another loop proves nothing for this one. `which` names one of several, such as a receiver.
+    pub fn engine_failed(&self, what: Loop, which: &str, error: &dyn Display) {
+        let (text, key) = (format!("{}{}: {error}", what.undone(), of_which(which)), key_of(what, which));
+        let (name, severity) = match self.blocking_values.explain(&key, &text) {
+            true => (ENGINE_FAILS, Severity::Warning),
+            false => severity_of(what),
+        };
+        let is_new = self.problems.set(name, &key, text.clone(), severity);
+        let was_up = self.series.engine_up.get() == 1;
+        if severity == Severity::Serious {
+            self.problems.clear(ENGINE_FAILS, &key);
+            self.series.engine_up.set(0);
+        }
+        let name = what.as_str();
+        if is_new && was_up && severity == Severity::Serious {
+            tracing::error!(name, "{text}");
+        } else if let Some(suppressed) = self.samples.admit(name) {
+            tracing::warn!(name, suppressed, "{text}");
+        }
+    }
+
+    /// A call of a loop succeeded. Logs it if the loop was failing.
+    pub fn engine_answered(&self, what: Loop, which: &str) {
+        let first = self.problems.clear(ENGINE_DOWN, "");
+        let key = key_of(what, which);
+        if self.problems.clear(ENGINE_DOWN, &key) | self.problems.clear(ENGINE_FAILS, &key) {
+            self.blocking_values.clear(&key);
+            tracing::info!(name = what.as_str(), "calls of the engine succeed again{}", of_which(which));
+        }
+        if (first || self.series.engine_up.get() == 0) && !self.problems.has_any(ENGINE_DOWN) {
+            self.series.engine_up.set(1);
+            tracing::info!("engine answers");
+        }
+    }
+
+    /// The engine answers and has this problem; `None`: it does not have it. Logs the change.
+    pub fn engine_warning(&self, what: EngineWarning, text: Option<&str>) {
+        let name = what.as_str();
+        let gauge = self.series.engine_warnings.with_label_values(&[name]);
+        let before = gauge.get();
+        gauge.set(text.is_some().into());
+        match text {
+            Some(text) => {
+                let severity =
+                    if what == EngineWarning::RightsMissing { Severity::Serious } else { Severity::Warning };
+                self.problems.set(name, "", text.to_owned(), severity);
+            }
+            None => drop(self.problems.clear(name, "")),
+        }
+        match (before, text) {
+            (0, Some(text)) => tracing::warn!(name, "{text}"),
+            (1, None) => tracing::info!(name, "problem is gone"),
+            _ => {}
+        }
+    }
+
+    /// A stored value cannot be read. Work that needs it waits or goes on without it. `place` names the value; `why`
+    /// says what is wrong and what to do. Logged once for each place.
+    pub fn unreadable(&self, what: Stored, place: &str, why: &str) {
+        if self.unreadable.met(what, place, why) {
+            let what = what.as_str();
+            tracing::error!(what, place, "a stored value cannot be read: {why}");
+        }
+        self.count_unreadable();
+    }
+
+    /// A value that could not be read is readable again, or gone.
+    pub fn readable(&self, what: Stored, place: &str) {
+        if self.unreadable.repaired(what, place) {
+            tracing::info!(
+                what = what.as_str(),
+                place,
+                "a stored value that could not be read is readable again"
+            );
+            self.count_unreadable();
+        }
+    }
+
+    pub(super) fn count_unreadable(&self) {
+        for what in Stored::ALL {
+            let counted = self.unreadable.of(*what);
+            let (key, name) = (what.as_str(), UNREADABLE);
+            match counted {
+                None => {
+                    if self.problems.clear(name, key) {
+                        self.series.unreadable_values.with_label_values(&[key]).set(0);
+                    }
+                }
+                Some(counted) => {
+                    let count = counted.count;
+                    self.series.unreadable_values.with_label_values(&[key]).set(count as i64);
+                    let text = format!(
+                        "{count} stored values ({key}) cannot be read, such as {}; work that does not need them goes on",
+                        counted.example
+                    );
+                    self.problems.set(name, key, text, Severity::Warning);
+                }
+            }
+        }
+    }
+}
+
+fn severity_of(what: Loop) -> (&'static str, Severity) {
+    if what.is_serious() { (ENGINE_DOWN, Severity::Serious) } else { (ENGINE_FAILS, Severity::Warning) }
+}
+
+fn key_of(what: Loop, which: &str) -> String {
+    format!("{} {which}", what.as_str())
+}
+
+fn of_which(which: &str) -> String {
+    if which.is_empty() { String::new() } else { format!(" ({which})") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock, Timestamp};
+
+    fn names(telemetry: &Telemetry) -> Vec<&'static str> {
+        telemetry.problems().iter().map(|problem| problem.name).collect()
+    }
+
+    #[test]
+    fn the_success_of_one_loop_does_not_clear_the_failure_of_another() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        for what in Loop::ALL {
+            telemetry.engine_answered(*what, "");
+        }
+        telemetry.engine_failed(Loop::Sweep, "", &"no right to XADD");
+        for what in Loop::ALL.iter().filter(|what| **what != Loop::Sweep) {
+            telemetry.engine_answered(*what, "");
+        }
+        assert!(names(&telemetry).contains(&ENGINE_DOWN));
+        assert_eq!(telemetry.series.engine_up.get(), 0);
+        telemetry.engine_answered(Loop::Sweep, "");
+        assert!(!names(&telemetry).contains(&ENGINE_DOWN));
+        assert_eq!(telemetry.series.engine_up.get(), 1);
+    }
+
+    #[test]
+    fn the_failure_of_one_receiver_is_not_cleared_by_the_success_of_another() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        telemetry.engine_answered(Loop::Delivery, "mail");
+        telemetry.engine_failed(Loop::Delivery, "mail", &"refused");
+        telemetry.engine_answered(Loop::Delivery, "hook");
+        assert!(names(&telemetry).contains(&ENGINE_DOWN));
+        telemetry.engine_answered(Loop::Delivery, "mail");
+        assert!(!names(&telemetry).contains(&ENGINE_DOWN));
+    }
+
+    #[test]
+    fn the_failure_of_a_loop_that_is_not_essential_is_a_warning() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        telemetry.engine_answered(Loop::Lease, "");
+        telemetry.engine_failed(Loop::Walk, "", &"slow");
+        let last = telemetry.problems().pop().unwrap();
+        assert_eq!((last.name, last.severity), (ENGINE_FAILS, Severity::Warning));
+        assert_eq!(telemetry.series.engine_up.get(), 1);
+    }
+
+    #[test]
+    fn a_loop_that_an_unreadable_value_blocks_is_serious_only_after_ten_seconds() {
+        let clock = Clock::by_hand(Timestamp::ZERO);
+        let telemetry = Telemetry::new(&clock);
+        telemetry.engine_answered(Loop::Lease, "");
+        let serious = |telemetry: &Telemetry| {
+            telemetry.engine_failed(Loop::Sweep, "", &"WRONGTYPE: the wrong kind of value");
+            let names: Vec<_> =
+                telemetry.problems().into_iter().map(|one| (one.name, one.severity)).collect();
+            assert!(
+                !names.contains(&(ENGINE_DOWN, Severity::Serious))
+                    || !names.iter().any(|one| one.0 == ENGINE_FAILS)
+            );
+            names.contains(&(ENGINE_DOWN, Severity::Serious))
+        };
+        assert!(!serious(&telemetry));
+        assert_eq!(telemetry.series.engine_up.get(), 1);
+        clock.advance(Duration::from_secs(9));
+        assert!(!serious(&telemetry));
+        telemetry.engine_answered(Loop::Sweep, "");
+        clock.advance(Duration::from_secs(9));
+        assert!(!serious(&telemetry), "it is another one");
+        clock.advance(Duration::from_secs(11));
+        assert!(serious(&telemetry));
+        assert_eq!(telemetry.series.engine_up.get(), 0);
+        telemetry.engine_answered(Loop::Sweep, "");
+        assert!(!telemetry.problems().iter().any(|one| [ENGINE_DOWN, ENGINE_FAILS].contains(&one.name)));
+    }
+
+    #[test]
+    fn an_engine_warning_is_not_serious_and_goes_when_it_is_over() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        telemetry.engine_warning(EngineWarning::PersistenceOff, Some("switch it on"));
+        assert_eq!(telemetry.problems().last().unwrap().severity, Severity::Warning);
+        telemetry.engine_answered(Loop::Sweep, "");
+        telemetry.engine_failed(Loop::Sweep, "", &"gone");
+        assert!(names(&telemetry).contains(&ENGINE_DOWN));
+        telemetry.engine_warning(EngineWarning::PersistenceOff, None);
+        assert!(!names(&telemetry).contains(&"persistence_off"));
+    }
+}

@@ -1,0 +1,116 @@
+//! Whether the fleet is heard, and each topic filter of it.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::Telemetry;
+use super::problems::{FILTER_REMOVED, FILTER_UNHEARD, FILTER_UNPROVED, NOT_HEARING, Severity, not_hearing};
+use crate::clock::Timestamp;
+use crate::presence::{Interval, RemovedFilter};
+
+impl Telemetry {
+    /// A canary came all the way.
+    pub fn canary_returned(&self, round_trip: Duration) {
+        self.series.canary_round_trip.observe(round_trip.as_secs_f64());
+    }
+
+    /// A blind interval was written into the ledger.
+    pub fn was_blind(&self, interval: &Interval) {
+        self.series.blind_seconds.inc_by(interval.length().as_secs_f64());
+        tracing::warn!(
+            from = %interval.from,
+            to = %interval.to,
+            seconds = interval.length().as_secs_f64(),
+            "was blind: this time does not count as silence of any unit"
+        );
+    }
+
+    /// Whether Rollcall can prove that it hears the fleet. Logs the change; a start without proof is normal.
+    pub fn blind(&self, blind: bool, heard: Option<Timestamp>) {
+        let before = self.series.blind.get();
+        self.series.blind.set(blind.into());
+        let has_heard = self.has_heard.fetch_or(!blind, Ordering::Relaxed);
+        if blind {
+            self.problems.set(NOT_HEARING, "", not_hearing(heard), Severity::Serious);
+        } else {
+            self.problems.clear(NOT_HEARING, "");
+        }
+        match (before, blind) {
+            (0, true) if !has_heard => tracing::info!(
+                heard = heard.map(tracing::field::display),
+                "has not heard the fleet yet; no unit is declared offline until the first canary comes back"
+            ),
+            (0, true) => tracing::warn!(
+                heard = heard.map(tracing::field::display),
+                "blind: canaries do not come back; no unit is declared offline until they do"
+            ),
+            (1, false) => tracing::info!("hearing again"),
+            _ => {}
+        }
+    }
+
+    /// A topic filter of these kinds is configured, and was not heard so far.
+    pub fn filter_configured(&self, filter: &str, kinds: &[&str]) {
+        let text = format!(
+            "nothing proves yet that {filter} is heard; no unit of its kinds is declared offline before"
+        );
+        self.problems.set(FILTER_UNHEARD, filter, text, Severity::Serious);
+        self.count_filters(filter, kinds, false);
+    }
+
+    /// Messages on topics of that filter reach Rollcall.
+    pub fn filter_heard(&self, filter: &str, kinds: &[&str]) {
+        self.problems.clear(FILTER_UNHEARD, filter);
+        self.problems.clear(FILTER_UNPROVED, filter);
+        self.count_filters(filter, kinds, true);
+        tracing::info!(filter, "the topics of a filter are heard");
+    }
+
+    /// Messages on topics of that filter do not reach Rollcall. `text`: what to do.
+    pub fn filter_unheard(&self, filter: &str, kinds: &[&str], text: String) {
+        tracing::error!(filter, "{text}");
+        self.problems.set(FILTER_UNHEARD, filter, text, Severity::Serious);
+        self.problems.clear(FILTER_UNPROVED, filter);
+        self.count_filters(filter, kinds, false);
+    }
+
+    /// Filters that were removed from the configuration, and delay the checks of their kinds. Logs each once.
+    pub fn filters_removed(&self, removed: &[RemovedFilter]) {
+        let names: Vec<String> = removed.iter().map(|one| format!("{} {}", one.kind, one.filter)).collect();
+        self.problems.keep(FILTER_REMOVED, &names);
+        for (RemovedFilter { kind, filter, heard, rest }, name) in removed.iter().zip(&names) {
+            let text = format!(
+                "{filter}, by which units of kind {kind} were heard until {heard}, is not configured any more: no unit of \
+                 that kind is declared offline within the next {} s, because units that publish there may be alive; \
+                 configure it again if that was a mistake",
+                rest.as_secs() + 1
+            );
+            if self.problems.set(FILTER_REMOVED, name, text.clone(), Severity::Warning) {
+                tracing::warn!(filter, "{text}");
+            }
+        }
+    }
+
+    /// Only messages of units prove that filter, because Rollcall cannot publish there.
+    pub fn filter_unproved(&self, filter: &str, kinds: &[&str], why: &str) {
+        tracing::warn!(filter, "{why}");
+        self.problems.set(FILTER_UNPROVED, filter, why.to_owned(), Severity::Warning);
+        self.problems.clear(FILTER_UNHEARD, filter);
+        self.count_filters(filter, kinds, true);
+    }
+
+    fn count_filters(&self, filter: &str, kinds: &[&str], is_heard: bool) {
+        let mut unheard = self.unheard.lock().expect("nothing panics under this lock");
+        for kind in kinds {
+            let of_kind = unheard.entry((*kind).to_owned()).or_default();
+            if is_heard {
+                of_kind.remove(filter);
+            } else {
+                of_kind.insert(filter.to_owned());
+            }
+        }
+        let count = unheard.values().filter(|filters| !filters.is_empty()).count();
+        self.series.kinds_unheard.set(count as i64);
+        self.series.filters_unproved.set(self.problems.count(FILTER_UNPROVED) as i64);
+    }
+}

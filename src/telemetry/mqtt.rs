@@ -1,0 +1,102 @@
+//! Connections to the MQTT broker, and the broker within the process.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::labels::{BrokerRefusal, ConnectionLoss};
+use super::problems::{BROKER_DROPS, MQTT_DISCONNECTED, Severity};
+use super::{Telemetry, truncate};
+
+impl Telemetry {
+    /// Lets a connection's series start at zero.
+    pub fn connection_configured(&self, connection: &str) {
+        self.series.connected.with_label_values(&[connection]);
+    }
+
+    /// A connection to the broker is established and subscribed.
+    pub fn mqtt_connected(&self, connection: &str, broker: &str) {
+        self.series.connected.with_label_values(&[connection]).set(1);
+        self.problems.clear(MQTT_DISCONNECTED, "");
+        self.problems.clear(MQTT_DISCONNECTED, connection);
+        tracing::info!(connection, broker, "connected to the MQTT broker and subscribed");
+    }
+
+    /// A connection to the broker was lost or could not be made.
+    pub fn mqtt_disconnected(
+        &self,
+        connection: &str,
+        broker: &str,
+        (loss, why): (ConnectionLoss, &str),
+        retry_in: Duration,
+    ) {
+        self.series.connections_lost.with_label_values(&[loss.as_str()]).inc();
+        self.series.connected.with_label_values(&[connection]).set(0);
+        self.problems.clear(MQTT_DISCONNECTED, "");
+        let text = format!("connection {connection} to the MQTT broker at {broker} is down: {why}");
+        self.problems.set(MQTT_DISCONNECTED, connection, text, Severity::Serious);
+        tracing::warn!(
+            connection,
+            broker,
+            retry_in_ms = retry_in.as_millis() as u64,
+            "no connection to the MQTT broker: {why}"
+        );
+    }
+
+    /// The broker reported the number of messages that it dropped, and `grown`: how many more than in its last report.
+    pub fn broker_dropped(&self, count: u64, grown: u64) {
+        self.series.broker_dropped.inc_by(grown);
+        if grown == 0 {
+            return;
+        }
+        let text = format!(
+            "the broker drops messages, {grown} of them lately, of any client; raise its \
+             max_queued_messages and max_inflight_messages, or see which client is slow"
+        );
+        tracing::warn!(count, grown, "{text}");
+        self.problems.set(BROKER_DROPS, "", text, Severity::Warning);
+    }
+
+    /// The broker has dropped nothing for a while.
+    pub fn broker_drops_no_more(&self) {
+        self.problems.clear(BROKER_DROPS, "");
+        tracing::info!("the broker drops no messages any more");
+    }
+
+    /// The broker within the process refused something to a device. `why` is logged, at a limited rate.
+    pub fn broker_refused(&self, what: BrokerRefusal, from: SocketAddr, client_id: &str, why: &str) {
+        self.series.broker_refused.with_label_values(&[what.as_str()]).inc();
+        if let Some(suppressed) = self.samples.admit_refusal(what) {
+            let client_id = truncate(client_id).escape_debug().to_string();
+            tracing::warn!(%from, client_id, reason = what.as_str(), suppressed, "the broker refused: {why}");
+        }
+    }
+
+    /// A message waits in the broker within the process.
+    pub fn broker_held_back(&self, from: SocketAddr, client_id: &str, why: &str) {
+        self.series.broker_held_back.inc();
+        if let Some(suppressed) = self.samples.admit("held_back") {
+            let client_id = truncate(client_id).escape_debug().to_string();
+            tracing::warn!(%from, client_id, suppressed, "the broker holds a device back: {why}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock, Timestamp};
+    use crate::telemetry::Loop;
+
+    #[test]
+    fn each_connection_that_is_down_is_named_until_it_is_up() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        telemetry.engine_answered(Loop::Sweep, "");
+        telemetry.blind(false, None);
+        telemetry.mqtt_connected("one", "broker");
+        telemetry.mqtt_disconnected("two", "broker", (ConnectionLoss::Refused, "refused"), Duration::ZERO);
+        let [problem] = &telemetry.problems()[..] else { panic!("{:?}", telemetry.problems()) };
+        assert!(problem.text.contains("two") && problem.text.contains("refused"), "{}", problem.text);
+        telemetry.mqtt_connected("two", "broker");
+        assert_eq!(telemetry.problems(), []);
+    }
+}

@@ -1,0 +1,94 @@
+//! Attempts to deliver, and the queues of receivers.
+
+use std::time::Duration;
+
+use super::labels::DeliveryOutcome;
+use super::problems::{NOT_DELIVERED, NOT_REACHED, ORPHANED, Severity};
+use super::{Telemetry, orphans_text};
+use crate::store::Backlog;
+
+impl Telemetry {
+    /// Lets a receiver's series start at zero.
+    pub fn receiver_configured(&self, receiver: &str) {
+        for outcome in DeliveryOutcome::ALL {
+            self.series.notifications.with_label_values(&[receiver, outcome.as_str()]);
+        }
+        self.series.notification_duration.with_label_values(&[receiver]);
+        self.series.queue_length.with_label_values(&[receiver]);
+        self.series.dead_letters.with_label_values(&[receiver]);
+        self.series.receiver_failing.with_label_values(&[receiver]);
+    }
+
+    /// An attempt to deliver ended; `why`: the reason of a failure. The caller logs it, because it knows
+    /// whether there is another attempt.
+    pub fn notification(&self, receiver: &str, outcome: DeliveryOutcome, took: Duration, why: &str) {
+        self.series.notification_duration.with_label_values(&[receiver]).observe(took.as_secs_f64());
+        self.series
+            .receiver_failing
+            .with_label_values(&[receiver])
+            .set((outcome != DeliveryOutcome::Delivered).into());
+        if outcome == DeliveryOutcome::Delivered {
+            self.problems.clear(NOT_DELIVERED, receiver);
+        } else {
+            let text = format!(
+                "receiver {receiver} did not take its last notification, which is tried again: {why}; correct the \
+                 receiver or its options, and try it with `rollcall send-test --receiver {receiver}`"
+            );
+            self.problems.set(NOT_DELIVERED, receiver, text, Severity::Warning);
+        }
+        // Last: a reader that sees the count sees the gauges and the problem too.
+        self.series.notifications.with_label_values(&[receiver, outcome.as_str()]).inc();
+    }
+
+    /// The recipients that a delivered notification did not reach; `None`: it reached all.
+    pub fn unreached(&self, receiver: &str, recipients: Option<&str>) {
+        match recipients {
+            None => drop(self.problems.clear(NOT_REACHED, receiver)),
+            Some(recipients) => {
+                let text = format!(
+                    "receiver {receiver} takes notifications, but not for all: {recipients}; correct or remove these \
+                     addresses, and try it with `rollcall send-test --receiver {receiver}`"
+                );
+                self.problems.set(NOT_REACHED, receiver, text, Severity::Warning);
+            }
+        }
+    }
+
+    /// Notifications that were not attempted, because all their transitions were over.
+    pub fn notifications_left_out(&self, receiver: &str, count: u64) {
+        self.series
+            .notifications
+            .with_label_values(&[receiver, DeliveryOutcome::LeftOut.as_str()])
+            .inc_by(count);
+    }
+
+    /// Notifications for receivers that are not configured. Logs the change.
+    pub fn orphaned(&self, orphans: &[(String, Backlog)]) {
+        let count: u64 = orphans.iter().map(|(_, kept)| kept.waiting + kept.dead).sum();
+        let before = self.series.orphaned.get();
+        self.series.orphaned.set(count as i64);
+        if count == 0 {
+            self.problems.clear(ORPHANED, "");
+            return;
+        }
+        let text = orphans_text(orphans);
+        if before != count as i64 {
+            tracing::warn!(count, "{text}");
+        }
+        self.problems.set(ORPHANED, "", text, Severity::Warning);
+    }
+
+    /// The queue of a receiver and its dead letters. A receiver with dead letters counts as failing until a delivery
+    /// succeeds, also after a restart.
+    pub fn backlog(&self, receiver: &str, waiting: u64, dead: u64) {
+        let delivered = self
+            .series
+            .notifications
+            .with_label_values(&[receiver, DeliveryOutcome::Delivered.as_str()])
+            .get();
+        let is_failing = self.problems.has(NOT_DELIVERED, receiver) || (dead > 0 && delivered == 0);
+        self.series.receiver_failing.with_label_values(&[receiver]).set(is_failing.into());
+        self.series.queue_length.with_label_values(&[receiver]).set(waiting as i64);
+        self.series.dead_letters.with_label_values(&[receiver]).set(dead as i64);
+    }
+}

@@ -1,0 +1,95 @@
+//! Checks of deadlines, and the units that went offline or came back.
+
+use std::collections::BTreeMap;
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::labels::{CheckOutcome, CheckSource};
+use super::problems::{KINDS_REMOVED, Severity};
+use super::{LogLimit, Telemetry, removed_kinds_text};
+use crate::presence::{Closing, Kind, OfflineRecord, Transition};
+
+impl Telemetry {
+    /// The deadlines of units were checked.
+    pub fn deadlines_checked(&self, source: CheckSource, result: CheckOutcome, count: u64) {
+        self.series.checks.with_label_values(&[source.as_str(), result.as_str()]).inc_by(count);
+    }
+
+    /// Sweeping is on: lets the series start at zero.
+    pub fn sweep_configured(&self) {
+        self.series.sweeps.with_label_values::<&str>(&[]);
+    }
+
+    /// The deadline index was asked for units that are due.
+    pub fn swept(&self) {
+        self.series.sweeps.with_label_values::<&str>(&[]).inc();
+    }
+
+    /// An expiry notification found the queue full.
+    pub fn expiry_notification_dropped(&self) {
+        self.series.notifications_dropped.inc();
+    }
+
+    /// A record was opened.
+    pub fn went_offline(&self, record: &OfflineRecord) {
+        self.series.transitions.with_label_values(&["offline", record.cause.as_str()]).inc();
+        self.series.detection_delay.observe(record.detected_at.since(record.deadline).as_secs_f64());
+        if self.log_limit(Transition::Offline).admit() {
+            let (unit, cause) = (record.whose(), record.cause.as_str());
+            tracing::warn!(%unit, cause, last_seen = %record.last_seen, deadline = %record.deadline, "unit offline");
+        }
+    }
+
+    /// A record was closed.
+    pub fn came_back(&self, record: &OfflineRecord) {
+        let cause = record.closed_by.map_or("return", Closing::as_str);
+        self.series.transitions.with_label_values(&["online", cause]).inc();
+        if self.log_limit(Transition::Online).admit() {
+            let (unit, closed_at) = (record.whose(), record.back_at.map(tracing::field::display));
+            let offline_since = record.deadline;
+            match record.closed_by {
+                Some(Closing::KindRemoved) => {
+                    tracing::info!(%unit, cause, %offline_since, closed_at, "unit is no longer watched")
+                }
+                _ => tracing::info!(%unit, cause, %offline_since, back_at = closed_at, "unit back"),
+            }
+        }
+    }
+
+    /// Logs once a second until `stop` how many lines the limits suppressed.
+    pub async fn log_suppressed_transitions(&self, stop: &CancellationToken) {
+        let mut every = tokio::time::interval(Duration::from_secs(1));
+        while stop.run_until_cancelled(every.tick()).await.is_some() {
+            let now = Instant::now();
+            if let Some(more) = self.log_limit(Transition::Offline).end_span(now) {
+                tracing::warn!(more, "more units went offline than are named; /api/v1/records lists all");
+            }
+            if let Some(more) = self.log_limit(Transition::Online).end_span(now) {
+                tracing::info!(more, "more units are back than are named");
+            }
+        }
+    }
+
+    fn log_limit(&self, of: Transition) -> MutexGuard<'_, LogLimit> {
+        let limit = match of {
+            Transition::Offline => &self.offline_log,
+            Transition::Online => &self.online_log,
+        };
+        limit.lock().expect("nothing panics under this lock")
+    }
+
+    /// Open records of kinds that are not configured, and for how long they stay open. Logs the change.
+    pub fn removed_kinds(&self, open: &BTreeMap<Kind, u64>, stay: Duration) {
+        if open.is_empty() {
+            self.problems.clear(KINDS_REMOVED, "");
+        } else {
+            let text = removed_kinds_text(open, stay);
+            if self.problems.set(KINDS_REMOVED, "", text.clone(), Severity::Warning) {
+                tracing::warn!("{text}");
+            }
+        }
+    }
+}

@@ -183,7 +183,7 @@ fn start(
     let census = roll.census().clone();
     let (counted, owned, until) = (engine.clone(), ownership.clone(), stop.clone());
     loops.add("census", async move { census.run(counted, owned, until).await });
-    let shown = http::Shown {
+    let sources = http::Sources {
         ownership,
         engine,
         roll: roll.clone(),
@@ -200,7 +200,7 @@ fn start(
     if let Some(pings) = config.deadman {
         loops.add("deadman", deadman::run(pings, telemetry.clone(), stop.clone()));
     }
-    pages.show(shown, &stop);
+    pages.show(sources, &stop);
     loops.add("intake", intake::run(config.intake, roll, config.metrics, clock, telemetry, stop));
 }
 

@@ -1,8 +1,8 @@
 //! Connections: how many there may be, how long a client may take, and how they end.
 //!
-//! A client that holds a place without using it loses it: at once when the place is wanted, else by a
-//! deadline. So neither requests that never end nor readers that never read keep others out. See
-//! [`places`] for the bounds and [`paced`] for the deadline of writing.
+//! A client that holds a slot without using it loses it: at once when another connection needs the slot,
+//! else by a deadline. So neither requests that never end nor readers that never read keep others out. See
+//! [`slots`] for the bounds and [`write_limit`] for the deadline of writing.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -28,37 +28,36 @@ use super::Pages;
 use super::problem::Problem;
 use crate::telemetry::{CutReason, Telemetry};
 
-mod conduct;
-mod paced;
-mod places;
+mod activity;
+mod slots;
 #[cfg(test)]
 mod tests;
+mod write_limit;
 
-use conduct::Conduct;
-use paced::{Pace, Paced};
-use places::{Bounds, Place, Places, Sort};
+use activity::Activity;
+use slots::{Bounds, ConnectionSlot, ConnectionSlots, SlotKind};
+use write_limit::{WriteLimit, WriteLimited};
 
-/// How large the head of a request may be.
+/// The most bytes of the head of a request.
 const LARGEST_HEAD: usize = 16 * 1024;
-/// How long answers that are on their way may take after the stop.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// How long answers that are under way may take after the stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same for a connection that only waits for a request: for the last bytes of its last answer.
 const LAST_BYTES: Duration = Duration::from_millis(200);
-/// What connections beyond the bounds are for: whether Rollcall lives, and what it counts.
+/// The pages that reserved slots are for: those for health, and the metrics.
 const ALWAYS_ANSWERED: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
-/// What clients may take.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     bounds: Bounds,
     /// How long the head of a request may take, and how long a connection may be idle.
     head: Duration,
-    pace: Pace,
+    write: WriteLimit,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { bounds: Bounds::default(), head: Duration::from_secs(30), pace: Pace::default() }
+        Limits { bounds: Bounds::default(), head: Duration::from_secs(30), write: WriteLimit::default() }
     }
 }
 
@@ -70,21 +69,21 @@ pub(super) async fn accept(
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
 ) {
-    let places = Places::new(limits.bounds);
+    let slots = ConnectionSlots::new(limits.bounds);
     let mut open = JoinSet::new();
     let accepting = async {
         loop {
             match listener.accept().await {
                 Ok((stream, peer)) => {
-                    match places.take(peer.ip(), |peer| telemetry.connection_cut(CutReason::Idle, peer)) {
-                        Some(place) => {
+                    match slots.take(peer.ip(), |peer| telemetry.connection_cut(CutReason::Idle, peer)) {
+                        Some(slot) => {
                             let (pages, telemetry, stop) = (pages.clone(), telemetry.clone(), stop.clone());
-                            open.spawn(serve(stream, peer.ip(), place, pages, limits, telemetry, stop));
+                            open.spawn(serve(stream, peer.ip(), slot, pages, limits, telemetry, stop));
                         }
                         None => telemetry.connection_cut(CutReason::NoSlot, peer.ip()),
                     }
                 }
-                // The client is gone already, or files have run out; neither ends the server.
+                // The client is gone already, or the process has too many open files; neither ends the server.
                 Err(error) => {
                     tracing::debug!("no connection: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -95,76 +94,76 @@ pub(super) async fn accept(
     };
     stop.run_until_cancelled(accepting).await;
     drop(listener);
-    let farewell = async { while open.join_next().await.is_some() {} };
-    // What is still open then is cut off when `open` goes.
-    let _ = tokio::time::timeout(FAREWELL, farewell).await;
+    let stopping = async { while open.join_next().await.is_some() {} };
+    // Connections that are still open then end when `open` is dropped.
+    let _ = tokio::time::timeout(STOP_TIMEOUT, stopping).await;
 }
 
 async fn serve(
     stream: TcpStream,
     peer: IpAddr,
-    place: Place,
+    slot: ConnectionSlot,
     pages: Pages,
     limits: Limits,
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
 ) {
     let _ = stream.set_nodelay(true);
-    let conduct = place.conduct().clone();
-    let sort = place.sort();
-    let stream = Paced::new(stream, limits.pace, conduct.clone());
-    let answers = service_fn(|request| answer(&pages, sort, conduct.clone(), request));
+    let activity = slot.activity().clone();
+    let kind = slot.kind();
+    let stream = WriteLimited::new(stream, limits.write, activity.clone());
+    let answers = service_fn(|request| answer(&pages, kind, activity.clone(), request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_buf_size(LARGEST_HEAD)
-        .keep_alive(sort == Sort::Ordinary)
+        .keep_alive(kind == SlotKind::AnyPage)
         .serve_connection(TokioIo::new(stream), answers);
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        // Dropping the connection closes it; the place has its next holder already.
-        () = place.taken_away() => return,
+        // Dropping the connection closes it; another connection has its slot already.
+        () = slot.evicted() => return,
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            let longest = if conduct.still_since().is_some() { LAST_BYTES } else { FAREWELL };
+            let longest = if activity.idle_since().is_some() { LAST_BYTES } else { STOP_TIMEOUT };
             let Ok(ended) = tokio::time::timeout(longest, connection).await else { return };
             ended
         }
     };
-    if conduct.was_too_slow() {
+    if activity.was_too_slow() {
         telemetry.connection_cut(CutReason::SlowReader, peer);
     } else if let Err(error) = ended {
-        tracing::debug!("connection broken off: {error}");
+        tracing::debug!("connection ended: {error}");
     }
 }
 
-/// The answer to a request, by the pages that there are at its moment.
+/// Answers a request with the pages of the moment.
 async fn answer(
     pages: &Pages,
-    sort: Sort,
-    conduct: Arc<Conduct>,
+    kind: SlotKind,
+    activity: Arc<Activity>,
     request: Request<Incoming>,
-) -> Result<Response<Answering>, Infallible> {
-    conduct.begins();
-    let response = if sort == Sort::Ordinary || ALWAYS_ANSWERED.contains(&request.uri().path()) {
+) -> Result<Response<TrackedBody>, Infallible> {
+    activity.request_begins();
+    let response = if kind == SlotKind::AnyPage || ALWAYS_ANSWERED.contains(&request.uri().path()) {
         TowerToHyperService::new(pages.now()).call(request).await?
     } else {
-        let detail = "all connections for this page are taken; ask again in a moment";
+        let detail = "all connections for this page are in use; ask again in a moment";
         let mut response = Problem::unavailable(detail).into_response();
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         response
     };
-    Ok(response.map(|body| Answering { body, conduct }))
+    Ok(response.map(|body| TrackedBody { body, activity }))
 }
 
-/// A body whose end is noted: from then on its connection waits for the next request.
-struct Answering {
+/// A body that reports its end: from then on its connection waits for the next request.
+struct TrackedBody {
     body: Body,
-    conduct: Arc<Conduct>,
+    activity: Arc<Activity>,
 }
 
-impl hyper::body::Body for Answering {
+impl hyper::body::Body for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -184,8 +183,8 @@ impl hyper::body::Body for Answering {
     }
 }
 
-impl Drop for Answering {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
-        self.conduct.rests();
+        self.activity.request_ends();
     }
 }

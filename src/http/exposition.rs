@@ -1,23 +1,21 @@
-//! How metrics are written: the text that every Prometheus reads, and OpenMetrics for those who ask
-//! for it.
+//! The formats of metrics: the text format of Prometheus, and OpenMetrics for clients that ask for it.
 
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, ACCEPT_ENCODING};
 
 use crate::store::{Metric, MetricType};
 
-/// A way to write metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
-    /// Of Prometheus.
+    /// The text format of Prometheus.
     Text,
-    /// Of OpenMetrics 1.0.
+    /// OpenMetrics 1.0.
     OpenMetrics,
 }
 
 impl Format {
-    /// The one that the client likes best: text, unless it says otherwise.
-    pub fn wanted(headers: &HeaderMap) -> Format {
+    /// The format that the client accepts with the larger weight; text by default.
+    pub fn accepted(headers: &HeaderMap) -> Format {
         let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let (mut open, mut text) = (0.0_f32, 0.0_f32);
         for offer in values.flat_map(|value| value.split(',')) {
@@ -47,7 +45,7 @@ impl Format {
         }
     }
 
-    /// What the page ends with.
+    /// The end of a page.
     pub fn end(self) -> &'static [u8] {
         match self {
             Format::Text => b"",
@@ -66,33 +64,32 @@ pub(super) struct Family<'a> {
 }
 
 impl<'a> Family<'a> {
-    /// A number that goes up and down.
     pub const fn gauge(name: &'a str, help: &'a str) -> Family<'a> {
         Family { name, help, metric_type: MetricType::Gauge, unit: "" }
     }
 
-    /// What units of a kind tell.
+    /// The family of a metric of units.
     pub fn of(metric: &'a Metric) -> Family<'a> {
         let Metric { name, help, metric_type, unit, .. } = metric;
         Family { name, help, metric_type: *metric_type, unit }
     }
 
-    /// Writes what stands before the samples.
+    /// Writes the comment lines before the samples.
     pub fn begin(&self, out: &mut Vec<u8>, format: Format) {
         let (name, metric_type) = match (format, self.metric_type) {
             (Format::Text, MetricType::Info) => (self.name, MetricType::Gauge),
             (Format::Text, metric_type) => (self.name, metric_type),
-            // There samples have the ending, and their family has not.
-            (Format::OpenMetrics, MetricType::Counter) => (cut(self.name, "_total"), MetricType::Counter),
-            (Format::OpenMetrics, MetricType::Info) => (cut(self.name, "_info"), MetricType::Info),
+            // In OpenMetrics the samples have the suffix, and their family has not.
+            (Format::OpenMetrics, MetricType::Counter) => (without(self.name, "_total"), MetricType::Counter),
+            (Format::OpenMetrics, MetricType::Info) => (without(self.name, "_info"), MetricType::Info),
             (Format::OpenMetrics, MetricType::Gauge) => (self.name, MetricType::Gauge),
         };
         let has_unit = format == Format::OpenMetrics && !self.unit.is_empty();
-        put(out, &["# HELP ", name, " "]);
+        push(out, &["# HELP ", name, " "]);
         escape(out, self.help, format == Format::OpenMetrics);
-        put(out, &["\n# TYPE ", name, " ", metric_type.as_str(), "\n"]);
+        push(out, &["\n# TYPE ", name, " ", metric_type.as_str(), "\n"]);
         if has_unit {
-            put(out, &["# UNIT ", name, " ", self.unit, "\n"]);
+            push(out, &["# UNIT ", name, " ", self.unit, "\n"]);
         }
     }
 
@@ -104,21 +101,21 @@ impl<'a> Family<'a> {
         id: &str,
         more: impl IntoIterator<Item = (&'b str, &'b str)>,
     ) {
-        put(out, &[self.name, "{kind=\"", kind, "\",unit=\""]);
+        push(out, &[self.name, "{kind=\"", kind, "\",unit=\""]);
         escape(out, id, true);
         for (label, value) in more {
-            put(out, &["\",", label, "=\""]);
+            push(out, &["\",", label, "=\""]);
             escape(out, value, true);
         }
-        put(out, &["\"} "]);
+        push(out, &["\"} "]);
     }
 }
 
-fn cut<'a>(name: &'a str, ending: &str) -> &'a str {
+fn without<'a>(name: &'a str, ending: &str) -> &'a str {
     name.strip_suffix(ending).unwrap_or(name)
 }
 
-fn put(out: &mut Vec<u8>, parts: &[&str]) {
+fn push(out: &mut Vec<u8>, parts: &[&str]) {
     parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
 }
 
@@ -164,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn openmetrics_is_for_those_who_like_it_at_least_as_well() {
+    fn openmetrics_is_used_if_its_weight_is_at_least_that_of_text() {
         let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
             application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;q=0.3,\
             text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
@@ -180,12 +177,12 @@ mod tests {
         ];
         for (offer, expected) in cases {
             let headers = HeaderMap::from_iter([(ACCEPT, offer.parse().unwrap())]);
-            assert_eq!(Format::wanted(&headers), expected, "{offer}");
+            assert_eq!(Format::accepted(&headers), expected, "{offer}");
         }
     }
 
     #[test]
-    fn a_family_is_called_and_escaped_as_its_format_wants() {
+    fn a_family_is_named_and_escaped_as_its_format_requires() {
         let name = "pump_starts_total";
         let family = Family { name, help: "a \"b\" \\", metric_type: MetricType::Counter, unit: "starts" };
         let begun = |format| {

@@ -1,4 +1,4 @@
-//! `/healthz`: the process lives. `/readyz`: it does its work, or why not.
+//! `/healthz`: the process runs. `/readyz`: it does its work, or why not.
 
 use std::sync::Arc;
 
@@ -14,21 +14,20 @@ use crate::fleet::{Mirror, Ownership};
 use crate::telemetry::{Problem, Severity, Telemetry};
 
 #[derive(Clone)]
-struct Watched {
+struct HealthState {
     ownership: Ownership,
     mirror: Arc<Mirror>,
     telemetry: Arc<Telemetry>,
 }
 
-/// Both pages.
 pub(super) fn pages(ownership: Ownership, mirror: Arc<Mirror>, telemetry: Arc<Telemetry>) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route("/readyz", get(readiness))
-        .with_state(Watched { ownership, mirror, telemetry })
+        .with_state(HealthState { ownership, mirror, telemetry })
 }
 
-/// Both pages before the engine is there: the process lives, and says what it waits for.
+/// Both pages before the engine answers: the process runs, and `/readyz` says what it waits for.
 pub(super) fn early_pages(instance: String, telemetry: Arc<Telemetry>) -> Router {
     let waiting = move || async move {
         let (problems, instances, partitions) = (telemetry.problems(), Vec::new(), Vec::new());
@@ -46,23 +45,23 @@ struct Readiness {
     problems: Vec<Problem>,
     /// The name of this instance.
     instance: String,
-    /// Every instance that is there, as this one sees it.
+    /// The instances with a valid lease, as this one sees them.
     instances: Vec<String>,
-    /// The partitions that are this instance's.
+    /// The partitions that this instance owns.
     partitions: Vec<u16>,
 }
 
-async fn readiness(State(watched): State<Watched>) -> (StatusCode, Json<Readiness>) {
-    let mut problems = watched.telemetry.problems();
-    if !watched.mirror.is_filled() {
+async fn readiness(State(state): State<HealthState>) -> (StatusCode, Json<Readiness>) {
+    let mut problems = state.telemetry.problems();
+    if !state.mirror.is_filled() {
         let text = "not all units were read from the engine yet; counts and lists are incomplete. It takes seconds; if it \
                     lasts, see what the engine is busy with, and the log";
-        // Partitions that come later are read within seconds, and nothing else waits for that.
-        let severity = if watched.mirror.was_ever_filled() { Severity::Warning } else { Severity::Serious };
+        // A partition that is taken over later is read within seconds, and nothing else waits for it.
+        let severity = if state.mirror.was_ever_filled() { Severity::Warning } else { Severity::Serious };
         problems.insert(0, Problem { name: "mirror_not_filled", text: text.to_owned(), severity });
     }
     let ready = problems.iter().all(|problem| problem.severity != Severity::Serious);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let View { instance, instances, partitions, .. } = (*watched.ownership.view()).clone();
+    let View { instance, instances, partitions, .. } = (*state.ownership.view()).clone();
     (status, Json(Readiness { ready, problems, instance, instances, partitions }))
 }

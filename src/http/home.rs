@@ -1,4 +1,4 @@
-//! `/`: a plain page that says how the fleet is and where to look further.
+//! `/`: a plain page with the units by state and links to the other pages.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -19,46 +19,44 @@ use crate::presence;
 /// Nothing is loaded, run, framed or sent.
 const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Pages and what they are.
 const LINKS: [(&str, &str); 7] = [
     ("/api/v1/records?open=true", "open offline records"),
     ("/api/v1/records", "all offline records, newest first"),
     ("/metrics", "metrics of the fleet and of Rollcall itself"),
     ("/metrics/units", "metrics of each unit"),
-    ("/api/v1/prometheus/targets", "whom Prometheus has to ask"),
+    ("/api/v1/prometheus/targets", "the instances that Prometheus has to scrape"),
     ("/readyz", "whether Rollcall does its work, and why not"),
-    ("/healthz", "whether Rollcall lives"),
+    ("/healthz", "whether the process runs"),
 ];
 
 #[derive(Clone)]
-struct Greeted {
+struct HomeState {
     ownership: Ownership,
     mirror: Arc<Mirror>,
     roll: Arc<Roll>,
     clock: Clock,
 }
 
-/// The page.
 pub(super) fn page(ownership: Ownership, mirror: Arc<Mirror>, roll: Arc<Roll>, clock: Clock) -> Router {
-    Router::new().route("/", get(home)).with_state(Greeted { ownership, mirror, roll, clock })
+    Router::new().route("/", get(home)).with_state(HomeState { ownership, mirror, roll, clock })
 }
 
-async fn home(State(greeted): State<Greeted>) -> Result<impl IntoResponse, Problem> {
-    let now = greeted.clock.now();
-    let view = greeted.ownership.view();
-    let counting = tokio::task::spawn_blocking(move || greeted.mirror.summary(&greeted.roll.hearing(), now));
+async fn home(State(state): State<HomeState>) -> Result<impl IntoResponse, Problem> {
+    let now = state.clock.now();
+    let view = state.ownership.view();
+    let counting = tokio::task::spawn_blocking(move || state.mirror.summary(&state.roll.hearing(), now));
     let summary = counting.await.map_err(|error| Problem::internal(format!("counting failed: {error}")))?;
     Ok(([(CONTENT_SECURITY_POLICY, POLICY)], Html(html(&summary, &view, now))))
 }
 
-/// Kinds, states, names of instances and links are plain words, so nothing has to be escaped.
+/// Kinds, states, names of instances and links have no special characters, so nothing is escaped.
 fn html(summary: &Summary, view: &View, now: Timestamp) -> String {
     let mut page = String::from(
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Rollcall</title>\n<h1>Rollcall</h1>\n",
     );
     if view.instances.len() > 1 {
         let (one, all) = (&view.instance, view.instances.join(", "));
-        let _ = writeln!(page, "<p>{one} speaks of its own part of the fleet; there are {all}.</p>");
+        let _ = writeln!(page, "<p>{one} shows its own part of the fleet; the instances are {all}.</p>");
     }
     let _ = write!(page, "<p>Units at {now}</p>\n<table>\n<tr><th scope=\"col\">kind");
     for state in presence::State::ALL {

@@ -1,4 +1,4 @@
-//! `/metrics`: what Rollcall counts, with the units of the mirror counted at the moment of asking.
+//! `/metrics`: the metrics of Rollcall, with the units of the mirror counted at the moment of the scrape.
 
 use std::sync::Arc;
 
@@ -18,27 +18,26 @@ use crate::presence;
 use crate::telemetry::Telemetry;
 
 #[derive(Clone)]
-struct Counted {
+struct MetricsState {
     mirror: Arc<Mirror>,
     roll: Arc<Roll>,
     telemetry: Arc<Telemetry>,
     clock: Clock,
 }
 
-/// The page.
 pub(super) fn page(mirror: Arc<Mirror>, roll: Arc<Roll>, telemetry: Arc<Telemetry>, clock: Clock) -> Router {
-    Router::new().route("/metrics", get(metrics)).with_state(Counted { mirror, roll, telemetry, clock })
+    Router::new().route("/metrics", get(metrics)).with_state(MetricsState { mirror, roll, telemetry, clock })
 }
 
-async fn metrics(State(counted): State<Counted>) -> Result<impl IntoResponse, Problem> {
-    // Counting a million units takes long enough to be kept away from those who answer others.
-    let text = tokio::task::spawn_blocking(move || counted.text())
+async fn metrics(State(state): State<MetricsState>) -> Result<impl IntoResponse, Problem> {
+    // Counting a million units takes so long that it would block other answers.
+    let text = tokio::task::spawn_blocking(move || state.text())
         .await
         .map_err(|error| Problem::internal(format!("counting failed: {error}")))??;
     Ok(([(CONTENT_TYPE, Format::Text.content_type())], text))
 }
 
-impl Counted {
+impl MetricsState {
     fn text(&self) -> Result<String, Problem> {
         let now = self.clock.now();
         let summary = self.mirror.summary(&self.roll.hearing(), now);

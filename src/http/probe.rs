@@ -1,6 +1,6 @@
 //! `/probe?unit=KIND:ID`: the metrics of one unit, as the engine holds it now.
 //!
-//! For whoever watches a few units closely: Prometheus asks any instance for the unit by name, as it
+//! To watch a few units closely: Prometheus asks any instance for the unit by name, as it
 //! would ask a prober for a target.
 
 use std::io::Write;
@@ -24,49 +24,47 @@ use crate::store::{Catalogue, Engine};
 
 const DEADLINE: Family = Family::gauge(
     "rollcall_unit_deadline_timestamp_seconds",
-    "When the unit is offline unless it is heard before, or since when it is.",
+    "When the unit becomes offline unless it is heard before, or became offline.",
 );
 const STATE: Family = Family::gauge("rollcall_unit_state", "1 for the state that the unit is in.");
 
-/// What the page reads.
 #[derive(Clone)]
-pub(super) struct Probed {
+pub(super) struct ProbeState {
     pub engine: Arc<dyn Engine>,
     pub roll: Arc<Roll>,
     pub clock: Clock,
     pub metrics: Arc<Catalogue>,
 }
 
-/// The page.
-pub(super) fn page(probed: Probed) -> Router {
-    Router::new().route("/probe", get(probe)).with_state(probed)
+pub(super) fn page(state: ProbeState) -> Router {
+    Router::new().route("/probe", get(probe)).with_state(state)
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct ProbeQuery {
     unit: String,
 }
 
 async fn probe(
-    State(probed): State<Probed>,
+    State(state): State<ProbeState>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Problem> {
-    let Asked { unit } = query(&uri)?;
-    // An id has no slash, so one can only be between kind and id, where people write it.
+    let ProbeQuery { unit } = query(&uri)?;
+    // An id has no slash, so a slash can only stand between kind and id.
     let unit: Unit = unit
         .replacen('/', ":", 1)
         .parse()
         .map_err(|error| Problem::bad_request(format!("unit {unit:?}: {error}")))?;
-    let format = Format::wanted(&headers);
-    let text = probed.text(&unit, format).await?;
+    let format = Format::accepted(&headers);
+    let text = state.text(&unit, format).await?;
     let text = text.ok_or_else(|| Problem::not_found(format!("there is no unit {unit}")))?;
     Ok(([(CONTENT_TYPE, format.content_type())], text))
 }
 
-impl Probed {
-    /// The metrics of a unit; `None` for a stranger and a unit that was removed.
+impl ProbeState {
+    /// The metrics of a unit; `None` if it is unknown or was removed.
     async fn text(&self, unit: &Unit, format: Format) -> Result<Option<Vec<u8>>, Problem> {
         let Some(rules) = self.roll.rules().get(&unit.kind) else { return Ok(None) };
         let Some(seen) = self.engine.read(std::slice::from_ref(unit)).await?.into_iter().next() else {

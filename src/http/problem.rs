@@ -1,4 +1,4 @@
-//! What went wrong with a request, as RFC 9457 problem details.
+//! The error of a request, as RFC 9457 problem details.
 
 use axum::Json;
 use axum::extract::Query;
@@ -11,7 +11,6 @@ use serde::de::DeserializeOwned;
 
 use crate::store::EngineError;
 
-/// An answer that is not the one asked for.
 #[derive(Debug)]
 pub(super) struct Problem {
     status: StatusCode,
@@ -32,7 +31,6 @@ impl Problem {
         Problem { status, detail: detail.into(), header: None }
     }
 
-    /// The request makes no sense.
     pub fn bad_request(detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, detail)
     }
@@ -46,17 +44,15 @@ impl Problem {
         }
     }
 
-    /// What was asked for is not there.
     pub fn not_found(detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::NOT_FOUND, detail)
     }
 
-    /// The page is only to be read.
     pub fn method_not_allowed() -> Problem {
         Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this page answers GET and HEAD")
     }
 
-    /// It cannot be answered now.
+    /// A later request may succeed.
     pub fn unavailable(detail: impl Into<String>) -> Problem {
         Problem { header: Some((RETRY_AFTER, "5")), ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
     }
@@ -102,7 +98,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// What the query of a request says.
+/// Parses the query of a request.
 pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
     match Query::try_from_uri(uri) {
         Ok(Query(wanted)) => Ok(wanted),

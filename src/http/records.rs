@@ -1,4 +1,4 @@
-//! `/api/v1/records`: offline records, newest first, page by page; and a single one.
+//! `/api/v1/records`: offline records, newest first, in pages; and a single record.
 
 use std::sync::Arc;
 
@@ -14,10 +14,9 @@ use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
 use crate::store::Engine;
 
-const USUAL_LIMIT: usize = 100;
+const DEFAULT_LIMIT: usize = 100;
 const LARGEST_LIMIT: usize = 1000;
 
-/// Both pages.
 pub(super) fn pages(engine: Arc<dyn Engine>) -> Router {
     Router::new()
         .route("/api/v1/records", get(records))
@@ -27,7 +26,7 @@ pub(super) fn pages(engine: Arc<dyn Engine>) -> Router {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct RecordsQuery {
     #[serde(default)]
     open: bool,
     limit: Option<usize>,
@@ -42,18 +41,18 @@ struct Page {
 }
 
 async fn records(State(engine): State<Arc<dyn Engine>>, uri: Uri) -> Result<Json<Page>, Problem> {
-    let wanted: Wanted = query(&uri)?;
-    let limit = wanted.limit.unwrap_or(USUAL_LIMIT);
+    let query: RecordsQuery = query(&uri)?;
+    let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
     if !(1..=LARGEST_LIMIT).contains(&limit) {
         return Err(Problem::bad_request(format!("limit is a number from 1 to {LARGEST_LIMIT}")));
     }
-    let before = match &wanted.cursor {
+    let before = match &query.cursor {
         None => None,
         Some(cursor) => Some(read_cursor(cursor).ok_or_else(|| {
             Problem::bad_request("cursor is not one that a page before this gave as `next`")
         })?),
     };
-    let records = engine.records(wanted.open, before, limit).await?;
+    let records = engine.records(query.open, before, limit).await?;
     let next = records.last().filter(|_| records.len() == limit).map(write_cursor);
     Ok(Json(Page { records, next }))
 }
@@ -70,8 +69,8 @@ async fn record(
     }
 }
 
-/// The place of a record in the list: the time of detection and its id, in digits that no URL
-/// minds.
+/// The position of a record in the list: the time of detection and its id, as hexadecimal digits, which need no
+/// escaping in a URL.
 fn write_cursor(record: &OfflineRecord) -> String {
     let text = format!("{}|{}", record.detected_at.as_millis(), record.id);
     text.bytes().map(|byte| format!("{byte:02x}")).collect()
@@ -92,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_that_was_not_given_is_refused() {
+    fn a_cursor_that_no_page_gave_is_refused() {
         for cursor in ["", "0", "zz", "é", "ff", "313233", "7c", "317c61"] {
             assert!(read_cursor(cursor).is_none(), "{cursor}");
         }

@@ -1,7 +1,7 @@
-//! `/api/v1/prometheus/targets`: what Prometheus has to ask, for its `http_sd_configs`.
+//! `/api/v1/prometheus/targets`: the targets for the `http_sd_configs` of Prometheus.
 //!
-//! Every instance shows its own part of the fleet, so all have to be asked; which there are, each of
-//! them knows. Without more, the targets are their `/metrics`; with `shards=N`, N shards of the
+//! Every instance shows its own part of the fleet, so Prometheus has to scrape all of them; each instance
+//! knows all others. By default the targets are their `/metrics`; with `shards=N`, N shards of the
 //! `/metrics/units` of each.
 
 use std::collections::BTreeMap;
@@ -18,39 +18,40 @@ use crate::fleet::Ownership;
 use crate::store::Engine;
 
 #[derive(Clone)]
-struct Known {
+struct TargetsState {
     engine: Arc<dyn Engine>,
     ownership: Ownership,
 }
 
-/// The page.
 pub(super) fn page(engine: Arc<dyn Engine>, ownership: Ownership) -> Router {
-    Router::new().route("/api/v1/prometheus/targets", get(targets)).with_state(Known { engine, ownership })
+    Router::new()
+        .route("/api/v1/prometheus/targets", get(targets))
+        .with_state(TargetsState { engine, ownership })
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct TargetsQuery {
     shards: Option<u16>,
 }
 
-/// Targets that share their labels, as Prometheus wants them.
+/// Targets that share their labels, in the format of Prometheus.
 #[derive(Serialize)]
 struct Group {
     targets: [String; 1],
     labels: BTreeMap<&'static str, String>,
 }
 
-async fn targets(State(known): State<Known>, uri: Uri) -> Result<Json<Vec<Group>>, Problem> {
-    let Asked { shards } = query(&uri)?;
-    let partitions = known.engine.partitions();
+async fn targets(State(state): State<TargetsState>, uri: Uri) -> Result<Json<Vec<Group>>, Problem> {
+    let TargetsQuery { shards } = query(&uri)?;
+    let partitions = state.engine.partitions();
     if shards.is_some_and(|shards| !(1..=partitions).contains(&shards)) {
         let text = format!("shards is 1 to {partitions}, the number of partitions (engine.partitions)");
         return Err(Problem::bad_request(text));
     }
-    let instances = known.ownership.view().instances.clone();
-    let addresses = known.engine.addresses(&instances).await?;
-    // One that does not say where it is cannot be asked.
+    let instances = state.ownership.view().instances.clone();
+    let addresses = state.engine.addresses(&instances).await?;
+    // An instance without an address cannot be scraped.
     let reached = instances.into_iter().zip(addresses).filter_map(|(name, at)| Some((name, at?)));
     let groups = reached.flat_map(|(name, address)| groups(&name, &address, shards)).collect();
     Ok(Json(groups))
@@ -64,7 +65,7 @@ fn groups(instance: &str, address: &str, shards: Option<u16>) -> Vec<Group> {
     };
     match shards {
         None => vec![group(&[("__metrics_path__", "/metrics".to_owned())])],
-        // The shard has to be seen: Prometheus tells targets apart by labels that it keeps.
+        // The shard is a label too: Prometheus tells targets apart by the labels that it keeps.
         Some(of) => (0..of)
             .map(|shard| {
                 group(&[

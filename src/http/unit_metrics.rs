@@ -1,13 +1,13 @@
-//! `/metrics/units`: a few series a unit, written piece by piece.
+//! `/metrics/units`: a few series for each unit, written frame by frame.
 //!
-//! A million units make some 150 MB of text. No more than two pieces of it exist at a time: the
-//! next one is written when the client has taken the one before. A client that goes away, or takes
-//! nothing for a while, ends the writing. The fleet may be asked for in shards; a unit stays in its
-//! shard for good, as that follows from its partition.
+//! A million units make some 150 MB of text. No more than two frames of it exist at a time: the
+//! next one is written when the client has read the one before. A client that goes away, or reads
+//! nothing for a while, ends the writing. A request may ask for one shard of the fleet; a unit stays in its
+//! shard, which follows from its partition.
 //!
 //! # Why a stream that is cut off is an error
-//! A scrape that ended early but cleanly would say that half of the fleet is gone. So the end is
-//! marked, and without the mark the connection is broken off; Prometheus then discards the scrape.
+//! A scrape that ended early but cleanly would show half of the fleet as gone. So the end is
+//! marked, and without the mark the connection is aborted; Prometheus then discards the scrape.
 
 use std::io;
 use std::sync::Arc;
@@ -32,58 +32,56 @@ use crate::clock::Clock;
 use crate::fleet::{Mirror, Roll};
 use crate::store::{Engine, Metric};
 
-mod asked;
-mod places;
+mod selection;
 pub(super) mod text;
 mod values;
+mod writer_limit;
 
-use asked::Asked;
-use places::{Place, Places, READERS};
-use text::{Source, Text};
-use values::{Values, on_a_thread};
+use selection::Selection;
+use text::{Text, TextSource};
+use values::{Values, take_frame_on_a_thread};
+use writer_limit::{WRITERS, WriterLimit, WriterPermit};
 
-/// How long a client may take nothing.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a text may take as a whole: longer than any Prometheus waits for one.
-const LONGEST: Duration = Duration::from_secs(300);
+/// How long a client may read nothing.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest time for a whole text: longer than any Prometheus waits for one.
+const TEXT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What the page reads.
 #[derive(Clone)]
-pub(super) struct Listed {
+pub(super) struct UnitMetricsState {
     pub mirror: Arc<Mirror>,
     pub engine: Arc<dyn Engine>,
     pub roll: Arc<Roll>,
     pub clock: Clock,
-    /// What units tell of themselves, by name.
+    /// The metrics of units, by name.
     pub metrics: Vec<Metric>,
-    /// Which units are shown where the request does not say.
-    pub usual: UnitMetrics,
+    /// The units that are shown, unless the request says otherwise.
+    pub default_mode: UnitMetrics,
     /// The most units on a page.
     pub limit: u64,
     pub stop: CancellationToken,
 }
 
-/// The page.
-pub(super) fn page(listed: Listed) -> Router {
-    Router::new().route("/metrics/units", get(unit_metrics)).with_state((listed, Arc::new(Places::new())))
+pub(super) fn page(state: UnitMetricsState) -> Router {
+    Router::new().route("/metrics/units", get(unit_metrics)).with_state((state, Arc::new(WriterLimit::new())))
 }
 
 async fn unit_metrics(
-    State((listed, places)): State<(Listed, Arc<Places>)>,
+    State((state, writers)): State<(UnitMetricsState, Arc<WriterLimit>)>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let asked = Asked::read(&uri, listed.usual, &listed.mirror)?;
-    let Some(place) = places.take(asked.shard).await else {
+    let selection = Selection::read(&uri, state.default_mode, &state.mirror)?;
+    let Some(permit) = writers.take(selection.shard).await else {
         return Err(Problem::unavailable(format!(
-            "this page is being written for somebody else, or others for {READERS} already"
+            "this page is being written for another request, or other shards for {WRITERS} requests"
         )));
     };
-    let (format, gzip) = (Format::wanted(&headers), accepts_gzip(&headers));
-    let (pieces, taken) = mpsc::channel(1);
-    tokio::spawn(listed.stop.clone().run_until_cancelled_owned(async move {
-        let written = write(listed, asked, format, gzip, Pieces(pieces), place);
-        let _ = tokio::time::timeout(LONGEST, written).await;
+    let (format, gzip) = (Format::accepted(&headers), accepts_gzip(&headers));
+    let (frames, taken) = mpsc::channel(1);
+    tokio::spawn(state.stop.clone().run_until_cancelled_owned(async move {
+        let written = write(state, selection, format, gzip, FrameSender(frames), permit);
+        let _ = tokio::time::timeout(TEXT_TIMEOUT, written).await;
     }));
     let headers = [(CONTENT_TYPE, format.content_type()), (VARY, "accept, accept-encoding")];
     let mut response = (headers, Body::from_stream(stream(taken))).into_response();
@@ -93,72 +91,73 @@ async fn unit_metrics(
     Ok(response)
 }
 
-/// Where pieces go, and at last the mark of the end.
-struct Pieces(mpsc::Sender<Option<Bytes>>);
+/// Sends the frames of a response, and at last the mark of the end.
+struct FrameSender(mpsc::Sender<Option<Bytes>>);
 
-impl Pieces {
-    /// Hands over a piece as soon as the one before was taken; nothing if the client is gone.
-    async fn send(&self, piece: Bytes) -> Option<()> {
-        if piece.is_empty() {
+impl FrameSender {
+    /// Sends a frame as soon as the one before was read; `None` if the client is gone.
+    async fn send(&self, frame: Bytes) -> Option<()> {
+        if frame.is_empty() {
             return Some(()); // The compressor still holds it.
         }
-        self.hand_over(Some(piece)).await
+        self.send_or_end(Some(frame)).await
     }
 
-    async fn hand_over(&self, piece: Option<Bytes>) -> Option<()> {
-        tokio::time::timeout(PATIENCE, self.0.send(piece)).await.ok()?.ok()
+    /// `None` is the mark of the end.
+    async fn send_or_end(&self, frame: Option<Bytes>) -> Option<()> {
+        tokio::time::timeout(FRAME_TIMEOUT, self.0.send(frame)).await.ok()?.ok()
     }
 }
 
-/// Writes pieces as fast as they are taken, then the mark of the end; nothing if it came to none.
+/// Writes frames as fast as they are read, then the mark of the end; `None` if it does not come to that.
 async fn write(
-    listed: Listed,
-    asked: Asked,
+    state: UnitMetricsState,
+    selection: Selection,
     format: Format,
     gzip: bool,
-    pieces: Pieces,
-    _place: Place,
+    frames: FrameSender,
+    _permit: WriterPermit,
 ) -> Option<()> {
-    let Listed { mirror, engine, roll, clock, metrics, limit, .. } = listed;
-    let source = Source {
+    let UnitMetricsState { mirror, engine, roll, clock, metrics, limit, .. } = state;
+    let source = TextSource {
         mirror: mirror.clone(),
         hearing: roll.hearing(),
         now: clock.now(),
-        wanted: asked.wanted.clone(),
+        wanted: selection.wanted.clone(),
         limit,
     };
     let mut text = Text::new(source, format, gzip);
     loop {
         let written = tokio::task::spawn_blocking(move || {
             let more = text.write_states();
-            let piece = if text.has_piece() { text.take_piece() } else { Bytes::new() };
-            (text, more, piece)
+            let frame = if text.has_frame() { text.take_frame() } else { Bytes::new() };
+            (text, more, frame)
         });
-        let (rest, more, piece) = written.await.ok()?;
+        let (rest, more, frame) = written.await.ok()?;
         text = rest;
-        pieces.send(piece).await?;
+        frames.send(frame).await?;
         if !more {
             break;
         }
     }
     let mut values_read = None;
-    if let Some(wanted) = asked.wanted.filter(|_| !metrics.is_empty()) {
-        let (rest, read) = Values { engine, mirror, metrics, wanted }.write(text, &pieces).await?;
+    if let Some(wanted) = selection.wanted.filter(|_| !metrics.is_empty()) {
+        let (rest, read) = Values { engine, mirror, metrics, wanted }.write(text, &frames).await?;
         (text, values_read) = (rest, Some(read));
     }
     text.end(values_read);
-    let (text, piece) = on_a_thread(text).await?;
-    pieces.send(piece).await?;
-    pieces.send(text.finish()).await?;
-    pieces.hand_over(None).await
+    let (text, frame) = take_frame_on_a_thread(text).await?;
+    frames.send(frame).await?;
+    frames.send(text.finish()).await?;
+    frames.send_or_end(None).await
 }
 
-/// What the client takes: pieces up to the mark of the end, or an error where it is missing.
+/// The body: frames up to the mark of the end, or an error where it is missing.
 fn stream(taken: mpsc::Receiver<Option<Bytes>>) -> impl futures_util::Stream<Item = io::Result<Bytes>> {
     unfold(Some(taken), |taken| async {
         let mut taken = taken?;
         match taken.recv().await {
-            Some(Some(piece)) => Some((Ok(piece), Some(taken))),
+            Some(Some(frame)) => Some((Ok(frame), Some(taken))),
             Some(None) => None,
             None => Some((Err(io::Error::other("cut off")), None)),
         }

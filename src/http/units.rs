@@ -19,36 +19,34 @@ use crate::presence::{
 use crate::store::{Catalogue, Engine, MetricType};
 
 #[derive(Clone)]
-struct Asked {
+struct UnitState {
     engine: Arc<dyn Engine>,
     roll: Arc<Roll>,
     clock: Clock,
     metrics: Arc<Catalogue>,
 }
 
-/// The page.
 pub(super) fn page(
     engine: Arc<dyn Engine>,
     roll: Arc<Roll>,
     clock: Clock,
     metrics: Arc<Catalogue>,
 ) -> Router {
-    let asked = Asked { engine, roll, clock, metrics };
-    Router::new().route("/api/v1/units/{kind}/{unit}", get(unit)).with_state(asked)
+    let state = UnitState { engine, roll, clock, metrics };
+    Router::new().route("/api/v1/units/{kind}/{unit}", get(unit)).with_state(state)
 }
 
-/// A unit, for people and programs.
 #[derive(Serialize)]
-struct View {
+struct UnitView {
     kind: Kind,
     unit: UnitId,
     state: presence::State,
     /// `null` if it was never heard.
     last_seen: Option<Timestamp>,
-    /// Since when it is presumed to be silent, where that is later.
+    /// Since when it is presumed silent, if that is later than `last_seen`.
     #[serde(skip_serializing_if = "Option::is_none")]
     silent_from: Option<Timestamp>,
-    /// When it is offline, or since when.
+    /// When it becomes or became offline.
     deadline: Option<Timestamp>,
     timeout_seconds: f64,
     grace_seconds: f64,
@@ -58,52 +56,52 @@ struct View {
     sleeps_until: Option<Timestamp>,
     /// The open record; `null` if it is not offline.
     record: Option<OfflineRecord>,
-    /// What it told last of itself, by the name of the metric.
-    values: BTreeMap<String, Told>,
+    /// Its latest values, by the name of the metric.
+    values: BTreeMap<String, UnitValue>,
 }
 
-/// A value, and when the unit told it.
+/// A value, and when the unit sent it.
 #[derive(Serialize)]
-struct Told {
+struct UnitValue {
     value: serde_json::Value,
     at: Timestamp,
 }
 
 async fn unit(
-    State(asked): State<Asked>,
+    State(state): State<UnitState>,
     path: Result<Path<(String, String)>, PathRejection>,
-) -> Result<Json<View>, Problem> {
+) -> Result<Json<UnitView>, Problem> {
     let Path((kind, id)) = path?;
     let unit = parse(&kind, &id).map_err(|error| Problem::bad_request(error.to_string()))?;
-    let Some(rules) = asked.roll.rules().get(&unit.kind) else {
+    let Some(rules) = state.roll.rules().get(&unit.kind) else {
         return Err(Problem::not_found(format!("there is no kind {kind} in the configuration")));
     };
-    let seen = asked.engine.read(std::slice::from_ref(&unit)).await?.into_iter().next();
-    let view = seen.and_then(|seen| View::of(seen, rules, &asked.roll.hearing(), asked.clock.now()));
+    let seen = state.engine.read(std::slice::from_ref(&unit)).await?.into_iter().next();
+    let view = seen.and_then(|seen| UnitView::of(seen, rules, &state.roll.hearing(), state.clock.now()));
     let Some((mut view, open)) = view else {
         return Err(Problem::not_found(format!("there is no unit {id:?} of kind {kind}")));
     };
     if let Some(open) = open {
-        view.record = asked.engine.record(&open).await?;
+        view.record = state.engine.record(&open).await?;
     }
-    view.values = asked.values(&unit).await?;
+    view.values = state.values(&unit).await?;
     Ok(Json(view))
 }
 
-impl Asked {
-    async fn values(&self, unit: &Unit) -> Result<BTreeMap<String, Told>, Problem> {
+impl UnitState {
+    async fn values(&self, unit: &Unit) -> Result<BTreeMap<String, UnitValue>, Problem> {
         let metrics = self.metrics.of(&unit.kind);
         let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
         let values = self.engine.values(unit, &names).await?;
-        let told = metrics.iter().zip(values).filter_map(|(metric, value)| {
+        let named = metrics.iter().zip(values).filter_map(|(metric, value)| {
             let value = value?;
-            let told = match metric.metric_type {
+            let json = match metric.metric_type {
                 MetricType::Info => serde_json::Value::String(value.text),
                 _ => serde_json::Number::from_f64(value.text.parse().ok()?)?.into(),
             };
-            Some((metric.name.clone(), Told { value: told, at: value.at }))
+            Some((metric.name.clone(), UnitValue { value: json, at: value.at }))
         });
-        Ok(told.collect())
+        Ok(named.collect())
     }
 }
 
@@ -111,15 +109,14 @@ fn parse(kind: &str, id: &str) -> Result<Unit, NameError> {
     Ok(Unit::new(kind.parse()?, id.parse()?))
 }
 
-impl View {
-    /// The unit without its record, and the id of the one that is open; `None` for a stranger and a
-    /// unit that was removed.
+impl UnitView {
+    /// The unit without its record, and the id of its open record; `None` if it is unknown or was removed.
     fn of(
         seen: Snapshot,
         rules: &KindRules,
         hearing: &Hearing,
         now: Timestamp,
-    ) -> Option<(View, Option<RecordId>)> {
+    ) -> Option<(UnitView, Option<RecordId>)> {
         let state = presence::state(&seen, rules, hearing, now)?;
         let deadline = presence::deadline(&seen, rules, hearing);
         let last_heard = seen.last_heard();
@@ -132,7 +129,7 @@ impl View {
         let ahead = |absence: &Interval| absence.to > now;
         let pause = facts.pause.filter(ahead);
         let sleep = facts.sleep.filter(ahead).filter(|sleep| newest <= sleep.from);
-        let view = View {
+        let view = UnitView {
             kind: unit.kind,
             unit: unit.id,
             state,

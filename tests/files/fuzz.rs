@@ -15,7 +15,7 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::config::{self, EngineConfig};
 use rollcall::fleet::{Mirror, Ownership};
 use rollcall::fleet::{roll::HearingConfig, roll::Roll};
-use rollcall::http::{self, Pages, Shown};
+use rollcall::http::{self, Pages, Sources};
 use rollcall::presence::{
     Heartbeat, LONGEST_ID, MOST_LABELS, RecordId, Unit, is_label_name, is_label_value, is_timeout,
 };
@@ -327,7 +327,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
     };
     roll.hear(&[beat("pump:a"), beat("pump:Halle 3: ü%")], NOW).await.unwrap();
     let ownership = Ownership::of_everything(engine.partitions());
-    let shown = Shown {
+    let sources = Sources {
         ownership,
         engine,
         roll,
@@ -340,7 +340,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
     let address = listener.local_addr().unwrap().to_string();
     let stop = CancellationToken::new();
     let pages = Pages::new(config.http, "one", telemetry.clone());
-    pages.show(shown, &stop);
+    pages.show(sources, &stop);
     tokio::spawn(http::serve(listener, pages, telemetry, stop.clone()));
     (address, stop, dir)
 }

@@ -85,8 +85,8 @@ async fn rest(mut stream: TcpStream) -> String {
     String::from_utf8(all).unwrap()
 }
 
-fn limits(most: usize, most_of_one: usize, kept: usize) -> Limits {
-    Limits { bounds: Bounds { most, most_of_one, kept }, ..Limits::default() }
+fn limits(most: usize, most_per_address: usize, reserved: usize) -> Limits {
+    Limits { bounds: Bounds { most, most_per_address, reserved }, ..Limits::default() }
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn requests_that_never_end_make_room_for_others_the_oldest_first() {
     for half in halves.drain(..7) {
         assert_eq!(rest(half).await, "");
     }
-    // The others have their places still.
+    // The others still have their slots.
     let mut last = halves.pop().unwrap();
     last.write_all(b": a\r\nConnection: close\r\n\r\n").await.unwrap();
     assert!(rest(last).await.ends_with("ok"));
@@ -115,7 +115,7 @@ async fn an_idle_connection_makes_room_and_one_that_is_answered_does_not() {
     let mut idle = served.send("GET /other HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let mut some = [0; 5];
     idle.read_exact(&mut some).await.unwrap();
-    // Each of them needs a place.
+    // Each of them needs a slot.
     for _ in 0..3 {
         assert!(served.ask("/other").await.ends_with("other"));
     }
@@ -126,19 +126,19 @@ async fn an_idle_connection_makes_room_and_one_that_is_answered_does_not() {
 }
 
 #[tokio::test]
-async fn where_every_place_is_in_use_health_is_answered_and_other_pages_say_so() {
+async fn while_every_slot_is_in_use_health_is_answered_and_other_pages_answer_503() {
     let served = Served::start(limits(2, 2, 1)).await;
     let mut busy = Vec::new();
     for _ in 0..2 {
         busy.push(served.send("GET /waits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await);
     }
     let refused = async {
-        // A connection whose request was not read yet stands still, and loses its place instead.
+        // A connection whose request was not read yet is idle, and loses its slot instead.
         while !served.ask("/other").await.starts_with("HTTP/1.1 503") {
             busy.push(served.send("GET /waits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await);
         }
     };
-    tokio::time::timeout(PATIENCE, refused).await.expect("every place is in use");
+    tokio::time::timeout(PATIENCE, refused).await.expect("every slot is in use");
     let refused = served.ask("/other").await;
     assert!(
         refused.contains("application/problem+json") && refused.contains("connection: close"),
@@ -151,8 +151,8 @@ async fn where_every_place_is_in_use_health_is_answered_and_other_pages_say_so()
 
 #[tokio::test]
 async fn a_reader_that_never_reads_loses_its_place() {
-    let pace = Pace { patience: Duration::from_millis(200), slowest: LONG as u64 };
-    let served = Served::start(Limits { pace, ..limits(1, 1, 0) }).await;
+    let write = WriteLimit { patience: Duration::from_millis(200), slowest_rate: LONG as u64 };
+    let served = Served::start(Limits { write, ..limits(1, 1, 0) }).await;
     let never = served.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n").await;
     served.cut(CutReason::SlowReader, 1).await;
     assert!(served.ask("/healthz").await.ends_with("ok"));
@@ -162,12 +162,12 @@ async fn a_reader_that_never_reads_loses_its_place() {
 
 #[tokio::test]
 async fn a_reader_that_never_reads_makes_room_for_others_long_before_its_deadline() {
-    let pace = Pace { patience: Duration::from_secs(3600), slowest: 1 };
-    let served = Served::start(Limits { pace, ..limits(1, 1, 0) }).await;
+    let write = WriteLimit { patience: Duration::from_secs(3600), slowest_rate: 1 };
+    let served = Served::start(Limits { write, ..limits(1, 1, 0) }).await;
     let mut never = served.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n").await;
     never.read_exact(&mut [0]).await.unwrap();
     let others = async {
-        // Refused until it has stood still for long enough to be told from a slow reader.
+        // Refused until it has been idle for longer than a slow reader pauses.
         while !served.ask("/healthz").await.ends_with("ok") {
             tokio::task::yield_now().await;
         }
@@ -185,25 +185,25 @@ async fn a_reader_that_reads_gets_everything() {
 }
 
 #[test]
-fn no_address_has_all_places_and_a_network_of_ipv6_is_one_address() {
-    let places = Places::new(Bounds { most: 4, most_of_one: 2, kept: 1 });
+fn no_address_has_all_slots_and_an_ipv6_network_counts_as_one_address() {
+    let slots = ConnectionSlots::new(Bounds { most: 4, most_per_address: 2, reserved: 1 });
     let take = |peer: &str| {
         let mut lost = None;
-        let place = places.take(peer.parse().unwrap(), |peer| lost = Some(peer.to_string()));
-        (place.as_ref().map(Place::sort), lost, place)
+        let slot = slots.take(peer.parse().unwrap(), |peer| lost = Some(peer.to_string()));
+        (slot.as_ref().map(ConnectionSlot::kind), lost, slot)
     };
     let (first, _, busy) = take("10.0.0.1");
     let (second, _, _also) = take("::ffff:10.0.0.1");
-    assert_eq!((first, second), (Some(Sort::Ordinary), Some(Sort::Ordinary)));
-    // Its own place goes, the one that stands still.
-    busy.as_ref().unwrap().conduct().begins();
-    let (sort, lost, third) = take("10.0.0.1");
-    assert_eq!((sort, lost.as_deref()), (Some(Sort::Ordinary), Some("10.0.0.1")));
-    third.as_ref().unwrap().conduct().begins();
-    let (sort, lost, _kept) = take("10.0.0.1");
-    assert_eq!((sort, lost), (Some(Sort::Kept), None), "both are in use");
+    assert_eq!((first, second), (Some(SlotKind::AnyPage), Some(SlotKind::AnyPage)));
+    // Its own idle connection is evicted.
+    busy.as_ref().unwrap().activity().request_begins();
+    let (kind, lost, third) = take("10.0.0.1");
+    assert_eq!((kind, lost.as_deref()), (Some(SlotKind::AnyPage), Some("10.0.0.1")));
+    third.as_ref().unwrap().activity().request_begins();
+    let (kind, lost, _kept) = take("10.0.0.1");
+    assert_eq!((kind, lost), (Some(SlotKind::Reserved), None), "both are in use");
     let others = [take("2001:db8::1"), take("2001:db8::2")];
-    assert!(others.iter().all(|(sort, lost, _)| *sort == Some(Sort::Ordinary) && lost.is_none()));
-    let (sort, lost, _sixth) = take("2001:db8::3");
-    assert_eq!((sort, lost.as_deref()), (Some(Sort::Ordinary), Some("2001:db8::")));
+    assert!(others.iter().all(|(kind, lost, _)| *kind == Some(SlotKind::AnyPage) && lost.is_none()));
+    let (kind, lost, _sixth) = take("2001:db8::3");
+    assert_eq!((kind, lost.as_deref()), (Some(SlotKind::AnyPage), Some("2001:db8::")));
 }

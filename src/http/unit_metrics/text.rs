@@ -1,4 +1,4 @@
-//! The text itself, family after family, as pieces.
+//! The text, family after family, in frames.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -14,17 +14,14 @@ use crate::http::exposition::{Family, Format};
 use crate::presence::{Hearing, State};
 use crate::store::{Metric, MetricType};
 
-/// About how large a piece is before it is compressed.
-const PIECE: usize = 256 * 1024;
+/// The approximate size of a frame before compression.
+const FRAME_SIZE: usize = 256 * 1024;
 
-/// Whether a unit is there.
 pub(in crate::http) const UP: Family =
     Family::gauge("rollcall_unit_up", "1 if the unit is present, 0 if it is offline or was never heard.");
-/// When it was heard.
 pub(in crate::http) const LAST_SEEN: Family =
     Family::gauge("rollcall_unit_last_seen_timestamp_seconds", "When the unit was last heard.");
 
-/// What it is, as far as units are counted by it.
 const INFO: Family = Family {
     metric_type: MetricType::Info,
     ..Family::gauge(
@@ -39,16 +36,15 @@ const TRUNCATED: Family = Family::gauge(
 );
 const VALUES_READ: Family = Family::gauge(
     "rollcall_unit_values_read",
-    "1 if what units tell of themselves was read from the engine, 0 if it did not answer and that is missing here.",
+    "1 if the values of units were read from the engine, 0 if it did not answer and they are missing here.",
 );
 
-/// What a text is made from.
 #[derive(Clone)]
-pub(super) struct Source {
+pub(super) struct TextSource {
     pub mirror: Arc<Mirror>,
     pub hearing: Arc<Hearing>,
     pub now: Timestamp,
-    /// `None`: no units at all.
+    /// `None`: no units.
     pub wanted: Option<Wanted>,
     /// The most units.
     pub limit: u64,
@@ -56,14 +52,14 @@ pub(super) struct Source {
 
 /// A text that is being written.
 pub(super) struct Text {
-    source: Source,
+    source: TextSource,
     format: Format,
     /// The family of states that is being written, of [`STATES`].
     family: usize,
     labels: Vec<String>,
     cursor: Cursor,
     chunk: Chunk,
-    /// Units of the family in hand, those that were left out included.
+    /// Units of the current family, including those that were left out.
     units: u64,
     left_out: u64,
     plain: Vec<u8>,
@@ -73,12 +69,12 @@ pub(super) struct Text {
 /// Writes the sample of a unit; the names are those of [`Mirror::labels`].
 type WriteSample = fn(&mut Vec<u8>, &Seen, &[String]);
 
-/// The families that come from the mirror; the last only where units are counted by labels.
+/// The families from the mirror; the last only if units are counted by labels.
 const STATES: [(Family, WriteSample); 3] = [(UP, write_up), (LAST_SEEN, write_last_seen), (INFO, write_info)];
 
 impl Text {
     /// An empty text.
-    pub fn new(source: Source, format: Format, gzip: bool) -> Text {
+    pub fn new(source: TextSource, format: Format, gzip: bool) -> Text {
         let mut text = Text {
             labels: source.mirror.labels(),
             source,
@@ -88,7 +84,7 @@ impl Text {
             chunk: Chunk::default(),
             units: 0,
             left_out: 0,
-            plain: Vec::with_capacity(PIECE + PIECE / 2),
+            plain: Vec::with_capacity(FRAME_SIZE + FRAME_SIZE / 2),
             // The fastest level already leaves less than a tenth of it.
             gzip: gzip.then(|| GzEncoder::new(Vec::new(), Compression::fast())),
         };
@@ -96,9 +92,9 @@ impl Text {
         text
     }
 
-    /// Writes on from the mirror, a piece at most; false when all its families are written.
+    /// Writes more from the mirror, at most a frame; false when all its families are written.
     pub fn write_states(&mut self) -> bool {
-        while self.plain.len() < PIECE && self.family < self.families() {
+        while self.plain.len() < FRAME_SIZE && self.family < self.families() {
             self.write_chunk();
         }
         self.family < self.families()
@@ -114,8 +110,8 @@ impl Text {
         self.units = 0;
     }
 
-    /// Writes values of a partition, by the names of their units. Answers with those whose unit is
-    /// not there.
+    /// Writes values of a partition, by the names of their units. Answers with the names of
+    /// units that are not in the mirror.
     pub fn write_values(
         &mut self,
         metric: &Metric,
@@ -125,17 +121,17 @@ impl Text {
         let Some(wanted) = &self.source.wanted else { return Vec::new() };
         let names = values.iter().map(|(name, _)| name.as_str());
         let found = self.source.mirror.find_all(partition, wanted, names);
-        let mut nobody = Vec::new();
+        let mut unknown = Vec::new();
         for ((name, value), found) in values.into_iter().zip(found) {
             match found {
                 Found::Wanted if self.units < self.source.limit => {
                     self.units += u64::from(write_value(&mut self.plain, metric, &name, &value));
                 }
                 Found::Wanted | Found::Unwanted => {}
-                Found::Nobody => nobody.push(name),
+                Found::Nobody => unknown.push(name),
             }
         }
-        nobody
+        unknown
     }
 
     /// Writes the last lines. `values_read`: whether all values were; `None` if there are none.
@@ -149,31 +145,31 @@ impl Text {
         self.plain.extend_from_slice(self.format.end());
     }
 
-    /// Whether there is enough for a piece.
-    pub fn has_piece(&self) -> bool {
-        self.plain.len() >= PIECE
+    /// Whether a frame is full.
+    pub fn has_frame(&self) -> bool {
+        self.plain.len() >= FRAME_SIZE
     }
 
-    /// What was written since the last piece; empty while the compressor holds it.
-    pub fn take_piece(&mut self) -> Bytes {
-        let piece = match &mut self.gzip {
+    /// The text since the last frame; empty while the compressor holds it.
+    pub fn take_frame(&mut self) -> Bytes {
+        let frame = match &mut self.gzip {
             Some(gzip) => {
                 // Writing into memory cannot fail.
                 let _ = gzip.write_all(&self.plain);
                 self.plain.clear();
                 std::mem::take(gzip.get_mut())
             }
-            None => std::mem::replace(&mut self.plain, Vec::with_capacity(PIECE + PIECE / 2)),
+            None => std::mem::replace(&mut self.plain, Vec::with_capacity(FRAME_SIZE + FRAME_SIZE / 2)),
         };
-        piece.into()
+        frame.into()
     }
 
-    /// The last piece.
+    /// The last frame.
     pub fn finish(mut self) -> Bytes {
-        let piece = self.take_piece();
+        let frame = self.take_frame();
         match self.gzip.take() {
-            None => piece,
-            Some(gzip) => [piece, gzip.finish().unwrap_or_default().into()].concat().into(),
+            None => frame,
+            Some(gzip) => [frame, gzip.finish().unwrap_or_default().into()].concat().into(),
         }
     }
 
@@ -189,7 +185,7 @@ impl Text {
     }
 
     fn write_chunk(&mut self) {
-        let Source { mirror, hearing, now, wanted, limit } = &self.source;
+        let TextSource { mirror, hearing, now, wanted, limit } = &self.source;
         let any = wanted.is_some() && mirror.read_next(&mut self.cursor, &mut self.chunk, hearing, *now);
         if !any {
             self.left_out = self.units.saturating_sub(*limit);
@@ -206,7 +202,7 @@ impl Text {
     }
 }
 
-/// Whether a unit is up in the eyes of those who ask for metrics.
+/// Whether a unit is up in the sense of Prometheus.
 pub(in crate::http) fn is_up(state: State) -> bool {
     !matches!(state, State::Offline | State::NeverSeen)
 }
@@ -217,7 +213,7 @@ fn write_up(out: &mut Vec<u8>, unit: &Seen, _: &[String]) {
 }
 
 fn write_last_seen(out: &mut Vec<u8>, unit: &Seen, _: &[String]) {
-    // The time of a registration is no sign of life.
+    // The time of a registration is not a time at which the unit was heard.
     let Some(last_seen) = unit.last_seen else { return };
     LAST_SEEN.sample(out, unit.kind, unit.id, None);
     write_moment(out, last_seen);
@@ -232,14 +228,14 @@ fn write_info(out: &mut Vec<u8>, unit: &Seen, labels: &[String]) {
     }
 }
 
-/// Writes a moment in seconds, and ends the line.
+/// Writes a time in seconds, and ends the line.
 pub(in crate::http) fn write_moment(out: &mut Vec<u8>, moment: Timestamp) {
     let ms = moment.as_millis();
     let _ = writeln!(out, "{}.{:03}", ms / 1000, ms % 1000);
 }
 
-/// Writes the value of a unit, named `<kind>:<unit>`. Whether there was one: a text that was kept
-/// when the metric was of another type is none.
+/// Writes the value of a unit, named `<kind>:<unit>`. Answers whether it did: a value from a time
+/// when the metric had another type is left out.
 pub(in crate::http) fn write_value(out: &mut Vec<u8>, metric: &Metric, name: &str, value: &str) -> bool {
     let Some((kind, id)) = name.split_once(':') else { return false };
     let family = Family::of(metric);

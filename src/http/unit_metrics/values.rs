@@ -1,15 +1,15 @@
-//! The part of the text that comes from the engine: what units tell of themselves.
+//! The part of the text that comes from the engine: the values of units.
 //!
-//! Read page by page while it is written, one family after the other, so that nothing of it is held.
-//! When the engine does not answer, that part is missing, and the text says so: what is known of
-//! presence is worth more than that.
+//! It is read page by page while it is written, one family after the other, so that nothing of it is held.
+//! When the engine does not answer, the values are missing, and `rollcall_unit_values_read` says so: presence
+//! is shown all the same.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::stream::{self, Stream, StreamExt};
 
-use super::Pieces;
+use super::FrameSender;
 use super::text::Text;
 use crate::fleet::Mirror;
 use crate::fleet::mirror::Wanted;
@@ -18,12 +18,11 @@ use crate::store::{Engine, EngineError, Metric, Result};
 
 /// How many pages are read at a time, of some sixty units each in a large fleet.
 const PAGES_AT_ONCE: u32 = 32;
-/// How many of these are under way, so that the engine works while text is written.
-const UNDER_WAY: usize = 3;
-/// The most units without a place in the mirror whose values are removed after one text.
+/// How many of these reads are under way, so that the engine works while text is written.
+const READS_AT_ONCE: usize = 3;
+/// The most units that are not in the mirror whose values are removed after one text.
 const MOST_GONE: usize = 1000;
 
-/// What values are read from.
 pub(super) struct Values {
     pub engine: Arc<dyn Engine>,
     pub mirror: Arc<Mirror>,
@@ -35,23 +34,23 @@ pub(super) struct Values {
 type Batch = (u16, Vec<(String, String)>);
 
 impl Values {
-    /// Writes all families. Answers with the text and whether the engine answered; nothing if the
+    /// Writes all families. Answers with the text and whether the engine answered; `None` if the
     /// client is gone.
-    pub async fn write(self, mut text: Text, pieces: &Pieces) -> Option<(Text, bool)> {
+    pub async fn write(self, mut text: Text, frames: &FrameSender) -> Option<(Text, bool)> {
         let mut gone = Vec::new();
         for metric in &self.metrics {
             text.begin_values(metric);
             let mut batches = self.batches(&metric.name);
             while let Some(batch) = batches.next().await {
                 let Ok((partition, values)) = batch else { return Some((text, false)) };
-                let nobody = text.write_values(metric, partition, values);
+                let unknown = text.write_values(metric, partition, values);
                 if self.mirror.is_partition_filled(partition) {
-                    gone.extend(nobody.into_iter().take(MOST_GONE - gone.len().min(MOST_GONE)));
+                    gone.extend(unknown.into_iter().take(MOST_GONE - gone.len().min(MOST_GONE)));
                 }
-                if text.has_piece() {
-                    let (rest, piece) = on_a_thread(text).await?;
+                if text.has_frame() {
+                    let (rest, frame) = take_frame_on_a_thread(text).await?;
                     text = rest;
-                    pieces.send(piece).await?;
+                    frames.send(frame).await?;
                 }
             }
         }
@@ -77,24 +76,24 @@ impl Values {
                 Ok((partition, values?))
             }
         };
-        Box::pin(stream::iter(steps).map(read).buffered(UNDER_WAY))
+        Box::pin(stream::iter(steps).map(read).buffered(READS_AT_ONCE))
     }
 
-    /// Values that a crash left behind when their unit was removed. The engine looks whether it was.
+    /// Removes values that a crash left behind when their unit was removed. The engine checks that it was.
     async fn forget(&self, gone: &[String]) {
         let units: Vec<Unit> = gone.iter().filter_map(|name| name.parse().ok()).collect();
         if !units.is_empty() {
-            // The next text comes upon what is left.
+            // After a failure the next text finds them again.
             let _ = self.engine.forget_values(&units).await;
         }
     }
 }
 
-/// Takes a piece where compressing it keeps nobody waiting.
-pub(super) async fn on_a_thread(mut text: Text) -> Option<(Text, Bytes)> {
+/// Takes a frame on a thread of its own, because compressing it would block other tasks.
+pub(super) async fn take_frame_on_a_thread(mut text: Text) -> Option<(Text, Bytes)> {
     let taken = tokio::task::spawn_blocking(move || {
-        let piece = text.take_piece();
-        (text, piece)
+        let frame = text.take_frame();
+        (text, frame)
     });
     taken.await.ok()
 }

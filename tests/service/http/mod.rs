@@ -11,7 +11,7 @@ use std::sync::Arc;
 use reqwest::Method;
 use reqwest::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
 use rollcall::fleet::Ownership;
-use rollcall::http::{self, Config, Role, Shown, Token, UnitMetrics};
+use rollcall::http::{self, Config, Role, Sources, Token, UnitMetrics};
 use rollcall::presence::{Interval, Labels, Override, Registration};
 use rollcall::telemetry::{EngineWarning, Loop};
 use serde_json::{Value, json};
@@ -61,7 +61,10 @@ async fn readiness_names_every_reason_and_health_needs_none() {
     );
 
     let page = fleet.text("/").await;
-    assert!(page.contains("<p>one speaks of its own part of the fleet; there are one, two.</p>"), "{page}");
+    assert!(
+        page.contains("<p>one shows its own part of the fleet; the instances are one, two.</p>"),
+        "{page}"
+    );
 
     // A partition that came and is not filled yet.
     fleet.mirror.keep(|partition| partition == 1);
@@ -118,7 +121,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         unit_metrics: UnitMetrics::All,
         unit_metrics_limit: 1,
     };
-    let shown = Shown {
+    let sources = Sources {
         ownership: Ownership::of_everything(2),
         engine: fleet.engine.clone(),
         roll: fleet.roll.clone(),
@@ -129,7 +132,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
     };
     let stop = CancellationToken::new();
     let pages = http::Pages::new(config, "one", fleet.telemetry.clone());
-    pages.show(shown, &stop);
+    pages.show(sources, &stop);
     let served = http::serve(listener, pages, fleet.telemetry.clone(), stop);
     let refused = tokio::time::timeout(PATIENCE, served).await.expect("it is refused");
     assert!(refused.unwrap_err().to_string().contains("token"));

@@ -11,7 +11,7 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::{Mirror, Ownership, Roll};
 use rollcall::fleet::{roll::HearingConfig, roll::Rules};
-use rollcall::http::{self, Config, Shown, Token, UnitMetrics};
+use rollcall::http::{self, Config, Sources, Token, UnitMetrics};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Labels, Policy, Unit};
 use rollcall::simulate::servers::Server;
 use rollcall::store::redis::RedisEngine;
@@ -77,7 +77,7 @@ impl Fleet {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listen = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        let shown = Shown {
+        let sources = Sources {
             ownership: Ownership::fixed(View::new("one", vec!["one".into(), "two".into()], 2)),
             engine: engine.clone(),
             roll: roll.clone(),
@@ -88,7 +88,7 @@ impl Fleet {
         };
         let config = Config { listen, tokens, unit_metrics, unit_metrics_limit };
         let pages = http::Pages::new(config, "one", telemetry.clone());
-        pages.show(shown, &stop);
+        pages.show(sources, &stop);
         let server = tokio::spawn(http::serve(listener, pages, telemetry.clone(), stop.clone()));
         let client = Client::builder().no_proxy().build().unwrap();
         let url = format!("http://{listen}");

@@ -1,4 +1,4 @@
-//! What every request passes: its token, a limit of time, headers that keep browsers careful.
+//! The middleware of every request: its token, a time limit, headers for browsers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use super::problem::Problem;
 use super::{Role, Token};
 
 /// How long an answer may take to begin.
-const PATIENCE: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Pages that say whether Rollcall lives, for probes that hold no token.
+/// The pages for health, for probes without a token.
 const OPEN_PAGES: [&str; 2] = ["/healthz", "/readyz"];
 
-/// Passes requests on whose token is known, and all if there are no tokens.
-pub(super) async fn ask_for_a_token(
+/// Refuses requests without a known token, if there are tokens.
+pub(super) async fn require_token(
     State(tokens): State<Arc<[Token]>>,
     request: Request,
     next: Next,
 ) -> Response {
     let open = tokens.is_empty() || OPEN_PAGES.contains(&request.uri().path());
-    // Every page is only read so far, so the least role will do.
+    // Every page is read-only so far, so the least role is enough.
     if open || role(&tokens, request.headers()) >= Some(Role::Viewer) {
         next.run(request).await
     } else {
@@ -34,8 +34,7 @@ pub(super) async fn ask_for_a_token(
     }
 }
 
-/// What the holder of the request's token may do. Compares with every token, in a time that does
-/// not tell how much of one was right.
+/// The role of the request's token. Compares with every token, in constant time.
 fn role(tokens: &[Token], headers: &HeaderMap) -> Option<Role> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("bearer") {
@@ -46,15 +45,17 @@ fn role(tokens: &[Token], headers: &HeaderMap) -> Option<Role> {
     tokens.iter().filter(same).map(|known| known.role).max()
 }
 
-/// Gives up on answers that do not begin.
+/// Answers 503 if the page's answer does not begin in time.
 pub(super) async fn limit_time(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(PATIENCE, next.run(request)).await {
+    match tokio::time::timeout(ANSWER_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => Problem::unavailable(format!("no answer within {} s", PATIENCE.as_secs())).into_response(),
+        Err(_) => {
+            Problem::unavailable(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())).into_response()
+        }
     }
 }
 
-/// An answer is of this moment and is what it says it is.
+/// Answers are neither cached nor read as another content type.
 pub(super) async fn set_headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();

@@ -1,7 +1,7 @@
-//! A stream whose reader has to read.
+//! A stream with a time limit for a client that reads slowly.
 //!
-//! An answer may wait [`Pace::patience`] for its reader, and a second more for each [`Pace::slowest`]
-//! bytes that the reader took. Time in which Rollcall itself has nothing to write yet does not count.
+//! An answer may wait [`WriteLimit::patience`] for its reader, and a second more for each [`WriteLimit::slowest_rate`]
+//! bytes that the client read. Time in which Rollcall itself has nothing to write yet does not count.
 
 use std::io;
 use std::pin::Pin;
@@ -12,27 +12,27 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use super::conduct::Conduct;
+use super::activity::Activity;
 
 /// How slowly an answer may be read.
 #[derive(Clone, Copy)]
-pub(super) struct Pace {
+pub(super) struct WriteLimit {
     pub patience: Duration,
     /// Bytes a second.
-    pub slowest: u64,
+    pub slowest_rate: u64,
 }
 
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace { patience: Duration::from_secs(10), slowest: 4096 }
+impl Default for WriteLimit {
+    fn default() -> WriteLimit {
+        WriteLimit { patience: Duration::from_secs(10), slowest_rate: 4096 }
     }
 }
 
-pub(super) struct Paced<S> {
+pub(super) struct WriteLimited<S> {
     stream: S,
-    pace: Pace,
-    conduct: Arc<Conduct>,
-    /// Which answer is written, by the number of requests.
+    limit: WriteLimit,
+    activity: Arc<Activity>,
+    /// The number of the request whose answer is written.
     answer: u64,
     taken: u64,
     waited: Duration,
@@ -40,13 +40,13 @@ pub(super) struct Paced<S> {
     deadline: Pin<Box<Sleep>>,
 }
 
-impl<S> Paced<S> {
-    pub fn new(stream: S, pace: Pace, conduct: Arc<Conduct>) -> Paced<S> {
-        let deadline = Box::pin(tokio::time::sleep(pace.patience));
-        Paced {
+impl<S> WriteLimited<S> {
+    pub fn new(stream: S, limit: WriteLimit, activity: Arc<Activity>) -> WriteLimited<S> {
+        let deadline = Box::pin(tokio::time::sleep(limit.patience));
+        WriteLimited {
             stream,
-            pace,
-            conduct,
+            limit,
+            activity,
             answer: 0,
             taken: 0,
             waited: Duration::ZERO,
@@ -55,7 +55,7 @@ impl<S> Paced<S> {
         }
     }
 
-    /// What becomes of an attempt to write.
+    /// Notes the result of a write, and ends a write that is over its deadline.
     fn note(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match written {
             Poll::Ready(written) => {
@@ -65,7 +65,7 @@ impl<S> Paced<S> {
             Poll::Pending => {
                 self.stalls();
                 ready!(self.deadline.as_mut().poll(cx));
-                self.conduct.is_too_slow();
+                self.activity.set_too_slow();
                 Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the reader does not read")))
             }
         }
@@ -75,28 +75,28 @@ impl<S> Paced<S> {
         if self.waits_since.is_some() {
             return;
         }
-        if self.answer != self.conduct.requests() {
-            self.answer = self.conduct.requests();
+        if self.answer != self.activity.requests() {
+            self.answer = self.activity.requests();
             (self.taken, self.waited) = (0, Duration::ZERO);
         }
-        let earned = Duration::from_secs(self.taken / self.pace.slowest.max(1));
-        let left = (self.pace.patience + earned).saturating_sub(self.waited);
+        let earned = Duration::from_secs(self.taken / self.limit.slowest_rate.max(1));
+        let left = (self.limit.patience + earned).saturating_sub(self.waited);
         let now = Instant::now();
         self.waits_since = Some(now);
         self.deadline.as_mut().reset(now + left);
-        self.conduct.stalls();
+        self.activity.stalls();
     }
 
     fn moved(&mut self, count: u64) {
         self.taken += count;
         if let Some(since) = self.waits_since.take() {
             self.waited += since.elapsed();
-            self.conduct.moves();
+            self.activity.progresses();
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteLimited<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -106,7 +106,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteLimited<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.note(cx, written)

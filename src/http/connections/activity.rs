@@ -1,28 +1,28 @@
-//! What a connection does at the moment: whether it stands still, and since when.
+//! The activity of a connection: whether it is idle, and since when.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A reader that did not read for so long may lose its place; one that reads slowly pauses shorter.
+/// A connection whose client did not read for so long may lose its slot; a slow reader pauses shorter.
 const STALLED: Duration = Duration::from_secs(1);
 
-/// Shared by those that serve a connection and those that look for a place.
-pub(super) struct Conduct {
+/// Shared by the task of the connection and the search for a free slot.
+pub(super) struct Activity {
     begun: Instant,
     /// Since when it waits for a request, in milliseconds since it began and one more; 0: it does not.
     waits: AtomicU64,
-    /// The same for an answer of which its reader takes nothing.
+    /// The same for an answer that the client does not read.
     stalls: AtomicU64,
-    /// How many requests there were.
+    /// The number of requests.
     requests: AtomicU64,
     too_slow: AtomicBool,
 }
 
-impl Conduct {
-    pub fn new() -> Conduct {
-        Conduct {
+impl Activity {
+    pub fn new() -> Activity {
+        Activity {
             begun: Instant::now(),
             waits: AtomicU64::new(1),
             stalls: AtomicU64::new(0),
@@ -32,31 +32,31 @@ impl Conduct {
     }
 
     /// A request was read.
-    pub fn begins(&self) {
+    pub fn request_begins(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.waits.store(0, Ordering::Relaxed);
     }
 
     /// Its answer was handed to the connection.
-    pub fn rests(&self) {
+    pub fn request_ends(&self) {
         self.waits.store(self.now(), Ordering::Relaxed);
     }
 
-    /// The reader takes nothing, from now on.
+    /// The client does not read, from now on.
     pub fn stalls(&self) {
         self.stalls.store(self.now(), Ordering::Relaxed);
     }
 
-    /// The reader took something.
-    pub fn moves(&self) {
+    /// The client read something.
+    pub fn progresses(&self) {
         if self.waits.load(Ordering::Relaxed) > 0 {
-            self.rests();
+            self.request_ends();
         }
         self.stalls.store(0, Ordering::Relaxed);
     }
 
-    /// The reader had its time.
-    pub fn is_too_slow(&self) {
+    /// The time limit for reading is over.
+    pub fn set_too_slow(&self) {
         self.too_slow.store(true, Ordering::Relaxed);
     }
 
@@ -68,13 +68,13 @@ impl Conduct {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Since when it has used its place for nothing; `None` while a request is answered.
-    pub fn still_since(&self) -> Option<Instant> {
+    /// Since when it is idle; `None` while a request is answered.
+    pub fn idle_since(&self) -> Option<Instant> {
         let since = |moment: &AtomicU64| {
             let moment = moment.load(Ordering::Relaxed).checked_sub(1)?;
             Some(self.begun + Duration::from_millis(moment))
         };
-        // The end of an answer may be handed over and not taken yet.
+        // The end of an answer may be handed over and not read yet.
         match since(&self.stalls) {
             Some(stalled) => Some(stalled).filter(|since| since.elapsed() >= STALLED),
             None => since(&self.waits),

@@ -1,4 +1,4 @@
-//! What a request for the metrics of units asks for.
+//! The units that a request selects.
 
 use axum::http::Uri;
 use serde::Deserialize;
@@ -19,24 +19,22 @@ struct Query {
     label: Option<String>,
 }
 
-/// A request that makes sense.
-pub(super) struct Asked {
-    /// Which units; `None`: none.
+pub(super) struct Selection {
+    /// `None`: no units.
     pub wanted: Option<Wanted>,
-    /// The shard that is asked for, 0 without shards.
+    /// 0 without shards.
     pub shard: u16,
 }
 
-impl Asked {
-    /// Reads the query of a request.
-    pub fn read(uri: &Uri, usual: UnitMetrics, mirror: &Mirror) -> Result<Asked, Problem> {
+impl Selection {
+    pub fn read(uri: &Uri, default_mode: UnitMetrics, mirror: &Mirror) -> Result<Selection, Problem> {
         let Query { mode, shard, shards, kind, label } = query(uri)?;
         let part = part(shard, shards, mirror.partition_count())?;
-        let kind = kind.map(|kind| known(&kind, mirror)).transpose()?;
+        let kind = kind.map(|kind| known_kind(&kind, mirror)).transpose()?;
         let label = label.map(|label| pair(&label, mirror)).transpose()?;
-        let mode = mode.unwrap_or(usual);
+        let mode = mode.unwrap_or(default_mode);
         let wanted = Wanted { part, kind, label, offline: mode == UnitMetrics::Offline };
-        Ok(Asked {
+        Ok(Selection {
             wanted: (mode != UnitMetrics::Off).then_some(wanted),
             shard: part.map_or(0, |part| part.number),
         })
@@ -56,7 +54,7 @@ fn part(shard: Option<u16>, shards: Option<u16>, partitions: u16) -> Result<Opti
     Err(Problem::bad_request(problem))
 }
 
-fn known(kind: &str, mirror: &Mirror) -> Result<Kind, Problem> {
+fn known_kind(kind: &str, mirror: &Mirror) -> Result<Kind, Problem> {
     let found = mirror.kinds().find(|known| known.as_str() == kind).cloned();
     found.ok_or_else(|| Problem::bad_request(format!("there is no kind {kind:?} in the configuration")))
 }
@@ -67,12 +65,12 @@ fn pair(label: &str, mirror: &Mirror) -> Result<(String, String), Problem> {
     };
     if !mirror.labels().iter().any(|known| known == name) {
         return Err(Problem::bad_request(format!(
-            "units can be chosen by labels that they are counted by; add {name:?} to http.count_by_labels"
+            "units can be selected by the labels in http.count_by_labels only; add {name:?} there"
         )));
     }
     if mirror.is_vague(name) {
         return Err(Problem::bad_request(format!(
-            "label {name:?} has too many values to choose units by; take one with fewer"
+            "label {name:?} has too many values to select units by; take one with fewer"
         )));
     }
     Ok((name.to_owned(), value.to_owned()))
@@ -83,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shard_is_one_of_at_most_as_many_as_there_are_partitions() {
+    fn there_are_at_most_as_many_shards_as_partitions() {
         assert_eq!(part(None, None, 16).unwrap(), None);
         assert_eq!(part(Some(3), Some(4), 16).unwrap(), Some(Part { number: 3, of: 4 }));
         assert_eq!(part(Some(15), Some(16), 16).unwrap(), Some(Part { number: 15, of: 16 }));

@@ -1,0 +1,158 @@
+//! The slots for connections, and which connection is evicted when another one needs a slot.
+//!
+//! When all slots are in use, or all that one address may have, the connection that has been idle for longest is
+//! evicted: one that waits for a request, or whose client does not read. If none is idle, a few
+//! reserved slots are left for the pages for health; they serve one request each.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio_util::sync::CancellationToken;
+
+use super::activity::Activity;
+
+/// How many connections there may be at a time.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds {
+    /// For every page, of all addresses together.
+    pub most: usize,
+    /// Of those, from one address: no client can have all.
+    pub most_per_address: usize,
+    /// Additional slots for the pages that are always answered.
+    pub reserved: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { most: 512, most_per_address: 384, reserved: 32 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SlotKind {
+    AnyPage,
+    /// For the pages that are always answered.
+    Reserved,
+}
+
+pub(super) struct ConnectionSlots {
+    bounds: Bounds,
+    taken: Mutex<SlotsInUse>,
+}
+
+#[derive(Default)]
+struct SlotsInUse {
+    /// By the number of the connection, which grows.
+    by_number: BTreeMap<u64, OpenConnection>,
+    next: u64,
+}
+
+struct OpenConnection {
+    peer: IpAddr,
+    kind: SlotKind,
+    activity: Arc<Activity>,
+    leave: CancellationToken,
+}
+
+/// A slot in use; dropping it frees it.
+pub(super) struct ConnectionSlot {
+    slots: Arc<ConnectionSlots>,
+    number: u64,
+    kind: SlotKind,
+    activity: Arc<Activity>,
+    leave: CancellationToken,
+}
+
+impl ConnectionSlots {
+    pub fn new(bounds: Bounds) -> Arc<ConnectionSlots> {
+        Arc::new(ConnectionSlots { bounds, taken: Mutex::default() })
+    }
+
+    /// A slot for a connection of `peer`; `None` if all are in use. `on_eviction` is called with the address of
+    /// the connection that was evicted for it.
+    pub fn take(
+        self: &Arc<ConnectionSlots>,
+        peer: IpAddr,
+        on_eviction: impl FnOnce(IpAddr),
+    ) -> Option<ConnectionSlot> {
+        let peer = address(peer);
+        let mut taken = self.lock();
+        let (kind, evicted) = taken.slot_for(&self.bounds, peer)?;
+        if let Some(evicted) = evicted.and_then(|number| taken.by_number.remove(&number)) {
+            evicted.leave.cancel();
+            on_eviction(evicted.peer);
+        }
+        let number = taken.next;
+        taken.next += 1;
+        let (activity, leave) = (Arc::new(Activity::new()), CancellationToken::new());
+        let connection = OpenConnection { peer, kind, activity: activity.clone(), leave: leave.clone() };
+        taken.by_number.insert(number, connection);
+        Some(ConnectionSlot { slots: self.clone(), number, kind, activity, leave })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SlotsInUse> {
+        self.taken.lock().expect("nothing panics under this lock")
+    }
+}
+
+impl SlotsInUse {
+    /// The kind of slot that `peer` gets, and the number of the connection to evict for it.
+    fn slot_for(&self, bounds: &Bounds, peer: IpAddr) -> Option<(SlotKind, Option<u64>)> {
+        let any_page = |connection: &OpenConnection| connection.kind == SlotKind::AnyPage;
+        let of_peer = |connection: &OpenConnection| any_page(connection) && connection.peer == peer;
+        let reserved = |connection: &OpenConnection| connection.kind == SlotKind::Reserved;
+        let evicted = if self.count(of_peer) >= bounds.most_per_address {
+            self.longest_idle(of_peer)
+        } else if self.count(any_page) >= bounds.most {
+            self.longest_idle(any_page)
+        } else {
+            return Some((SlotKind::AnyPage, None));
+        };
+        match evicted {
+            Some(evicted) => Some((SlotKind::AnyPage, Some(evicted))),
+            None if self.count(reserved) < bounds.reserved => Some((SlotKind::Reserved, None)),
+            None => Some((SlotKind::Reserved, Some(self.longest_idle(reserved)?))),
+        }
+    }
+
+    fn count(&self, which: impl Fn(&OpenConnection) -> bool) -> usize {
+        self.by_number.values().filter(|connection| which(connection)).count()
+    }
+
+    fn longest_idle(&self, which: impl Fn(&OpenConnection) -> bool) -> Option<u64> {
+        let chosen = self.by_number.iter().filter(|(_, connection)| which(connection));
+        let idle =
+            chosen.filter_map(|(number, connection)| Some((connection.activity.idle_since()?, *number)));
+        idle.min().map(|(_, number)| number)
+    }
+}
+
+impl ConnectionSlot {
+    pub fn kind(&self) -> SlotKind {
+        self.kind
+    }
+
+    pub fn activity(&self) -> &Arc<Activity> {
+        &self.activity
+    }
+
+    /// Completes when another connection got this slot.
+    pub async fn evicted(&self) {
+        self.leave.cancelled().await;
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.slots.lock().by_number.remove(&self.number);
+    }
+}
+
+/// The address that is counted: a machine may use any IPv6 address of its /64 network, so those count as one.
+fn address(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V4(four) => four.into(),
+        IpAddr::V6(six) => Ipv6Addr::from_bits(six.to_bits() & !u128::from(u64::MAX)).into(),
+    }
+}

@@ -177,7 +177,7 @@ impl Moved {
 /// May be dropped at any time: nothing has arrived then, and the move begins anew.
 ///
 /// # Errors
-/// Those of either engine; `Refused` also if somebody served the fleet meanwhile.
+/// Those of either engine; `Refused` also if an instance used the fleet meanwhile.
 pub async fn migrate(
     from: &(impl Exporter + super::Engine),
     to: &dyn Importer,
@@ -205,7 +205,7 @@ pub async fn migrate(
     carry(load, to, &mut moved).await?;
     from.check_rest().await?;
     if from.hearing().await? != hearing {
-        let why = "somebody served the fleet while it was moved; stop every instance, then move again";
+        let why = "an instance used the fleet while it was moved; stop every instance, then move again";
         return Err(EngineError::Refused(why.to_owned()));
     }
     to.complete(hearing).await?;

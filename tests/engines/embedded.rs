@@ -1,7 +1,7 @@
-//! The directory of the embedded engine: who may work in it, and what becomes of it when the disk or a
-//! file in it goes wrong. What every engine promises stands in `tests/engines/conformance`.
+//! The directory of the embedded engine: its lock and permissions, and failures of the disk or of a
+//! file in it. The promises of every engine stand in `tests/engines/conformance`.
 //!
-//! A disk that is full or cannot be written is a small file system in memory. Only root may mount those,
+//! A full or read-only disk is a small file system in memory. Only root may mount one,
 //! or an ordinary user within a user namespace.
 
 use std::fs::Permissions;
@@ -48,7 +48,7 @@ fn unit(number: usize) -> Unit {
     format!("detector:unit-{number:06}").parse().unwrap()
 }
 
-/// From a stranger to a unit that was seen at the beginning.
+/// The change that adds a unit, seen at the beginning.
 fn present(unit: Unit) -> (Snapshot, Change) {
     let change = Change {
         key: KeyChange::Set { last_seen: BEGIN, ttl: HOUR },
@@ -76,7 +76,7 @@ async fn known(engine: &EmbeddedEngine) -> usize {
     known
 }
 
-/// A fleet of so many units whose process has ended in order.
+/// A fleet of `count` units whose process has ended in order.
 async fn fleet(units: usize) -> TempDir {
     let dir = TempDir::new().unwrap();
     let engine = open(dir.path()).await.unwrap();
@@ -98,7 +98,7 @@ async fn leases_of_a_process_are_free_as_soon_as_the_next_one_starts() {
     let held = engine.lease(&partitions, "hook", BEGIN, BEGIN + HOUR, 10).await.unwrap();
     assert_eq!(held.len(), 2);
     assert_eq!(engine.first_lease(&partitions, "hook").await.unwrap(), Some(BEGIN + HOUR));
-    // What a receiver asked to wait with waits, also over a restart.
+    // A delivery that a receiver postponed waits, also over a restart.
     let (postponed, held): (Vec<Delivery>, Vec<Delivery>) =
         held.into_iter().partition(|delivery| delivery.group.key == "a");
     engine.postpone(&postponed[0], BEGIN + 2 * HOUR).await.unwrap();
@@ -136,7 +136,7 @@ async fn recorded_heartbeats_survive_an_orderly_end() {
     assert_eq!(engine.hearing().await.unwrap().heard, Some(later));
 }
 
-/// Beats come much faster than there are units: they are carried over into pages again and again.
+/// Many beats for few units: they are merged into pages again and again.
 #[tokio::test]
 async fn heartbeats_over_a_long_time_do_not_grow_the_database() {
     let dir = fleet(2000).await;
@@ -179,7 +179,7 @@ fn mode(path: &Path) -> u32 {
     std::fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-/// The modes of everything in a directory.
+/// The modes of all files in a directory.
 fn modes(dir: &Path) -> Vec<(String, u32)> {
     let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let mut modes: Vec<_> =
@@ -197,7 +197,7 @@ async fn a_fleet_is_closed_to_other_users_also_one_that_was_open_to_them() {
     let engine = open(&path).await.unwrap();
     fill(&engine, 0..10).await.unwrap();
     assert_eq!((mode(&path), modes(&path)), (0o700, all.clone()));
-    // As an earlier build left it, and while it is in use, so that all four are there.
+    // The permissions of an earlier build, while the fleet is in use, so that all four files exist.
     for (name, _) in &all {
         std::fs::set_permissions(path.join(name), Permissions::from_mode(0o644)).unwrap();
     }
@@ -225,7 +225,7 @@ async fn a_fleet_of_another_number_of_partitions_is_refused_and_the_error_says_w
     assert!(survey(&other).await.is_err());
 }
 
-/// Everything in the directory, by name.
+/// The contents of all files, by name.
 fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let entry = |entry: std::io::Result<std::fs::DirEntry>| {
         let entry = entry.unwrap();
@@ -314,7 +314,7 @@ async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
     };
     let outboxes: Vec<u16> = (0..=engine.partitions()).collect();
     let news = async || engine.outbox(&outboxes, 100).await.unwrap();
-    // What began before this process was lost in part: that is blind time, too short to be told.
+    // The time around the restart was lost in part: it is blind, too short to be notified.
     hear(1).await;
     hear(2).await;
     assert_eq!(news().await, []);
@@ -325,9 +325,9 @@ async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
     tokio::time::timeout(HOUR, engine.wants_examination()).await.expect("it is looked at, at once");
     let warnings = engine.examine(BEGIN).await.unwrap();
     assert!(warnings.iter().any(|warning| warning.name == EngineWarning::LostItsData), "{warnings:?}");
-    // Operators are told, though nothing of it will be there after a restart.
-    let told = news().await;
-    let [entry] = &told[..] else { panic!("{told:?}") };
+    // Operators are notified, though nothing of it survives a restart.
+    let notified = news().await;
+    let [entry] = &notified[..] else { panic!("{notified:?}") };
     let at = |second: u64| BEGIN + HOUR + Duration::from_secs(second);
     assert_eq!(entry.news, OutboxEvent::Blind(Interval { from: at(2), to: at(3) }));
     let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
@@ -361,7 +361,7 @@ impl Disk {
     }
 
     fn remount(&self, option: &str) {
-        // The place, not the file system: that may also be asked for within a user namespace.
+        // Changes the mount, not the file system: that is allowed within a user namespace, too.
         mount(&["-o", &format!("remount,bind,{option}")], self.dir.path());
     }
 }
@@ -405,7 +405,7 @@ async fn a_full_disk_is_reported_and_work_goes_on_when_it_has_room() {
         assert!(units < 100_000, "it is never full");
     };
     assert!(why.contains("its disk is full; make room"), "{why}");
-    // What needs no disk goes on.
+    // Heartbeats need no disk and go on.
     let (first, later) = (unit(0), BEGIN + HOUR);
     let beat = [Refresh { unit: &first, at: later, ttl: HOUR, look: later + HOUR }];
     assert_eq!(engine.refresh(&beat).await.unwrap(), [true]);
@@ -414,7 +414,7 @@ async fn a_full_disk_is_reported_and_work_goes_on_when_it_has_room() {
     fill(&engine, units..units + 500).await.unwrap();
     drop(engine);
     let engine = open(&disk.path()).await.unwrap();
-    assert_eq!(known(&engine).await, units + 500, "what was answered is there, and nothing half");
+    assert_eq!(known(&engine).await, units + 500, "answered changes are complete, others absent");
     assert_eq!(engine.read(&[first]).await.unwrap()[0].alive, Some(later));
 }
 
@@ -426,7 +426,7 @@ async fn a_directory_on_a_full_disk_is_waited_for() {
     let disk = Disk::of_mib(1);
     let path = disk.path();
     std::fs::create_dir(&path).unwrap();
-    // As much of it as fits is written.
+    // SQLite writes as much as fits.
     std::fs::write(disk.dir.path().join("ballast"), vec![1; 2 << 20]).unwrap_err();
     match refusal(&path).await {
         EngineError::Unavailable(why) => assert!(why.contains("make room"), "{why}"),

@@ -1,4 +1,4 @@
-//! Which wake-up decides: a fleet with short and long timeouts, a tick that never comes, and a clock that the
+//! Which wake-up decides: a fleet with short and long timeouts, without ticks, with a clock that the
 //! test moves.
 
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl World {
         self.roll.canary_returned(self.clock.now()).await.unwrap();
     }
 
-    /// Finds silences until the guard is dropped. Nothing happens by the tick.
+    /// Finds silences until the guard is dropped, without ticks.
     fn expire(&self) -> DropGuard {
         let expiry = Expiry {
             config: expiry::Config { tick: 1000 * PATIENCE, sweep: true, hints: false },
@@ -77,7 +77,7 @@ impl World {
         stop.drop_guard()
     }
 
-    /// How often a look came to that result.
+    /// How many checks had that result.
     fn checks(&self, result: &str) -> usize {
         let text = prometheus::TextEncoder::new().encode_to_string(&self.telemetry.gather()).unwrap();
         let series = format!("rollcall_deadline_checks_total{{result=\"{result}\",source=\"sweep\"}}");
@@ -101,8 +101,8 @@ impl World {
     }
 }
 
-/// A unit of a short timeout waits for proof. Another one that comes due meanwhile is told when it does, the one
-/// that waits is not looked at for it, and proof wakes it.
+/// A unit of a short timeout waits for proof. Another one that is due meanwhile is recorded in time, the waiting one
+/// is not checked for it, and proof wakes it.
 async fn a_unit_that_waits_for_proof_delays_no_other(engine: Arc<dyn Engine>) {
     let world = World::new(engine).await;
     world.hear("long:a").await; // due after 12 s

@@ -1,4 +1,4 @@
-//! Several instances over one engine: they share the work, and cover for one another.
+//! Several instances over one engine share the work, and take over from a dead or slow one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Instance {
         Instance::over(name, redis.url(), clock).await
     }
 
-    /// One that reaches Redis there.
+    /// An instance that reaches Redis at `url`.
     async fn over(name: &'static str, url: String, clock: &Clock) -> Instance {
         let kind: Kind = "detector".parse().unwrap();
         let policy = Policy { timeout: TIMEOUT, grace: Duration::ZERO };
@@ -70,7 +70,7 @@ impl Instance {
         Instance { engine, roll, mirror, telemetry, clock, name, view, ownership }
     }
 
-    /// It learns who is there.
+    /// Tells the instance which instances there are.
     fn sees(&self, instances: &[&str]) {
         self.view.send_replace(Arc::new(View::new(self.name, named(instances), self.engine.partitions())));
     }
@@ -93,7 +93,7 @@ impl Instance {
         stop.drop_guard()
     }
 
-    /// The units of its mirror, by name, with their states and when they were seen.
+    /// The units of its mirror, by name, with their states and last seen times.
     fn listed(&self) -> BTreeMap<String, (State, Option<Timestamp>)> {
         let (mut cursor, mut chunk, mut all) = (Cursor::default(), Chunk::default(), BTreeMap::new());
         while self.mirror.read_next(&mut cursor, &mut chunk, &self.roll.hearing(), self.clock.now()) {
@@ -146,12 +146,12 @@ impl Instance {
         self.checked("sweep")
     }
 
-    /// How often it asked what is due first.
+    /// How often it asked for the first due unit.
     fn looked(&self) -> usize {
         self.commands("first_checks")
     }
 
-    /// How often it asked the engine for that.
+    /// How often it sent that command.
     fn commands(&self, name: &str) -> usize {
         self.metric(&format!("rollcall_engine_command_duration_seconds_count{{command=\"{name}\"}}"))
     }
@@ -220,7 +220,7 @@ async fn each_silence_is_found_once_and_by_the_owner_of_its_partition() {
     until("all are recorded", async || a.records().await == UNITS).await;
     until("all is counted", async || a.won() + b.won() == UNITS).await;
     assert_eq!((a.won(), b.won()), (a.own(), b.own()));
-    assert_eq!((a.swept(), b.swept()), (a.own(), b.own()), "nobody looked for the other");
+    assert_eq!((a.swept(), b.swept()), (a.own(), b.own()), "neither swept for the other");
 }
 
 #[tokio::test]
@@ -321,12 +321,12 @@ async fn a_slow_owner_and_the_instances_that_help_it_record_each_silence_once() 
 async fn without_a_sweep_every_hint_is_followed() {
     let (redis, _clock, a, b) = overdue().await;
     let keys: Vec<String> = units().iter().map(|unit| alive(unit, a.engine.partitions())).collect();
-    // Not so soon that the server deletes them at once, without a word.
+    // Late enough that the server does not delete them at once, without an event.
     let expire = || {
         let mut client = redis.client();
         keys.iter().for_each(|key| ::redis::cmd("PEXPIRE").arg(key).arg(20).exec(&mut client).unwrap());
     };
-    // Whoever touches an overdue key makes it expire.
+    // Reading an overdue key makes it expire.
     let touch = || ::redis::cmd("EXISTS").arg(&keys).exec(&mut redis.client()).unwrap();
     let _only_a = a.expire(false, true);
     ::redis::cmd("CONFIG")
@@ -353,13 +353,13 @@ async fn without_a_sweep_every_hint_is_followed() {
     assert_eq!((a.won(), b.won()), (UNITS, 0));
 }
 
-/// A round that takes so long that nothing comes of it here.
+/// A round that takes longer than any test.
 const ENDLESS: Duration = Duration::from_secs(100_000);
 
 #[tokio::test]
 async fn each_mirror_keeps_its_own_partitions_and_follows_when_they_move() {
     let (_redis, _clock, a, b) = overdue().await;
-    assert_eq!((a.listed().len(), b.listed().len()), (a.own(), 0), "of what it hears it keeps its own");
+    assert_eq!((a.listed().len(), b.listed().len()), (a.own(), 0), "it keeps only its own partitions");
     let _both = (a.walk(ENDLESS), b.walk(ENDLESS));
     until("both are filled", async || a.mirror.is_filled() && b.mirror.is_filled()).await;
     assert_eq!((a.listed().len(), b.listed().len()), (a.own(), b.own()));
@@ -458,7 +458,7 @@ async fn an_instance_that_cannot_renew_keeps_its_view_and_still_stops() {
     tokio::time::timeout(PATIENCE, kept).await.expect("it ends").unwrap().unwrap();
 }
 
-/// Records that were opened, or closed, as it counts them.
+/// How many records the instance counts as opened, or closed.
 fn counted(instance: &Instance, to: &str) -> usize {
     let text = prometheus::TextEncoder::new().encode_to_string(&instance.telemetry.gather()).unwrap();
     let lines = text.lines().filter(|line| line.starts_with("rollcall_unit_transitions_total"));
@@ -488,12 +488,12 @@ async fn a_change_that_was_applied_without_an_answer_is_counted_once_and_shown()
     hear().await.unwrap();
     clock.advance(TIMEOUT + MILLISECOND);
     a.roll.canary_returned(clock.now()).await.unwrap();
-    // Those without a key are taken another way.
+    // Units without a key take another path.
     let mut client = redis.client();
     for unit in units().iter().step_by(2) {
         ::redis::cmd("DEL").arg(alive(unit, a.engine.partitions())).exec(&mut client).unwrap();
     }
-    // Whatever writes into an outbox.
+    // Every command that writes into an outbox.
     wire.set(Wire::Swallows(":outbox"));
     assert!(a.roll.check_deadlines(&units(), clock.now()).await.is_err(), "a reply was lost");
     wire.set(Wire::Whole);
@@ -507,7 +507,7 @@ async fn a_change_that_was_applied_without_an_answer_is_counted_once_and_shown()
         a.roll.settle().await.is_ok() && counted(&a, "offline") >= UNITS && all_are(State::Offline)
     })
     .await;
-    // They return, and the reply to that is lost, too.
+    // They return, and that reply is lost, too.
     clock.advance(SECOND);
     wire.set(Wire::Swallows(":outbox"));
     assert!(hear().await.is_err(), "a reply was lost");
@@ -529,7 +529,7 @@ async fn a_unit_whose_heartbeat_was_heard_twice_and_lost_once_is_shown_offline()
     let a = Instance::new("a", &redis, &clock).await;
     let b = Instance::new("b", &redis, &clock).await;
     a.roll.canary_returned(clock.now()).await.unwrap();
-    // Both hear each message, a few milliseconds apart, and who of them comes first differs.
+    // Both hear each message, a few milliseconds apart, in varying order.
     for (first, second, from) in [(&a, &b, 0), (&b, &a, UNITS / 2)] {
         for unit in (from..from + UNITS / 2).map(detector) {
             first.hear(&unit).await;
@@ -538,7 +538,7 @@ async fn a_unit_whose_heartbeat_was_heard_twice_and_lost_once_is_shown_offline()
         }
     }
     clock.advance(TIMEOUT + MILLISECOND);
-    // Nobody looked before the keys were gone, and with them the later copies.
+    // No check came before the keys were gone, and with them the later copies.
     let mut client = redis.client();
     for unit in units() {
         ::redis::cmd("DEL").arg(alive(&unit, a.engine.partitions())).exec(&mut client).unwrap();

@@ -1,5 +1,5 @@
-//! What engines promise, and the loops that work on one: the conformance suite, broken values, the walk, expiry,
-//! several instances, and a fleet that moves from one engine to another.
+//! Engines and the loops that work on one: the conformance suite, broken values, the walk, expiry,
+//! several instances, and migration from one engine to another.
 
 mod broken;
 mod conformance;

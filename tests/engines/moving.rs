@@ -1,5 +1,5 @@
-//! `rollcall move`: a fleet goes from one engine to another, with everything that somebody may have to be
-//! told.
+//! `rollcall move`: a fleet is migrated from one engine to another, with everything that is still to be
+//! notified.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -47,7 +47,7 @@ fn unit(number: usize) -> Unit {
     format!("detector:unit-{number:03}").parse().unwrap()
 }
 
-/// A server and a directory to move between.
+/// A server and a directory to migrate between.
 struct Places {
     dir: TempDir,
     redis: Server,
@@ -119,7 +119,7 @@ fn joins(news: &[OutboxEvent], group: &Group) -> Vec<Join> {
     news.iter().map(|news| Join { group: group.clone(), news: news.clone() }).collect()
 }
 
-/// Two groups that an engine keeps in the same place.
+/// Two groups of one partition.
 fn in_one_partition(partitions: u16) -> [Group; 2] {
     let mut groups: Vec<Group> = (0..).map(|n| group(&n.to_string())).take(100).collect();
     groups.sort_by_key(|group| partition_of_group(&group.key, partitions));
@@ -129,7 +129,7 @@ fn in_one_partition(partitions: u16) -> [Group; 2] {
     pair.unwrap().to_vec().try_into().unwrap()
 }
 
-/// A fleet with something of everything.
+/// A fleet with at least one item of every kind.
 async fn fill(engine: Arc<dyn Engine>) {
     let roll = roll(engine.clone()).await;
     roll.canary_returned(BEGIN).await.unwrap();
@@ -141,7 +141,7 @@ async fn fill(engine: Arc<dyn Engine>) {
     roll.retire(&unit(8), BEGIN).await.unwrap();
     let value = Reading { unit: &unit(9), metric: "battery", at: BEGIN, value: "87" };
     assert_eq!(engine.keep_values(&[value]).await.unwrap(), [true]);
-    // Ten minutes are blind, and told; heartbeats go on except for those of five units.
+    // Ten minutes are blind, and notified; heartbeats go on except for those of five units.
     engine
         .advance(&Subscription::Plain, BEGIN + 10 * MINUTE, Gap { blind: MINUTE, tell: MINUTE })
         .await
@@ -152,8 +152,8 @@ async fn fill(engine: Arc<dyn Engine>) {
     let silent: Vec<Unit> = (0..6).chain(58..60).map(unit).collect();
     roll.check_deadlines(&silent, hours(60)).await.unwrap();
     hear(&roll, 0..1, hours(60) + MINUTE).await;
-    // Of the news some are sealed, one waits in its group, two are in the hands of somebody who is gone, and
-    // the rest has joined none.
+    // Some events are sealed, one waits in its group, two are leased by an instance that is gone, and
+    // the rest have joined no group.
     let outboxes: Vec<u16> = (0..=engine.partitions()).collect();
     let partitions: Vec<u16> = (0..engine.partitions()).collect();
     let mut entries = engine.outbox(&outboxes, 1000).await.unwrap();
@@ -183,8 +183,8 @@ async fn fill(engine: Arc<dyn Engine>) {
     engine.settle(&done).await.unwrap();
 }
 
-/// Everything that there is, in an order that no engine decides. What a group's members share is not
-/// known while nobody waits in it.
+/// The whole contents, in an order that no engine decides. The labels of a group are unknown
+/// while no member waits in it.
 async fn contents(engine: &(impl Exporter + Engine)) -> Vec<String> {
     let mut all = Vec::new();
     for partition in 0..=engine.partitions() {
@@ -251,13 +251,13 @@ fn similar(found: &[String], expected: &[String]) {
     assert_eq!(found.len(), expected.len());
 }
 
-/// What whoever uses an engine sees of the fleet, without a word about parcels. Seals and leases at the end.
+/// The fleet as the traits of an engine show it, without migration items. Seals and leases at the end.
 async fn seen(engine: &dyn Engine) -> Vec<String> {
     let partitions: Vec<u16> = (0..engine.partitions()).collect();
     let outboxes: Vec<u16> = (0..=engine.partitions()).collect();
-    let everybody: Vec<Unit> = (0..60).chain([900]).map(unit).collect();
+    let all: Vec<Unit> = (0..60).chain([900]).map(unit).collect();
     let mut seen = Vec::new();
-    for snapshot in engine.read(&everybody).await.unwrap() {
+    for snapshot in engine.read(&all).await.unwrap() {
         seen.push(format!("{snapshot:?}"));
     }
     for partition in &partitions {
@@ -281,7 +281,7 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
         seen.push(format!("{:?}", engine.backlog(&partitions, receiver).await.unwrap()));
         seen.push(format!("{:?}", engine.dead_letters(receiver, 10).await.unwrap()));
     }
-    // Whoever was not told of a silence, because that died with a dead letter, is not told of its end.
+    // A receiver that was not notified of a silence, because it became a dead letter, is not notified of the return.
     let (now, receivers) = (hours(70), receivers());
     let open = engine.records(true, None, 100).await.unwrap();
     let mut back = open.into_iter().find(|record| record.unit.as_str() == "unit-001").unwrap();
@@ -290,20 +290,20 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
     engine.join(&back, PACE, &receivers, &Room::NONE, hours(65)).await.unwrap();
     while engine.seal(&partitions, &receivers, PACE, now).await.unwrap() > 0 {}
     for receiver in receivers {
-        // Of one group one after the other.
+        // Of each group one after the other.
         for _ in 0..3 {
             let mut leased = engine.lease(&partitions, &receiver, now, now + MINUTE, 10).await.unwrap();
             leased.sort_by(|a, b| a.group.key.cmp(&b.group.key));
-            seen.extend(leased.iter().map(told));
+            seen.extend(leased.iter().map(shown));
             engine.delivered(&leased, now).await.unwrap();
         }
     }
     seen
 }
 
-/// A delivery, but for the order of its members and its id, which follows from that: what was not sealed
-/// yet is sealed by either engine in an order of its own.
-fn told(delivery: &Delivery) -> String {
+/// A delivery without the order of its members and its id, which follows from that: each engine seals
+/// members in an order of its own.
+fn shown(delivery: &Delivery) -> String {
     let ids = |records: &[OfflineRecord]| {
         records.iter().map(|record| record.id.to_string()).collect::<BTreeSet<String>>()
     };
@@ -318,7 +318,7 @@ async fn a_migration_that_was_interrupted_leaves_no_fleet_and_begins_anew() {
     let here = places.open("here").await;
     fill(here.clone()).await;
     let before = contents(&*here).await;
-    // Another fleet there, whose prefix begins alike.
+    // Another fleet on that server, with the same beginning of its prefix.
     let config = on_redis::Config { prefix: "rollcall:two".into(), ..places.on_redis() };
     let other = RedisEngine::connect(&config, telemetry()).await.unwrap();
     hear(&roll(Arc::new(other)).await, 0..3, BEGIN).await;
@@ -361,7 +361,7 @@ async fn an_import_into_an_emptied_directory_keeps_nothing_of_the_old_fleet() {
     for hour in [101, 102] {
         hear(&gone, 0..60, hours(hour)).await;
     }
-    // Once their heartbeats are on disk nothing is left of them but those.
+    // Only their heartbeats are left, on disk.
     drop((gone, back));
     let back = places.open("back").await;
     for seen in back.read(&(0..60).map(unit).collect::<Vec<_>>()).await.unwrap() {
@@ -395,7 +395,7 @@ async fn a_fleet_that_is_in_use_is_not_migrated() {
     let why = migrate(&*there, &to, |_| {}).await.unwrap_err().to_string();
     assert!(why.contains("is served by one; stop every instance"), "{why}");
     there.resign("one").await.unwrap();
-    // The server's clock was set back by an hour: the time of the fleet goes on, and a lease ends by that.
+    // The server's clock was set back by an hour: the time of the fleet goes on, and leases end by it.
     let mut client = redis::Client::open(places.url()).unwrap().get_connection().unwrap();
     let (seconds, _): (i64, i64) = redis::cmd("TIME").query(&mut client).unwrap();
     let (then, fleet) = ((seconds - 20) * 1000, (seconds + 3600) * 1000);
@@ -406,12 +406,12 @@ async fn a_fleet_that_is_in_use_is_not_migrated() {
         redis::cmd("ZADD").arg(&roster).exec(&mut client).unwrap();
         assert_eq!(there.check_rest().await.is_err(), is_there);
     }
-    // Somebody comes and goes while it is moved.
+    // An instance starts and stops during the migration.
     let moved = migrate(&*there, &Interrupting(there.clone(), &to), |_| {}).await;
-    assert!(moved.unwrap_err().to_string().contains("somebody served the fleet while it was moved"));
+    assert!(moved.unwrap_err().to_string().contains("an instance used the fleet while it was moved"));
 }
 
-/// Somebody hears more while a fleet is moved.
+/// Hearing goes on while a fleet is migrated.
 struct Interrupting<'a>(Arc<RedisEngine>, &'a EmbeddedImporter);
 
 #[async_trait::async_trait]
@@ -441,7 +441,7 @@ async fn a_unit_that_is_silent_during_a_migration_is_notified_exactly_once() {
     hear(&after, 0..1, hours(11)).await;
     let both = [unit(0), unit(1)];
     let outboxes: Vec<u16> = (0..there.partitions()).collect();
-    let mut told = Vec::new();
+    let mut shown = Vec::new();
     for hour in 11..62 {
         there.advance(&Subscription::Plain, hours(hour), NEVER).await.unwrap();
         after.refresh_hearing().await.unwrap();
@@ -450,12 +450,12 @@ async fn a_unit_that_is_silent_during_a_migration_is_notified_exactly_once() {
         }
         after.check_deadlines(&both, hours(hour)).await.unwrap();
         let entries = there.outbox(&outboxes, 1000).await.unwrap();
-        told = entries.into_iter().map(|entry| (hour, entry.news)).collect();
+        shown = entries.into_iter().map(|entry| (hour, entry.news)).collect();
         if hour < 58 {
-            assert!(told.is_empty(), "48 hours of hearing are not over: {told:?}");
+            assert!(shown.is_empty(), "48 hours of hearing are not over: {shown:?}");
         }
     }
-    let [(_, OutboxEvent::Record(record))] = told.as_slice() else { panic!("{told:?}") };
+    let [(_, OutboxEvent::Record(record))] = shown.as_slice() else { panic!("{shown:?}") };
     assert_eq!((record.unit.as_str(), record.last_seen), ("unit-001", BEGIN));
     assert!(record.deadline >= hours(58), "{record:?}");
 }
@@ -500,7 +500,7 @@ async fn the_command_reports_what_was_migrated_and_why_something_was_not() {
 async fn a_migration_that_ctrl_c_interrupts_says_where_the_fleet_is() {
     let places = Places::new();
     drop(places.open("here").await);
-    // A server that takes calls and never answers.
+    // A server that accepts connections and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let to = format!("redis://{}/0", silent.local_addr().unwrap());
     let here = place(&places.dir.path().join("here"));

@@ -28,7 +28,7 @@ use crate::support::redis as private;
 const SECOND: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An engine with units, and what walks over it.
+/// An engine with units, and a walk over it.
 struct Fleet {
     engine: Arc<RedisEngine>,
     roll: Arc<Roll>,
@@ -42,7 +42,7 @@ impl Fleet {
         Fleet::of(engine, "detector")
     }
 
-    /// Of units of one kind.
+    /// The rules of one kind.
     fn of(engine: &Arc<RedisEngine>, kind: &str) -> Fleet {
         let kind: Kind = kind.parse().unwrap();
         let policy = Policy { timeout: 100 * SECOND, grace: Duration::ZERO };
@@ -57,17 +57,17 @@ impl Fleet {
         Fleet { engine: engine.clone(), roll: Arc::new(roll), mirror, telemetry, clock }
     }
 
-    /// The same engine and a mirror that knows nothing of it.
+    /// The same engine with an empty mirror.
     fn restarted(&self) -> Fleet {
         Fleet { clock: self.clock.clone(), ..Fleet::new(&self.engine) }
     }
 
-    /// The same engine and time, watched by an instance that is configured with another kind.
+    /// The same engine and time, watched by an instance with another kind.
     fn without_detectors(&self) -> Fleet {
         Fleet { clock: self.clock.clone(), ..Fleet::of(&self.engine, "pump") }
     }
 
-    /// What is said of open records whose kinds are not configured.
+    /// The warnings about open records of kinds that are not configured.
     fn unwatched(&self) -> Option<String> {
         let problems = self.telemetry.problems();
         problems.into_iter().find(|one| one.name == "kinds_not_configured").map(|one| one.text)
@@ -85,7 +85,7 @@ impl Fleet {
         self.roll.hear(&beats, now).await.unwrap();
     }
 
-    /// That much later, all of it heard.
+    /// Advances the clock, with everything heard.
     async fn pass(&self, span: Duration) {
         let end = self.clock.now() + span;
         // Canaries further apart would enclose blind time.
@@ -135,7 +135,7 @@ impl Fleet {
     }
 }
 
-/// The server, open to tests that change what is stored behind everybody's back.
+/// A connection to the server, to change stored state past every instance.
 struct Behind {
     server: Server,
     dir: TempDir,
@@ -153,7 +153,7 @@ impl Behind {
         redis::cmd(command[0]).arg(&command[1..]).query_async(&mut connection).await
     }
 
-    /// How often the server was asked for that.
+    /// How many calls of that command the server counted.
     async fn asked(&self, command: &str) -> u64 {
         let stats: String = self.ask(&["INFO", "commandstats"]).await.unwrap();
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
@@ -165,7 +165,7 @@ impl Behind {
         self.asked("hgetall").await
     }
 
-    /// How many rounds were gone since then by the owner of some partitions, if nobody changed anything:
+    /// How many rounds the owner of some partitions has finished since then, if nothing changed:
     /// each ends with a script for each partition.
     async fn rounds(&self, partitions: usize) -> u64 {
         self.asked("evalsha").await / partitions as u64
@@ -189,9 +189,9 @@ impl Behind {
         let () = self.ask(&["HSET", &page, &unit.to_string(), &encoding::encode(&facts)]).await.unwrap();
     }
 
-    /// Ends the server, which keeps what it has on disk.
+    /// Stops the server, which keeps its data on disk.
     async fn stop(&mut self) {
-        // The answer to an orderly end is the end of the connection.
+        // SHUTDOWN answers by closing the connection.
         let _ = self.ask::<()>(&["SHUTDOWN", "SAVE"]).await;
         self.server.kill();
     }
@@ -313,7 +313,7 @@ async fn a_partition_that_was_just_read_is_read_again_only_in_its_turn() {
     // The second partition has its turn in the tenth round.
     let is_early = behind.rounds(partitions).await < 9;
     assert!(!is_early || read == 3 * pages, "{read} pages, {pages} for each of two partitions");
-    // The script was unknown the first time, and asked for twice.
+    // The script was unknown the first time, and sent twice.
     until(async || behind.rounds(partitions).await > 10).await;
     assert!(behind.pages().await >= 4 * pages);
 }
@@ -325,7 +325,7 @@ async fn after_a_check_without_a_decision_the_next_round_reads_everything() {
     fleet.clock.advance(500 * SECOND);
     let pages = u64::from(fleet.engine.pages());
     let () = behind.ask(&["CONFIG", "RESETSTAT"]).await.unwrap();
-    // Nobody has heard anything, so nobody is offline.
+    // Rollcall has heard nothing, so no unit is offline.
     let (_walk, _stop) = fleet.walk();
     until(async || behind.rounds(2).await >= 1).await;
     assert!(behind.pages().await >= 4 * pages);
@@ -411,7 +411,7 @@ async fn open_records_of_a_kind_that_another_instance_watches_stay_open() {
     let fleet = fleet.without_detectors();
     let counts = Counts::from([("detector".to_owned(), Count::default())]);
     fleet.engine.tell_counts("two", &counts, 3600 * SECOND).await.unwrap();
-    // It owns everything all the same, as an instance does that was not noticed yet.
+    // It owns all partitions all the same, like an instance that was not noticed yet.
     let instances = ["one", "two"].map(str::to_owned).to_vec();
     let partitions: Vec<u16> = (0..fleet.engine.partitions()).collect();
     let view = View { instance: "one".into(), instances, outboxes: partitions.clone(), partitions };
@@ -424,7 +424,7 @@ async fn open_records_of_a_kind_that_another_instance_watches_stay_open() {
         until(async || behind.pages().await >= 2 * everything).await;
         assert!(matches!(fleet.standing(&unit(0)).await, Standing::Offline(_)));
     }
-    // From the moment at which nobody watches it, it is an hour.
+    // The hour begins when no instance watches it.
     let () = behind.ask(&["DEL", "rollcall:{hearing}:counts:two"]).await.unwrap();
     fleet.clock.advance(3601 * SECOND);
     until(async || fleet.standing(&unit(0)).await == Standing::NeverSeen).await;

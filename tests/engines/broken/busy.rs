@@ -1,5 +1,5 @@
-//! Every sort of value, poisoned while silences and returns are being told: in the outbox, in groups that wait, sealed
-//! and queued, and in hand. What does not need it is told exactly once; nothing is told twice.
+//! Every type of value, poisoned while silences and returns are being notified: in the outbox, in waiting groups, sealed
+//! and queued, and leased. Units that do not need the value are notified exactly once; no unit is notified twice.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,12 +20,12 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// How many units are at each stage; there are five.
 const WAVE: usize = 40;
 
-/// Where the news of some units is when something is poisoned.
+/// How far the events of some units are when a value is poisoned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stage {
-    /// Told to be offline, and the return is in the outbox.
+    /// Notified as offline, and the return is in the outbox.
     Back,
-    /// Handed out and not delivered.
+    /// Leased and not delivered.
     InHand,
     /// Sealed, and in the queue.
     Queued,
@@ -44,8 +44,8 @@ fn units(stage: Stage) -> Vec<Unit> {
     (first..first + WAVE).map(unit).collect()
 }
 
-/// Whose news may be lost with a key in Redis, or a table: what the page says is not told. Only what was on the way
-/// there may be.
+/// The stages whose events may be lost with a key in Redis, or a table, as the page says. Only events on their way
+/// there may be lost.
 fn may_be_lost(name: &str) -> &'static [Stage] {
     match name {
         "{pN}:outbox" | "outbox" => &[Outbox, Back],
@@ -58,7 +58,7 @@ fn may_be_lost(name: &str) -> &'static [Stage] {
     }
 }
 
-/// Brings some units to each stage, poisons, goes on until nothing is left to tell, and says what is wrong.
+/// Brings some units to each stage, poisons a value, goes on until nothing is left to notify, and returns the errors.
 async fn told_once(
     engine: Arc<dyn Engine>,
     (telemetry, clock): (Arc<rollcall::telemetry::Telemetry>, rollcall::clock::Clock),
@@ -85,7 +85,7 @@ async fn told_once(
     fleet.join(HOUR, now).await;
     fleet.look(&units(Outbox), now).await;
     fleet.hear(&units(Back), now).await;
-    assert_eq!((fleet.told.len(), leased.len()), (WAVE, WAVE), "the stages are not as they should be");
+    assert_eq!((fleet.notified.len(), leased.len()), (WAVE, WAVE), "the stages are not as they should be");
 
     let spared = poison();
     fleet.arrived(&leased, now).await;
@@ -101,14 +101,14 @@ async fn told_once(
         let is_lost = |name: &String, lost: bool| lost || spared.contains(name);
         let lost = may_be_lost(name).contains(&stage);
         for unit in units(stage).iter().map(ToString::to_string) {
-            // The silence of one that is back by now was told before.
-            let told = fleet.told.get(&unit).copied().unwrap_or(0);
-            if told != 1 && !(told == 0 && is_lost(&unit, lost && stage != Back)) {
-                wrong.push(format!("{unit} ({stage:?}) was told {told} times"));
+            // The silence of a unit that is back by now was notified before.
+            let notified = fleet.notified.get(&unit).copied().unwrap_or(0);
+            if notified != 1 && !(notified == 0 && is_lost(&unit, lost && stage != Back)) {
+                wrong.push(format!("{unit} ({stage:?}) was notified {notified} times"));
             }
             let back = fleet.back.get(&unit).copied().unwrap_or(0);
             if back != usize::from(stage == Back) && !(back == 0 && is_lost(&unit, lost)) {
-                wrong.push(format!("{unit} ({stage:?}) was told to be back {back} times"));
+                wrong.push(format!("{unit} ({stage:?}) was notified as back {back} times"));
             }
         }
     }
@@ -133,7 +133,7 @@ async fn on_redis_with(poison: on_redis::Poison) {
         let engine = Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap());
         let poison = || {
             let owners = on_redis::poison_one(&mut client, &name, poison).map(|(_, owners)| owners);
-            // Only the facts of units say something of them alone.
+            // Only facts belong to one unit alone.
             owners.filter(|_| name == "{pN}:facts:<>").unwrap_or_default()
         };
         let found = told_once(engine, (telemetry, clock), &name, poison).await;
@@ -190,7 +190,7 @@ async fn missing_rows_stop_no_other_notification() {
     on_disk_with(on_disk::Poison::Missing).await;
 }
 
-/// What may be lost names what is there.
+/// Every name in the table of losses exists.
 #[test]
 fn everything_that_may_be_lost_is_a_key_or_a_table() {
     let names: BTreeSet<String> = sorts().into_iter().map(|(name, _)| name).collect();

@@ -1,4 +1,4 @@
-//! A fleet that has a bit of everything: units that are present, one that is offline, one that is back, values, a
+//! A fleet with every kind of state: units that are present, one that is offline, one that is back, values, a
 //! dead letter, a group that waits, a member of a share. Time is simulated.
 
 use std::collections::BTreeMap;
@@ -25,11 +25,11 @@ pub struct Fleet {
     pub telemetry: Arc<Telemetry>,
     roll: Roll,
     clock: Clock,
-    /// How often each unit's silence was told since it was poisoned.
-    pub told: BTreeMap<String, usize>,
+    /// How often each unit's silence was notified since the poisoning.
+    pub notified: BTreeMap<String, usize>,
     /// How often each unit's return was.
     pub back: BTreeMap<String, usize>,
-    /// What was refused meanwhile.
+    /// The errors meanwhile.
     pub failures: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ pub fn units() -> Vec<Unit> {
     (0..UNITS).map(unit).collect()
 }
 
-/// What is lived through before anything is poisoned ends then.
+/// The end of the history before a value is poisoned.
 pub const POISONED: u32 = 51;
 
 pub fn telemetry() -> (Arc<Telemetry>, Clock) {
@@ -73,18 +73,18 @@ impl Fleet {
             telemetry,
             roll,
             clock,
-            told: BTreeMap::new(),
+            notified: BTreeMap::new(),
             back: BTreeMap::new(),
             failures: Vec::new(),
         }
     }
 
-    /// Lives through something of everything.
+    /// Builds the history: every kind of state occurs.
     pub async fn live(&mut self) {
         self.heard_until(BEGIN).await;
         self.engine.enlist(&[RECEIVER.to_owned()], BEGIN).await.unwrap();
         self.hear(&units(), BEGIN).await;
-        // Two fall silent; one of them dies as a dead letter, one is told, and both are back.
+        // Two fall silent; one becomes a dead letter, one is notified, and both are back.
         self.hear(&units()[2..], hours(48)).await;
         self.heard_until(hours(49)).await;
         self.roll.check_deadlines(&units()[..2], hours(49)).await.unwrap();
@@ -123,11 +123,11 @@ impl Fleet {
         self.engine.renew("one", Duration::from_secs(8), None).await.unwrap();
         self.engine.announce("one", "127.0.0.1:1", Duration::from_secs(8)).await.unwrap();
         self.engine.note(&[&unit(5)]).await.unwrap();
-        // One that waits to be told, and one whose news is in the outbox, when it is poisoned.
+        // One waits in its group, and one has its event in the outbox, when the value is poisoned.
         self.heard_until(hours(POISONED)).await;
         self.clock.lead(hours(POISONED), Duration::ZERO);
         self.hear(&units()[2..], hours(51)).await;
-        self.told.clear();
+        self.notified.clear();
         self.back.clear();
     }
 
@@ -163,7 +163,7 @@ impl Fleet {
         self.roll.refresh_hearing().await.unwrap();
     }
 
-    /// Does once all that the loops do again and again, and goes on where one of them would be tried again.
+    /// Runs every step of the loops once, and goes on after an error, as they do.
     pub async fn pass(&mut self, now: Timestamp, walks: bool) {
         self.clock.lead(now, Duration::ZERO);
         let _ = self.engine.examine(now).await;
@@ -182,18 +182,18 @@ impl Fleet {
             }
         }
         let _ = self.engine.renew("one", Duration::from_secs(8), None).await;
-        self.tell(now).await;
+        self.notify(now).await;
     }
 
-    /// Looks at units.
+    /// Checks units.
     pub async fn look(&self, units: &[Unit], now: Timestamp) {
         self.roll.check_deadlines(units, now).await.unwrap();
     }
 
-    /// What was in hand has arrived, whatever the engine says to that.
+    /// Leased deliveries have arrived, whatever the engine answers.
     pub async fn arrived(&mut self, leased: &[Delivery], now: Timestamp) {
         self.count(leased);
-        // It is said again until it is heard, as the service does.
+        // Repeated until it succeeds, as the service does.
         for _ in 0..3 {
             match self.engine.delivered(leased, now).await {
                 Ok(()) => return,
@@ -203,7 +203,7 @@ impl Fleet {
         }
     }
 
-    async fn tell(&mut self, now: Timestamp) {
+    async fn notify(&mut self, now: Timestamp) {
         if let Err(why) = self.try_join(Duration::ZERO, now).await {
             self.failures.push(format!("join: {why}"));
             return;
@@ -219,11 +219,11 @@ impl Fleet {
     }
 
     fn count(&mut self, leased: &[Delivery]) {
-        let count = |told: &mut BTreeMap<String, usize>, record: &OfflineRecord| {
-            *told.entry(record.whose().to_string()).or_default() += 1;
+        let count = |notified: &mut BTreeMap<String, usize>, record: &OfflineRecord| {
+            *notified.entry(record.whose().to_string()).or_default() += 1;
         };
         for Delivery { offline, online, .. } in leased {
-            offline.iter().for_each(|record| count(&mut self.told, record));
+            offline.iter().for_each(|record| count(&mut self.notified, record));
             online.iter().for_each(|record| count(&mut self.back, record));
         }
     }

@@ -1,4 +1,4 @@
-//! What is stored of when a unit was heard, or that it is offline, is lost or lies in the future. On both engines.
+//! Last seen times and open records that are lost or lie in the future, on both engines.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::fleet::{Fleet, POISONED, hours, telemetry, unit, units};
 
 const PARTITIONS: u16 = 2;
 
-/// Where a fleet is kept, which goes with this.
+/// The engine's server or directory, removed on drop.
 enum Ground {
     Redis(Server, #[expect(dead_code, reason = "it goes with this")] tempfile::TempDir),
     Directory(tempfile::TempDir),
@@ -50,7 +50,7 @@ impl Ground {
         }
     }
 
-    /// The fleet once more, after this was done with what is stored; nobody serves it meanwhile.
+    /// Restarts the fleet after a change of its stored state, with no instance running meanwhile.
     async fn between(
         &self,
         fleet: Fleet,
@@ -100,7 +100,7 @@ impl Ground {
             }
             Ground::Directory(dir) => {
                 let database = Connection::open(dir.path().join("rollcall.db")).unwrap();
-                // Beats are newer than what a change wrote.
+                // Beats are newer than the last change.
                 let update = "UPDATE units SET alive = ?, after = 1 << 40 WHERE name = ?";
                 assert_eq!(database.execute(update, (ms, unit.to_string())).unwrap(), 1);
             }
@@ -124,20 +124,20 @@ async fn an_open_record_of_an_unreadable_unit_is_closed_and_notified_with_its_re
             fleet.live().await;
             fleet.heard_until(hours(POISONED + 49)).await;
             fleet.pass(hours(POISONED + 49), true).await;
-            assert_eq!(fleet.told.len(), units().len());
+            assert_eq!(fleet.notified.len(), units().len());
             let lost = unit(7);
             let before = fleet.records().await.into_iter().find(|record| *record.whose() == lost).unwrap();
-            let told = fleet.told.clone();
+            let notified = fleet.notified.clone();
             let mut fleet =
                 ground.between(fleet, &telemetry, &clock, |ground| ground.set_facts(&lost, facts)).await;
             fleet.heard_until(hours(POISONED + 50)).await;
-            // Another one is back with it, of which everything can be read.
+            // A readable unit returns with it.
             let back = [lost.clone(), unit(8)];
             fleet.hear(&back, hours(POISONED + 50)).await;
             fleet.pass(hours(POISONED + 50), true).await;
             for unit in &back {
                 assert_eq!(fleet.back.get(&unit.to_string()), Some(&1), "{facts:?}: {:?}", fleet.back);
-                assert_eq!(told.get(&unit.to_string()), Some(&1));
+                assert_eq!(notified.get(&unit.to_string()), Some(&1));
             }
             let records = fleet.records().await;
             let of_it: Vec<_> = records.iter().filter(|record| *record.whose() == lost).collect();
@@ -175,7 +175,7 @@ async fn a_unit_that_is_said_to_have_been_heard_in_the_year_2100_counts_as_heard
             for unit in units() {
                 let times = usize::from(!untold.contains(&&unit));
                 assert_eq!(
-                    fleet.told.get(&unit.to_string()).copied().unwrap_or(0),
+                    fleet.notified.get(&unit.to_string()).copied().unwrap_or(0),
                     times,
                     "{unit} at {round}"
                 );
@@ -198,17 +198,17 @@ async fn a_clock_that_was_set_back_by_an_hour_leaves_nothing_that_cannot_be_read
         let (telemetry, clock) = telemetry();
         let mut fleet = Fleet::on(ground.open(&telemetry).await, telemetry.clone(), clock.clone());
         fleet.live().await;
-        // By the clock of before it is an hour later.
+        // By the earlier clock it is an hour later.
         let ahead = hours(POISONED + 49);
         fleet.hear(&units(), ahead).await;
         fleet.heard_until(ahead).await;
         fleet.pass(hours(POISONED + 48), true).await;
-        assert!(fleet.told.is_empty(), "{:?}", fleet.told);
+        assert!(fleet.notified.is_empty(), "{:?}", fleet.notified);
         fleet.heard_until(hours(POISONED + 98)).await;
         fleet.pass(hours(POISONED + 98), true).await;
         fleet.pass(hours(POISONED + 98), false).await;
-        assert_eq!(fleet.told.len(), units().len());
-        assert!(fleet.told.values().all(|times| *times == 1), "{:?}", fleet.told);
+        assert_eq!(fleet.notified.len(), units().len());
+        assert!(fleet.notified.values().all(|times| *times == 1), "{:?}", fleet.notified);
         assert!(fleet.warnings().is_empty(), "{:?}", fleet.warnings());
     }
 }

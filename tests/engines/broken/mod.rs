@@ -1,5 +1,5 @@
-//! Values that cannot be read, whoever wrote them: what does not need them goes on, and what is wrong is shown.
-//! `docs/broken-values.md` says the same for people, and is compared with these tables.
+//! Unreadable values: everything that does not need them goes on, and the fault is shown.
+//! `docs/broken-values.md` says the same for operators, and is compared with these tables.
 
 mod busy;
 mod fleet;

@@ -29,7 +29,7 @@ enum When {
     BeforeItStarts,
 }
 
-/// What names the fleet is looked at when the service starts, and what is wrong is said there.
+/// These columns name the fleet: the service reads them at its start, and reports an error there.
 const NOT_POISONED: [&str; 2] = ["fleet", "partitions"];
 
 /// Rows of `meta`, each as a column of its own.
@@ -128,7 +128,7 @@ async fn neighbours_are_told(table: &str, column: &str, poison: Poison, when: Wh
             (spared, is_poisoned) = poison_one(dir.path(), table, column, poison);
             engine = open(dir.path(), &telemetry).await;
             fleet = Fleet::on(engine.clone(), telemetry.clone(), clock);
-            // The restart is blind for a moment.
+            // The restart is a short blind interval.
             fleet.heard_until(hours(POISONED) + Duration::from_millis(1)).await;
         }
     }
@@ -141,9 +141,9 @@ async fn neighbours_are_told(table: &str, column: &str, poison: Poison, when: Wh
     }
     let mut wrong = Vec::new();
     for unit in units().iter().map(ToString::to_string) {
-        let told = fleet.told.get(&unit).copied().unwrap_or(0);
-        if told != 1 && !(spared.contains(&unit) && told == 0) {
-            wrong.push(format!("{unit} was told {told} times"));
+        let notified = fleet.notified.get(&unit).copied().unwrap_or(0);
+        if notified != 1 && !(spared.contains(&unit) && notified == 0) {
+            wrong.push(format!("{unit} was notified {notified} times"));
         }
     }
     let more = wrong.len().saturating_sub(3);
@@ -196,8 +196,8 @@ fn member() -> rollcall::store::Member {
     rollcall::store::Member { share: "t".into(), client_id: "d".into(), connection: 1 }
 }
 
-/// Poisons the first row of a table, or removes all. Answers the units of which something is lost with that, and
-/// whether it is to be shown.
+/// Poisons the first row of a table, or removes all. Answers the units that lose something, and
+/// whether the loss must be shown.
 pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Vec<String>, bool) {
     let database = open_database(path);
     let owners = |some: &str| -> Vec<String> {
@@ -242,7 +242,7 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
         _ => Vec::new(),
     };
     let update = format!("UPDATE OR REPLACE {table} SET \"{column}\" = {value} WHERE {at}");
-    // The number of a row holds nothing but numbers.
+    // A row id holds nothing but numbers.
     let changed = match database.execute(&update, []) {
         Ok(changed) => changed,
         Err(error) if column == "id" => {
@@ -251,14 +251,14 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
         }
         Err(error) => panic!("{update}: {error}"),
     };
-    // Any text may stand in these.
+    // Any text is valid in these.
     let is_fine = poison == Unreadable
         && matches!(
             column,
             "metric" | "value" | "member" | "key" | "receiver" | "grp" | "notification" | "silence"
         );
     let is_any_id = poison == Unreadable && column == "id" && matches!(table, "notifications" | "letters");
-    // What is written again every other second is right again by itself.
+    // Rows that are written every two seconds recover by themselves.
     let is_rewritten = table == "meta";
     let is_any_name =
         poison == Unreadable && matches!((table, column), ("untold", _) | ("receivers", "name"));

@@ -1,4 +1,4 @@
-//! Every sort of key in Redis, of a wrong type, unreadable and missing.
+//! Every type of key in Redis: of a wrong type, unreadable and missing.
 
 use std::collections::BTreeSet;
 
@@ -19,60 +19,60 @@ pub enum Poison {
 
 use Poison::*;
 
-/// Whose silence need not be told, for what is known of it is gone.
+/// The units whose silence may be lost with a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Spared {
-    /// Everybody is told.
-    Nobody,
-    /// Who has something on the key that is poisoned.
+    /// Every unit is notified.
+    None,
+    /// Units with data in the poisoned key may be lost.
     Owner,
 }
 
-/// Keys of Redis; what may be lost with one of a wrong type or a missing one, and with one value that cannot be
-/// read. A key that `keys.rs` has and this table lacks fails.
+/// Keys of Redis; the loss with a key of a wrong type or a missing one, and with one unreadable
+/// value. The test fails for a key of `keys.rs` that this table lacks.
 const TABLE: &[(&str, Spared, Spared)] = &[
-    ("{hearing}:heard", Spared::Nobody, Spared::Nobody),
-    ("{hearing}:members", Spared::Nobody, Spared::Nobody),
-    ("{hearing}:floors", Spared::Nobody, Spared::Nobody),
-    ("{hearing}:plain", Spared::Nobody, Spared::Nobody),
-    ("{hearing}:session:<>", Spared::Nobody, Spared::Nobody),
-    ("{hearing}:blind", Spared::Nobody, Spared::Nobody),
-    ("{hearing}:blind:<>", Spared::Nobody, Spared::Nobody),
-    ("{hearing}:filters", Spared::Nobody, Spared::Nobody),
-    ("{hearing}:outbox", Spared::Nobody, Spared::Nobody),
-    ("{hearing}:roster", Spared::Nobody, Spared::Nobody),
-    ("{hearing}:address:<>", Spared::Nobody, Spared::Nobody),
-    ("{hearing}:counts:<>", Spared::Nobody, Spared::Nobody),
-    ("{hearing}:receivers", Spared::Nobody, Spared::Nobody),
-    ("{hearing}:clock", Spared::Nobody, Spared::Nobody),
-    ("{pN}:alive:<>", Spared::Nobody, Spared::Nobody),
-    ("{pN}:deadlines", Spared::Nobody, Spared::Nobody),
+    ("{hearing}:heard", Spared::None, Spared::None),
+    ("{hearing}:members", Spared::None, Spared::None),
+    ("{hearing}:floors", Spared::None, Spared::None),
+    ("{hearing}:plain", Spared::None, Spared::None),
+    ("{hearing}:session:<>", Spared::None, Spared::None),
+    ("{hearing}:blind", Spared::None, Spared::None),
+    ("{hearing}:blind:<>", Spared::None, Spared::None),
+    ("{hearing}:filters", Spared::None, Spared::None),
+    ("{hearing}:outbox", Spared::None, Spared::None),
+    ("{hearing}:roster", Spared::None, Spared::None),
+    ("{hearing}:address:<>", Spared::None, Spared::None),
+    ("{hearing}:counts:<>", Spared::None, Spared::None),
+    ("{hearing}:receivers", Spared::None, Spared::None),
+    ("{hearing}:clock", Spared::None, Spared::None),
+    ("{pN}:alive:<>", Spared::None, Spared::None),
+    ("{pN}:deadlines", Spared::None, Spared::None),
     ("{pN}:facts:<>", Spared::Owner, Spared::Owner),
-    ("{pN}:data", Spared::Nobody, Spared::Nobody),
-    ("{pN}:data:<>", Spared::Nobody, Spared::Nobody),
-    ("{pN}:noted", Spared::Nobody, Spared::Nobody),
-    ("{pN}:offline", Spared::Nobody, Spared::Nobody),
-    ("{pN}:past", Spared::Nobody, Spared::Nobody),
-    ("{pN}:closed", Spared::Nobody, Spared::Nobody),
-    ("{pN}:archive", Spared::Nobody, Spared::Nobody),
-    ("{pN}:outbox", Spared::Nobody, Spared::Nobody),
-    ("{pN}:group_of", Spared::Nobody, Spared::Nobody),
-    ("{pN}:groups", Spared::Nobody, Spared::Nobody),
-    ("{pN}:members", Spared::Nobody, Spared::Nobody),
-    ("{pN}:sealed", Spared::Nobody, Spared::Nobody),
-    ("{pN}:labels", Spared::Nobody, Spared::Nobody),
-    ("{pN}:waiting:<>", Spared::Nobody, Spared::Nobody),
-    ("{pN}:over", Spared::Nobody, Spared::Nobody),
-    ("{pN}:notifications", Spared::Nobody, Spared::Nobody),
-    ("{pN}:owed", Spared::Nobody, Spared::Nobody),
-    ("{pN}:queue:<>", Spared::Nobody, Spared::Nobody),
-    ("{pN}:lanes:<>", Spared::Nobody, Spared::Nobody),
-    ("{pN}:dead:<>", Spared::Nobody, Spared::Nobody),
-    ("{pN}:letters:<>", Spared::Nobody, Spared::Nobody),
-    ("{pN}:untold:<>", Spared::Nobody, Spared::Nobody),
+    ("{pN}:data", Spared::None, Spared::None),
+    ("{pN}:data:<>", Spared::None, Spared::None),
+    ("{pN}:noted", Spared::None, Spared::None),
+    ("{pN}:offline", Spared::None, Spared::None),
+    ("{pN}:past", Spared::None, Spared::None),
+    ("{pN}:closed", Spared::None, Spared::None),
+    ("{pN}:archive", Spared::None, Spared::None),
+    ("{pN}:outbox", Spared::None, Spared::None),
+    ("{pN}:group_of", Spared::None, Spared::None),
+    ("{pN}:groups", Spared::None, Spared::None),
+    ("{pN}:members", Spared::None, Spared::None),
+    ("{pN}:sealed", Spared::None, Spared::None),
+    ("{pN}:labels", Spared::None, Spared::None),
+    ("{pN}:waiting:<>", Spared::None, Spared::None),
+    ("{pN}:over", Spared::None, Spared::None),
+    ("{pN}:notifications", Spared::None, Spared::None),
+    ("{pN}:owed", Spared::None, Spared::None),
+    ("{pN}:queue:<>", Spared::None, Spared::None),
+    ("{pN}:lanes:<>", Spared::None, Spared::None),
+    ("{pN}:dead:<>", Spared::None, Spared::None),
+    ("{pN}:letters:<>", Spared::None, Spared::None),
+    ("{pN}:untold:<>", Spared::None, Spared::None),
 ];
 
-/// Without it no fleet is found: it is looked at when the service starts, and what is wrong is said there.
+/// Without this key no fleet is found: the service reads it at its start, and reports an error there.
 const NOT_POISONED: &[&str] = &["meta"];
 
 #[test]
@@ -142,7 +142,7 @@ async fn neighbours_are_told(
     for number in 0..3 {
         fleet.pass(hours(POISONED + 49), number == 0).await;
     }
-    // What was presumed to be heard up to now is found a timeout later.
+    // A unit that was presumed heard up to now is found a timeout later.
     fleet.heard_until(hours(POISONED + 98)).await;
     for _ in 0..2 {
         fleet.pass(hours(POISONED + 98), false).await;
@@ -150,9 +150,9 @@ async fn neighbours_are_told(
     let mut wrong = Vec::new();
     for unit in units() {
         let name = unit.to_string();
-        let told = fleet.told.get(&name).copied().unwrap_or(0);
-        if told != 1 && !(spared.contains(&name) && told == 0) {
-            wrong.push(format!("{name} was told {told} times"));
+        let notified = fleet.notified.get(&name).copied().unwrap_or(0);
+        if notified != 1 && !(spared.contains(&name) && notified == 0) {
+            wrong.push(format!("{name} was notified {notified} times"));
         }
     }
     if wrong.len() > 3 {
@@ -171,7 +171,7 @@ async fn neighbours_are_told(
     if poison == WrongType && poisoned.is_some() && !is_shown {
         wrong.push("it is not shown".to_owned());
     }
-    // Whoever beats is known again.
+    // A unit that sends a heartbeat is known again.
     for (at, unit) in units().iter().enumerate().take(UNITS) {
         let at = hours(POISONED + 99) + std::time::Duration::from_millis(at as u64);
         if let Err(why) = fleet.try_hear(std::slice::from_ref(unit), at).await {
@@ -217,7 +217,7 @@ impl WalkAll for Arc<RedisEngine> {
     }
 }
 
-/// Poisons one key of that sort and answers which, with the units that have something there.
+/// Poisons one key of that type and answers which, with the units that have data there.
 pub fn poison_one(client: &mut Connection, name: &str, poison: Poison) -> Option<(String, Vec<String>)> {
     let pattern = format!("rollcall:{}", name.replace("{pN}", "{p[01]}").replace("<>", "*"));
     let kind = sorts().into_iter().find(|(sort, _)| sort == name).unwrap().1;

@@ -1,4 +1,4 @@
-//! A user that lacks a right: what is missing is named, whichever it is.
+//! A user that lacks a right: the error names it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -88,14 +88,14 @@ async fn every_command_that_is_sent_is_tried() {
     let used: BTreeSet<String> = used.map(str::to_uppercase).collect();
     let mut tried: BTreeSet<String> = COMMANDS.iter().chain(OF_A_CONNECTION).map(|text| name(text)).collect();
     tried.extend(OPTIONAL.iter().map(|name| (*name).to_owned()));
-    // What a client library says of itself, and what this test asks.
+    // Commands of the client library about itself, and of this test.
     tried.extend(["ACL", "AUTH", "CLIENT", "HELLO", "SELECT", "DISCARD"].map(str::to_owned));
     let untried: Vec<&String> = used.difference(&tried).collect();
     assert!(untried.is_empty(), "not among the commands of rights.rs: {untried:?}");
     assert!(used.len() > 25, "hardly anything was asked: {used:?}");
 }
 
-/// A script calls only what is tried, also on roads that no test takes.
+/// A script calls only commands that are tried, also on paths that no test takes.
 #[test]
 fn every_command_of_a_script_is_tried() {
     let tried: BTreeSet<String> = COMMANDS

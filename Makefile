@@ -1,4 +1,4 @@
-# What people do with this repository. `make` alone lists it.
+# The commands of this repository. `make` alone lists them.
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench soak fuzz quiet lint fmt docs
@@ -7,15 +7,15 @@ MAKEFLAGS += --no-print-directory
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## Watch a simulated fleet; nothing else has to be installed
+demo: ## Watch a simulated fleet; needs nothing else
 	cargo run --release --locked -- demo
 
-# The documentation's examples come first, so that the summary of the tests is what is read last.
+# The examples in doc comments come first, so that the summary of the tests is the end of the output.
 test: ## Run every test against real servers (installs what is missing)
 	@.ci/need redis-server:redis-server mosquitto:mosquitto mosquitto_pub:mosquitto-clients promtool:prometheus \
 	    prometheus-alertmanager:prometheus-alertmanager systemd-analyze:systemd faketime:faketime ip:iproute2 unshare:util-linux
 	cargo test --locked --doc
-	@# Where the kernel forbids an ordinary user what a case needs, the case leaves a file there.
+	@# A case that needs more than the kernel allows an ordinary user leaves a file there.
 	@not_run=$$(mktemp -d) && export TESTS_NOT_RUN="$$not_run" && status=0; \
 	if cargo nextest --version >/dev/null 2>&1; then \
 	    echo 'cargo nextest run --locked'; cargo nextest run --locked || status=$$?; \
@@ -29,26 +29,26 @@ test: ## Run every test against real servers (installs what is missing)
 	done; \
 	rm -rf "$$not_run"; exit $$status
 
-# Begins with the fault suite's world; INSTANCES=n fixes their number, which is 1, 3 or 5 otherwise.
-soak: ## Break everything at random for MINUTES=10 [SEED=n], and see whether anything is told wrongly
+# Uses the world of the fault suite; INSTANCES=n fixes the number of instances, which is 1, 3 or 5 otherwise.
+soak: ## Run faults at random for MINUTES=10 [SEED=n], and check that every record and notification is right
 	@.ci/need redis-server:redis-server mosquitto:mosquitto
 	MINUTES=$${MINUTES:-10} cargo bench --locked --bench soak
 
-# With the profile of the tests, which are built anyhow.
-quiet: ## See for MINUTES=30 that no alert of Prometheus fires while all is well
+# With the profile of the tests, whose crates are built already.
+quiet: ## Check for MINUTES=30 that no alert of Prometheus fires while all is well
 	@.ci/need redis-server:redis-server mosquitto:mosquitto prometheus:prometheus
 	MINUTES=$${MINUTES:-30} cargo bench --locked --profile dev --bench quiet
 
-# Each parser is tried for its part of the time, one after the other; SEED=n repeats what was found.
-fuzz: ## Try whatever parses bytes of strangers on arbitrary ones, for MINUTES=10 [SEED=n]
+# Each parser is tried for its part of the time, one after the other; SEED=n repeats a finding.
+fuzz: ## Try the parsers of bytes from outside on arbitrary bytes, for MINUTES=10 [SEED=n]
 	@FUZZ_MINUTES=$$(awk "BEGIN { print $${MINUTES:-10} / 7 }") SEED=$${SEED:-$$(date +%s)} \
 	    cargo test --locked --test files -- fuzz:: --nocapture --test-threads 1
 
-lint: ## Check format, lints, documentation, and what is built in (licences by cargo-deny, where it is installed)
+lint: ## Check format, lints, documentation and crates (licences by cargo-deny, if it is installed)
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' cargo doc --locked --no-deps --document-private-items
-	@# To build cargo-deny takes longer than to build Rollcall; tests/files/house.rs reads Cargo.lock in any case.
+	@# Building cargo-deny takes longer than building Rollcall; tests/files/house.rs reads Cargo.lock in any case.
 	@if ! cargo deny --version >/dev/null 2>&1; then \
 	    echo 'cargo-deny is not installed, so licences are not checked: cargo install --locked cargo-deny'; \
 	else \
@@ -81,7 +81,7 @@ docs: ## Build the documentation into target/book (builds mdbook first where it 
 fmt: ## Format the code
 	cargo fmt
 
-# ONLY=lateness,mass picks benchmarks; UNITS=100000 shrinks the large fleet. Neither is written down.
-bench: ## Measure speed and memory beside what they are compared with, about half an hour (ONLY=…, UNITS=…)
+# ONLY=lateness,mass picks benchmarks; UNITS=100000 shrinks the large fleet. Such runs are not written down.
+bench: ## Measure speed and memory beside what they are compared with, half an hour (ONLY=…, UNITS=…)
 	@.ci/need redis-server:redis-server mosquitto:mosquitto
 	cargo bench --locked --bench figures -- $(if $(ONLY),--only $(ONLY)) $(if $(UNITS),--units $(UNITS))

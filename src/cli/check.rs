@@ -171,10 +171,10 @@ async fn broker(config: &Config) -> Vec<Finding> {
     }
 }
 
-fn unheard(deaf: &intake::Deaf) -> Finding {
+fn unheard(deaf: &intake::TopicProblem) -> Finding {
     match deaf {
-        intake::Deaf::Unheard(why) => Finding::fail("mqtt", why),
-        intake::Deaf::Unknown(why) => Finding::warn("mqtt", why),
+        intake::TopicProblem::Unheard(why) => Finding::fail("mqtt", why),
+        intake::TopicProblem::Unknown(why) => Finding::warn("mqtt", why),
     }
 }
 

@@ -15,11 +15,10 @@
 //! It comes out of the backlog of a session that another client may have used in between, so it never
 //! vouches for what came before it. It only says how old the messages beside it are.
 //!
-//! # The last word
-//! A member's connection leaves a last will with the broker, which publishes it when it drops the
-//! member without having been told good-bye: the broker itself says from when on the member is given
-//! nothing more. The others subscribe to that. It is retained, so that also a member that comes later
-//! learns of it; whoever has told the engine removes it.
+//! # The last will
+//! A member's connection has a last will, which the broker publishes when it drops the member without a DISCONNECT:
+//! so the broker itself says from when on the member is given no more messages. The other members subscribe to it.
+//! It is retained, so that a member that comes later receives it too; the member that has told the engine removes it.
 
 use std::time::Duration;
 
@@ -31,12 +30,12 @@ use crate::store::Member;
 
 /// What the topics of all canaries begin with.
 pub(super) const PREFIX: &str = "rollcall/canary/";
-/// What the topics of last words end with.
+/// The end of the topics of last wills.
 const GONE: &str = "/gone";
-/// The subscription filter for the last words of all members.
+/// The subscription filter for the last wills of all members.
 pub(super) const GONE_FILTER: &str = "rollcall/canary/+/gone";
 
-/// More than any canary and any last word has.
+/// More than the payload of any canary and any last will.
 const LONGEST: usize = 512;
 
 /// What an operator should know of a canary that no instance of the fleet sent.
@@ -115,10 +114,10 @@ pub(super) fn is_of_another_fleet(key: &Key, payload: &[u8]) -> bool {
     other.is_some_and(|canary| is_tag(&canary.instance) && canary.instance != key.tag())
 }
 
-/// What the last word of a member carries; the client id is in its topic.
+/// The payload of a member's last will; the client id is in its topic.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct LastWord {
+struct GonePayload {
     share: String,
     connection: u64,
 }
@@ -128,24 +127,24 @@ pub(super) fn topic(client_id: &str) -> String {
     format!("{PREFIX}{client_id}")
 }
 
-/// The topic of one client's last word.
+/// The topic of one client's last will.
 pub(super) fn gone_topic(client_id: &str) -> String {
     format!("{PREFIX}{client_id}{GONE}")
 }
 
-/// The payload of a member's last word.
-pub(super) fn last_word(member: &Member) -> Vec<u8> {
-    let word = LastWord { share: member.share.clone(), connection: member.connection };
-    serde_json::to_vec(&word).expect("a text and a number")
+/// The payload of a member's last will.
+pub(super) fn gone_payload(member: &Member) -> Vec<u8> {
+    let payload = GonePayload { share: member.share.clone(), connection: member.connection };
+    serde_json::to_vec(&payload).expect("a text and a number")
 }
 
-/// The member that the broker has dropped, if this is a last word.
+/// The member that the broker has dropped, if this is a last will.
 pub(super) fn read_gone(topic: &str, payload: &[u8]) -> Option<Member> {
     let client_id = topic.strip_prefix(PREFIX)?.strip_suffix(GONE)?;
     if client_id.is_empty() || client_id.contains('/') || payload.len() > LONGEST {
         return None;
     }
-    let LastWord { share, connection } = serde_json::from_slice(payload).ok()?;
+    let GonePayload { share, connection } = serde_json::from_slice(payload).ok()?;
     (!share.contains('/')).then(|| Member { share, client_id: client_id.to_owned(), connection })
 }
 
@@ -223,9 +222,9 @@ mod tests {
     }
 
     #[test]
-    fn a_last_word_is_believed_only_in_its_own_shape() {
+    fn a_last_will_is_believed_only_in_its_own_shape() {
         let member = Member { share: "all".to_owned(), client_id: "you".to_owned(), connection: 3 };
-        let good = last_word(&member);
+        let good = gone_payload(&member);
         assert_eq!(read_gone(&gone_topic("you"), &good), Some(member));
         for topic in ["rollcall/canary/you", "rollcall/canary/gone", "rollcall/canary/a/b/gone", "you/gone"] {
             assert_eq!(read_gone(topic, &good), None, "{topic}");

@@ -29,7 +29,7 @@ impl Drops {
     }
 
     /// The broker tells its count. A smaller one than before is that of a broker that began anew.
-    pub fn told(&mut self, payload: &[u8], now: Timestamp) {
+    pub fn counted(&mut self, payload: &[u8], now: Timestamp) {
         let Some(count) = std::str::from_utf8(payload).ok().and_then(|text| text.trim().parse().ok()) else {
             return;
         };
@@ -75,7 +75,7 @@ mod tests {
         ];
         for (second, told, is_warned) in cases {
             let now = Timestamp::from_millis(second * 1000);
-            drops.told(told.as_bytes(), now);
+            drops.counted(told.as_bytes(), now);
             drops.settle(now);
             assert_eq!(warned(), is_warned, "at {second}");
         }

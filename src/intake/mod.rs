@@ -35,7 +35,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Clock;
 use crate::fleet::Roll;
 use crate::fleet::roll::Rules;
 use crate::presence::Heartbeat;
@@ -60,7 +60,7 @@ mod topic;
 mod unheard;
 
 pub use config::{Config, Fields};
-pub use mqtt::{Deaf, lets_strangers_in, probe};
+pub use mqtt::{TopicProblem, accepts_anonymous, probe};
 pub use tls::{Tls, TlsError, TlsFiles};
 pub use topic::{Template, TemplateError};
 
@@ -141,6 +141,7 @@ pub fn reader_of_any(
     clock: &Clock,
     telemetry: &Arc<Telemetry>,
 ) -> anyhow::Result<impl Fn(&[u8], &[u8]) -> Option<Heartbeat> + use<>> {
+    let clock = clock.clone();
     let topics = config.topics(rules)?;
     let reader = reader::Reader {
         probes: Arc::new(probe::Probes::new(&topics.filters_of_kinds(rules), rules)),
@@ -151,13 +152,12 @@ pub fn reader_of_any(
         key: canary::Key::of_fleet("of a trial"),
         max_payload: config.max_payload,
         max_age: None,
-        clock: clock.clone(),
         telemetry: telemetry.clone(),
     };
     Ok(move |topic: &[u8], payload: &[u8]| {
-        let message = reader::Message { topic, payload, retain: false, under_way: None };
-        match reader.read(&message).0 {
-            reader::What::Heartbeat(beat) => Some(beat),
+        let message = reader::Incoming { topic, payload, retain: false, sent_between: None };
+        match reader.read(&message, clock.now()) {
+            reader::Content::Heartbeat(beat) => Some(beat),
             _ => None,
         }
     })
@@ -184,15 +184,25 @@ async fn listen(
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     writer.telemetry.connection_configured(name);
-    let session = mqtt::Session::new(config, name, topics.filters())?;
+    let session = Arc::new(mqtt::Session::new(config, name, topics.filters())?);
     let room = LEAST_QUEUE.max(4 * usize::from(config.receive_maximum));
-    // What an engine that is away knows of it is not worth the wait.
+    // If the engine is away, this is not worth the wait.
     let heard = writer.roll.heard_by(session.client_id()).await.ok().flatten();
     let (queue, queued) = mpsc::channel(room);
     let (link, linked) = watch::channel(mqtt::Link::default());
     let (prove, proof) = watch::channel(mqtt::Proof::default());
     let recorded = CancellationToken::new();
     let key = canary::Key::of_fleet(writer.roll.key());
+    let canaries = mqtt::CanaryPublisher::new(&session, key.clone());
+    let probing = (name == MAIN).then(|| probes.clone());
+    let state = mqtt::ConnectionState::new(
+        session.clone(),
+        writer.roll.pace().clone(),
+        heard,
+        canaries.instance(),
+        probing.clone().map(mqtt::ProbeSchedule::new),
+        rand::random::<u32>().into(),
+    );
     let reader = reader::Reader {
         topics: topics.clone(),
         probes: probes.clone(),
@@ -202,25 +212,21 @@ async fn listen(
         key: key.clone(),
         max_payload: config.max_payload,
         max_age: (!config.max_age.is_zero()).then_some(config.max_age),
-        clock: writer.clock.clone(),
         telemetry: writer.telemetry.clone(),
     };
     let prover = prove::Prover::new(&session, prove, probes.clone());
-    let asking = || mqtt::Asking::new(probes.clone(), key.clone(), config.user().to_owned());
     let connection = mqtt::Connection {
         name: name.to_owned(),
-        asking: (name == MAIN).then(asking),
-        canaries: mqtt::Canaries::new(&session, key.clone(), config.canary_period),
         session,
+        state,
         reader,
-        given: mqtt::Given::new(heard, config.receive_maximum, writer.roll.gap()),
+        clock: writer.clock.clone(),
         drops: (config.watch_sys && name == MAIN).then(|| drops::Drops::new(writer.telemetry.clone())),
-        queue: Some(mqtt::Heap::new(queue)),
+        queue: Some(mqtt::BatchSender::new(queue)),
         link,
         proof,
-        pace: writer.roll.pace().clone(),
-        deaf_until: Timestamp::ZERO,
-        number: rand::random::<u32>().into(),
+        canaries,
+        probes: probing.map(|probes| mqtt::ProbePublisher::new(probes, key, config.user().to_owned())),
         stop: writer.stop.clone(),
         recorded: recorded.clone(),
     };

@@ -149,7 +149,7 @@ impl Prover {
         sent_at: Timestamp,
         link: &watch::Receiver<Link>,
     ) -> Option<()> {
-        let (number, release) = link.borrow().standing();
+        let (number, release) = link.borrow().current();
         if number != member.connection || writer.clock.now().since(sent_at) > writer.roll.gap() {
             return Some(());
         }
@@ -170,7 +170,7 @@ impl Prover {
         sent_at: Timestamp,
         link: &watch::Receiver<Link>,
     ) -> Option<()> {
-        let (number, release) = link.borrow().standing();
+        let (number, release) = link.borrow().current();
         // What comes late from a connection that is no more proves nothing about this one.
         if number != member.connection {
             return Some(());
@@ -204,7 +204,7 @@ impl Prover {
                  time does not count as silence"
             );
         }
-        link.borrow().remove_last_word(&member.client_id);
+        link.borrow().remove_will(&member.client_id);
         Some(())
     }
 

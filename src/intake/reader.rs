@@ -12,35 +12,35 @@ use super::probe::Probes;
 use super::told::Told;
 use super::topic::{self, Refusal, Topics};
 use super::{Fields, PayloadIssues, canary, payload};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Timestamp;
 use crate::presence::Heartbeat;
 use crate::store::Member;
 use crate::telemetry::{Rejection, Telemetry};
 
-/// What a message turned out to be.
+/// What a message says.
 #[derive(Debug, PartialEq)]
-pub(super) enum What {
+pub(super) enum Content {
     /// A proof that a unit lives.
     Heartbeat(Heartbeat),
     /// Our own canary.
     Canary(Canary),
-    /// A probe of the filter with this number, and when it was sent.
+    /// The probe of the filter with this index, and when it was sent.
     Probe(usize, Timestamp),
     /// The broker has dropped this member of a shared subscription.
     Gone(Member),
-    /// We are given nothing more: everything before this was all.
-    Farewell,
+    /// The member has unsubscribed from its share: the messages before this are all that it is given.
+    Unsubscribed,
     /// Nothing that counts.
     Nothing,
 }
 
-/// A message as it came.
-pub(super) struct Message<'a> {
+/// A message as it arrives.
+pub(super) struct Incoming<'a> {
     pub topic: &'a [u8],
     pub payload: &'a [u8],
     pub retain: bool,
-    /// When it was sent, at the earliest and at the latest, if it was under way for long.
-    pub under_way: Option<(Timestamp, Timestamp)>,
+    /// When it was sent, at the earliest and at the latest, if it was in transit for long.
+    pub sent_between: Option<(Timestamp, Timestamp)>,
 }
 
 /// Reads messages.
@@ -56,31 +56,28 @@ pub(super) struct Reader {
     pub max_payload: usize,
     /// Messages that say that they are older are no heartbeats.
     pub max_age: Option<Duration>,
-    pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
 }
 
 impl Reader {
-    /// What the message is, and when it arrived.
-    pub fn read(&self, message: &Message) -> (What, Timestamp) {
-        let arrived = self.clock.now();
+    /// Reads a message that arrives at that moment.
+    pub fn read(&self, message: &Incoming, arrived: Timestamp) -> Content {
         let Ok(topic) = std::str::from_utf8(message.topic) else {
             self.telemetry.message_rejected("", Rejection::BadTopic, "the topic is not UTF-8");
-            return (What::Nothing, arrived);
+            return Content::Nothing;
         };
-        let what = match self.decide(topic, message, arrived) {
-            Ok(what) => what,
+        match self.decide(topic, message, arrived) {
+            Ok(content) => content,
             Err((why, text)) => {
                 self.telemetry.message_rejected(topic, why, &text);
-                What::Nothing
+                Content::Nothing
             }
-        };
-        (what, arrived)
+        }
     }
 
-    fn decide(&self, topic: &str, message: &Message, arrived: Timestamp) -> Result<What, Refusal> {
+    fn decide(&self, topic: &str, message: &Incoming, arrived: Timestamp) -> Result<Content, Refusal> {
         if let Some(member) = canary::read_gone(topic, message.payload) {
-            return Ok(What::Gone(member));
+            return Ok(Content::Gone(member));
         }
         if message.retain {
             // The broker was asked for none, but a bridge may pass one on.
@@ -90,14 +87,14 @@ impl Reader {
             return if client_id == self.client_id {
                 self.canary(topic, message, arrived)
             } else {
-                Ok(What::Nothing)
+                Ok(Content::Nothing)
             };
         }
         if topic::is_probe(topic) {
             let probe = self.probes.read(&self.key, topic, message.payload, arrived)?;
-            return Ok(probe.map_or(What::Nothing, |(number, sent_at)| What::Probe(number, sent_at)));
+            return Ok(probe.map_or(Content::Nothing, |(number, sent_at)| Content::Probe(number, sent_at)));
         }
-        let latest = message.under_way.map_or(arrived, |(_, latest)| latest.min(arrived));
+        let latest = message.sent_between.map_or(arrived, |(_, latest)| latest.min(arrived));
         self.probes.spoken(topic, latest);
         if message.payload.len() > self.max_payload {
             return Err((Rejection::TooLarge, format!("{} bytes of payload", message.payload.len())));
@@ -119,15 +116,15 @@ impl Reader {
         for (oddity, what) in odd.take() {
             self.telemetry.payload_issue(&sender.unit, oddity, &what);
         }
-        let not_before = message.under_way.map(|(earliest, _)| earliest);
-        Ok(What::Heartbeat(Heartbeat { unit: sender.unit, at: spoken.at, not_before, declared }))
+        let not_before = message.sent_between.map(|(earliest, _)| earliest);
+        Ok(Content::Heartbeat(Heartbeat { unit: sender.unit, at: spoken.at, not_before, declared }))
     }
 
-    fn canary(&self, topic: &str, message: &Message, arrived: Timestamp) -> Result<What, Refusal> {
+    fn canary(&self, topic: &str, message: &Incoming, arrived: Timestamp) -> Result<Content, Refusal> {
         match Canary::read(&self.key, topic, message.payload) {
             // One of an earlier process, by a clock that was ahead.
-            Some(canary) if canary.sent_at() > arrived => Ok(What::Nothing),
-            Some(canary) => Ok(What::Canary(canary)),
+            Some(canary) if canary.sent_at() > arrived => Ok(Content::Nothing),
+            Some(canary) => Ok(Content::Canary(canary)),
             None => Err((Rejection::ForgedCanary, canary::FORGED.to_owned())),
         }
     }
@@ -136,6 +133,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Clock;
     use crate::fleet::roll::Rules;
     use crate::intake::topic::Template;
     use crate::presence::{Kind, KindRules};
@@ -144,7 +142,6 @@ mod tests {
 
     fn reader() -> Reader {
         let kind: Kind = "pump".parse().unwrap();
-        let clock = Clock::by_hand(NOW);
         let rules: Rules = [(kind.clone(), KindRules::new(kind.clone()))].into();
         let template = Template::parse("{site}/{unit}/data", Some(kind)).unwrap();
         let topics = Topics::new(vec![template], &rules);
@@ -157,8 +154,7 @@ mod tests {
             key: Key::of_fleet("fleet"),
             max_payload: 1024,
             max_age: None,
-            telemetry: Arc::new(Telemetry::new(&clock)),
-            clock,
+            telemetry: Arc::new(Telemetry::new(&Clock::by_hand(NOW))),
         }
     }
 
@@ -169,14 +165,14 @@ mod tests {
         metrics.filter(is).map(|m| m.get_counter().get_value() as u64).sum()
     }
 
-    fn read(reader: &Reader, topic: &str, payload: &[u8], retain: bool) -> What {
-        reader.read(&Message { topic: topic.as_bytes(), payload, retain, under_way: None }).0
+    fn read(reader: &Reader, topic: &str, payload: &[u8], retain: bool) -> Content {
+        reader.read(&Incoming { topic: topic.as_bytes(), payload, retain, sent_between: None }, NOW)
     }
 
     #[test]
     fn a_message_becomes_a_heartbeat_and_labels_of_the_topic_win() {
         let payload = b"{\"labels\":{\"site\":\"south\",\"floor\":3}}";
-        let What::Heartbeat(beat) = read(&reader(), "north/7/data", payload, false) else { panic!() };
+        let Content::Heartbeat(beat) = read(&reader(), "north/7/data", payload, false) else { panic!() };
         assert_eq!((beat.unit.to_string().as_str(), beat.at), ("pump:7", NOW));
         let labels: Vec<_> = beat.declared.labels.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
         assert_eq!(labels, [("floor", "3"), ("site", "north")]);
@@ -193,13 +189,13 @@ mod tests {
             ("north/7/data", b"", true, "retained"),
         ] {
             assert_eq!(count(&reader, reason), 0);
-            assert_eq!(read(&reader, topic, payload, retain), What::Nothing, "{topic}");
+            assert_eq!(read(&reader, topic, payload, retain), Content::Nothing, "{topic}");
             assert_eq!(count(&reader, reason), 1, "{reason}");
         }
-        let message = Message { topic: b"\xff", payload: b"", retain: false, under_way: None };
-        assert_eq!(reader.read(&message).0, What::Nothing);
+        let message = Incoming { topic: b"\xff", payload: b"", retain: false, sent_between: None };
+        assert_eq!(reader.read(&message, NOW), Content::Nothing);
         assert_eq!(count(&reader, "bad_topic"), 2);
-        assert!(matches!(read(&reader, "north/7/data", &large[..1024], false), What::Heartbeat(_)));
+        assert!(matches!(read(&reader, "north/7/data", &large[..1024], false), Content::Heartbeat(_)));
     }
 
     #[test]
@@ -207,7 +203,7 @@ mod tests {
         let reader = Reader { max_age: Some(Duration::from_secs(60)), ..reader() };
         let sent = |ago: i64| format!("{{\"ts\":{}}}", NOW.as_millis() - ago * 1000);
         let beats = |payload: &str| {
-            matches!(read(&reader, "north/7/data", payload.as_bytes(), false), What::Heartbeat(_))
+            matches!(read(&reader, "north/7/data", payload.as_bytes(), false), Content::Heartbeat(_))
         };
         // Without a time, in time, ahead, and by a clock that fell back to long ago.
         let ages = [60, -10, 100 * 86_400].map(sent);
@@ -218,13 +214,13 @@ mod tests {
         assert!(!beats(&sent(61)) && !beats(&sent(3 * 86_400 - 60)));
         assert_eq!(count(&reader, "too_old"), 2);
         let forever = Reader { max_age: None, ..reader };
-        assert!(matches!(read(&forever, "north/7/data", sent(61).as_bytes(), false), What::Heartbeat(_)));
+        assert!(matches!(read(&forever, "north/7/data", sent(61).as_bytes(), false), Content::Heartbeat(_)));
     }
 
     #[test]
     fn something_odd_is_counted_and_the_unit_still_lives() {
         let reader = reader();
-        assert!(matches!(read(&reader, "north/7/data", b"{", false), What::Heartbeat(_)));
+        assert!(matches!(read(&reader, "north/7/data", b"{", false), Content::Heartbeat(_)));
         assert_eq!(count(&reader, "broken_json"), 1);
     }
 
@@ -233,12 +229,12 @@ mod tests {
         let reader = reader();
         let own = Canary::new(&reader.key, "rollcall/canary/me", "x", 0, Timestamp::from_millis(5));
         let canary = own.to_json();
-        assert_eq!(read(&reader, "rollcall/canary/me", &canary, false), What::Canary(own));
-        assert_eq!(read(&reader, "rollcall/canary/you", &canary, false), What::Nothing);
-        assert_eq!(read(&reader, "rollcall/canary/data", b"", false), What::Nothing);
+        assert_eq!(read(&reader, "rollcall/canary/me", &canary, false), Content::Canary(own));
+        assert_eq!(read(&reader, "rollcall/canary/you", &canary, false), Content::Nothing);
+        assert_eq!(read(&reader, "rollcall/canary/data", b"", false), Content::Nothing);
         assert_eq!(count(&reader, "forged_canary"), 0);
-        // What is left of a last word once it was removed.
-        assert_eq!(read(&reader, "rollcall/canary/you/gone", b"", false), What::Nothing);
+        // A last will that was removed.
+        assert_eq!(read(&reader, "rollcall/canary/you/gone", b"", false), Content::Nothing);
     }
 
     #[test]
@@ -247,10 +243,10 @@ mod tests {
         for topic in
             ["rollcall-probe/rollcall-probe/data", "north/rollcall-probe/data", "rollcall-probe/7/data"]
         {
-            assert_eq!(read(&reader, topic, b"{}", false), What::Nothing, "{topic}");
+            assert_eq!(read(&reader, topic, b"{}", false), Content::Nothing, "{topic}");
         }
         assert_eq!(count(&reader, "bad_topic") + count(&reader, "bad_unit"), 0);
-        assert!(matches!(read(&reader, "north/rollcall-probe-2/data", b"", false), What::Heartbeat(_)));
+        assert!(matches!(read(&reader, "north/rollcall-probe-2/data", b"", false), Content::Heartbeat(_)));
     }
 
     #[test]
@@ -261,17 +257,21 @@ mod tests {
         let forged = Canary { seq: u64::MAX, ..own.clone() };
         let unsigned = "{\"instance\":\"x\",\"seq\":1000000,\"sent_at\":5}";
         for (n, payload) in [forged.to_json(), unsigned.into(), b"tweet".to_vec()].iter().enumerate() {
-            assert_eq!(read(&reader, topic, payload, false), What::Nothing);
+            assert_eq!(read(&reader, topic, payload, false), Content::Nothing);
             assert_eq!(count(&reader, "forged_canary"), n as u64 + 1);
         }
         let ahead = Canary::new(&reader.key, topic, "x", 8, NOW + Duration::from_millis(1));
-        assert_eq!(read(&reader, topic, &ahead.to_json(), false), What::Nothing, "by a clock that is ahead");
+        assert_eq!(
+            read(&reader, topic, &ahead.to_json(), false),
+            Content::Nothing,
+            "by a clock that is ahead"
+        );
     }
 
     #[test]
-    fn a_last_word_counts_also_when_it_was_kept() {
+    fn a_last_will_counts_also_when_it_was_retained() {
         let member = Member { share: "all".to_owned(), client_id: "you".to_owned(), connection: 3 };
-        let word = canary::last_word(&member);
-        assert_eq!(read(&reader(), "rollcall/canary/you/gone", &word, true), What::Gone(member));
+        let will = canary::gone_payload(&member);
+        assert_eq!(read(&reader(), "rollcall/canary/you/gone", &will, true), Content::Gone(member));
     }
 }

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::mqtt::{Ack, Link};
 use super::prove::{Prover, Word};
-use super::reader::What;
+use super::reader::Content;
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::Roll;
@@ -52,13 +52,14 @@ const UNTOLD: usize = 64;
 /// What is asked for when heartbeats are recorded.
 const BEATS: &str = "heartbeats";
 
-/// A message on its way to being recorded.
-pub(super) struct Item {
-    pub what: What,
+/// A message that waits to be recorded.
+#[derive(Debug, PartialEq)]
+pub(super) struct QueuedMessage {
+    pub content: Content,
     pub arrived: Timestamp,
-    /// The number of the connection that it came by.
+    /// The number of the connection by which it arrived.
     pub connection: u64,
-    /// What the broker waits for; `None` where it does not.
+    /// The acknowledgement that the broker waits for, if it does.
     pub ack: Option<Ack>,
 }
 
@@ -72,19 +73,19 @@ struct Batch {
 }
 
 impl Batch {
-    fn of(items: &mut Vec<Item>) -> Batch {
-        let oldest = items.first().map(|item| item.arrived);
+    fn of(messages: &mut Vec<QueuedMessage>) -> Batch {
+        let oldest = messages.first().map(|message| message.arrived);
         let mut batch = Batch { oldest, ..Batch::default() };
-        for Item { what, arrived, connection, ack } in items.drain(..) {
-            match what {
-                What::Heartbeat(beat) => batch.beats.push(beat),
-                What::Canary(canary) => {
+        for QueuedMessage { content, arrived, connection, ack } in messages.drain(..) {
+            match content {
+                Content::Heartbeat(beat) => batch.beats.push(beat),
+                Content::Canary(canary) => {
                     batch.words.push(Word::Canary { connection, sent_at: canary.sent_at() })
                 }
-                What::Probe(number, sent_at) => batch.words.push(Word::Probe { number, sent_at }),
-                What::Gone(member) => batch.words.push(Word::Gone { member, at: arrived }),
-                What::Farewell => batch.words.push(Word::Farewell { connection }),
-                What::Nothing => {}
+                Content::Probe(number, sent_at) => batch.words.push(Word::Probe { number, sent_at }),
+                Content::Gone(member) => batch.words.push(Word::Gone { member, at: arrived }),
+                Content::Unsubscribed => batch.words.push(Word::Farewell { connection }),
+                Content::Nothing => {}
             }
             batch.acks.extend(ack);
         }
@@ -110,7 +111,7 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// Records until the queue is closed and empty, or until `stop` while the engine is away.
-    pub async fn record(self, queue: mpsc::Receiver<Item>, most: usize) {
+    pub async fn record(self, queue: mpsc::Receiver<QueuedMessage>, most: usize) {
         let Recorder { writer, prover, link } = self;
         let (vouched, words) = mpsc::channel(UNTOLD);
         let apply = apply_all(&writer, &link, queue, most, vouched);
@@ -122,11 +123,11 @@ impl Recorder {
 async fn apply_all(
     writer: &Writer,
     link: &watch::Receiver<Link>,
-    mut queue: mpsc::Receiver<Item>,
+    mut queue: mpsc::Receiver<QueuedMessage>,
     most: usize,
     vouched: mpsc::Sender<Vec<Word>>,
 ) {
-    let mut items = Vec::new();
+    let mut messages = Vec::new();
     let mut under_way = FuturesOrdered::new();
     let (mut is_open, mut was_full) = (true, false);
     let mut next = Instant::now();
@@ -146,12 +147,12 @@ async fn apply_all(
                     return;
                 }
             }
-            count = queue.recv_many(&mut items, most), if is_open && has_room => {
+            count = queue.recv_many(&mut messages, most), if is_open && has_room => {
                 is_open = count > 0;
                 was_full = count == most;
                 if is_open {
                     next = Instant::now() + distance;
-                    under_way.push_back(apply(writer.clone(), Batch::of(&mut items)));
+                    under_way.push_back(apply(writer.clone(), Batch::of(&mut messages)));
                 }
             }
             () = sleep_until(next), if is_open && is_far && !has_room => {}

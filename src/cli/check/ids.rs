@@ -14,7 +14,7 @@ pub(super) async fn examine(config: &intake::Config) -> Option<Finding> {
     if config.credentials.is_none() && (is_near || config.tls.is_some()) {
         return None;
     }
-    let is_open = patiently(intake::lets_strangers_in(config)).await.unwrap_or(false);
+    let is_open = patiently(intake::accepts_anonymous(config)).await.unwrap_or(false);
     is_open.then(|| {
         let text = format!(
             "{} lets a client without a name in, under a client id that begins with {}-: whoever reaches it can take \

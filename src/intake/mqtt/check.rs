@@ -1,100 +1,110 @@
-//! Whether the broker lets Rollcall in, grants what it asks for, and delivers it.
+//! Whether the broker accepts Rollcall, grants its requests, and delivers the messages.
 //!
 //! The probe is a client of its own, with another id and a session that ends with it, so that it
-//! does not push out an instance that is running. It never joins a shared subscription either: it
-//! would be handed messages that nobody then records.
+//! does not take over the session of a running instance. It never joins a shared subscription either: it
+//! would be given messages that are then not recorded.
 //!
-//! # Why it speaks on the topics of the fleet
-//! Mosquitto grants a subscription whose messages its access rules then withhold. So the probe says
-//! something on a topic of each template, as a unit with an id that is reserved for this
-//! (see `topic`) and that no Rollcall takes for a unit, and listens whether it comes back.
+//! # Why it publishes on the topics of the fleet
+//! Mosquitto grants a subscription whose messages its access rules then withhold. So the probe publishes a message
+//! on a topic of each template, as a unit with an id that is reserved for this
+//! (see `topic`) and that no Rollcall takes for a unit, and waits until it comes back.
 
 use std::time::Duration;
 
 use anyhow::bail;
-use rumqttc::{
-    AsyncClient, Event, EventLoop, ManualAck, Outgoing, Packet, PubAck, PubAckReason, PublishOptions, QoS,
-};
+use futures_util::FutureExt;
+use rumqttc::{AsyncClient, Event, EventLoop, ManualAck, Packet, PubAck, PubAckReason, QoS};
 use tokio::time::{Instant, timeout_at};
 
-use super::words::describe;
+use super::failure::describe;
+use super::probe_publisher::{Answer, publish_tracked};
+use super::session::Grants;
 use super::{Session, leave};
 use crate::clock::{Clock, Timestamp};
 use crate::intake::canary::{self, Canary, Key};
 use crate::intake::{Config, Template};
 
-/// How long what was said may take to come back.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a message may take to come back.
+const WAIT: Duration = Duration::from_secs(3);
 
 /// What is wrong with a topic, and which right is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deaf {
-    /// What is published there does not come back.
+pub enum TopicProblem {
+    /// A message that is published there does not come back.
     Unheard(String),
-    /// The probe may not publish there, so nothing is known.
+    /// The probe may not publish there, so it is not known whether messages are heard.
     Unknown(String),
 }
 
 /// Connects, subscribes as intake would, listens on every topic, and leaves. Takes as long as the broker
-/// does; the caller bounds it. Answers with the topics that are not heard.
-pub async fn probe(config: &Config) -> anyhow::Result<Vec<Deaf>> {
-    let alone = Config { share: String::new(), ..config.clone() };
+/// does; the caller bounds it. Returns the topics that are not heard.
+pub async fn probe(config: &Config) -> anyhow::Result<Vec<TopicProblem>> {
+    let plain = Config { share: String::new(), ..config.clone() };
     let mut topics = Vec::new();
-    for (text, kind) in &alone.topics {
+    for (text, kind) in &plain.topics {
         let template = Template::parse(text, kind.clone())?;
-        let mut kinds = alone.topics.iter().filter_map(|(_, kind)| kind.as_ref());
+        let mut kinds = plain.topics.iter().filter_map(|(_, kind)| kind.as_ref());
         topics.push((template.filter(), template.probe(kinds.next())));
     }
     let filters = topics.iter().map(|(filter, _)| filter.clone()).collect();
-    let mut session = Session::new(&alone, "check", filters)?;
+    let mut session = Session::new(&plain, "check", filters)?;
     session.client_id = format!("{}-check-{:08x}", config.client_id, rand::random::<u32>());
     session.expiry = None;
     let canary = canary::topic(&session.client_id);
-    session.first.iter_mut().filter(|wish| wish.filter.starts_with(canary::PREFIX)).for_each(|wish| {
-        wish.filter.clone_from(&canary);
-    });
+    session.first.iter_mut().filter(|request| request.filter.starts_with(canary::PREFIX)).for_each(
+        |request| {
+            request.filter.clone_from(&canary);
+        },
+    );
     topics.push((canary.clone(), canary));
     let (client, mut events) = session.open(1);
-    let said = topics.into_iter().map(|(filter, topic)| Said::new(filter, topic)).collect();
-    let listening = listen(&session, &client, &mut events, said).await;
+    let probes = topics.into_iter().map(|(filter, topic)| TopicProbe::new(filter, topic)).collect();
+    let probed = listen(&session, &client, &mut events, probes).await;
     leave(client, events).await;
-    match listening {
-        Ok(said) => Ok(said.iter().filter_map(|said| said.verdict(config.user())).collect()),
+    match probed {
+        Ok(mut probes) => Ok(probes.iter_mut().filter_map(|probe| probe.problem(config.user())).collect()),
         Err(why) => bail!("{}: {why}", session.address),
     }
 }
 
-/// Something that was said on a topic.
-struct Said {
+/// A message that is published on a topic.
+struct TopicProbe {
     filter: String,
     topic: String,
-    packet: Option<u16>,
-    answer: Option<PubAckReason>,
+    answer: Option<Answer>,
     came_back: bool,
 }
 
-impl Said {
-    fn new(filter: String, topic: String) -> Said {
-        Said { filter, topic, packet: None, answer: None, came_back: false }
+impl TopicProbe {
+    fn new(filter: String, topic: String) -> TopicProbe {
+        TopicProbe { filter, topic, answer: None, came_back: false }
     }
 
-    fn verdict(&self, user: &str) -> Option<Deaf> {
-        let Said { filter, topic, .. } = self;
+    fn publish(&mut self, client: &AsyncClient, key: &Key, now: Timestamp) -> Result<(), String> {
+        let canary = Canary::new(key, &self.topic, &key.tag(), 1, now);
+        let answer = publish_tracked(client, &self.topic, &canary);
+        self.answer = Some(answer.ok_or("publishing: the client has no room")?);
+        Ok(())
+    }
+
+    fn problem(&mut self, user: &str) -> Option<TopicProblem> {
         if self.came_back {
             return None;
         }
+        let answer = self.answer.take().and_then(FutureExt::now_or_never).flatten();
+        let TopicProbe { filter, topic, .. } = self;
         let is_canary = topic.starts_with(canary::PREFIX);
-        Some(match self.answer {
-            Some(PubAckReason::NotAuthorized) if is_canary => Deaf::Unheard(format!(
+        Some(match answer {
+            Some(PubAckReason::NotAuthorized) if is_canary => TopicProblem::Unheard(format!(
                 "the broker does not let {user} publish to {topic}, so Rollcall cannot prove that it hears; allow \
                  it to write and to read {}#",
                 canary::PREFIX
             )),
-            Some(PubAckReason::NotAuthorized) => Deaf::Unknown(format!(
+            Some(PubAckReason::NotAuthorized) => TopicProblem::Unknown(format!(
                 "whether {filter} is heard is not known, for the broker does not let {user} publish to {topic}; \
                  allow it to write there"
             )),
-            _ => Deaf::Unheard(format!(
+            _ => TopicProblem::Unheard(format!(
                 "what is published to {topic} does not come back, though the subscription to {filter} was \
                  granted; allow {user} to read {filter}"
             )),
@@ -102,16 +112,16 @@ impl Said {
     }
 }
 
-/// Subscribes, says something on each topic, and waits until all of it came back or the time is up.
+/// Subscribes, publishes on each topic, and waits until all messages came back or the time is up.
 async fn listen(
     session: &Session,
     client: &AsyncClient,
     events: &mut EventLoop,
-    mut said: Vec<Said>,
-) -> Result<Vec<Said>, String> {
+    mut probes: Vec<TopicProbe>,
+) -> Result<Vec<TopicProbe>, String> {
     let key = Key::of_fleet(&format!("{:016x}", rand::random::<u64>()));
     let mut until = None;
-    while said.iter().any(|said| !said.came_back) {
+    while probes.iter().any(|probe| !probe.came_back) {
         let polled = match until {
             None => events.poll().await,
             Some(until) => match timeout_at(until, events.poll()).await {
@@ -122,38 +132,26 @@ async fn listen(
         match polled.map_err(|error| describe(&error))? {
             Event::Incoming(Packet::ConnAck(_)) => session.subscribe(client, &session.first)?,
             Event::Incoming(Packet::SubAck(answer)) => {
-                session.granted(&answer, &session.first)?;
+                let grants = Grants::of(&answer, &session.first);
+                grants.log(session.client_id());
+                grants.refusal().map_or(Ok(()), Err)?;
                 let now = Clock::system().now();
-                said.iter().try_for_each(|said| speak(client, &key, &said.topic, now))?;
-                until = Some(Instant::now() + PATIENCE);
+                probes.iter_mut().try_for_each(|probe| probe.publish(client, &key, now))?;
+                until = Some(Instant::now() + WAIT);
             }
-            Event::Outgoing(Outgoing::Publish(packet)) => {
-                let next = said.iter_mut().find(|said| said.packet.is_none());
-                next.into_iter().for_each(|said| said.packet = Some(packet));
-            }
-            Event::Incoming(Packet::PubAck(PubAck { pkid, reason, .. })) => {
-                let answered = said.iter_mut().find(|said| said.packet == Some(pkid));
-                answered.into_iter().for_each(|said| said.answer = Some(reason));
-            }
-            Event::Incoming(Packet::Publish(came)) => {
-                if came.qos != QoS::AtMostOnce {
-                    // Or the fleet would soon hold up what is listened for. What fails has lost its connection.
-                    let _ = client.try_manual_ack(ManualAck::PubAck(PubAck::new(came.pkid, None)));
+            Event::Incoming(Packet::Publish(message)) => {
+                if message.qos != QoS::AtMostOnce {
+                    // Or the fleet would soon hold up the probes. If it fails, the connection is lost.
+                    let _ = client.try_manual_ack(ManualAck::PubAck(PubAck::new(message.pkid, None)));
                 }
-                let is_ours = |said: &&mut Said| {
-                    said.topic.as_bytes() == came.topic
-                        && Canary::read(&key, &said.topic, &came.payload).is_some()
+                let is_ours = |probe: &&mut TopicProbe| {
+                    probe.topic.as_bytes() == message.topic
+                        && Canary::read(&key, &probe.topic, &message.payload).is_some()
                 };
-                said.iter_mut().filter(is_ours).for_each(|said| said.came_back = true);
+                probes.iter_mut().filter(is_ours).for_each(|probe| probe.came_back = true);
             }
             _ => {}
         }
     }
-    Ok(said)
-}
-
-fn speak(client: &AsyncClient, key: &Key, topic: &str, now: Timestamp) -> Result<(), String> {
-    let payload = Canary::new(key, topic, &key.tag(), 1, now).to_json();
-    let options = PublishOptions::new(QoS::AtLeastOnce);
-    client.try_publish(topic.to_owned(), payload, options).map_err(|error| format!("publishing: {error}"))
+    Ok(probes)
 }

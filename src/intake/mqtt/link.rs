@@ -1,4 +1,4 @@
-//! What a connection and its recorder tell each other: who is connected, what is held, what was proved.
+//! What a connection and its recorder tell each other: the current connection, and what was proved of it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::clock::Timestamp;
 use crate::intake::canary;
 
-/// The current connection, for those who answer by it.
+/// The current connection, for acknowledgements.
 #[derive(Default)]
 pub(in crate::intake) struct Link {
     /// Its number; 0 while there is none.
@@ -20,23 +20,21 @@ pub(in crate::intake) struct Link {
     /// How long after the last proof of a member the broker is certain to have dropped it.
     pub release: Duration,
     pub(super) client: Option<AsyncClient>,
-    pub(super) held: Arc<Held>,
+    pub(super) unacknowledged: Arc<Unacknowledged>,
 }
 
-/// Messages of one connection that came and are not acknowledged yet.
+/// Counts the messages of one connection that are not acknowledged yet.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct Unacknowledged {
     count: AtomicUsize,
     fewer: Notify,
 }
 
-impl Held {
-    /// One more came.
-    pub fn one_more(&self) {
+impl Unacknowledged {
+    pub fn add_one(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether there are more than that.
     pub fn is_more_than(&self, most: usize) -> bool {
         self.count.load(Ordering::Relaxed) > most
     }
@@ -46,7 +44,7 @@ impl Held {
         self.fewer.notify_waiters();
     }
 
-    /// Waits until there are no more than that. Nothing is lost when it is dropped.
+    /// Waits until there are no more than `most`. Nothing is lost when it is dropped.
     pub async fn at_most(&self, most: usize) {
         while self.is_more_than(most) {
             let mut fewer = pin!(self.fewer.notified());
@@ -58,7 +56,7 @@ impl Held {
     }
 }
 
-/// What the broker waits for before it forgets a message.
+/// The acknowledgement that the broker waits for before it forgets a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::intake) struct Ack {
     pub(super) connection: u64,
@@ -66,38 +64,38 @@ pub(in crate::intake) struct Ack {
 }
 
 impl Link {
-    /// Acknowledges messages of this connection; those of earlier ones come again by themselves.
+    /// Acknowledges messages of this connection; the broker delivers those of earlier ones again.
     pub fn acknowledge(&self, acks: &[Ack]) {
         let Some(client) = &self.client else { return };
         let mut count = 0;
         for ack in acks.iter().filter(|ack| ack.connection == self.number) {
-            // There is room for as many as can be due. What fails has lost its connection.
+            // There is room for as many as can be due. If it fails, the connection is lost.
             let _ = client.try_manual_ack(ManualAck::PubAck(PubAck::new(ack.packet, None)));
             count += 1;
         }
-        self.held.acknowledged(count);
+        self.unacknowledged.acknowledged(count);
     }
 
-    /// The number of the connection that stands, and its release.
-    pub fn standing(&self) -> (u64, Duration) {
+    /// The number of the current connection, and its release.
+    pub fn current(&self) -> (u64, Duration) {
         (self.number, self.release)
     }
 
-    /// Removes the last word of a member, which the broker keeps for whoever comes.
-    pub fn remove_last_word(&self, client_id: &str) {
+    /// Removes the last will of a member, which the broker retains for members to come.
+    pub fn remove_will(&self, client_id: &str) {
         let Some(client) = &self.client else { return };
         let options = PublishOptions::new(QoS::AtLeastOnce).retained();
-        // What finds no room stays, and is told again to the next member: harmless.
+        // Without room it stays, and the next member receives it again: harmless.
         let _ = client.try_publish(canary::gone_topic(client_id), Vec::new(), options);
     }
 }
 
-/// What the recorder of a member has proved about its connection.
+/// What the recorder has proved about the connection.
 #[derive(Clone, Debug, Default)]
 pub(in crate::intake) struct Proof {
     /// The number of the connection that attends; 0: none does.
     pub attends: u64,
-    /// When something of it was last recorded.
+    /// When a canary of it was last recorded.
     pub at: Option<Instant>,
     /// When the last canary was sent before which everything is recorded.
     pub canary: Timestamp,

@@ -1,14 +1,14 @@
-//! What is asked of the broker: who we are, what we want to hear, and for how long it keeps that.
+//! What a connection requests of the broker: its client id, its topics, and how long the session is kept.
 //!
 //! A plain subscription has a persistent session, so the broker keeps a backlog while Rollcall is
-//! away. Topics that were taken out of the configuration stay in that session until it expires;
+//! away. Topics that were removed from the configuration stay in that session until it expires;
 //! their messages are counted as `bad_topic`. A shared subscription begins anew each time: a member
 //! that is away with a living session would keep its share of the messages.
 //!
 //! # Why a session store that stores nothing
-//! A new process that resumes its old session must tell the library what it still owed to the
-//! broker; otherwise the library refuses to send anything that is acknowledged. At QoS 0 and 1 all
-//! that can be owed is a canary, which is worthless by then: nothing is owed.
+//! A new process that resumes its old session must tell the library which packets the broker has not
+//! acknowledged; otherwise the library refuses to publish at QoS 1. At QoS 0 and 1 such a packet can only be a
+//! canary, which is worthless by then: there are none.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -28,85 +28,87 @@ use crate::store::Member;
 /// Canaries and probes on their way to the broker; the default would reserve 14 MB for them.
 const OUTGOING: u16 = 128;
 
-/// A member that hears nothing at all for this long, or for three canaries, is deaf.
+/// A member that receives nothing for this long, or for three canaries, is deaf.
 const DEAF: Duration = Duration::from_secs(3);
-/// A member of which nothing was recorded for this long, or for five canaries, is of no use.
+/// A member of which no canary was recorded for this long, or for five canaries, closes its connection.
 const UNPROVED: Duration = Duration::from_secs(10);
 /// Added to the time after which a broker drops a member, for a broker that is slow to notice.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// Whom to connect to, as whom, and what to ask for.
+/// Where to connect, as which client, and what to request.
 pub(in crate::intake) struct Session {
     pub(super) address: BrokerAddress,
-    /// There is one where the address wants it.
+    /// Present where the address requires it.
     tls: Option<Tls>,
     pub(super) client_id: String,
-    /// Name of the shared subscription that it is a member of, if it is.
+    /// The name of the shared subscription that it is a member of; `None`: a plain subscription.
     pub(in crate::intake) share: Option<String>,
     pub(super) credentials: Option<(String, String)>,
-    /// ValueOutcome by the broker while we are away; `None`: it begins anew with every connection.
+    /// How long, in seconds, the broker keeps the session while Rollcall is away; `None`: it begins anew with every
+    /// connection.
     pub(in crate::intake) expiry: Option<u32>,
     pub(super) qos: QoS,
-    /// What is asked for at once.
-    pub(super) first: Vec<Wish>,
-    /// What a member asks for when it attends.
-    pub(super) shared: Vec<Wish>,
+    /// Requested at once.
+    pub(super) first: Vec<TopicRequest>,
+    /// Requested by a member that attends.
+    pub(super) share_requests: Vec<TopicRequest>,
     pub(super) keep_alive: Duration,
+    /// As configured; a short timeout may shorten it.
+    pub(super) canary_period: Duration,
     pub(super) window: u16,
-    pub(super) patience: Patience,
+    pub(super) limits: SilenceLimits,
 }
 
-/// Something to subscribe to.
+/// A topic filter to subscribe to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct TopicRequest {
     pub filter: String,
     qos: QoS,
-    /// Whether what was kept from before is wanted too.
-    kept: bool,
+    /// Whether retained messages are wanted too.
+    retained: bool,
 }
 
 /// How long a connection may be silent.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct SilenceLimits {
     /// Before it counts as dead.
     pub silence: Duration,
-    /// What is asked of a member that attends.
-    pub of_member: Option<MemberPatience>,
+    /// The limits of a member that attends.
+    pub of_member: Option<MemberLimits>,
 }
 
-/// How long a member that attends may be of no use: see `visit`.
+/// How long a member that attends may receive nothing, and have no canary recorded: see `state`.
 #[derive(Clone, Copy, Debug)]
-pub struct MemberPatience {
+pub struct MemberLimits {
     pub silence: Duration,
     pub unproved: Duration,
 }
 
 impl Session {
-    /// The session of connection `name` for everything that fits `filters`, and for the canaries.
+    /// The session of connection `name` for the topics of `filters`, and for the canaries.
     pub fn new(config: &Config, name: &str, filters: Vec<String>) -> anyhow::Result<Session> {
         let is_member = !config.share.is_empty();
         let qos = qos(config.qos);
-        let wish = |filter: String| Wish { filter, qos, kept: false };
+        let request = |filter: String| TopicRequest { filter, qos, retained: false };
         // Instances that share a subscription may share a configuration, but not a client id. A
         // persistent session needs the same one each time.
         let client_id = match is_member {
             false => format!("{}-{name}", config.client_id),
             true => format!("{}-{name}-{:08x}", config.client_id, rand::random::<u32>()),
         };
-        let own = wish(canary::topic(&client_id));
+        let own = request(canary::topic(&client_id));
         let fleet = filters.into_iter();
-        let (first, shared): (Vec<Wish>, Vec<Wish>) = match is_member {
-            false => (fleet.map(wish).chain([own]).collect(), Vec::new()),
+        let retained = |filter: &str, qos| TopicRequest { filter: filter.to_owned(), qos, retained: true };
+        let (first, share_requests): (Vec<TopicRequest>, Vec<TopicRequest>) = match is_member {
+            false => (fleet.map(request).chain([own]).collect(), Vec::new()),
             true => {
-                let gone = Wish { filter: canary::GONE_FILTER.to_owned(), qos: QoS::AtLeastOnce, kept: true };
-                let shared = fleet.map(|filter| wish(format!("$share/{}/{filter}", config.share)));
-                (vec![own, gone], shared.collect())
+                let share = fleet.map(|filter| request(format!("$share/{}/{filter}", config.share)));
+                (vec![own, retained(canary::GONE_FILTER, QoS::AtLeastOnce)], share.collect())
             }
         };
-        let kept = Wish { filter: drops::TOPIC.to_owned(), qos: QoS::AtMostOnce, kept: true };
-        let watched = (config.watch_sys && name == MAIN).then_some(kept);
+        let watched = (config.watch_sys && name == MAIN).then(|| retained(drops::TOPIC, QoS::AtMostOnce));
         let first = first.into_iter().chain(watched).collect();
-        let of_member = is_member.then(|| MemberPatience {
+        let of_member = is_member.then(|| MemberLimits {
             silence: DEAF.max(3 * config.canary_period),
             unproved: UNPROVED.max(5 * config.canary_period),
         });
@@ -126,14 +128,14 @@ impl Session {
             expiry: (!is_member).then_some(expiry),
             qos,
             first,
-            shared,
+            share_requests,
             keep_alive: config.keep_alive,
+            canary_period: config.canary_period,
             window: config.receive_maximum,
-            patience: Patience { silence: 2 * config.keep_alive, of_member },
+            limits: SilenceLimits { silence: 2 * config.keep_alive, of_member },
         })
     }
 
-    /// The id by which the broker knows us.
     pub fn client_id(&self) -> &str {
         &self.client_id
     }
@@ -147,11 +149,11 @@ impl Session {
     /// How long after its last proof the broker is certain to have dropped a member: it closes its
     /// connection itself, and if the broker does not see that, it misses the member's pings.
     pub fn release(&self, keep_alive: Duration) -> Duration {
-        let unproved = self.patience.of_member.map_or(UNPROVED, |of_member| of_member.unproved);
+        let unproved = self.limits.of_member.map_or(UNPROVED, |of_member| of_member.unproved);
         unproved + keep_alive * 3 / 2 + MARGIN
     }
 
-    /// A client that is not connected yet, for connection `number`, and what it does when polled.
+    /// A client for connection `number` that is not connected yet, and its event loop.
     pub fn open(&self, number: u64) -> (AsyncClient, EventLoop) {
         let mut options = self.transport();
         let mut network = NetworkOptions::new();
@@ -167,12 +169,12 @@ impl Session {
             .set_max_request_batch(128)
             .set_ack_mode(AckMode::Manual);
         if self.expiry.is_some() {
-            options.set_session_store(NothingOwed);
+            options.set_session_store(EmptySessionStore);
         }
         if let Some(member) = self.member(number) {
             let topic = canary::gone_topic(&self.client_id);
-            let word = canary::last_word(&member);
-            options.set_last_will(LastWill::new(topic, word, QoS::AtLeastOnce, true, None));
+            let payload = canary::gone_payload(&member);
+            options.set_last_will(LastWill::new(topic, payload, QoS::AtLeastOnce, true, None));
         }
         if let Some((name, password)) = &self.credentials {
             options.set_credentials(name, password.clone());
@@ -181,7 +183,6 @@ impl Session {
         AsyncClient::builder(options).capacity(4 * usize::from(self.window) + 64).build()
     }
 
-    /// How the broker is spoken to.
     fn transport(&self) -> MqttOptions {
         let BrokerAddress { scheme, host, port, .. } = &self.address;
         let tls = || match &self.tls {
@@ -205,48 +206,74 @@ impl Session {
         }
     }
 
-    /// Asks for this.
-    pub fn subscribe(&self, client: &AsyncClient, wishes: &[Wish]) -> Result<(), String> {
-        let filters = wishes.iter().map(|wish| {
-            let kept = if wish.kept { RetainForwardRule::OnEverySubscribe } else { RetainForwardRule::Never };
-            SubscribeFilterInput::new(&wish.filter, wish.qos).retain_forward_rule(kept)
+    pub fn subscribe(&self, client: &AsyncClient, requests: &[TopicRequest]) -> Result<(), String> {
+        let filters = requests.iter().map(|request| {
+            let rule = match request.retained {
+                true => RetainForwardRule::OnEverySubscribe,
+                false => RetainForwardRule::Never,
+            };
+            SubscribeFilterInput::new(&request.filter, request.qos).retain_forward_rule(rule)
         });
         client.try_subscribe_many(filters).map_err(|error| format!("subscribing: {error}"))
     }
 
-    /// Asks to be given no more as a member.
+    /// Unsubscribes a member from its share.
     pub fn unsubscribe(&self, client: &AsyncClient) -> Result<(), String> {
-        let filters = self.shared.iter().map(|wish| wish.filter.clone());
+        let filters = self.share_requests.iter().map(|request| request.filter.clone());
         client.try_unsubscribe_many(filters).map_err(|error| format!("unsubscribing: {error}"))
     }
+}
 
-    /// Whether the broker gave us everything that we asked for.
-    pub fn granted(&self, answer: &SubAck, wishes: &[Wish]) -> Result<(), String> {
-        for (Wish { filter, qos: wanted, .. }, code) in wishes.iter().zip(&answer.return_codes) {
+/// The broker's answer to requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grants {
+    /// Filters that are granted at a lower QoS only, and that QoS.
+    lowered: Vec<(String, QoS)>,
+    /// The first filter that is refused, and its reason code.
+    refused: Option<(String, SubscribeReasonCode)>,
+    pub is_nothing_granted: bool,
+}
+
+impl Grants {
+    pub fn of(answer: &SubAck, requests: &[TopicRequest]) -> Grants {
+        let is_granted = |code: &SubscribeReasonCode| matches!(code, SubscribeReasonCode::Success(_));
+        let is_nothing_granted = !answer.return_codes.iter().any(is_granted);
+        let mut grants = Grants { is_nothing_granted, ..Grants::default() };
+        for (TopicRequest { filter, qos: wanted, .. }, code) in requests.iter().zip(&answer.return_codes) {
             match code {
                 SubscribeReasonCode::Success(qos) if qos >= wanted => {}
-                SubscribeReasonCode::Success(qos) => tracing::warn!(
-                    filter,
-                    "the broker grants only {qos:?}: heartbeats may be lost between it and Rollcall"
-                ),
+                SubscribeReasonCode::Success(qos) => grants.lowered.push((filter.clone(), *qos)),
                 refused => {
-                    let what = format!("the broker refused the subscription to {filter}: {refused:?}");
-                    let todo = "allow it there, for the user mqtt.username, or change the topics";
-                    tracing::error!(filter, client_id = self.client_id, "{what}; {todo}");
-                    return Err(what);
+                    grants.refused = Some((filter.clone(), *refused));
+                    break;
                 }
             }
         }
-        Ok(())
+        grants
+    }
+
+    /// Why the connection is of no use; `None`: everything is granted.
+    pub fn refusal(&self) -> Option<String> {
+        let (filter, code) = self.refused.as_ref()?;
+        Some(format!("the broker refused the subscription to {filter}: {code:?}"))
+    }
+
+    /// Logs what an operator should know.
+    pub fn log(&self, client_id: &str) {
+        for (filter, qos) in &self.lowered {
+            tracing::warn!(
+                filter,
+                "the broker grants only {qos:?}: heartbeats may be lost between it and Rollcall"
+            );
+        }
+        if let (Some((filter, _)), Some(refusal)) = (&self.refused, self.refusal()) {
+            let todo = "allow it there, for the user mqtt.username, or change the topics";
+            tracing::error!(filter, client_id, "{refusal}; {todo}");
+        }
     }
 }
 
-/// Whether nothing at all was granted.
-pub fn all_refused(answer: &SubAck) -> bool {
-    answer.return_codes.iter().all(|code| !matches!(code, SubscribeReasonCode::Success(_)))
-}
-
-/// QoS 2 is never asked for: a repeated heartbeat is harmless.
+/// QoS 2 is never requested: a repeated heartbeat is harmless.
 pub fn qos(level: u8) -> QoS {
     match level {
         0 => QoS::AtMostOnce,
@@ -256,11 +283,11 @@ pub fn qos(level: u8) -> QoS {
 
 /// See the head of this file.
 #[derive(Debug)]
-struct NothingOwed;
+struct EmptySessionStore;
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionStoreError>> + Send + 'a>>;
 
-impl SessionStore for NothingOwed {
+impl SessionStore for EmptySessionStore {
     fn load<'a>(&'a self, key: &'a SessionStoreKey) -> Answer<'a, Option<PersistedSession>> {
         Box::pin(std::future::ready(Ok(Some(PersistedSession {
             format_version: 1,

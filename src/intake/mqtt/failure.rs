@@ -1,4 +1,4 @@
-//! Why a connection does not stand, for people, with what to do.
+//! Why a connection failed, for an operator, with what to do.
 
 use std::error::Error;
 use std::io;
@@ -9,26 +9,25 @@ use rumqttc::{ConnectReturnCode, ConnectionError, DisconnectReasonCode, StateErr
 use crate::intake::canary;
 use crate::telemetry::ConnectionLoss;
 
-/// Nothing came for that long.
-pub fn silence(patience: Duration) -> String {
+/// Nothing arrived for that long.
+pub fn silence(limit: Duration) -> String {
     format!(
         "nothing came for {} s, not even the canary; is the broker reachable, and may the client publish \
          and subscribe to {}#?",
-        patience.as_secs(),
+        limit.as_secs(),
         canary::PREFIX
     )
 }
 
 /// No canary of a member was recorded for that long.
-pub fn unproved(patience: Duration) -> String {
+pub fn unproved(limit: Duration) -> String {
     format!(
         "no canary came back and was recorded for {} s; the connection is closed so that others are given its \
          share of the messages",
-        patience.as_secs()
+        limit.as_secs()
     )
 }
 
-/// Why it ended.
 pub fn describe(error: &ConnectionError) -> String {
     use ConnectReturnCode as Code;
     match error {
@@ -60,14 +59,13 @@ pub fn describe(error: &ConnectionError) -> String {
              client comes with our client id; the broker's log says which"
                 .to_owned()
         }
-        error => match tls_cause(bared(error)) {
+        error => match tls_cause(unwrapped(error)) {
             Some(cause) => describe_tls(cause),
             None => error.to_string(),
         },
     }
 }
 
-/// Which sort of end that is.
 pub fn loss(error: &ConnectionError) -> ConnectionLoss {
     match error {
         ConnectionError::ConnectionRefused(_) => ConnectionLoss::Refused,
@@ -80,15 +78,15 @@ pub fn loss(error: &ConnectionError) -> ConnectionLoss {
     }
 }
 
-/// Without the wrapper that does not name its source.
-fn bared(error: &ConnectionError) -> &(dyn Error + 'static) {
+/// The error within the wrapper that does not name its source.
+fn unwrapped(error: &ConnectionError) -> &(dyn Error + 'static) {
     match error {
         ConnectionError::MqttState(StateError::Deserialization(inner)) => inner,
         error => error,
     }
 }
 
-/// What TLS has to say about it, however deep it lies.
+/// The error of TLS in the chain of sources, if there is one.
 fn tls_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,0 +1,87 @@
+//! Carries out the actions of a connection's state.
+
+use rumqttc::Publish;
+use tokio::time::Instant;
+
+use super::link::Link;
+use super::state::{Action, Requests};
+use super::{Connection, End, OpenConnection};
+use crate::telemetry::{ConnectionLoss, Rejection};
+
+impl Connection {
+    /// Carries out all actions; `message` is the one that they are about, if any.
+    pub(super) fn act(&mut self, open: &mut OpenConnection, message: Option<&Publish>) -> Result<(), End> {
+        let mut actions = std::mem::take(&mut open.actions);
+        let result = actions.drain(..).try_for_each(|action| self.carry_out(action, open, message));
+        // The same buffer again: there is one for each packet.
+        open.actions = actions;
+        result
+    }
+
+    /// One arm for each action; so it is long.
+    pub(super) fn carry_out(
+        &mut self,
+        action: Action,
+        open: &mut OpenConnection,
+        message: Option<&Publish>,
+    ) -> Result<(), End> {
+        let broken = |why| End::Lost(ConnectionLoss::Broken, why);
+        let telemetry = &self.reader.telemetry;
+        match action {
+            Action::Accept { release } => {
+                let (client, unacknowledged) = (Some(open.client.clone()), open.unacknowledged.clone());
+                self.link.send_replace(Link { number: self.state.number(), release, client, unacknowledged });
+            }
+            Action::Subscribe(requests) => {
+                let topics = match requests {
+                    Requests::First => &self.session.first,
+                    Requests::Share => &self.session.share_requests,
+                };
+                self.session.subscribe(&open.client, topics).map_err(broken)?;
+            }
+            Action::UnsubscribeShare => self.session.unsubscribe(&open.client).map_err(broken)?,
+            Action::ReportGrants(grants) => grants.log(self.session.client_id()),
+            Action::ReportConnected => {
+                telemetry.mqtt_connected(&self.name, &self.session.address.to_string());
+            }
+            Action::Record(queued) => {
+                if queued.ack.is_some() {
+                    open.unacknowledged.add_one();
+                }
+                if !self.queue.as_mut().is_none_or(|queue| queue.add(queued)) {
+                    return Err(broken("the queue has no room for the messages of the broker".to_owned()));
+                }
+            }
+            Action::RejectOverflow => {
+                let topic =
+                    message.map(|message| String::from_utf8_lossy(&message.topic)).unwrap_or_default();
+                let text = "the queue is full; the time until it has room counts as blind";
+                telemetry.message_rejected(&topic, Rejection::Overflow, text);
+            }
+            Action::CountBrokerDrops => {
+                if let (Some(drops), Some(message)) = (&mut self.drops, message) {
+                    drops.counted(&message.payload, self.clock.now());
+                }
+            }
+            Action::SendCanary(seq) => {
+                if self.canaries.publish(&open.client, seq, self.clock.now()) {
+                    self.state.canary_sent(seq);
+                }
+            }
+            Action::TickNow => open.ticks.reset_immediately(),
+            Action::PublishProbe(index) => {
+                if let Some(probes) = &mut self.probes
+                    && probes.publish(&open.client, index, self.clock.now())
+                {
+                    self.state.probe_published(index, Instant::now());
+                }
+            }
+            Action::TellProbe(index, outcome) => {
+                self.probes.iter().for_each(|probes| probes.tell(index, outcome));
+            }
+            Action::StopTaking => self.queue = None,
+            Action::End(loss, why) => return Err(End::Lost(loss, why)),
+        }
+        Ok(())
+    }
+}

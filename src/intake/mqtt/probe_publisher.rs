@@ -1,0 +1,96 @@
+//! Publishes probes, and hears whether the broker accepts them: the I/O of a `ProbeSchedule`.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use rumqttc::{AsyncClient, PubAckReason, PublishNoticeError, PublishOptions, PublishResult, QoS};
+
+use super::probe_schedule::ProbeOutcome;
+use crate::clock::Timestamp;
+use crate::intake::canary::{Canary, Key};
+use crate::intake::probe::{Probe, Probes};
+
+/// Publishes the probes of all filters.
+pub(in crate::intake) struct ProbePublisher {
+    pub(super) probes: Arc<Probes>,
+    key: Key,
+    /// As whom the broker knows Rollcall, for people.
+    user: String,
+    /// The answer that each probe waits for.
+    open: Vec<Option<Answer>>,
+}
+
+/// The broker's answer to a publication at QoS 1.
+pub(super) type Answer = Pin<Box<dyn Future<Output = Option<PubAckReason>> + Send + Sync>>;
+
+/// Publishes at QoS 1, whatever the QoS of the fleet is: the answer says whether the broker accepts it. `None`: the
+/// client has no room.
+pub(super) fn publish_tracked(client: &AsyncClient, topic: &str, canary: &Canary) -> Option<Answer> {
+    let options = PublishOptions::new(QoS::AtLeastOnce);
+    let notice = client.try_publish_tracked(topic.to_owned(), canary.to_json(), options).ok()?;
+    // Without a result its connection is gone.
+    let reason = |result: Result<PublishResult, PublishNoticeError>| match result {
+        Ok(PublishResult::Qos1(answer)) => Some(answer.reason),
+        _ => None,
+    };
+    Some(Box::pin(notice.wait_async().map(reason)))
+}
+
+impl ProbePublisher {
+    pub fn new(probes: Arc<Probes>, key: Key, user: String) -> ProbePublisher {
+        let open = probes.all().iter().map(|_| None).collect();
+        ProbePublisher { probes, key, user, open }
+    }
+
+    /// Whether the client had room for it. A probe without room goes out with the next canary.
+    pub fn publish(&mut self, client: &AsyncClient, index: usize, now: Timestamp) -> bool {
+        let probe = &self.probes.all()[index];
+        let canary = Canary::new(&self.key, &probe.topic, &self.key.tag(), 0, now);
+        let Some(answer) = publish_tracked(client, &probe.topic, &canary) else { return false };
+        self.open[index] = Some(answer);
+        probe.sent(now);
+        true
+    }
+
+    /// The answers that have come: the number of the probe and the reason code, if there will be one.
+    pub fn take_answers(&mut self) -> Vec<(usize, Option<PubAckReason>)> {
+        let mut answers = Vec::new();
+        for (index, open) in self.open.iter_mut().enumerate() {
+            if let Some(answer) = open.as_mut().and_then(|answer| answer.as_mut().now_or_never()) {
+                *open = None;
+                answers.push((index, answer));
+            }
+        }
+        answers
+    }
+
+    pub fn connection_lost(&mut self) {
+        self.open.fill_with(|| None);
+        self.probes.all().iter().for_each(Probe::connection_lost);
+    }
+
+    /// Tells the readers of the probe.
+    pub fn tell(&self, index: usize, outcome: ProbeOutcome) {
+        let probe = &self.probes.all()[index];
+        let refused = |why: &str, then: &str| Some(refused(probe, &self.user, why, then));
+        probe.answered(match outcome {
+            ProbeOutcome::Accepted => None,
+            ProbeOutcome::Refused(reason) => refused(
+                &format!("the broker refuses ({reason:?}) what Rollcall publishes"),
+                "which is tried every ten minutes",
+            ),
+            ProbeOutcome::EndsConnection => {
+                refused("the broker ends the connection when Rollcall publishes", "and start Rollcall anew")
+            }
+        });
+    }
+}
+
+/// Why it is not known whether a filter is heard, and what to do.
+fn refused(Probe { topic, filter, .. }: &Probe, user: &str, why: &str, then: &str) -> String {
+    format!(
+        "only what units say proves that {filter} is heard, so while all of them are silent none is declared offline: \
+         {why} to {topic}; allow {user} to read {filter} and to write {topic}, {then}"
+    )
+}

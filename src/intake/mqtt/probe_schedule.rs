@@ -1,0 +1,123 @@
+//! Which probes are due, and which the broker accepts.
+//!
+//! # When the broker does not accept a probe
+//! No filter counts as unheard on which the broker does not let Rollcall publish: then the messages of units prove
+//! it, an operator is told which right is missing, and the probe is tried again every ten minutes. Some brokers end
+//! a connection that publishes where it may not. Rollcall must not lose one connection after the other by probing:
+//! a probe that was just published and not answered when a connection ends, twice, is not published again by this
+//! process; once if the broker says that a right is missing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rumqttc::PubAckReason;
+use tokio::time::Instant;
+
+use crate::fleet::CanaryPace;
+use crate::intake::probe::Probes;
+use crate::telemetry::ConnectionLoss;
+
+/// After how long a refused probe is published again.
+const RETRY: Duration = Duration::from_secs(600);
+
+/// A broker that ends a connection because of a publication does so within this time.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+/// So many connections that end like that are no coincidence.
+const COINCIDENCES: u32 = 2;
+
+/// The schedule of all probes.
+pub(in crate::intake) struct ProbeSchedule {
+    probes: Arc<Probes>,
+    states: Vec<ProbeState>,
+}
+
+/// The publications of one probe.
+#[derive(Default)]
+struct ProbeState {
+    /// When the last one was published by this connection.
+    published: Option<Instant>,
+    /// Whether the broker has not answered it; one is open at a time.
+    is_open: bool,
+    /// Not published before then.
+    retry_at: Option<Instant>,
+    /// Connections in a row that ended right after it.
+    ended: u32,
+    is_given_up: bool,
+}
+
+/// What the broker makes of a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeOutcome {
+    Accepted,
+    Refused(PubAckReason),
+    /// The broker ends the connection for it.
+    EndsConnection,
+}
+
+impl ProbeSchedule {
+    pub fn new(probes: Arc<Probes>) -> ProbeSchedule {
+        let states = probes.all().iter().map(|_| ProbeState::default()).collect();
+        ProbeSchedule { probes, states }
+    }
+
+    /// The probes that are due; `period` is the time between two canaries.
+    pub fn due(&self, now: Instant, pace: &CanaryPace, period: Duration) -> impl Iterator<Item = usize> {
+        let is_due = move |(probe, state): (&crate::intake::probe::Probe, &ProbeState)| {
+            let regular = state.published.map_or(now, |published| published + probe.period(pace));
+            // A refused probe has a pace of its own.
+            let due = regular.max(state.retry_at.unwrap_or(now));
+            !state.is_given_up && !state.is_open && due <= now + period / 2
+        };
+        let all = self.probes.all().iter().zip(&self.states).enumerate();
+        all.filter(move |(_, each)| is_due(*each)).map(|(index, _)| index)
+    }
+
+    pub fn published(&mut self, index: usize, now: Instant) {
+        let state = &mut self.states[index];
+        (state.published, state.is_open) = (Some(now), true);
+    }
+
+    /// The broker answered a probe; `None`: it will not, for the connection of the probe is gone.
+    pub fn answered(
+        &mut self,
+        index: usize,
+        answer: Option<PubAckReason>,
+        now: Instant,
+    ) -> Option<ProbeOutcome> {
+        let state = &mut self.states[index];
+        state.is_open = false;
+        let answer = answer?;
+        state.ended = 0;
+        Some(match answer {
+            PubAckReason::Success | PubAckReason::NoMatchingSubscribers => {
+                state.retry_at = None;
+                ProbeOutcome::Accepted
+            }
+            reason => {
+                state.retry_at = Some(now + RETRY);
+                ProbeOutcome::Refused(reason)
+            }
+        })
+    }
+
+    /// The connection has ended; returns the probes that are given up.
+    pub fn connection_lost(&mut self, loss: ConnectionLoss, now: Instant) -> Vec<usize> {
+        let may_be_for_it = matches!(loss, ConnectionLoss::Broken | ConnectionLoss::Refused);
+        let mut given_up = Vec::new();
+        for (index, state) in self.states.iter_mut().enumerate() {
+            let published = state.published.take();
+            let was_open = std::mem::take(&mut state.is_open);
+            let is_recent = published.is_some_and(|at| now.duration_since(at) <= AT_ONCE);
+            if !was_open || !may_be_for_it || !is_recent {
+                continue;
+            }
+            state.ended += 1;
+            if state.ended >= COINCIDENCES || loss == ConnectionLoss::Refused {
+                state.is_given_up = true;
+                given_up.push(index);
+            }
+        }
+        given_up
+    }
+}

@@ -1,0 +1,80 @@
+//! Reads messages together while they arrive faster than it is worth waking up for each.
+//!
+//! # Why a thread sleeps
+//! A broker writes each message into the connection by itself. If a reader waits at the other end, each write wakes
+//! it: that costs the broker about as much as the message, and the reader more. So when messages arrive less than a
+//! pause apart, the thread of the connection sleeps for a pause before it waits for more, and then reads all that
+//! has arrived. It has to be the thread: a runtime that puts only its task to sleep goes on waiting for the
+//! connection itself, and is woken by each write.
+//!
+//! At fewer than some three thousand messages a second there are no pauses, and each message is read at once.
+//!
+//! # Why no longer
+//! Measured in turns with the same without pauses, on four busy cores that broker, Redis and Rollcall share:
+//! a message costs Rollcall 4.6 µs of CPU instead of 5.5 (QoS 0). Pauses of 1 ms save little beyond that and
+//! delay acknowledgements. When as much as it may send ahead is not
+//! acknowledged, the broker queues the rest, which costs it twice as much for a message, and stays behind.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// What arrives meanwhile is a few kilobytes.
+const PAUSE: Duration = Duration::from_micros(300);
+
+/// How many packets that have arrived are read before anything else is seen to, which would cost too much for each.
+const BURST: u32 = 256;
+
+/// Whether messages arrive fast.
+#[derive(Default)]
+pub struct ReadCoalescer {
+    /// Packets since anything else was seen to.
+    burst: u32,
+    waits_since: Option<Instant>,
+    is_busy: bool,
+}
+
+impl ReadCoalescer {
+    /// Whether another packet may be read before anything else is seen to; if not, the next burst begins.
+    pub fn is_in_burst(&mut self) -> bool {
+        self.burst = if self.burst < BURST { self.burst + 1 } else { 0 };
+        self.burst > 0
+    }
+
+    /// There is nothing to read: sleeps if messages arrive fast. Blocks the thread for that.
+    #[expect(clippy::disallowed_methods, reason = "see the head of this file")]
+    pub fn pause(&mut self) {
+        if std::mem::take(&mut self.is_busy) {
+            std::thread::sleep(PAUSE);
+        }
+        self.waits_since = Some(Instant::now());
+    }
+
+    /// Something arrived while it waited.
+    pub fn woke(&mut self, now: Instant) {
+        self.is_busy = self.waits_since.take().is_some_and(|since| now.duration_since(since) < PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_pauses_only_after_a_wait_that_was_shorter_than_a_pause() {
+        // (waited, pauses before the next wait)
+        let cases = [(Duration::ZERO, true), (PAUSE / 2, true), (PAUSE, false), (100 * PAUSE, false)];
+        for (waited, pauses) in cases {
+            let mut coalescer = ReadCoalescer::default();
+            coalescer.pause();
+            let since = coalescer.waits_since.unwrap();
+            coalescer.woke(since + waited);
+            assert_eq!(coalescer.is_busy, pauses, "{waited:?}");
+            coalescer.pause();
+            assert!(!coalescer.is_busy, "one pause for each wait");
+        }
+        let mut coalescer = ReadCoalescer::default();
+        coalescer.woke(Instant::now());
+        assert!(!coalescer.is_busy, "it did not wait");
+    }
+}

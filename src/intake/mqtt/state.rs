@@ -1,0 +1,408 @@
+//! The state of a connection to the broker, over all its losses: a machine without I/O.
+//!
+//! Packets, ticks, answers and the present moment go in; [`Action`]s come out, in the order in which they have to be
+//! carried out. The loop in [`super`] polls the client, carries the actions out and reports the publications that
+//! the client had room for.
+//!
+//! # The stages of a connection
+//! A plain subscription requests everything at once. A member of a shared subscription first requests only its own
+//! canary. When one has come back and was recorded, the way to the broker and back and the engine are proved; the
+//! engine then knows that the member attends, and only then the member requests its share. A member that is refused
+//! or deaf is never given a message, so it delays no unit.
+//!
+//! To leave in order a member unsubscribes from its share. Messages that the broker sent it before arrive before the
+//! canary that it publishes after the answer; when that canary is recorded, all of them are.
+//!
+//! # Why a member has short limits
+//! The broker gives each message of a share to one member alone. A member that receives nothing, or whose canaries
+//! are not recorded, closes its connection, and the broker gives its share to the others. A plain subscription keeps
+//! its connection and its backlog. A process that was frozen finds its limit exceeded when it continues, and closes
+//! the connection before it reads the packets that are left in it.
+//!
+//! # Why it watches for silence itself
+//! The library pings after a time without *sending*. Canaries are sent at least every minute, so a broker that went
+//! away without closing the connection would never be pinged. Nothing received for two keep-alives, not even the
+//! canary, is a dead connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rumqttc::{ConnAck, Packet, PubAckReason, Publish, QoS, SubAck};
+use tokio::time::Instant;
+
+use super::canaries::CanarySequence;
+use super::link::{Ack, Proof};
+use super::probe_schedule::{ProbeOutcome, ProbeSchedule};
+use super::redelivery::RedeliveryFilter;
+use super::session::{Grants, Session};
+use super::transit::Transit;
+use crate::clock::Timestamp;
+use crate::fleet::CanaryPace;
+use crate::intake::reader::{Content, Incoming};
+use crate::intake::record::QueuedMessage;
+use crate::telemetry::ConnectionLoss;
+
+mod action;
+mod liveness;
+
+pub use action::{Action, Actions, Now, Requests};
+use liveness::Liveness;
+
+/// How long leaving in order may take.
+const LEAVING: Duration = Duration::from_secs(3);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The first requests are not granted yet.
+    Subscribing,
+    /// A member whose canary has yet to come back.
+    Proving,
+    /// A member that attends, and requested its share.
+    SubscribingShare,
+    /// Everything is granted.
+    Hearing,
+    /// A member that unsubscribes from its share.
+    Unsubscribing,
+    /// A member without a share; the canary with this number is the last message that counts.
+    Draining(u64),
+    /// No more messages are taken.
+    Closed,
+}
+
+pub(in crate::intake) struct ConnectionState {
+    session: Arc<Session>,
+    /// How often canaries are sent, and which gap between them is blind time.
+    pace: Arc<CanaryPace>,
+    /// The number of the connection; one more each time. The first is a random one, so that a client which cannot
+    /// read the last wills of members cannot forge one.
+    number: u64,
+    stage: Stage,
+    is_stopping: bool,
+    liveness: Liveness,
+    leave_until: Instant,
+    canaries: CanarySequence,
+    transit: Transit,
+    redelivery: RedeliveryFilter,
+    /// Canaries that were sent up to then vouch for nothing.
+    deaf_until: Timestamp,
+    /// The probes, on one of the connections.
+    probes: Option<ProbeSchedule>,
+}
+
+impl ConnectionState {
+    /// `heard`: how far an earlier process has heard with this session. `instance`: names this process in its
+    /// canaries.
+    pub fn new(
+        session: Arc<Session>,
+        pace: Arc<CanaryPace>,
+        heard: Option<Timestamp>,
+        instance: &str,
+        probes: Option<ProbeSchedule>,
+        number: u64,
+    ) -> ConnectionState {
+        let now = Instant::now();
+        ConnectionState {
+            number,
+            stage: Stage::Closed,
+            is_stopping: false,
+            liveness: Liveness::new(session.limits, now),
+            leave_until: now,
+            canaries: CanarySequence::new(instance),
+            transit: Transit::new(heard, pace.gap()),
+            redelivery: RedeliveryFilter::new(session.window),
+            deaf_until: Timestamp::ZERO,
+            probes,
+            session,
+            pace,
+        }
+    }
+
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The time between two canaries.
+    pub fn period(&self) -> Duration {
+        self.pace.period(self.session.canary_period)
+    }
+
+    /// The room in the queue for messages that are acknowledged: as many as the broker may send, and one that it may
+    /// not.
+    pub fn reserved(&self) -> usize {
+        usize::from(self.session.window) + 1
+    }
+
+    /// Whether canaries are sent.
+    pub fn is_sending_canaries(&self) -> bool {
+        matches!(self.stage, Stage::Proving | Stage::Hearing | Stage::Draining(_))
+    }
+
+    /// Whether it knows that Rollcall is stopping.
+    pub fn is_stopping(&self) -> bool {
+        self.is_stopping
+    }
+
+    /// Whether nothing is lost if the connection ends now.
+    pub fn has_left(&self, proof: &Proof) -> bool {
+        !self.is_member() || proof.left || proof.attends != self.number
+    }
+
+    /// A new connection begins.
+    pub fn on_connect(&mut self, now: Instant) {
+        self.number += 1;
+        self.stage = Stage::Subscribing;
+        self.is_stopping = false;
+        self.liveness = Liveness::new(self.session.limits, now);
+        self.canaries.connecting();
+    }
+
+    /// A packet arrives while the queue has `room`. `read` reads a message that is new.
+    pub fn on_packet(
+        &mut self,
+        packet: &Packet,
+        now: Now,
+        room: usize,
+        read: impl FnOnce(&Incoming) -> Content,
+        actions: &mut Actions,
+    ) {
+        // First of all: a process that was frozen is too late for the packets that wait.
+        if self.end_if_overdue(now.instant, actions) {
+            return;
+        }
+        self.liveness.packet_arrived(now.instant);
+        match packet {
+            Packet::Publish(publish) => self.on_publish(publish, now.clock, room, read, actions),
+            Packet::ConnAck(answer) => self.on_connack(answer, now.clock, actions),
+            Packet::SubAck(answer) => self.on_suback(answer, now.clock, actions),
+            Packet::UnsubAck(_) if self.stage == Stage::Unsubscribing => {
+                self.stage = Stage::Draining(self.canaries.next());
+                actions.push(Action::TickNow);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_connack(&mut self, answer: &ConnAck, now: Timestamp, actions: &mut Actions) {
+        if !answer.session_present {
+            self.redelivery.session_began();
+            self.transit.session_began(now);
+        }
+        // The keep-alive that the broker goes by, if it is not ours.
+        let theirs = answer.properties.as_ref().and_then(|properties| properties.server_keep_alive);
+        let theirs = theirs.map_or(Duration::ZERO, |seconds| Duration::from_secs(seconds.into()));
+        let release = self.session.release(self.session.keep_alive.max(theirs));
+        actions.push(Action::Accept { release });
+        // Also in an old session: the topics may be new.
+        actions.push(Action::Subscribe(Requests::First));
+    }
+
+    fn on_suback(&mut self, answer: &SubAck, now: Timestamp, actions: &mut Actions) {
+        let requests = match self.stage {
+            Stage::Subscribing => &self.session.first,
+            Stage::SubscribingShare => &self.session.share_requests,
+            _ => return actions.push(Action::TickNow),
+        };
+        let grants = Grants::of(answer, requests);
+        let (refused, is_nothing_granted) = (grants.refusal(), grants.is_nothing_granted);
+        actions.push(Action::ReportGrants(grants));
+        if let Some(why) = refused {
+            if self.stage == Stage::SubscribingShare && is_nothing_granted {
+                // It was given no message, so it leaves no trace.
+                actions.push(Action::Record(self.queued(Content::Unsubscribed, now, None)));
+            }
+            return actions.push(Action::End(ConnectionLoss::Refused, why));
+        }
+        if self.stage == Stage::Subscribing && self.is_member() {
+            self.stage = Stage::Proving;
+        } else {
+            self.stage = Stage::Hearing;
+            actions.push(Action::ReportConnected);
+        }
+        actions.push(Action::TickNow);
+    }
+
+    fn on_publish(
+        &mut self,
+        publish: &Publish,
+        now: Timestamp,
+        room: usize,
+        read: impl FnOnce(&Incoming) -> Content,
+        actions: &mut Actions,
+    ) {
+        let (topic, payload) = (&publish.topic, &publish.payload);
+        if topic.starts_with(b"$SYS/") {
+            return actions.push(Action::CountBrokerDrops);
+        }
+        if self.stage == Stage::Closed {
+            return;
+        }
+        let is_acknowledged = publish.qos != QoS::AtMostOnce;
+        let ack = is_acknowledged.then_some(Ack { connection: self.number, packet: publish.pkid });
+        let is_new =
+            !is_acknowledged || self.redelivery.is_new(publish.pkid, publish.dup, topic, payload, now);
+        let mut content = if is_new {
+            let sent_between = self.transit.sent_between(now);
+            read(&Incoming { topic, payload, retain: publish.retain, sent_between })
+        } else {
+            // Behind the first one in the queue, so that it is acknowledged after that is recorded.
+            Content::Nothing
+        };
+        let mut is_last = false;
+        match &content {
+            Content::Heartbeat(_) if self.transit.is_unbounded(now) => {
+                self.deaf_until = self.deaf_until.max(now);
+            }
+            Content::Canary(canary) => {
+                let returned = self.canaries.returned(canary);
+                is_last = matches!(self.stage, Stage::Draining(seq) if canary.seq >= seq);
+                if self.transit.canary_returned(canary.sent_at(), now) {
+                    self.redelivery.canary_returned(canary.sent_at());
+                }
+                if let Some(before) = returned.lost_after {
+                    self.deaf_until = self.deaf_until.max(before + self.deafness());
+                }
+                if !returned.vouches || canary.sent_at() <= self.deaf_until {
+                    content = Content::Nothing;
+                }
+            }
+            _ => {}
+        }
+        let counts = content != Content::Nothing;
+        if !is_acknowledged && !counts {
+            return;
+        }
+        if !is_acknowledged && room <= self.reserved() {
+            self.deaf_until = now + self.deafness();
+            return actions.push(Action::RejectOverflow);
+        }
+        actions.push(Action::Record(self.queued(content, now, ack)));
+        if is_last && counts {
+            actions.push(Action::Record(self.queued(Content::Unsubscribed, now, None)));
+            self.close(actions);
+        }
+    }
+
+    /// A period has passed.
+    pub fn on_tick(&mut self, now: Instant, actions: &mut Actions) {
+        self.transit.set_gap(self.pace.gap());
+        // Before the canary: when that is recorded, so is what came of the probes.
+        if let Some(probes) = self.probes.as_ref().filter(|_| self.stage == Stage::Hearing) {
+            let due = probes.due(now, &self.pace, self.period());
+            actions.extend(due.map(Action::PublishProbe));
+        }
+        actions.push(Action::SendCanary(self.canaries.next()));
+    }
+
+    /// The client had room for a canary. One without room is missed, but not lost by the broker.
+    pub fn canary_sent(&mut self, seq: u64) {
+        self.canaries.sent(seq);
+    }
+
+    /// The client had room for a probe.
+    pub fn probe_published(&mut self, index: usize, now: Instant) {
+        self.probes.iter_mut().for_each(|probes| probes.published(index, now));
+    }
+
+    /// The broker answered a probe; `None`: it will not.
+    pub fn on_probe_answer(
+        &mut self,
+        index: usize,
+        answer: Option<PubAckReason>,
+        now: Instant,
+        actions: &mut Actions,
+    ) {
+        let outcome = self.probes.as_mut().and_then(|probes| probes.answered(index, answer, now));
+        actions.extend(outcome.map(|outcome| Action::TellProbe(index, outcome)));
+    }
+
+    /// The recorder has proved something.
+    pub fn on_proof(&mut self, proof: &Proof, now: Now, actions: &mut Actions) {
+        if let Some(at) = proof.at {
+            self.liveness.proved(at);
+            self.redelivery.acknowledged(proof.canary, now.clock);
+        }
+        if self.stage == Stage::Proving && proof.attends == self.number {
+            self.stage = Stage::SubscribingShare;
+            self.liveness.attend(now.instant);
+            actions.push(Action::Subscribe(Requests::Share));
+        }
+    }
+
+    /// Rollcall is stopping.
+    pub fn on_stop(&mut self, now: Instant, actions: &mut Actions) {
+        self.is_stopping = true;
+        if self.stage == Stage::Hearing && self.is_member() {
+            self.stage = Stage::Unsubscribing;
+            self.leave_until = now + LEAVING;
+            actions.push(Action::UnsubscribeShare);
+        } else {
+            self.close(actions);
+        }
+    }
+
+    /// The next moment at which [`ConnectionState::on_timer`] may have an action.
+    pub fn next_timer(&self) -> Instant {
+        let limit = self.liveness.limit();
+        if self.is_leaving() { limit.min(self.leave_until) } else { limit }
+    }
+
+    /// A timer has run out. `is_held_back`: the packets of the broker stay unread, so it is not silent.
+    pub fn on_timer(&mut self, now: Instant, is_held_back: bool, actions: &mut Actions) {
+        if is_held_back {
+            self.liveness.packet_arrived(now);
+        }
+        if self.is_leaving() && now >= self.leave_until {
+            self.close(actions);
+        }
+        self.end_if_overdue(now, actions);
+    }
+
+    /// The client says that the connection has ended.
+    pub fn on_disconnect(&mut self, loss: ConnectionLoss, why: String, now: Instant, actions: &mut Actions) {
+        if !self.end_if_overdue(now, actions) {
+            actions.push(Action::End(loss, why));
+        }
+    }
+
+    /// The connection has ended; `loss`: unless Rollcall ended it.
+    pub fn on_end(&mut self, loss: Option<ConnectionLoss>, now: Instant, actions: &mut Actions) {
+        self.redelivery.connection_lost();
+        if let (Some(probes), Some(loss)) = (&mut self.probes, loss) {
+            let given_up = probes.connection_lost(loss, now).into_iter();
+            actions.extend(given_up.map(|index| Action::TellProbe(index, ProbeOutcome::EndsConnection)));
+        }
+    }
+
+    fn end_if_overdue(&self, now: Instant, actions: &mut Actions) -> bool {
+        let why = self.liveness.exceeded(now);
+        let is_overdue = why.is_some();
+        actions.extend(why.map(|why| Action::End(ConnectionLoss::Silent, why)));
+        is_overdue
+    }
+
+    /// How long canaries vouch for nothing after a loss, so that it becomes blind time.
+    fn deafness(&self) -> Duration {
+        self.pace.gap() + self.session.canary_period
+    }
+
+    fn is_member(&self) -> bool {
+        self.session.share.is_some()
+    }
+
+    fn is_leaving(&self) -> bool {
+        matches!(self.stage, Stage::Unsubscribing | Stage::Draining(_))
+    }
+
+    fn close(&mut self, actions: &mut Actions) {
+        self.stage = Stage::Closed;
+        self.liveness.close();
+        actions.push(Action::StopTaking);
+    }
+
+    fn queued(&self, content: Content, arrived: Timestamp, ack: Option<Ack>) -> QueuedMessage {
+        QueuedMessage { content, arrived, connection: self.number, ack }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+//! The inputs and outputs of the state of a connection.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::clock::Timestamp;
+use crate::intake::mqtt::probe_schedule::ProbeOutcome;
+use crate::intake::mqtt::session::Grants;
+use crate::intake::record::QueuedMessage;
+use crate::telemetry::ConnectionLoss;
+
+/// The present, by the clock of the fleet and by that of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    pub clock: Timestamp,
+    pub instant: Instant,
+}
+
+/// Something to be done for the connection.
+#[derive(Debug, PartialEq)]
+pub enum Action {
+    /// The broker accepted the connection. It has certainly dropped a member `release` after its last proof.
+    Accept { release: Duration },
+    /// Request these topics.
+    Subscribe(Requests),
+    /// Unsubscribe from the share.
+    UnsubscribeShare,
+    /// Log what the broker granted.
+    ReportGrants(Grants),
+    /// Everything is granted.
+    ReportConnected,
+    /// Queue a message for the recorder.
+    Record(QueuedMessage),
+    /// Log and count that a message at QoS 0 was dropped, because the queue has no room.
+    RejectOverflow,
+    /// The packet is the broker's own count of the messages that it dropped.
+    CountBrokerDrops,
+    /// Publish the canary with this number.
+    SendCanary(u64),
+    /// Have the next tick come at once.
+    TickNow,
+    /// Publish the probe with this number.
+    PublishProbe(usize),
+    /// Tell what the broker makes of the probe with this number.
+    TellProbe(usize, ProbeOutcome),
+    /// Queue no more messages.
+    StopTaking,
+    /// End the connection.
+    End(ConnectionLoss, String),
+}
+
+/// Actions in order.
+pub type Actions = Vec<Action>;
+
+/// Topics that are requested together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requests {
+    /// Those that a connection requests first.
+    First,
+    /// The share of a member that attends.
+    Share,
+}

@@ -1,0 +1,97 @@
+//! How long a connection may receive nothing, or prove nothing, before it is of no use.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::intake::mqtt::failure;
+use crate::intake::mqtt::session::SilenceLimits;
+
+/// The signs of life of a connection.
+pub struct Liveness {
+    limits: SilenceLimits,
+    /// When the last packet arrived.
+    last_packet: Instant,
+    /// When a canary was last recorded, or the member began to attend.
+    last_proof: Instant,
+    /// Whether the limits of a member apply.
+    is_attending: bool,
+}
+
+impl Liveness {
+    pub fn new(limits: SilenceLimits, now: Instant) -> Liveness {
+        Liveness { limits, last_packet: now, last_proof: now, is_attending: false }
+    }
+
+    pub fn packet_arrived(&mut self, at: Instant) {
+        self.last_packet = at;
+    }
+
+    pub fn proved(&mut self, at: Instant) {
+        self.last_proof = self.last_proof.max(at);
+    }
+
+    /// The limits of a member that attends apply from now on, if it is one.
+    pub fn attend(&mut self, now: Instant) {
+        self.is_attending = true;
+        self.last_proof = now;
+    }
+
+    /// It sends no more canaries and waits until all messages are recorded.
+    pub fn close(&mut self) {
+        self.is_attending = false;
+    }
+
+    /// When a limit is exceeded if nothing happens until then.
+    pub fn limit(&self) -> Instant {
+        let (silence, unproved) = self.longest();
+        let silent = self.last_packet + silence;
+        unproved.map_or(silent, |unproved| silent.min(self.last_proof + unproved))
+    }
+
+    /// Why the connection is of no use; `None`: no limit is exceeded.
+    pub fn exceeded(&self, now: Instant) -> Option<String> {
+        let (silence, unproved) = self.longest();
+        if now.duration_since(self.last_packet) >= silence {
+            return Some(failure::silence(silence));
+        }
+        unproved.filter(|most| now.duration_since(self.last_proof) >= *most).map(failure::unproved)
+    }
+
+    fn longest(&self) -> (Duration, Option<Duration>) {
+        match self.limits.of_member.filter(|_| self.is_attending) {
+            Some(of_member) => (of_member.silence, Some(of_member.unproved)),
+            None => (self.limits.silence, None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::intake::mqtt::Session;
+    use crate::intake::mqtt::tests::config;
+
+    #[test]
+    fn a_member_that_attends_has_shorter_limits_than_a_plain_subscription() {
+        // (share, seconds without a packet, seconds without a proof, whether a limit is exceeded)
+        let cases = [
+            ("", 19, 19, false),
+            ("", 20, 1, true),
+            ("all", 2, 9, false),
+            ("all", 3, 3, true),
+            ("all", 1, 10, true),
+        ];
+        for (share, silent, unproved, is_exceeded) in cases {
+            let session = Session::new(&config(share), "main", Vec::new()).unwrap();
+            let began = Instant::now();
+            let mut liveness = Liveness::new(session.limits, began);
+            liveness.attend(began);
+            let now = began + Duration::from_secs(100);
+            liveness.proved(now - Duration::from_secs(unproved));
+            liveness.packet_arrived(now - Duration::from_secs(silent));
+            assert_eq!(liveness.exceeded(now).is_some(), is_exceeded, "{share:?} {silent} {unproved}");
+            assert_eq!(liveness.limit() <= now, is_exceeded, "{share:?} {silent} {unproved}");
+        }
+    }
+}

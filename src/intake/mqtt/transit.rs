@@ -1,0 +1,122 @@
+//! How old a message may be that arrives now.
+//!
+//! A broker keeps messages for a persistent session that is away, and a stalled connection delays them for any
+//! client. When they arrive, the units that sent them may be dead, and another instance may have declared them
+//! offline: such messages must not count as heartbeats of now.
+//!
+//! # The bounds
+//! Messages arrive in the order in which they were sent, with canaries between them. A message after a canary was
+//! sent after that canary and before the next one: less than a gap later, or the time up to it is blind. So a
+//! message that arrives more than a gap after the canary before it was sent has been in transit, and was sent
+//! between that canary and a gap after it. A unit that is present was heard at the later of the two, so it is never
+//! declared offline too early. A unit that is offline is back only if it was silent at the earlier one already: its
+//! last heartbeat, delivered twice, is one heartbeat. How far an earlier process heard with the same session is
+//! stored in the engine. A new session brings only messages that were sent after it began.
+//!
+//! A connection that stalls in both directions delays the canaries on their way to the broker as well. Then
+//! messages arrive first that were sent after them, and nothing says how long ago. So if no canary arrived for
+//! longer than a gap before a heartbeat, canaries that were sent before it arrived vouch for nothing, and that time
+//! is blind.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+
+/// The canaries that bound the age of a message.
+pub struct Transit {
+    /// When the last canary of this session that came back was sent.
+    canary: Option<Timestamp>,
+    /// When a canary last came back.
+    returned: Option<Timestamp>,
+    /// Canaries further apart than this enclose a blind interval.
+    gap: Duration,
+}
+
+impl Transit {
+    /// `heard`: how far an earlier process has heard with this session.
+    pub fn new(heard: Option<Timestamp>, gap: Duration) -> Transit {
+        Transit { canary: heard, returned: None, gap }
+    }
+
+    pub fn set_gap(&mut self, gap: Duration) {
+        self.gap = gap;
+    }
+
+    /// The earliest and the latest moment at which a message that arrives now was sent, if it was in transit for
+    /// longer than a gap.
+    pub fn sent_between(&self, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
+        let canary = self.canary.filter(|canary| now.since(*canary) > self.gap)?;
+        Some((canary, canary + self.gap))
+    }
+
+    /// Whether no canary bounds the age of a heartbeat that arrives now.
+    pub fn is_unbounded(&self, now: Timestamp) -> bool {
+        self.canary.is_some() && self.returned.is_none_or(|returned| now.since(returned) > self.gap)
+    }
+
+    /// The broker kept nothing from before.
+    pub fn session_began(&mut self, now: Timestamp) {
+        self.canary = Some(now);
+        self.returned = Some(now);
+    }
+
+    /// A canary came back. `false`: it is no newer than the last one, and changes nothing.
+    pub fn canary_returned(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
+        let is_newer = self.canary.is_none_or(|known| sent_at > known);
+        if is_newer {
+            self.returned = Some(now);
+            self.canary = Some(sent_at);
+        }
+        is_newer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GAP: Duration = Duration::from_millis(30);
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    #[test]
+    fn a_message_that_was_in_transit_was_sent_within_a_gap_after_the_canary_before_it() {
+        let mut transit = Transit::new(None, GAP);
+        assert_eq!(transit.sent_between(at(900)), None);
+        assert!(transit.canary_returned(at(100), at(100)));
+        assert_eq!(transit.sent_between(at(130)), None);
+        assert_eq!(transit.sent_between(at(131)), Some((at(100), at(130))));
+        // Canaries that were in transit for as long move the bounds.
+        assert!(transit.canary_returned(at(120), at(120)));
+        assert_eq!(transit.sent_between(at(901)), Some((at(120), at(150))));
+        assert!(!transit.canary_returned(at(110), at(110)));
+        assert_eq!(transit.sent_between(at(902)), Some((at(120), at(150))));
+    }
+
+    #[test]
+    fn a_new_process_goes_by_how_far_the_one_before_had_heard() {
+        assert_eq!(Transit::new(Some(at(50)), GAP).sent_between(at(900)), Some((at(50), at(80))));
+    }
+
+    #[test]
+    fn the_age_of_a_heartbeat_is_unbounded_when_no_canary_came_back_for_a_gap() {
+        let mut transit = Transit::new(None, GAP);
+        assert!(!transit.is_unbounded(at(900)), "nothing is known, and it counts as of now");
+        transit.canary_returned(at(100), at(800));
+        assert!(!transit.is_unbounded(at(830)));
+        assert!(transit.is_unbounded(at(831)));
+        transit.session_began(at(900));
+        assert!(!transit.is_unbounded(at(930)));
+        assert!(Transit::new(Some(at(50)), GAP).is_unbounded(at(60)));
+    }
+
+    #[test]
+    fn the_messages_of_a_new_session_were_sent_after_it_began() {
+        let mut transit = Transit::new(Some(at(50)), GAP);
+        transit.session_began(at(900));
+        assert_eq!(transit.sent_between(at(910)), None);
+        assert_eq!(transit.sent_between(at(990)), Some((at(900), at(930))), "but not how long after it");
+    }
+}

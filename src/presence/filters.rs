@@ -78,6 +78,29 @@ impl Probed {
     }
 }
 
+/// Notes up to when filters were heard, and answers with what was not heard of their kinds. `proved` holds at least
+/// the filters that are probed, and all filters of their kinds where one of these is new.
+pub fn prove(proved: &mut BTreeMap<(Kind, String), Timestamp>, probed: &[Probed]) -> Vec<(Kind, Interval)> {
+    let mut last = BTreeMap::new();
+    for ((kind, _), at) in proved.iter() {
+        let last = last.entry(kind.clone()).or_insert(*at);
+        *last = (*last).max(*at);
+    }
+    let mut blind = Vec::new();
+    for Probed { kind, filter, sent_at, gap } in probed {
+        let name = (kind.clone(), filter.clone());
+        let before = proved.get(&name).copied();
+        // A filter that is new was not heard while others of its kind were.
+        if let Some(from) = before.or_else(|| last.get(kind).copied())
+            && sent_at.since(from) > *gap
+        {
+            blind.push((kind.clone(), Interval { from, to: *sent_at }));
+        }
+        proved.insert(name, before.map_or(*sent_at, |before| before.max(*sent_at)));
+    }
+    blind
+}
+
 impl Hearing {
     /// Whether that kind is not heard while the fleet is: by more than `gap` less far.
     pub fn is_behind(&self, kind: &Kind, gap: Duration) -> bool {
@@ -159,6 +182,32 @@ mod tests {
 
     fn at(ms: i64) -> Timestamp {
         Timestamp::from_millis(ms)
+    }
+
+    #[test]
+    fn a_filter_is_heard_to_its_own_moment_and_a_new_one_begins_where_its_kind_was_heard() {
+        // The filter, when it was sent, its gap, and since when that time was blind.
+        type Case<'a> = (&'a str, &'a str, i64, u64, Option<i64>);
+        let cases: [Case; 8] = [
+            ("pump", "a", 1000, 0, None), // nothing was known of the kind
+            ("pump", "a", 2000, 1000, None),
+            ("pump", "a", 4500, 1000, Some(2000)),
+            ("pump", "a", 3000, 0, None), // older than what is known
+            ("pump", "b", 5000, 500, None),
+            ("pump", "c", 6000, 500, Some(5000)),
+            ("valve", "a", 9000, 0, None),
+            ("pump", "a", 9000, 4500, None),
+        ];
+        let mut proved = BTreeMap::new();
+        for (kind, filter, sent_at, gap, from) in cases {
+            let kind: Kind = kind.parse().unwrap();
+            let (sent_at, gap) = (at(sent_at), Duration::from_millis(gap));
+            let probe = Probed { kind: kind.clone(), filter: filter.to_owned(), sent_at, gap };
+            let blind = from.map(|from| (kind, Interval { from: at(from), to: sent_at }));
+            assert_eq!(prove(&mut proved, &[probe]), Vec::from_iter(blind), "{filter} {sent_at}");
+        }
+        let known: Vec<i64> = proved.values().map(|at| at.as_millis()).collect();
+        assert_eq!(known, [9000, 5000, 6000, 9000]);
     }
 
     #[test]

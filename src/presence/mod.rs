@@ -8,6 +8,7 @@ mod blindness;
 mod decision;
 mod facts;
 mod filters;
+mod hearing;
 mod heartbeat;
 mod pace;
 mod policy;
@@ -22,7 +23,10 @@ pub use decision::{
     unwatch,
 };
 pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State};
-pub use filters::{FilterProofs, Filters, Probed, RemovedFilter, covers};
+pub use filters::{FilterProofs, Filters, Probed, RemovedFilter, covers, prove};
+pub use hearing::{
+    BlindInterval, Gap, HearingState, Member, MemberState, NotAttending, SessionState, Subscription, USEFUL,
+};
 pub use heartbeat::{Declared, Heartbeat, LONGEST_LABEL, Labels, MOST_LABELS, is_label_name, is_label_value};
 pub use pace::{blind_gap, canary_period, probe_gap, probe_period};
 pub use policy::{

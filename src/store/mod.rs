@@ -59,6 +59,7 @@ pub mod repair;
 pub mod roster;
 mod units;
 
+pub use crate::presence::{Gap, Member, Subscription};
 pub use alerts::{
     AlertStore, Backlog, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined, OutboxEvent, Pace,
     Position, Room,
@@ -66,7 +67,7 @@ pub use alerts::{
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck};
 pub use error::{EngineError, Result};
-pub use hearing::{Advance, Gap, HearingStore, Member, Subscription};
+pub use hearing::{Advance, HearingStore};
 pub use notification::{delivery_of_any, notification_of};
 use partition::{crc16, name_bytes};
 pub use partition::{partition_of, partition_of_group};

@@ -37,7 +37,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 ///
 /// | table | what it holds |
 /// |---|---|
-/// | `meta` | `fleet` id, `partitions`; `ears`: the state of hearing (JSON), see `ears.rs`; `number` of the last flush; `kept`: that number, and how many rows `beats` and `pages` have after it |
+/// | `meta` | `fleet` id, `partitions`; `ears`: the state of hearing (JSON), see `heard.rs`; `number` of the last flush; `kept`: that number, and how many rows `beats` and `pages` have after it |
 /// | `units` | name, facts (see `store/encoding.rs`), expiry key and next check as of the last change; `after`: beats of this number and before are older |
 /// | `beats` | last seen times since then, by flush number: 2 bytes partition, 4 slot, 6 time, little endian |
 /// | `pages` | last seen times of `beats` up to this number, 512 units to a page, 6 bytes each |

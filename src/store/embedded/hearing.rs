@@ -1,5 +1,5 @@
-//! How far Rollcall has heard and by whom, and the ledger of blind intervals: what `ears.rs` decides is
-//! written before it is answered wherever somebody relies on it.
+//! How far Rollcall has heard, and the ledger of blind intervals: a change is on disk before the answer wherever
+//! a caller relies on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use async_trait::async_trait;
 
 use super::EmbeddedEngine;
 use crate::clock::{Clock, Timestamp};
-use crate::presence::{Hearing, Probed};
-use crate::store::{Advance, Gap, HearingStore, Member, Result, Subscription};
+use crate::presence::{Gap, Hearing, Member, Probed, Subscription};
+use crate::store::{Advance, HearingStore, Result};
 
 #[async_trait]
 impl HearingStore for EmbeddedEngine {
     async fn hearing(&self) -> Result<Hearing> {
-        let ears = self.memory.ears();
+        let heard = self.memory.heard();
         Ok(Hearing {
-            heard: ears.heard,
-            ledger: ears.ledger.clone(),
-            filters: Arc::new(ears.filters.read()),
+            heard: heard.state.heard,
+            ledger: heard.ledger.clone(),
+            filters: Arc::new(heard.filters.clone()),
             ..Hearing::default()
         })
     }
@@ -27,13 +27,13 @@ impl HearingStore for EmbeddedEngine {
     /// at once: without it a crash would not know from when on it lost something. So is a blind interval;
     /// if that fails it stands in memory, and is written when the disk allows. A directory that was removed is told
     /// as a blind interval, however short, as a server is that lost its data.
-    async fn advance(&self, ear: &Subscription, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
+    async fn advance(&self, subscription: &Subscription, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
         if self.database_file.was_removed() {
-            self.memory.ears().is_removed = true;
+            self.memory.heard().is_removed = true;
         }
         let (is_first, advance) = {
-            let mut ears = self.memory.ears();
-            (ears.heard.is_none(), ears.advance(ear, sent_at, gap, Clock::machine()))
+            let mut heard = self.memory.heard();
+            (heard.state.heard.is_none(), heard.advance(subscription, sent_at, gap, Clock::machine()))
         };
         if is_first || matches!(advance, Advance::Heard(Some(_))) {
             self.writer.flush("advance").await?;
@@ -43,18 +43,18 @@ impl HearingStore for EmbeddedEngine {
 
     /// In memory as a canary is, unless a kind was blind, or was never heard before.
     async fn prove(&self, probed: &[Probed]) -> Result<()> {
-        if self.memory.ears().filters.prove(probed) {
+        if self.memory.heard().prove(probed) {
             self.writer.flush("prove").await?;
         }
         Ok(())
     }
 
     async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
-        Ok(self.memory.ears().heard_by(client_id, Clock::machine()))
+        Ok(self.memory.heard().heard_by(client_id, Clock::machine()))
     }
 
     async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()> {
-        self.memory.ears().attend(member, now, release);
+        self.memory.heard().state.attend(member, now, release);
         self.writer.flush("attend").await
     }
 
@@ -67,12 +67,12 @@ impl HearingStore for EmbeddedEngine {
     }
 
     async fn leave(&self, member: &Member) -> Result<()> {
-        self.memory.ears().depart(member, None);
+        self.memory.heard().state.depart(member, None);
         self.writer.flush("leave").await
     }
 
     async fn gone(&self, member: &Member, at: Timestamp) -> Result<bool> {
-        let was_member = self.memory.ears().depart(member, Some(at));
+        let was_member = self.memory.heard().state.depart(member, Some(at));
         self.writer.flush("gone").await?;
         Ok(was_member)
     }

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
 use super::directory::Directory;
-use super::ears::Ears;
 use super::error::DatabaseResult;
+use super::heard::Heard;
 use super::last_seen::unit_id;
 use super::{Config, database};
 use crate::clock::Timestamp;
@@ -223,8 +223,8 @@ impl TargetDatabase {
     }
 
     fn complete(&mut self, hearing: &Hearing) -> DatabaseResult<()> {
-        let ears = Ears::restore(hearing);
-        self.execute("INSERT OR REPLACE INTO meta VALUES('ears', ?)", [to_json(&ears)?])?;
+        let heard = Heard::restore(hearing).stored();
+        self.execute("INSERT OR REPLACE INTO meta VALUES('ears', ?)", [to_json(&heard)?])?;
         for interval in hearing.ledger.intervals() {
             let (start, until) = (interval.from.as_millis(), interval.to.as_millis());
             self.execute("INSERT INTO blind(start, until) VALUES(?, ?)", [start, until])?;

@@ -21,14 +21,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
-use super::ears::Blind;
 use super::error::DatabaseResult;
+use super::heard::Blind;
 use super::memory::InMemoryFleet;
 use super::row::{Marks, Moment};
 use super::shard::Unwritten;
 use super::writer::WriteJob;
 use crate::clock::Timestamp;
-use crate::store::hearing::USEFUL;
+use crate::presence::USEFUL;
 use crate::store::json::to_json;
 use crate::store::{EngineError, OutboxEvent, Result};
 use crate::telemetry::{Loop, Telemetry};
@@ -75,7 +75,7 @@ struct State {
     /// The pages of these beats.
     pages: BTreeSet<(u16, u32)>,
     /// The state of hearing (JSON), as of the last flush.
-    ears: String,
+    heard: String,
 }
 
 impl LastSeenTables {
@@ -105,7 +105,7 @@ impl LastSeenTables {
 pub(super) struct Flush {
     tables: Arc<LastSeenTables>,
     telemetry: Arc<Telemetry>,
-    ears: String,
+    heard: String,
     blind: Vec<Blind>,
     taken: Vec<(u16, Vec<Unwritten>)>,
     is_merge: bool,
@@ -116,8 +116,8 @@ pub(super) struct Flush {
 
 impl Flush {
     pub fn new(tables: Arc<LastSeenTables>, telemetry: Arc<Telemetry>) -> Flush {
-        let (ears, blind, taken) = Default::default();
-        Flush { tables, telemetry, ears, blind, taken, is_merge: false, rows: (0, 0), answer: None }
+        let (heard, blind, taken) = Default::default();
+        Flush { tables, telemetry, heard, blind, taken, is_merge: false, rows: (0, 0), answer: None }
     }
 
     pub fn answering(self, answer: oneshot::Sender<Result<()>>) -> Flush {
@@ -127,9 +127,9 @@ impl Flush {
     fn take(&mut self) -> Result<()> {
         // Hearing before the heartbeats that it vouches for.
         {
-            let ears = self.tables.memory.ears();
-            self.ears = to_json(&*ears)?;
-            self.blind = ears.unwritten();
+            let heard = self.tables.memory.heard();
+            self.heard = to_json(&heard.stored())?;
+            self.blind = heard.unwritten();
         }
         for partition in 0..self.tables.memory.partitions() {
             let taken = self.tables.memory.shard(partition).take_unwritten();
@@ -140,14 +140,14 @@ impl Flush {
         Ok(())
     }
 
-    fn write_ears(&self, database: &Connection) -> DatabaseResult<()> {
-        database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('ears', ?)")?.execute([&self.ears])?;
-        for Blind { interval, is_news } in &self.blind {
+    fn write_heard(&self, database: &Connection) -> DatabaseResult<()> {
+        database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('ears', ?)")?.execute([&self.heard])?;
+        for Blind { interval, is_told } in &self.blind {
             let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
             let useless = (interval.to - USEFUL).as_millis();
             database.prepare_cached("DELETE FROM blind WHERE until <= ?")?.execute([useless])?;
             database.prepare_cached("INSERT INTO blind(start, until) VALUES(?, ?)")?.execute([from, to])?;
-            if *is_news {
+            if *is_told {
                 let news = to_json(&OutboxEvent::Blind(*interval))?;
                 database
                     .prepare_cached("INSERT INTO outbox(partition, news) VALUES(?, ?)")?
@@ -234,13 +234,13 @@ impl WriteJob for Flush {
                 state.pages.extend(taken.iter().map(|beat| (*partition, beat.place / PAGE)));
             }
             self.rows = state.rows;
-            (state.beats, state.pages.len(), state.ears == self.ears)
+            (state.beats, state.pages.len(), state.heard == self.heard)
         };
         if self.taken.is_empty() && self.blind.is_empty() && is_known {
             return Ok(());
         }
         let number = self.tables.flush_number.fetch_add(1, Ordering::SeqCst) + 1;
-        self.write_ears(database)?;
+        self.write_heard(database)?;
         database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('number', ?)")?.execute([number])?;
         self.write_next_checks(database)?;
         self.is_merge = beats > MIN_MERGE.max(2 * PAGE as usize * pages);
@@ -264,14 +264,14 @@ impl WriteJob for Flush {
 
     fn finish(self: Box<Self>) {
         let mut state = self.tables.state();
-        state.ears = self.ears;
+        state.heard = self.heard;
         state.rows = self.rows;
         if self.is_merge {
             state.beats = 0;
             state.pages.clear();
         }
         drop(state);
-        self.tables.memory.ears().written(self.blind.len());
+        self.tables.memory.heard().written(self.blind.len());
         self.telemetry.engine_answered(Loop::WriteBehind, "");
         if let Some(answer) = self.answer {
             let _ = answer.send(Ok(()));

@@ -12,15 +12,14 @@ use std::sync::Arc;
 use rusqlite::types::{FromSql, Type};
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 
-use super::ears::Ears;
 use super::error::{DatabaseError, DatabaseResult, damaged};
+use super::heard::{Heard, Stored as StoredHearing};
 use super::last_seen::{LastSeenTables, PAGE, partition_and_slot, read_entries, read_times};
 use super::memory::InMemoryFleet;
 use super::quarantine::{self, Quarantined, RepairContext};
 use super::row::Moment;
 use crate::clock::Timestamp;
-use crate::presence::Interval;
-use crate::store::hearing::USEFUL;
+use crate::presence::{Hearing, Interval, USEFUL};
 use crate::store::json::from_json;
 use crate::store::{EngineError, Result};
 use crate::telemetry::Stored;
@@ -57,8 +56,8 @@ pub(super) fn load_fleet(database: &Connection, path: &Path, partitions: u16) ->
 
 /// Quarantines every unreadable row, in one transaction.
 fn quarantine_all(database: &Connection, partitions: u16) -> DatabaseResult<Vec<Quarantined>> {
-    let heard = match ears(database) {
-        Ok(Some(ears)) => ears.heard,
+    let heard = match heard(database) {
+        Ok(Some(heard)) => heard.state.heard,
         _ => newest(database)?,
     };
     let flush_number = number(database, "number").unwrap_or(0);
@@ -88,7 +87,7 @@ fn load(
     if let Some(missing) =
         counts.and_then(|counts| RowCounts::read(&counts)?.missing(written, rows, rows_of_pages))
     {
-        let heard = memory.ears().heard;
+        let heard = memory.heard().state.heard;
         memory.presume(heard);
         unreadable.push(Quarantined {
             what: Stored::ExpiryKey,
@@ -103,21 +102,21 @@ fn load(
 fn load_hearing(database: &Connection, memory: &InMemoryFleet) -> DatabaseResult<Option<Quarantined>> {
     let mut unreadable = None;
     let newest = memory.newest();
-    let ears = match ears(database).map_err(|why| why.to_string()) {
-        Ok(Some(ears)) => ears,
+    let mut heard = match heard(database).map_err(|why| why.to_string()) {
+        Ok(Some(heard)) => heard,
         // A new fleet.
-        Ok(None) if newest.is_none() => Ears::default(),
+        Ok(None) if newest.is_none() => Heard::default(),
         lost => {
             let why = lost.err().unwrap_or_else(|| "it is missing".to_owned());
             let why = format!("{why}; since the newest heartbeat that is known Rollcall counts as blind");
             let place = "table meta name \"ears\"".to_owned();
             unreadable = Some(Quarantined { what: Stored::Hearing, place, why });
-            let mut ears = Ears::default();
-            ears.heard = newest;
-            ears
+            Heard::restore(&Hearing { heard: newest, ..Hearing::default() })
         }
     };
-    *memory.ears() = resumed(database, ears)?;
+    let useful = heard.state.heard.unwrap_or(Timestamp::ZERO) - USEFUL;
+    heard.resume(blind(database, useful)?);
+    *memory.heard() = heard;
     Ok(unreadable)
 }
 
@@ -252,26 +251,23 @@ impl Loader<'_> {
 }
 
 /// The state of hearing; `None` if it is missing.
-fn ears(database: &Connection) -> Result<Option<Ears>> {
+fn heard(database: &Connection) -> Result<Option<Heard>> {
     let text = meta_text(database, "ears").map_err(unreadable)?;
-    text.map(|text| from_json("the state of hearing", &text)).transpose()
+    text.map(|text| from_json::<StoredHearing>("the state of hearing", &text).map(Heard::from)).transpose()
 }
 
 fn unreadable(error: rusqlite::Error) -> EngineError {
     EngineError::Damaged(error.to_string())
 }
 
-/// The state of hearing of an earlier run, with the ledger.
-fn resumed(database: &Connection, mut ears: Ears) -> DatabaseResult<Ears> {
-    ears.is_resumed = true;
-    let useful = ears.heard.unwrap_or(Timestamp::ZERO) - USEFUL;
+/// The blind intervals that ended after that moment.
+fn blind(database: &Connection, after: Timestamp) -> DatabaseResult<Vec<Interval>> {
     let mut select = database.prepare("SELECT start, until FROM blind WHERE until > ? ORDER BY start")?;
-    let intervals = select.query_map([useful.as_millis()], |row| {
+    let intervals = select.query_map([after.as_millis()], |row| {
         let (from, to): (i64, i64) = (row.get(0)?, row.get(1)?);
         Ok(Interval { from: Timestamp::from_millis(from), to: Timestamp::from_millis(to) })
     })?;
-    ears.ledger = ears.ledger_of(intervals.collect::<rusqlite::Result<Vec<_>>>()?);
-    Ok(ears)
+    Ok(intervals.collect::<rusqlite::Result<_>>()?)
 }
 
 fn meta<T: FromSql>(database: &Connection, name: &str) -> rusqlite::Result<Option<T>> {

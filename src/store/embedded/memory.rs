@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use foldhash::fast::RandomState;
 
-use super::ears::Ears;
+use super::heard::Heard;
 use super::row::Marks;
 use super::shard::Shard;
 use crate::clock::Timestamp;
@@ -16,7 +16,7 @@ use crate::store::partition_of;
 
 pub(super) struct InMemoryFleet {
     shards: Box<[Mutex<Shard>]>,
-    ears: Mutex<Ears>,
+    heard: Mutex<Heard>,
     noted: Mutex<BTreeSet<(u16, u32)>>,
     digests: RandomState,
 }
@@ -26,7 +26,7 @@ impl InMemoryFleet {
         let shards = (0..partitions.max(1)).map(|_| Mutex::default()).collect();
         InMemoryFleet {
             shards,
-            ears: Mutex::default(),
+            heard: Mutex::default(),
             noted: Mutex::default(),
             digests: RandomState::default(),
         }
@@ -44,8 +44,8 @@ impl InMemoryFleet {
         self.shards[usize::from(partition)].lock().expect("nothing panics under this lock")
     }
 
-    pub fn ears(&self) -> MutexGuard<'_, Ears> {
-        self.ears.lock().expect("nothing panics under this lock")
+    pub fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().expect("nothing panics under this lock")
     }
 
     /// Pages with units that an instance changed for another one to show, see `Queries::note`.

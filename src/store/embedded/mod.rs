@@ -36,14 +36,13 @@ mod deadline_index;
 mod deliveries;
 mod delivery_leases;
 mod directory;
-mod ears;
 mod error;
 mod examine;
 mod exporter;
-mod filters;
 mod finish;
 mod full_scan;
 mod groups;
+mod heard;
 mod hearing;
 mod importer;
 mod last_seen;
@@ -158,7 +157,7 @@ impl EmbeddedEngine {
         if self.full_scan.take() || self.readers.read(scan).await? {
             let (memory, last_seen) = (self.memory.clone(), self.writer.last_seen());
             let write = move |database: &Connection| {
-                let (heard, flush_number) = (memory.ears().heard, last_seen.flush_number());
+                let (heard, flush_number) = (memory.heard().state.heard, last_seen.flush_number());
                 let context = RepairContext { partitions, heard, flush_number, memory: Some(&memory) };
                 quarantine::quarantine_all(database, &context)
             };

@@ -125,7 +125,7 @@ pub(super) async fn begin<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result
         return Err(again("an expiry key is of a wrong type and is put aside"));
     }
     let found = read.found;
-    let hearing = engine.hearing_by((heard, filters, clock)).await?;
+    let hearing = engine.hearing_of((heard, filters, clock)).await?;
     let watch = Watch { engine, partition, has_archive, connection, turn };
     Ok(DeadlineCheck { units: found, hearing, hold: Box::new(watch) })
 }

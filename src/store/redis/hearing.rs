@@ -1,76 +1,57 @@
-//! How far Rollcall has heard and by whom, and the ledger of blind intervals.
+//! How far Rollcall has heard: the rules of [`crate::presence::HearingState`], applied to what is stored.
 //!
-//! # How a server that lost its data is noticed
-//! It was emptied while it ran, or started with nothing. Beside how far was heard stands the id of the fleet,
-//! and an instance remembers both. In the step that writes that a canary has come the ids are compared: another one, or
-//! none, is a loss, and the first instance that notices tells the operators, in the same step in which the new id
-//! is written. What it remembers is not forgotten because the server has nothing to say any more: only a
-//! server that answers with something replaces it.
+//! Each step reads the state, lets the rule change a copy, and writes the difference if nothing changed meanwhile:
+//! see `conditional.rs`. The ledger of blind intervals is read in `ledger.rs`; how the loss of the fleet is noticed
+//! stands in `fleet_loss.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use redis::{Pipeline, ScriptInvocation, Value, pipe};
+use redis::{FromRedisValue, Pipeline, pipe};
 
-use super::keys::Keys;
-use super::topology::Topology;
+use super::RedisEngine;
+use super::conditional::{ConditionalWrite, Expect, Fields};
+use super::hearing_fields::{HearingFields, filter_field, membership, parse_filter};
+use super::ledger::{HowFar, TAKEN};
 use super::units::milliseconds;
-use super::{RedisEngine, found_fleet};
 use crate::clock::Timestamp;
-use crate::presence::{FilterProofs, Hearing, Interval, Kind, Ledger, Probed};
-use crate::store::hearing::USEFUL;
-use crate::store::{Advance, EngineError, Gap, HearingStore, Member, Result, Subscription};
-use crate::telemetry::Stored;
-
-/// Added to the score of an interval in which another client may have been given heartbeats.
-pub(super) const TAKEN: f64 = 0.5;
+use crate::presence::{
+    BlindInterval, Gap, Hearing, HearingState, Member, Probed, Subscription, USEFUL, prove,
+};
+use crate::store::{Advance, EngineError, HearingStore, Result};
 
 #[async_trait]
 impl HearingStore for RedisEngine {
     async fn hearing(&self) -> Result<Hearing> {
         let mut short = pipe();
         self.ask_how_far(&mut short);
-        let said = self.topology.send("hearing", &short).await?;
-        self.hearing_by(said).await
+        let stored = self.topology.send("hearing", &short).await?;
+        self.hearing_of(stored).await
     }
 
-    async fn advance(&self, ear: &Subscription, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
-        let answer = self.topology.run("advance", &self.advancing(ear, sent_at, gap)).await?;
-        self.advanced(answer, ear, sent_at, gap).await
+    async fn advance(&self, subscription: &Subscription, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
+        self.advance_and::<()>(subscription, sent_at, gap, &pipe()).await.map(|(advance, ())| advance)
     }
 
     async fn advance_and_hear(
         &self,
-        ear: &Subscription,
+        subscription: &Subscription,
         sent_at: Timestamp,
         gap: Gap,
     ) -> Result<(Advance, Hearing)> {
-        let script = self.advancing(ear, sent_at, gap);
         let mut how_far = pipe();
         self.ask_how_far(&mut how_far);
-        let (answer, said): (Vec<String>, Said) =
-            self.topology.run_and_send("advance", &script, &how_far).await?;
-        let is_another = matches!(answer.as_slice(), [word] if word == ANOTHER);
-        let advance = self.advanced(answer, ear, sent_at, gap).await?;
-        let hearing = if is_another { self.hearing().await } else { self.hearing_by(said).await };
-        Ok((advance, hearing?))
+        let (advance, stored): (Advance, HowFar) =
+            self.advance_and(subscription, sent_at, gap, &how_far).await?;
+        Ok((advance, self.hearing_of(stored).await?))
     }
 
     async fn prove(&self, probed: &[Probed]) -> Result<()> {
-        let mut script = self.scripts.prove.prepare_invoke();
-        script.key(self.keys.filters()).key(self.keys.heard());
-        let kinds: BTreeSet<&Kind> = probed.iter().map(|one| &one.kind).collect();
-        let numbers: BTreeMap<&Kind, usize> = kinds.into_iter().zip(3..).collect();
-        for kind in numbers.keys() {
-            script.key(self.keys.blind_of(kind));
-        }
-        for Probed { kind, filter, sent_at, gap } in probed {
-            script.arg(numbers[kind]).arg(kind.as_str()).arg(filter);
-            script.arg(sent_at.as_millis()).arg(gap.as_millis() as u64).arg((*sent_at - USEFUL).as_millis());
-        }
-        self.topology.run("prove", &script).await
+        let keys = [self.keys.filters(), self.keys.heard()];
+        let decide =
+            |read: &[&Fields], _: bool, write: &mut ConditionalWrite<'_>| self.prove_by(read, probed, write);
+        self.write_if_unchanged("prove", &keys, &pipe(), decide).await.map(|((), ())| ())
     }
 
     async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
@@ -82,11 +63,7 @@ impl HearingStore for RedisEngine {
     }
 
     async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()> {
-        let mut script = self.scripts.attend.prepare_invoke();
-        script.key(self.keys.members()).key(self.keys.floors());
-        script.arg(&member.share).arg(&member.client_id).arg(member.connection);
-        script.arg(now.as_millis()).arg(release.as_millis() as u64);
-        self.topology.run("attend", &script).await
+        self.change_members("attend", |state| state.attend(member, now, release)).await
     }
 
     fn key(&self) -> &str {
@@ -94,266 +71,191 @@ impl HearingStore for RedisEngine {
     }
 
     fn fleet_id(&self) -> String {
-        self.memory().fleet.clone()
+        self.known_fleet().id.clone()
     }
 
     async fn leave(&self, member: &Member) -> Result<()> {
-        self.depart(member, "leave", String::new()).await.map(|_| ())
+        self.change_members("leave", |state| state.depart(member, None)).await.map(|_| ())
     }
 
     async fn gone(&self, member: &Member, at: Timestamp) -> Result<bool> {
-        self.depart(member, "gone", at.as_millis().to_string()).await
+        self.change_members("gone", |state| state.depart(member, Some(at))).await
     }
 }
 
-/// What `advance.lua` answers where the fleet is another one than was known.
-const ANOTHER: &str = "another";
-
-/// What an instance knew last of the fleet.
-pub(super) struct Memory {
-    fleet: String,
-    /// Up to when was heard.
-    heard: Option<Timestamp>,
+/// What a canary led to.
+enum Advanced {
+    Heard(Option<BlindInterval>),
+    NotAttending,
+    /// Nothing was written: another fleet is there than was known.
+    AnotherFleet,
 }
-
-impl Memory {
-    /// As it is when an instance begins. A fleet that was there before ids stood beside how far was heard gets
-    /// its own there.
-    pub async fn begin(topology: &Topology, keys: &Keys, fleet: &str) -> Result<Memory> {
-        let mut pipe = pipe();
-        pipe.atomic().hset_nx(keys.heard(), "fleet", fleet).ignore();
-        pipe.hmget(keys.heard(), &["fleet", "at"]);
-        let ((fleet, heard),): ((String, Option<Vec<u8>>),) = topology.send("meta", &pipe).await?;
-        let heard = heard.as_deref().and_then(milliseconds).map(Timestamp::from_millis);
-        Ok(Memory { fleet, heard })
-    }
-}
-
-/// Up to when was heard (ms), the versions of the ledger and of those of kinds, and the fleet.
-const VERSIONS: &[&str] = &["at", "ledger", "kinds", "fleet"];
-type Versions = (Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
-
-/// What the server says of hearing: how far was heard (ms), the versions of the ledger and of those of kinds, and the fleet;
-/// up to when filters were heard; its clock (s, µs).
-pub(super) type Said = (Versions, Vec<(Vec<u8>, Vec<u8>)>, (i64, i64));
-
-/// What is known of the ledger: its versions, and what it says.
-pub(super) type Known = ((i64, i64), Hearing);
 
 impl RedisEngine {
-    /// Asks how far Rollcall has heard; what it says is for [`RedisEngine::hearing_by`].
-    pub(super) fn ask_how_far(&self, pipe: &mut Pipeline) {
-        pipe.hmget(self.keys.heard(), VERSIONS).hgetall(self.keys.filters()).cmd("TIME");
-    }
-
-    fn advancing(&self, ear: &Subscription, sent_at: Timestamp, gap: Gap) -> ScriptInvocation<'_> {
-        let (fleet, known) = {
-            let memory = self.memory();
-            (memory.fleet.clone(), memory.heard)
-        };
-        let mut script = self.scripts.advance.prepare_invoke();
-        script.key(self.keys.heard()).key(self.keys.blind());
-        script.key(self.keys.outbox(self.keys.partitions()));
-        script.key(self.keys.members()).key(self.keys.floors()).key(self.keys.plain());
-        script.arg(sent_at.as_millis()).arg(gap.blind.as_millis() as u64).arg(gap.tell.as_millis() as u64);
-        script.arg((sent_at - USEFUL).as_millis());
-        script.arg(known.map(|heard| heard.as_millis().to_string()).unwrap_or_default());
-        script.arg(fleet);
-        match ear {
-            Subscription::Plain => {}
-            Subscription::Kept { client_id, connection, was_cut, span } => {
-                script.key(self.keys.session(client_id));
-                script.arg("").arg(client_id).arg(connection).arg(span.as_millis().max(1) as u64);
-                script.arg(u8::from(*was_cut));
-            }
-            Subscription::Member(member) => {
-                script.arg(&member.share).arg(&member.client_id).arg(member.connection);
-            }
-        }
-        script
-    }
-
-    /// What the answer to [`RedisEngine::advancing`] says. Where the fleet is another one, that is noticed first.
-    async fn advanced(
+    /// Advances, with what `behind` answers after that. Where the fleet is another one, that is noticed first.
+    async fn advance_and<U: FromRedisValue>(
         &self,
-        mut answer: Vec<String>,
-        ear: &Subscription,
+        subscription: &Subscription,
         sent_at: Timestamp,
         gap: Gap,
-    ) -> Result<Advance> {
+        behind: &Pipeline,
+    ) -> Result<(Advance, U)> {
         let mut loss = None;
-        if matches!(answer.as_slice(), [word] if word == ANOTHER) {
+        let (mut advanced, mut others) = self.try_to_advance(subscription, sent_at, gap, behind).await?;
+        if matches!(advanced, Advanced::AnotherFleet) {
             loss = self.notice_loss(sent_at).await?;
-            answer = self.topology.run("advance", &self.advancing(ear, sent_at, gap)).await?;
+            (advanced, others) = self.try_to_advance(subscription, sent_at, gap, behind).await?;
         }
-        match answer.as_slice() {
-            [word] if word == ANOTHER => Err(EngineError::Unavailable(
-                "the server lost its data again while that was noticed".to_owned(),
-            )),
-            [_] => Ok(Advance::NotAttending),
-            [from, to] => parse_interval(&format!("{from} {to}")).map(|blind| Advance::Heard(Some(blind))),
-            _ => Ok(Advance::Heard(loss)),
+        let advance = match advanced {
+            Advanced::NotAttending => Advance::NotAttending,
+            Advanced::Heard(blind) => Advance::Heard(blind.map(|blind| blind.interval).or(loss)),
+            Advanced::AnotherFleet => {
+                let why = "the server lost its data again while that was noticed";
+                return Err(EngineError::Unavailable(why.to_owned()));
+            }
+        };
+        Ok((advance, others))
+    }
+
+    async fn try_to_advance<U: FromRedisValue>(
+        &self,
+        subscription: &Subscription,
+        sent_at: Timestamp,
+        gap: Gap,
+        behind: &Pipeline,
+    ) -> Result<(Advanced, U)> {
+        let mut keys = vec![self.keys.heard(), self.keys.members(), self.keys.floors()];
+        if matches!(subscription, Subscription::Kept { .. }) {
+            keys.push(self.keys.plain());
+        }
+        let decide = |read: &[&Fields], is_contended: bool, write: &mut ConditionalWrite<'_>| {
+            let [heard, members, floors, sessions @ ..] = read else { unreachable!("as many as keys") };
+            let fields = HearingFields { heard, members, floors, sessions: sessions.first().copied() };
+            self.advance_by(fields, (subscription, sent_at, gap), is_contended, write)
+        };
+        self.write_if_unchanged("advance", &keys, behind, decide).await
+    }
+
+    /// Decides by what is stored what a canary leads to, and writes that.
+    fn advance_by(
+        &self,
+        stored: HearingFields<'_>,
+        (subscription, sent_at, gap): (&Subscription, Timestamp, Gap),
+        is_contended: bool,
+        write: &mut ConditionalWrite<'_>,
+    ) -> Advanced {
+        let known = self.known_fleet().clone();
+        let mut state = stored.state();
+        let stored_at = state.heard;
+        if stored_at.is_none() {
+            // What was stored is lost, and with it what was heard since.
+            state.heard = known.heard;
+            state.is_lost = known.heard.is_some();
+        }
+        let before = state.heard;
+        let is_known = stored.heard.get(b"fleet".as_slice()).is_some_and(|id| id == known.id.as_bytes());
+        let advanced = if is_known { state.advance(subscription, sent_at, gap) } else { Ok(None) };
+        let is_blind = matches!(advanced, Ok(Some(_)));
+        let others = if is_contended { Expect::SameOrLater } else { Expect::Same };
+        let at = if is_blind { Expect::Same } else { others };
+        write.expect_some(stored.heard, [(b"fleet".as_slice(), Expect::Same), (b"at", at)].into_iter());
+        if !is_known {
+            stored.write(write, &self.keys, None, others);
+            return Advanced::AnotherFleet;
+        }
+        stored.write(write, &self.keys, Some(&state), others);
+        if let Subscription::Kept { client_id, span, .. } = subscription {
+            let span = span.as_millis().max(1).to_string();
+            let sent = sent_at.as_millis().to_string();
+            write.write("PSETEX", &self.keys.session(client_id), &[span.as_bytes(), sent.as_bytes()]);
+        }
+        if let Some(heard) = state.heard.filter(|heard| Some(*heard) != before) {
+            match stored_at {
+                Some(_) => write.raise(&self.keys.heard(), b"at", heard.as_millis()),
+                None => write.set(&self.keys.heard(), b"at", heard.as_millis().to_string().as_bytes()),
+            }
+        }
+        let Ok(blind) = advanced else { return Advanced::NotAttending };
+        if let Some(blind) = &blind {
+            self.write_blind(write, blind, sent_at);
+        }
+        Advanced::Heard(blind)
+    }
+
+    pub(super) fn write_blind(
+        &self,
+        write: &mut ConditionalWrite<'_>,
+        blind: &BlindInterval,
+        sent_at: Timestamp,
+    ) {
+        let BlindInterval { interval, is_taken, is_told } = blind;
+        let to = interval.to.as_millis().to_string();
+        let text = format!("{} {to}", interval.from.as_millis());
+        let score =
+            if *is_taken { format!("{}", interval.to.as_millis() as f64 + TAKEN) } else { to.clone() };
+        let useless = (sent_at - USEFUL).as_millis().to_string();
+        let (key, heard) = (self.keys.blind(), self.keys.heard());
+        write.write("ZADD", &key, &[score.as_bytes(), text.as_bytes()]);
+        write.write("ZREMRANGEBYSCORE", &key, &[b"-inf", useless.as_bytes()]);
+        write.set(&heard, b"ledger", to.as_bytes());
+        if *is_told {
+            let outbox = self.keys.outbox(self.keys.partitions());
+            write.write("XADD", &outbox, &[b"blind", text.as_bytes()]);
         }
     }
 
-    /// What follows from that.
-    pub(super) async fn hearing_by(&self, said: Said) -> Result<Hearing> {
-        let ((heard, version, of_kinds, fleet), filters, (seconds, micros)) = said;
-        let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
-        let leapt = self.server_clock().read(Instant::now(), server);
-        let mut known = self.ledger.lock().await;
-        let number =
-            |field, value: &Option<Vec<u8>>| self.hearing_number(field, value.as_deref()).unwrap_or(0);
-        let proved = self.parse_filters(filters);
-        if (number("ledger", &version), number("kinds", &of_kinds)) != known.0 {
-            *known = self.read_ledger(&proved).await?;
+    /// Changes members and floors by a rule.
+    async fn change_members<T>(
+        &self,
+        name: &'static str,
+        change: impl Fn(&mut HearingState) -> T,
+    ) -> Result<T> {
+        let keys = [self.keys.members(), self.keys.floors()];
+        let nothing = Fields::new();
+        let decide = |read: &[&Fields], _: bool, write: &mut ConditionalWrite<'_>| {
+            let [members, floors] = read else { unreachable!("as many as keys") };
+            let mut state = membership(members, floors);
+            let changed = change(&mut state);
+            let stored = HearingFields { heard: &nothing, members, floors, sessions: None };
+            stored.write(write, &self.keys, Some(&state), Expect::Same);
+            changed
+        };
+        self.write_if_unchanged(name, &keys, &pipe(), decide).await.map(|(changed, ())| changed)
+    }
+
+    /// Decides by what is stored what probes lead to, and writes that. A filter that was heard further meanwhile
+    /// changes nothing about a probe that ended no blind interval.
+    fn prove_by(&self, read: &[&Fields], probed: &[Probed], write: &mut ConditionalWrite<'_>) {
+        let [filters, heard] = read else { unreachable!("as many as keys") };
+        let stored: BTreeMap<_, _> = filters.iter().filter_map(|(name, at)| parse_filter(name, at)).collect();
+        let mut proved = stored.clone();
+        let blind = prove(&mut proved, probed);
+        let expect = if blind.is_empty() { Expect::SameOrLater } else { Expect::Same };
+        let names: BTreeSet<Vec<u8>> =
+            probed.iter().map(|one| filter_field(&one.kind, &one.filter)).collect();
+        if names.iter().all(|name| filters.contains_key(name)) {
+            write.expect_some(filters, names.iter().map(|name| (name.as_slice(), expect)));
         } else {
-            known.1.heard = self.hearing_number("at", heard.as_deref()).map(Timestamp::from_millis);
+            write.expect_all(filters, |_| expect);
         }
-        // An answer from before a loss that was noticed meanwhile says nothing of the fleet that began then.
-        let mut memory = self.memory();
-        if known.1.heard.is_some() && fleet.is_none_or(|fleet| fleet == memory.fleet.as_bytes()) {
-            memory.heard = known.1.heard;
-        }
-        drop(memory);
-        // Keys are gone that held what was heard: see `leap`.
-        let vouched = known.1.heard.filter(|_| !leapt);
-        let filters = Arc::new(FilterProofs { proved, blind: known.1.filters.blind.clone() });
-        Ok(Hearing { heard: vouched, filters, ..known.1.clone() })
-    }
-
-    /// Compares the fleet with the one that was known. Answers with the blind interval, if its loss is told with
-    /// this.
-    async fn notice_loss(&self, now: Timestamp) -> Result<Option<Interval>> {
-        let (before, heard) = {
-            let memory = self.memory();
-            (memory.fleet.clone(), memory.heard)
-        };
-        let until = heard.map_or(now, |heard| now.max(heard + Duration::from_millis(1)));
-        let mut script = self.scripts.notice_loss.prepare_invoke();
-        script.key(self.keys.heard()).key(self.keys.blind());
-        script.key(self.keys.outbox(self.keys.partitions()));
-        script.arg(&before).arg(format!("{:016x}", rand::random::<u64>()));
-        script.arg(heard.map(|heard| heard.as_millis().to_string()).unwrap_or_default());
-        script.arg(until.as_millis());
-        let answer: Vec<String> = self.topology.run("notice_loss", &script).await?;
-        let [fleet, interval @ ..] = answer.as_slice() else { return Ok(None) };
-        tracing::error!(
-            before,
-            fleet,
-            "the server has lost the fleet that was there: units are known again when they are heard, those that \
-             stay silent are not; compare with your registry"
-        );
-        // What was known is written, or another instance has written it.
-        *self.memory() = Memory { fleet: fleet.clone(), heard: None };
-        found_fleet(&self.topology, &self.keys, Some(&self.key)).await?;
-        match interval {
-            [from, to] => parse_interval(&format!("{from} {to}")).map(Some),
-            _ => Ok(None),
-        }
-    }
-
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().expect("nothing panics under this lock")
-    }
-
-    /// A number of what is stored of hearing. What is none is as if it were not there: Rollcall is blind until
-    /// the next canary writes it.
-    fn hearing_number(&self, field: &str, text: Option<&[u8]>) -> Option<i64> {
-        let place = format!("{} {field}", self.keys.heard());
-        let number = milliseconds(text?);
-        match number {
-            Some(_) => self.telemetry.readable(Stored::Hearing, &place),
-            None => {
-                let why = "it is no number; the time until the next canary is blind, which writes it anew";
-                self.telemetry.unreadable(Stored::Hearing, &place, why);
+        let version = blind.first().map(|_| (b"kinds".as_slice(), Expect::Same));
+        write.expect_some(heard, version.into_iter());
+        for ((kind, filter), at) in &proved {
+            if stored.get(&(kind.clone(), filter.clone())) != Some(at) {
+                write.raise(&self.keys.filters(), &filter_field(kind, filter), at.as_millis());
             }
         }
-        number
-    }
-
-    async fn depart(&self, member: &Member, name: &'static str, lost_until: String) -> Result<bool> {
-        let mut script = self.scripts.depart.prepare_invoke();
-        script.key(self.keys.members()).key(self.keys.floors());
-        script.arg(&member.share).arg(&member.client_id).arg(member.connection).arg(lost_until);
-        self.topology.run(name, &script).await
-    }
-
-    /// The intervals of a ledger. One that cannot be read is named and left out.
-    fn read_intervals(&self, key: &str, scored: &[(Vec<u8>, f64)]) -> Vec<Interval> {
-        let interval = |(text, _): &(Vec<u8>, f64)| {
-            let text = String::from_utf8_lossy(text);
-            let read = parse_interval(&text);
-            if let Err(why) = &read {
-                let place = format!("{key} {text}");
-                self.telemetry.unreadable(Stored::Hearing, &place, &format!("{why}; ZREM it there"));
-            }
-            read.ok()
-        };
-        scored.iter().filter_map(interval).collect()
-    }
-
-    /// Up to when filters were heard. One that cannot be read was never heard, until the next canary says so.
-    fn parse_filters(&self, filters: Vec<(Vec<u8>, Vec<u8>)>) -> BTreeMap<(Kind, String), Timestamp> {
-        let parse = |(name, at): (Vec<u8>, Vec<u8>)| {
-            let (name, at) = (String::from_utf8_lossy(&name), String::from_utf8_lossy(&at));
-            let read = name.split_once(' ').and_then(|(kind, filter)| {
-                let at = Timestamp::from_millis(at.parse().ok()?);
-                Some(((kind.parse().ok()?, filter.to_owned()), at))
-            });
-            if read.is_none() {
-                let place = format!("{} {name}", self.keys.filters());
-                let why = format!("{at:?} is no time at which a filter was heard; HDEL it there");
-                self.telemetry.unreadable(Stored::Hearing, &place, &why);
-            }
-            read
-        };
-        filters.into_iter().filter_map(parse).collect()
-    }
-
-    /// The ledgers and how far was heard, as of one moment, with their versions; of kinds that have filters.
-    async fn read_ledger(&self, proved: &BTreeMap<(Kind, String), Timestamp>) -> Result<Known> {
-        let kinds: BTreeSet<&Kind> = proved.keys().map(|(kind, _)| kind).collect();
-        let mut pipe = pipe();
-        pipe.atomic().hmget(self.keys.heard(), VERSIONS);
-        pipe.zrange_withscores(self.keys.blind(), 0, -1);
-        for kind in &kinds {
-            pipe.zrange_withscores(self.keys.blind_of(kind), 0, -1);
+        for (kind, interval) in &blind {
+            let (key, to) = (self.keys.blind_of(kind), interval.to.as_millis().to_string());
+            let text = format!("{} {to}", interval.from.as_millis());
+            let useless = (interval.to - USEFUL).as_millis().to_string();
+            write.write("ZADD", &key, &[to.as_bytes(), text.as_bytes()]);
+            write.write("ZREMRANGEBYSCORE", &key, &[b"-inf", useless.as_bytes()]);
         }
-        let mut answers: Vec<Value> = self.topology.send("ledger", &pipe).await?;
-        let damaged = |error| EngineError::Damaged(format!("the ledger: {error}"));
-        let ledgers = answers.split_off(1);
-        let ((heard, version, of_kinds, _),): (Versions,) =
-            redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
-        let ledgers: Vec<Vec<(Vec<u8>, f64)>> =
-            redis::from_redis_value(Value::Array(ledgers)).map_err(damaged)?;
-        let heard = self.hearing_number("at", heard.as_deref());
-        let version = self.hearing_number("ledger", version.as_deref());
-        let of_kinds = self.hearing_number("kinds", of_kinds.as_deref());
-        let taken = ledgers[0].iter().filter(|(_, end)| end.fract() > 0.0);
-        let taken: Vec<Timestamp> = taken.map(|(_, end)| Timestamp::from_millis(*end as i64)).collect();
-        let mut blind = BTreeMap::new();
-        for (kind, scored) in kinds.into_iter().zip(&ledgers[1..]) {
-            let intervals = self.read_intervals(&self.keys.blind_of(kind), scored);
-            if !intervals.is_empty() {
-                blind.insert(kind.clone(), intervals);
-            }
+        if !blind.is_empty() {
+            let version = heard.get(b"kinds".as_slice()).and_then(|text| milliseconds(text)).unwrap_or(0);
+            let next = version + blind.len() as i64;
+            write.set(&self.keys.heard(), b"kinds", next.to_string().as_bytes());
         }
-        let intervals = self.read_intervals(&self.keys.blind(), &ledgers[0]);
-        let hearing = Hearing {
-            heard: heard.map(Timestamp::from_millis),
-            ledger: Ledger::new(intervals).with_taken(taken),
-            filters: Arc::new(FilterProofs { blind, ..FilterProofs::default() }),
-            ..Hearing::default()
-        };
-        Ok(((version.unwrap_or(0), of_kinds.unwrap_or(0)), hearing))
     }
-}
-
-/// `<from> <to>` in ms.
-pub(super) fn parse_interval(text: &str) -> Result<Interval> {
-    let parse = |ms: &str| ms.parse().ok().map(Timestamp::from_millis);
-    text.split_once(' ')
-        .and_then(|(from, to)| Some(Interval { from: parse(from)?, to: parse(to)? }))
-        .ok_or_else(|| EngineError::Damaged(format!("the ledger holds {text:?}, which is no blind interval")))
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::{Pipeline, pipe};
 
-use super::hearing::TAKEN;
+use super::ledger::TAKEN;
 use super::{Config, Keys, Topology};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord};

@@ -27,6 +27,7 @@ use crate::telemetry::Telemetry;
 mod absence;
 mod alone;
 mod aside;
+mod conditional;
 mod config;
 mod data;
 mod deadline_check;
@@ -34,14 +35,17 @@ mod deliveries;
 mod examine;
 mod exporter;
 mod fields;
+mod fleet_loss;
 mod group_of;
 mod groups;
 mod handout;
 mod hearing;
+mod hearing_fields;
 mod hints;
 mod importer;
 mod keys;
 mod leap;
+mod ledger;
 mod lost;
 mod outbox;
 mod queries;
@@ -56,7 +60,7 @@ mod turns;
 mod units;
 
 pub use config::Config;
-use hearing::Memory;
+use fleet_loss::KnownFleet;
 pub use importer::RedisImporter;
 use keys::Keys;
 use leap::ServerClock;
@@ -78,14 +82,15 @@ pub struct RedisEngine {
     topology: Topology,
     keys: Keys,
     scripts: Scripts,
-    ledger: tokio::sync::Mutex<hearing::Known>,
+    ledger: tokio::sync::Mutex<ledger::CachedLedger>,
     /// No lock is held while anything is awaited.
     server_clock: std::sync::Mutex<ServerClock>,
     fleet: String,
     /// What canaries are signed by.
     key: String,
-    /// What this instance knew last, kept until its loss is written: see `hearing.rs`.
-    memory: std::sync::Mutex<Memory>,
+    /// What this instance knew last, kept until its loss is written: see `fleet_loss.rs`.
+    known_fleet: std::sync::Mutex<KnownFleet>,
+    last_read: conditional::LastRead,
     telemetry: Arc<Telemetry>,
     /// The groups of what was told by an earlier version: see `group_of.rs`.
     groups_are_kept: tokio::sync::OnceCell<()>,
@@ -104,10 +109,10 @@ impl RedisEngine {
         let keys = Keys::new(&config.prefix, config.partitions);
         let begun = async {
             let (fleet, key) = found_fleet(&topology, &keys, None).await?;
-            let memory = std::sync::Mutex::new(Memory::begin(&topology, &keys, &fleet).await?);
-            topology.prepare_to_look().await.map(|()| (fleet, key, memory))
+            let known_fleet = std::sync::Mutex::new(KnownFleet::begin(&topology, &keys, &fleet).await?);
+            topology.prepare_to_look().await.map(|()| (fleet, key, known_fleet))
         };
-        let (fleet, key, memory) = match begun.await {
+        let (fleet, key, known_fleet) = match begun.await {
             Err(EngineError::Refused(why)) => {
                 let lacks = rights::missing(&topology, &keys).await.ok().flatten();
                 let lacks = lacks.map(|lacks| format!("; {lacks}")).unwrap_or_default();
@@ -123,7 +128,8 @@ impl RedisEngine {
             server_clock: Default::default(),
             fleet,
             key,
-            memory,
+            known_fleet,
+            last_read: Default::default(),
             telemetry,
             groups_are_kept: Default::default(),
             roster_changed: Arc::default(),

@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 use redis::pipe;
 
 use super::RedisEngine;
-use super::hearing::parse_interval;
+use super::ledger::parse_interval;
 use crate::presence::OfflineRecord;
 use crate::store::json::from_json;
 use crate::store::{EngineError, Entry, OutboxEvent, Position, Result, encoding};

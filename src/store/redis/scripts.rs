@@ -14,11 +14,7 @@ use super::rights::COMMANDS;
 /// All scripts, hashed once. A server that does not know one is taught it and asked again.
 pub struct Scripts {
     pub apply: Script,
-    pub advance: Script,
-    pub notice_loss: Script,
-    pub prove: Script,
-    pub attend: Script,
-    pub depart: Script,
+    pub write_if_unchanged: Script,
     pub group_of: Script,
     pub hand_out: Script,
     pub join: Script,
@@ -38,11 +34,7 @@ impl Scripts {
     pub fn new() -> Scripts {
         Scripts {
             apply: guarded(include_str!("scripts/apply.lua")),
-            advance: guarded(include_str!("scripts/advance.lua")),
-            notice_loss: guarded(include_str!("scripts/notice_loss.lua")),
-            prove: guarded(include_str!("scripts/prove.lua")),
-            attend: guarded(include_str!("scripts/attend.lua")),
-            depart: guarded(include_str!("scripts/depart.lua")),
+            write_if_unchanged: guarded(include_str!("scripts/write_if_unchanged.lua")),
             group_of: guarded(include_str!("scripts/group_of.lua")),
             hand_out: guarded(include_str!("scripts/hand_out.lua")),
             join: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/join.lua"))),

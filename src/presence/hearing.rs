@@ -1,0 +1,285 @@
+//! How far Rollcall has heard: the rules by which canaries, members and sessions move it.
+//!
+//! A plain subscription hears the whole fleet, so any one of them suffices: Rollcall has heard as far
+//! as the furthest. Members of a shared subscription hear a part each, and no other member is given what
+//! one of them swallows: a share has heard as far as the *least* of its members. How far
+//! Rollcall has heard is the furthest of all plain subscriptions and of all shares.
+//!
+//! # What a plain subscription vouches for
+//! The broker keeps its session and the backlog while its connection is away. But another client that
+//! knows its id may use the session in between: what the broker hands to that client, it never gives to
+//! Rollcall. So the canaries of a connection vouch for what was sent since its first one, and for nothing
+//! before. What lies between that and what was heard before is blind, however short, unless another plain
+//! subscription heard it. While another one does, the new one waits for it instead of calling that time blind.
+//!
+//! # What ends a member
+//! In order: it has unsubscribed, recorded all that it was given, and leaves without a trace.
+//! Not in order: what the broker had handed to it is lost. The share then has a floor, the moment until
+//! which that may have happened, and has heard further only when every other member has heard
+//! beyond it; what lies between is blind, however short. So it goes when the broker says that it has
+//! dropped a member, when one comes again with a new connection, and when a member's release has passed:
+//! by then the broker is certain to have dropped it. A share without members has heard nothing either.
+//!
+//! # How an engine uses it
+//! It reads the state, lets a rule change a copy, and stores the difference if nothing changed meanwhile.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Interval, LONGEST_TIMEOUT};
+use crate::clock::Timestamp;
+
+/// How long a blind interval is of use: to a silence that may be as long as the longest timeout
+/// twice over, once allowed, once grace.
+pub const USEFUL: Duration = Duration::from_secs(2 * LONGEST_TIMEOUT.as_secs());
+
+/// A subscription that hears, and how much its canaries prove.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subscription {
+    /// It hears everything.
+    Plain,
+    /// A plain one whose session the broker keeps while its connection is away: it hears later what it missed.
+    Kept {
+        /// The id by which the broker knows the session.
+        client_id: String,
+        /// The number of its connection under that id.
+        connection: u64,
+        /// The process had a connection before under that id, which ended without its order: another
+        /// client may have come, and heartbeats that it was given are gone.
+        was_cut: bool,
+        /// How long the broker keeps it.
+        span: Duration,
+    },
+    /// A member of a shared subscription: it hears a part.
+    Member(Member),
+}
+
+/// A member of a shared subscription: one connection, from its attending to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The name of the shared subscription; without `/`.
+    pub share: String,
+    /// The id by which the broker knows it; without `/`.
+    pub client_id: String,
+    /// The number of its connection under that id. A broker knows an id once, so a new connection
+    /// proves that it has dropped the one before.
+    pub connection: u64,
+}
+
+/// How blindness is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// What was heard before and what is heard now enclose a blind interval if they are further
+    /// apart than this.
+    pub blind: Duration,
+    /// Blind intervals longer than this are told to operators.
+    pub tell: Duration,
+}
+
+/// A blind interval that a canary ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlindInterval {
+    pub interval: Interval,
+    /// Heartbeats may have been given to another client in it.
+    pub is_taken: bool,
+    /// Operators are told.
+    pub is_told: bool,
+}
+
+/// A canary of a connection that is no member (any more).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAttending;
+
+/// What is stored of hearing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HearingState {
+    /// Everything that was sent up to here was heard.
+    pub heard: Option<Timestamp>,
+    /// Something that was heard since may be lost: the time up to what is heard next is blind, however short.
+    pub is_lost: bool,
+    /// By share and client id. `None`: what is stored of it cannot be read.
+    pub members: BTreeMap<(String, String), Option<MemberState>>,
+    /// By share: until when a member that is gone may have lost something.
+    pub floors: BTreeMap<String, Timestamp>,
+    /// Plain subscriptions with a session, by client id.
+    pub sessions: BTreeMap<String, SessionState>,
+}
+
+/// What is stored of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberState {
+    pub connection: u64,
+    /// It has heard up to here.
+    pub heard: Timestamp,
+    /// How long after that the broker is certain to have dropped it.
+    pub release: Duration,
+}
+
+/// What is stored of a plain subscription with a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionState {
+    pub connection: u64,
+    /// It has heard up to here.
+    pub heard: Timestamp,
+    /// Its connection vouches for what was sent since then: its first canary.
+    pub since: Timestamp,
+}
+
+impl MemberState {
+    fn released(&self) -> Timestamp {
+        self.heard + self.release
+    }
+}
+
+impl Member {
+    fn name(&self) -> (String, String) {
+        (self.share.clone(), self.client_id.clone())
+    }
+}
+
+impl HearingState {
+    /// Everything that was sent to this subscription up to `sent` has arrived. Answers with the blind
+    /// interval that this ended.
+    ///
+    /// # Errors
+    /// `NotAttending` if the member is none. What cannot be read is removed all the same.
+    pub fn advance(
+        &mut self,
+        subscription: &Subscription,
+        sent: Timestamp,
+        gap: Gap,
+    ) -> Result<Option<BlindInterval>, NotAttending> {
+        self.remove_unreadable(sent);
+        let mut reached = Some((sent, None));
+        let mut was_cut = false;
+        match subscription {
+            Subscription::Plain => self.release(sent),
+            Subscription::Kept { client_id, connection, was_cut: cut, .. } => {
+                was_cut = *cut;
+                let since = self.advance_session(client_id, *connection, sent, gap);
+                self.release(sent);
+                reached = (!self.is_vouched_for(client_id, since, sent, gap)).then_some((sent, Some(since)));
+            }
+            Subscription::Member(member) => {
+                let state = self.attending(member).ok_or(NotAttending)?;
+                if sent <= state.heard {
+                    return Ok(None);
+                }
+                state.heard = sent;
+                self.release(sent);
+                reached = self.least_of(&member.share, sent);
+            }
+        }
+        Ok(reached.and_then(|(heard, floor)| self.reach(heard, floor, was_cut, gap)))
+    }
+
+    /// From `now` on the share has heard no further than this member.
+    pub fn attend(&mut self, member: &Member, now: Timestamp, release: Duration) {
+        if self.attending(member).is_some() {
+            return;
+        }
+        let known = self.members.remove(&member.name());
+        // A member that comes again was dropped before, and a share without members heard nothing.
+        if known.is_some() || !self.members.keys().any(|(share, _)| *share == member.share) {
+            self.lose(&member.share, now);
+        }
+        let state = MemberState { connection: member.connection, heard: now, release };
+        self.members.insert(member.name(), Some(state));
+    }
+
+    /// Removes a member; `lost_until` if it may have lost something. Whether it was one.
+    pub fn depart(&mut self, member: &Member, lost_until: Option<Timestamp>) -> bool {
+        if self.attending(member).is_none() {
+            return false;
+        }
+        self.members.remove(&member.name());
+        if let Some(until) = lost_until {
+            self.lose(&member.share, until);
+        }
+        true
+    }
+
+    /// The connection of a member, if it is still the one that attends.
+    fn attending(&mut self, member: &Member) -> Option<&mut MemberState> {
+        let state = self.members.get_mut(&member.name())?.as_mut();
+        state.filter(|state| state.connection == member.connection)
+    }
+
+    /// A member that cannot be read vouches for nothing: the time up to now is lost.
+    fn remove_unreadable(&mut self, now: Timestamp) {
+        let unreadable: Vec<_> = self.members.extract_if(.., |_, state| state.is_none()).collect();
+        for ((share, _), _) in unreadable {
+            self.lose(&share, now);
+        }
+    }
+
+    /// Notes the canary of a session, and forgets sessions that vouch for nothing any more. Answers since when
+    /// the connection vouches.
+    fn advance_session(&mut self, client_id: &str, connection: u64, sent: Timestamp, gap: Gap) -> Timestamp {
+        let known = self.sessions.remove(client_id).filter(|known| known.connection == connection);
+        let since = known.map_or(sent, |known| known.since.min(sent));
+        self.sessions.retain(|_, session| sent.since(session.heard) <= gap.blind);
+        self.sessions.insert(client_id.to_owned(), SessionState { connection, heard: sent, since });
+        since
+    }
+
+    /// Whether another session hears what this one does not vouch for.
+    fn is_vouched_for(&self, client_id: &str, since: Timestamp, sent: Timestamp, gap: Gap) -> bool {
+        let Some(before) = self.heard.filter(|before| *before < since) else { return false };
+        self.sessions.iter().any(|(name, session)| {
+            name != client_id && session.since <= before && sent.since(session.heard) <= gap.blind
+        })
+    }
+
+    fn lose(&mut self, share: &str, until: Timestamp) {
+        let floor = self.floors.entry(share.to_owned()).or_insert(until);
+        *floor = until.max(*floor);
+    }
+
+    /// Removes members that the broker has dropped by now, though it did not say so.
+    fn release(&mut self, now: Timestamp) {
+        let is_released =
+            |state: &Option<MemberState>| state.as_ref().is_some_and(|one| one.released() < now);
+        let released: Vec<_> = self.members.extract_if(.., |_, state| is_released(state)).collect();
+        for ((share, _), state) in released {
+            self.lose(&share, state.map_or(now, |state| state.released()));
+        }
+    }
+
+    /// How far a share has heard, and until when it had lost something; `None` while that is not over.
+    fn least_of(&mut self, share: &str, sent: Timestamp) -> Option<(Timestamp, Option<Timestamp>)> {
+        let members = self.members.iter().filter(|((of, _), _)| of == share);
+        let heard = members.filter_map(|(_, state)| Some(state.as_ref()?.heard)).fold(sent, Timestamp::min);
+        if self.floors.get(share).is_some_and(|floor| heard < *floor) {
+            return None;
+        }
+        Some((heard, self.floors.remove(share)))
+    }
+
+    /// Everything up to `heard` was heard, but nothing between what was heard before and `floor`.
+    fn reach(
+        &mut self,
+        heard: Timestamp,
+        floor: Option<Timestamp>,
+        was_cut: bool,
+        gap: Gap,
+    ) -> Option<BlindInterval> {
+        let before = self.heard;
+        if before.is_some_and(|before| heard <= before) {
+            return None;
+        }
+        self.heard = Some(heard);
+        let is_lost = std::mem::take(&mut self.is_lost);
+        let from = before?;
+        let is_floored = floor.is_some_and(|floor| floor > from);
+        let interval = Interval { from, to: heard };
+        if !is_lost && !is_floored && interval.length() <= gap.blind {
+            return None;
+        }
+        let is_told = interval.length() > gap.tell;
+        Some(BlindInterval { interval, is_taken: is_floored && was_cut, is_told })
+    }
+}
+
+#[cfg(test)]
+mod tests;

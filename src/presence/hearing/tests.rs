@@ -1,0 +1,227 @@
+//! Cases of hearing: each begins at 1000, by which everything was heard, and tells what every step leads to.
+
+use super::*;
+
+fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millis(ms)
+}
+
+const GAP: Gap = Gap { blind: Duration::from_secs(3), tell: Duration::from_secs(6) };
+const RELEASE: Duration = Duration::from_secs(10);
+
+/// What happens.
+enum Step {
+    /// A canary of a plain subscription without a session.
+    Plain(i64),
+    /// One of a session: client id, connection, sent at.
+    Kept(&'static str, u64, i64),
+    /// One of a member: share, client id, connection, sent at.
+    Member(&'static str, &'static str, u64, i64),
+    Attend(&'static str, &'static str, u64, i64),
+    Leave(&'static str, &'static str, u64),
+    Gone(&'static str, &'static str, u64, i64),
+    /// What is stored of a member can be read no more.
+    Break(&'static str, &'static str),
+    /// The store may have lost what was heard last.
+    Lose,
+}
+
+/// What follows from a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Follows {
+    /// Rollcall has heard up to there.
+    Heard(i64),
+    /// It has, and this time was blind: from, to, whether it may have been taken, whether it is told.
+    Blind(i64, i64, bool, bool),
+    NotAttending,
+    /// The member that is gone was none.
+    NoMember,
+}
+
+use Follows::{Blind, Heard};
+use Step::{Attend, Break, Gone, Kept, Leave, Lose, Plain};
+
+fn member(share: &str, client_id: &str, connection: u64) -> Member {
+    Member { share: share.to_owned(), client_id: client_id.to_owned(), connection }
+}
+
+fn advance(state: &mut HearingState, subscription: Subscription, sent: i64) -> Follows {
+    match state.advance(&subscription, at(sent), GAP) {
+        Err(NotAttending) => Follows::NotAttending,
+        Ok(None) => Heard(state.heard.map_or(0, Timestamp::as_millis)),
+        Ok(Some(BlindInterval { interval, is_taken, is_told })) => {
+            assert_eq!(state.heard, Some(interval.to));
+            Blind(interval.from.as_millis(), interval.to.as_millis(), is_taken, is_told)
+        }
+    }
+}
+
+fn follows(state: &mut HearingState, step: &Step) -> Follows {
+    match *step {
+        Plain(sent) => return advance(state, Subscription::Plain, sent),
+        Kept(name, connection, sent) => {
+            let (client_id, was_cut, span) = (name.to_owned(), connection > 1, RELEASE);
+            return advance(state, Subscription::Kept { client_id, connection, was_cut, span }, sent);
+        }
+        Step::Member(share, name, connection, sent) => {
+            return advance(state, Subscription::Member(member(share, name, connection)), sent);
+        }
+        Attend(share, name, connection, now) => {
+            state.attend(&member(share, name, connection), at(now), RELEASE);
+        }
+        Leave(share, name, connection) => {
+            if !state.depart(&member(share, name, connection), None) {
+                return Follows::NoMember;
+            }
+        }
+        Gone(share, name, connection, until) => {
+            if !state.depart(&member(share, name, connection), Some(at(until))) {
+                return Follows::NoMember;
+            }
+        }
+        Break(share, name) => {
+            state.members.insert((share.to_owned(), name.to_owned()), None);
+        }
+        Lose => state.is_lost = true,
+    }
+    Heard(state.heard.map_or(0, Timestamp::as_millis))
+}
+
+fn check(name: &str, steps: &[(Step, Follows)]) {
+    let mut state = HearingState { heard: Some(at(1000)), ..HearingState::default() };
+    for (n, (step, expected)) in steps.iter().enumerate() {
+        assert_eq!(follows(&mut state, step), *expected, "{name}: step {n}");
+    }
+}
+
+#[test]
+fn a_plain_subscription_hears_everything_and_a_gap_is_blind() {
+    check(
+        "plain",
+        &[
+            (Plain(2000), Heard(2000)),
+            (Plain(1500), Heard(2000)),
+            (Plain(5000), Heard(5000)),
+            (Plain(8001), Blind(5000, 8001, false, false)),
+            (Plain(14_002), Blind(8001, 14_002, false, true)),
+            (Lose, Heard(14_002)),
+            (Plain(14_003), Blind(14_002, 14_003, false, false)),
+            (Plain(14_004), Heard(14_004)),
+        ],
+    );
+    let mut new = HearingState::default();
+    assert_eq!(follows(&mut new, &Plain(9000)), Heard(9000), "a fleet that begins was never blind");
+}
+
+#[test]
+fn a_new_connection_of_a_session_vouches_for_nothing_before_its_first_canary() {
+    check(
+        "one session",
+        &[
+            (Kept("one", 1, 1100), Blind(1000, 1100, false, false)),
+            (Kept("one", 1, 2000), Heard(2000)),
+            (Kept("one", 2, 2500), Blind(2000, 2500, true, false)),
+            (Kept("one", 2, 2500), Heard(2500)),
+            (Kept("one", 2, 3500), Heard(3500)),
+        ],
+    );
+    check(
+        "another session hears meanwhile, or did",
+        &[
+            (Kept("one", 1, 1100), Blind(1000, 1100, false, false)),
+            (Kept("two", 1, 1200), Heard(1100)),
+            (Kept("one", 1, 2000), Heard(2000)),
+            (Kept("two", 1, 2100), Heard(2100)),
+            (Kept("one", 2, 2500), Heard(2100)),
+            (Kept("one", 2, 5100), Heard(2100)),
+            (Kept("one", 2, 5101), Blind(2100, 5101, true, false)),
+            (Kept("two", 1, 5200), Heard(5101)),
+            (Kept("one", 2, 5300), Heard(5300)),
+            (Kept("two", 1, 5400), Heard(5400)),
+        ],
+    );
+}
+
+#[test]
+fn a_share_has_heard_as_far_as_the_least_of_its_members() {
+    let member = Step::Member;
+    check(
+        "two members",
+        &[
+            (Attend("all", "one", 1, 1000), Heard(1000)),
+            (Attend("all", "two", 1, 1000), Heard(1000)),
+            (member("all", "one", 1, 2000), Heard(1000)),
+            (member("all", "two", 1, 1800), Heard(1800)),
+            (member("all", "two", 1, 1700), Heard(1800)),
+            (member("all", "two", 1, 3000), Heard(2000)),
+            (member("all", "two", 2, 4000), Follows::NotAttending),
+            (member("all", "three", 1, 4000), Follows::NotAttending),
+            (Leave("all", "two", 1), Heard(2000)),
+            (Leave("all", "two", 1), Follows::NoMember),
+            (member("all", "one", 1, 4000), Heard(4000)),
+            (Plain(5000), Heard(5000)),
+        ],
+    );
+    check(
+        "a share that nothing attended heard nothing",
+        &[
+            (Attend("all", "one", 1, 1500), Heard(1000)),
+            (member("all", "one", 1, 1800), Blind(1000, 1800, false, false)),
+            (Attend("all", "one", 1, 2500), Heard(1800)),
+            (member("all", "one", 1, 2600), Heard(2600)),
+        ],
+    );
+}
+
+#[test]
+fn what_a_member_that_ends_out_of_order_may_have_lost_is_blind_however_short() {
+    let member = Step::Member;
+    let begin = || {
+        [
+            (Attend("all", "one", 1, 1000), Heard(1000)),
+            (Attend("all", "two", 1, 1000), Heard(1000)),
+            (member("all", "one", 1, 2000), Heard(1000)),
+        ]
+    };
+    let cases: [(&str, Vec<(Step, Follows)>); 4] = [
+        (
+            "the broker says that it is gone",
+            vec![
+                (Gone("all", "two", 1, 2100), Heard(1000)),
+                (Gone("all", "two", 1, 2200), Follows::NoMember),
+                (member("all", "one", 1, 2050), Heard(1000)),
+                (member("all", "one", 1, 2100), Blind(1000, 2100, false, false)),
+                (member("all", "one", 1, 3000), Heard(3000)),
+            ],
+        ),
+        (
+            "it comes again",
+            vec![
+                (Attend("all", "two", 2, 2500), Heard(1000)),
+                (member("all", "two", 1, 2600), Follows::NotAttending),
+                (member("all", "one", 1, 2700), Blind(1000, 2500, false, false)),
+                (member("all", "two", 2, 2800), Heard(2700)),
+            ],
+        ),
+        (
+            "its release has passed",
+            vec![
+                (member("all", "one", 1, 11_000), Heard(1000)),
+                (member("all", "one", 1, 11_001), Blind(1000, 11_001, false, true)),
+                (member("all", "two", 1, 11_002), Follows::NotAttending),
+            ],
+        ),
+        (
+            "what is stored of it cannot be read",
+            vec![
+                (Break("all", "two"), Heard(1000)),
+                (member("all", "one", 1, 2900), Blind(1000, 2900, false, false)),
+                (member("all", "two", 1, 3000), Follows::NotAttending),
+                (member("all", "one", 1, 3100), Heard(3100)),
+            ],
+        ),
+    ];
+    for (name, steps) in cases {
+        check(name, &begin().into_iter().chain(steps).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,254 @@
+//! What is stored of hearing, and the ledger of blind intervals. No I/O; the rules are those of
+//! [`crate::presence::HearingState`].
+//!
+//! Memory leads and the disk follows: what stands there is written with the heartbeats that it vouches
+//! for, so it may be some seconds old after a crash. What came after it was acknowledged, and is lost:
+//! the time up to the first canary of the next run is blind, however short. And a member whose last
+//! proof is older than it was would be released too early: it is released later, by as long as no
+//! instance could ask.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::presence::{
+    FilterProofs, Gap, Hearing, HearingState, Interval, Kind, Ledger, Member, MemberState, Probed,
+    SessionState, Subscription, USEFUL, prove,
+};
+use crate::store::Advance;
+
+/// How many moments at which a session was taken are remembered.
+const MOST_TAKEN: usize = 10_000;
+
+/// How many blind intervals of a kind are kept; the two oldest become one when there are more, which is blind
+/// for longer.
+const MOST_OF_KIND: usize = 1000;
+
+/// What is stored of hearing. On disk it is the JSON of [`Stored`].
+#[derive(Default)]
+pub(super) struct Heard {
+    pub state: HearingState,
+    /// By client id: up to when a session has heard, and until when the broker keeps it.
+    sessions: BTreeMap<String, (Timestamp, Timestamp)>,
+    /// The ends of blind intervals in which heartbeats may have been given to another client.
+    taken: Vec<Timestamp>,
+    /// What was heard of single kinds.
+    pub filters: FilterProofs,
+    /// Members of an earlier run that have proved nothing in this one: their last proof may be older than it was.
+    resumed: Vec<Member>,
+    /// The directory was removed, and what is heard from now on goes nowhere: operators are to know.
+    pub is_removed: bool,
+    /// Blind intervals; they have a table of their own on disk.
+    pub ledger: Ledger,
+    /// Those that are not on disk yet, the oldest first.
+    unwritten: Vec<Blind>,
+}
+
+/// A blind interval on its way to disk.
+#[derive(Clone, Copy)]
+pub(super) struct Blind {
+    pub interval: Interval,
+    /// Whether operators are told.
+    pub is_told: bool,
+}
+
+impl Heard {
+    /// What another engine held, or what is presumed. Its ledger is written apart.
+    pub fn restore(hearing: &Hearing) -> Heard {
+        let state = HearingState { heard: hearing.heard, ..HearingState::default() };
+        let (taken, filters) = (hearing.ledger.taken().to_vec(), (*hearing.filters).clone());
+        Heard { state, taken, filters, ..Heard::default() }
+    }
+
+    /// Goes on where an earlier run left off, with these blind intervals.
+    pub fn resume(&mut self, intervals: impl IntoIterator<Item = Interval>) {
+        self.state.is_lost = true;
+        let of_member = |((share, client_id), state): (&(String, String), &Option<MemberState>)| {
+            let connection = state.as_ref()?.connection;
+            Some(Member { share: share.clone(), client_id: client_id.clone(), connection })
+        };
+        self.resumed = self.state.members.iter().filter_map(of_member).collect();
+        self.ledger = self.ledger_of(intervals);
+    }
+
+    /// Everything that was sent to this subscription up to `sent` has arrived. `clock` is the time by which
+    /// sessions end.
+    pub fn advance(
+        &mut self,
+        subscription: &Subscription,
+        sent: Timestamp,
+        gap: Gap,
+        clock: Timestamp,
+    ) -> Advance {
+        if let Subscription::Kept { client_id, span, .. } = subscription {
+            self.sessions.retain(|_, (_, until)| *until > clock);
+            self.sessions.insert(client_id.clone(), (sent, clock + *span));
+        }
+        self.prolong_resumed(subscription, sent);
+        self.state.is_lost |= self.is_removed;
+        let Ok(blind) = self.state.advance(subscription, sent, gap) else { return Advance::NotAttending };
+        let Some(blind) = blind else { return Advance::Heard(None) };
+        let is_told = blind.is_told || std::mem::take(&mut self.is_removed);
+        self.note_blind(blind.interval, blind.is_taken);
+        self.unwritten.push(Blind { interval: blind.interval, is_told });
+        Advance::Heard(Some(blind.interval))
+    }
+
+    /// Up to when a session has heard that the broker still keeps.
+    pub fn heard_by(&self, client_id: &str, clock: Timestamp) -> Option<Timestamp> {
+        self.sessions.get(client_id).filter(|(_, until)| *until > clock).map(|(heard, _)| *heard)
+    }
+
+    /// These filters were heard. Whether a kind was blind.
+    pub fn prove(&mut self, probed: &[Probed]) -> bool {
+        let blind = prove(&mut self.filters.proved, probed);
+        for (kind, interval) in &blind {
+            let known = self.filters.blind.entry(kind.clone()).or_default();
+            // Where it is of another filter already, it is known.
+            if known.contains(interval) {
+                continue;
+            }
+            known.push(*interval);
+            known.retain(|known| known.to > interval.to - USEFUL);
+            if known.len() > MOST_OF_KIND {
+                let oldest = known.remove(0);
+                known[0].from = known[0].from.min(oldest.from);
+            }
+        }
+        !blind.is_empty()
+    }
+
+    /// Blind intervals that are not on disk yet.
+    pub fn unwritten(&self) -> Vec<Blind> {
+        self.unwritten.clone()
+    }
+
+    /// The `count` oldest of them are.
+    pub fn written(&mut self, count: usize) {
+        self.unwritten.drain(..count.min(self.unwritten.len()));
+    }
+
+    /// Releases members of an earlier run later, by as long as they could prove nothing.
+    fn prolong_resumed(&mut self, subscription: &Subscription, sent: Timestamp) {
+        for member in std::mem::take(&mut self.resumed) {
+            let name = (member.share.clone(), member.client_id.clone());
+            let Some(Some(state)) = self.state.members.get_mut(&name) else { continue };
+            let proves_now = matches!(subscription, Subscription::Member(one) if *one == member);
+            if state.connection == member.connection && !proves_now {
+                state.release += sent.since(state.heard);
+            }
+        }
+    }
+
+    fn note_blind(&mut self, interval: Interval, is_taken: bool) {
+        let useful = self.ledger.intervals().iter().copied().filter(|known| known.to > interval.to - USEFUL);
+        let intervals: Vec<Interval> = useful.chain([interval]).collect();
+        self.taken.retain(|end| *end > interval.to - USEFUL);
+        if is_taken {
+            self.taken.push(interval.to);
+            let spare = self.taken.len().saturating_sub(MOST_TAKEN);
+            self.taken.drain(..spare);
+        }
+        self.ledger = self.ledger_of(intervals);
+    }
+
+    fn ledger_of(&self, intervals: impl IntoIterator<Item = Interval>) -> Ledger {
+        Ledger::new(intervals).with_taken(self.taken.iter().copied())
+    }
+}
+
+impl Heard {
+    /// The form on disk.
+    pub fn stored(&self) -> Stored {
+        let of_member = |((share, client_id), state): (&(String, String), &Option<MemberState>)| {
+            let MemberState { connection, heard, release } = state.clone()?;
+            let (share, client_id) = (share.clone(), client_id.clone());
+            let release_ms = release.as_millis() as u64;
+            Some(StoredMember { share, client_id, connection, heard, release_ms })
+        };
+        let of_session = |(client_id, (heard, until)): (&String, &(Timestamp, Timestamp))| {
+            let known = self.state.sessions.get(client_id);
+            let (connection, since) = known.map_or((0, None), |known| (known.connection, Some(known.since)));
+            (client_id.clone(), StoredSession { heard: *heard, until: *until, connection, since })
+        };
+        let mut filters = StoredFilters { blind: self.filters.blind.clone(), ..StoredFilters::default() };
+        for ((kind, filter), at) in &self.filters.proved {
+            filters.proved.entry(kind.clone()).or_default().insert(filter.clone(), *at);
+        }
+        Stored {
+            heard: self.state.heard,
+            members: self.state.members.iter().filter_map(of_member).collect(),
+            floors: self.state.floors.clone(),
+            sessions: self.sessions.iter().map(of_session).collect(),
+            taken: self.taken.clone(),
+            filters,
+        }
+    }
+}
+
+impl From<Stored> for Heard {
+    fn from(stored: Stored) -> Heard {
+        let mut heard = Heard { taken: stored.taken, ..Heard::default() };
+        heard.state.heard = stored.heard;
+        heard.state.floors = stored.floors;
+        for StoredMember { share, client_id, connection, heard: proved, release_ms } in stored.members {
+            let release = Duration::from_millis(release_ms);
+            let state = MemberState { connection, heard: proved, release };
+            heard.state.members.insert((share, client_id), Some(state));
+        }
+        for (client_id, StoredSession { heard: at, until, connection, since }) in stored.sessions {
+            if let Some(since) = since {
+                let state = SessionState { connection, heard: at, since };
+                heard.state.sessions.insert(client_id.clone(), state);
+            }
+            heard.sessions.insert(client_id, (at, until));
+        }
+        heard.filters.blind = stored.filters.blind;
+        for (kind, filters) in stored.filters.proved {
+            let filters = filters.into_iter().map(|(filter, at)| ((kind.clone(), filter), at));
+            heard.filters.proved.extend(filters);
+        }
+        heard
+    }
+}
+
+/// The form on disk.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Stored {
+    heard: Option<Timestamp>,
+    members: Vec<StoredMember>,
+    floors: BTreeMap<String, Timestamp>,
+    sessions: BTreeMap<String, StoredSession>,
+    #[serde(default)]
+    taken: Vec<Timestamp>,
+    #[serde(default)]
+    filters: StoredFilters,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredMember {
+    share: String,
+    client_id: String,
+    connection: u64,
+    heard: Timestamp,
+    release_ms: u64,
+}
+
+/// `until` is of what the broker keeps; a `connection` without `since` vouches for nothing yet.
+#[derive(Serialize, Deserialize)]
+struct StoredSession {
+    heard: Timestamp,
+    until: Timestamp,
+    #[serde(default)]
+    connection: u64,
+    #[serde(default)]
+    since: Option<Timestamp>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct StoredFilters {
+    proved: BTreeMap<Kind, BTreeMap<String, Timestamp>>,
+    blind: BTreeMap<Kind, Vec<Interval>>,
+}

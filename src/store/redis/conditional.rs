@@ -1,0 +1,186 @@
+//! Writes that happen only if hashes are still as they were read: `write_if_unchanged.lua`.
+//!
+//! # Why what was read last is kept
+//! A rule decides by what is stored, so a change needs to read before it writes. A server that is far away makes
+//! two round trips of that. What was read last is mostly what is still there: the first attempt is made by that,
+//! and where something changed meanwhile the answer says what is there now.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
+
+use redis::{FromRedisValue, Pipeline, ScriptInvocation, Value};
+
+use super::RedisEngine;
+use crate::store::{EngineError, Result};
+
+/// How often a change is decided anew.
+const MOST_ATTEMPTS: usize = 20;
+
+/// What a hash holds.
+pub(super) type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Hashes as they were read or written last, by key.
+#[derive(Default)]
+pub(super) struct LastRead(Mutex<HashMap<String, Fields>>);
+
+/// What is expected of a field.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expect {
+    /// It is as it was read.
+    Same,
+    /// It is, or the moment with which it begins is a later one.
+    SameOrLater,
+}
+
+/// Hashes that were read, what is expected of them, and what is written then.
+pub(super) struct ConditionalWrite<'a> {
+    read: &'a [(String, Option<Fields>)],
+    keys: Vec<String>,
+    conditions: Vec<Vec<u8>>,
+    writes: Vec<Vec<u8>>,
+    /// The same hashes after that.
+    after: HashMap<String, Fields>,
+}
+
+impl<'a> ConditionalWrite<'a> {
+    fn new(read: &'a [(String, Option<Fields>)]) -> ConditionalWrite<'a> {
+        let known = read.iter().filter_map(|(key, fields)| Some((key.clone(), fields.clone()?)));
+        ConditionalWrite {
+            read,
+            keys: read.iter().map(|(key, _)| key.clone()).collect(),
+            conditions: vec![read.len().to_string().into_bytes()],
+            writes: Vec::new(),
+            after: known.collect(),
+        }
+    }
+
+    /// Expects the next of the hashes to have these fields and no others.
+    pub fn expect_all(&mut self, fields: &Fields, expect: impl Fn(&[u8]) -> Expect) {
+        self.condition(
+            "all",
+            fields.iter().map(|(field, text)| (expect(field), field.as_slice(), Some(text))),
+        );
+    }
+
+    /// Expects these fields of the next of the hashes to be as they were read, or still absent.
+    pub fn expect_some<'b>(&mut self, fields: &Fields, some: impl Iterator<Item = (&'b [u8], Expect)>) {
+        let some: Vec<_> = some.map(|(field, expect)| (expect, field, fields.get(field))).collect();
+        self.condition("some", some.into_iter());
+    }
+
+    fn expect_nothing_known(&mut self) {
+        for _ in self.read {
+            self.condition("none", std::iter::empty());
+        }
+    }
+
+    fn condition<'b>(
+        &mut self,
+        scope: &str,
+        fields: impl ExactSizeIterator<Item = (Expect, &'b [u8], Option<&'b Vec<u8>>)>,
+    ) {
+        self.conditions.extend([scope.into(), fields.len().to_string().into_bytes()]);
+        for (expect, field, text) in fields {
+            let how = match (text, expect) {
+                (None, _) => "-",
+                (Some(_), Expect::Same) => "=",
+                (Some(_), Expect::SameOrLater) => ">",
+            };
+            self.conditions.extend([how.into(), field.to_vec(), text.cloned().unwrap_or_default()]);
+        }
+    }
+
+    pub fn set(&mut self, key: &str, field: &[u8], text: &[u8]) {
+        self.write("HSET", key, &[field, text]);
+        self.note(key, field, Some(text));
+    }
+
+    /// Sets a field to a number of milliseconds unless it holds a greater one.
+    pub fn raise(&mut self, key: &str, field: &[u8], ms: i64) {
+        let text = ms.to_string().into_bytes();
+        self.write("RAISE", key, &[field, &text]);
+        self.note(key, field, Some(&text));
+    }
+
+    pub fn remove(&mut self, key: &str, field: &[u8]) {
+        self.write("HDEL", key, &[field]);
+        self.note(key, field, None);
+    }
+
+    /// Any other command of those that the script knows.
+    pub fn write(&mut self, command: &str, key: &str, words: &[&[u8]]) {
+        let number = self.keys.iter().position(|known| known == key).unwrap_or_else(|| {
+            self.keys.push(key.to_owned());
+            self.keys.len() - 1
+        });
+        let numbers = [number + 1, words.len()].map(|number| number.to_string().into_bytes());
+        self.writes.push(command.into());
+        self.writes.extend(numbers.into_iter().chain(words.iter().map(|word| word.to_vec())));
+    }
+
+    fn note(&mut self, key: &str, field: &[u8], text: Option<&[u8]>) {
+        let Some(fields) = self.after.get_mut(key) else { return };
+        match text {
+            Some(text) => fields.insert(field.to_vec(), text.to_vec()),
+            None => fields.remove(field),
+        };
+    }
+
+    fn fill(&self, script: &mut ScriptInvocation<'_>) {
+        for key in &self.keys {
+            script.key(key);
+        }
+        for word in self.conditions.iter().chain(&self.writes) {
+            script.arg(word.as_slice());
+        }
+    }
+}
+
+/// What was read of the hashes, in their order.
+pub(super) type Read<'a> = [&'a Fields];
+
+impl RedisEngine {
+    /// Reads hashes, lets `decide` write by what they hold, and does that in the step in which they are found
+    /// unchanged; again, if they are not. `decide` is told whether others change them at the same time. With
+    /// what `behind` answers after that, in the same round trip. `name` is for metrics and errors.
+    pub(super) async fn write_if_unchanged<T, U: FromRedisValue>(
+        &self,
+        name: &'static str,
+        keys: &[String],
+        behind: &Pipeline,
+        decide: impl Fn(&Read<'_>, bool, &mut ConditionalWrite<'_>) -> T,
+    ) -> Result<(T, U)> {
+        let mut read = self.last_read.of(keys);
+        for attempt in 0..MOST_ATTEMPTS {
+            let mut write = ConditionalWrite::new(&read);
+            let known: Option<Vec<&Fields>> = read.iter().map(|(_, fields)| fields.as_ref()).collect();
+            let decided = known.map(|known| decide(&known, attempt > 0, &mut write));
+            if decided.is_none() {
+                write.expect_nothing_known();
+            }
+            let mut script = self.scripts.write_if_unchanged.prepare_invoke();
+            write.fill(&mut script);
+            let (answer, others): (Value, U) = self.topology.run_and_send(name, &script, behind).await?;
+            if let (Value::Okay, Some(decided)) = (&answer, decided) {
+                self.last_read.put(write.after);
+                return Ok((decided, others));
+            }
+            let found: Vec<Fields> = redis::from_redis_value(answer)
+                .map_err(|error| EngineError::Damaged(format!("{name}: {error}")))?;
+            read = keys.iter().cloned().zip(found.into_iter().map(Some)).collect();
+        }
+        let why = format!("{name}: others changed what is stored of hearing {MOST_ATTEMPTS} times meanwhile");
+        Err(EngineError::Unavailable(why))
+    }
+}
+
+impl LastRead {
+    fn of(&self, keys: &[String]) -> Vec<(String, Option<Fields>)> {
+        let known = self.0.lock().expect("nothing panics under this lock");
+        keys.iter().map(|key| (key.clone(), known.get(key).cloned())).collect()
+    }
+
+    fn put(&self, hashes: HashMap<String, Fields>) {
+        self.0.lock().expect("nothing panics under this lock").extend(hashes);
+    }
+}

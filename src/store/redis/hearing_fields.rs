@@ -1,0 +1,152 @@
+//! The state of hearing as fields of hashes, and what is written of a change to it. Forms are listed in `keys.rs`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::conditional::{ConditionalWrite, Expect, Fields};
+use super::keys::Keys;
+use super::units::milliseconds;
+use crate::clock::Timestamp;
+use crate::presence::{HearingState, Kind, MemberState, SessionState};
+
+/// The hashes of the state as they were read. What cannot be read is not in it; a member is, as `None`.
+#[derive(Clone, Copy)]
+pub(super) struct HearingFields<'a> {
+    pub heard: &'a Fields,
+    pub members: &'a Fields,
+    pub floors: &'a Fields,
+    /// Not read where no session is concerned.
+    pub sessions: Option<&'a Fields>,
+}
+
+impl HearingFields<'_> {
+    pub fn state(&self) -> HearingState {
+        let heard = self.heard.get(b"at".as_slice()).and_then(|text| moment(text));
+        let sessions = self.sessions.into_iter().flatten();
+        HearingState {
+            heard,
+            sessions: sessions.filter_map(|(id, text)| Some((text_of(id)?, session(text)?))).collect(),
+            ..membership(self.members, self.floors)
+        }
+    }
+
+    /// Expects what the change from this to `after` relies on, and writes the change but for how far was heard.
+    /// Where others advance at the same time, what they have proved meanwhile does not matter: it only adds to
+    /// what is written.
+    pub fn write(
+        &self,
+        write: &mut ConditionalWrite<'_>,
+        keys: &Keys,
+        after: Option<&HearingState>,
+        others: Expect,
+    ) {
+        let changes = |before: &Fields, of: fn(&HearingState, &Fields) -> Fields| {
+            after.map(|after| changed(before, &of(after, before))).unwrap_or_default()
+        };
+        let all = [
+            (keys.members(), Some(self.members), members as fn(&HearingState, &Fields) -> Fields),
+            (keys.floors(), Some(self.floors), floors),
+            (keys.plain(), self.sessions, sessions),
+        ];
+        for (n, (key, fields, of)) in all.into_iter().enumerate() {
+            let Some(fields) = fields else { continue };
+            let changes = changes(fields, of);
+            let is_floors = n == 1;
+            write.expect_all(fields, |field| {
+                if is_floors || changes.contains_key(field) { Expect::Same } else { others }
+            });
+            for (field, text) in changes {
+                match text {
+                    Some(text) => write.set(&key, &field, &text),
+                    None => write.remove(&key, &field),
+                }
+            }
+        }
+    }
+}
+
+/// Members and floors alone.
+pub(super) fn membership(of_members: &Fields, of_floors: &Fields) -> HearingState {
+    let member = |(name, text): (&Vec<u8>, &Vec<u8>)| {
+        let (share, client_id) = str::from_utf8(name).ok()?.rsplit_once('/')?;
+        Some(((share.to_owned(), client_id.to_owned()), parse_member(text)))
+    };
+    HearingState {
+        members: of_members.iter().filter_map(member).collect(),
+        floors: of_floors.iter().filter_map(|(name, text)| Some((text_of(name)?, moment(text)?))).collect(),
+        ..HearingState::default()
+    }
+}
+
+/// Up to when filters of kinds were heard.
+pub(super) fn parse_filter(name: &[u8], at: &[u8]) -> Option<((Kind, String), Timestamp)> {
+    let (kind, filter) = str::from_utf8(name).ok()?.split_once(' ')?;
+    Some(((kind.parse().ok()?, filter.to_owned()), moment(at)?))
+}
+
+pub(super) fn filter_field(kind: &Kind, filter: &str) -> Vec<u8> {
+    format!("{kind} {filter}").into_bytes()
+}
+
+/// The fields that differ, with what they hold afterwards.
+fn changed(before: &Fields, after: &Fields) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+    let removed =
+        before.keys().filter(|field| !after.contains_key(*field)).map(|field| (field.clone(), None));
+    let set = after.iter().filter(|(field, text)| before.get(*field) != Some(*text));
+    removed.chain(set.map(|(field, text)| (field.clone(), Some(text.clone())))).collect()
+}
+
+/// A member that cannot be read stays as it is.
+fn members(state: &HearingState, before: &Fields) -> Fields {
+    let of_member = |((share, client_id), state): (&(String, String), &Option<MemberState>)| {
+        let name = format!("{share}/{client_id}").into_bytes();
+        let text = match state {
+            None => before.get(&name)?.clone(),
+            Some(MemberState { connection, heard, release }) => {
+                format!("{} {} {connection}", heard.as_millis(), release.as_millis()).into_bytes()
+            }
+        };
+        Some((name, text))
+    };
+    state.members.iter().filter_map(of_member).collect()
+}
+
+fn floors(state: &HearingState, _: &Fields) -> Fields {
+    let of_share = |(share, at): (&String, &Timestamp)| {
+        (share.clone().into_bytes(), at.as_millis().to_string().into_bytes())
+    };
+    state.floors.iter().map(of_share).collect()
+}
+
+fn sessions(state: &HearingState, _: &Fields) -> Fields {
+    let of_session = |(client_id, state): (&String, &SessionState)| {
+        let SessionState { connection, heard, since } = state;
+        let text = format!("{} {} {connection}", heard.as_millis(), since.as_millis());
+        (client_id.clone().into_bytes(), text.into_bytes())
+    };
+    state.sessions.iter().map(of_session).collect()
+}
+
+fn parse_member(text: &[u8]) -> Option<MemberState> {
+    let [heard, release, connection] = three(text)?;
+    let release = Duration::from_millis(release.parse().ok()?);
+    Some(MemberState { connection: connection.parse().ok()?, heard: moment(heard.as_bytes())?, release })
+}
+
+fn session(text: &[u8]) -> Option<SessionState> {
+    let [heard, since, connection] = three(text)?;
+    let (heard, since) = (moment(heard.as_bytes())?, moment(since.as_bytes())?);
+    Some(SessionState { connection: connection.parse().ok()?, heard, since })
+}
+
+fn three(text: &[u8]) -> Option<[&str; 3]> {
+    str::from_utf8(text).ok()?.split(' ').collect::<Vec<_>>().try_into().ok()
+}
+
+fn moment(text: &[u8]) -> Option<Timestamp> {
+    milliseconds(text).map(Timestamp::from_millis)
+}
+
+fn text_of(bytes: &[u8]) -> Option<String> {
+    String::from_utf8(bytes.to_vec()).ok()
+}

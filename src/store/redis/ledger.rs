@@ -1,0 +1,153 @@
+//! The ledger of blind intervals, and how far was heard, as they are stored. The ledger is read again only when
+//! its version is another one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use redis::{Pipeline, Value, pipe};
+
+use super::RedisEngine;
+use super::hearing_fields::parse_filter;
+use super::units::milliseconds;
+use crate::clock::Timestamp;
+use crate::presence::{FilterProofs, Hearing, Interval, Kind, Ledger};
+use crate::store::{EngineError, Result};
+use crate::telemetry::Stored;
+
+/// Added to the score of an interval in which another client may have been given heartbeats.
+pub(super) const TAKEN: f64 = 0.5;
+
+/// Up to when was heard (ms), the versions of the ledger and of those of kinds, and the fleet.
+const VERSIONS: &[&str] = &["at", "ledger", "kinds", "fleet"];
+type Versions = (Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
+
+/// What is stored of how far: up to when was heard (ms), the versions of the ledger and of those of kinds, the fleet;
+/// up to when filters were heard; its clock (s, µs).
+pub(super) type HowFar = (Versions, Vec<(Vec<u8>, Vec<u8>)>, (i64, i64));
+
+/// What is known of the ledger: its versions, and what it says.
+pub(super) type CachedLedger = ((i64, i64), Hearing);
+
+impl RedisEngine {
+    /// Asks how far Rollcall has heard; what it says is for [`RedisEngine::hearing_of`].
+    pub(super) fn ask_how_far(&self, pipe: &mut Pipeline) {
+        pipe.hmget(self.keys.heard(), VERSIONS).hgetall(self.keys.filters()).cmd("TIME");
+    }
+
+    /// What follows from that.
+    pub(super) async fn hearing_of(&self, how_far: HowFar) -> Result<Hearing> {
+        let ((heard, version, of_kinds, fleet), filters, (seconds, micros)) = how_far;
+        let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
+        let leapt = self.server_clock().read(Instant::now(), server);
+        let mut known = self.ledger.lock().await;
+        let number =
+            |field, value: &Option<Vec<u8>>| self.hearing_number(field, value.as_deref()).unwrap_or(0);
+        let proved = self.parse_filters(filters);
+        if (number("ledger", &version), number("kinds", &of_kinds)) != known.0 {
+            *known = self.read_ledger(&proved).await?;
+        } else {
+            known.1.heard = self.hearing_number("at", heard.as_deref()).map(Timestamp::from_millis);
+        }
+        // An answer from before a loss that was noticed meanwhile says nothing of the fleet that began then.
+        let mut fleet_known = self.known_fleet();
+        if known.1.heard.is_some() && fleet.is_none_or(|fleet| fleet == fleet_known.id.as_bytes()) {
+            fleet_known.heard = known.1.heard;
+        }
+        drop(fleet_known);
+        // Keys are gone that held what was heard: see `leap`.
+        let vouched = known.1.heard.filter(|_| !leapt);
+        let filters = Arc::new(FilterProofs { proved, blind: known.1.filters.blind.clone() });
+        Ok(Hearing { heard: vouched, filters, ..known.1.clone() })
+    }
+
+    /// A number of what is stored of hearing. What is none is as if it were not there: Rollcall is blind until
+    /// the next canary writes it.
+    fn hearing_number(&self, field: &str, text: Option<&[u8]>) -> Option<i64> {
+        let place = format!("{} {field}", self.keys.heard());
+        let number = milliseconds(text?);
+        match number {
+            Some(_) => self.telemetry.readable(Stored::Hearing, &place),
+            None => {
+                let why = "it is no number; the time until the next canary is blind, which writes it anew";
+                self.telemetry.unreadable(Stored::Hearing, &place, why);
+            }
+        }
+        number
+    }
+
+    /// The intervals of a ledger. One that cannot be read is named and left out.
+    fn read_intervals(&self, key: &str, scored: &[(Vec<u8>, f64)]) -> Vec<Interval> {
+        let interval = |(text, _): &(Vec<u8>, f64)| {
+            let text = String::from_utf8_lossy(text);
+            let read = parse_interval(&text);
+            if let Err(why) = &read {
+                let place = format!("{key} {text}");
+                self.telemetry.unreadable(Stored::Hearing, &place, &format!("{why}; ZREM it there"));
+            }
+            read.ok()
+        };
+        scored.iter().filter_map(interval).collect()
+    }
+
+    /// Up to when filters were heard. One that cannot be read was never heard, until the next canary says so.
+    fn parse_filters(&self, filters: Vec<(Vec<u8>, Vec<u8>)>) -> BTreeMap<(Kind, String), Timestamp> {
+        let parse = |(name, at): (Vec<u8>, Vec<u8>)| {
+            let read = parse_filter(&name, &at);
+            if read.is_none() {
+                let (name, at) = (String::from_utf8_lossy(&name), String::from_utf8_lossy(&at));
+                let place = format!("{} {name}", self.keys.filters());
+                let why = format!("{at:?} is no time at which a filter was heard; HDEL it there");
+                self.telemetry.unreadable(Stored::Hearing, &place, &why);
+            }
+            read
+        };
+        filters.into_iter().filter_map(parse).collect()
+    }
+
+    /// The ledgers and how far was heard, as of one moment, with their versions; of kinds that have filters.
+    async fn read_ledger(&self, proved: &BTreeMap<(Kind, String), Timestamp>) -> Result<CachedLedger> {
+        let kinds: BTreeSet<&Kind> = proved.keys().map(|(kind, _)| kind).collect();
+        let mut pipe = pipe();
+        pipe.atomic().hmget(self.keys.heard(), VERSIONS);
+        pipe.zrange_withscores(self.keys.blind(), 0, -1);
+        for kind in &kinds {
+            pipe.zrange_withscores(self.keys.blind_of(kind), 0, -1);
+        }
+        let mut answers: Vec<Value> = self.topology.send("ledger", &pipe).await?;
+        let damaged = |error| EngineError::Damaged(format!("the ledger: {error}"));
+        let ledgers = answers.split_off(1);
+        let ((heard, version, of_kinds, _),): (Versions,) =
+            redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
+        let ledgers: Vec<Vec<(Vec<u8>, f64)>> =
+            redis::from_redis_value(Value::Array(ledgers)).map_err(damaged)?;
+        let heard = self.hearing_number("at", heard.as_deref());
+        let version = self.hearing_number("ledger", version.as_deref());
+        let of_kinds = self.hearing_number("kinds", of_kinds.as_deref());
+        let taken = ledgers[0].iter().filter(|(_, end)| end.fract() > 0.0);
+        let taken: Vec<Timestamp> = taken.map(|(_, end)| Timestamp::from_millis(*end as i64)).collect();
+        let mut blind = BTreeMap::new();
+        for (kind, scored) in kinds.into_iter().zip(&ledgers[1..]) {
+            let intervals = self.read_intervals(&self.keys.blind_of(kind), scored);
+            if !intervals.is_empty() {
+                blind.insert(kind.clone(), intervals);
+            }
+        }
+        let intervals = self.read_intervals(&self.keys.blind(), &ledgers[0]);
+        let hearing = Hearing {
+            heard: heard.map(Timestamp::from_millis),
+            ledger: Ledger::new(intervals).with_taken(taken),
+            filters: Arc::new(FilterProofs { blind, ..FilterProofs::default() }),
+            ..Hearing::default()
+        };
+        Ok(((version.unwrap_or(0), of_kinds.unwrap_or(0)), hearing))
+    }
+}
+
+/// `<from> <to>` in ms.
+pub(super) fn parse_interval(text: &str) -> Result<Interval> {
+    let parse = |ms: &str| ms.parse().ok().map(Timestamp::from_millis);
+    text.split_once(' ')
+        .and_then(|(from, to)| Some(Interval { from: parse(from)?, to: parse(to)? }))
+        .ok_or_else(|| EngineError::Damaged(format!("the ledger holds {text:?}, which is no blind interval")))
+}

@@ -1,0 +1,68 @@
+-- Writes, if hashes are still as they were read.
+--
+-- KEYS[1] ... the hashes, then other keys that are written
+--
+-- ARGV[1]     number of hashes
+-- Then for each: its scope, "all": it has no other fields than these, "some": it may, "none": it was not read yet;
+--             the number of fields, and for each: "=" if it holds this, ">" if it may hold a later moment in
+--             the place of the one that this begins with, "-" if it is absent; its name; the text
+-- Then for each write: the command, the number of its key, the number of words, the words. RAISE sets a field to
+--             a number unless it holds a greater one
+--
+-- Returns OK, or what each hash holds if one is not as it was read: then nothing was written.
+local at = 1
+local function words(count)
+  at = at + count
+  return unpack(ARGV, at - count, at - 1)
+end
+
+local function is_later(now, before)
+  local moment, rest = string.match(now, '^(%d+)(.*)$')
+  local known, tail = string.match(before, '^(%d+)(.*)$')
+  return moment and known and rest == tail and tonumber(moment) >= tonumber(known)
+end
+
+local hashes, is_same = {}, true
+for n = 1, tonumber(words(1)) do
+  local all, values, known = redis.call('HGETALL', KEYS[n]), {}, 0
+  for i = 1, #all, 2 do
+    values[all[i]] = all[i + 1]
+  end
+  local scope, count = words(2)
+  for _ = 1, tonumber(count) do
+    local how, field, text = words(3)
+    local now = values[field]
+    if how == '-' then
+      is_same = is_same and not now
+    else
+      known = known + 1
+      is_same = is_same and now and (now == text or how == '>' and is_later(now, text))
+    end
+  end
+  if scope == 'none' or scope == 'all' and #all ~= 2 * known then
+    is_same = false
+  end
+  hashes[n] = all
+end
+if not is_same then
+  return hashes
+end
+
+local write = {
+  HSET = function(key, field, text) redis.call('HSET', key, field, text) end,
+  RAISE = function(key, field, text)
+    if (tonumber(redis.call('HGET', key, field) or '') or -1) < tonumber(text) then
+      redis.call('HSET', key, field, text)
+    end
+  end,
+  HDEL = function(key, field) redis.call('HDEL', key, field) end,
+  PSETEX = function(key, ms, text) redis.call('PSETEX', key, ms, text) end,
+  ZADD = function(key, score, member) redis.call('ZADD', key, score, member) end,
+  ZREMRANGEBYSCORE = function(key, from, to) redis.call('ZREMRANGEBYSCORE', key, from, to) end,
+  XADD = function(key, field, text) redis.call('XADD', key, '*', field, text) end,
+}
+while at <= #ARGV do
+  local command, key, count = words(3)
+  write[command](KEYS[tonumber(key)], words(tonumber(count)))
+end
+return redis.status_reply('OK')

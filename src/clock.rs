@@ -18,8 +18,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 mod fleet;
+mod span;
 
 use fleet::FleetClock;
+pub use span::parse_span;
 
 /// A moment: milliseconds since 1970-01-01T00:00:00Z.
 ///

@@ -76,6 +76,7 @@ pub mod http;
 pub mod intake;
 pub mod presence;
 pub mod service;
+pub mod signature;
 pub mod simulate;
 pub mod store;
 pub mod telemetry;

@@ -49,6 +49,9 @@ use sampler::Sampler;
 use series::Series;
 use unreadable::Unreadable;
 
+/// A text from a device is logged up to this length, in characters.
+pub const LONGEST_SHOWN: usize = 200;
+
 pub struct Telemetry {
     registry: Registry,
     series: Series,
@@ -106,8 +109,9 @@ impl Telemetry {
     }
 }
 
-fn truncate(topic: &str) -> String {
-    topic.chars().take(200).collect()
+/// The first `length` characters of a text.
+pub fn truncate(text: &str, length: usize) -> &str {
+    text.char_indices().nth(length).map_or(text, |(end, _)| &text[..end])
 }
 
 #[cfg(test)]

@@ -10,13 +10,13 @@ pub fn authorities() -> RootCertStore {
     RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }
 }
 
-/// TLS towards a web server, over HTTP/2 where it speaks that.
+/// TLS towards a web server, over HTTP/1.1.
 ///
 /// # Errors
 /// None with the provider that is built in; the library cannot know that.
 pub fn web() -> Result<ClientConfig, rustls::Error> {
     let mut config = mail()?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
 

@@ -20,6 +20,7 @@ use lettre::transport::smtp::client::{AsyncSmtpConnection, AsyncTokioStream, Tls
 use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
 use lettre::transport::smtp::extension::ClientId;
 use lettre::{Address, Message};
+use percent_encoding::percent_decode_str;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -318,23 +319,7 @@ fn is_loopback(host: &str) -> bool {
 
 /// Undoes the percent signs of a user or a password in an address.
 fn decode(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut plain = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let escaped = (bytes[at] == b'%').then(|| text.get(at + 1..at + 3)).flatten();
-        match escaped.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(byte) => {
-                plain.push(byte);
-                at += 3;
-            }
-            None => {
-                plain.push(bytes[at]);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&plain).into_owned()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

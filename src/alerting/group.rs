@@ -6,7 +6,8 @@
 
 use std::fmt::Write;
 
-use hmac_sha256::Hash;
+use data_encoding::HEXLOWER;
+use ring::digest::{SHA256, digest};
 
 use crate::presence::{Kind, Labels, OfflineRecord};
 use crate::store::{Delivery, Group, OutboxEvent};
@@ -67,9 +68,8 @@ fn key(labels: &Labels) -> String {
     let pairs: Vec<_> = labels.iter().map(|(name, value)| format!("{name}={}", escape(value))).collect();
     let mut key = pairs.join(",");
     if key.len() > LONGEST_KEY {
-        let hash = Hash::hash(key.as_bytes());
-        let mut suffix = String::from("~");
-        hash[..16].iter().for_each(|byte| write!(suffix, "{byte:02x}").expect("a string takes all"));
+        let hash = digest(&SHA256, key.as_bytes());
+        let suffix = format!("~{}", HEXLOWER.encode(&hash.as_ref()[..16]));
         let end = (0..=LONGEST_KEY - suffix.len()).rev().find(|&at| key.is_char_boundary(at)).unwrap_or(0);
         key.truncate(end);
         key += &suffix;

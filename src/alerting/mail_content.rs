@@ -14,7 +14,8 @@
 
 use std::time::Duration;
 
-use hmac_sha256::Hash;
+use data_encoding::HEXLOWER;
+use ring::digest::{SHA256, digest};
 
 use super::group;
 use super::text::{html, plain, short, word};
@@ -277,6 +278,6 @@ impl MessageIds<'_> {
 }
 
 fn hash(parts: &[&str]) -> String {
-    let digest = Hash::hash(parts.join("\n").as_bytes());
-    digest[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    let digest = digest(&SHA256, parts.join("\n").as_bytes());
+    HEXLOWER.encode(&digest.as_ref()[..16])
 }

@@ -21,7 +21,6 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde_json::json;
-use standardwebhooks::{HEADER_WEBHOOK_ID, HEADER_WEBHOOK_SIGNATURE, HEADER_WEBHOOK_TIMESTAMP};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
@@ -31,6 +30,7 @@ use super::group::of_kind;
 use super::text::short;
 use crate::clock::Timestamp;
 use crate::presence::{Interval, Labels, OfflineRecord};
+use crate::signature::{self, Secret};
 use crate::store::Delivery;
 use crate::trust;
 
@@ -46,7 +46,7 @@ pub struct Webhook {
     url: Url,
     /// The part of the URL that errors show.
     origin: String,
-    signer: Option<standardwebhooks::Webhook>,
+    secret: Option<Secret>,
     tls: Arc<ClientConfig>,
     client: Client,
 }
@@ -55,7 +55,7 @@ impl Webhook {
     /// A channel to `url`. Without a secret, messages are not signed.
     pub fn new(receiver: &str, url: &str, secret: Option<&str>) -> Result<Webhook, String> {
         let url = parse_url(url)?;
-        let signer = secret.map(parse_secret).transpose()?;
+        let secret = secret.map(parse_secret).transpose()?;
         let tls = trust::web().map_err(|error| format!("TLS cannot be set up: {}", chain(&error)))?;
         let client = Client::builder()
             .tls_backend_preconfigured(tls.clone())
@@ -65,7 +65,7 @@ impl Webhook {
             .build()
             .map_err(|error| format!("no HTTP client: {}", chain(&error)))?;
         let origin = url.origin().ascii_serialization();
-        Ok(Webhook { receiver: receiver.to_owned(), url, origin, signer, tls: Arc::new(tls), client })
+        Ok(Webhook { receiver: receiver.to_owned(), url, origin, secret, tls: Arc::new(tls), client })
     }
 
     async fn post(&self, id: &str, body: String, now: Timestamp) -> Result<(), Failure> {
@@ -74,13 +74,11 @@ impl Webhook {
             .client
             .post(self.url.clone())
             .header(CONTENT_TYPE, "application/json")
-            .header(HEADER_WEBHOOK_ID, id)
-            .header(HEADER_WEBHOOK_TIMESTAMP, seconds);
-        if let Some(signer) = &self.signer {
-            let signature = signer
-                .sign(id, seconds, body.as_bytes())
-                .map_err(|error| Failure::temporary(format!("cannot be signed: {error}")))?;
-            request = request.header(HEADER_WEBHOOK_SIGNATURE, signature);
+            .header(signature::ID, id)
+            .header(signature::TIMESTAMP, seconds);
+        if let Some(secret) = &self.secret {
+            let signature = secret.sign(id, seconds, body.as_bytes());
+            request = request.header(signature::SIGNATURE, signature);
         }
         match request.body(body).send().await {
             Ok(response) => self.judge(response, now).await,
@@ -268,14 +266,8 @@ fn parse_url(text: &str) -> Result<Url, String> {
     }
 }
 
-fn parse_secret(secret: &str) -> Result<standardwebhooks::Webhook, String> {
-    let hint = "write whsec_ and the key in base64";
-    match secret.strip_prefix("whsec_") {
-        None => Err(format!("secret does not begin with whsec_; {hint}")),
-        Some("") => Err(format!("secret is empty after whsec_; {hint}")),
-        Some(key) => standardwebhooks::Webhook::new(key)
-            .map_err(|_| format!("secret is not base64 after whsec_; {hint}")),
-    }
+fn parse_secret(secret: &str) -> Result<Secret, String> {
+    Secret::parse(secret).map_err(|why| format!("secret {why}; write whsec_ and the key in base64"))
 }
 
 #[cfg(test)]

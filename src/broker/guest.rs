@@ -10,7 +10,7 @@ use super::gate::{Gate, Login, Place, Refused};
 use super::lobby::Ticket;
 use super::room::Room;
 use super::rules::Client;
-use crate::telemetry::BrokerRefusal;
+use crate::telemetry::{BrokerRefusal, LONGEST_SHOWN, truncate};
 
 pub(super) struct Guest {
     pub gate: Arc<Gate>,
@@ -137,5 +137,5 @@ impl Guest {
 
 /// A name in the log: what a device made up can be long and hold anything.
 fn shown(name: &str) -> String {
-    name.chars().take(200).collect::<String>().escape_debug().to_string()
+    truncate(name, LONGEST_SHOWN).escape_debug().to_string()
 }

@@ -7,8 +7,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use data_encoding::BASE64;
 use ring::pbkdf2::{PBKDF2_HMAC_SHA512, verify};
 
 /// More would let a file make every login slow.
@@ -84,7 +83,7 @@ impl Password {
     fn parse(text: &str) -> Option<Password> {
         let mut parts = text.strip_prefix("$7$")?.split('$');
         let iterations: u32 = parts.next()?.parse().ok().filter(|number| *number <= MOST_ITERATIONS)?;
-        let mut bytes = || STANDARD.decode(parts.next()?).ok().filter(|bytes| !bytes.is_empty());
+        let mut bytes = || BASE64.decode(parts.next()?.as_bytes()).ok().filter(|bytes| !bytes.is_empty());
         let (salt, hash) = (bytes()?, bytes()?);
         Some(Password { iterations: NonZeroU32::new(iterations)?, salt, hash })
     }

@@ -87,7 +87,7 @@ impl fmt::Display for Finding {
 }
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    logging::start_silently();
+    logging::start_silently()?;
     let (findings, code) = match arguments.file.load() {
         Ok(config) => {
             let findings = examine(&config).await;

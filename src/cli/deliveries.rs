@@ -40,7 +40,7 @@ struct Discard {
 }
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    logging::start_quietly();
+    logging::start_quietly()?;
     let Command::Discard(discard) = arguments.command;
     let config = discard.file.load()?;
     let name = &discard.receiver;

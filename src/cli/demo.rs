@@ -60,7 +60,7 @@ pub(super) struct Arguments {
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     // Whatever a start and a stop warn of is expected here; RUST_LOG shows more.
-    logging::start_quietly();
+    logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
     let screen = Screen::new(stop.clone());
     let world = World::prepare(arguments.port, BROKER_PORT, &screen).await?;

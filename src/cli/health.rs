@@ -28,7 +28,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    logging::start_quietly();
+    logging::start_quietly()?;
     let address = reachable(arguments.file.load()?.http.listen);
     let page = if arguments.ready { "/readyz" } else { "/healthz" };
     let answer = tokio::time::timeout(PATIENCE, ask(address, page)).await;

@@ -5,65 +5,51 @@
 
 use std::io::{IsTerminal, stderr};
 
-use tracing_subscriber::EnvFilter;
+use anyhow::anyhow;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{fmt, registry};
 
-use crate::config::{LogConfig, LogFormat};
+use crate::config::{LogConfig, LogFormat, directives};
 
 mod escaped;
 mod fields;
 
 /// Starts the log of a service. `RUST_LOG`, where it is set, wins over the configured level.
-pub(super) fn start(log: &LogConfig) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(directives(&log.level)));
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter);
+///
+/// # Errors
+/// `RUST_LOG` makes no sense.
+pub(super) fn start(log: &LogConfig) -> anyhow::Result<()> {
+    let filter = match std::env::var("RUST_LOG") {
+        Ok(text) if !text.is_empty() => directives(&text).map_err(|why| anyhow!("RUST_LOG: {why}"))?,
+        _ => log.filter.clone(),
+    };
+    let lines = registry().with(filter);
     match log.format {
         // Colours only where somebody sees them.
         LogFormat::Human => {
-            let subscriber = subscriber.with_writer(stderr).with_ansi(stderr().is_terminal());
-            subscriber.fmt_fields(fields::Fields).init();
+            let layer = fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal());
+            lines.with(layer.fmt_fields(fields::Fields)).init();
         }
         LogFormat::Json => {
-            subscriber.json().flatten_event(true).with_writer(|| escaped::Escaped(stderr())).init();
+            let layer = fmt::layer().json().flatten_event(true);
+            lines.with(layer.with_writer(|| escaped::Escaped(stderr()))).init();
         }
     }
-}
-
-/// The directives for a configured level. A level alone is Rollcall's own: libraries tell of every connection and
-/// every request, so of them only warnings are written, and of the broker within the process, which warns of
-/// every client that comes and goes, only errors. Directives say themselves what they are for.
-fn directives(level: &str) -> String {
-    match level.trim().to_ascii_lowercase().as_str() {
-        level @ ("off" | "error") => level.to_owned(),
-        level @ ("warn" | "info" | "debug" | "trace") => format!("warn,mqtt5=error,rollcall={level}"),
-        _ => format!("mqtt5=error,{level}"),
-    }
+    Ok(())
 }
 
 /// Starts the log of a command that prints its result itself: errors only.
-pub(super) fn start_quietly() {
-    start(&LogConfig { format: LogFormat::Human, level: "error".into() });
+pub(super) fn start_quietly() -> anyhow::Result<()> {
+    start_at(LevelFilter::ERROR)
 }
 
 /// Starts the log of a command whose result says everything that went wrong.
-pub(super) fn start_silently() {
-    start(&LogConfig { format: LogFormat::Human, level: "off".into() });
+pub(super) fn start_silently() -> anyhow::Result<()> {
+    start_at(LevelFilter::OFF)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_level_is_that_of_rollcall_and_libraries_are_quiet() {
-        let cases = [
-            ("info", "warn,mqtt5=error,rollcall=info"),
-            (" DEBUG", "warn,mqtt5=error,rollcall=debug"),
-            ("error", "error"),
-            ("info,rollcall::intake=debug", "mqtt5=error,info,rollcall::intake=debug"),
-        ];
-        for (level, expected) in cases {
-            assert_eq!(directives(level), expected);
-            EnvFilter::builder().parse(directives(level)).expect(level);
-        }
-    }
+fn start_at(level: LevelFilter) -> anyhow::Result<()> {
+    start(&LogConfig { format: LogFormat::Human, filter: Targets::new().with_default(level) })
 }

@@ -110,7 +110,7 @@ impl End {
 }
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    logging::start_quietly();
+    logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
     let Arguments { from, to, from_prefix, to_prefix, from_password_file, to_password_file } = arguments;
     let from = End::new(from, from_prefix, from_password_file)?;

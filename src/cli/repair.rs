@@ -30,7 +30,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    logging::start_quietly();
+    logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
     let config = arguments.file.load()?;
     let Some(repair) = open(&config.engine)? else {

@@ -19,7 +19,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    logging::start_quietly();
+    logging::start_quietly()?;
     let config = arguments.file.load()?;
     let name = &arguments.receiver;
     let known = &config.alerting.receivers;

@@ -8,7 +8,7 @@ use crate::service;
 
 pub(super) async fn run(file: ConfigFile) -> anyhow::Result<ExitCode> {
     let config = file.load()?;
-    logging::start(&config.log);
+    logging::start(&config.log)?;
     let stop = signals::stop(HangUp::Reload)?;
     match &config.source {
         Some(path) => tracing::info!(file = %path.display(), "configuration loaded"),

@@ -100,7 +100,7 @@ impl Arguments {
 }
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    logging::start_quietly();
+    logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
     let fleet = arguments.fleet()?;
     let (progress, seen) = watch::channel(Progress::default());

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing_subscriber::filter::Targets;
+
 use crate::fleet::{roll::HearingConfig, roll::Rules};
 use crate::store::Catalogue;
 use crate::{alerting, broker, deadman, expiry, http, intake};
@@ -25,6 +27,7 @@ mod environment;
 pub mod file;
 mod fleet;
 mod instance;
+mod log_filter;
 mod period;
 mod problem;
 mod receivers;
@@ -36,6 +39,7 @@ mod within;
 
 pub use engine::EngineConfig;
 pub use file::LogFormat;
+pub use log_filter::directives;
 pub use period::Period;
 pub use problem::{ConfigError, Problem};
 pub use span::Span;
@@ -89,12 +93,12 @@ pub struct Config {
 }
 
 /// What is logged.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LogConfig {
     /// For whom.
     pub format: LogFormat,
-    /// How much: a level, or directives as in `RUST_LOG`.
-    pub level: String,
+    /// How much.
+    pub filter: Targets,
 }
 
 /// Says where it comes from and nothing else: there are secrets in it.

@@ -10,6 +10,7 @@ use super::problem::{Problems, suggest};
 use super::{Span, secrets};
 use crate::alerting::{self, ChannelConfig, ReceiverConfig, Retry};
 use crate::presence::{Filters, Kind, is_label_name};
+use crate::signature::Secret;
 use crate::store::Pace;
 
 pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> alerting::Config {
@@ -139,9 +140,7 @@ fn webhook(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> 
     }
     let given = (!one.secret.is_empty()).then(|| one.secret.clone());
     let secret = from_file.or(given);
-    let usable =
-        |secret: &String| secret.starts_with("whsec_") && standardwebhooks::Webhook::new(secret).is_ok();
-    if secret.as_ref().is_some_and(|secret| !usable(secret)) {
+    if secret.as_ref().is_some_and(|secret| Secret::parse(secret).is_err()) {
         let text =
             "the secret is not whsec_ and base64 after it; `echo whsec_$(openssl rand -base64 32)` makes one";
         problems.error(path, text);

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use tracing_subscriber::EnvFilter;
+use data_encoding::HEXLOWER_PERMISSIVE;
+use tracing_subscriber::filter::Targets;
 
 use super::file::{Http, Log, Role, Token, UnitMetrics};
 use super::problem::Problems;
-use super::{LogConfig, instance, secrets};
+use super::{LogConfig, instance, log_filter, secrets};
 use crate::fleet::mirror::MOST_LABELS;
 use crate::http;
 use crate::presence::is_label_name;
@@ -74,7 +75,8 @@ pub(super) fn count_by_labels(http: &Http, problems: &mut Problems) -> Vec<Strin
 fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Option<http::Token> {
     let sha256 = match (token.sha256.is_empty(), token.token_file.is_empty()) {
         (false, true) => {
-            let bytes = from_hex(&token.sha256);
+            let digits = HEXLOWER_PERMISSIVE.decode(token.sha256.as_bytes()).ok();
+            let bytes = digits.and_then(|bytes| bytes.try_into().ok());
             if bytes.is_none() {
                 let text = "is no SHA-256; write 64 hex digits, as `printf %s TOKEN | sha256sum` prints them";
                 problems.error(format!("{path}.sha256"), text);
@@ -82,7 +84,7 @@ fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Opt
             bytes
         }
         (true, false) => secrets::read(&format!("{path}.token_file"), &token.token_file, base, problems)
-            .map(|token| hmac_sha256::Hash::hash(token.as_bytes())),
+            .map(|token| http::Token::digest(&token)),
         (true, true) => {
             problems.error(path, "needs either sha256 or token_file");
             None
@@ -100,17 +102,10 @@ fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Opt
     Some(http::Token { name: token.name.clone(), sha256, role })
 }
 
-fn from_hex(text: &str) -> Option<[u8; 32]> {
-    let digits: Option<Vec<u32>> = text.chars().map(|c| c.to_digit(16)).collect();
-    let bytes: Vec<u8> =
-        digits?.chunks(2).map(|pair| pair.iter().fold(0, |sum, d| sum << 4 | *d as u8)).collect();
-    (text.len() == 64).then(|| bytes.try_into().ok()).flatten()
-}
-
 pub(super) fn log(log: &Log, problems: &mut Problems) -> LogConfig {
-    if let Err(error) = EnvFilter::builder().parse(&log.level) {
-        let text = format!("{:?} is no level ({error}); write error, warn, info, debug or trace", log.level);
-        problems.error("log.level", text);
-    }
-    LogConfig { format: log.format, level: log.level.clone() }
+    let filter = log_filter::of_level(&log.level).unwrap_or_else(|why| {
+        problems.error("log.level", why);
+        Targets::new()
+    });
+    LogConfig { format: log.format, filter }
 }

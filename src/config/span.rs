@@ -9,6 +9,8 @@ use std::time::Duration;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::{Serialize, Serializer};
 
+use crate::clock::parse_span;
+
 /// A span of time in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
@@ -36,9 +38,7 @@ impl Span {
 
     /// Reads a span; `None` if it is not one or is negative.
     pub fn parse(text: &str) -> Option<Span> {
-        let span: jiff::Span = text.trim().parse().ok()?;
-        let span = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).ok()?;
-        Duration::try_from(span).ok().map(Span)
+        parse_span(text).map(Span)
     }
 }
 

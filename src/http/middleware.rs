@@ -40,7 +40,7 @@ fn role(tokens: &[Token], headers: &HeaderMap) -> Option<Role> {
     if !scheme.eq_ignore_ascii_case("bearer") {
         return None;
     }
-    let digest = hmac_sha256::Hash::hash(token.trim().as_bytes());
+    let digest = Token::digest(token.trim());
     let same = |known: &&Token| bool::from(known.sha256.as_slice().ct_eq(&digest));
     tokens.iter().filter(same).map(|known| known.role).max()
 }

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use anyhow::ensure;
 use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
+use ring::digest::{SHA256, digest};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -76,6 +77,13 @@ pub struct Token {
     /// SHA-256 of the token.
     pub sha256: [u8; 32],
     pub role: Role,
+}
+
+impl Token {
+    /// The SHA-256 of a token.
+    pub fn digest(token: &str) -> [u8; 32] {
+        digest(&SHA256, token.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 bytes")
+    }
 }
 
 /// The rights of a token; each role includes those before it.

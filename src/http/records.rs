@@ -7,6 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::Uri;
 use axum::routing::get;
 use axum::{Json, Router};
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, query};
@@ -73,15 +74,11 @@ async fn record(
 /// escaping in a URL.
 fn write_cursor(record: &OfflineRecord) -> String {
     let text = format!("{}|{}", record.detected_at.as_millis(), record.id);
-    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+    HEXLOWER.encode(text.as_bytes())
 }
 
 fn read_cursor(cursor: &str) -> Option<(Timestamp, RecordId)> {
-    let digit = |digit: &u8| char::from(*digit).to_digit(16);
-    let (pairs, rest) = cursor.as_bytes().as_chunks::<2>();
-    let bytes: Option<Vec<u8>> =
-        pairs.iter().map(|[high, low]| Some((digit(high)? * 16 + digit(low)?) as u8)).collect();
-    let text = String::from_utf8(bytes.filter(|_| rest.is_empty())?).ok()?;
+    let text = String::from_utf8(HEXLOWER_PERMISSIVE.decode(cursor.as_bytes()).ok()?).ok()?;
     let (detected_at, id) = text.split_once('|')?;
     Some((Timestamp::from_millis(detected_at.parse().ok()?), id.parse().ok()?))
 }
@@ -95,7 +92,7 @@ mod tests {
         for cursor in ["", "0", "zz", "é", "ff", "313233", "7c", "317c61"] {
             assert!(read_cursor(cursor).is_none(), "{cursor}");
         }
-        let text: String = "17|detector:ü|x:5".bytes().map(|byte| format!("{byte:02x}")).collect();
+        let text = HEXLOWER.encode("17|detector:ü|x:5".as_bytes());
         let (detected_at, id) = read_cursor(&text).unwrap();
         assert_eq!((detected_at, id.to_string()), (Timestamp::from_millis(17), "detector:ü|x:5".to_owned()));
     }

@@ -22,7 +22,8 @@
 
 use std::time::Duration;
 
-use hmac_sha256::HMAC;
+use data_encoding::HEXLOWER;
+use ring::hmac;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
@@ -44,23 +45,24 @@ pub(super) const FORGED: &str = "a canary that Rollcall did not send is not beli
 
 /// What signs the canaries of a fleet.
 #[derive(Clone)]
-pub(super) struct Key([u8; 32]);
+pub(super) struct Key(hmac::Key);
 
 impl Key {
     /// The key of the fleet with this id, which the engine keeps.
     pub fn of_fleet(id: &str) -> Key {
-        Key(HMAC::mac("rollcall canary", id))
+        let of_fleet = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, id.as_bytes()), b"rollcall canary");
+        Key(hmac::Key::new(hmac::HMAC_SHA256, of_fleet.as_ref()))
     }
 
     /// What tells the probes of this fleet from those of others. It is no secret.
     pub fn tag(&self) -> String {
-        HMAC::mac("probes of this fleet", self.0)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+        HEXLOWER.encode(&hmac::sign(&self.0, b"probes of this fleet").as_ref()[..8])
     }
 
     fn sign(&self, topic: &str, canary: &Canary) -> String {
         let Canary { instance, seq, sent_at, .. } = canary;
         let text = format!("{seq} {sent_at} {} {instance} {topic}", instance.len());
-        HMAC::mac(text, self.0)[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+        HEXLOWER.encode(&hmac::sign(&self.0, text.as_bytes()).as_ref()[..16])
     }
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use super::json::{self, Said, Value};
 use super::{Fields, PayloadIssues};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, parse_span};
 use crate::presence::{
     Declared, KindRules, Labels, MOST_LABELS, TimeSource, is_label_name, is_label_value, is_timeout,
 };
@@ -136,18 +136,11 @@ fn duration(value: &Value) -> Option<Duration> {
         Value::Text(text) if text.len() > LONGEST_TEXT => return None,
         Value::Text(text) => match text.trim().parse() {
             Ok(seconds) => Duration::try_from_secs_f64(seconds).ok()?,
-            Err(_) => friendly(text.trim())?,
+            Err(_) => parse_span(text)?,
         },
         Value::Bool(_) | Value::Object(_) | Value::Other => return None,
     };
     Some(Duration::from_millis(u64::try_from(span.as_millis()).ok()?))
-}
-
-/// `36h`, `2 days`, `PT36H`; months and years have no length.
-fn friendly(text: &str) -> Option<Duration> {
-    let span: jiff::Span = text.parse().ok()?;
-    let span = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).ok()?;
-    Duration::try_from(span).ok()
 }
 
 fn moment(value: &Value) -> Option<Timestamp> {

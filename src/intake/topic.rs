@@ -18,7 +18,7 @@ use crate::fleet::roll::Rules;
 use crate::presence::{
     Filters, Kind, KindRules, Labels, PROBE, Unit, UnitId, covers, is_label_name, is_label_value,
 };
-use crate::telemetry::{PayloadIssue, Rejection};
+use crate::telemetry::{PayloadIssue, Rejection, truncate};
 
 /// What Rollcall itself publishes below, beside the canary; never a sign of life.
 const OWN_STATE: &str = "rollcall/state/";
@@ -232,15 +232,11 @@ impl Topics {
             }
         }
         let Some(rules) = self.kinds.get(kind) else {
-            return Err((Rejection::UnknownKind, format!("kind {:?} is not configured", shorten(kind))));
+            return Err((Rejection::UnknownKind, format!("kind {:?} is not configured", truncate(kind, 40))));
         };
         let id: UnitId = id.parse().map_err(|why| (Rejection::BadUnit, format!("{why}")))?;
         Ok(Sender { unit: Unit::new(rules.kind.clone(), id), labels, rules: rules.clone() })
     }
-}
-
-fn shorten(text: &str) -> String {
-    text.chars().take(40).collect()
 }
 
 #[cfg(test)]

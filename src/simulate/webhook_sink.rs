@@ -15,10 +15,12 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
-use standardwebhooks::Webhook;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::signature::{self, Secret};
 
 /// Requests that are remembered; the oldest go first.
 const MOST_KEPT: usize = 10_000;
@@ -71,6 +73,12 @@ impl Received {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 
+    fn is_signed(&self, secret: &Secret) -> bool {
+        let [id, seconds, signatures] =
+            [signature::ID, signature::TIMESTAMP, signature::SIGNATURE].map(|name| self.header(name));
+        secret.verifies(id, seconds, signatures, &self.body, Clock::system().now())
+    }
+
     /// The body as JSON; null if it is none.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
@@ -85,7 +93,7 @@ pub struct WebhookSink {
 }
 
 struct Shared {
-    verifier: Option<Webhook>,
+    secret: Option<Secret>,
     watcher: Option<Watcher>,
     answers: Mutex<VecDeque<Answer>>,
     received: Mutex<VecDeque<Received>>,
@@ -98,13 +106,13 @@ struct Shared {
 impl WebhookSink {
     /// Starts to listen. Every request is answered with 200 until told otherwise.
     pub async fn start(options: Options) -> io::Result<WebhookSink> {
-        let secret = options.secret.as_deref().map(Webhook::new).transpose();
-        let verifier = secret.map_err(|error| io::Error::other(format!("webhook sink: {error}")))?;
+        let secret = options.secret.as_deref().map(Secret::parse).transpose();
+        let secret = secret.map_err(|why| io::Error::other(format!("webhook sink: the secret {why}")))?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await?;
         let address = listener.local_addr()?;
         let stop = CancellationToken::new();
         let shared = Arc::new(Shared {
-            verifier,
+            secret,
             watcher: options.watcher,
             answers: Mutex::default(),
             received: Mutex::default(),
@@ -167,10 +175,11 @@ impl Drop for WebhookSink {
 }
 
 async fn receive(State(sink): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
-    let verified = sink.verifier.as_ref().is_none_or(|verifier| verifier.verify(&body, &headers).is_ok());
+    let received = Received { path: uri.path().to_owned(), headers, body };
+    let verified = sink.secret.as_ref().is_none_or(|secret| received.is_signed(secret));
     let answer = lock(&sink.answers).pop_front().unwrap_or(Answer::Status(200));
     let mut released = sink.released.subscribe();
-    sink.keep(Received { path: uri.path().to_owned(), headers, body });
+    sink.keep(received);
     match answer {
         _ if !verified => (StatusCode::UNAUTHORIZED, "the signature is not right").into_response(),
         Answer::Status(status) => with(status, None),

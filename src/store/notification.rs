@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use serde::{Deserialize, Serialize};
 
@@ -32,8 +33,7 @@ pub(super) fn alone(joins: &[Join]) -> impl Iterator<Item = bool> {
 /// in their order, the letter of what it is told and its name, with line breaks between them.
 pub(super) fn notification_id(group: &str, told: &str) -> String {
     let digest = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{group}\n{told}").as_bytes());
-    let hex: String = digest.as_ref()[..12].iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("ntf_{hex}")
+    format!("ntf_{}", HEXLOWER.encode(&digest.as_ref()[..12]))
 }
 
 /// The id of the notification by which this news is told alone in the group with that key.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::labels::{PayloadIssue, Rejection, TOO_MANY, ValueOutcome, heard_as_str};
 use super::problems::{KIND_FULL, Severity};
-use super::{Telemetry, truncate};
+use super::{LONGEST_SHOWN, Telemetry, truncate};
 use crate::presence::{Heard, Kind, Unit};
 
 impl Telemetry {
@@ -43,7 +43,7 @@ impl Telemetry {
     pub fn message_rejected(&self, topic: &str, why: Rejection, what: &str) {
         self.series.heartbeats.with_label_values(&[why.as_str()]).inc();
         if let Some(suppressed) = self.samples.admit(why.as_str()) {
-            let topic = truncate(topic);
+            let topic = truncate(topic, LONGEST_SHOWN);
             tracing::warn!(topic, reason = why.as_str(), suppressed, "message rejected: {what}");
         }
     }

@@ -53,6 +53,20 @@ fn outcomes(output: &Output) -> Vec<(String, String)> {
 }
 
 #[test]
+fn a_wrong_filter_of_the_log_ends_the_command_and_says_what_would_be_right() {
+    let dir = tempfile::tempdir().unwrap();
+    for (variables, code, option) in [
+        ([("RUST_LOG", "loud")], 1, "RUST_LOG: \"loud\""),
+        ([("ROLLCALL_LOG__LEVEL", "rollcall=loud")], 78, "log.level: \"rollcall=loud\""),
+    ] {
+        let output = rollcall(dir.path(), &["serve"], &variables);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{told}");
+        assert!(told.contains(&format!("{option} is no level; write off, error, warn")), "{told}");
+    }
+}
+
+#[test]
 fn a_bad_configuration_ends_with_78_and_a_bad_command_line_with_2() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("rollcall.toml"), "[mqtt]\nqso = 1\n").unwrap();

@@ -10,6 +10,7 @@
 
 use std::fmt::Write;
 
+use data_encoding::HEXLOWER;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, params, params_from_iter};
@@ -90,13 +91,7 @@ impl ColumnValue {
             ("null", ..) => serde_json::Value::Null,
             (_, Some(number), _) => json!(number),
             (_, _, Some(text)) => json!(text),
-            _ => {
-                let hex = self.bytes.iter().fold(String::new(), |mut hex, byte| {
-                    let _ = write!(hex, "{byte:02x}");
-                    hex
-                });
-                json!({ (&self.kind): hex })
-            }
+            _ => json!({ (&self.kind): HEXLOWER.encode(&self.bytes) }),
         }
     }
 }

@@ -15,6 +15,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use percent_encoding::percent_decode_str;
 use redis::pipe;
 
 use super::RedisEngine;
@@ -93,19 +94,13 @@ fn labels_in(key: &str) -> Labels {
 
 /// Undoes percent signs; `None` for a value that was cut.
 fn unescaped(value: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(value.len());
-    let mut rest = value.bytes();
-    while let Some(byte) = rest.next() {
-        match byte {
-            b'~' => return None,
-            b'%' => {
-                let mut digit = || Some((rest.next()? as char).to_digit(16)? as u8);
-                bytes.push(digit()? << 4 | digit()?);
-            }
-            byte => bytes.push(byte),
-        }
+    // A key that was cut ends with `~` and a hash; values have none.
+    if value.contains('~') {
+        return None;
     }
-    String::from_utf8(bytes).ok()
+    let plain = percent_decode_str(value).decode_utf8().ok()?;
+    // What is left of an escape is no value either.
+    (value.len() == plain.len() + 2 * value.matches('%').count()).then(|| plain.into_owned())
 }
 
 /// The same transitions, each in the group of its record.

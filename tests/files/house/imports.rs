@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::source::{Source, bare};
 
 /// Every module of the crate and its floor.
-const FLOORS: [(&str, u8); 17] = [
+const FLOORS: [(&str, u8); 18] = [
     ("presence", 0),
     ("clock", 0),
     ("address", 0),
     ("backoff", 0),
+    ("signature", 0),
     ("trust", 0),
     ("store", 1),
     ("fleet", 1),

@@ -1,0 +1,103 @@
+//! How much is logged: a level, or directives for parts of the program.
+//!
+//! A directive is a level or `target=level`, and several are separated by commas. The most specific target decides.
+//! There are no filters by span or field: they need regular expressions, which take longer to build than the log.
+
+use tracing_subscriber::filter::{LevelFilter, Targets};
+
+/// The broker within the process warns of every client that comes and goes.
+const BROKER: (&str, LevelFilter) = ("mqtt5", LevelFilter::ERROR);
+
+/// Reads a configured level. A level alone is Rollcall's own: libraries report every connection and every request,
+/// so only their warnings are logged. Directives say themselves what they are for.
+pub(super) fn of_level(text: &str) -> Result<Targets, String> {
+    let of_broker = Targets::new().with_targets([BROKER]);
+    match level(text) {
+        Some(level) if level <= LevelFilter::ERROR => Ok(Targets::new().with_default(level)),
+        Some(level) => Ok(of_broker.with_default(LevelFilter::WARN).with_target("rollcall", level)),
+        None => add(of_broker, text),
+    }
+}
+
+/// Reads the directives of `RUST_LOG`.
+///
+/// # Errors
+/// The directive that makes no sense, and what would.
+pub fn directives(text: &str) -> Result<Targets, String> {
+    add(Targets::new(), text)
+}
+
+fn add(mut targets: Targets, text: &str) -> Result<Targets, String> {
+    for directive in text.split(',').map(str::trim) {
+        let wrong = || {
+            format!(
+                "{directive:?} is no level; write off, error, warn, info, debug or trace, or directives such as \
+                 \"info,rollcall::intake=debug\""
+            )
+        };
+        targets = match directive.split_once('=') {
+            None => targets.with_default(level(directive).ok_or_else(wrong)?),
+            Some((target, name)) if is_target(target) => {
+                targets.with_target(target, level(name).ok_or_else(wrong)?)
+            }
+            Some(_) => return Err(wrong()),
+        };
+    }
+    Ok(targets)
+}
+
+/// A path of modules.
+fn is_target(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | ':'))
+}
+
+fn level(name: &str) -> Option<LevelFilter> {
+    match name.trim().to_ascii_lowercase().as_str() {
+        "off" => Some(LevelFilter::OFF),
+        "error" => Some(LevelFilter::ERROR),
+        "warn" => Some(LevelFilter::WARN),
+        "info" => Some(LevelFilter::INFO),
+        "debug" => Some(LevelFilter::DEBUG),
+        "trace" => Some(LevelFilter::TRACE),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Targets {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_level_is_that_of_rollcall_and_libraries_are_quiet() {
+        let cases = [
+            ("info", "warn,mqtt5=error,rollcall=info"),
+            (" DEBUG", "warn,mqtt5=error,rollcall=debug"),
+            ("error", "error"),
+            ("off", "off"),
+            ("info,rollcall::intake=debug", "mqtt5=error,info,rollcall::intake=debug"),
+            ("mqtt5=trace", "mqtt5=trace"),
+        ];
+        for (level, expected) in cases {
+            assert_eq!(of_level(level).unwrap(), parsed(expected), "{level}");
+        }
+        assert_eq!(directives("debug,hyper=off").unwrap(), parsed("debug,hyper=off"));
+    }
+
+    #[test]
+    fn what_is_no_filter_is_told_with_what_would_be_one() {
+        for text in
+            ["", "loud", "info,", "rollcall", "rollcall=loud", "=info", "[span{unit=7}]=info", "a b=info"]
+        {
+            for read in [of_level, directives] {
+                assert!(
+                    read(text).is_err_and(|why| why.contains("is no level; write off, error,")),
+                    "{text}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Signatures of webhooks, as the Standard Webhooks specification asks for them.
+//!
+//! A message has three headers: its id, the second at which it was sent, and `v1,` with the HMAC-SHA256 of
+//! `id.second.body` in base64. Sender and receiver share the key, which is written `whsec_` and base64.
+//!
+//! # Why
+//! The library of the specification brings ten crates for what `ring` does in a line. The tests compare with it.
+
+use data_encoding::BASE64;
+use ring::hmac::{Context, HMAC_SHA256, Key};
+use subtle::ConstantTimeEq;
+
+use crate::clock::Timestamp;
+
+/// The header with the id of a message.
+pub const ID: &str = "webhook-id";
+/// The header with the time of a message, in seconds since 1970.
+pub const TIMESTAMP: &str = "webhook-timestamp";
+/// The header with the signatures of a message, separated by spaces.
+pub const SIGNATURE: &str = "webhook-signature";
+
+/// What the secret of a webhook begins with.
+const PREFIX: &str = "whsec_";
+/// What a signature of the symmetric kind begins with.
+const VERSION: &str = "v1,";
+/// A receiver refuses a message whose time differs by more than this from its own, in seconds.
+const TOLERANCE: i64 = 300;
+
+/// The key that sender and receiver share.
+#[derive(Clone)]
+pub struct Secret(Key);
+
+impl Secret {
+    /// Reads `whsec_` and a key in base64.
+    ///
+    /// # Errors
+    /// What is wrong with the text, without the text.
+    pub fn parse(text: &str) -> Result<Secret, &'static str> {
+        match text.strip_prefix(PREFIX) {
+            None => Err("does not begin with whsec_"),
+            Some("") => Err("is empty after whsec_"),
+            Some(key) => {
+                let key = BASE64.decode(key.as_bytes()).map_err(|_| "is not base64 after whsec_")?;
+                Ok(Secret(Key::new(HMAC_SHA256, &key)))
+            }
+        }
+    }
+
+    /// The signature of a message that is sent at that second.
+    pub fn sign(&self, id: &str, seconds: i64, body: &[u8]) -> String {
+        let mut context = Context::with_key(&self.0);
+        context.update(format!("{id}.{seconds}.").as_bytes());
+        context.update(body);
+        format!("{VERSION}{}", BASE64.encode(context.sign().as_ref()))
+    }
+
+    /// Whether one of the signatures is that of this message, and the message is sent about `now`.
+    pub fn verifies(&self, id: &str, seconds: &str, signatures: &str, body: &[u8], now: Timestamp) -> bool {
+        let Ok(seconds) = seconds.parse::<i64>() else { return false };
+        let expected = self.sign(id, seconds, body);
+        let is_signed =
+            signatures.split(' ').any(|signature| signature.as_bytes().ct_eq(expected.as_bytes()).into());
+        is_signed && (now.as_millis() / 1000 - seconds).abs() <= TOLERANCE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    const BODY: &[u8] = b"{\"test\": 2432232314}";
+
+    fn secret(text: &str) -> Secret {
+        Secret::parse(text).unwrap_or_else(|why| panic!("{text} {why}"))
+    }
+
+    #[test]
+    fn a_signature_is_that_of_the_library_of_the_specification() {
+        let library = standardwebhooks::Webhook::new(SECRET).unwrap();
+        for (id, seconds, body) in [("msg_1", 1_614_265_330, BODY), ("", 0, b""), ("é.", -7, b"{}")] {
+            assert_eq!(secret(SECRET).sign(id, seconds, body), library.sign(id, seconds, body).unwrap());
+        }
+    }
+
+    #[test]
+    fn only_a_message_that_is_signed_and_fresh_is_verified() {
+        let (secret, other) = (secret(SECRET), secret("whsec_c2VjcmV0"));
+        let now = Timestamp::from_millis(1_614_265_330_000);
+        let signed = |at: i64| secret.sign("msg_1", 1_614_265_330 + at, BODY);
+        let cases = [
+            ("1614265330", signed(0), true),
+            ("1614265030", signed(-300), true),
+            ("1614265029", signed(-301), false),
+            ("1614265630", signed(300), true),
+            ("1614265631", signed(301), false),
+            ("1614265331", signed(0), false),
+            ("soon", signed(0), false),
+            ("1614265330", format!("v1a,x {} v1,", signed(0)), true),
+            ("1614265330", other.sign("msg_1", 1_614_265_330, BODY), false),
+            ("1614265330", signed(0)[..8].to_owned(), false),
+            ("1614265330", String::new(), false),
+        ];
+        for (seconds, signatures, expected) in cases {
+            let verified = secret.verifies("msg_1", seconds, &signatures, BODY, now);
+            assert_eq!(verified, expected, "{seconds} {signatures}");
+        }
+        assert!(!secret.verifies("msg_2", "1614265330", &signed(0), BODY, now));
+        assert!(!secret.verifies("msg_1", "1614265330", &signed(0), b"{}", now));
+    }
+
+    #[test]
+    fn a_secret_is_read_or_told_to_be_wrong_without_showing_it() {
+        for text in ["s3cret", "whsec_", "whsec_s3cret!", "whsec_c2VjcmV", "WHSEC_c2VjcmV0"] {
+            assert!(Secret::parse(text).is_err_and(|why| !why.contains("s3cret")), "{text}");
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! Who watches the watcher: the pings, as another monitor sees them.
+//! The pings of the dead man's switch, as another monitor receives them.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,7 +21,7 @@ async fn take(State(pings): State<Pings>, uri: Uri, body: String) -> StatusCode 
     StatusCode::OK
 }
 
-/// A monitor that keeps what it is told, and a Rollcall of which only the pings run.
+/// A monitor that keeps its pings, and a Rollcall of which only the dead man's switch runs.
 struct World {
     pings: Pings,
     telemetry: Arc<Telemetry>,
@@ -42,7 +42,7 @@ impl World {
         World { pings, telemetry, stop }
     }
 
-    /// Awaits the next ping to that path, and answers with what it said. Earlier ones are forgotten.
+    /// Awaits the next ping to that path and returns its body. Earlier ones are dropped.
     async fn next(&self, path: &str) -> String {
         self.pings.lock().unwrap().clear();
         self.first(path).await
@@ -72,7 +72,7 @@ impl World {
 async fn a_start_is_pinged_and_after_it_success() {
     let world = World::new().await;
     world.first("/check/start").await;
-    // What is not there yet is no failure.
+    // A loop that has not started yet is no failure.
     assert!(world.pings.lock().unwrap().iter().all(|(path, _)| path == "/check/start"));
     world.all_is_well();
     assert_eq!(world.next("/check").await, "");

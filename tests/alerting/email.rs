@@ -35,7 +35,7 @@ async fn subject(offline: Vec<OfflineRecord>, online: Vec<OfflineRecord>, group:
     mails(&[delivery]).await[0].header("Subject").unwrap()
 }
 
-/// How an attempt ends that the server answers like this.
+/// The outcome of an attempt with these answers of the server.
 async fn answered(answer: Answer) -> Result<(), Failure> {
     let sink = sink().await;
     sink.answer_with([answer]);
@@ -102,9 +102,9 @@ async fn blindness_has_a_mail_of_its_own() {
 #[tokio::test]
 async fn a_return_refers_to_the_mail_of_its_silence() {
     let record = silent("detector:a", now());
-    let told = delivery(vec![record.clone()], vec![]);
+    let silence = delivery(vec![record.clone()], vec![]);
     let returned = Delivery { id: "later.hook".to_owned(), ..delivery(vec![], vec![back(&record, now())]) };
-    let mails = mails(&[told, returned]).await;
+    let mails = mails(&[silence, returned]).await;
     let first = mails[0].header("Message-ID").unwrap();
     assert_eq!(mails[0].header("References"), None);
     assert_eq!(mails[1].header("In-Reply-To").as_ref(), Some(&first));
@@ -140,7 +140,7 @@ async fn every_attempt_sends_the_same_bytes() {
 
 #[tokio::test]
 async fn hostile_names_add_no_header_and_no_markup() {
-    // Such an id cannot be parsed, but what an engine holds was not written by this version alone.
+    // Such an id cannot be parsed, but another version may have written it into the engine.
     let mut record = silent("detector:<img src=x onerror=alert(1)>", now());
     let evil = "north\r\nBcc: victim@example.org\r\n\r\n<script>";
     record.labels = labels(&[("site", evil)]);
@@ -208,13 +208,16 @@ async fn a_recipient_refused_for_good_does_not_keep_the_mail_from_the_others() {
     let sink = sink().await;
     sink.answer_with([Answer::Recipient(OPS.to_owned(), 550), Answer::Recipient(OPS.to_owned(), 550)]);
     let both = open(&mail_to(sink.url(), &[OPS, BOSS])).unwrap();
-    let told = delivery(vec![silent("detector:a", now())], vec![]);
-    both.send(&told, now()).await.unwrap();
+    let silence = delivery(vec![silent("detector:a", now())], vec![]);
+    both.send(&silence, now()).await.unwrap();
     assert_eq!(sink.mails()[0].to, [BOSS]);
-    let who = both.unreached().expect("it is known who was not reached");
-    assert!(who.starts_with(OPS) && who.contains("550") && !who.contains(BOSS), "{who}");
+    let unreached = both.unreached().expect("the error names the recipients that were not reached");
+    assert!(
+        unreached.starts_with(OPS) && unreached.contains("550") && !unreached.contains(BOSS),
+        "{unreached}"
+    );
     let alone = open(&mail_to(sink.url(), &[OPS])).unwrap();
-    assert!(matches!(alone.send(&told, now()).await, Err(Failure::Temporary { .. })));
+    assert!(matches!(alone.send(&silence, now()).await, Err(Failure::Temporary { .. })));
 }
 
 #[tokio::test]
@@ -257,14 +260,14 @@ async fn an_interrupted_conversation_is_not_continued() {
     let sink = sink().await;
     sink.answer_with([Answer::Hang]);
     let channel = open(&mail_to(sink.url(), &[OPS])).unwrap();
-    let told = delivery(vec![silent("detector:a", now())], vec![]);
+    let silence = delivery(vec![silent("detector:a", now())], vec![]);
     tokio::select! {
         biased;
-        result = channel.send(&told, now()) => panic!("a server that hangs answered {result:?}"),
+        result = channel.send(&silence, now()) => panic!("a server that hangs answered {result:?}"),
         taken = sink.wait_for(1, PATIENCE) => drop(taken.unwrap()),
     }
-    channel.send(&told, now()).await.unwrap();
-    channel.send(&told, now()).await.unwrap();
+    channel.send(&silence, now()).await.unwrap();
+    channel.send(&silence, now()).await.unwrap();
     assert_eq!(sink.mails().len(), 3);
     assert_eq!(sink.connections(), 2, "the first is closed, the second used twice");
 }
@@ -302,7 +305,7 @@ async fn a_mail_server_whose_answer_never_ends_is_left_and_its_answer_is_not_kep
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.write_all(good.as_bytes()).await.unwrap();
             let mut taken = 0;
-            // More than any buffer between the two ends holds.
+            // More than all buffers between the two ends hold.
             while taken < ENDLESS && stream.write_all(&[b'2'; 8192]).await.is_ok() {
                 taken += 8192;
             }

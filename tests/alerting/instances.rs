@@ -1,4 +1,4 @@
-//! Claims about two instances that tell of one fleet while partitions move between them.
+//! Claims about two instances that deliver for one fleet while partitions move between them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Instance {
         Instance { name, view, run: tokio::spawn(run), _stop: stop.drop_guard() }
     }
 
-    /// Ends it as a power cut would.
+    /// Ends it like a power cut.
     async fn kill(self) {
         self.run.abort();
         assert!(self.run.await.unwrap_err().is_cancelled());
@@ -59,8 +59,8 @@ async fn two_instances_deliver_each_notification_once_while_partitions_move() {
     let names: Vec<String> = (0..60).map(|number| format!("unit-{number}")).collect();
     for (turn, names) in names.chunks(20).enumerate() {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        world.tell_loss(&names).await;
-        // Each believes something else while the first are told: nobody's, both's, then right again.
+        world.notify_loss(&names).await;
+        // The views disagree while the first are delivered: partitions are owned by neither, by both, then by one again.
         a.sees(&world, &["b"]);
         b.sees(&world, &["a"]);
         a.sees(&world, &["a"]);
@@ -75,9 +75,9 @@ async fn two_instances_deliver_each_notification_once_while_partitions_move() {
     .await;
     let received = sink.received();
     let ids: BTreeSet<&str> = received.iter().map(|one| one.header("webhook-id")).collect();
-    let told: BTreeSet<String> = received.iter().flat_map(|one| listed(one, "offline")).collect();
+    let notified: BTreeSet<String> = received.iter().flat_map(|one| listed(one, "offline")).collect();
     assert_eq!((received.len(), ids.len()), (60, 60));
-    assert_eq!(told, names.into_iter().collect());
+    assert_eq!(notified, names.into_iter().collect());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,7 +87,7 @@ async fn notifications_of_one_group_arrive_in_order_while_its_partition_moves() 
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
     world.stop().await;
     let (a, b) = (Instance::start(&world, "a", &["a"]), Instance::start(&world, "b", &["a"]));
-    world.tell_loss(&["x"]).await;
+    world.notify_loss(&["x"]).await;
     let retried = async || world.metric("rollcall_notifications_total", &["hook", "retry"]) == 1.0;
     until("the attempt is over", retried).await;
     a.sees(&world, &["b"]);
@@ -106,7 +106,7 @@ async fn notifications_of_one_group_arrive_in_order_while_its_partition_moves() 
     );
 }
 
-/// The clock stands still from the moment at which the death is known: nothing waits for a time of its own.
+/// The clock stands still from the moment at which the death is known: no step waits for a timer.
 #[tokio::test(flavor = "multi_thread")]
 async fn deliveries_of_a_dead_instance_go_on_as_soon_as_its_death_is_known() {
     let sink = hook().await;
@@ -121,28 +121,28 @@ async fn deliveries_of_a_dead_instance_go_on_as_soon_as_its_death_is_known() {
     };
     let names: Vec<String> =
         (0..).map(|number| format!("unit-{number}")).filter(is_its_own).take(300).collect();
-    let (told, unsealed) = names.split_at(250);
+    let (notified, unsealed) = names.split_at(250);
     let lives = Instance::start(&world, "lives", &both);
     let dies = Instance::start(&world, "dies", &both);
-    // As many as may be under way never end; it holds as much as it may beside them.
+    // As many deliveries as allowed never end; the instance leases as many more as it may.
     sink.answer_with(vec![Answer::Hang; 4]);
-    world.tell_loss(&told.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    world.notify_loss(&notified.iter().map(String::as_str).collect::<Vec<_>>()).await;
     sink.wait_for(4, PATIENCE).await.unwrap();
     until("it holds some beside them", async || world.commands("lease") >= 3).await;
     dies.kill().await;
-    // More of its partitions is in the outbox.
+    // More entries of its partitions are in the outbox.
     world.lose(&unsealed.iter().map(String::as_str).collect::<Vec<_>>()).await;
     world.clock.advance(alerting::LEASE.max(WAIT));
     let before = sink.received().len();
     assert_eq!(before, 4);
     lives.sees(&world, &["lives"]);
-    sink.wait_for(before + told.len(), PATIENCE).await.unwrap();
+    sink.wait_for(before + notified.len(), PATIENCE).await.unwrap();
     world.joined().await;
     world.advance(WAIT);
     let received = sink.wait_for(before + names.len(), PATIENCE).await.unwrap();
-    let told: BTreeSet<String> = received.iter().flat_map(|one| listed(one, "offline")).collect();
-    assert_eq!(told, names.into_iter().collect());
-    assert_eq!(received.len(), before + 300, "what was under way is told again, and nothing else");
+    let notified: BTreeSet<String> = received.iter().flat_map(|one| listed(one, "offline")).collect();
+    assert_eq!(notified, names.into_iter().collect());
+    assert_eq!(received.len(), before + 300, "only deliveries under way are repeated");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,7 +166,7 @@ async fn no_instance_delivers_notifications_of_another() {
     };
     until("it has looked again and again", asked).await;
     assert_eq!(world.engine.outbox(&world.outboxes(), 10).await.unwrap().len(), 1);
-    // Until it learns that it is alone.
+    // Until it learns that it is the only instance.
     idle.sees(&world, &["idle"]);
     world.joined().await;
     world.advance(WAIT);
@@ -179,13 +179,13 @@ async fn a_stalled_instance_does_not_deliver_what_another_took_over() {
     sink.answer_with(vec![Answer::Hang; 4]);
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
     let names: Vec<String> = (0..20).map(|number| format!("unit-{number}")).collect();
-    world.tell_loss(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    world.notify_loss(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
     sink.wait_for(4, PATIENCE).await.unwrap();
     let later = async || {
         world.engine.first_lease(&world.partitions(), "hook").await.unwrap() > Some(world.clock.now())
     };
     until("it holds all of them", later).await;
-    // Its leases end, and another instance has everything before it can prolong them.
+    // Its leases end, and another instance takes everything over before it can prolong them.
     let mut taken = Vec::new();
     while taken.len() < names.len() {
         world.clock.advance(alerting::LEASE);
@@ -195,13 +195,13 @@ async fn a_stalled_instance_does_not_deliver_what_another_took_over() {
         taken.sort_by(|a, b| (&a.0, a.1.attempt).cmp(&(&b.0, b.1.attempt)));
         taken.dedup_by(|a, b| a.0 == b.0);
     }
-    let told: Vec<_> = taken.into_iter().map(|(_, delivery)| delivery).collect();
-    world.engine.delivered(&told, world.clock.now()).await.unwrap();
+    let notified: Vec<_> = taken.into_iter().map(|(_, delivery)| delivery).collect();
+    world.engine.delivered(&notified, world.clock.now()).await.unwrap();
     sink.release();
     let ended = async || world.metric("rollcall_notifications_total", &["hook", "delivered"]) >= 4.0;
     until("its own attempts are over", ended).await;
-    // What is new is told by it, and nothing of what it held before that.
-    world.tell_loss(&["new"]).await;
+    // It delivers new notifications, and none of those that it held before.
+    world.notify_loss(&["new"]).await;
     sink.wait_for(5, PATIENCE).await.unwrap();
     world.stop().await;
     let received = sink.received();

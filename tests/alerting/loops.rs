@@ -16,10 +16,10 @@ async fn a_silence_is_notified_after_group_wait_and_the_return_after_it() {
     let (sink, mail) = (hook().await, MailSink::start(mail_sink::Options::default()).await.unwrap());
     let receivers = vec![webhook_to(sink.url(), None), mail_to(mail.url(), &["ops@example.org"])];
     let mut world = World::new("kind", receivers).await;
-    world.tell_loss(&["a", "b"]).await;
-    let told = sink.wait_for(1, PATIENCE).await.unwrap();
+    world.notify_loss(&["a", "b"]).await;
+    let received = sink.wait_for(1, PATIENCE).await.unwrap();
     assert_eq!(
-        (listed(&told[0], "offline"), listed(&told[0], "online")),
+        (listed(&received[0], "offline"), listed(&received[0], "online")),
         (vec!["a".into(), "b".into()], vec![])
     );
     assert_eq!(
@@ -36,8 +36,8 @@ async fn a_silence_is_notified_after_group_wait_and_the_return_after_it() {
     world.hear(&["a"]).await;
     world.joined().await;
     world.advance(5 * WAIT);
-    let told = sink.wait_for(2, PATIENCE).await.unwrap();
-    assert_eq!((listed(&told[1], "offline"), listed(&told[1], "online")), (vec![], vec!["a".into()]));
+    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    assert_eq!((listed(&received[1], "offline"), listed(&received[1], "online")), (vec![], vec!["a".into()]));
     assert_eq!(mail.wait_for(2, PATIENCE).await.unwrap()[1].header("Subject").unwrap(), "BACK: detector a");
     world.stop().await;
 }
@@ -46,7 +46,7 @@ async fn a_silence_is_notified_after_group_wait_and_the_return_after_it() {
 async fn a_return_is_notified_after_a_change_of_groups_and_to_no_new_receiver() {
     let (sink, late) = (hook().await, hook().await);
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
-    world.tell_loss(&["a", "b", "c"]).await;
+    world.notify_loss(&["a", "b", "c"]).await;
     sink.wait_for(3, PATIENCE).await.unwrap();
     world.stop().await;
     world.config.route.group_by = vec!["kind".to_owned(), "site".to_owned()];
@@ -56,11 +56,12 @@ async fn a_return_is_notified_after_a_change_of_groups_and_to_no_new_receiver() 
     world.hear(&["a", "b", "c"]).await;
     world.joined().await;
     world.advance(5 * WAIT);
-    let told = sink.wait_for(6, PATIENCE).await.unwrap();
-    let mut returned: Vec<String> = told[3..].iter().flat_map(|told| listed(told, "online")).collect();
+    let received = sink.wait_for(6, PATIENCE).await.unwrap();
+    let mut returned: Vec<String> =
+        received[3..].iter().flat_map(|received| listed(received, "online")).collect();
     returned.sort();
     assert_eq!(returned, ["a", "b", "c"]);
-    world.tell_loss(&["d"]).await;
+    world.notify_loss(&["d"]).await;
     assert_eq!(listed(&late.wait_for(1, PATIENCE).await.unwrap()[0], "offline"), ["d"]);
     world.stop().await;
 }
@@ -70,7 +71,7 @@ async fn the_backlog_of_a_renamed_receiver_is_shown_until_it_has_its_name_again(
     let (sink, other) = (hook().await, hook().await);
     sink.answer_with([Answer::Status(503)]);
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
-    world.tell_loss(&["a"]).await;
+    world.notify_loss(&["a"]).await;
     let retried = async || world.metric("rollcall_notifications_total", &["hook", "retry"]) == 1.0;
     until("the attempt is over", retried).await;
     world.stop().await;
@@ -98,7 +99,7 @@ async fn a_receiver_that_has_its_name_again_is_notified_of_what_still_holds() {
     let (sink, other) = (hook().await, hook().await);
     sink.answer_with([Answer::Status(503), Answer::Status(503)]);
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
-    world.tell_loss(&["a", "b"]).await;
+    world.notify_loss(&["a", "b"]).await;
     let retried = async || world.metric("rollcall_notifications_total", &["hook", "retry"]) == 2.0;
     until("the attempts are over", retried).await;
     world.stop().await;
@@ -134,7 +135,7 @@ async fn a_recipient_that_is_refused_is_shown_until_it_is_taken() {
     mail.answer_with([mail_sink::Answer::Recipient("gone@example.org".to_owned(), 550)]);
     let mut world =
         World::new("unit", vec![mail_to(mail.url(), &["ops@example.org", "gone@example.org"])]).await;
-    world.tell_loss(&["a"]).await;
+    world.notify_loss(&["a"]).await;
     let shown = || {
         let problems = world.telemetry.problems();
         problems.into_iter().find(|one| one.name == "recipients_refused").map(|one| one.text)
@@ -145,7 +146,7 @@ async fn a_recipient_that_is_refused_is_shown_until_it_is_taken() {
         })
     })
     .await;
-    world.tell_loss(&["b"]).await;
+    world.notify_loss(&["b"]).await;
     mail.wait_for(2, PATIENCE).await.unwrap();
     until("it is shown no more", async || shown().is_none()).await;
     world.stop().await;
@@ -160,8 +161,8 @@ async fn a_unit_that_returns_within_group_wait_is_never_notified() {
     world.hear(&["a"]).await;
     world.joined().await;
     world.advance(WAIT);
-    let told = sink.wait_for(1, PATIENCE).await.unwrap();
-    assert_eq!((listed(&told[0], "offline"), listed(&told[0], "online")), (vec!["b".into()], vec![]));
+    let received = sink.wait_for(1, PATIENCE).await.unwrap();
+    assert_eq!((listed(&received[0], "offline"), listed(&received[0], "online")), (vec!["b".into()], vec![]));
     world.stop().await;
 }
 
@@ -173,11 +174,11 @@ async fn a_dead_receiver_delays_no_other() {
         vec![named("dead", webhook_to(dead.url(), None)), named("alive", webhook_to(alive.url(), None))];
     let mut world = World::new("unit", receivers).await;
     let ids: Vec<String> = (0..20).map(|i| i.to_string()).collect();
-    world.tell_loss(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    world.notify_loss(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
     alive.wait_for(20, PATIENCE).await.unwrap();
     dead.wait_for(4, PATIENCE).await.unwrap();
     for (late, count) in [("late", 21), ("later", 22), ("latest", 23)] {
-        world.tell_loss(&[late]).await;
+        world.notify_loss(&[late]).await;
         alive.wait_for(count, PATIENCE).await.unwrap();
     }
     assert_eq!(dead.received().len(), 4, "never more at a time than its concurrency");
@@ -190,10 +191,10 @@ async fn body_and_id_stay_the_same_over_retries_and_restarts() {
     let sink = hook().await;
     sink.answer_with([Answer::Status(500), Answer::Status(503), Answer::Status(429)]);
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
-    world.tell_loss(&["a"]).await;
+    world.notify_loss(&["a"]).await;
     sink.wait_for(1, PATIENCE).await.unwrap();
     world.stop().await;
-    // More news of the group meanwhile goes into a notification of its own.
+    // Later events of the group go into a notification of their own.
     world.lose(&["b"]).await;
     world.start();
     world.joined().await;
@@ -203,14 +204,14 @@ async fn body_and_id_stay_the_same_over_retries_and_restarts() {
         until("the attempt is over", retried).await;
         world.advance(HOUR);
     }
-    let told = sink.wait_for(4, PATIENCE).await.unwrap();
-    assert!(told[0].header("webhook-id").ends_with(".hook"));
-    for again in &told[1..4] {
-        assert_eq!(again.body, told[0].body);
-        assert_eq!(again.header("webhook-id"), told[0].header("webhook-id"));
+    let received = sink.wait_for(4, PATIENCE).await.unwrap();
+    assert!(received[0].header("webhook-id").ends_with(".hook"));
+    for again in &received[1..4] {
+        assert_eq!(again.body, received[0].body);
+        assert_eq!(again.header("webhook-id"), received[0].header("webhook-id"));
     }
     let next = &sink.wait_for(5, PATIENCE).await.unwrap()[4];
-    assert_ne!(next.header("webhook-id"), told[0].header("webhook-id"));
+    assert_ne!(next.header("webhook-id"), received[0].header("webhook-id"));
     assert_eq!(listed(next, "offline"), ["b"]);
     world.stop().await;
 }
@@ -220,7 +221,7 @@ async fn a_receiver_that_asks_for_a_longer_wait_gets_it() {
     let sink = hook().await;
     sink.answer_with([Answer::RetryAfter(429, "7200".to_owned())]);
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
-    world.tell_loss(&["a"]).await;
+    world.notify_loss(&["a"]).await;
     sink.wait_for(1, PATIENCE).await.unwrap();
     let next = world.clock.now() + Duration::from_secs(7200);
     until("it is postponed so long", async || {
@@ -239,7 +240,7 @@ async fn a_refusal_is_retried_until_an_operator_has_fixed_its_reason() {
         [404, 401, 403, 400, 308].map(|status| Answer::Say(status, format!("no such hook {status}"))),
     );
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
-    world.tell_loss(&["a"]).await;
+    world.notify_loss(&["a"]).await;
     for (failed, status) in (1..).zip([404, 401, 403, 400, 308]) {
         let retried =
             async || world.metric("rollcall_notifications_total", &["hook", "retry"]) == f64::from(failed);
@@ -253,8 +254,8 @@ async fn a_refusal_is_retried_until_an_operator_has_fixed_its_reason() {
         assert!(problems.iter().any(is_it), "{problems:?}");
         world.advance(HOUR);
     }
-    let told = sink.wait_for(6, PATIENCE).await.unwrap();
-    assert_eq!(told[0].body, told[5].body);
+    let received = sink.wait_for(6, PATIENCE).await.unwrap();
+    assert_eq!(received[0].body, received[5].body);
     let delivered = async || world.metric("rollcall_notifications_total", &["hook", "delivered"]) == 1.0;
     until("it was delivered", delivered).await;
     assert_eq!(world.metric("rollcall_receiver_failing", &["hook"]), 0.0);
@@ -269,20 +270,20 @@ async fn a_receiver_with_nothing_but_dead_letters_is_failing() {
     let sink = hook().await;
     sink.answer_with(vec![Answer::Status(410); 3]);
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
-    world.tell_loss(&["a", "b", "c"]).await;
+    world.notify_loss(&["a", "b", "c"]).await;
     world.dead("hook", 3).await;
     let dead = world.engine.dead_letters("hook", 10).await.unwrap();
     assert!(dead.iter().all(|letter| letter.reason.contains("410")), "{dead:?}");
     assert_eq!(world.metric("rollcall_notifications_total", &["hook", "dead"]), 3.0);
     until("it shows", async || world.metric("rollcall_dead_letters", &["hook"]) == 3.0).await;
     assert_eq!(world.metric("rollcall_receiver_failing", &["hook"]), 1.0);
-    // Nothing waits, and after a restart nothing is tried: it fails all the same until something is delivered.
+    // Nothing waits, and after a restart there is no attempt: the receiver counts as failing until a delivery succeeds.
     world.stop().await;
     world.telemetry = std::sync::Arc::new(rollcall::telemetry::Telemetry::new(&world.clock));
     world.telemetry.receiver_configured("hook");
     world.start();
     until("it fails", async || world.metric("rollcall_receiver_failing", &["hook"]) == 1.0).await;
-    world.tell_loss(&["d"]).await;
+    world.notify_loss(&["d"]).await;
     until("it fails no more", async || world.metric("rollcall_receiver_failing", &["hook"]) == 0.0).await;
     world.stop().await;
 }
@@ -292,7 +293,7 @@ async fn a_dead_letter_is_kept_and_counted() {
     let sink = hook().await;
     sink.answer_with([Answer::Status(404), Answer::Status(404)]);
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
-    world.tell_loss(&["a"]).await;
+    world.notify_loss(&["a"]).await;
     let retried = async || world.metric("rollcall_notifications_total", &["hook", "retry"]) == 1.0;
     until("the attempt is over", retried).await;
     world.advance(72 * HOUR);
@@ -310,7 +311,7 @@ async fn a_notification_that_cannot_be_delivered_for_too_long_becomes_a_dead_let
     let sink = hook().await;
     sink.answer_with(vec![Answer::Status(500); 2]);
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
-    world.tell_loss(&["a"]).await;
+    world.notify_loss(&["a"]).await;
     let retried = async || world.metric("rollcall_notifications_total", &["hook", "retry"]) == 1.0;
     until("the attempt is over", retried).await;
     world.advance(72 * HOUR);
@@ -324,39 +325,39 @@ async fn gone_disables_the_receiver_until_a_restart() {
     let sink = hook().await;
     sink.answer_with([Answer::Status(410)]);
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
-    world.tell_loss(&["a"]).await;
+    world.notify_loss(&["a"]).await;
     world.dead("hook", 1).await;
-    world.tell_loss(&["b"]).await;
+    world.notify_loss(&["b"]).await;
     world.dead("hook", 2).await;
     assert_eq!(sink.received().len(), 1, "the second was not even tried");
     world.stop().await;
     world.start();
-    world.tell_loss(&["c"]).await;
+    world.notify_loss(&["c"]).await;
     assert_eq!(listed(&sink.wait_for(2, PATIENCE).await.unwrap()[1], "offline"), ["c"]);
     world.stop().await;
 }
 
-/// How often the engine was asked how far was heard: nothing else asks the server for its time.
-fn looks(world: &World) -> u64 {
+/// How often hearing was read from the engine: no other script asks the server for its time.
+fn reads(world: &World) -> u64 {
     let mut client = world.redis.client();
     let said: String = ::redis::cmd("INFO").arg("commandstats").query(&mut client).unwrap();
     let calls = said.split("cmdstat_time:calls=").nth(1).and_then(|rest| rest.split(',').next());
     calls.map_or(0, |calls| calls.parse().unwrap())
 }
 
-/// Loops that tell of blindness after an hour.
+/// Loops that notify of blindness after an hour.
 async fn that_watch(sink: &rollcall::simulate::webhook_sink::WebhookSink) -> World {
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
     world.stop().await;
     world.config.blind_after = HOUR;
     world.start();
-    // It has read how far was heard, and counts from then on.
-    let asked = looks(&world);
-    until("it watches", async || looks(&world) > asked).await;
+    // It has read `heard`, and counts from then on.
+    let asked = reads(&world);
+    until("it watches", async || reads(&world) > asked).await;
     world
 }
 
-/// The blind interval that was told of.
+/// The blind interval of a notification.
 fn blind(received: &rollcall::simulate::webhook_sink::Received) -> serde_json::Value {
     let json = received.json();
     assert_eq!(json["type"], "rollcall.blind");
@@ -369,37 +370,37 @@ async fn blindness_is_notified_once_while_it_lasts_and_so_is_its_end() {
     let mut world = that_watch(&sink).await;
     let from = world.clock.now();
     world.advance(HOUR / 2);
-    let asked = looks(&world);
-    until("it was looked at", async || looks(&world) > asked + 1).await;
-    assert_eq!(sink.received().len(), 0, "nothing is told before its time");
+    let asked = reads(&world);
+    until("hearing was read", async || reads(&world) > asked + 1).await;
+    assert_eq!(sink.received().len(), 0, "no notification comes early");
     world.advance(HOUR);
-    let told = sink.wait_for(1, PATIENCE).await.unwrap();
+    let received = sink.wait_for(1, PATIENCE).await.unwrap();
     let id = format!("blind:{}", from.as_millis());
-    assert_eq!((&blind(&told[0])["id"], &blind(&told[0])["to"]), (&json!(id), &json!(null)));
-    // A restart, and time that goes by, tell it no second time.
+    assert_eq!((&blind(&received[0])["id"], &blind(&received[0])["to"]), (&json!(id), &json!(null)));
+    // Neither a restart nor time causes a second notification.
     world.stop().await;
     world.start();
-    let asked = looks(&world);
-    until("it watches", async || looks(&world) > asked).await;
+    let asked = reads(&world);
+    until("it watches", async || reads(&world) > asked).await;
     world.advance(2 * HOUR);
     let joined = world.commands("join");
     until("it was noticed again", async || world.commands("join") > joined).await;
-    // Hearing goes on. The gap is no interval of the ledger: the end is told all the same.
+    // Hearing goes on. The gap is no interval of the ledger: its end is notified all the same.
     let to = world.clock.now();
     world.roll.canary_returned(to).await.unwrap();
-    let told = sink.wait_for(2, PATIENCE).await.unwrap();
-    assert_eq!((&blind(&told[1])["id"], &blind(&told[1])["to"]), (&json!(id), &json!(to)));
-    // One that the ledger knows is told by that.
+    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    assert_eq!((&blind(&received[1])["id"], &blind(&received[1])["to"]), (&json!(id), &json!(to)));
+    // An interval of the ledger is notified with its own times.
     world.advance(200 * HOUR);
-    let told = sink.wait_for(3, PATIENCE).await.unwrap();
-    assert_eq!(blind(&told[2])["to"], json!(null));
+    let received = sink.wait_for(3, PATIENCE).await.unwrap();
+    assert_eq!(blind(&received[2])["to"], json!(null));
     world.roll.canary_returned(world.clock.now()).await.unwrap();
     world.news.notify_one();
-    let told = sink.wait_for(4, PATIENCE).await.unwrap();
-    assert_eq!(blind(&told[3])["seconds"], json!(720_000.0));
-    let asked = looks(&world);
-    until("it was looked at", async || looks(&world) > asked + 1).await;
-    world.tell_loss(&["a"]).await;
+    let received = sink.wait_for(4, PATIENCE).await.unwrap();
+    assert_eq!(blind(&received[3])["seconds"], json!(720_000.0));
+    let asked = reads(&world);
+    until("hearing was read", async || reads(&world) > asked + 1).await;
+    world.notify_loss(&["a"]).await;
     assert_eq!(listed(&sink.wait_for(5, PATIENCE).await.unwrap()[4], "offline"), ["a"]);
     world.stop().await;
 }
@@ -412,17 +413,17 @@ async fn blindness_is_notified_without_the_engine_while_that_is_away() {
     let from = world.clock.now();
     world.redis.kill();
     world.advance(2 * HOUR);
-    let told = sink.wait_for(2, 3 * PATIENCE).await.unwrap();
-    assert_eq!(told[0].header("webhook-id"), told[1].header("webhook-id"));
-    assert_eq!((&blind(&told[1])["from"], &blind(&told[1])["to"]), (&json!(from), &json!(null)));
+    let received = sink.wait_for(2, 3 * PATIENCE).await.unwrap();
+    assert_eq!(received[0].header("webhook-id"), received[1].header("webhook-id"));
+    assert_eq!((&blind(&received[1])["from"], &blind(&received[1])["to"]), (&json!(from), &json!(null)));
     world.redis.restart();
-    // The engine is back and nothing is heard yet: it is written down, and told no more.
+    // The engine is back and nothing is heard yet: the interval is stored, and not notified again.
     let joined = world.commands("join");
     until("it is written down", async || world.commands("join") > joined).await;
     let to = world.clock.now();
     world.roll.canary_returned(to).await.unwrap();
-    let told = sink.wait_for(3, 3 * PATIENCE).await.unwrap();
-    assert_eq!((&blind(&told[2])["from"], &blind(&told[2])["to"]), (&json!(from), &json!(to)));
+    let received = sink.wait_for(3, 3 * PATIENCE).await.unwrap();
+    assert_eq!((&blind(&received[2])["from"], &blind(&received[2])["to"]), (&json!(from), &json!(to)));
     world.stop().await;
 }
 
@@ -440,27 +441,27 @@ async fn the_blindness_of_one_kind_is_notified_while_it_lasts_and_so_is_its_end(
         world.roll.canary_returned(at).await.unwrap();
     };
     prove(from).await;
-    let asked = looks(&world);
-    until("it watches", async || looks(&world) > asked).await;
-    // The fleet is heard, at every moment at which the watch may look, and its one kind is not.
+    let asked = reads(&world);
+    until("it watches", async || reads(&world) > asked).await;
+    // The fleet is heard whenever the watch reads, and its one kind is not.
     world.roll.canary_returned(from + 2 * HOUR).await.unwrap();
     world.clock.advance(2 * HOUR);
-    let told = sink.wait_for(1, PATIENCE).await.unwrap();
+    let received = sink.wait_for(1, PATIENCE).await.unwrap();
     let id = format!("blind:detector:{}", from.as_millis());
-    let data = told[0].json()["data"].clone();
+    let data = received[0].json()["data"].clone();
     assert_eq!((&data["kind"], &data["topics"]), (&json!("detector"), &json!("units/+/heartbeat")));
-    assert_eq!((&blind(&told[0])["id"], &blind(&told[0])["to"]), (&json!(id), &json!(null)));
+    assert_eq!((&blind(&received[0])["id"], &blind(&received[0])["to"]), (&json!(id), &json!(null)));
     let to = world.clock.now();
     prove(to).await;
-    let told = sink.wait_for(2, PATIENCE).await.unwrap();
-    assert_eq!((&blind(&told[1])["id"], &blind(&told[1])["to"]), (&json!(id), &json!(to)));
-    assert_eq!(told[1].json()["data"]["kind"], "detector");
-    // Another instance reads the same ledger, and tells nothing that was told.
+    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    assert_eq!((&blind(&received[1])["id"], &blind(&received[1])["to"]), (&json!(id), &json!(to)));
+    assert_eq!(received[1].json()["data"]["kind"], "detector");
+    // Another instance reads the same ledger, and repeats no notification.
     world.stop().await;
     world.start();
     let joined = world.commands("join");
     until("it was noticed again", async || world.commands("join") > joined).await;
-    world.tell_loss(&["a"]).await;
+    world.notify_loss(&["a"]).await;
     assert_eq!(listed(&sink.wait_for(3, PATIENCE).await.unwrap()[2], "offline"), ["a"]);
     world.stop().await;
 }
@@ -475,15 +476,15 @@ async fn a_fleet_that_was_never_heard_is_notified_as_well() {
     assert_eq!(world.engine.hearing().await.unwrap().heard, None);
     let from = world.clock.now();
     world.start();
-    let asked = looks(&world);
-    until("it watches", async || looks(&world) > asked).await;
+    let asked = reads(&world);
+    until("it watches", async || reads(&world) > asked).await;
     world.advance(2 * HOUR);
-    let told = sink.wait_for(1, PATIENCE).await.unwrap();
-    assert_eq!((&blind(&told[0])["from"], &blind(&told[0])["to"]), (&json!(from), &json!(null)));
+    let received = sink.wait_for(1, PATIENCE).await.unwrap();
+    assert_eq!((&blind(&received[0])["from"], &blind(&received[0])["to"]), (&json!(from), &json!(null)));
     let to = world.clock.now();
     world.roll.canary_returned(to).await.unwrap();
-    let told = sink.wait_for(2, PATIENCE).await.unwrap();
-    assert_eq!((&blind(&told[1])["from"], &blind(&told[1])["to"]), (&json!(from), &json!(to)));
+    let received = sink.wait_for(2, PATIENCE).await.unwrap();
+    assert_eq!((&blind(&received[1])["from"], &blind(&received[1])["to"]), (&json!(from), &json!(to)));
     world.stop().await;
 }
 
@@ -495,9 +496,9 @@ async fn long_blindness_is_notified_on_its_own() {
     world.roll.canary_returned(world.clock.now()).await.unwrap();
     world.joined().await;
     world.advance(WAIT);
-    let told = &sink.wait_for(1, PATIENCE).await.unwrap()[0].json();
-    assert_eq!(told["type"], "rollcall.blind");
-    assert_eq!(told["data"]["intervals"][0]["seconds"], 720_000.0);
+    let received = &sink.wait_for(1, PATIENCE).await.unwrap()[0].json();
+    assert_eq!(received["type"], "rollcall.blind");
+    assert_eq!(received["data"]["intervals"][0]["seconds"], 720_000.0);
     world.stop().await;
 }
 
@@ -506,7 +507,7 @@ async fn an_attempt_that_is_under_way_is_recorded_when_the_loops_stop() {
     let sink = hook().await;
     sink.answer_with([Answer::Hang]);
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
-    world.tell_loss(&["a"]).await;
+    world.notify_loss(&["a"]).await;
     sink.wait_for(1, PATIENCE).await.unwrap();
     let (stop, loops) = world.loops.take().unwrap();
     stop.cancel();

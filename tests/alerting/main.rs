@@ -18,7 +18,7 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Cause, Closing, Labels, OfflineRecord, RecordId, Unit};
 use rollcall::store::{Delivery, Group};
 
-/// How long a test waits for something that has to happen.
+/// How long a test waits for a fact.
 const PATIENCE: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -46,7 +46,7 @@ fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// The present moment; verifiers of signatures insist on it.
+/// The present moment, which verifiers of signatures require.
 fn now() -> Timestamp {
     Clock::system().now()
 }

@@ -1,5 +1,5 @@
-//! Claims about the loops when something dies on the way: the engine, Rollcall, a receiver. And
-//! about what is told of a silence and its return, whatever happens to either.
+//! Claims about the loops when the engine, Rollcall or a receiver dies, and
+//! about the notifications of a silence and its return in every order of events.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::world::{WAIT, World, hook, listed, named, unit, until};
 use super::*;
 use ::redis;
 
-/// Loops that tell one hook.
+/// Loops with one webhook.
 async fn one_hook() -> (WebhookSink, World) {
     let sink = hook().await;
     let world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
@@ -29,15 +29,15 @@ fn unsettle(world: &World, entries: &[Entry]) {
     world.news.notify_one();
 }
 
-/// How often each unit is told, as `offline` or `online`.
-fn told(sink: &WebhookSink, which: &str) -> BTreeMap<String, usize> {
+/// How often each unit is listed, as `offline` or `online`.
+fn notified(sink: &WebhookSink, which: &str) -> BTreeMap<String, usize> {
     let mut ids: BTreeMap<String, String> = BTreeMap::new();
     let mut count = BTreeMap::new();
     for received in sink.received() {
         let (id, body) =
             (received.header("webhook-id").to_owned(), String::from_utf8_lossy(&received.body).into_owned());
         match ids.insert(id.clone(), body.clone()) {
-            // A receiver knows by the id that it has it already.
+            // A receiver recognises a repetition by its id.
             Some(before) => assert_eq!(before, body, "two notifications have the id {id}"),
             None => {
                 for unit in listed(&received, which) {
@@ -63,7 +63,7 @@ async fn delivered(world: &World, receiver: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn entries_that_cannot_join_yet_are_not_settled() {
     let (sink, world) = one_hook().await;
-    // Where members of groups should be is something else.
+    // The key of the members holds another type.
     let groups: Vec<String> =
         world.partitions().iter().map(|n| format!("rollcall:{{p{n}}}:members")).collect();
     let mut client = world.redis.client();
@@ -80,7 +80,7 @@ async fn entries_that_cannot_join_yet_are_not_settled() {
     world.advance(WAIT);
     sink.wait_for(1, PATIENCE).await.unwrap();
     delivered(&world, "hook").await;
-    assert_eq!(told(&sink, "offline"), once_each(&["a".to_owned()]));
+    assert_eq!(notified(&sink, "offline"), once_each(&["a".to_owned()]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,8 +117,8 @@ async fn an_entry_that_joins_again_after_a_lost_settle_is_notified_once() {
     world.advance(5 * WAIT);
     let received = sink.wait_for(3, PATIENCE).await.unwrap();
     assert_eq!((listed(&received[2], "offline"), listed(&received[2], "online")), (vec!["b".into()], vec![]));
-    assert_eq!(told(&sink, "offline"), once_each(&["a".into(), "b".into()]));
-    assert_eq!(told(&sink, "online"), once_each(&["a".into()]));
+    assert_eq!(notified(&sink, "offline"), once_each(&["a".into(), "b".into()]));
+    assert_eq!(notified(&sink, "online"), once_each(&["a".into()]));
     world.stop().await;
 }
 
@@ -126,7 +126,7 @@ async fn an_entry_that_joins_again_after_a_lost_settle_is_notified_once() {
 async fn an_engine_that_dies_during_a_delivery_causes_no_second_notification() {
     let (sink, mut world) = one_hook().await;
     sink.answer_with([Answer::Hang]);
-    world.tell_loss(&["a"]).await;
+    world.notify_loss(&["a"]).await;
     sink.wait_for(1, PATIENCE).await.unwrap();
     world.redis.kill();
     sink.release();
@@ -135,7 +135,7 @@ async fn an_engine_that_dies_during_a_delivery_causes_no_second_notification() {
     world.redis.restart();
     delivered(&world, "hook").await;
     world.advance(HOUR);
-    world.tell_loss(&["b"]).await;
+    world.notify_loss(&["b"]).await;
     let received = sink.wait_for(2, PATIENCE).await.unwrap();
     assert_eq!(listed(&received[1], "offline"), ["b"]);
     world.stop().await;
@@ -145,13 +145,13 @@ async fn an_engine_that_dies_during_a_delivery_causes_no_second_notification() {
 async fn a_delivery_during_which_everything_dies_is_repeated_with_the_same_id() {
     let (sink, mut world) = one_hook().await;
     sink.answer_with([Answer::Hang]);
-    world.tell_loss(&["a"]).await;
+    world.notify_loss(&["a"]).await;
     sink.wait_for(1, PATIENCE).await.unwrap();
     world.crash().await;
     world.redis.restart();
     sink.release();
     world.start();
-    // Nobody else gets it before the lease of the dead has run out.
+    // No other instance gets it before the lease of the dead one ends.
     world.advance(HOUR);
     let received = sink.wait_for(2, PATIENCE).await.unwrap();
     assert_eq!(received[0].header("webhook-id"), received[1].header("webhook-id"));
@@ -168,16 +168,16 @@ async fn an_engine_that_is_killed_again_and_again_loses_no_silence_and_notifies_
     world.stop().await;
     world.lose(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
     world.start();
-    // Each kill hits the loops wherever they are by then: joining, sealing, leasing, delivering.
+    // Each kill hits the loops at another step: joining, sealing, leasing, delivering.
     for part in 1..=6 {
         world.redis.restart();
         let more = async || {
             world.advance(Duration::from_millis(100));
-            told(&sink, "offline").len() >= names.len() * part / 6
+            notified(&sink, "offline").len() >= names.len() * part / 6
         };
-        until("more are told", more).await;
+        until("more are delivered", more).await;
     }
-    assert_eq!(told(&sink, "offline"), once_each(&names));
+    assert_eq!(notified(&sink, "offline"), once_each(&names));
     delivered(&world, "hook").await;
     world.stop().await;
 }
@@ -186,7 +186,7 @@ async fn an_engine_that_is_killed_again_and_again_loses_no_silence_and_notifies_
 async fn a_return_is_never_notified_before_its_silence() {
     let (sink, mut world) = one_hook().await;
     sink.answer_with(vec![Answer::Status(500); 3]);
-    world.tell_loss(&["a"]).await;
+    world.notify_loss(&["a"]).await;
     sink.wait_for(1, PATIENCE).await.unwrap();
     world.hear(&["a"]).await;
     world.joined().await;
@@ -213,9 +213,9 @@ async fn the_return_of_a_silence_in_a_dead_letter_does_not_go_to_that_receiver()
     let receivers =
         vec![named("picky", webhook_to(picky.url(), None)), named("other", webhook_to(other.url(), None))];
     let mut world = World::new("kind", receivers).await;
-    world.tell_loss(&["a"]).await;
+    world.notify_loss(&["a"]).await;
     world.dead("picky", 1).await;
-    // It is disabled until a restart.
+    // The receiver is disabled until a restart.
     world.stop().await;
     world.start();
     world.hear(&["a"]).await;
@@ -223,8 +223,8 @@ async fn the_return_of_a_silence_in_a_dead_letter_does_not_go_to_that_receiver()
     world.advance(5 * WAIT);
     assert_eq!(listed(&other.wait_for(2, PATIENCE).await.unwrap()[1], "online"), ["a"]);
     delivered(&world, "picky").await;
-    // The next silence of the same unit, and its return, are told to both.
-    world.tell_loss(&["a"]).await;
+    // Both receivers get the next silence of the same unit, and its return.
+    world.notify_loss(&["a"]).await;
     world.advance(5 * WAIT);
     assert_eq!(listed(&picky.wait_for(2, PATIENCE).await.unwrap()[1], "offline"), ["a"]);
     world.hear(&["a"]).await;
@@ -238,9 +238,9 @@ async fn the_return_of_a_silence_in_a_dead_letter_does_not_go_to_that_receiver()
 async fn a_storm_in_one_group_is_split_into_notifications_of_at_most_a_thousand() {
     let (sink, mut world) = one_hook().await;
     let names: Vec<String> = (0..6000).map(|n| format!("u{n:04}")).collect();
-    world.tell_loss(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    until("all are told", async || told(&sink, "offline").len() == names.len()).await;
-    assert_eq!(told(&sink, "offline"), once_each(&names));
+    world.notify_loss(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    until("all are delivered", async || notified(&sink, "offline").len() == names.len()).await;
+    assert_eq!(notified(&sink, "offline"), once_each(&names));
     let sizes: Vec<usize> = sink.received().iter().map(|one| listed(one, "offline").len()).collect();
     assert!(sizes.len() >= 6 && sizes.iter().all(|size| *size <= 1000), "{sizes:?}");
     delivered(&world, "hook").await;
@@ -250,9 +250,9 @@ async fn a_storm_in_one_group_is_split_into_notifications_of_at_most_a_thousand(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silence_that_was_taken_back_and_holds_after_all_is_notified_again() {
     let (sink, mut world) = one_hook().await;
-    world.tell_loss(&["a"]).await;
+    world.notify_loss(&["a"]).await;
     sink.wait_for(1, PATIENCE).await.unwrap();
-    // Allowed more for a while, and then what it was allowed before: the deadline is the same.
+    // A longer timeout for a while, and then the old one: the deadline is the same.
     for (timeout, which, count) in [(Some(HOUR), "online", 2), (None, "offline", 3)] {
         let set = rollcall::presence::Override { timeout, grace: None };
         let wanted = rollcall::presence::Registration { set, ..Default::default() };
@@ -275,7 +275,7 @@ async fn an_unreadable_outbox_entry_is_put_aside_and_delays_no_other() {
     let (outbox, aside) = ("rollcall:{p3}:outbox", "rollcall:{p3}:outbox:unreadable");
     redis::cmd("XADD").arg(outbox).arg(&["*", "record", "{"]).exec(&mut client).unwrap();
     redis::cmd("XADD").arg(outbox).arg(&["*", "strange", "\u{1}", "more", ""]).exec(&mut client).unwrap();
-    world.tell_loss(&["a", "b", "c"]).await;
+    world.notify_loss(&["a", "b", "c"]).await;
     assert_eq!(listed(&sink.wait_for(1, PATIENCE).await.unwrap()[0], "offline"), ["a", "b", "c"]);
     let kept: usize = redis::cmd("XLEN").arg(aside).query(&mut client).unwrap();
     assert_eq!(kept, 2);
@@ -287,7 +287,7 @@ async fn an_unreadable_notification_delays_its_own_group_and_no_other() {
     let sink = hook().await;
     sink.answer_with(vec![Answer::Status(500); 2]);
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
-    world.tell_loss(&["a", "b"]).await;
+    world.notify_loss(&["a", "b"]).await;
     let retried = async || world.metric("rollcall_notifications_total", &["hook", "retry"]) == 2.0;
     until("both attempts are over", retried).await;
     let mut client = world.redis.client();

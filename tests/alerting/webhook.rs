@@ -15,7 +15,7 @@ async fn sink() -> WebhookSink {
     WebhookSink::start(Options::default()).await.unwrap()
 }
 
-/// How an attempt ends that the sink answers like this, and how often the sink was asked.
+/// The outcome of an attempt with this answer of the sink, and the number of requests to the sink.
 async fn answered(answer: Answer) -> (Result<(), Failure>, usize) {
     let sink = sink().await;
     sink.answer_with([answer]);
@@ -52,7 +52,7 @@ async fn a_notification_has_the_documented_body_and_a_signature_that_verifies() 
     assert_eq!(received[0].header("webhook-id"), delivery.id);
     assert_eq!(received[0].header("content-type"), "application/json");
     assert!(received[0].header("user-agent").starts_with("rollcall/"));
-    // The next attempt says the same under the same id, at its own time.
+    // The next attempt has the same body and id, and its own timestamp.
     assert_eq!(received[1].body, received[0].body);
     assert_eq!(received[1].header("webhook-id"), delivery.id);
     assert_ne!(received[1].header("webhook-timestamp"), received[0].header("webhook-timestamp"));

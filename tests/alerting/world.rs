@@ -1,4 +1,4 @@
-//! A fleet on a private Redis, the loops that tell of it, and a clock that is moved by hand.
+//! A fleet on a private Redis, the alerting loops, and a clock that is moved by hand.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::support::redis::Redis;
 pub const WAIT: Duration = Duration::from_secs(10);
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A fleet of detectors and the loops that tell of it.
+/// A fleet of detectors and its alerting loops.
 pub struct World {
     pub engine: Arc<dyn Engine>,
     pub ownership: Ownership,
@@ -35,7 +35,7 @@ pub struct World {
 }
 
 impl World {
-    /// Loops that group by `group_by` and tell these receivers.
+    /// Loops that group by `group_by` and notify these receivers.
     pub async fn new(group_by: &str, receivers: Vec<ReceiverConfig>) -> World {
         let redis = Redis::start();
         let clock = Clock::by_hand(now());
@@ -93,7 +93,7 @@ impl World {
         assert!(loops.await.unwrap_err().is_cancelled());
     }
 
-    /// Moves the clock, and lets the loops know without waiting for their tick.
+    /// Moves the clock and wakes the loops before their tick.
     pub fn advance(&self, span: Duration) {
         self.clock.advance(span);
         self.news.notify_one();
@@ -106,7 +106,7 @@ impl World {
         self.roll.hear(&ids.iter().map(beat).collect::<Vec<_>>(), at).await.unwrap();
     }
 
-    /// These units are heard and then fall silent for longer than they may.
+    /// These units are heard and then fall silent beyond their deadline.
     pub async fn lose(&self, ids: &[&str]) {
         self.hear(ids).await;
         self.advance(TIMEOUT + Duration::from_secs(1));
@@ -115,7 +115,7 @@ impl World {
         assert!(self.roll.check_deadlines(&units, self.clock.now()).await.unwrap().is_empty());
     }
 
-    /// Everything has left the outbox.
+    /// Waits until the outbox is empty.
     pub async fn joined(&self) {
         until("the outbox is empty", async || {
             self.engine.outbox(&self.outboxes(), 1).await.is_ok_and(|outbox| outbox.is_empty())
@@ -124,7 +124,7 @@ impl World {
     }
 
     /// These units fall silent and their groups become due.
-    pub async fn tell_loss(&self, ids: &[&str]) {
+    pub async fn notify_loss(&self, ids: &[&str]) {
         self.lose(ids).await;
         self.joined().await;
         self.advance(WAIT);
@@ -135,7 +135,7 @@ impl World {
         until("there are dead letters", dead).await;
     }
 
-    /// How often the engine was asked for that.
+    /// How often that command was sent to the engine.
     pub fn commands(&self, name: &str) -> u64 {
         let families = self.telemetry.gather();
         let commands = families.iter().find(|one| one.name() == "rollcall_engine_command_duration_seconds");
@@ -160,7 +160,7 @@ pub fn unit(id: &str) -> Unit {
     format!("detector:{id}").parse().unwrap()
 }
 
-/// Waits until something is so, and fails the test if it does not become so.
+/// Waits for a fact, and fails the test if it never holds.
 pub async fn until<F: Future<Output = bool>>(what: &str, so: impl Fn() -> F) {
     let wait = async {
         while !so().await {

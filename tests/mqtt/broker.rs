@@ -1,5 +1,5 @@
-//! The broker within the process, with the clients that devices really use: those of Mosquitto,
-//! which know nothing of the library that the broker is made of.
+//! The broker within the process, with the clients of Mosquitto, which share no code with the
+//! library of the broker.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A broker that serves.
+/// A running broker.
 struct World {
     dir: TempDir,
     telemetry: Arc<Telemetry>,
@@ -79,7 +79,7 @@ impl World {
         tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
     }
 
-    /// How often something was counted, e.g. `broker_refused_total login`.
+    /// The value of a counter, e.g. `broker_refused_total login`.
     fn counted(&self, what: &str) -> u64 {
         let (name, reason) = what.split_once(' ').unwrap_or((what, ""));
         let families = self.telemetry.gather();
@@ -91,7 +91,7 @@ impl World {
         metrics.next().expect(what).get_counter().get_value() as u64
     }
 
-    /// Publishes once, as a device does, and says how that ended.
+    /// Publishes once, as a device does, and returns the result.
     fn publish(&self, arguments: &[&str]) -> Output {
         client("mosquitto_pub", self.port, arguments).output().unwrap()
     }
@@ -273,7 +273,7 @@ async fn more_clients_than_allowed_are_refused_and_room_is_made_by_those_that_le
     world.until("there is room again", || world.publish(&beat).status.success()).await;
 }
 
-/// Sends `count` messages on one connection and says how that ended.
+/// Sends `count` messages on one connection and returns the result.
 fn flood(port: u16, version: &str, qos: &str, count: usize) -> Output {
     let arguments = ["-V", version, "-q", qos, "-t", "units/a/data", "-l"];
     let mut child = client("mosquitto_pub", port, &arguments).stdin(Stdio::piped()).spawn().unwrap();
@@ -284,7 +284,7 @@ fn flood(port: u16, version: &str, qos: &str, count: usize) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Everything that was sent is heard, in order and once.
+/// Every message is heard, in order and once.
 fn hears_all(ear: &Subscription, count: usize) {
     for number in 0..count {
         assert_eq!(ear.message(), format!("units/a/data {number}"));
@@ -374,7 +374,7 @@ async fn a_client_id_belongs_to_its_user_and_those_of_rollcall_to_rollcall() {
         assert!(!refused.status.success(), "{id}: {}", text(&refused));
     }
     assert_eq!(world.counted("broker_refused_total client_id"), 5);
-    // Its own name is nobody else's, and an id is free again when its client has left.
+    // A user's own name is reserved, and an id is free again when its client has left.
     for id in ["gateway", "pump-8"] {
         let sent = world.publish(&[&gateway[..], &["-i", id], &beat[..], &["own"]].concat());
         assert!(sent.status.success(), "{id}: {}", text(&sent));
@@ -391,7 +391,7 @@ fn certificates(dir: &Path) {
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
     let authority_key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(vec![]).unwrap();
-    // By default all names are the same, and a certificate seems to have signed itself.
+    // With the default names, which are all the same, a certificate seems to have signed itself.
     authority.distinguished_name.push(DnType::CommonName, "authority");
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let certificate = authority.self_signed(&authority_key).unwrap();
@@ -458,8 +458,8 @@ async fn a_configuration_that_cannot_work_is_refused_with_a_remedy() {
     }
 }
 
-/// A device of MQTT 3.1.1 that speaks for `units` at QoS 1, one after the other, again and again, as fast as it is
-/// let: it ends when each was acknowledged `rounds` times.
+/// A device of MQTT 3.1.1 that publishes for `units` at QoS 1, in turn, as fast as the broker
+/// allows: it ends when each was acknowledged `rounds` times.
 fn gateway(port: u16, units: u16, rounds: u16) {
     let mut stream = TcpStream::connect(loopback(port)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -1,4 +1,4 @@
-//! What comes by MQTT, and the broker within the process, with real clients and real brokers.
+//! Intake by MQTT, and the broker within the process, with real clients and real brokers.
 
 mod broker;
 mod intake;

@@ -1,5 +1,5 @@
-//! A broker that grants what it then withholds, kinds and topics that come and go: what was not heard is nobody's
-//! silence, and is said within seconds.
+//! A broker that grants subscriptions and withholds messages; kinds and topics that come and go. Time that was not
+//! heard is no silence, and is reported within seconds.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -18,13 +18,13 @@ use crate::support::redis::Redis;
 
 const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Canaries of that timeout in as long as it lasts three times.
+/// The number of canaries of that timeout in three timeouts.
 const THREE_TIMEOUTS: f64 = 60.0;
 
 const READS: &str = "topic read units/+/heartbeat\ntopic read meters/#\n";
 const WRITES: &str = "topic write units/rollcall-probe/heartbeat\ntopic write meters/#\n";
 
-/// Where a fleet is kept.
+/// The engine of a fleet.
 enum Engine {
     Redis(Redis),
     Embedded,
@@ -49,14 +49,14 @@ impl World {
         World { dir, broker, engine, beating: Vec::new() }
     }
 
-    /// The broker goes by these rules from now on.
+    /// Replaces the access rules of the broker.
     fn rules(&self, rules: &[&str]) {
         write_rules(&self.dir.path().join("rules"), rules);
         let hup = Command::new("kill").args(["-HUP", &self.broker.pid().to_string()]).status();
         assert!(hup.unwrap().success());
     }
 
-    /// Units beat on their topics until what is given back is set.
+    /// Units send heartbeats on their topics until the returned flag is set.
     fn beat(&mut self, topics: Vec<String>) -> Arc<AtomicBool> {
         let silent = Arc::new(AtomicBool::new(false));
         let (until, port) = (silent.clone(), self.broker.port());
@@ -77,14 +77,14 @@ impl World {
         silent
     }
 
-    /// Twenty units that live, and one that does until what is given back is set.
+    /// Twenty units that live, and one that dies when the returned flag is set.
     fn fleet(&mut self) -> Arc<AtomicBool> {
         let topic = |name: &str| format!("units/{name}/heartbeat");
         self.beat((0..20).map(|n| topic(&format!("alive-{n}"))).collect());
         self.beat(vec![topic("dies")])
     }
 
-    /// A Rollcall with these kinds.
+    /// A Rollcall process with these kinds.
     fn serve(&self, name: &str, kinds: &str) -> Rollcall {
         Rollcall::start(self, name, kinds, "")
     }
@@ -108,7 +108,7 @@ const DETECTORS: &str =
     "[[kind]]\nname = \"detector\"\ntopics = [\"units/{unit}/heartbeat\"]\ntimeout = \"4s\"\n";
 const METERS: &str = "[[kind]]\nname = \"meter\"\ntopics = [\"meters/{unit}\"]\ntimeout = \"4s\"\n";
 
-/// A process that serves.
+/// A process of `rollcall serve`.
 struct Rollcall {
     child: Child,
     http: u16,
@@ -147,7 +147,7 @@ impl Rollcall {
         Some((answer.status().as_u16(), answer.text().await.ok()?))
     }
 
-    /// Whether `/readyz` answers with that status and says all of this.
+    /// Whether `/readyz` answers with that status and contains all of `parts`.
     async fn readyz(&self, status: u16, says: &[&str]) -> bool {
         let answer = self.get("/readyz").await;
         answer.is_some_and(|(is, text)| is == status && says.iter().all(|says| text.contains(says)))
@@ -166,14 +166,14 @@ impl Rollcall {
         lines.iter().map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
     }
 
-    /// Canaries come back for so long.
+    /// Waits while canaries return.
     async fn hears_on(&self, canaries: f64) {
         let name = "rollcall_canary_round_trip_seconds_count";
         let before = self.metric(name).await;
         until("canaries come back", async || self.metric(name).await >= before + canaries).await;
     }
 
-    /// The units with records, one for each record.
+    /// The units of all records, one for each record.
     async fn offline(&self) -> Vec<String> {
         let (_, text) = self.get("/api/v1/records?limit=1000").await.unwrap();
         let page: Value = serde_json::from_str(&text).unwrap();
@@ -186,13 +186,13 @@ impl Rollcall {
         until(unit, async || self.get(&path).await.is_some_and(|(status, _)| status == 200)).await;
     }
 
-    /// Lines of its log that hold all of this.
+    /// Lines of its log that contain all of `parts`.
     fn lines(&self, holds: &[&str]) -> usize {
         let log = std::fs::read_to_string(&self.log).unwrap();
         log.lines().filter(|line| holds.iter().all(|holds| line.contains(holds))).count()
     }
 
-    /// Stops as an operator stops it.
+    /// Stops it with SIGTERM.
     fn stop(mut self) {
         let term = Command::new("kill").arg(self.child.id().to_string()).status();
         assert!(term.unwrap().success() && self.child.wait().unwrap().success());
@@ -206,9 +206,9 @@ impl Drop for Rollcall {
     }
 }
 
-/// The one that died is told, once, and none of those that live.
+/// The dead unit is reported once, and no living one.
 async fn the_dead_and_no_other(rollcall: &Rollcall) {
-    until("the one that died is told", async || !rollcall.offline().await.is_empty()).await;
+    until("the dead unit is reported", async || !rollcall.offline().await.is_empty()).await;
     rollcall.hears_on(THREE_TIMEOUTS).await;
     assert_eq!(rollcall.offline().await, ["dies"]);
 }
@@ -216,7 +216,7 @@ async fn the_dead_and_no_other(rollcall: &Rollcall) {
 const REASON: &[&str] =
     &["units/+/heartbeat is not heard", "kind detector", "allow rollcall to read units/+/heartbeat"];
 
-/// `withheld`: the rules by which it does.
+/// `withheld`: the access rules that withhold the fleet.
 async fn heartbeats_that_a_broker_withholds_are_no_silence(engine: Engine, withheld: &[&str]) {
     let mut world = World::new(engine);
     let dies = world.fleet();
@@ -225,7 +225,7 @@ async fn heartbeats_that_a_broker_withholds_are_no_silence(engine: Engine, withh
     one.knows("detector/dies").await;
     one.knows("detector/alive-19").await;
     assert_eq!(one.metric("rollcall_kinds_unheard").await, 0.0);
-    // From one moment to the next; canaries come back all the time.
+    // While running; canaries return all the time.
     world.rules(withheld);
     until("it says so", async || one.readyz(503, REASON).await).await;
     assert_eq!(one.metric("rollcall_kinds_unheard").await, 1.0);
@@ -240,10 +240,10 @@ async fn heartbeats_that_a_broker_withholds_are_no_silence(engine: Engine, withh
     two.hears_on(THREE_TIMEOUTS).await;
     assert_eq!(two.offline().await, Vec::<String>::new());
     assert_eq!(two.lines(&["ERROR", REASON[0]]), 1);
-    let looks = two.metric("rollcall_deadline_checks_total").await;
+    let checks = two.metric("rollcall_deadline_checks_total").await;
     two.hears_on(THREE_TIMEOUTS).await;
-    let looks = two.metric("rollcall_deadline_checks_total").await - looks;
-    assert!(looks < 21.0 * THREE_TIMEOUTS / 4.0, "{looks} looks in vain");
+    let checks = two.metric("rollcall_deadline_checks_total").await - checks;
+    assert!(checks < 21.0 * THREE_TIMEOUTS / 4.0, "{checks} checks in vain");
     world.rules(&[READS, WRITES]);
     two.is_ready().await;
     assert_eq!(two.metric("rollcall_kinds_unheard").await, 0.0);
@@ -260,13 +260,13 @@ async fn heartbeats_that_a_broker_withholds_are_no_silence_on_the_embedded_engin
     heartbeats_that_a_broker_withholds_are_no_silence(Engine::Embedded, &[WRITES]).await;
 }
 
-/// Neither the fleet nor probes: the broker's answer says nothing of what Rollcall may read.
+/// Neither the fleet nor probes: the broker's answer does not show the read rights of Rollcall.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_grants_rollcall_only_its_canary_marks_no_unit_offline() {
     heartbeats_that_a_broker_withholds_are_no_silence(Engine::Embedded, &[]).await;
 }
 
-/// The rest goes on as it was: only the kind that is withheld waits.
+/// Only the withheld kind waits; the rest goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn another_kind_is_reported_as_usual_while_one_is_withheld() {
     let mut world = World::new(Engine::Embedded);
@@ -279,7 +279,7 @@ async fn another_kind_is_reported_as_usual_while_one_is_withheld() {
     until("it says so", async || rollcall.readyz(503, REASON).await).await;
     assert_eq!(rollcall.metric("rollcall_kinds_unheard").await, 1.0, "of two");
     meter.store(true, Ordering::Relaxed);
-    until("the meter is told", async || rollcall.offline().await == ["one"]).await;
+    until("the meter is reported", async || rollcall.offline().await == ["one"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -301,7 +301,7 @@ async fn where_no_probe_may_be_published_heartbeats_are_proof_and_a_warning_name
     assert_eq!(rollcall.metric("rollcall_mqtt_connections_lost_total").await, 0.0);
 }
 
-/// Units beat all the time, also while nobody subscribes to what they say; one of them dies then.
+/// Units send heartbeats all the time, also without a subscription to their topics; one of them dies then.
 async fn heartbeats_that_were_not_subscribed_are_no_silence(engine: Engine) {
     let mut world = World::new(engine);
     let dies = world.fleet();
@@ -329,7 +329,7 @@ async fn a_kind_that_was_out_of_the_configuration_is_not_offline_on_the_embedded
     heartbeats_that_were_not_subscribed_are_no_silence(Engine::Embedded).await;
 }
 
-/// Units go on speaking on a topic that is replaced by another one, and is configured again.
+/// Units go on with heartbeats on a topic that is replaced by another one, and is configured again.
 async fn a_topic_that_is_removed_is_no_silence(engine: Engine) {
     let mut world = World::new(engine);
     world.rules(&["topic readwrite units/#\ntopic readwrite spare/#\n"]);
@@ -363,8 +363,8 @@ async fn a_topic_that_was_removed_marks_no_unit_offline_on_the_embedded_engine()
     a_topic_that_is_removed_is_no_silence(Engine::Embedded).await;
 }
 
-/// Timeouts of 1 s, 4 s and 48 h: whatever the machine does, no kind is blind where the fleet is not, but for as
-/// long as its probes may be apart.
+/// Timeouts of 1 s, 4 s and 48 h: on a machine of any speed, no kind is blind while the fleet is heard, except for
+/// up to the interval of its probes.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_kind_is_blind_while_the_fleet_is_heard() {
     let world = World::new(Engine::Redis(Redis::start()));

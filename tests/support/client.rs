@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisResult};
 
-/// The library waits for half a second, which is less than a busy disk takes to write at times.
+/// The library's default is half a second, which is less than a busy disk takes at times.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Connects to the server at `port` of this machine.

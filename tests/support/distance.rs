@@ -1,4 +1,4 @@
-//! A server that is far away: what is written to it and what it answers is under way for a while.
+//! A server that is far away: bytes in both directions are delayed.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-/// A way to a server of this machine on which every byte takes as long as any other.
+/// A proxy to a server of this machine with a constant delay.
 pub struct Distance {
     port: u16,
     task: JoinHandle<()>,
 }
 
 impl Distance {
-    /// To that port, with that much of a round trip.
+    /// A proxy to that port, with that round trip time.
     pub async fn to(port: u16, round_trip: Duration) -> Distance {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let near = listener.local_addr().unwrap().port();
@@ -49,7 +49,7 @@ async fn carry(client: TcpStream, port: u16, delay: Duration) {
     }
 }
 
-/// Passes on what comes, each piece so much after it came. What follows does not wait for what is under way.
+/// Forwards each piece with the same delay; pieces do not wait for one another.
 async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: Duration) {
     let (sender, mut under_way) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     let arrive = async {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// Far longer than anything takes that comes true at all.
+/// Far longer than any awaited fact takes.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Waits until something is so, and fails the test if it does not become so.
+/// Waits for a fact, and fails the test if it never holds.
 pub async fn until(what: &str, fact: impl AsyncFn() -> bool) {
     let awaited = async {
         while !fact().await {

@@ -1,4 +1,4 @@
-//! A mount or a network of a case's own, for an ordinary user too.
+//! A mount or a network for one case, for an ordinary user too.
 //!
 //! Only root may make them. An ordinary user is root within a user namespace, so the case is run there,
 //! by this same program. Where the kernel forbids that, the case is not run: `make test` names it at the end,
@@ -9,12 +9,12 @@ use std::process::{Command, Stdio};
 
 use rustix::process::geteuid;
 
-/// Set for the program that is within.
+/// Set for the program within the namespaces.
 const WITHIN: &str = "TESTS_WITHIN";
 /// A directory in which a case that could not be run leaves a file; `make test` shows them.
 const NOT_RUN: &str = "TESTS_NOT_RUN";
 
-/// What a case has for itself.
+/// The namespace of a case.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[allow(dead_code, reason = "no program of tests needs both")]
 pub enum Own {
@@ -31,8 +31,8 @@ macro_rules! this_test {
 }
 pub(crate) use this_test;
 
-/// Whether the case was dealt with in namespaces of its own, or cannot be: then it has nothing to do here.
-/// `case`: what `this_test!()` says.
+/// Whether the case has run in its own namespaces, or cannot run: then the caller returns at once.
+/// `case`: the value of `this_test!()`.
 pub fn is_done_elsewhere(case: &str, own: Own) -> bool {
     if std::env::var_os(WITHIN).is_some() {
         prepare(own);

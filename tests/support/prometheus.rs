@@ -1,4 +1,4 @@
-//! A real Prometheus, and what it answers.
+//! A real Prometheus and its answers.
 
 use std::path::Path;
 
@@ -6,14 +6,14 @@ use rollcall::simulate::servers::{Server, free_port};
 use serde_json::Value;
 use url::Url;
 
-/// It runs until this is dropped.
+/// Stopped on drop.
 pub struct Prometheus {
     server: Server,
     client: reqwest::Client,
 }
 
 impl Prometheus {
-    /// One with this configuration.
+    /// Starts Prometheus with this configuration.
     pub fn start(dir: &Path, configuration: &str) -> Prometheus {
         std::fs::create_dir_all(dir).unwrap();
         std::fs::write(dir.join("prometheus.yml"), configuration).unwrap();
@@ -28,7 +28,7 @@ impl Prometheus {
         Prometheus { server, client: reqwest::Client::new() }
     }
 
-    /// What it answers on a page; an answer that is an error fails the test.
+    /// The answer of a page; an error fails the test.
     pub async fn page(&self, page: &str, parameters: &[(&str, &str)]) -> Value {
         let url = format!("http://127.0.0.1:{}/api/v1/{page}", self.server.port());
         let url = Url::parse_with_params(&url, parameters).unwrap();
@@ -38,15 +38,15 @@ impl Prometheus {
         answer["data"].take()
     }
 
-    /// What it answers to a query about now.
+    /// The answer to an instant query.
     pub async fn query(&self, query: &str) -> Vec<Value> {
         let mut answer = self.page("query", &[("query", query)]).await;
         serde_json::from_value(answer["result"].take()).unwrap()
     }
 }
 
-/// The configuration with the shipped rules and the jobs of the shipped one, that asks Rollcall at these
-/// ports, and evaluates, this often.
+/// The shipped rules and jobs, with Rollcall at these ports, scraped and evaluated
+/// this often.
 pub fn with_rules(ports: &[u16], every: &str) -> String {
     let targets: Vec<String> = ports.iter().map(|port| format!("'127.0.0.1:{port}'")).collect();
     let targets = targets.join(", ");

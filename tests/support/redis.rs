@@ -1,5 +1,5 @@
-//! A Redis of the test's own, which may be frozen, killed, started again, forbidden to do things,
-//! and written to by somebody else.
+//! A Redis of the test's own, which a test may freeze, kill, restart, restrict by ACL,
+//! and write to as another program.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::{redis::Config, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 
-/// What is answered is on disk.
+/// Every answered write is on disk.
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
-/// A server that keeps what it has answered over a power cut.
+/// A server whose answered writes survive a power cut.
 pub struct Redis {
     server: Server,
-    // Last, so that the server has ended when it is removed.
+    // Last, so that the server has ended when the directory is removed.
     dir: tempfile::TempDir,
 }
 
@@ -41,18 +41,18 @@ impl Redis {
         Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap())
     }
 
-    /// Ends it as a power cut would.
+    /// Ends it like a power cut.
     pub fn kill(&mut self) {
         self.server.kill();
     }
 
-    /// Starts it again where it was, with what it had.
+    /// Starts it again on its port with its data.
     pub fn restart(&mut self) {
         self.server.kill();
         self.server = Server::redis(self.dir.path(), self.server.port(), &DURABLE).unwrap();
     }
 
-    /// How many connections hear of keys that expire.
+    /// How many connections subscribe to expired keys.
     pub fn listeners(&self) -> usize {
         let ask = &mut redis::cmd("PUBSUB");
         let found: (String, usize) =
@@ -65,7 +65,7 @@ impl Redis {
         signal(&self.server, name);
     }
 
-    /// Forbids commands to everybody (`-set`) or permits them again (`+set`).
+    /// Forbids commands to every client (`-set`) or permits them again (`+set`).
     pub fn permit(&self, rules: &[&str]) {
         redis::cmd("ACL").arg("SETUSER").arg("default").arg(rules).exec(&mut self.client()).unwrap();
     }
@@ -75,7 +75,7 @@ impl Redis {
         redis::Client::open(self.url()).unwrap().get_connection().unwrap()
     }
 
-    /// Another program writes garbage over what is known of a unit, and its expiry key is gone.
+    /// Overwrites the facts of a unit with garbage, and deletes its expiry key.
     pub fn damage(&self, unit: &Unit) {
         let (mut client, name) = (self.client(), unit.to_string());
         let partition = rollcall::store::partition_of(unit, Config::default().partitions);
@@ -97,7 +97,7 @@ pub fn signal(server: &Server, name: &str) {
     assert!(sent.unwrap().success());
 }
 
-/// A server in `dir` that forgets everything, and the engine on it, with few partitions so that a
+/// A server in `dir` without persistence, and the engine on it, with few partitions so that a
 /// walk is short.
 pub async fn engine(dir: &Path) -> (Server, Arc<RedisEngine>) {
     let server = Server::redis(dir, free_port().unwrap(), &[]).unwrap();

@@ -1,5 +1,5 @@
-//! A fleet that is watched by Rollcall, and a Rollcall that is watched by a Prometheus with the shipped
-//! rules: real processes, on either engine.
+//! Rollcall watches a fleet, and Prometheus with the shipped rules watches Rollcall:
+//! real processes, on either engine.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::prometheus::{self, Prometheus};
 
-/// What is watched.
+/// The fleet and its engine.
 pub struct Plan {
     pub name: &'static str,
     /// One instance on the embedded engine with the broker within; otherwise Redis and Mosquitto.
     pub embedded: bool,
     pub instances: usize,
-    /// How many units, of which one is silent now and then; 0: nothing ever speaks.
+    /// How many units, of which one is silent now and then; 0: no unit ever sends.
     pub units: usize,
-    /// How often Prometheus asks and evaluates.
+    /// How often Prometheus scrapes and evaluates.
     pub every: &'static str,
 }
 
-/// It all runs until this is dropped.
+/// All processes, stopped on drop.
 pub struct Watched {
     pub name: &'static str,
     _fleet: Option<DropGuard>,
@@ -75,7 +75,7 @@ impl Watched {
         Watched { name: plan.name, _fleet, prometheus, _servers: servers, _receiver: receiver, _dir: dir }
     }
 
-    /// What Prometheus answers to a query; an answer that is an error ends the test.
+    /// The answer of Prometheus to a query; an error fails the test.
     pub async fn ask(&self, query: &str) -> Vec<Value> {
         self.prometheus.query(query).await
     }
@@ -106,7 +106,7 @@ fn instance(dir: &Path, number: usize, port: u16, engine: &str, receiver: &Webho
     Server::start(env!("CARGO_BIN_EXE_rollcall"), &arguments, dir, port, "listening for http").unwrap()
 }
 
-/// A fleet that speaks every few seconds, and one unit in a hundred is silent for some minutes.
+/// A fleet with a heartbeat every few seconds; one unit in a hundred is silent for some minutes.
 fn speak(units: usize, broker: &str) -> DropGuard {
     let fleet = FleetConfig {
         units,

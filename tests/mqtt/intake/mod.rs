@@ -23,8 +23,8 @@ async fn a_heartbeat_becomes_a_unit_with_its_labels_and_its_timeout() {
     let world = World::new("").await;
     let running = world.start().await;
     let device = world.device();
-    device.says("units/7/heartbeat", "").await;
-    device.says("fleet/pump/hall 3/9", "{\"timeout\":\"36h\",\"labels\":{\"floor\":2}}").await;
+    device.publishes("units/7/heartbeat", "").await;
+    device.publishes("fleet/pump/hall 3/9", "{\"timeout\":\"36h\",\"labels\":{\"floor\":2}}").await;
     eventually("both were admitted", async || world.units().await == 2).await;
     let facts = world.facts("pump:9").await.unwrap();
     assert_eq!(facts.standing, Standing::Present);
@@ -40,10 +40,10 @@ async fn a_rejected_message_is_counted_by_reason_and_delays_no_other() {
     let world = World::new("").await;
     let running = world.start().await;
     let device = world.device();
-    device.says("fleet/lamp/hall/9", "").await;
-    device.says("units//heartbeat", "").await;
-    device.says(&format!("units/{}/heartbeat", "x".repeat(129)), "").await;
-    device.says("units/7/heartbeat", "{\"timeout\":-1,\"labels\":{\"a b\":1}").await;
+    device.publishes("fleet/lamp/hall/9", "").await;
+    device.publishes("units//heartbeat", "").await;
+    device.publishes(&format!("units/{}/heartbeat", "x".repeat(129)), "").await;
+    device.publishes("units/7/heartbeat", "{\"timeout\":-1,\"labels\":{\"a b\":1}").await;
     eventually("the last came", async || world.is_known("detector:7").await).await;
     assert_eq!(running.heartbeats("unknown_kind"), 1.0);
     assert_eq!(running.heartbeats("bad_unit"), 2.0);
@@ -57,9 +57,9 @@ async fn metrics_of_a_unit_are_kept_and_unusable_values_are_counted() {
     let running = world.start().await;
     let device = world.device();
     for pressure in ["1", "2", "[]", "3.5", "null"] {
-        device.says("fleet/pump/hall/9", format!("{{\"pressure\":{pressure}}}")).await;
+        device.publishes("fleet/pump/hall/9", format!("{{\"pressure\":{pressure}}}")).await;
     }
-    device.says("units/7/heartbeat", "{\"pressure\":9}").await;
+    device.publishes("units/7/heartbeat", "{\"pressure\":9}").await;
     eventually("it is kept", async || world.pressure("pump:9").await.as_deref() == Some("3.5")).await;
     assert_eq!(running.metric("payload_oddities_total", "bad_value"), 1.0);
     assert!(world.is_known("detector:7").await, "whose kind tells nothing");
@@ -74,12 +74,12 @@ async fn metrics_of_units_are_written_when_the_engine_is_back() {
     let mut world = World::new("").await;
     let running = world.start().await;
     let device = world.device();
-    device.says("fleet/pump/hall/9", "{\"pressure\":1}").await;
+    device.publishes("fleet/pump/hall/9", "{\"pressure\":1}").await;
     eventually("it is kept", async || world.pressure("pump:9").await.as_deref() == Some("1")).await;
     world.redis.kill();
     eventually("the engine is missed", async || running.is_refused()).await;
     let before = running.asked("keep_values");
-    device.says("fleet/pump/hall/9", "{\"pressure\":2}").await;
+    device.publishes("fleet/pump/hall/9", "{\"pressure\":2}").await;
     eventually("it is tried in vain", async || running.asked("keep_values") > before).await;
     world.redis.restart();
     eventually("the newest is kept", async || world.pressure("pump:9").await.as_deref() == Some("2")).await;
@@ -96,7 +96,7 @@ async fn an_implausible_time_or_timeout_is_ignored_and_the_unit_stays_alive() {
     let timeouts = ["-1", "0", "1e300", "\"500d\"", "\"-36h\"", "null"];
     for (n, (ts, timeout)) in times.iter().zip(timeouts).enumerate() {
         let payload = format!("{{\"ts\":{ts},\"timeout\":{timeout}}}");
-        device.says(&format!("fleet/meter/hall/{n}"), payload).await;
+        device.publishes(&format!("fleet/meter/hall/{n}"), payload).await;
     }
     eventually("all live", async || world.units().await == times.len()).await;
     for n in 0..times.len() {
@@ -117,10 +117,10 @@ async fn an_implausible_time_or_timeout_is_ignored_and_the_unit_stays_alive() {
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_are_acknowledged_only_after_they_were_recorded() {
     let mut world = World::new("").await;
-    // Far fewer than there are messages: the broker has to hold the rest as well.
+    // Far fewer than there are messages: the broker has to hold the rest.
     world.config.receive_maximum = 10;
     let running = world.start().await;
-    // Canaries go on, so that it is a heartbeat that is tried for as long as it takes.
+    // Canaries go on, so that a heartbeat is the message that is retried.
     world.redis.permit(&["-set"]);
     world.device().heartbeats("u", 50).await;
     let tried = running.asked("refresh");
@@ -138,7 +138,7 @@ async fn heartbeats_wait_for_the_engine_and_none_is_lost() {
     world.config.receive_maximum = 10;
     let running = world.start().await;
     let device = world.device();
-    device.says("units/first/heartbeat", "").await;
+    device.publishes("units/first/heartbeat", "").await;
     eventually("it works", async || world.units().await == 1).await;
     let before = world.heard().await;
     world.redis.kill();
@@ -185,7 +185,7 @@ async fn a_broker_that_forgot_everything_is_subscribed_again() {
         world.connections("test-main") == 2 && running.is_connected()
     })
     .await;
-    world.device().says("units/7/heartbeat", "").await;
+    world.device().publishes("units/7/heartbeat", "").await;
     eventually("it was heard", async || world.units().await == 1).await;
     running.stop().await;
 }
@@ -194,14 +194,14 @@ async fn a_broker_that_forgot_everything_is_subscribed_again() {
 async fn a_broker_that_freezes_is_left_and_found_again() {
     let mut world = World::new("").await;
     world.config.keep_alive = Duration::from_secs(1);
-    // Canaries of QoS 0 are sent into the void for ever, so no ping would ever be due.
+    // Canaries of QoS 0 are sent all the time, so no ping would ever be due.
     world.config.qos = 0;
     let running = world.start().await;
     signal(&world.broker, "-STOP");
     eventually("it was noticed", async || !running.is_connected()).await;
     signal(&world.broker, "-CONT");
     eventually("it was found again", async || running.is_connected()).await;
-    world.device().says("units/7/heartbeat", "").await;
+    world.device().publishes("units/7/heartbeat", "").await;
     eventually("it was heard", async || world.units().await == 1).await;
     running.stop().await;
 }
@@ -211,10 +211,10 @@ async fn a_payload_of_ten_megabytes_is_counted_and_a_larger_one_stays_with_the_b
     let world = World::new("").await;
     let running = world.start().await;
     let device = world.device();
-    device.says("units/7/heartbeat", vec![b'x'; 10 << 20]).await;
-    device.says("units/7/heartbeat", vec![b'x'; 20 << 20]).await;
-    device.says("units/7/heartbeat", vec![b'x'; 257 << 10]).await;
-    device.says("units/8/heartbeat", vec![b'x'; 256 << 10]).await;
+    device.publishes("units/7/heartbeat", vec![b'x'; 10 << 20]).await;
+    device.publishes("units/7/heartbeat", vec![b'x'; 20 << 20]).await;
+    device.publishes("units/7/heartbeat", vec![b'x'; 257 << 10]).await;
+    device.publishes("units/8/heartbeat", vec![b'x'; 256 << 10]).await;
     eventually("others are heard", async || world.is_known("detector:8").await).await;
     assert_eq!(running.heartbeats("too_large"), 2.0);
     assert!(!world.is_known("detector:7").await);
@@ -239,9 +239,9 @@ async fn repeated_messages_are_one_unit() {
     let running = world.start().await;
     let device = world.device();
     for _ in 0..10 {
-        device.says("units/7/heartbeat", "").await;
+        device.publishes("units/7/heartbeat", "").await;
     }
-    // One that is overtaken by the next while both are written is stale.
+    // A heartbeat that the next one overtakes while both are written is stale.
     let came = || ["new", "refreshed", "stale"].map(|result| running.heartbeats(result)).iter().sum::<f64>();
     eventually("all came", async || came() >= 10.0).await;
     let heard = world.heard().await;
@@ -265,16 +265,16 @@ async fn no_canary_overtakes_the_fleet(max_batch: usize, fleet: usize) {
     world.config.max_batch = max_batch;
     let running = world.start().await;
     eventually("canaries come", async || world.heard().await.is_some()).await;
-    // A canary is held up by the engine; the fleet queues up behind it, and more canaries behind that.
+    // The engine delays a canary; the fleet queues behind it, and more canaries behind that.
     world.redis.permit(&["-evalsha", "-set"]);
     eventually("a canary was refused", async || running.is_refused()).await;
     world.device().heartbeats("u", fleet).await;
     let before = Clock::system().now();
-    // Whether the engine lost its data is asked before, among what is rare.
+    // The check for lost data comes before, among rare commands.
     let asked = || running.asked("advance") + running.asked("other");
     let tried = asked();
     eventually("it was tried again and again", async || asked() > tried + 2.0).await;
-    // Now the engine would take the canaries, but not the fleet.
+    // Now the engine accepts canaries, but not the fleet.
     let tried = running.asked("refresh");
     world.redis.permit(&["+evalsha"]);
     eventually("the fleet was refused", async || running.asked("refresh") > tried + 2.0).await;
@@ -303,21 +303,21 @@ async fn unacknowledged_messages_that_find_no_room_are_counted_and_that_time_is_
     }
     world.redis.restart();
     eventually("it hears on, after blindness", async || !world.blind().await.is_empty()).await;
-    device.says("units/after/heartbeat", "").await;
+    device.publishes("units/after/heartbeat", "").await;
     eventually("it works again", async || world.is_known("detector:after").await).await;
     assert_eq!(world.connections("test-main"), 1, "the connection survived");
     running.stop().await;
 }
 
-/// As Mosquitto does with a backlog: each acknowledgement makes it send as many as it may send at all.
+/// Mosquitto does so with a backlog: each acknowledgement makes it send as many messages as it may.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_sends_more_than_it_may_is_throttled_and_keeps_its_connection() {
-    // More than the queue has room for.
+    // More than the queue holds.
     const BACKLOG: usize = 80_000;
     let mut world = World::new("").await;
     world.config.receive_maximum = 1000;
     world.config.max_batch = 1000;
-    // Longer than the engine is away: a broker that is held back hears nothing either.
+    // Longer than the engine is away: a broker that is not read hears nothing either.
     world.config.keep_alive = Duration::from_secs(10);
     let running = world.start().await;
     world.redis.permit(&["-set"]);
@@ -340,11 +340,11 @@ async fn a_unit_with_an_unreadable_state_is_admitted_anew_and_delays_no_other() 
     let world = World::new("").await;
     let running = world.start().await;
     let device = world.device();
-    device.says("units/u13/heartbeat", "").await;
+    device.publishes("units/u13/heartbeat", "").await;
     eventually("it is known", async || world.is_known("detector:u13").await).await;
     world.redis.damage(&"detector:u13".parse().unwrap());
     device.heartbeats("u", 40).await;
-    device.says("units/last/heartbeat", "").await;
+    device.publishes("units/last/heartbeat", "").await;
     // u13 before and once more, the other 39 and the last after.
     eventually("all were recorded", async || running.heartbeats("new") == 42.0).await;
     assert_eq!(world.connections("test-main"), 1);
@@ -376,7 +376,7 @@ async fn messages_that_the_broker_drops_are_a_warning_where_it_reports_them() {
     world.config.watch_sys = true;
     let running = world.start().await;
     let dropped = || running.metric("broker_messages_dropped_total", "");
-    // Somebody who is away, and for whom the broker keeps five.
+    // A disconnected client, for which the broker keeps five messages.
     let device = world.device();
     world.subscribes_and_goes_away("units/+/heartbeat").await;
     device.heartbeats("u", 30).await;
@@ -394,8 +394,8 @@ async fn a_message_that_was_stored_for_too_long_is_counted_and_proves_nothing() 
     let running = world.start().await;
     let device = world.device();
     let ago = |seconds: i64| format!("{{\"ts\":{}}}", Clock::system().now().as_millis() - seconds * 1000);
-    device.says("units/old/heartbeat", ago(90)).await;
-    device.says("units/new/heartbeat", ago(5)).await;
+    device.publishes("units/old/heartbeat", ago(90)).await;
+    device.publishes("units/new/heartbeat", ago(5)).await;
     eventually("the new one came", async || world.is_known("detector:new").await).await;
     assert_eq!((world.units().await, running.heartbeats("too_old")), (1, 1.0));
     running.stop().await;
@@ -423,7 +423,7 @@ async fn every_unit_of_a_simulated_fleet_is_heard_and_no_heartbeat_is_lost() {
     assert_eq!((seen.borrow().sent, seen.borrow().total), (done.sent, 2000));
     let came = || ["new", "refreshed", "stale"].map(|result| running.heartbeats(result)).iter().sum::<f64>();
     eventually("all came", async || came() >= done.sent as f64).await;
-    assert_eq!(world.units().await, 2000, "nobody else is");
+    assert_eq!(world.units().await, 2000, "no other unit is");
     let facts = world.facts("pump:sim-002000").await.unwrap();
     assert_eq!(facts.labels["site"], "site-04");
     running.stop().await;

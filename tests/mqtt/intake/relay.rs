@@ -1,4 +1,4 @@
-//! A way to the broker that can be cut: it passes on bytes, and says good-bye to nobody.
+//! A relay to the broker that can be cut: it forwards bytes, and ends connections without DISCONNECT.
 
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -17,10 +17,10 @@ impl Relay {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (cuts, _) = watch::channel(0);
-        let told = cuts.clone();
+        let sender = cuts.clone();
         let task = tokio::spawn(async move {
             while let Ok((mut near, _)) = listener.accept().await {
-                let mut cut = told.subscribe();
+                let mut cut = sender.subscribe();
                 tokio::spawn(async move {
                     let Ok(mut far) = TcpStream::connect(("127.0.0.1", to)).await else { return };
                     tokio::select! {
@@ -37,7 +37,7 @@ impl Relay {
         format!("mqtt://127.0.0.1:{}", self.port)
     }
 
-    /// Every connection there is ends, on both sides at once; new ones are made.
+    /// Cuts every connection, on both sides at once; new ones are accepted.
     pub fn cut(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }

@@ -9,7 +9,7 @@ use rollcall::simulate::servers::{Server, free_port};
 
 use super::world::{World, eventually};
 
-/// A broker that listens within TLS and within websockets, and asks for who one is.
+/// A broker that listens within TLS and within websockets, and requires a login.
 struct Secured {
     world: World,
     dir: PathBuf,
@@ -76,13 +76,13 @@ impl Secured {
     async fn hears_the_fleet(&self) {
         let running = self.world.start().await;
         let device = self.world.device();
-        device.says("units/7/heartbeat", "").await;
+        device.publishes("units/7/heartbeat", "").await;
         eventually("it is known", async || self.world.is_known("detector:7").await).await;
         eventually("canaries come", async || self.world.heard().await.is_some()).await;
         running.stop().await;
     }
 
-    /// What `rollcall check` would say.
+    /// The result of `rollcall check`.
     async fn problem(&self) -> String {
         let probed = tokio::time::timeout(Duration::from_secs(20), probe(&self.world.config)).await;
         format!("{:#}", probed.expect("the broker answers").unwrap_err())
@@ -156,7 +156,7 @@ fn a_file_that_cannot_be_used_is_named_with_a_remedy() {
     };
     assert_eq!(read("", "", ""), Ok(()));
     assert_eq!(read("ca.pem", "ca-client.pem", "ca-client.key"), Ok(()));
-    for (ca, cert, key, told) in [
+    for (ca, cert, key, parts) in [
         ("none.pem", "", "", ["mqtt.ca_file: ", "none.pem cannot be read"]),
         ("empty", "", "", ["mqtt.ca_file: ", "empty holds no certificate"]),
         ("ca-client.key", "", "", ["mqtt.ca_file: ", "-----BEGIN CERTIFICATE-----"]),
@@ -166,6 +166,6 @@ fn a_file_that_cannot_be_used_is_named_with_a_remedy() {
         ("", "ca-client.pem", "other-client.key", ["mqtt.client_key_file: ", "does not belong to"]),
     ] {
         let why = read(ca, cert, key).unwrap_err();
-        assert!(told.iter().all(|part| why.contains(part)), "{told:?}: {why}");
+        assert!(parts.iter().all(|part| why.contains(part)), "{parts:?}: {why}");
     }
 }

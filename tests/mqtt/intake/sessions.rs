@@ -1,4 +1,4 @@
-//! What a session vouches for that another client used, and what a forged canary does: nothing.
+//! A session that another client used, and a forged canary, prove nothing.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use tokio::net::TcpStream;
 
 use super::world::{World, eventually, kind};
 
-/// Longer than any of these cases takes: what is blind is so for another reason than a gap.
+/// Longer than any of these cases takes, so that no blind interval comes from a gap.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A client that comes with the id of another one, and takes what is given to its session.
+/// A client that connects with the id of another one, and takes the messages of its session.
 struct Thief(TcpStream);
 
 impl Thief {
     async fn comes(world: &World, client_id: &str) -> Thief {
         let mut stream = TcpStream::connect(("127.0.0.1", world.broker.port())).await.unwrap();
-        // CONNECT of MQTT 5, for the session that is there, which is to be kept for an hour.
+        // CONNECT of MQTT 5 for the existing session, to be kept for an hour.
         let mut packet = vec![0x10, 18 + client_id.len() as u8, 0, 4, b'M', b'Q', b'T', b'T', 5, 0, 0, 0];
         packet.extend([5, 0x11, 0, 0, 0x0e, 0x10]);
         packet.extend((client_id.len() as u16).to_be_bytes());
@@ -30,7 +30,7 @@ impl Thief {
         thief
     }
 
-    /// The first byte of the next packet, and what follows its length.
+    /// The first byte of the next packet, and its body after the length.
     async fn packet(&mut self) -> (u8, Vec<u8>) {
         let first = self.0.read_u8().await.unwrap();
         let (mut length, mut shift) = (0, 0);
@@ -47,7 +47,7 @@ impl Thief {
         (first, rest)
     }
 
-    /// Acknowledges what comes, until a message of that topic has come.
+    /// Acknowledges messages until one of that topic has come.
     async fn takes(&mut self, topic: &str) {
         loop {
             let (first, rest) = self.packet().await;
@@ -75,7 +75,7 @@ async fn messages_that_another_client_took_from_the_session_are_blind_time_howev
         eventually("it hears", async || world.has_heard_more_than(before).await).await;
         let mut thief = Thief::comes(&world, "test-main").await;
         let unit = format!("units/stolen{theft}/heartbeat");
-        device.says(&unit, "").await;
+        device.publishes(&unit, "").await;
         let said = Clock::system().now();
         thief.takes(&unit).await;
         drop(thief);
@@ -103,7 +103,7 @@ async fn canaries_that_a_process_left_in_its_session_prove_nothing() {
     assert_eq!(
         blind.iter().map(|one| one.from).collect::<Vec<Timestamp>>(),
         [heard],
-        "nobody knows who was there"
+        "another client may have been connected"
     );
     running.stop().await;
 }
@@ -118,9 +118,9 @@ async fn a_forged_canary_is_refused_and_counted_and_hides_no_loss() {
     for (seq, sent_at) in [(u64::MAX, ahead), (1_000_000, Clock::system().now()), (0, Timestamp::ZERO)] {
         let forged =
             format!("{{\"instance\":\"x\",\"seq\":{seq},\"sent_at\":{},\"mac\":\"\"}}", sent_at.as_millis());
-        device.says("rollcall/canary/test-main", forged).await;
+        device.publishes("rollcall/canary/test-main", forged).await;
     }
-    device.says("rollcall/canary/test-main", "{}").await;
+    device.publishes("rollcall/canary/test-main", "{}").await;
     eventually("they were counted", async || running.heartbeats("forged_canary") == 4.0).await;
     assert!(world.heard().await < Some(ahead));
     let before = world.heard().await;
@@ -138,7 +138,7 @@ async fn a_forged_or_repeated_probe_proves_nothing_and_what_is_forged_is_counted
         let filters = world.engine.hearing().await.unwrap().filters;
         filters.proved.get(&(kind("detector"), "units/+/heartbeat".to_owned())).copied()
     };
-    // A device that reads what others say repeats what it read.
+    // A device that may read topics of others repeats a message.
     let (client, mut events) = world.reader(topic).await;
     let probe = loop {
         if let Event::Incoming(Packet::Publish(publish)) = events.poll().await.unwrap() {
@@ -155,13 +155,13 @@ async fn a_forged_or_repeated_probe_proves_nothing_and_what_is_forged_is_counted
     let sent = text.split("\"sent_at\":").nth(1).unwrap().split([',', '}']).next().unwrap();
     let changed = text.replace(sent, &ahead.as_millis().to_string());
     for forged in ["", "{}", "tweet", &changed, &"x".repeat(300_000)] {
-        device.says(topic, forged).await;
+        device.publishes(topic, forged).await;
     }
     eventually("they were counted", async || running.heartbeats("forged_probe") == 5.0).await;
-    device.says(topic, probe.to_vec()).await;
+    device.publishes(topic, probe.to_vec()).await;
     let other = text.replacen("\"instance\":\"", "\"instance\":\"0123456789abcdef", 1);
     let tag = text.split("\"instance\":\"").nth(1).unwrap().split('"').next().unwrap();
-    device.says(topic, other.replace(tag, "")).await;
+    device.publishes(topic, other.replace(tag, "")).await;
     let before = proved().await;
     eventually("it hears on", async || proved().await > before).await;
     assert!(proved().await < Some(ahead));

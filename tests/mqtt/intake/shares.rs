@@ -1,8 +1,8 @@
-//! Members of a shared subscription: together they hear everything, and what one of them loses is
-//! blind time of all.
+//! Members of a shared subscription: together they hear everything, and a message that one of them loses
+//! makes the time blind for all.
 //!
 //! Two canaries may be an hour apart here before that alone makes an interval. So every blind
-//! interval is one that somebody has caused, however short.
+//! interval has another cause, however short it is.
 
 use std::time::Duration;
 
@@ -24,20 +24,20 @@ async fn world() -> World {
 }
 
 impl World {
-    /// It hears on: also what is sent from now on.
+    /// Hearing goes on: a message that is sent now is heard, too.
     async fn hears_on(&self) {
         let now = Clock::system().now();
         eventually("it hears on", async || self.heard().await >= Some(now)).await;
     }
 
-    /// The client ids of those who attend.
+    /// The client ids of the members.
     fn members(&self) -> Vec<String> {
         let key = "rollcall:{hearing}:members";
         let names: Vec<String> = redis::cmd("HKEYS").arg(key).query(&mut self.redis.client()).unwrap();
         names.into_iter().map(|name| name.strip_prefix("all/").unwrap().to_owned()).collect()
     }
 
-    /// Those, with the numbers of their connections, which only the engine knows.
+    /// The members, with the numbers of their connections, which only the engine knows.
     fn connections_of_members(&self) -> Vec<(String, u64)> {
         let key = "rollcall:{hearing}:members";
         let all: Vec<(String, String)> =
@@ -68,7 +68,7 @@ async fn three_members_share_the_fleet_and_one_that_leaves_in_order_makes_nothin
     assert_eq!(shares.clone().sum::<f64>(), 60.0, "each by one of them");
     assert!(shares.clone().all(|share| share > 0.0), "{:?}", shares.collect::<Vec<_>>());
     world.hears_on().await;
-    // Devices speak while one leaves and another comes; nothing is lost and nothing is blind.
+    // Devices send heartbeats while one member leaves and another joins; nothing is lost and nothing is blind.
     let (last, _) = tokio::join!(
         async {
             running.remove(0).stop().await;
@@ -114,7 +114,7 @@ async fn the_only_member_is_replaced_at_once_after_a_crash() {
     world.hears_on().await;
     let crashed = Clock::system().now();
     one.crash().await;
-    // Nobody was there when the broker said so, and yet nobody waits until it must be true.
+    // No member was there when the broker reported the end, and yet the next member does not wait for the release.
     let two = world.start().await;
     eventually("the broker has kept its word", async || two.asked("gone") == 1.0).await;
     world.hears_on().await;
@@ -132,7 +132,7 @@ async fn members_that_lose_their_broker_go_on_with_the_next() {
     for one in &running {
         eventually("it is back", async || one.is_connected()).await;
     }
-    // No broker said that anybody was gone: each says so of itself.
+    // No broker reported an end: each member reports its own.
     eventually("all are back", async || world.connections("test-main") == 4).await;
     world.hears_on().await;
     assert_eq!(world.members().len(), 2);
@@ -143,7 +143,7 @@ async fn nothing_is_proved_while_one_member_swallows_its_share() {
     let world = world().await;
     let running = world.start().await;
     world.hears_on().await;
-    // Somebody who attends, is given a share, and neither acknowledges nor records anything.
+    // A member that gets its share, and neither acknowledges nor records anything.
     let ghost = Member { share: "all".to_owned(), client_id: "ghost".to_owned(), connection: 1 };
     let attends = Clock::system().now();
     world.engine.attend(&ghost, attends, Duration::from_secs(3600)).await.unwrap();
@@ -154,7 +154,7 @@ async fn nothing_is_proved_while_one_member_swallows_its_share() {
     let came = || running.metric("canary_round_trip_seconds", "");
     eventually("canaries come all the way", async || came() > canaries + 5.0).await;
     assert!(world.heard().await.unwrap() <= attends, "canaries of one vouch for nothing of the other");
-    // The broker drops it, and says so.
+    // The broker drops it, and publishes its last will.
     let dropped = Clock::system().now();
     haunting.abort();
     world.hears_on().await;
@@ -164,7 +164,7 @@ async fn nothing_is_proved_while_one_member_swallows_its_share() {
     running.stop().await;
 }
 
-/// A client in the place of a member, with its last will, that does nothing.
+/// A client that stands in for a member, with its last will, and does nothing.
 async fn haunt(world: &World, ghost: &Member) -> JoinHandle<()> {
     let mut options = MqttOptions::new(&ghost.client_id, ("127.0.0.1", world.broker.port()));
     let word = format!("{{\"share\":\"{}\",\"connection\":{}}}", ghost.share, ghost.connection);
@@ -190,12 +190,14 @@ async fn a_member_that_is_falsely_reported_gone_joins_again_and_misses_nothing()
     let running = world.start_several(2).await;
     world.hears_on().await;
     let device = world.device();
-    device.says("rollcall/canary/nobody/gone", "{\"share\":\"all\",\"connection\":1}").await;
+    device.publishes("rollcall/canary/unknown/gone", "{\"share\":\"all\",\"connection\":1}").await;
     for name in world.members() {
-        device.says(&format!("rollcall/canary/{name}/gone"), "{\"share\":\"all\",\"connection\":9}").await;
+        device
+            .publishes(&format!("rollcall/canary/{name}/gone"), "{\"share\":\"all\",\"connection\":9}")
+            .await;
     }
     world.hears_on().await;
-    assert_eq!(world.blind().await, [], "nobody of that name, and no such connection");
+    assert_eq!(world.blind().await, [], "no member of that name, and no such connection");
     let (name, connection) = world.connections_of_members().remove(0);
     let before = running[0].asked("attend") + running[1].asked("attend");
     device
@@ -210,8 +212,8 @@ async fn a_member_that_is_falsely_reported_gone_joins_again_and_misses_nothing()
     device.heartbeats("u", 40).await;
     eventually("all were recorded", async || world.units().await == 40).await;
     assert_eq!(world.members().len(), 2);
-    assert_eq!(world.connections("test-main"), 2, "nobody was sent away");
-    // What somebody left there for good does not come again with every new member.
+    assert_eq!(world.connections("test-main"), 2, "no member was released");
+    // A retained message does not come again with every new member.
     let blind = world.blind().await;
     let _third = world.start().await;
     world.hears_on().await;
@@ -238,7 +240,7 @@ async fn a_member_that_is_cut_off_from_the_engine_gives_its_share_to_others() {
     world.hears_on().await;
     world.redis.signal("-STOP");
     eventually("it closes its connection", async || !running.is_connected()).await;
-    // It waits without a share, as often as it takes.
+    // It waits without a share, as often as needed.
     eventually("it is there again", async || world.connections("test-main") == 2).await;
     assert!(!running.is_connected());
     world.redis.signal("-CONT");

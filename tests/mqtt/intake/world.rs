@@ -32,7 +32,7 @@ pub async fn eventually(what: &str, fact: impl AsyncFn() -> bool) {
     tokio::time::timeout(PATIENCE, awaited).await.unwrap_or_else(|_| panic!("never came true: {what}"));
 }
 
-/// Asks an engine that may have been killed in between.
+/// Calls an engine that may be down for a while.
 async fn sure<T, F: Future<Output = store::Result<T>>>(ask: impl Fn() -> F) -> T {
     let answered = async {
         loop {
@@ -54,7 +54,7 @@ pub struct World {
     pub config: Config,
     /// Canaries further apart than this enclose a blind interval.
     pub gap: Duration,
-    /// To look at what was recorded.
+    /// Reads recorded state.
     pub engine: Arc<RedisEngine>,
     dir: tempfile::TempDir,
 }
@@ -108,7 +108,7 @@ impl World {
         self.read(unit).await.facts
     }
 
-    /// What the expiry key of a unit says.
+    /// The expiry key of a unit.
     pub async fn last_seen(&self, unit: &str) -> Option<Timestamp> {
         self.read(unit).await.alive
     }
@@ -122,7 +122,7 @@ impl World {
         sure(|| self.engine.read(&unit)).await.remove(0)
     }
 
-    /// The pressure that a pump told last.
+    /// The last pressure of a pump.
     pub async fn pressure(&self, pump: &str) -> Option<String> {
         let unit: Unit = pump.parse().unwrap();
         let values = sure(|| self.engine.values(&unit, &[PRESSURE])).await.remove(0);
@@ -137,12 +137,12 @@ impl World {
         sure(|| self.engine.hearing()).await.ledger.intervals().to_vec()
     }
 
-    /// Something was heard that is newer than this.
+    /// Whether `heard` is newer than this.
     pub async fn has_heard_more_than(&self, before: Option<Timestamp>) -> bool {
         self.heard().await > before
     }
 
-    /// Kills the broker and starts one that knows nothing on the same port, with `more` in its
+    /// Kills the broker and starts one without state on the same port, with `more` in its
     /// configuration.
     pub fn restart_broker(&mut self, more: &str) {
         let port = self.broker.port();
@@ -162,14 +162,14 @@ impl World {
         self.restart_broker(&format!("plugin {plugin}\nplugin_opt_config_file {file}"));
     }
 
-    /// How often a client whose id begins so was welcomed by the broker.
+    /// How many connections the broker accepted from clients whose ids have this prefix.
     pub fn connections(&self, client_id: &str) -> usize {
         let log = std::fs::read_to_string(self.dir.path().join("broker/mosquitto.log")).unwrap();
         let welcome = format!(" as {client_id}");
         log.lines().filter(|line| line.contains("New client connected") && line.contains(&welcome)).count()
     }
 
-    /// Starts a Rollcall and awaits that it listens.
+    /// Starts a Rollcall and waits for its subscription.
     pub async fn start(&self) -> Running {
         let running = self.launch().await;
         eventually("subscribed", async || running.is_connected()).await;
@@ -199,7 +199,7 @@ impl World {
         Running { telemetry, stop, task: tokio::spawn(run) }
     }
 
-    /// Somebody asks the broker for this, to be kept for when they come back, and goes.
+    /// A client subscribes with a kept session, and disconnects.
     pub async fn subscribes_and_goes_away(&self, filter: &str) {
         let mut options = MqttOptions::new("away", ("127.0.0.1", self.broker.port()));
         options.set_clean_start(true).set_session_expiry_interval(Some(3600));
@@ -208,7 +208,7 @@ impl World {
         while !matches!(events.poll().await.unwrap(), Event::Incoming(Packet::SubAck(_))) {}
     }
 
-    /// A client that is subscribed to this.
+    /// A client with that subscription.
     pub async fn reader(&self, filter: &str) -> (AsyncClient, EventLoop) {
         let options = MqttOptions::new("reader", ("127.0.0.1", self.broker.port()));
         let (client, mut events) = AsyncClient::builder(options).capacity(10).build();
@@ -256,12 +256,12 @@ impl Running {
         self.metric("heartbeats_total", result)
     }
 
-    /// How often the engine was asked for this, in vain or not.
+    /// How often this command was sent to the engine, failed ones included.
     pub fn asked(&self, command: &str) -> f64 {
         self.metric("engine_command_duration_seconds", command)
     }
 
-    /// The engine does not do what it is asked.
+    /// The engine refuses commands.
     pub fn is_refused(&self) -> bool {
         self.metric("engine_up", "") == 0.0
     }
@@ -270,19 +270,19 @@ impl Running {
         self.metric("mqtt_connected", "main") == 1.0
     }
 
-    /// Stops it as an operator would.
+    /// Stops it in order.
     pub async fn stop(self) {
         self.stop.cancel();
         tokio::time::timeout(PATIENCE, self.task).await.expect("it stops").unwrap().unwrap();
     }
 
-    /// Ends it as a power cut would.
+    /// Ends it like a power cut.
     pub async fn crash(self) {
         self.task.abort();
         assert!(self.task.await.unwrap_err().is_cancelled());
     }
 
-    /// Awaits that it gives up by itself.
+    /// Waits until it ends by itself.
     pub async fn failure(self) -> String {
         format!(
             "{:#}",
@@ -299,7 +299,7 @@ pub struct Device {
 
 impl Device {
     /// Publishes and awaits that the broker has it.
-    pub async fn says(&self, topic: &str, payload: impl Into<Vec<u8>>) {
+    pub async fn publishes(&self, topic: &str, payload: impl Into<Vec<u8>>) {
         self.publish(topic, payload, PublishOptions::new(QoS::AtLeastOnce)).await;
     }
 
@@ -317,7 +317,7 @@ impl Device {
     /// Heartbeats of units `<name>0` and so on.
     pub async fn heartbeats(&self, name: &str, count: usize) {
         for n in 0..count {
-            self.says(&format!("units/{name}{n}/heartbeat"), "").await;
+            self.publishes(&format!("units/{name}{n}/heartbeat"), "").await;
         }
     }
 
@@ -327,7 +327,7 @@ impl Device {
             let topic = format!("units/flood{}/heartbeat", n % 1000);
             self.client.publish(topic, "", PublishOptions::new(qos)).await.unwrap();
         }
-        self.says("units/last/heartbeat", "").await;
+        self.publishes("units/last/heartbeat", "").await;
     }
 }
 
@@ -337,7 +337,7 @@ impl Drop for Device {
     }
 }
 
-/// Pumps tell their pressure.
+/// Pumps publish their pressure.
 fn metrics() -> Arc<Catalogue> {
     let pressure = Metric {
         name: PRESSURE.to_owned(),

@@ -10,16 +10,16 @@ COPY Cargo.toml Cargo.lock ./
 RUN mkdir -p src benches \
     && echo 'fn main() {}' | tee src/main.rs benches/main.rs benches/soak.rs benches/quiet.rs > /dev/null \
     && touch src/lib.rs \
-    && cargo build --release --locked --bin rollcall
+    && cargo build --profile dist --locked --bin rollcall
 COPY benches benches
 COPY src src
 # Copied files keep their times, which may be before that build.
-RUN touch src/lib.rs src/main.rs && cargo build --release --locked --bin rollcall
+RUN touch src/lib.rs src/main.rs && cargo build --profile dist --locked --bin rollcall
 
 # The same Debian as above, for its C library. Roots of trust for TLS are built into the program.
 FROM debian:12.12-slim
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin rollcall
-COPY --from=build /build/target/release/rollcall /usr/local/bin/rollcall
+COPY --from=build /build/target/dist/rollcall /usr/local/bin/rollcall
 COPY LICENSE /usr/share/doc/rollcall/LICENSE
 # Rollcall reads rollcall.toml in its working directory, if there is one.
 WORKDIR /etc/rollcall

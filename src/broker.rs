@@ -22,26 +22,43 @@
 //! no session of a device outlives its connection.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, anyhow};
 use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::Telemetry;
 
+#[cfg(feature = "broker")]
 mod frames;
+#[cfg(feature = "broker")]
 mod gate;
+#[cfg(feature = "broker")]
 mod guest;
+#[cfg(feature = "broker")]
 mod inlet;
+#[cfg(feature = "broker")]
 mod lobby;
+#[cfg(feature = "broker")]
 mod logins;
+#[cfg(feature = "broker")]
 mod room;
+#[cfg(feature = "broker")]
 mod rules;
+#[cfg(feature = "broker")]
 mod server;
+#[cfg(not(feature = "broker"))]
+#[path = "broker/without.rs"]
+mod server;
+#[cfg(feature = "broker")]
 mod users;
 
+/// What is wrong with a configuration that asks for the broker where it is not built in.
+pub const NOT_BUILT_IN: &str = "this rollcall is built without the in-process broker; build it with the feature `broker`, or \
+                                set mqtt.url to a broker elsewhere";
+
 /// Why a text is no file of users, and why it is no file of rules: for those who try the parsers.
+#[cfg(feature = "broker")]
 #[doc(hidden)]
 pub fn refusals(text: &str) -> Vec<String> {
     let (users, rules) = (users::Users::parse(text).err(), rules::Rules::parse(text).err());
@@ -159,11 +176,13 @@ impl Broker {
     }
 }
 
+#[cfg(feature = "broker")]
 fn read<T>(
-    path: Option<&Path>,
+    path: Option<&std::path::Path>,
     option: &str,
     parse: fn(&str) -> Result<T, String>,
 ) -> anyhow::Result<Option<T>> {
+    use anyhow::{Context, anyhow};
     let Some(path) = path else { return Ok(None) };
     let text =
         std::fs::read_to_string(path).with_context(|| format!("{option}: cannot read {}", path.display()))?;

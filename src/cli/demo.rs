@@ -10,7 +10,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use tokio::sync::watch;
@@ -60,6 +60,10 @@ pub(super) struct Arguments {
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     // Whatever a start and a stop warn of is expected here; RUST_LOG shows more.
+    ensure!(
+        cfg!(feature = "broker"),
+        "the demo needs the in-process broker; build rollcall with the feature `broker`"
+    );
     logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
     let screen = Screen::new(stop.clone());

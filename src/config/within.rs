@@ -6,7 +6,7 @@ use std::path::Path;
 use super::file::{self, Mqtt};
 use super::problem::Problems;
 use super::secrets;
-use crate::broker::{Config, Tls};
+use crate::broker::{Config, NOT_BUILT_IN, Tls};
 
 /// The broker, if one is wanted.
 pub(super) fn broker(
@@ -23,6 +23,9 @@ pub(super) fn broker(
             }
         }
         return None;
+    }
+    if cfg!(not(feature = "broker")) {
+        problems.error("broker", NOT_BUILT_IN);
     }
     let elsewhere = [
         ("mqtt.url", mqtt.url != Mqtt::default().url),

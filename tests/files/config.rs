@@ -29,6 +29,16 @@ fn kind(name: &str) -> Kind {
     name.parse().unwrap()
 }
 
+#[cfg(not(feature = "broker"))]
+#[test]
+fn a_broker_that_is_not_built_in_is_refused() {
+    let why = refused("broker.listen = \"127.0.0.1:1883\"");
+    assert!(
+        why.contains("broker: this rollcall is built without the in-process broker; build it with"),
+        "{why}"
+    );
+}
+
 #[test]
 fn without_a_file_a_fleet_of_detectors_on_this_machine_is_watched() {
     let config = load("").unwrap();

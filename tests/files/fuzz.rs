@@ -16,6 +16,7 @@ use rollcall::config::{self, EngineConfig};
 use rollcall::fleet::{Mirror, Ownership};
 use rollcall::fleet::{roll::HearingConfig, roll::Roll};
 use rollcall::http::{self, Pages, Sources};
+use rollcall::intake;
 use rollcall::presence::{
     Heartbeat, LONGEST_ID, MOST_LABELS, RecordId, Unit, is_label_name, is_label_value, is_timeout,
 };
@@ -23,7 +24,6 @@ use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::encoding;
 use rollcall::store::{Engine, delivery_of_any};
 use rollcall::telemetry::Telemetry;
-use rollcall::{broker, intake};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -288,6 +288,7 @@ fn a_message_is_at_most_one_heartbeat_which_keeps_its_rules() {
     });
 }
 
+#[cfg(feature = "broker")]
 #[test]
 fn files_of_users_and_rules_are_accepted_or_refused_with_a_reason() {
     let examples = [
@@ -297,7 +298,7 @@ fn files_of_users_and_rules_are_accepted_or_refused_with_a_reason() {
     ];
     fuzz(&examples, |bytes| {
         let Ok(text) = std::str::from_utf8(bytes) else { return };
-        for why in broker::refusals(text) {
+        for why in rollcall::broker::refusals(text) {
             assert!(!why.is_empty());
         }
     });

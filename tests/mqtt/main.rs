@@ -1,5 +1,6 @@
 //! Intake by MQTT, and the broker within the process, with real clients and real brokers.
 
+#[cfg(feature = "broker")]
 mod broker;
 mod intake;
 #[path = "../support/mod.rs"]

@@ -47,7 +47,7 @@ impl Line {
         let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
         let after = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
         match words.as_slice() {
-            ["rollcall" | "./target/release/rollcall", rest @ ..] => after(rest),
+            ["rollcall" | "./target/release/rollcall" | "./target/dist/rollcall", rest @ ..] => after(rest),
             ["cargo", "run", "--release", "--", rest @ ..] => after(rest),
             _ => None,
         }

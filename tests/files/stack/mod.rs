@@ -262,7 +262,7 @@ fn the_image_is_built_from_what_reaches_it() {
     let lines = dockerfile.replace("\\\n", " ");
     let run = lines.lines().find_map(|line| line.strip_prefix("RUN mkdir ")).unwrap();
     let (prepared, built) = run.rsplit_once(" && ").unwrap();
-    assert_eq!(built.trim(), "cargo build --release --locked --bin rollcall");
+    assert_eq!(built.trim(), "cargo build --profile dist --locked --bin rollcall");
     let done =
         Command::new("sh").args(["-ec", &format!("mkdir {prepared}")]).current_dir(empty.path()).output();
     assert!(done.as_ref().is_ok_and(|done| done.status.success()), "{done:?}");

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::fleet::roll::HearingConfig;
+use rollcall::fleet::HearingConfig;
 use rollcall::fleet::{Mirror, Roll};
 use rollcall::presence::{Heartbeat, KindRules};
 use rollcall::store::{Engine, partition_of};

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Mirror, Ownership, Roll};
 use crate::presence::Unit;
-use crate::store::{Engine, Hint, LARGEST_STEP, Result, partition_of};
+use crate::store::{Hint, LARGEST_STEP, Result, UnitStore, partition_of};
 use crate::telemetry::{CheckSource, Loop, Telemetry};
 
 mod passes;
@@ -48,7 +48,7 @@ const OWNERS_TURN: Duration = Duration::from_secs(1);
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// So many units of a partition that are due are a storm: see [`Engine::storm`].
+/// So many units of a partition that are due are a storm: see [`UnitStore::put_records_first`].
 const MANY: usize = 1000;
 
 /// Units that are due which one question of a sweep is answered with. Many, so that several are on
@@ -71,7 +71,7 @@ pub struct Expiry {
     /// How silence is found.
     pub config: Config,
     /// Where deadlines and hints come from.
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<dyn UnitStore>,
     /// Looks at suspects.
     pub roll: Arc<Roll>,
     /// Whose turn it is.
@@ -203,7 +203,7 @@ impl Expiry {
     fn spawn_look(self: &Arc<Self>, look: Look, work: &mut JoinSet<Done>) {
         let expiry = self.clone();
         work.spawn(async move {
-            let undecided = expiry.roll.look_by(&look.units, look.source, || expiry.clock.now()).await;
+            let undecided = expiry.roll.check_suspects(&look.units, look.source, || expiry.clock.now()).await;
             Done::Looked(look, undecided)
         });
     }
@@ -243,7 +243,7 @@ impl Expiry {
             });
         }
         if !passes.is_storm() {
-            self.engine.storm(false);
+            self.engine.put_records_first(false);
         }
     }
 
@@ -312,7 +312,7 @@ impl Expiry {
             let mut due = self.engine.due(partition, after, until, skip, MOST_DUE).await?;
             let count = due.len();
             if count >= MANY {
-                self.engine.storm(true);
+                self.engine.put_records_first(true);
             }
             taken.leave_out(&mut due);
             left += count - due.len();
@@ -322,7 +322,8 @@ impl Expiry {
                 sweep.held.extend(due.iter().cloned());
             }
             if !due.is_empty() {
-                undecided.extend(self.roll.look_by(&due, CheckSource::Sweep, || self.clock.now()).await?);
+                undecided
+                    .extend(self.roll.check_suspects(&due, CheckSource::Sweep, || self.clock.now()).await?);
             }
             if count < MOST_DUE {
                 return Ok(undecided);

@@ -84,8 +84,14 @@ async fn begin(
     loop {
         let begun = async {
             let engine = open(&config.engine, telemetry.clone()).await?;
-            let mut lease =
-                Lease::take(engine.clone(), clock.clone(), telemetry.clone(), &config.instance).await?;
+            let mut lease = Lease::take(
+                engine.clone(),
+                engine.clone(),
+                clock.clone(),
+                telemetry.clone(),
+                &config.instance,
+            )
+            .await?;
             lease.announce(config.advertise.clone()).await?;
             Ok((engine, lease))
         };
@@ -147,6 +153,7 @@ fn start(
         .add("examination", examination::run(engine.clone(), clock.clone(), telemetry.clone(), stop.clone()));
     let walk = Walk {
         engine: engine.clone(),
+        roster: engine.clone(),
         ownership: ownership.clone(),
         roll: roll.clone(),
         mirror: mirror.clone(),
@@ -172,7 +179,7 @@ fn start(
         "alerting",
         alerting::run(
             alerting,
-            engine.clone(),
+            alerting::Stores { alerts: engine.clone(), hearing: engine.clone() },
             ownership.clone(),
             clock_of_alerting,
             tell,
@@ -185,7 +192,10 @@ fn start(
     loops.add("census", async move { census.run(counted, owned, until).await });
     let sources = http::Sources {
         ownership,
-        engine,
+        units: engine.clone(),
+        records: engine.clone(),
+        values: engine.clone(),
+        roster: engine,
         roll: roll.clone(),
         mirror,
         metrics: config.metrics.clone(),

@@ -33,7 +33,9 @@ use super::group::{TOPICS, group_of, group_of_kind};
 use super::{ReceiverConfig, Route, TICK};
 use crate::clock::{Clock, Timestamp};
 use crate::presence::{Filters, Hearing, Interval, Kind, Ledger};
-use crate::store::{Delivery, Engine, Group, Join, OutboxEvent, Result, Room, notification_of};
+use crate::store::{
+    AlertStore, Capacity, Delivery, Group, HearingStore, Join, OutboxEvent, Result, notification_of,
+};
 use crate::telemetry::{DeliveryOutcome, Telemetry};
 
 /// The loop and what it uses.
@@ -45,7 +47,8 @@ pub(super) struct BlindNotifier {
     pub route: Route,
     /// The receivers of the route.
     pub receivers: Vec<(ReceiverConfig, Arc<dyn Channel>)>,
-    pub engine: Arc<dyn Engine>,
+    pub hearing: Arc<dyn HearingStore>,
+    pub alerts: Arc<dyn AlertStore>,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
     pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
@@ -112,7 +115,7 @@ impl BlindNotifier {
 
     async fn step(&self, fleet: &mut FleetBlindness, kinds: &mut [KindBlindness]) {
         // The loops that need the engine report that it is away.
-        let hearing = self.engine.hearing().await.ok();
+        let hearing = self.hearing.hearing().await.ok();
         fleet.heard = hearing.as_ref().and_then(|hearing| hearing.heard).or(fleet.heard);
         // Where nothing was ever heard, blindness begins with the start of this instance.
         let (heard, now) = (fleet.heard.unwrap_or(fleet.since), self.clock.now());
@@ -224,7 +227,7 @@ impl BlindNotifier {
         now: Timestamp,
     ) -> Result<()> {
         let join = Join { group: group.clone(), news: OutboxEvent::Blind(interval) };
-        self.engine.join(&[join], self.route.pace, receivers, &Room::NONE, now).await?;
+        self.alerts.join(&[join], self.route.pace, receivers, &Capacity::NONE, now).await?;
         self.buffers.values().for_each(|buffer| buffer.notify());
         Ok(())
     }

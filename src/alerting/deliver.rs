@@ -33,7 +33,7 @@ use super::outcome::AttemptOutcome;
 use super::{ENGINE_BACKOFF, ReceiverConfig, SHORTEST_WAIT};
 use crate::clock::Clock;
 use crate::fleet::Ownership;
-use crate::store::Engine;
+use crate::store::AlertStore;
 use crate::telemetry::{Loop, Telemetry};
 
 /// How many deliveries are held for each attempt that may be under way. In a storm the engine takes
@@ -47,7 +47,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Deliver {
     pub receiver: ReceiverConfig,
     pub channel: Arc<dyn Channel>,
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<dyn AlertStore>,
     /// The partitions whose deliveries this instance makes.
     pub ownership: Ownership,
     pub clock: Clock,

@@ -19,7 +19,7 @@ use super::group::group_of;
 use super::{ENGINE_BACKOFF, LEASE, Route, SHORTEST_WAIT, tick};
 use crate::clock::Clock;
 use crate::fleet::Ownership;
-use crate::store::{Engine, Entry, Join, Position, Result, Room, partition_of_group};
+use crate::store::{AlertStore, Capacity, Entry, Join, Position, Result, partition_of_group};
 use crate::telemetry::{Loop, Telemetry};
 
 /// The most entries of outboxes in one step.
@@ -32,7 +32,7 @@ const TASKS: usize = 4;
 /// The loop and what it uses.
 pub(super) struct Dispatcher {
     pub route: Route,
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<dyn AlertStore>,
     /// The outboxes and partitions that are this instance's own.
     pub ownership: Ownership,
     pub clock: Clock,
@@ -133,7 +133,7 @@ impl Dispatcher {
         let fitting = most.iter().copied().max().filter(|fitting| *fitting > 0);
         let (joins, rest) = joins.split_at(fitting.unwrap_or(STEP).min(joins.len()));
         let now = self.clock.now();
-        let room = Room { most, until: now + LEASE };
+        let room = Capacity { most, until: now + LEASE };
         let joined = self.engine.join(joins, *pace, receivers, &room, now).await?;
         if joined.deliveries.len() < joined.sealed * receivers.len() {
             self.notify();

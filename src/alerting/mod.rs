@@ -35,7 +35,7 @@ use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::fleet::{Ownership, lease};
 use crate::presence::{Filters, is_label_name};
-use crate::store::{Engine, Pace};
+use crate::store::{AlertStore, HearingStore, Pace};
 use crate::telemetry::Telemetry;
 
 mod attempt;
@@ -163,13 +163,19 @@ fn tick(ownership: &Ownership) -> Duration {
     if ownership.view().instances.len() > 1 { TICK_BESIDE_OTHERS } else { TICK }
 }
 
+/// The parts of the store that alerting reads and writes.
+pub struct Stores {
+    pub alerts: Arc<dyn AlertStore>,
+    pub hearing: Arc<dyn HearingStore>,
+}
+
 /// Notifies operators until it is stopped; attempts that are under way get a moment to end. Ends early only
 /// with an error. `news` wakes it when the outbox has a new entry.
 ///
 /// It stays long because it only builds the loops, one after the other.
 pub async fn run(
     config: Config,
-    engine: Arc<dyn Engine>,
+    stores: Stores,
     ownership: Ownership,
     clock: Clock,
     telemetry: Arc<Telemetry>,
@@ -192,7 +198,7 @@ pub async fn run(
         let deliver = Deliver {
             receiver,
             channel,
-            engine: engine.clone(),
+            engine: stores.alerts.clone(),
             ownership: ownership.clone(),
             clock: clock.clone(),
             telemetry: telemetry.clone(),
@@ -203,7 +209,7 @@ pub async fn run(
     }
     let orphans = Orphans {
         configured: buffers.keys().cloned().collect(),
-        engine: engine.clone(),
+        engine: stores.alerts.clone(),
         clock: clock.clone(),
         telemetry: telemetry.clone(),
         stop: stop.clone(),
@@ -214,7 +220,8 @@ pub async fn run(
         filters: config.filters,
         route: config.route.clone(),
         receivers: routed,
-        engine: engine.clone(),
+        hearing: stores.hearing,
+        alerts: stores.alerts.clone(),
         clock: clock.clone(),
         telemetry: telemetry.clone(),
         buffers: buffers.clone(),
@@ -223,7 +230,7 @@ pub async fn run(
     loops.push(blind.run().map(|ended| ("notifying of blindness".to_owned(), ended)).boxed());
     let dispatcher = Dispatcher {
         route: config.route,
-        engine,
+        engine: stores.alerts,
         ownership,
         clock,
         telemetry,

@@ -8,13 +8,13 @@ use tokio_util::sync::CancellationToken;
 use super::frames::Violation;
 use super::gate::{Gate, Login, Place, Refused};
 use super::lobby::Ticket;
-use super::room::Room;
+use super::room::Capacity;
 use super::rules::Client;
 use crate::telemetry::{BrokerRefusal, LONGEST_SHOWN, truncate};
 
 pub(super) struct Guest {
     pub gate: Arc<Gate>,
-    pub room: Arc<Room>,
+    pub room: Arc<Capacity>,
     /// How many messages wait for Rollcall.
     pub waiting: Arc<dyn Fn() -> usize + Send + Sync>,
     /// Ends the connection.
@@ -33,7 +33,7 @@ enum In {
 impl Guest {
     pub fn new(
         gate: Arc<Gate>,
-        room: Arc<Room>,
+        room: Arc<Capacity>,
         waiting: Arc<dyn Fn() -> usize + Send + Sync>,
         from: SocketAddr,
         ticket: Ticket,

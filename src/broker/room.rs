@@ -17,15 +17,15 @@ const FEW: usize = 1000;
 const LOOK: Duration = Duration::from_millis(10);
 
 /// What is known of it.
-pub(super) struct Room {
+pub(super) struct Capacity {
     /// Bytes that came since nothing waited: more than wait.
     bytes: AtomicU64,
     full: watch::Sender<bool>,
 }
 
-impl Room {
-    pub fn new() -> Room {
-        Room { bytes: AtomicU64::new(0), full: watch::Sender::new(false) }
+impl Capacity {
+    pub fn new() -> Capacity {
+        Capacity { bytes: AtomicU64::new(0), full: watch::Sender::new(false) }
     }
 
     /// A message of that size is read while `waiting` others wait.
@@ -74,7 +74,7 @@ mod tests {
     #[tokio::test]
     async fn devices_are_held_back_from_a_bound_on_until_little_waits() {
         let waiting = Arc::new(AtomicUsize::new(MOST_WAITING));
-        let room = Arc::new(Room::new());
+        let room = Arc::new(Capacity::new());
         let (watched, seen) = (room.clone(), waiting.clone());
         tokio::spawn(async move { watched.watch(|| seen.load(Ordering::Relaxed)).await });
         room.enter(100, MOST_WAITING - 1);
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn few_large_messages_fill_it_as_well_and_it_forgets_when_nothing_waits() {
-        let room = Room::new();
+        let room = Capacity::new();
         let large = (MOST_WAITING_BYTES / 2) as u32;
         room.enter(large, 1);
         room.enter(large, 0);

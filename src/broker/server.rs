@@ -37,7 +37,7 @@ use super::gate::{Gate, Refused};
 use super::guest::Guest;
 use super::inlet::{Bounds, Inlet};
 use super::lobby::Lobby;
-use super::room::{MOST_WAITING, MOST_WAITING_BYTES, Room};
+use super::room::{Capacity, MOST_WAITING, MOST_WAITING_BYTES};
 use super::rules::Client;
 use super::{Config, INSIDE, Tls};
 use crate::telemetry::{BrokerRefusal, Telemetry};
@@ -112,7 +112,7 @@ impl Server {
             router: own.router(),
             gate,
             lobby: Arc::default(),
-            room: Arc::new(Room::new()),
+            room: Arc::new(Capacity::new()),
             bounds: Arc::new(Bounds::new()),
             waiting: Arc::new(move || waiting.waiting()),
             stats: Arc::new(BrokerStats::new()),
@@ -229,7 +229,7 @@ struct Devices {
     router: Arc<MessageRouter>,
     gate: Arc<Gate>,
     lobby: Arc<Lobby>,
-    room: Arc<Room>,
+    room: Arc<Capacity>,
     bounds: Arc<Bounds>,
     waiting: Arc<dyn Fn() -> usize + Send + Sync>,
     stats: Arc<BrokerStats>,

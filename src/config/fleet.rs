@@ -9,7 +9,7 @@ use super::file::{self, ClockSource, File, Mqtt};
 use super::problem::Problems;
 use super::{Period, Span, secrets};
 use crate::address::BrokerAddress;
-use crate::fleet::{roll::HearingConfig, roll::Rules};
+use crate::fleet::{HearingConfig, Rules};
 use crate::intake::{self, Template, Tls, TlsError, TlsFiles};
 use crate::presence::{
     DEFAULT_TIMEOUT, Kind, KindRules, LONGEST_TIMEOUT, Policy, Registry, SHORTEST_TIMEOUT, TimeSource,

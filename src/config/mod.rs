@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tracing_subscriber::filter::Targets;
 
-use crate::fleet::{roll::HearingConfig, roll::Rules};
+use crate::fleet::{HearingConfig, Rules};
 use crate::store::Catalogue;
 use crate::{alerting, broker, deadman, expiry, http, intake};
 

@@ -18,11 +18,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::roll::Rules;
-use super::{CanaryPace, Mirror, Ownership};
+use super::{CanaryPace, Mirror, Ownership, Rules};
 use crate::presence::{Kind, Unit};
 use crate::store::roster::Count;
-use crate::store::{Engine, Result, partition_of};
+use crate::store::{Result, Roster, partition_of};
 use crate::telemetry::{Loop, Telemetry};
 
 /// How often instances tell each other what they count, and for how long that holds.
@@ -97,7 +96,7 @@ impl Census {
     /// Exchanges counts with other instances until `stop`.
     pub async fn run(
         &self,
-        engine: Arc<dyn Engine>,
+        roster: Arc<dyn Roster>,
         ownership: Ownership,
         stop: CancellationToken,
     ) -> anyhow::Result<()> {
@@ -105,7 +104,7 @@ impl Census {
         while stop.run_until_cancelled(every.tick()).await.is_some() {
             let view = ownership.view();
             let others = view.instances.iter().filter(|name| **name != view.instance).cloned().collect();
-            match self.exchange(&*engine, &view.instance, others).await {
+            match self.exchange(&*roster, &view.instance, others).await {
                 Ok(()) => self.telemetry.engine_answered(Loop::Census, ""),
                 Err(error) => self.telemetry.engine_failed(Loop::Census, "", &error),
             }
@@ -115,7 +114,7 @@ impl Census {
     }
 
     /// Tells the others what this instance counts, and learns what they do.
-    pub async fn exchange(&self, engine: &dyn Engine, instance: &str, others: Vec<String>) -> Result<()> {
+    pub async fn exchange(&self, roster: &dyn Roster, instance: &str, others: Vec<String>) -> Result<()> {
         if others.is_empty() {
             self.kinds.values().for_each(|limit| limit.learn(0));
             self.pace.met_elsewhere([]);
@@ -125,8 +124,8 @@ impl Census {
             let shortest_ms = self.pace.met_of(kind).map(|shortest| shortest.as_millis() as u64);
             (kind.to_string(), Count { units: self.mirror.heads(kind), shortest_ms })
         };
-        engine.tell_counts(instance, &self.kinds.keys().map(count).collect(), HOLDS).await?;
-        let counts = engine.counts(&others).await?;
+        roster.tell_counts(instance, &self.kinds.keys().map(count).collect(), HOLDS).await?;
+        let counts = roster.counts(&others).await?;
         let mut met = Vec::new();
         for (kind, limit) in &self.kinds {
             let of_kind = counts.iter().filter_map(|counts| counts.get(kind.as_str()));

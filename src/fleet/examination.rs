@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::store::Engine;
+use crate::store::Examine;
 use crate::telemetry::{EngineWarning, Loop, Telemetry};
 
 const EVERY: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ const EXAMINED: [Loop; 3] = [Loop::Examination, Loop::Records, Loop::Notes];
 
 /// Examines until `stop`.
 pub async fn run(
-    engine: Arc<dyn Engine>,
+    engine: Arc<dyn Examine>,
     clock: Clock,
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,

@@ -23,7 +23,7 @@ use super::Ownership;
 use crate::clock::Clock;
 use crate::fleet::ownership::View;
 use crate::store::roster::Attendance;
-use crate::store::{Engine, Result};
+use crate::store::{HearingStore, Result, Roster};
 use crate::telemetry::{EngineWarning, Loop, Telemetry};
 
 /// How long an instance that does not renew is taken to be there.
@@ -43,7 +43,8 @@ const FARTHEST: Duration = Duration::from_millis(500);
 
 /// A lease that is held.
 pub struct Lease {
-    engine: Arc<dyn Engine>,
+    roster: Arc<dyn Roster>,
+    hearing: Arc<dyn HearingStore>,
     clock: Clock,
     telemetry: Arc<Telemetry>,
     view: watch::Sender<Arc<View>>,
@@ -54,14 +55,15 @@ pub struct Lease {
 impl Lease {
     /// Takes the lease of `instance`. From now on `clock` tells the time of the fleet.
     pub async fn take(
-        engine: Arc<dyn Engine>,
+        roster: Arc<dyn Roster>,
+        hearing: Arc<dyn HearingStore>,
         clock: Clock,
         telemetry: Arc<Telemetry>,
         instance: &str,
     ) -> Result<Lease> {
-        let alone = View::new(instance, Vec::new(), engine.partitions());
-        let lease =
-            Lease { engine, clock, telemetry, view: watch::channel(Arc::new(alone)).0, address: None };
+        let alone = View::new(instance, Vec::new(), roster.partitions());
+        let view = watch::channel(Arc::new(alone)).0;
+        let lease = Lease { roster, hearing, clock, telemetry, view, address: None };
         lease.renew().await?;
         Ok(lease)
     }
@@ -69,7 +71,7 @@ impl Lease {
     /// Says from now on where this instance is asked for metrics.
     pub async fn announce(&mut self, address: String) -> Result<()> {
         let instance = self.view.borrow().instance.clone();
-        self.engine.announce(&instance, &address, LENGTH).await?;
+        self.roster.announce(&instance, &address, LENGTH).await?;
         self.address = Some(address);
         Ok(())
     }
@@ -85,7 +87,7 @@ impl Lease {
         loop {
             tokio::select! {
                 () = leave.cancelled() => break,
-                () = self.engine.changed() => tokio::time::sleep(SHORTEST).await,
+                () = self.roster.changed() => tokio::time::sleep(SHORTEST).await,
                 () = tokio::time::sleep(rest) => {}
             }
             rest = self.renew().await.unwrap_or_else(|error| {
@@ -94,7 +96,7 @@ impl Lease {
             });
         }
         let instance = self.view.borrow().instance.clone();
-        match tokio::time::timeout(LONGEST_FAREWELL, self.engine.resign(&instance)).await {
+        match tokio::time::timeout(LONGEST_FAREWELL, self.roster.resign(&instance)).await {
             Ok(Ok(())) => tracing::info!(instance, "left; the others take over"),
             _ => tracing::warn!(instance, "could not say that it leaves; the others notice within seconds"),
         }
@@ -104,16 +106,16 @@ impl Lease {
     /// Answers for how long there is nothing to renew and nobody to miss.
     async fn renew(&self) -> Result<Duration> {
         let before = self.view.borrow().clone();
-        let heard = self.engine.hearing().await?.heard;
+        let heard = self.hearing.hearing().await?.heard;
         let asked = Instant::now();
-        let attendance = self.engine.renew(&before.instance, LENGTH, heard).await?;
+        let attendance = self.roster.renew(&before.instance, LENGTH, heard).await?;
         self.clock.lead(attendance.now, asked.elapsed());
         if let Some(address) = &self.address {
-            self.engine.announce(&before.instance, address, LENGTH).await?;
+            self.roster.announce(&before.instance, address, LENGTH).await?;
         }
         let behind = attendance.now.since(attendance.engine_clock);
         self.telemetry.engine_warning(EngineWarning::ClockOff, self.clock_is_off(behind).as_deref());
-        let view = View::new(&before.instance, attendance.instances.clone(), self.engine.partitions());
+        let view = View::new(&before.instance, attendance.instances.clone(), self.roster.partitions());
         self.telemetry.ownership(view.instances.len(), view.partitions.len());
         if view != *before {
             tracing::info!(

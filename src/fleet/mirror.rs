@@ -29,7 +29,7 @@ use std::time::Duration;
 use foldhash::fast::{FixedState, RandomState};
 use hashbrown::HashMap;
 
-use super::roll::Rules;
+use super::Rules;
 use crate::clock::Timestamp;
 use crate::presence::{Change, KeyChange, Kind, KindRules, Snapshot, Standing, Unit};
 use crate::store::partition_of;

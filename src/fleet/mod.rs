@@ -10,6 +10,10 @@
 //! | [`census`] | how many units each kind has, and whether there is room for another one |
 //! | [`examination`] | what is wrong with a store that answers |
 
+use std::collections::HashMap;
+
+use crate::presence::{Kind, KindRules};
+
 mod canary_pace;
 pub mod census;
 pub mod declared;
@@ -25,5 +29,8 @@ pub use census::Census;
 pub use lease::Lease;
 pub use mirror::Mirror;
 pub use ownership::Ownership;
-pub use roll::Roll;
+pub use roll::{HearingConfig, Roll};
 pub use walk::Walk;
+
+/// The rules of every configured kind.
+pub type Rules = HashMap<Kind, KindRules>;

@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 use super::mirror::Held;
 use super::{Mirror, Ownership, Roll};
 use crate::clock::Clock;
-use crate::store::{Engine, Result};
+use crate::store::{Queries, Result, Roster};
 use crate::telemetry::{Loop, Telemetry};
 
 mod pace;
@@ -77,8 +77,10 @@ const REMOVALS_A_ROUND: usize = 20;
 
 /// What the walk needs.
 pub struct Walk {
-    /// What is walked over.
-    pub engine: Arc<dyn Engine>,
+    /// The units and records of the store.
+    pub engine: Arc<dyn Queries>,
+    /// Which kinds other instances watch.
+    pub roster: Arc<dyn Roster>,
     /// Which part of it.
     pub ownership: Ownership,
     /// Looks at suspects.

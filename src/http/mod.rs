@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::fleet::{Mirror, Ownership, Roll};
-use crate::store::{Catalogue, Engine};
+use crate::store::{Catalogue, DataStore, Queries, Roster, UnitStore};
 use crate::telemetry::Telemetry;
 
 mod connections;
@@ -102,8 +102,13 @@ pub enum Role {
 pub struct Sources {
     /// The part of the fleet that this instance shows on pages about all units.
     pub ownership: Ownership,
-    /// For single units and records.
-    pub engine: Arc<dyn Engine>,
+    /// For single units.
+    pub units: Arc<dyn UnitStore>,
+    pub records: Arc<dyn Queries>,
+    /// For the newest values of the metrics of units.
+    pub values: Arc<dyn DataStore>,
+    /// For the addresses of the instances.
+    pub roster: Arc<dyn Roster>,
     /// For the rules and the state of hearing.
     pub roll: Arc<Roll>,
     /// For all units.
@@ -161,10 +166,10 @@ pub async fn serve(
 }
 
 fn pages(config: &Config, sources: Sources, stop: &CancellationToken) -> Router {
-    let Sources { ownership, engine, roll, mirror, metrics, telemetry, clock } = sources;
+    let Sources { ownership, units, values, roll, mirror, metrics, telemetry, clock, .. } = sources.clone();
     let unit_metrics_state = UnitMetricsState {
         mirror: mirror.clone(),
-        engine: engine.clone(),
+        engine: values.clone(),
         roll: roll.clone(),
         clock: clock.clone(),
         metrics: metrics.metrics(),
@@ -172,21 +177,16 @@ fn pages(config: &Config, sources: Sources, stop: &CancellationToken) -> Router 
         limit: config.unit_metrics_limit,
         stop: stop.clone(),
     };
-    let probe_state = ProbeState {
-        engine: engine.clone(),
-        roll: roll.clone(),
-        clock: clock.clone(),
-        metrics: metrics.clone(),
-    };
+    let probe_state = ProbeState { units, values, roll: roll.clone(), clock: clock.clone(), metrics };
     Router::new()
         .merge(home::page(ownership.clone(), mirror.clone(), roll.clone(), clock.clone()))
         .merge(health::pages(ownership.clone(), mirror.clone(), telemetry.clone()))
         .merge(metrics::page(mirror, roll.clone(), telemetry, clock.clone()))
         .merge(unit_metrics::page(unit_metrics_state))
         .merge(probe::page(probe_state))
-        .merge(targets::page(engine.clone(), ownership))
-        .merge(records::pages(engine.clone()))
-        .merge(units::page(engine, roll, clock, metrics))
+        .merge(targets::page(sources.roster.clone(), ownership))
+        .merge(records::pages(sources.records.clone()))
+        .merge(units::page(sources))
         .fallback(|| async { Problem::not_found("there is no such page") })
 }
 

@@ -20,7 +20,7 @@ use super::unit_metrics::text::{LAST_SEEN, UP, is_up, write_moment, write_value}
 use crate::clock::Clock;
 use crate::fleet::Roll;
 use crate::presence::{self, Unit};
-use crate::store::{Catalogue, Engine};
+use crate::store::{Catalogue, DataStore, UnitStore};
 
 const DEADLINE: Family = Family::gauge(
     "rollcall_unit_deadline_timestamp_seconds",
@@ -30,7 +30,8 @@ const STATE: Family = Family::gauge("rollcall_unit_state", "1 for the state that
 
 #[derive(Clone)]
 pub(super) struct ProbeState {
-    pub engine: Arc<dyn Engine>,
+    pub units: Arc<dyn UnitStore>,
+    pub values: Arc<dyn DataStore>,
     pub roll: Arc<Roll>,
     pub clock: Clock,
     pub metrics: Arc<Catalogue>,
@@ -67,7 +68,7 @@ impl ProbeState {
     /// The metrics of a unit; `None` if it is unknown or was removed.
     async fn text(&self, unit: &Unit, format: Format) -> Result<Option<Vec<u8>>, Problem> {
         let Some(rules) = self.roll.rules().get(&unit.kind) else { return Ok(None) };
-        let Some(seen) = self.engine.read(std::slice::from_ref(unit)).await?.into_iter().next() else {
+        let Some(seen) = self.units.read(std::slice::from_ref(unit)).await?.into_iter().next() else {
             return Ok(None);
         };
         let (hearing, now) = (self.roll.hearing(), self.clock.now());
@@ -101,7 +102,7 @@ impl ProbeState {
     async fn write_values(&self, out: &mut Vec<u8>, unit: &Unit, format: Format) -> Result<(), Problem> {
         let metrics = self.metrics.of(&unit.kind);
         let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
-        let values = self.engine.values(unit, &names).await?;
+        let values = self.values.values(unit, &names).await?;
         for (metric, value) in metrics.iter().zip(values) {
             let Some(value) = value else { continue };
             let mut sample = Vec::new();

@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use super::problem::{Problem, query};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
-use crate::store::Engine;
+use crate::store::Queries;
 
 const DEFAULT_LIMIT: usize = 100;
 const LARGEST_LIMIT: usize = 1000;
 
-pub(super) fn pages(engine: Arc<dyn Engine>) -> Router {
+pub(super) fn pages(engine: Arc<dyn Queries>) -> Router {
     Router::new()
         .route("/api/v1/records", get(records))
         .route("/api/v1/records/{id}", get(record))
@@ -41,7 +41,7 @@ struct Page {
     next: Option<String>,
 }
 
-async fn records(State(engine): State<Arc<dyn Engine>>, uri: Uri) -> Result<Json<Page>, Problem> {
+async fn records(State(engine): State<Arc<dyn Queries>>, uri: Uri) -> Result<Json<Page>, Problem> {
     let query: RecordsQuery = query(&uri)?;
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
     if !(1..=LARGEST_LIMIT).contains(&limit) {
@@ -59,7 +59,7 @@ async fn records(State(engine): State<Arc<dyn Engine>>, uri: Uri) -> Result<Json
 }
 
 async fn record(
-    State(engine): State<Arc<dyn Engine>>,
+    State(engine): State<Arc<dyn Queries>>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<OfflineRecord>, Problem> {
     let Path(id) = id?;

@@ -15,18 +15,18 @@ use serde::{Deserialize, Serialize};
 
 use super::problem::{Problem, query};
 use crate::fleet::Ownership;
-use crate::store::Engine;
+use crate::store::Roster;
 
 #[derive(Clone)]
 struct TargetsState {
-    engine: Arc<dyn Engine>,
+    roster: Arc<dyn Roster>,
     ownership: Ownership,
 }
 
-pub(super) fn page(engine: Arc<dyn Engine>, ownership: Ownership) -> Router {
+pub(super) fn page(roster: Arc<dyn Roster>, ownership: Ownership) -> Router {
     Router::new()
         .route("/api/v1/prometheus/targets", get(targets))
-        .with_state(TargetsState { engine, ownership })
+        .with_state(TargetsState { roster, ownership })
 }
 
 #[derive(Deserialize)]
@@ -44,13 +44,13 @@ struct Group {
 
 async fn targets(State(state): State<TargetsState>, uri: Uri) -> Result<Json<Vec<Group>>, Problem> {
     let TargetsQuery { shards } = query(&uri)?;
-    let partitions = state.engine.partitions();
+    let partitions = state.roster.partitions();
     if shards.is_some_and(|shards| !(1..=partitions).contains(&shards)) {
         let text = format!("shards is 1 to {partitions}, the number of partitions (engine.partitions)");
         return Err(Problem::bad_request(text));
     }
     let instances = state.ownership.view().instances.clone();
-    let addresses = state.engine.addresses(&instances).await?;
+    let addresses = state.roster.addresses(&instances).await?;
     // An instance without an address cannot be scraped.
     let reached = instances.into_iter().zip(addresses).filter_map(|(name, at)| Some((name, at?)));
     let groups = reached.flat_map(|(name, address)| groups(&name, &address, shards)).collect();

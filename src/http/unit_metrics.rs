@@ -30,7 +30,7 @@ use super::exposition::{Format, accepts_gzip};
 use super::problem::Problem;
 use crate::clock::Clock;
 use crate::fleet::{Mirror, Roll};
-use crate::store::{Engine, Metric};
+use crate::store::{DataStore, Metric};
 
 mod selection;
 pub(super) mod text;
@@ -50,7 +50,7 @@ const TEXT_TIMEOUT: Duration = Duration::from_secs(300);
 #[derive(Clone)]
 pub(super) struct UnitMetricsState {
     pub mirror: Arc<Mirror>,
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<dyn DataStore>,
     pub roll: Arc<Roll>,
     pub clock: Clock,
     /// The metrics of units, by name.

@@ -9,6 +9,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
 
+use super::Sources;
 use super::problem::Problem;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::Roll;
@@ -16,23 +17,21 @@ use crate::presence::{
     self, Hearing, Interval, Kind, KindRules, Labels, NameError, OfflineRecord, RecordId, Snapshot, Standing,
     Unit, UnitId,
 };
-use crate::store::{Catalogue, Engine, MetricType};
+use crate::store::{Catalogue, DataStore, MetricType, Queries, UnitStore};
 
 #[derive(Clone)]
 struct UnitState {
-    engine: Arc<dyn Engine>,
+    units: Arc<dyn UnitStore>,
+    records: Arc<dyn Queries>,
+    values: Arc<dyn DataStore>,
     roll: Arc<Roll>,
     clock: Clock,
     metrics: Arc<Catalogue>,
 }
 
-pub(super) fn page(
-    engine: Arc<dyn Engine>,
-    roll: Arc<Roll>,
-    clock: Clock,
-    metrics: Arc<Catalogue>,
-) -> Router {
-    let state = UnitState { engine, roll, clock, metrics };
+pub(super) fn page(sources: Sources) -> Router {
+    let Sources { units, records, values, roll, clock, metrics, .. } = sources;
+    let state = UnitState { units, records, values, roll, clock, metrics };
     Router::new().route("/api/v1/units/{kind}/{unit}", get(unit)).with_state(state)
 }
 
@@ -76,13 +75,13 @@ async fn unit(
     let Some(rules) = state.roll.rules().get(&unit.kind) else {
         return Err(Problem::not_found(format!("there is no kind {kind} in the configuration")));
     };
-    let seen = state.engine.read(std::slice::from_ref(&unit)).await?.into_iter().next();
+    let seen = state.units.read(std::slice::from_ref(&unit)).await?.into_iter().next();
     let view = seen.and_then(|seen| UnitView::of(seen, rules, &state.roll.hearing(), state.clock.now()));
     let Some((mut view, open)) = view else {
         return Err(Problem::not_found(format!("there is no unit {id:?} of kind {kind}")));
     };
     if let Some(open) = open {
-        view.record = state.engine.record(&open).await?;
+        view.record = state.records.record(&open).await?;
     }
     view.values = state.values(&unit).await?;
     Ok(Json(view))
@@ -92,7 +91,7 @@ impl UnitState {
     async fn values(&self, unit: &Unit) -> Result<BTreeMap<String, UnitValue>, Problem> {
         let metrics = self.metrics.of(&unit.kind);
         let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
-        let values = self.engine.values(unit, &names).await?;
+        let values = self.values.values(unit, &names).await?;
         let named = metrics.iter().zip(values).filter_map(|(metric, value)| {
             let value = value?;
             let json = match metric.metric_type {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::topic::{Template, Topics};
 use super::{Tls, mqtt};
 use crate::address::BrokerAddress;
-use crate::fleet::roll::Rules;
+use crate::fleet::Rules;
 use crate::presence::{Filters, Kind};
 
 /// The most connections of one process.

@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::fleet::Roll;
-use crate::fleet::roll::Rules;
+use crate::fleet::Rules;
 use crate::presence::Heartbeat;
 use crate::store::Catalogue;
 use crate::telemetry::{PayloadIssue, Telemetry};

@@ -26,7 +26,7 @@ use super::canary::{self, Canary, Key};
 use super::topic::{Refusal, is_covered, probe_topic};
 use crate::clock::Timestamp;
 use crate::fleet::CanaryPace;
-use crate::fleet::roll::Rules;
+use crate::fleet::Rules;
 use crate::presence::{Filters, KindRules};
 use crate::telemetry::Rejection;
 

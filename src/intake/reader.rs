@@ -134,7 +134,7 @@ impl Reader {
 mod tests {
     use super::*;
     use crate::clock::Clock;
-    use crate::fleet::roll::Rules;
+    use crate::fleet::Rules;
     use crate::intake::topic::Template;
     use crate::presence::{Kind, KindRules};
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::PayloadIssues;
 use super::canary;
-use crate::fleet::roll::Rules;
+use crate::fleet::Rules;
 use crate::presence::{
     Filters, Kind, KindRules, Labels, PROBE, Unit, UnitId, covers, is_label_name, is_label_value,
 };

@@ -54,7 +54,7 @@ impl Watch {
         let mut said = vec![Said::Nothing; self.probes.all().len()];
         while self.writer.stop.run_until_cancelled(tokio::time::sleep(TICK)).await.is_some() {
             let hearing = self.writer.roll.hearing();
-            self.writer.telemetry.filters_removed(&self.writer.roll.removed_filters(&hearing));
+            self.writer.telemetry.filters_removed(&self.writer.roll.removed_filters());
             for (probe, said) in self.probes.all().iter().zip(&mut said) {
                 let now = judge(probe, &hearing, self.writer.roll.pace());
                 if let Some(now) = now.filter(|now| now != said) {

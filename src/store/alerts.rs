@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::Result;
+use super::{Layout, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Interval, Labels, OfflineRecord};
 
@@ -66,19 +66,17 @@ pub struct Pace {
     pub interval: Duration,
 }
 
-/// How many deliveries the caller of [`AlertStore::join`] can take on, and until when they are kept from
-/// others.
+/// How many deliveries the caller of [`AlertStore::join`] takes on, and until when they are leased to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// How many for each receiver, in their order; none for those that are missing.
+pub struct Capacity {
+    /// How many for each receiver, in the order of the receivers; none for those that are missing.
     pub most: Vec<usize>,
-    /// Until when.
     pub until: Timestamp,
 }
 
-impl Room {
-    /// For nothing: deliveries are left to [`AlertStore::lease`].
-    pub const NONE: Room = Room { most: Vec::new(), until: Timestamp::ZERO };
+impl Capacity {
+    /// Deliveries are left to [`AlertStore::lease`].
+    pub const NONE: Capacity = Capacity { most: Vec::new(), until: Timestamp::ZERO };
 }
 
 /// What came of joining.
@@ -132,7 +130,7 @@ pub struct DeadLetter {
 
 /// The outbox, groups and deliveries.
 #[async_trait]
-pub trait AlertStore: Send + Sync {
+pub trait AlertStore: Layout {
     /// The oldest news of these outboxes, about `limit` of them, and all that stands in the same places.
     /// It stays until [`AlertStore::settle`] is called. Each partition has an outbox; that of hearing has the number
     /// after the last partition's.
@@ -145,14 +143,14 @@ pub trait AlertStore: Send + Sync {
     /// record. A return is told to those receivers to which the silence was told, or will be.
     ///
     /// A group that is due at once, that nobody waits in and that one member joins alone is sealed
-    /// with that, as by [`AlertStore::seal`]. Silences among these may be handed out at once, as by
-    /// [`AlertStore::lease`]: for each receiver as many as there is room for.
+    /// with that, as by [`AlertStore::seal`]. An engine may hand out silences among these at once, as by
+    /// [`AlertStore::lease`], up to the capacity of each receiver, where that saves it a request.
     async fn join(
         &self,
         joins: &[Join],
         pace: Pace,
         receivers: &[String],
-        room: &Room,
+        capacity: &Capacity,
         now: Timestamp,
     ) -> Result<Joined>;
 

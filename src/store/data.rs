@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::Result;
+use super::{Layout, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, Unit};
 
@@ -114,7 +114,7 @@ pub struct Value {
 
 /// The newest values of units.
 #[async_trait]
-pub trait DataStore: Send + Sync {
+pub trait DataStore: Layout {
     /// Writes values, unless there is a newer one of the same metric and unit. A unit that is not
     /// known, or was removed, gets none. Answers, in order, whether the unit is known. Safe to repeat.
     async fn keep_values(&self, readings: &[Reading<'_>]) -> Result<Vec<bool>>;
@@ -123,7 +123,7 @@ pub trait DataStore: Send + Sync {
     async fn values(&self, unit: &Unit, metrics: &[&str]) -> Result<Vec<Option<Value>>>;
 
     /// The values of one metric on some pages of a partition, with the names of their units
-    /// (`<kind>:<unit>`), in any order. There are as many pages as [`super::Queries::pages`] says;
+    /// (`<kind>:<unit>`), in any order. There are as many pages as [`super::Layout::pages`] says;
     /// every value of a partition is on exactly one. Values of a unit that was removed a moment ago may
     /// still be among them.
     async fn walk_values(

@@ -63,10 +63,6 @@ pub trait HearingStore: Send + Sync {
     /// leaves the engine and the instances, which sign their canaries by it.
     fn key(&self) -> &str;
 
-    /// The id of the fleet that is there: another one after the engine lost its data. What was read before that
-    /// says nothing.
-    fn fleet_id(&self) -> String;
-
     /// The member is given nothing more and everything that it was given is recorded. Safe to repeat.
     async fn leave(&self, member: &Member) -> Result<()>;
 

@@ -1,15 +1,16 @@
 //! The state of the fleet, behind small traits cut by reader.
 //!
-//! | trait | who reads it | what it holds |
+//! | trait | read by | what it holds |
 //! |---|---|---|
 //! | [`UnitStore`] | intake, expiry | expiry keys, the deadline index, facts, records |
 //! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
 //! | [`AlertStore`] | alerting | the outbox, groups, deliveries, dead letters |
 //! | [`DataStore`] | intake, http | the newest values of what units tell of themselves |
-//! | [`Queries`] | http, the mirror | the same facts and records, to look at |
-//! | [`Roster`] | every loop, through [`Ownership`] | the instances that are there, and the clock that they share |
+//! | [`Queries`] | http, the mirror | the same facts and records, read only |
+//! | [`Roster`] | every loop, through [`Ownership`](crate::fleet::Ownership) | the live instances, and the clock that they share |
+//! | [`Examine`] | the examination | the condition of the engine |
 //!
-//! [`Roll`] stands above them: it reads snapshots, lets `presence` decide and applies the changes.
+//! [`Roll`](crate::fleet::Roll) stands above them: it reads snapshots, lets `presence` decide and applies the changes.
 //!
 //! # The promises
 //! Each is the name of a case of the conformance suite, which every engine passes.
@@ -31,8 +32,6 @@
 //! 14. A deadline at exactly now is not yet passed.
 //! 15. A lost reply or a crash between any two commands leaves nothing that the next heartbeat,
 //!     look or walk does not repair.
-
-use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -61,11 +60,11 @@ mod units;
 
 pub use crate::presence::{Gap, Member, Subscription};
 pub use alerts::{
-    AlertStore, Backlog, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined, OutboxEvent, Pace,
-    Position, Room,
+    AlertStore, Backlog, Capacity, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined, OutboxEvent,
+    Pace, Position,
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
-pub use deadline_check::{CheckGuard, DeadlineCheck};
+pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};
 pub use error::{EngineError, Result};
 pub use hearing::{Advance, HearingStore};
 pub use notification::{delivery_of_any, notification_of};
@@ -105,28 +104,32 @@ pub enum Hint {
     Doubt,
 }
 
-/// An engine: all of the above, and a word on its health.
+/// How the fleet is cut; fixed for the life of a fleet.
+pub trait Layout: Send + Sync {
+    /// How many partitions the units are spread over.
+    fn partitions(&self) -> u16;
+
+    /// Into how many pages a partition is cut for [`Queries::walk`] and [`DataStore::walk_values`].
+    fn pages(&self) -> u32;
+}
+
+/// The condition of an engine.
 #[async_trait]
-pub trait Engine: UnitStore + HearingStore + AlertStore + Queries + DataStore + Roster {
-    /// Looks at the engine's settings and condition, and at how far its clock is from `now`. An
-    /// error means that it cannot work at all.
+pub trait Examine: Send + Sync {
+    /// Checks the engine's settings and condition, and how far its clock is from `now`. An error means that the
+    /// engine cannot work at all.
     async fn examine(&self, now: Timestamp) -> Result<Vec<Warning>>;
 
-    /// Ends when something was met that an examination puts right.
+    /// Ends when the engine meets a fault that an examination repairs.
     async fn wants_examination(&self);
-
-    /// Sends hints that units may be due, until nobody receives them any more. Hints may be lost,
-    /// late or wrong. An error ends it; what it would have told meanwhile is lost.
-    async fn listen(&self, hints: tokio::sync::mpsc::Sender<Hint>) -> Result<()>;
-
-    /// Very many units are due, until that is over: their records go first, before what is told and what is
-    /// read for the mirror. Hints that more keys expire are of no use meanwhile, and to send them is work for
-    /// the engine; those that come do no harm.
-    fn storm(&self, is_on: bool);
-
-    /// What it takes for a word to reach the engine and the answer to come back, where that is long beside what
-    /// the engine does; else nothing.
-    fn round_trip(&self) -> Duration {
-        Duration::ZERO
-    }
 }
+
+/// The traits that the roll needs of a store.
+pub trait FleetStore: UnitStore + HearingStore + DataStore + Queries {}
+
+impl<T: UnitStore + HearingStore + DataStore + Queries> FleetStore for T {}
+
+/// A whole engine. Only the assembly holds one: each loop takes the traits that it reads.
+pub trait Engine: FleetStore + AlertStore + Roster + Examine {}
+
+impl<T: FleetStore + AlertStore + Roster + Examine> Engine for T {}

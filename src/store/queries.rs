@@ -2,13 +2,13 @@
 
 use async_trait::async_trait;
 
-use super::Result;
+use super::{Layout, Result};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId, Snapshot, Unit};
 
 /// Facts and records, to look at.
 #[async_trait]
-pub trait Queries: Send + Sync {
+pub trait Queries: Layout {
     /// The record of one silence.
     async fn record(&self, id: &RecordId) -> Result<Option<OfflineRecord>>;
 
@@ -21,8 +21,8 @@ pub trait Queries: Send + Sync {
         limit: usize,
     ) -> Result<Vec<OfflineRecord>>;
 
-    /// Into how many pages a partition is cut for [`Queries::walk`].
-    fn pages(&self) -> u32;
+    /// The id of the fleet: another one after the engine lost its data. What was read before that no longer holds.
+    fn fleet_id(&self) -> String;
 
     /// The units on one page of a partition, as they are now; every unit of the fleet is on
     /// exactly one page.

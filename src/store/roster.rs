@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::Result;
+use super::{Layout, Result};
 use crate::clock::Timestamp;
 
 /// No version of Rollcall asks for a longer lease. One that ends later was written by another program, or by a
@@ -41,7 +41,7 @@ pub struct Attendance {
 
 /// The instances that are there, and the clock that they share.
 #[async_trait]
-pub trait Roster: Send + Sync {
+pub trait Roster: Layout {
     /// Takes or renews the lease of an instance. If it had none, the others are told.
     ///
     /// Leases are measured by the engine's clock, so that instances agree whose stand. Where that clock

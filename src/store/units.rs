@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{DeadlineCheck, Result};
+use tokio::sync::mpsc;
+
+use super::{Hint, Layout, PendingCheck, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
 
@@ -24,7 +26,7 @@ pub struct Refresh<'a> {
 
 /// The state of units.
 #[async_trait]
-pub trait UnitStore: Send + Sync {
+pub trait UnitStore: Layout {
     /// Writes heartbeats of units that are present. Answers, in order, whether each was applied;
     /// one that was not (there is no key, or it holds a newer heartbeat) has to be decided upon.
     /// Safe to repeat.
@@ -39,12 +41,10 @@ pub trait UnitStore: Send + Sync {
     /// were applied. A record of a change goes into the outbox in the same step.
     async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>>;
 
-    /// Cuts units into those that are looked at together, as suits the engine.
-    fn check_batches(&self, units: &[Unit]) -> Vec<Vec<Unit>>;
-
-    /// Reads units that may be due, at least one and together one of [`UnitStore::check_batches`], so that they can be
-    /// changed if they are still the same. Reading an expiry key that is overdue makes it expire.
-    async fn check_deadlines(&self, units: &[Unit]) -> Result<DeadlineCheck<'_>>;
+    /// Reads units that may be due, so that they can be changed if they are still the same. The engine cuts them
+    /// into batches as suits it and answers with one check for each; a check begins when it is polled. Reading an
+    /// expiry key that is overdue makes it expire.
+    fn check_deadlines<'a>(&'a self, units: &[Unit]) -> Vec<PendingCheck<'a>>;
 
     /// The open records of units whose facts do not say, in order: for when these are lost. What cannot be said of
     /// a record is as its id says.
@@ -55,9 +55,6 @@ pub trait UnitStore: Send + Sync {
 
     /// Puts units into the index that are known and not in there, for a look at `at`.
     async fn put_in(&self, units: &[Unit], at: Timestamp) -> Result<()>;
-
-    /// How many partitions the units are spread over.
-    fn partitions(&self) -> u16;
 
     /// Units of a partition whose next look is after `after`, where that is given, and at or before `until`: up to
     /// `limit` of them after the first `skip`, unordered.
@@ -74,4 +71,18 @@ pub trait UnitStore: Send + Sync {
     /// that it is for.
     async fn first_checks(&self, after: &HashMap<u16, Timestamp>)
     -> Result<Vec<Option<(Timestamp, String)>>>;
+
+    /// Sends hints that units may be due, until the receiver is dropped. Hints may be lost, late or wrong. An error
+    /// ends it; hints of the time after that are lost.
+    async fn listen(&self, hints: mpsc::Sender<Hint>) -> Result<()>;
+
+    /// Very many units are due while this is on. An engine that serves one request after the other puts their records
+    /// before notifications, before reads for the mirror and before hints, which are of no use meanwhile.
+    fn put_records_first(&self, _is_on: bool) {}
+
+    /// The time of a request and its answer on the network, where that is long beside the work of the engine; else
+    /// zero.
+    fn round_trip(&self) -> Duration {
+        Duration::ZERO
+    }
 }

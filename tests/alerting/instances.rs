@@ -29,7 +29,8 @@ impl Instance {
         let stop = CancellationToken::new();
         let (config, own) = (world.config.clone(), Ownership::follow(view.subscribe()));
         let (clock, telemetry, news) = (world.clock.clone(), world.telemetry.clone(), world.news.clone());
-        let run = alerting::run(config, world.engine.clone(), own, clock, telemetry, news, stop.clone());
+        let stores = alerting::Stores { alerts: world.engine.clone(), hearing: world.engine.clone() };
+        let run = alerting::run(config, stores, own, clock, telemetry, news, stop.clone());
         Instance { name, view, run: tokio::spawn(run), _stop: stop.drop_guard() }
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::alerting::{self, Config, Route};
+use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll};
-use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{Declared, Filters, Heartbeat, KindRules};
 use rollcall::simulate::webhook_sink::{Options, Received, WebhookSink};
 use rollcall::store::{Engine, Pace};
@@ -66,7 +66,8 @@ impl World {
         let stop = CancellationToken::new();
         let (engine, clock, telemetry) = (self.engine.clone(), self.clock.clone(), self.telemetry.clone());
         let (config, own, news) = (self.config.clone(), self.ownership.clone(), self.news.clone());
-        let run = alerting::run(config, engine, own, clock, telemetry, news, stop.clone());
+        let stores = alerting::Stores { alerts: engine.clone(), hearing: engine };
+        let run = alerting::run(config, stores, own, clock, telemetry, news, stop.clone());
         self.loops = Some((stop, tokio::spawn(run)));
     }
 

@@ -14,9 +14,11 @@ use std::time::Duration;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Change, Facts, IndexChange, Interval, KeyChange, Snapshot, Standing, Unit};
 use rollcall::simulate::servers::Guard;
+use rollcall::store::Examine;
+use rollcall::store::Layout;
 use rollcall::store::{
-    AlertStore, Delivery, Engine, EngineError, Gap, Group, HearingStore, Join, OutboxEvent, Pace, Queries,
-    Refresh, Room, Subscription, UnitStore,
+    AlertStore, Capacity, Delivery, EngineError, Gap, Group, HearingStore, Join, OutboxEvent, Pace, Queries,
+    Refresh, Subscription, UnitStore,
 };
 use rollcall::store::{embedded::Config, embedded::EmbeddedEngine, embedded::survey};
 use rollcall::telemetry::{EngineWarning, Telemetry};
@@ -93,7 +95,7 @@ async fn leases_of_a_process_are_free_as_soon_as_the_next_one_starts() {
     let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
     let engine = open(dir.path()).await.unwrap();
     let joins = [Join { group: group("a"), news: blind(1) }, Join { group: group("b"), news: blind(2) }];
-    engine.join(&joins, pace, &hook, &Room::NONE, BEGIN).await.unwrap();
+    engine.join(&joins, pace, &hook, &Capacity::NONE, BEGIN).await.unwrap();
     engine.seal(&partitions, &hook, pace, BEGIN).await.unwrap();
     let held = engine.lease(&partitions, "hook", BEGIN, BEGIN + HOUR, 10).await.unwrap();
     assert_eq!(held.len(), 2);
@@ -334,7 +336,7 @@ async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
     let (hook, now) = (["hook".to_owned()], at(6));
     let group = Group { key: "blind".to_owned(), labels: Default::default() };
     let joins = [Join { group, news: entry.news.clone() }];
-    engine.join(&joins, pace, &hook, &Room::NONE, now).await.unwrap();
+    engine.join(&joins, pace, &hook, &Capacity::NONE, now).await.unwrap();
     engine.settle(std::slice::from_ref(&entry.position)).await.unwrap();
     let leased = engine.lease(&outboxes, "hook", now, now + HOUR, 10).await.unwrap();
     assert_eq!((leased.len(), leased[0].blind.len()), (1, 1));

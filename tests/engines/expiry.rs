@@ -10,8 +10,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::expiry::{self, Expiry};
+use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll};
-use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, Unit};
 use rollcall::store::Engine;
 use rollcall::store::{embedded, embedded::EmbeddedEngine};

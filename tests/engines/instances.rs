@@ -9,10 +9,11 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::expiry::{self, Expiry};
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::walk::Removed;
+use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Lease, Mirror, Ownership, Roll, Walk};
 use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
-use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, State, Unit};
+use rollcall::store::Layout;
 use rollcall::store::{
     AlertStore, Gap, HearingStore, Queries, Roster, Subscription, UnitStore, partition_of,
 };
@@ -79,6 +80,7 @@ impl Instance {
     fn walk(&self, period: Duration) -> DropGuard {
         let walk = Walk {
             engine: self.engine.clone(),
+            roster: self.engine.clone(),
             ownership: self.ownership.clone(),
             roll: self.roll.clone(),
             mirror: self.mirror.clone(),
@@ -428,7 +430,7 @@ async fn an_instance_that_starts_while_the_engines_clock_is_behind_what_was_hear
     let engine = redis.engine(&telemetry).await;
     let heard = clock.now() + 1000 * SECOND;
     engine.advance(&Subscription::Plain, heard, Gap { blind: SECOND, tell: SECOND }).await.unwrap();
-    let lease = Lease::take(engine, clock.clone(), telemetry.clone(), "late").await.unwrap();
+    let lease = Lease::take(engine.clone(), engine, clock.clone(), telemetry.clone(), "late").await.unwrap();
     assert!(clock.now() >= heard, "{} is before {heard}", clock.now());
     assert_eq!(lease.ownership().view().instances, ["late"]);
     let said = telemetry.problems().into_iter().find(|problem| problem.name == "clock_off").unwrap();
@@ -442,7 +444,7 @@ async fn an_instance_that_cannot_renew_keeps_its_view_and_still_stops() {
     let telemetry = Arc::new(Telemetry::new(&clock));
     let engine = redis.engine(&telemetry).await;
     engine.renew("other", 50 * SECOND, None).await.unwrap();
-    let lease = Lease::take(engine, clock.clone(), telemetry.clone(), "one").await.unwrap();
+    let lease = Lease::take(engine.clone(), engine, clock.clone(), telemetry.clone(), "one").await.unwrap();
     let (ownership, leave) = (lease.ownership(), CancellationToken::new());
     let kept = tokio::spawn(lease.keep(leave.clone()));
     telemetry.engine_answered(Loop::Sweep, "");

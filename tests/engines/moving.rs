@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
+use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Roll};
-use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{
     Change, Closing, Declared, Filters, Heartbeat, IndexChange, KeyChange, Kind, KindRules, OfflineRecord,
     Override, Probed, Registration, Unit,
 };
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::Layout;
 use rollcall::store::{
-    AlertStore, Delivery, Engine, EngineError, Gap, Group, HearingStore, Join, OutboxEvent, Pace, Queries,
-    Reading, Room, Roster, Subscription, UnitStore, partition_of_group,
+    AlertStore, Capacity, Delivery, Engine, EngineError, Gap, Group, HearingStore, Join, OutboxEvent, Pace,
+    Reading, Roster, Subscription, UnitStore, partition_of_group,
 };
 use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
 use rollcall::store::{
@@ -165,18 +166,28 @@ async fn fill(engine: Arc<dyn Engine>) {
     let news: Vec<OutboxEvent> = entries.iter().map(|entry| entry.news.clone()).collect();
     let receivers = receivers();
     let now = hours(61);
-    engine.join(&joins(&news[..4], &group("detector")), PACE, &receivers, &Room::NONE, now).await.unwrap();
+    engine
+        .join(&joins(&news[..4], &group("detector")), PACE, &receivers, &Capacity::NONE, now)
+        .await
+        .unwrap();
     engine.seal(&partitions, &receivers, PACE, now + 2 * MINUTE).await.unwrap();
     let later = now + 3 * MINUTE;
     let leased = engine.lease(&partitions, "hook", later, later + MINUTE, 10).await.unwrap();
     engine.bury(&leased[0], "410 Gone", later).await.unwrap();
     let leased = engine.lease(&partitions, "mail", later, later + MINUTE, 10).await.unwrap();
     engine.postpone(&leased[0], hours(62)).await.unwrap();
-    engine.join(&joins(&news[4..5], &group("detector")), PACE, &receivers, &Room::NONE, later).await.unwrap();
-    engine.join(&joins(&news[5..6], &group("other")), PACE, &receivers, &Room::NONE, later).await.unwrap();
+    engine
+        .join(&joins(&news[4..5], &group("detector")), PACE, &receivers, &Capacity::NONE, later)
+        .await
+        .unwrap();
+    engine
+        .join(&joins(&news[5..6], &group("other")), PACE, &receivers, &Capacity::NONE, later)
+        .await
+        .unwrap();
     let in_hand = news[8..].iter().zip(in_one_partition(engine.partitions()));
     let in_hand: Vec<Join> = in_hand.map(|(news, group)| Join { group, news: news.clone() }).collect();
-    let (at_once, room) = (Pace { wait: Duration::ZERO, ..PACE }, Room { most: vec![2, 1], until: later });
+    let (at_once, room) =
+        (Pace { wait: Duration::ZERO, ..PACE }, Capacity { most: vec![2, 1], until: later });
     let handed_out = engine.join(&in_hand, at_once, &receivers, &room, later).await.unwrap();
     assert_eq!(handed_out.sealed, 2);
     let done: Vec<_> = entries[..6].iter().chain(&entries[8..]).map(|entry| entry.position.clone()).collect();
@@ -287,7 +298,7 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
     let mut back = open.into_iter().find(|record| record.unit.as_str() == "unit-001").unwrap();
     (back.back_at, back.closed_by) = (Some(hours(65)), Some(Closing::Return));
     let back = joins(&[OutboxEvent::Record(back)], &group("detector"));
-    engine.join(&back, PACE, &receivers, &Room::NONE, hours(65)).await.unwrap();
+    engine.join(&back, PACE, &receivers, &Capacity::NONE, hours(65)).await.unwrap();
     while engine.seal(&partitions, &receivers, PACE, now).await.unwrap() > 0 {}
     for receiver in receivers {
         // Of each group one after the other.

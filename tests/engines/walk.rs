@@ -6,13 +6,14 @@ use std::time::Duration;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::walk::Removed;
+use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll, Walk};
 use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
-use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{
     Closing, Declared, Facts, Hearing, Heartbeat, Kind, KindRules, Override, Policy, Standing, Unit,
 };
 use rollcall::simulate::servers::Server;
+use rollcall::store::Layout;
 use rollcall::store::redis::RedisEngine;
 use rollcall::store::roster::{Count, Counts};
 use rollcall::store::{Queries, Roster, UnitStore, encoding, partition_of};
@@ -103,6 +104,7 @@ impl Fleet {
     fn walker(&self) -> Walk {
         Walk {
             engine: self.engine.clone(),
+            roster: self.engine.clone(),
             ownership: Ownership::of_everything(self.engine.partitions()),
             roll: self.roll.clone(),
             mirror: self.mirror.clone(),

@@ -13,8 +13,8 @@ use rand::{Rng, SeedableRng};
 use rollcall::alerting::{self, MailContent};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::config::{self, EngineConfig};
+use rollcall::fleet::{HearingConfig, Roll};
 use rollcall::fleet::{Mirror, Ownership};
-use rollcall::fleet::{roll::HearingConfig, roll::Roll};
 use rollcall::http::{self, Pages, Sources};
 use rollcall::intake;
 use rollcall::presence::{
@@ -330,7 +330,10 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
     let ownership = Ownership::of_everything(engine.partitions());
     let sources = Sources {
         ownership,
-        engine,
+        units: engine.clone(),
+        records: engine.clone(),
+        values: engine.clone(),
+        roster: engine,
         roll,
         mirror,
         metrics: config.metrics,

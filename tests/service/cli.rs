@@ -16,9 +16,11 @@ use rollcall::presence::{
 };
 use rollcall::simulate::servers::{Server, free_cluster_port, free_port};
 use rollcall::simulate::webhook_sink::{Options, WebhookSink};
+use rollcall::store::Examine;
+use rollcall::store::Layout;
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::redis::RedisEngine;
-use rollcall::store::{Engine, Group, Join, OutboxEvent, Pace, Queries, Room, UnitStore};
+use rollcall::store::{Capacity, Engine, Group, Join, OutboxEvent, Pace, Queries};
 use rollcall::telemetry::Telemetry;
 use serde_json::Value;
 
@@ -476,7 +478,7 @@ async fn leave_behind(engine: &dyn Engine) {
     let joins: Vec<Join> = ["a", "b", "c"].map(|id| silence(id, now)).into();
     let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
     let (gone, partitions) = (["gone".to_owned()], (0..engine.partitions()).collect::<Vec<u16>>());
-    engine.join(&joins, pace, &gone, &Room::NONE, now).await.unwrap();
+    engine.join(&joins, pace, &gone, &Capacity::NONE, now).await.unwrap();
     engine.seal(&partitions, &gone, pace, now).await.unwrap();
     // The list of receivers is made from what is there, as for a fleet of a version that had none.
     engine.enlist(&["hook".to_owned()], now).await.unwrap();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::simulate::fleet::{self, FleetConfig, Progress};
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::Layout;
 use rollcall::store::redis::RedisEngine;
 use rollcall::store::{HearingStore, Queries, UnitStore};
 use rollcall::telemetry::Telemetry;

@@ -11,13 +11,13 @@ use crate::clock::Timestamp;
 use crate::presence::{self, Change, Heard, Hearing, Heartbeat, KindRules, Snapshot, Standing, Unit};
 
 /// Heartbeats of one unit, in order.
-pub(super) struct OfOneUnit<'a> {
+pub(super) struct UnitHeartbeats<'a> {
     beats: Vec<&'a Heartbeat>,
 }
 
 /// A change that heartbeats of one unit make, once it is applied.
 pub(super) struct Step<'a> {
-    /// The one that says all that they say.
+    /// The one that stands for all of them.
     pub beat: &'a Heartbeat,
     pub heard: Heard,
     pub change: Change,
@@ -39,20 +39,20 @@ fn counts(heard: Heard, count: usize) -> [(Heard, u64); 2] {
 }
 
 /// Heartbeats by unit, as they come first, each unit's in order.
-pub(super) fn by_unit(beats: Vec<&Heartbeat>) -> Vec<OfOneUnit<'_>> {
-    let mut units: Vec<OfOneUnit> = Vec::new();
-    let mut places: HashMap<&Unit, usize> = HashMap::new();
+pub(super) fn by_unit(beats: Vec<&Heartbeat>) -> Vec<UnitHeartbeats<'_>> {
+    let mut units: Vec<UnitHeartbeats> = Vec::new();
+    let mut indexes: HashMap<&Unit, usize> = HashMap::new();
     for beat in beats {
-        let place = *places.entry(&beat.unit).or_insert(units.len());
-        match units.get_mut(place) {
+        let index = *indexes.entry(&beat.unit).or_insert(units.len());
+        match units.get_mut(index) {
             Some(unit) => unit.beats.push(beat),
-            None => units.push(OfOneUnit { beats: vec![beat] }),
+            None => units.push(UnitHeartbeats { beats: vec![beat] }),
         }
     }
     units
 }
 
-impl<'a> OfOneUnit<'a> {
+impl<'a> UnitHeartbeats<'a> {
     pub fn unit(&self) -> &'a Unit {
         &self.beats[0].unit
     }
@@ -82,7 +82,7 @@ impl<'a> OfOneUnit<'a> {
         None
     }
 
-    /// Those of the step are done with. Whether there are more.
+    /// The heartbeats of the step are done. Answers whether there are more.
     pub fn done(&mut self, step: &Step<'a>) -> bool {
         self.beats.drain(..step.count);
         !self.beats.is_empty()

@@ -1,7 +1,7 @@
-//! Units of a kind that is not heard while the fleet is: their time may be up, and nothing can be said of them.
+//! Units of a kind that is not heard while the fleet is: they may be overdue, and cannot be decided.
 //!
-//! There may be a million of them, and every canary of the fleet would have them looked at again in vain. So their
-//! next look is put off, to when there may be something to find.
+//! There may be a million of them, and every canary of the fleet would have them checked again in vain. So their
+//! next check is put off, to when it may find something.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use super::Roll;
 use crate::clock::Timestamp;
 use crate::presence::{Change, Hearing, IndexChange, KeyChange, Kind, KindRules, Snapshot};
 
-/// How long a unit whose kind is not configured is left alone at most, and at least.
+/// The longest and the shortest time between two checks of a unit whose kind is not configured.
 const LONGEST_WITHOUT_RULES: Duration = Duration::from_secs(300);
 const SHORTEST_WITHOUT_RULES: Duration = Duration::from_secs(1);
 
-/// When to look again at a unit whose kind is not configured. Such a kind may come back, soon or never: the longer it
-/// has been away, the less often. When it is back its units have about as long again to say something.
-pub(super) fn look_without_rules(hearing: &Hearing, kind: &Kind, now: Timestamp) -> Timestamp {
+/// The next check of a unit whose kind is not configured. Such a kind may come back, soon or never: the longer it
+/// has been away, the rarer are the checks. When it is back its units have about as long again to send a heartbeat.
+pub(super) fn next_check_without_rules(hearing: &Hearing, kind: &Kind, now: Timestamp) -> Timestamp {
     let of_kind = hearing.filters.proved.iter().filter(|((one, _), _)| one == kind);
     let away = of_kind.map(|(_, proved)| now.since(*proved)).min().unwrap_or(Duration::MAX);
     now + (away / 4).clamp(SHORTEST_WITHOUT_RULES, LONGEST_WITHOUT_RULES)
@@ -32,7 +32,7 @@ impl Roll {
         self.rules.get(kind).map_or(self.pace.gap(), |rules| self.pace.probe_gap(rules))
     }
 
-    /// What puts off the look at a unit that could not be decided upon, if that is because its kind is not heard.
+    /// The change that puts off the check of an undecided unit, if it is undecided because its kind is not heard.
     pub(super) fn wait_for_its_kind(
         &self,
         seen: &Snapshot,
@@ -44,10 +44,10 @@ impl Roll {
             return None;
         }
         let facts = seen.facts.clone()?;
-        let look = hearing.look_again(&rules.kind, &facts.policy(rules), now);
+        let next_check = hearing.look_again(&rules.kind, &facts.policy(rules), now);
         Some(Change {
             key: KeyChange::Keep,
-            index: IndexChange::LookAt(look),
+            index: IndexChange::LookAt(next_check),
             facts: Some(facts),
             record: None,
         })

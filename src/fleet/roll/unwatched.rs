@@ -1,7 +1,7 @@
-//! Records of units that nothing watches.
+//! Open records of units whose kinds are not configured.
 
 use super::Roll;
-use super::unheard::look_without_rules;
+use super::unheard::next_check_without_rules;
 use crate::clock::Timestamp;
 use crate::presence::{self, Change, Snapshot, Unit};
 use crate::store::Result;
@@ -13,8 +13,8 @@ impl Roll {
         let hearing = self.hearing();
         let unwatched = |seen: Snapshot| {
             let is_watched = self.rules.contains_key(&seen.unit.kind);
-            let look = look_without_rules(&hearing, &seen.unit.kind, now);
-            let change = presence::unwatch(&seen, look, now).filter(|_| !is_watched)?;
+            let next_check = next_check_without_rules(&hearing, &seen.unit.kind, now);
+            let change = presence::unwatch(&seen, next_check, now).filter(|_| !is_watched)?;
             Some((seen, change))
         };
         let changes: Vec<(Snapshot, Change)> =

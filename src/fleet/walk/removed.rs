@@ -100,7 +100,7 @@ impl Walk {
         let view = self.ownership.view();
         let others: Vec<String> =
             view.instances.iter().filter(|name| **name != view.instance).cloned().collect();
-        let elsewhere = if others.is_empty() { Vec::new() } else { self.engine.counts(&others).await? };
+        let elsewhere = if others.is_empty() { Vec::new() } else { self.roster.counts(&others).await? };
         for (kind, units) in met {
             if elsewhere.iter().any(|counts| counts.contains_key(kind.as_str())) {
                 self.removed.is_watched(kind, now);

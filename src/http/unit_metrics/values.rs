@@ -14,7 +14,7 @@ use super::text::Text;
 use crate::fleet::Mirror;
 use crate::fleet::mirror::Wanted;
 use crate::presence::Unit;
-use crate::store::{Engine, EngineError, Metric, Result};
+use crate::store::{DataStore, EngineError, Metric, Result};
 
 /// How many pages are read at a time, of some sixty units each in a large fleet.
 const PAGES_AT_ONCE: u32 = 32;
@@ -24,7 +24,7 @@ const READS_AT_ONCE: usize = 3;
 const MOST_GONE: usize = 1000;
 
 pub(super) struct Values {
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<dyn DataStore>,
     pub mirror: Arc<Mirror>,
     pub metrics: Vec<Metric>,
     pub wanted: Wanted,

@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::clock::Timestamp;
 use crate::fleet::CanaryPace;
-use crate::fleet::roll::Rules;
+use crate::fleet::Rules;
 use crate::intake::canary::{self, Key};
 use crate::intake::probe::Probes;
 use crate::intake::record::QueuedMessage;

@@ -15,8 +15,8 @@ use super::units::text;
 use super::{EmbeddedEngine, absence, groups, outbox, quarantine, receivers};
 use crate::clock::Timestamp;
 use crate::store::{
-    AlertStore, Backlog, DeadLetter, Delivery, Discarded, EngineError, Entry, Join, Joined, LARGEST_STEP,
-    Pace, Position, Result, Room,
+    AlertStore, Backlog, Capacity, DeadLetter, Delivery, Discarded, EngineError, Entry, Join, Joined,
+    LARGEST_STEP, Pace, Position, Result,
 };
 use crate::store::{json::from_json, json::to_json};
 use crate::store::{notification::Notification, notification::Readable};
@@ -33,7 +33,7 @@ impl AlertStore for EmbeddedEngine {
         joins: &[Join],
         pace: Pace,
         receivers: &[String],
-        _: &Room,
+        _: &Capacity,
         now: Timestamp,
     ) -> Result<Joined> {
         groups::join(self, joins, pace, receivers, now).await

@@ -62,10 +62,6 @@ impl HearingStore for EmbeddedEngine {
         &self.fleet
     }
 
-    fn fleet_id(&self) -> String {
-        self.fleet.clone()
-    }
-
     async fn leave(&self, member: &Member) -> Result<()> {
         self.memory.heard().state.depart(member, None);
         self.writer.flush("leave").await

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use rusqlite::Connection;
 
-use super::{Engine, EngineError, Result, Warning};
+use super::{EngineError, Examine, Result, Warning};
 use crate::clock::Timestamp;
 use crate::telemetry::{EngineWarning, Telemetry};
 
@@ -173,7 +173,7 @@ impl EmbeddedEngine {
 }
 
 #[async_trait]
-impl Engine for EmbeddedEngine {
+impl Examine for EmbeddedEngine {
     async fn examine(&self, _now: Timestamp) -> Result<Vec<Warning>> {
         let warnings = self.database_file.warnings()?;
         let is_lost = warnings.iter().any(|warning| warning.name == EngineWarning::LostItsData);
@@ -191,12 +191,4 @@ impl Engine for EmbeddedEngine {
             () = self.full_scan.requested() => {}
         }
     }
-
-    /// There are no hints: sweeps read the deadline index in memory, which is cheap.
-    async fn listen(&self, hints: tokio::sync::mpsc::Sender<super::Hint>) -> Result<()> {
-        hints.closed().await;
-        Ok(())
-    }
-
-    fn storm(&self, _is_on: bool) {}
 }

@@ -13,7 +13,7 @@ use super::row::Marks;
 use super::units::{snapshot, text};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, OfflineRecord, RecordId, Snapshot, Unit};
-use crate::store::{Queries, Result};
+use crate::store::{Layout, Queries, Result};
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
 
@@ -44,6 +44,17 @@ const MOST_NOTED: usize = 1024;
 
 /// How many slots a page has.
 pub(super) const PAGE: u32 = 256;
+
+impl Layout for EmbeddedEngine {
+    fn partitions(&self) -> u16 {
+        self.memory.partitions()
+    }
+
+    fn pages(&self) -> u32 {
+        let slots = (0..self.memory.partitions()).map(|partition| self.memory.shard(partition).rows.len());
+        (slots.max().unwrap_or(0) as u32).div_ceil(PAGE).max(1)
+    }
+}
 
 #[async_trait]
 impl Queries for EmbeddedEngine {
@@ -79,9 +90,8 @@ impl Queries for EmbeddedEngine {
         Ok(found.iter().filter_map(|(id, json)| self.readable(id, json)).collect())
     }
 
-    fn pages(&self) -> u32 {
-        let slots = (0..self.memory.partitions()).map(|partition| self.memory.shard(partition).rows.len());
-        (slots.max().unwrap_or(0) as u32).div_ceil(PAGE).max(1)
+    fn fleet_id(&self) -> String {
+        self.fleet.clone()
     }
 
     async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>> {

@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::apply::{ApplyJob, PreparedChange};
 use super::last_seen::unit_id;
@@ -14,7 +15,9 @@ use super::row::Moment;
 use super::{EmbeddedEngine, open_records};
 use crate::clock::Timestamp;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
-use crate::store::{CheckGuard, DeadlineCheck, HearingStore, Refresh, Result, UnitStore, encoding};
+use crate::store::{
+    CheckGuard, DeadlineCheck, HearingStore, Hint, PendingCheck, Refresh, Result, UnitStore, encoding,
+};
 
 /// How many heartbeats are sorted by partition at once.
 const BATCH: usize = 4096;
@@ -74,13 +77,8 @@ impl UnitStore for EmbeddedEngine {
         self.readers.read(read).await
     }
 
-    fn check_batches(&self, units: &[Unit]) -> Vec<Vec<Unit>> {
-        units.chunks(CHECK_BATCH).map(<[Unit]>::to_vec).collect()
-    }
-
-    async fn check_deadlines(&self, units: &[Unit]) -> Result<DeadlineCheck<'_>> {
-        let units = self.read(units).await?;
-        Ok(DeadlineCheck { units, hearing: self.hearing().await?, hold: Box::new(self) })
+    fn check_deadlines<'a>(&'a self, units: &[Unit]) -> Vec<PendingCheck<'a>> {
+        units.chunks(CHECK_BATCH).map(|batch| self.check_batch(batch.to_vec()).boxed()).collect()
     }
 
     async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
@@ -112,10 +110,6 @@ impl UnitStore for EmbeddedEngine {
         Ok(())
     }
 
-    fn partitions(&self) -> u16 {
-        self.memory.partitions()
-    }
-
     async fn due(
         &self,
         partition: u16,
@@ -133,6 +127,19 @@ impl UnitStore for EmbeddedEngine {
     ) -> Result<Vec<Option<(Timestamp, String)>>> {
         let first = |partition| self.memory.shard(partition).first_look(after.get(&partition).copied());
         Ok((0..self.memory.partitions()).map(first).collect())
+    }
+
+    /// There are no hints: sweeps read the deadline index in memory, which is cheap.
+    async fn listen(&self, hints: mpsc::Sender<Hint>) -> Result<()> {
+        hints.closed().await;
+        Ok(())
+    }
+}
+
+impl EmbeddedEngine {
+    async fn check_batch(&self, units: Vec<Unit>) -> Result<DeadlineCheck<'_>> {
+        let units = self.read(&units).await?;
+        Ok(DeadlineCheck { units, hearing: self.hearing().await?, guard: Box::new(self) })
     }
 }
 

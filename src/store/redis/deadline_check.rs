@@ -71,7 +71,7 @@ pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
 }
 
 /// Reads units of one look and watches them.
-pub(super) async fn begin<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result<DeadlineCheck<'a>> {
+pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<DeadlineCheck<'_>> {
     let Some(first) = units.first() else {
         return Err(EngineError::Damaged("a look at nobody".to_owned()));
     };
@@ -79,7 +79,7 @@ pub(super) async fn begin<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result
     let turn = engine.topology.turn_to_look().await;
     let is_far = engine.topology.is_far();
     let mut pipe = pipe();
-    let placed = engine.keys.by_home(units);
+    let placed = engine.keys.by_home(&units);
     if !is_far {
         // Whoever had the connection before may have watched and not written.
         pipe.cmd("UNWATCH").ignore();
@@ -90,8 +90,8 @@ pub(super) async fn begin<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result
         }
         pipe.ignore();
     }
-    engine.ask_for(units, &placed, &mut pipe);
-    guard(engine, partition, units, &mut pipe);
+    engine.ask_for(&units, &placed, &mut pipe);
+    guard(engine, partition, &units, &mut pipe);
     pipe.exists(engine.keys.in_partition(partition, "archive"));
     engine.ask_how_far(&mut pipe);
     let (connection, mut answers): (Option<Alone>, Vec<Value>) = if is_far {
@@ -108,7 +108,7 @@ pub(super) async fn begin<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result
     let values = redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
     let values: Vec<Vec<Option<Vec<u8>>>> = values;
     let keys = values.iter().flatten().take(units.len()).filter(|value| value.is_some()).count();
-    let read = answered(units, &placed, values)?;
+    let read = answered(&units, &placed, values)?;
     if !read.odd.is_empty() {
         engine.mend(&read.odd).await?;
         return Err(again("what could not be read of a unit was put aside"));
@@ -127,7 +127,7 @@ pub(super) async fn begin<'a>(engine: &'a RedisEngine, units: &[Unit]) -> Result
     let found = read.found;
     let hearing = engine.hearing_of((heard, filters, clock)).await?;
     let watch = Watch { engine, partition, has_archive, connection, turn };
-    Ok(DeadlineCheck { units: found, hearing, hold: Box::new(watch) })
+    Ok(DeadlineCheck { units: found, hearing, guard: Box::new(watch) })
 }
 
 /// Asks what fails where a key that is written later is of a wrong type: a transaction is not undone by the failure of

@@ -13,8 +13,8 @@ use super::units::first_score;
 use super::{RedisEngine, absence, groups, outbox, receivers};
 use crate::clock::Timestamp;
 use crate::store::{
-    AlertStore, Backlog, DeadLetter, Delivery, Discarded, Entry, Join, Joined, LARGEST_STEP, Pace, Position,
-    Result, Room,
+    AlertStore, Backlog, Capacity, DeadLetter, Delivery, Discarded, Entry, Join, Joined, LARGEST_STEP, Pace,
+    Position, Result,
 };
 use crate::store::{json::from_json, json::to_json};
 use crate::store::{notification::Notification, notification::Readable, notification::silence};
@@ -39,7 +39,7 @@ impl AlertStore for RedisEngine {
         joins: &[Join],
         pace: Pace,
         receivers: &[String],
-        room: &Room,
+        room: &Capacity,
         now: Timestamp,
     ) -> Result<Joined> {
         groups::join(self, joins, pace, receivers, room, now).await

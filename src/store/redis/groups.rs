@@ -7,7 +7,7 @@ use redis::{ScriptInvocation, pipe};
 use super::{RedisEngine, group_of, handout};
 use crate::clock::Timestamp;
 use crate::store::json::to_json;
-use crate::store::{Join, Joined, LARGEST_STEP, Pace, Result, Room};
+use crate::store::{Capacity, Join, Joined, LARGEST_STEP, Pace, Result};
 use crate::store::{
     notification::MOST_MEMBERS, notification::Member, notification::OVER, notification::alone,
     notification::told,
@@ -39,7 +39,7 @@ pub(super) async fn join(
     joins: &[Join],
     pace: Pace,
     receivers: &[String],
-    room: &Room,
+    room: &Capacity,
     now: Timestamp,
 ) -> Result<Joined> {
     let joins = group_of::settled(engine, joins, now).await?;

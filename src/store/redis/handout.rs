@@ -7,7 +7,7 @@ use super::RedisEngine;
 use super::groups::Joining;
 use crate::clock::Timestamp;
 use crate::store::json::to_json;
-use crate::store::{Delivery, Joined, OutboxEvent, Pace, Result, Room};
+use crate::store::{Capacity, Delivery, Joined, OutboxEvent, Pace, Result};
 use crate::store::{notification::Lone, notification::notification_id};
 
 /// How many silences are told in one script: within a quarter of a millisecond or so, for nobody else is
@@ -26,7 +26,7 @@ pub(super) async fn hand_out<'a>(
     joining: Vec<Joining<'a>>,
     pace: Pace,
     receivers: &[String],
-    room: &Room,
+    room: &Capacity,
     now: Timestamp,
 ) -> Result<(Joined, Vec<Joining<'a>>)> {
     let mut free: Vec<usize> = (0..receivers.len()).map(|r| room.most.get(r).copied().unwrap_or(0)).collect();
@@ -45,7 +45,7 @@ pub(super) async fn hand_out<'a>(
             let step: Vec<Silence> = lone.drain(..lone.len().min(STEP)).collect();
             let most: Vec<usize> = free.iter().map(|free| step.len().min(*free)).collect();
             free.iter_mut().zip(&most).for_each(|(free, most)| *free -= most);
-            let room = Room { most, until: room.until };
+            let room = Capacity { most, until: room.until };
             steps.push(hand_out_step(engine, partition, step, pace, receivers, room, now));
         }
     }
@@ -65,7 +65,7 @@ async fn hand_out_step<'a>(
     step: Vec<Silence<'a>>,
     pace: Pace,
     receivers: &[String],
-    room: Room,
+    room: Capacity,
     now: Timestamp,
 ) -> Result<(Joined, Vec<Joining<'a>>)> {
     let mut script = engine.scripts.hand_out.prepare_invoke();

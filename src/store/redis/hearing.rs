@@ -70,10 +70,6 @@ impl HearingStore for RedisEngine {
         &self.key
     }
 
-    fn fleet_id(&self) -> String {
-        self.known_fleet().id.clone()
-    }
-
     async fn leave(&self, member: &Member) -> Result<()> {
         self.change_members("leave", |state| state.depart(member, None)).await.map(|_| ())
     }

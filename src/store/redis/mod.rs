@@ -12,13 +12,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::pipe;
 use tokio::sync::Notify;
 
-use super::{Backlog, Engine, EngineError, Result, Warning};
+use super::{Backlog, EngineError, Examine, Layout, Result, Warning};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, Unit};
 use crate::store::Condition;
@@ -247,26 +246,24 @@ pub async fn survey(config: &Config, now: Timestamp, telemetry: Arc<Telemetry>) 
     examine::survey(&topology, &Keys::new(&config.prefix, config.partitions), now).await
 }
 
+impl Layout for RedisEngine {
+    fn partitions(&self) -> u16 {
+        self.keys.partitions()
+    }
+
+    fn pages(&self) -> u32 {
+        self.keys.pages()
+    }
+}
+
 #[async_trait]
-impl Engine for RedisEngine {
+impl Examine for RedisEngine {
     async fn examine(&self, now: Timestamp) -> Result<Vec<Warning>> {
         examine::examine(self, now).await
     }
 
     async fn wants_examination(&self) {
         self.topology.met_wrong_type().await;
-    }
-
-    async fn listen(&self, hints: tokio::sync::mpsc::Sender<super::Hint>) -> Result<()> {
-        hints::listen(self, hints).await
-    }
-
-    fn storm(&self, is_on: bool) {
-        self.topology.storm(is_on);
-    }
-
-    fn round_trip(&self) -> Duration {
-        self.topology.round_trip()
     }
 }
 

@@ -10,7 +10,7 @@ use super::units::{milliseconds, snapshot};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId, Snapshot, Unit};
 use crate::store::json::from_json;
-use crate::store::{Queries, Result, UnitStore};
+use crate::store::{Layout, Queries, Result, UnitStore};
 use crate::telemetry::Stored;
 
 /// The most notes of a partition that are taken at a time; the rest stays for the next.
@@ -60,8 +60,8 @@ impl Queries for RedisEngine {
         Ok(records)
     }
 
-    fn pages(&self) -> u32 {
-        self.keys.pages()
+    fn fleet_id(&self) -> String {
+        self.known_fleet().id.clone()
     }
 
     async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>> {

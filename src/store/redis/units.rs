@@ -19,17 +19,20 @@
 //! allocator: each command is two pieces of memory, and each answer one that another thread frees.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
 use futures_util::future::try_join_all;
 use redis::{Cmd, Pipeline, Value, pipe};
+use tokio::sync::mpsc;
 
 use super::keys::Home;
-use super::{RedisEngine, deadline_check, lost};
+use super::{RedisEngine, deadline_check, hints, lost};
 use crate::clock::Timestamp;
 use crate::presence::{Change, IndexChange, KeyChange, OfflineRecord, Snapshot, Unit};
 use crate::store::json::to_json;
-use crate::store::{DeadlineCheck, EngineError, Refresh, Result, UnitStore, encoding};
+use crate::store::{EngineError, Hint, PendingCheck, Refresh, Result, UnitStore, encoding};
 use crate::telemetry::Stored;
 
 const BATCH: usize = 200;
@@ -69,12 +72,9 @@ impl UnitStore for RedisEngine {
         Ok(applied)
     }
 
-    fn check_batches(&self, units: &[Unit]) -> Vec<Vec<Unit>> {
-        deadline_check::cut(self, units)
-    }
-
-    async fn check_deadlines(&self, units: &[Unit]) -> Result<DeadlineCheck<'_>> {
-        deadline_check::begin(self, units).await
+    fn check_deadlines<'a>(&'a self, units: &[Unit]) -> Vec<PendingCheck<'a>> {
+        let batches = deadline_check::cut(self, units).into_iter();
+        batches.map(|batch| deadline_check::begin(self, batch).boxed()).collect()
     }
 
     async fn open_records(&self, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>> {
@@ -87,10 +87,6 @@ impl UnitStore for RedisEngine {
 
     async fn put_in(&self, units: &[Unit], at: Timestamp) -> Result<()> {
         self.set_looks(units, "NX", at).await
-    }
-
-    fn partitions(&self) -> u16 {
-        self.keys.partitions()
     }
 
     async fn due(
@@ -132,6 +128,18 @@ impl UnitStore for RedisEngine {
     ) -> Result<Vec<Option<(Timestamp, String)>>> {
         let key = |p| (self.keys.in_partition(p, "deadlines"), after.get(&p).copied());
         firsts(self, "first_checks", (0..self.keys.partitions()).map(key)).await
+    }
+
+    async fn listen(&self, hints: mpsc::Sender<Hint>) -> Result<()> {
+        hints::listen(self, hints).await
+    }
+
+    fn put_records_first(&self, is_on: bool) {
+        self.topology.storm(is_on);
+    }
+
+    fn round_trip(&self) -> Duration {
+        self.topology.round_trip()
     }
 }
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
+use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Roll};
-use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{Declared, Filters, Heartbeat, Kind, KindRules, OfflineRecord, Probed, Unit};
 use rollcall::store::{
-    Delivery, Engine, Gap, Group, Join, Member, OutboxEvent, Pace, Reading, Room, Subscription,
+    Capacity, Delivery, Engine, Gap, Group, Join, Member, OutboxEvent, Pace, Reading, Subscription,
 };
 use rollcall::telemetry::{Problem, Telemetry};
 use tokio::sync::Notify;
@@ -251,7 +251,7 @@ impl Fleet {
         };
         let joins: Vec<Join> = entries.iter().map(|entry| join(&entry.news)).collect();
         let pace = Pace { wait, interval: Duration::ZERO };
-        self.engine.join(&joins, pace, &receivers, &Room::NONE, now).await?;
+        self.engine.join(&joins, pace, &receivers, &Capacity::NONE, now).await?;
         self.engine.settle(&entries.into_iter().map(|entry| entry.position).collect::<Vec<_>>()).await?;
         while self.engine.seal(&partitions, &receivers, pace, now).await? > 0 {}
         Ok(())

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use redis::{Connection, cmd};
 use rollcall::simulate::servers::{Server, free_port};
-use rollcall::store::Engine;
+use rollcall::store::Examine;
+use rollcall::store::Layout;
 use rollcall::store::{redis::Config, redis::RedisEngine, redis::sorts};
 
 use super::fleet::{Fleet, POISONED, UNITS, hours, telemetry, units};
@@ -205,7 +206,7 @@ trait WalkAll {
 
 impl WalkAll for Arc<RedisEngine> {
     async fn walk_all(&self) -> usize {
-        use rollcall::store::{Queries, UnitStore};
+        use rollcall::store::Queries;
         let mut known = 0;
         for partition in 0..self.partitions() {
             for page in 0..self.pages() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use redis::cmd;
 use rollcall::simulate::servers::{Server, free_port};
-use rollcall::store::Engine;
+use rollcall::store::Examine;
 use rollcall::store::{
     redis::COMMANDS, redis::Config, redis::OF_A_CONNECTION, redis::OPTIONAL, redis::RedisEngine,
     redis::survey,

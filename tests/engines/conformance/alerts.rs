@@ -8,7 +8,7 @@ use std::time::Duration;
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Cause, Closing, Interval, Labels, OfflineRecord, RecordId, Unit};
 use rollcall::store::{
-    Backlog, Delivery, Discarded, Group, Join, OutboxEvent, Pace, Room, partition_of_group,
+    Backlog, Capacity, Delivery, Discarded, Group, Join, OutboxEvent, Pace, partition_of_group,
 };
 
 use super::ground::Ground;
@@ -50,7 +50,7 @@ impl<G: Ground> World<G> {
         let join =
             |record: &OfflineRecord| Join { group: group("g"), news: OutboxEvent::Record(record.clone()) };
         let joins: Vec<Join> = records.iter().map(|record| join(record)).collect();
-        self.engine.join(&joins, pace, &["hook".to_owned()], &Room::NONE, now).await.unwrap().sealed
+        self.engine.join(&joins, pace, &["hook".to_owned()], &Capacity::NONE, now).await.unwrap().sealed
     }
 
     async fn seal(&self, now: Timestamp) -> usize {
@@ -121,7 +121,7 @@ pub async fn promise_06_a_delivery_that_joining_hands_out_is_leased_in_the_same_
     let joins: Vec<Join> = records.map(join).collect();
     let now = world.at(1000);
     let receivers = ["hook".to_owned(), "mail".to_owned()];
-    let room = Room { most: vec![3, 2], until: now + MINUTE };
+    let room = Capacity { most: vec![3, 2], until: now + MINUTE };
     let joined = world.engine.join(&joins, AT_ONCE, &receivers, &room, now).await.unwrap();
     assert_eq!(joined.sealed, 5);
     for (receiver, most) in receivers.iter().zip(room.most) {
@@ -156,7 +156,7 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     let joins: Vec<Join> = records.iter().map(join).collect();
     let hook = ["hook".to_owned()];
     let now = world.at(1000);
-    let room = Room { most: vec![64], until: now + MINUTE };
+    let room = Capacity { most: vec![64], until: now + MINUTE };
     let joined = world.engine.join(&joins, AT_ONCE, &hook, &room, now).await.unwrap();
     // Where joining hands nothing out, the deliveries are leased.
     let mut held = joined.deliveries;
@@ -229,7 +229,7 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_prolonged<G: Ground>
             let record = if key == "g" { record } else { &twin };
             Join { group: group(key), news: OutboxEvent::Record(record.clone()) }
         };
-        let room = Room { most: vec![2], until: now + 2 * MINUTE };
+        let room = Capacity { most: vec![2], until: now + 2 * MINUTE };
         let (joins, hook) = ([join("g"), join(&beside)], ["hook".to_owned()]);
         let mut held = world.engine.join(&joins, AT_ONCE, &hook, &room, now).await.unwrap().deliveries;
         held.extend(world.engine.lease(&world.partitions(), "hook", now, room.until, 10).await.unwrap());
@@ -249,7 +249,7 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_prolonged<G: Ground>
     // The next notification of its group waits for it.
     let third = offline(&world.unit("b"), world.hours(1));
     let joins = [Join { group: group("g"), news: OutboxEvent::Record(third.clone()) }];
-    let room = Room { most: vec![1], until: now + 2 * MINUTE };
+    let room = Capacity { most: vec![1], until: now + 2 * MINUTE };
     let joined = world.engine.join(&joins, AT_ONCE, &["hook".to_owned()], &room, now).await.unwrap();
     assert_eq!((joined.sealed, joined.deliveries.len()), (1, 0));
     assert_eq!(world.lease(now + MINUTE).await, [], "the second is under way");
@@ -285,7 +285,7 @@ pub async fn notify<G: Ground>(
         |record: &&OfflineRecord| Join { group: group(key), news: OutboxEvent::Record((*record).clone()) };
     let joins: Vec<Join> = records.iter().map(join).collect();
     let receivers: Vec<String> = receivers.iter().map(|name| (*name).to_owned()).collect();
-    world.engine.join(&joins, AT_ONCE, &receivers, &Room::NONE, now).await.unwrap();
+    world.engine.join(&joins, AT_ONCE, &receivers, &Capacity::NONE, now).await.unwrap();
     while world.engine.seal(&world.partitions(), &receivers, AT_ONCE, now).await.unwrap() > 0 {}
 }
 
@@ -329,7 +329,7 @@ pub async fn promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the
     notify(&world, "g", &[&early], &[], world.at(1)).await;
     notify(&world, "g", &[&late], &["hook"], world.at(2)).await;
     let join = Join { group: group("own"), news: OutboxEvent::Record(alone.clone()) };
-    let room = Room { most: vec![1], until: world.at(3) + MINUTE };
+    let room = Capacity { most: vec![1], until: world.at(3) + MINUTE };
     let hook = ["hook".to_owned()];
     let handed = world.engine.join(&[join], AT_ONCE, &hook, &room, world.at(3)).await.unwrap().deliveries;
     world.engine.delivered(&handed, world.at(4)).await.unwrap();
@@ -606,7 +606,7 @@ pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground
         news: OutboxEvent::Record(record.clone()),
     };
     let joins: Vec<Join> = records.iter().map(join).collect();
-    world.engine.join(&joins, AT_ONCE, &names, &Room::NONE, now).await.unwrap();
+    world.engine.join(&joins, AT_ONCE, &names, &Capacity::NONE, now).await.unwrap();
     world.engine.seal(&world.partitions(), &names, AT_ONCE, now).await.unwrap();
     let leased = world.lease(now).await;
     world.engine.bury(&leased[0], "410 gone", now).await.unwrap();
@@ -632,7 +632,7 @@ pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground
     world.engine.delivered(&notified, later).await.unwrap();
     let returned: Vec<OfflineRecord> = records.iter().map(|record| back(record, Closing::Return)).collect();
     let joins: Vec<Join> = returned.iter().map(join).collect();
-    world.engine.join(&joins, AT_ONCE, &names, &Room::NONE, later).await.unwrap();
+    world.engine.join(&joins, AT_ONCE, &names, &Capacity::NONE, later).await.unwrap();
     world.engine.seal(&world.partitions(), &names, AT_ONCE, later).await.unwrap();
     assert_eq!(world.lease(later).await, []);
     let notified = world.engine.lease(&world.partitions(), "mail", later, later + MINUTE, 500).await.unwrap();
@@ -652,12 +652,12 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
     for interval in [Timestamp::NEVER, world.hours(41)] {
         let news = OutboxEvent::Blind(Interval { from: world.hours(40), to: interval });
         let join = [Join { group: Group { key: "blind".into(), labels: Labels::new() }, news }];
-        world.engine.join(&join, AT_ONCE, &both, &Room::NONE, world.hours(49)).await.unwrap();
+        world.engine.join(&join, AT_ONCE, &both, &Capacity::NONE, world.hours(49)).await.unwrap();
     }
     // A kind that is blind still.
     let lasting = OutboxEvent::Blind(Interval { from: world.hours(40), to: Timestamp::NEVER });
     let of_kind = [Join { group: group("blind,kind=detector"), news: lasting }];
-    world.engine.join(&of_kind, AT_ONCE, &both, &Room::NONE, world.hours(49)).await.unwrap();
+    world.engine.join(&of_kind, AT_ONCE, &both, &Capacity::NONE, world.hours(49)).await.unwrap();
     // Two are delivered, and the receiver fails for the others. One of the two is back before the receiver is absent.
     for delivery in world.lease(world.hours(49)).await {
         let is_told = |record: &OfflineRecord| ["told", "back"].contains(&record.unit.as_str());
@@ -733,7 +733,7 @@ impl<G: Ground> World<G> {
             Join { group: group(&key), news: entry.news.clone() }
         };
         let joins: Vec<Join> = entries.iter().map(join).collect();
-        self.engine.join(&joins, AT_ONCE, receivers, &Room::NONE, now).await.unwrap();
+        self.engine.join(&joins, AT_ONCE, receivers, &Capacity::NONE, now).await.unwrap();
         self.engine.seal(&self.partitions(), receivers, AT_ONCE, now).await.unwrap();
         let positions: Vec<rollcall::store::Position> =
             entries.into_iter().map(|entry| entry.position).collect();
@@ -792,7 +792,7 @@ pub async fn a_long_blind_interval_is_notified_at_once_and_by_itself<G: Ground>(
     let join = Join { group: group("blind"), news: outbox[0].news.clone() };
     for _ in 0..2 {
         let joins = std::slice::from_ref(&join);
-        world.engine.join(joins, pace, &["hook".to_owned()], &Room::NONE, world.hours(2)).await.unwrap();
+        world.engine.join(joins, pace, &["hook".to_owned()], &Capacity::NONE, world.hours(2)).await.unwrap();
         world.seal(world.hours(2)).await;
     }
     let notified = world.lease(world.hours(2)).await;
@@ -815,7 +815,7 @@ pub async fn the_same_members_give_the_same_id<G: Ground>(world: World<G>) {
     assert_eq!(waiting.lease(waiting.hours(1)).await[0].id, id, "sealed after its wait");
     let handing = World::<G>::new().await;
     let joins = [Join { group: group("g"), news: OutboxEvent::Record(off) }];
-    let room = Room { most: vec![1], until: handing.hours(1) };
+    let room = Capacity { most: vec![1], until: handing.hours(1) };
     let hook = ["hook".to_owned()];
     let joined = handing.engine.join(&joins, AT_ONCE, &hook, &room, handing.at(5)).await.unwrap();
     let handed_out = joined.deliveries.into_iter().chain(handing.lease(handing.at(5)).await);

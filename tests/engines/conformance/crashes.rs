@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, Interval, OfflineRecord, Standing, Unit};
-use rollcall::store::{Entry, Gap, Group, Join, Member, OutboxEvent, Pace, Room, Subscription};
+use rollcall::store::{Capacity, Entry, Gap, Group, Join, Member, OutboxEvent, Pace, Subscription};
 
 use super::ground::Ground;
 use super::world::{HOUR, World};
@@ -39,7 +39,7 @@ impl<G: Ground> World<G> {
         let group = Group { key: "g".into(), labels: Default::default() };
         let join = |entry: &Entry| Join { group: group.clone(), news: entry.news.clone() };
         let joins: Vec<Join> = entries.iter().map(join).collect();
-        self.engine.join(&joins, AT_ONCE, &["hook".to_owned()], &Room::NONE, now).await.unwrap();
+        self.engine.join(&joins, AT_ONCE, &["hook".to_owned()], &Capacity::NONE, now).await.unwrap();
     }
 }
 
@@ -199,7 +199,7 @@ pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id
         news: OutboxEvent::Record(record.clone()),
     };
     let again: Vec<Join> = records.iter().map(again).collect();
-    world.engine.join(&again, AT_ONCE, &hook, &Room::NONE, world.hours(50)).await.unwrap();
+    world.engine.join(&again, AT_ONCE, &hook, &Capacity::NONE, world.hours(50)).await.unwrap();
     assert_eq!(world.engine.seal(&world.partitions(), &hook, AT_ONCE, world.hours(50)).await.unwrap(), 0);
 }
 

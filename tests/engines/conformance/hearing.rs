@@ -436,7 +436,7 @@ pub async fn a_unit_of_a_kind_that_is_not_heard_is_checked_seldom_and_reported_i
         world.heard_until(now).await;
         let due = engine.due(partition, None, now, 0, 10).await.unwrap();
         looks += due.len();
-        assert_eq!(roll.look_by(&due, CheckSource::Sweep, || now).await.unwrap(), []);
+        assert_eq!(roll.check_suspects(&due, CheckSource::Sweep, || now).await.unwrap(), []);
     }
     assert!((1..=30).contains(&looks), "{looks} looks, with a settle of five minutes at the least between");
     assert!(world.open_records().await.is_empty());
@@ -447,6 +447,6 @@ pub async fn a_unit_of_a_kind_that_is_not_heard_is_checked_seldom_and_reported_i
     engine_proves(&world, 100).await;
     roll.refresh_hearing().await.unwrap();
     let now = world.hours(100);
-    let found = roll.look_by(&due(100).await, CheckSource::Sweep, || now).await.unwrap();
+    let found = roll.check_suspects(&due(100).await, CheckSource::Sweep, || now).await.unwrap();
     assert_eq!((found, world.open_records().await.len()), (vec![], 1));
 }

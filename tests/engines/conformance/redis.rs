@@ -159,7 +159,7 @@ mod only_redis {
     use super::*;
     use futures_util::StreamExt;
     use rollcall::presence::{Closing, Interval, OfflineRecord};
-    use rollcall::store::{EngineError, Group, Join, OutboxEvent, Pace, Room};
+    use rollcall::store::{Capacity, EngineError, Group, Join, OutboxEvent, Pace};
     use std::time::Duration;
 
     /// The state of the previous version, without groups of records: notified, waiting, and notified twice.
@@ -280,16 +280,16 @@ mod only_redis {
         let unit = [world.unit("a")];
         world.register_all(&unit, world.at(0)).await;
         world.heard_until(world.hours(49)).await;
-        let mut checked = world.engine.check_deadlines(&unit).await.unwrap();
+        let mut checked = world.begin_check(&unit).await;
         let change = take(&world, checked.units.remove(0));
         let kill = cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").to_owned();
         assert!(world.ground.0.ask::<u8>(&kill).await > 0);
-        let answer = checked.hold.apply(&[change]).await;
+        let answer = checked.guard.apply(&[change]).await;
         assert!(matches!(answer, Err(EngineError::Unavailable(_))), "{answer:?}");
         let (other, _) = world.another().await;
         assert_eq!(other.outbox(&world.outboxes(), 10).await.unwrap(), []);
         // The next check has a new connection; also if the old one was lost while idle.
-        drop(world.engine.check_deadlines(&unit).await.unwrap());
+        drop(world.begin_check(&unit).await);
         world.ground.0.ask::<u8>(&kill).await;
         world.check(&unit[0], world.hours(49)).await;
         let (other, _) = world.another().await;
@@ -446,13 +446,18 @@ mod only_redis {
         let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
         let (now, later) = (world.hours(49), world.hours(50));
         let joins = [Join { group: group.clone(), news }];
-        let joined = world.engine.join(&joins, pace, &[], &Room::NONE, now).await.unwrap();
+        let joined = world.engine.join(&joins, pace, &[], &Capacity::NONE, now).await.unwrap();
         assert_eq!(joined.sealed, 1);
         world.hear(&unit, now).await;
         let news = world.outbox().await.remove(1).news;
         let waits = Pace { wait: Duration::from_secs(60), ..pace };
         assert_eq!(
-            world.engine.join(&[Join { group, news }], waits, &[], &Room::NONE, now).await.unwrap().sealed,
+            world
+                .engine
+                .join(&[Join { group, news }], waits, &[], &Capacity::NONE, now)
+                .await
+                .unwrap()
+                .sealed,
             0
         );
         assert_eq!(world.engine.seal(&world.partitions(), &[], waits, later).await.unwrap(), 1);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::fleet::Mirror;
-use rollcall::fleet::roll::Rules;
+use rollcall::fleet::Rules;
 use rollcall::presence::{
     self, Cause, Change, Closing, Declared, Hearing, Heartbeat, Kind, KindRules, OfflineRecord, Override,
     Registration, Snapshot, Standing, Unit, Verdict,
@@ -275,17 +275,26 @@ pub async fn a_check_of_many_units_judges_each_by_the_time_of_its_read<G: Ground
     let units = world.units(2001);
     world.hear_all(&units, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
-    let looks = world.engine.check_batches(&units);
-    assert!(looks.len() > 1);
+    let batches = batches(&world, &units).await;
+    assert!(batches.len() > 1);
     let (begin, reads) = (world.hours(49), AtomicU32::new(0));
     let clock = || begin + MS * reads.fetch_add(1, Ordering::SeqCst);
-    world.roll.look_by(&units, CheckSource::Sweep, clock).await.unwrap();
+    world.roll.check_suspects(&units, CheckSource::Sweep, clock).await.unwrap();
     let mut judged = BTreeMap::<Timestamp, BTreeSet<Unit>>::new();
     for record in world.engine.records(true, None, 2001).await.unwrap() {
         judged.entry(record.detected_at).or_default().insert(record.id.unit);
     }
     let judged: BTreeSet<_> = judged.into_values().collect();
-    assert_eq!(judged, looks.into_iter().map(BTreeSet::from_iter).collect());
+    assert_eq!(judged, batches.into_iter().map(BTreeSet::from_iter).collect());
+}
+
+/// The batches into which the engine cuts these units.
+async fn batches<G: Ground>(world: &World<G>, units: &[Unit]) -> Vec<Vec<Unit>> {
+    let mut batches = Vec::new();
+    for check in world.engine.check_deadlines(units) {
+        batches.push(check.await.unwrap().units.into_iter().map(|seen| seen.unit).collect());
+    }
+    batches
 }
 
 /// A unit that changes between read and apply is left alone, and other units are not delayed.
@@ -294,14 +303,14 @@ pub async fn a_check_takes_only_units_that_have_not_changed<G: Ground>(world: Wo
     world.register_all(&units, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
     let mut back = BTreeSet::new();
-    for check in world.engine.check_batches(&units) {
+    for check in batches(&world, &units).await {
         // A check that is dropped leaves no trace.
-        drop(world.engine.check_deadlines(&check).await.unwrap());
-        let checked = world.engine.check_deadlines(&check).await.unwrap();
+        drop(world.begin_check(&check).await);
+        let checked = world.begin_check(&check).await;
         assert_eq!(checked.hearing.heard, Some(world.hours(49)));
         let changes: Vec<_> = checked.units.into_iter().map(|seen| take(&world, seen)).collect();
         world.hear(&check[0], world.hours(49)).await;
-        let applied = checked.hold.apply(&changes).await.unwrap();
+        let applied = checked.guard.apply(&changes).await.unwrap();
         assert_eq!(applied, [vec![false], vec![true; check.len() - 1]].concat());
         back.insert(check[0].clone());
     }
@@ -316,9 +325,9 @@ pub async fn of_two_changes_of_one_unit_by_one_check_one_is_applied<G: Ground>(w
     let unit = [world.unit("a")];
     world.register_all(&unit, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
-    let mut checked = world.engine.check_deadlines(&unit).await.unwrap();
+    let mut checked = world.begin_check(&unit).await;
     let change = take(&world, checked.units.remove(0));
-    assert_eq!(checked.hold.apply(&[change.clone(), change]).await.unwrap(), [true, false]);
+    assert_eq!(checked.guard.apply(&[change.clone(), change]).await.unwrap(), [true, false]);
     assert_eq!(world.transitions().await.len(), 1);
 }
 

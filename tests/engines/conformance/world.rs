@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
+use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Roll};
-use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::presence::{
     Declared, Heartbeat, Interval, Kind, KindRules, OfflineRecord, Registration, Snapshot, Unit,
 };
-use rollcall::store::{Advance, Engine, Entry, Gap, OutboxEvent, Subscription};
+use rollcall::store::{Advance, DeadlineCheck, Engine, Entry, Gap, OutboxEvent, Subscription};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
 
@@ -106,6 +106,13 @@ impl<G: Ground> World<G> {
             Advance::Heard(blind) => blind,
             Advance::NotAttending => panic!("a plain subscription is never unknown"),
         }
+    }
+
+    /// The check of units that the engine takes in one batch.
+    pub async fn begin_check(&self, units: &[Unit]) -> DeadlineCheck<'_> {
+        let mut checks = self.engine.check_deadlines(units);
+        assert_eq!(checks.len(), 1);
+        checks.remove(0).await.unwrap()
     }
 
     pub async fn check(&self, unit: &Unit, now: Timestamp) {

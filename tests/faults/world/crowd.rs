@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::fleet::{Mirror, Roll, roll::HearingConfig};
+use rollcall::fleet::{HearingConfig, Mirror, Roll};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules};
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::redis::RedisEngine;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
+use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Roll};
-use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::intake::{self, Config, Fields};
 use rollcall::presence::{Facts, Interval, Kind, KindRules, Snapshot, TimeSource, Unit};
 use rollcall::simulate::servers::{Server, free_port};
+use rollcall::store::Layout;
 use rollcall::store::redis::RedisEngine;
 use rollcall::store::{self, Catalogue, DataStore, HearingStore, Metric, MetricType, UnitStore};
 use rollcall::telemetry::Telemetry;

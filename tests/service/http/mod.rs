@@ -123,7 +123,10 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
     };
     let sources = Sources {
         ownership: Ownership::of_everything(2),
-        engine: fleet.engine.clone(),
+        units: fleet.engine.clone(),
+        records: fleet.engine.clone(),
+        values: fleet.engine.clone(),
+        roster: fleet.engine.clone(),
         roll: fleet.roll.clone(),
         mirror: fleet.mirror.clone(),
         metrics: Arc::default(),

@@ -9,13 +9,14 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, Response};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::ownership::View;
+use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll};
-use rollcall::fleet::{roll::HearingConfig, roll::Rules};
 use rollcall::http::{self, Config, Sources, Token, UnitMetrics};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Labels, Policy, Unit};
 use rollcall::simulate::servers::Server;
+use rollcall::store::Layout;
 use rollcall::store::redis::RedisEngine;
-use rollcall::store::{Catalogue, DataStore, Metric, MetricType, Reading, UnitStore};
+use rollcall::store::{Catalogue, DataStore, Metric, MetricType, Reading};
 use rollcall::telemetry::Telemetry;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -79,7 +80,10 @@ impl Fleet {
         let stop = CancellationToken::new();
         let sources = Sources {
             ownership: Ownership::fixed(View::new("one", vec!["one".into(), "two".into()], 2)),
-            engine: engine.clone(),
+            units: engine.clone(),
+            records: engine.clone(),
+            values: engine.clone(),
+            roster: engine.clone(),
             roll: roll.clone(),
             mirror: mirror.clone(),
             metrics: Arc::new(Catalogue::new([(rules_of("detector").kind, metrics())])),

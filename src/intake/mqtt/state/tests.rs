@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rumqttc::{ConnectReturnCode, SubscribeReasonCode, UnsubAckReason};
 
 use super::*;
-use crate::fleet::roll::Rules;
+use crate::fleet::Rules;
 use crate::intake::canary::{Canary, Key};
 use crate::intake::mqtt::tests::config;
 use crate::intake::probe::Probes;

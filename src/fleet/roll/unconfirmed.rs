@@ -1,16 +1,16 @@
-//! Changes whose reply was lost, and units that the mirror may have wrong.
+//! Changes without an answer, and units that the mirror may have wrong.
 //!
-//! An engine that fails while it applies changes may have applied them: the reply was lost, or a part of them
+//! An engine that fails while it applies changes may have applied them: the answer was lost, or a part of them
 //! was done before the rest failed. The records are durable and operators are told of them, but the mirror and
-//! the counters of this process learn from replies. So each call that applies changes leaves them here unless
+//! the counters of this process learn from answers. So each call that applies changes leaves them here unless
 //! it is answered, also if it is dropped halfway, and the walk asks the engine what became of them.
 //!
-//! # Why a change is known again
+//! # Why a change is recognised
 //! A record holds the moment at which it was detected, or its unit was back. No two changes of one record have
 //! the same, so a record that is stored as the change would have written it is the work of that change.
 //!
-//! # Why it is asked several times
-//! A server that hung works off what it had received, also from connections that are gone. So a change is not
+//! # Why the engine is asked several times
+//! A server that hung works off what it had received, also from closed connections. So a change is not
 //! given up before the engine has answered for as long as that may take.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -27,20 +27,19 @@ use crate::store::{EngineError, LARGEST_STEP, Result, partition_of};
 /// How long an engine that answers again may take to do what it had received before.
 const LATE: Duration = Duration::from_secs(5);
 
-/// The most units that are kept here. Of what is beyond, the walk brings the mirror up to date, and the
-/// counters lack it.
+/// The most units that are kept here. Of more, the walk brings the mirror up to date, and the counters miss them.
 const MOST: usize = 200_000;
 
 /// How many units are asked about together, and how many records at once.
 const ASKED_AT_ONCE: usize = 2000;
 const RECORDS_AT_ONCE: usize = 16;
 
-/// What is not known yet.
+/// Units with changes of which the outcome is not known yet.
 #[derive(Default)]
-pub(super) struct Unsettled(Mutex<HashMap<Unit, Doubt>>);
+pub(super) struct Unconfirmed(Mutex<HashMap<Unit, Pending>>);
 
 #[derive(Default)]
-struct Doubt {
+struct Pending {
     /// Records that may have been opened or closed.
     records: Vec<OfflineRecord>,
     /// Whether a change may still come to pass.
@@ -51,81 +50,87 @@ struct Doubt {
 
 /// Changes that are being applied.
 pub(super) struct Applying<'a> {
-    unsettled: &'a Unsettled,
+    unconfirmed: &'a Unconfirmed,
     changes: &'a [(Snapshot, Change)],
     /// Of an earlier attempt, the same records.
     earlier: Vec<OfflineRecord>,
     is_answered: bool,
 }
 
-impl Unsettled {
-    /// What is being applied is left here unless it is answered.
+impl Unconfirmed {
+    /// The changes stay here unless the engine answers.
     pub fn applying<'a>(&'a self, changes: &'a [(Snapshot, Change)]) -> Applying<'a> {
-        let mut doubts = self.doubts();
+        let mut pending_changes = self.lock();
         let mut earlier = Vec::new();
-        if !doubts.is_empty() {
+        if !pending_changes.is_empty() {
             for (seen, change) in changes {
-                if let Some((doubt, record)) = doubts.get_mut(&seen.unit).zip(change.record.as_ref()) {
-                    earlier.extend(doubt.records.extract_if(.., |one| is_same(one, record)));
+                if let Some((pending, record)) =
+                    pending_changes.get_mut(&seen.unit).zip(change.record.as_ref())
+                {
+                    earlier.extend(pending.records.extract_if(.., |one| is_same(one, record)));
                 }
             }
         }
-        drop(doubts);
-        Applying { unsettled: self, changes, earlier, is_answered: false }
+        drop(pending_changes);
+        Applying { unconfirmed: self, changes, earlier, is_answered: false }
     }
 
     /// The mirror may have these units wrong.
-    pub fn doubt<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
-        let mut doubts = self.doubts();
+    pub fn recheck<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
+        let mut pending_changes = self.lock();
         for unit in units {
-            if doubts.len() < MOST {
-                doubts.entry(unit.clone()).or_default();
+            if pending_changes.len() < MOST {
+                pending_changes.entry(unit.clone()).or_default();
             }
         }
     }
 
     /// Some units that there is something to ask about, with records that may have been opened or closed.
     pub fn some(&self, most: usize) -> Vec<(Unit, Vec<OfflineRecord>)> {
-        let doubts = self.doubts();
-        doubts.iter().take(most).map(|(unit, doubt)| (unit.clone(), doubt.records.clone())).collect()
+        let pending_changes = self.lock();
+        pending_changes
+            .iter()
+            .take(most)
+            .map(|(unit, pending)| (unit.clone(), pending.records.clone()))
+            .collect()
     }
 
-    /// The record is stored as one of these changes would have written it. Whether that was not known.
-    pub fn settle(&self, record: &OfflineRecord) -> bool {
+    /// The record is stored as one of these changes would have written it. Answers whether that was not known.
+    pub fn confirm(&self, record: &OfflineRecord) -> bool {
         let unit = Unit::new(record.kind.clone(), record.unit.clone());
-        let mut doubts = self.doubts();
-        let Some(doubt) = doubts.get_mut(&unit) else { return false };
-        let count = doubt.records.len();
-        doubt.records.retain(|one| !is_same(one, record));
-        doubt.records.len() < count
+        let mut pending_changes = self.lock();
+        let Some(pending) = pending_changes.get_mut(&unit) else { return false };
+        let count = pending.records.len();
+        pending.records.retain(|one| !is_same(one, record));
+        pending.records.len() < count
     }
 
     /// The engine was asked about these units, and has answered.
     pub fn asked<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
-        let mut doubts = self.doubts();
+        let mut pending_changes = self.lock();
         let now = Instant::now();
         let mut known = HashSet::new();
         for unit in units {
-            let Some(doubt) = doubts.get_mut(unit) else { continue };
-            let asked = *doubt.asked.get_or_insert(now);
-            if !doubt.is_open || now.duration_since(asked) >= LATE {
+            let Some(pending) = pending_changes.get_mut(unit) else { continue };
+            let asked = *pending.asked.get_or_insert(now);
+            if !pending.is_open || now.duration_since(asked) >= LATE {
                 known.insert(unit.clone());
             }
         }
-        doubts.retain(|unit, _| !known.contains(unit));
+        pending_changes.retain(|unit, _| !known.contains(unit));
     }
 
     fn leave(&self, unit: &Unit, record: Option<&OfflineRecord>) {
-        let mut doubts = self.doubts();
-        if doubts.len() >= MOST && !doubts.contains_key(unit) {
+        let mut pending_changes = self.lock();
+        if pending_changes.len() >= MOST && !pending_changes.contains_key(unit) {
             return;
         }
-        let doubt = doubts.entry(unit.clone()).or_default();
-        (doubt.is_open, doubt.asked) = (true, None);
-        doubt.records.extend(record.cloned());
+        let pending = pending_changes.entry(unit.clone()).or_default();
+        (pending.is_open, pending.asked) = (true, None);
+        pending.records.extend(record.cloned());
     }
 
-    fn doubts(&self) -> MutexGuard<'_, HashMap<Unit, Doubt>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Unit, Pending>> {
         self.0.lock().expect("nothing panics under this lock")
     }
 }
@@ -134,7 +139,7 @@ impl Roll {
     /// Asks the engine about changes whose reply was lost, and about units that the mirror may have wrong: what
     /// was applied is counted, and the mirror is as the engine is.
     pub async fn settle(&self) -> Result<()> {
-        let some = self.unsettled.some(ASKED_AT_ONCE);
+        let some = self.unconfirmed.some(ASKED_AT_ONCE);
         let records: Vec<&OfflineRecord> = some.iter().flat_map(|(_, records)| records).collect();
         for records in records.chunks(RECORDS_AT_ONCE) {
             let stored = join_all(records.iter().map(|record| self.engine.record(&record.id))).await;
@@ -144,9 +149,9 @@ impl Roll {
                     Err(EngineError::Damaged(_)) => false,
                     stored => stored?.is_some_and(|stored| is_stored(record, &stored)),
                 };
-                if is_ours && self.unsettled.settle(record) {
+                if is_ours && self.unconfirmed.confirm(record) {
                     self.tell(record);
-                    self.news.notify_one();
+                    self.outbox_grew.notify_one();
                 }
             }
         }
@@ -160,7 +165,7 @@ impl Roll {
             } else {
                 self.engine.note(&units.iter().collect::<Vec<&Unit>>()).await?;
             }
-            self.unsettled.asked(&units);
+            self.unconfirmed.asked(&units);
         }
         Ok(())
     }
@@ -196,7 +201,7 @@ impl Applying<'_> {
             let record = change.record.as_ref();
             let earlier = record.and_then(|record| self.earlier.iter().find(|one| is_same(one, record)));
             if earlier.is_some() {
-                self.unsettled.leave(&seen.unit, earlier);
+                self.unconfirmed.leave(&seen.unit, earlier);
             }
         }
     }
@@ -206,7 +211,7 @@ impl Drop for Applying<'_> {
     fn drop(&mut self) {
         if !self.is_answered {
             for (seen, change) in self.changes {
-                self.unsettled.leave(&seen.unit, change.record.as_ref());
+                self.unconfirmed.leave(&seen.unit, change.record.as_ref());
             }
         }
     }

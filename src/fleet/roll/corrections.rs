@@ -1,4 +1,4 @@
-//! What is stored of a unit cannot be read, is missing, or lies in the future: what is known beside it counts.
+//! The stored state of a unit is unreadable, missing, or lies in the future: what is known beside it counts.
 
 use super::Roll;
 use crate::clock::Timestamp;
@@ -7,7 +7,7 @@ use crate::store::Result;
 use crate::telemetry::Stored;
 
 impl Roll {
-    /// The unit as it is believed where that is not as it is stored; one that is odd is named.
+    /// The unit as it is believed to be, if that differs from the stored state; the fault is reported.
     pub(super) fn believed(&self, seen: &Snapshot, now: Timestamp) -> Option<Snapshot> {
         let believed = presence::corrected(seen, now)?;
         if let Some(at) = presence::future_moment(seen, now) {
@@ -27,13 +27,13 @@ impl Roll {
             let was_offline = || change.record.is_some() && presence::corrected(seen, now).is_some();
             becomes_present && (seen.facts.is_none() || was_offline())
         };
-        let lost: Vec<usize> = (0..changes.len()).filter(|place| is_lost(&changes[*place])).collect();
+        let lost: Vec<usize> = (0..changes.len()).filter(|index| is_lost(&changes[*index])).collect();
         if lost.is_empty() {
             return Ok(());
         }
-        let units: Vec<Unit> = lost.iter().map(|place| changes[*place].0.unit.clone()).collect();
-        for (place, open) in lost.into_iter().zip(self.engine.open_records(&units).await?) {
-            let (_, change) = &mut changes[place];
+        let units: Vec<Unit> = lost.iter().map(|index| changes[*index].0.unit.clone()).collect();
+        for (index, open) in lost.into_iter().zip(self.engine.open_records(&units).await?) {
+            let (_, change) = &mut changes[index];
             let heard = change.facts.as_ref().map(|facts| facts.last_seen);
             if let Some((mut record, heard)) = open.zip(heard).filter(|(open, heard)| *heard > open.last_seen)
             {

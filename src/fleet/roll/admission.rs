@@ -1,0 +1,176 @@
+//! Heartbeats: how they are recorded.
+//!
+//! # Why heartbeats take two paths
+//! Almost every heartbeat is of a unit that is present and declares nothing new. Those are written straight into their
+//! expiry keys in one pipeline. Only those that the pipeline did not apply, and those that declare something new, are
+//! read, decided and applied as changes.
+//!
+//! # Why the fast path goes in batches
+//! The engine is to have work at every moment. While it writes one batch, the next is made and the answers of the one
+//! before go into the mirror; the engine is idle only while the first is made and after the last.
+
+use futures_util::future::join_all;
+
+use super::rounds::{Step, UnitHeartbeats, by_unit};
+use super::{ATTEMPTS, Roll};
+use crate::clock::Timestamp;
+use crate::fleet::census::Place;
+use crate::presence::{Change, Heard, Hearing, Heartbeat, KindRules, Snapshot, Unit};
+use crate::store::{EngineError, LARGEST_STEP, Refresh, Result};
+
+/// Heartbeats that take the fast path together, see the head of this file.
+const BATCH: usize = 200;
+
+/// Steps of admission that are under way at once; no unit is in two of them.
+const STEPS_AT_ONCE: usize = 4;
+
+/// The outcome of a batch on the fast path.
+#[derive(Default)]
+struct Batch<'a> {
+    refreshed: u64,
+    /// Those that declare something new or are late.
+    skipped: Vec<&'a Heartbeat>,
+    /// Those that the engine did not apply.
+    refused: Vec<&'a Heartbeat>,
+}
+
+/// Heartbeats of one unit for which a change was decided.
+struct Decided<'b, 'a, 'r> {
+    unit: &'b mut UnitHeartbeats<'a>,
+    step: Step<'a>,
+    place: Option<Place<'r>>,
+}
+
+impl Roll {
+    /// Records heartbeats. When this returns, each is applied or known to change nothing. Safe to
+    /// repeat. Heartbeats of kinds without rules are ignored.
+    pub async fn hear(&self, beats: &[Heartbeat], now: Timestamp) -> Result<()> {
+        let batches = beats.chunks(BATCH).map(|batch| self.refresh(batch, now));
+        let mut refreshed = 0;
+        let (mut rest, mut refused) = (Vec::new(), Vec::new());
+        // Each goes on to its end, also if another fails: what it recorded goes into the mirror.
+        for batch in join_all(batches).await.into_iter().collect::<Result<Vec<Batch>>>()? {
+            refreshed += batch.refreshed;
+            rest.extend(batch.skipped);
+            refused.extend(batch.refused);
+        }
+        rest.append(&mut refused);
+        self.telemetry.heartbeats(Heard::Refreshed, refreshed);
+        let mut units = by_unit(rest);
+        for steps in units.chunks_mut(STEPS_AT_ONCE * LARGEST_STEP) {
+            let steps = steps.chunks_mut(LARGEST_STEP).map(|step| self.admit(step, now));
+            // Each goes on to its end, also if another fails: what it applied is told.
+            join_all(steps).await.into_iter().collect::<Result<()>>()?;
+        }
+        Ok(())
+    }
+
+    /// Takes one batch along the fast path.
+    async fn refresh<'a>(&self, beats: &'a [Heartbeat], now: Timestamp) -> Result<Batch<'a>> {
+        let mut batch = Batch::default();
+        let mut plain = Vec::with_capacity(beats.len());
+        let mut refreshes = Vec::with_capacity(beats.len());
+        for beat in beats {
+            let Some(rules) = self.rules.get(&beat.unit.kind) else { continue };
+            if !is_timely(beat, rules, now) || !self.declared.says_nothing_new(beat) {
+                batch.skipped.push(beat);
+                continue;
+            }
+            let policy = rules.resolve(beat.declared.timeout, Default::default());
+            plain.push(beat);
+            refreshes.push(Refresh {
+                unit: &beat.unit,
+                at: beat.at,
+                ttl: policy.allowed(),
+                look: policy.first_check(beat.at),
+            });
+        }
+        if refreshes.is_empty() {
+            return Ok(batch);
+        }
+        for (beat, applied) in plain.into_iter().zip(self.engine.refresh(&refreshes).await?) {
+            if applied {
+                batch.refreshed += 1;
+                self.mirror.seen(&beat.unit, beat.at);
+            } else {
+                batch.refused.push(beat);
+            }
+        }
+        Ok(batch)
+    }
+
+    /// Decides upon heartbeats that the fast path did not take, in rounds: see `rounds.rs`.
+    async fn admit(&self, units: &mut [UnitHeartbeats<'_>], now: Timestamp) -> Result<()> {
+        let hearing = self.hearing();
+        let mut open: Vec<&mut UnitHeartbeats> = units.iter_mut().collect();
+        let mut in_vain = 0;
+        while in_vain < ATTEMPTS {
+            let names: Vec<Unit> = open.iter().map(|unit| unit.unit().clone()).collect();
+            let (mut decided, mut changes) = (Vec::new(), Vec::new());
+            for (unit, seen) in open.drain(..).zip(self.engine.read(&names).await?) {
+                if let Some((one, change)) = self.admission(unit, &seen, &hearing, now) {
+                    decided.push(one);
+                    changes.push((seen, change));
+                }
+            }
+            self.close_lost(&mut changes, now).await?;
+            in_vain += 1;
+            for (Decided { unit, step, place }, applied) in
+                decided.into_iter().zip(self.apply(&changes).await?)
+            {
+                if !applied {
+                    open.push(unit);
+                    continue;
+                }
+                in_vain = 0;
+                self.admitted(&step, place);
+                if unit.done(&step) {
+                    open.push(unit);
+                }
+            }
+            if open.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(EngineError::Unavailable(format!(
+            "{} units changed {ATTEMPTS} times while they were admitted, the first is {}",
+            open.len(),
+            open[0].unit()
+        )))
+    }
+
+    /// The next change that heartbeats of a unit make, unless they make none or the kind of a new unit is full.
+    fn admission<'b, 'a>(
+        &self,
+        unit: &'b mut UnitHeartbeats<'a>,
+        seen: &Snapshot,
+        hearing: &Hearing,
+        now: Timestamp,
+    ) -> Option<(Decided<'b, 'a, '_>, Change)> {
+        let rules = &self.rules[&seen.unit.kind];
+        if seen.is_unreadable() {
+            self.met_unreadable(seen);
+        }
+        let believed = self.believed(seen, now);
+        let count = |heard, number| self.telemetry.heartbeats(heard, number);
+        let step = unit.next(believed.as_ref().unwrap_or(seen), rules, hearing, now, count)?;
+        let is_known = seen.is_known() || seen.is_unreadable();
+        let place = if is_known { None } else { Some(self.census.place(&seen.unit)?) };
+        let change = step.change.clone();
+        Some((Decided { unit, step, place }, change))
+    }
+
+    fn admitted(&self, step: &Step<'_>, place: Option<Place<'_>>) {
+        if let Some(place) = place {
+            place.taken();
+        }
+        self.declared.admitted(step.beat);
+        step.counts().into_iter().for_each(|(heard, number)| self.telemetry.heartbeats(heard, number));
+    }
+}
+
+/// Whether it may overwrite a newer heartbeat for the moment until that is put back, as happens on
+/// the fast path: a check at that moment must not find the unit overdue.
+fn is_timely(beat: &Heartbeat, rules: &KindRules, now: Timestamp) -> bool {
+    now.since(beat.at) < rules.policy.timeout / 2
+}

@@ -1,0 +1,232 @@
+//! Deadline checks: units that may be due are read, decided upon and written.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt, stream};
+
+use super::Roll;
+use super::unheard::next_check_without_rules;
+use crate::clock::Timestamp;
+use crate::presence::{
+    self, Change, Declared, Hearing, Heartbeat, IndexChange, KeyChange, KindRules, Snapshot, Unit, Verdict,
+};
+use crate::store::{CheckGuard, DeadlineCheck, EngineError, PendingCheck, Result};
+use crate::telemetry::{CheckOutcome, CheckSource, Stored};
+
+/// Checks that are under way at once: while the engine reads for one, another is decided.
+const CHECKS_AT_ONCE: usize = 2;
+
+/// The same where the engine is far away and most of them are on the network.
+const FAR_CHECKS_AT_ONCE: usize = 32;
+
+/// The next check of a unit of which the stored state cannot be read.
+const UNREADABLE: Duration = Duration::from_secs(30);
+
+/// What was decided about one unit.
+enum Decision {
+    /// Nothing that is known of the unit says how long it may be silent: its next check is put off.
+    Unreadable,
+    /// Rollcall has not heard far enough to decide.
+    Undecided,
+    Change(Change, CheckOutcome),
+}
+
+/// What was decided about the units of one check.
+#[derive(Default)]
+struct Decisions {
+    changes: Vec<(Snapshot, Change)>,
+    /// One for each change.
+    outcomes: Vec<CheckOutcome>,
+    undecided: Vec<Unit>,
+    unreadable: Vec<Unit>,
+}
+
+impl Roll {
+    /// Checks suspects of the walk, each at most once in the list, and opens the records of overdue units. Answers
+    /// with the units that cannot be decided, because Rollcall has not heard far enough.
+    pub async fn check_deadlines(&self, suspects: &[Unit], now: Timestamp) -> Result<Vec<Unit>> {
+        self.check_suspects(suspects, CheckSource::Walk, || now).await
+    }
+
+    /// The same for suspects of any source. The clock is read after each batch: a check of many units takes a while,
+    /// and an absent key says less the later it is read.
+    pub async fn check_suspects(
+        &self,
+        suspects: &[Unit],
+        source: CheckSource,
+        clock: impl Fn() -> Timestamp + Send + Sync,
+    ) -> Result<Vec<Unit>> {
+        let has_failed = AtomicBool::new(false);
+        let mut checks: Vec<BoxFuture<'_, Result<Vec<Unit>>>> = Vec::new();
+        for pending in self.engine.check_deadlines(suspects) {
+            checks.push(self.check_unless(&has_failed, pending, source, &clock).boxed());
+        }
+        let at_once = if self.round_trip().is_zero() { CHECKS_AT_ONCE } else { FAR_CHECKS_AT_ONCE };
+        let checked: Vec<Result<Vec<Unit>>> = stream::iter(checks).buffer_unordered(at_once).collect().await;
+        let undecided: Vec<Vec<Unit>> = checked.into_iter().collect::<Result<_>>()?;
+        Ok(undecided.into_iter().flatten().collect())
+    }
+
+    /// When a check fails, those under way go on to their end and no more begin. A fault of one batch stops no other.
+    async fn check_unless(
+        &self,
+        has_failed: &AtomicBool,
+        pending: PendingCheck<'_>,
+        source: CheckSource,
+        clock: &(impl Fn() -> Timestamp + Send + Sync),
+    ) -> Result<Vec<Unit>> {
+        if has_failed.load(Ordering::Relaxed) {
+            return Ok(Vec::new());
+        }
+        let undecided = self.check(pending, source, clock).await;
+        let is_away = matches!(undecided, Err(EngineError::Unavailable(_)));
+        has_failed.fetch_or(is_away, Ordering::Relaxed);
+        undecided
+    }
+
+    async fn check(
+        &self,
+        pending: PendingCheck<'_>,
+        source: CheckSource,
+        clock: &(impl Fn() -> Timestamp + Send + Sync),
+    ) -> Result<Vec<Unit>> {
+        let DeadlineCheck { units, hearing, guard } = pending.await?;
+        let now = clock();
+        let hearing = self.keep_hearing(hearing);
+        let mut decisions = Decisions::default();
+        for seen in units {
+            match self.decide_check(&seen, source, &hearing, now) {
+                Decision::Unreadable => decisions.unreadable.push(seen.unit),
+                Decision::Undecided => decisions.undecided.push(seen.unit),
+                Decision::Change(change, outcome) => {
+                    decisions.changes.push((seen, change));
+                    decisions.outcomes.push(outcome);
+                }
+            }
+        }
+        self.write_decisions(decisions, guard, source, now).await
+    }
+
+    fn decide_check(
+        &self,
+        seen: &Snapshot,
+        source: CheckSource,
+        hearing: &Hearing,
+        now: Timestamp,
+    ) -> Decision {
+        if seen.is_unreadable() {
+            let change = self.admit_anew(seen, hearing, now);
+            return change
+                .map_or(Decision::Unreadable, |change| Decision::Change(change, CheckOutcome::Alive));
+        }
+        let Some(rules) = self.rules.get(&seen.unit.kind) else {
+            let next_check = next_check_without_rules(hearing, &seen.unit.kind, now);
+            return Decision::Change(put_off(seen, next_check), CheckOutcome::Alive);
+        };
+        let believed = self.believed(seen, now);
+        match self.verdict(seen, believed.as_ref(), rules, hearing, now) {
+            Verdict::Alive(change) | Verdict::Back(change) | Verdict::Gone(change) => {
+                let change = match &believed {
+                    None => change,
+                    Some(believed) => presence::as_corrected(change, believed, rules),
+                };
+                Decision::Change(change, CheckOutcome::Alive)
+            }
+            Verdict::Offline(change) => Decision::Change(change, CheckOutcome::Offline),
+            // A unit of a hint may not be in the index, where the index is not swept: then it cannot be put off.
+            Verdict::Undecided if source == CheckSource::Notification => Decision::Undecided,
+            Verdict::Undecided => {
+                let put_off = self.wait_for_its_kind(seen, rules, hearing, now);
+                put_off
+                    .map_or(Decision::Undecided, |change| Decision::Change(change, CheckOutcome::Undecided))
+            }
+        }
+    }
+
+    fn verdict(
+        &self,
+        seen: &Snapshot,
+        believed: Option<&Snapshot>,
+        rules: &KindRules,
+        hearing: &Hearing,
+        now: Timestamp,
+    ) -> Verdict {
+        let absent_since = self.absent_keys.since(seen, now);
+        let verdict = presence::recheck_deadline(believed.unwrap_or(seen), absent_since, rules, hearing, now);
+        match &verdict {
+            Verdict::Undecided => self.absent_keys.keep(seen, absent_since),
+            _ => self.absent_keys.forget(&seen.unit),
+        }
+        verdict
+    }
+
+    async fn write_decisions(
+        &self,
+        decisions: Decisions,
+        guard: Box<dyn CheckGuard + '_>,
+        source: CheckSource,
+        now: Timestamp,
+    ) -> Result<Vec<Unit>> {
+        let Decisions { mut changes, outcomes, undecided, unreadable } = decisions;
+        if !unreadable.is_empty() {
+            self.engine.put_off(&unreadable, now + UNREADABLE).await?;
+        }
+        if !changes.is_empty() {
+            self.close_lost(&mut changes, now).await?;
+            let applied = self.apply_by(&changes, guard.apply(&changes)).await?;
+            if source == CheckSource::Walk {
+                self.put_in(&changes, &applied, now).await?;
+            }
+            for (outcome, applied) in outcomes.into_iter().zip(applied) {
+                let outcome = if applied { outcome } else { CheckOutcome::Superseded };
+                self.telemetry.deadlines_checked(source, outcome, 1);
+            }
+        }
+        self.telemetry.deadlines_checked(source, CheckOutcome::Undecided, undecided.len() as u64);
+        Ok(undecided)
+    }
+
+    /// The walk found silences that no check could take: the index does not hold their units, as after it was
+    /// lost. They are put in, and taken by the next check.
+    async fn put_in(&self, changes: &[(Snapshot, Change)], applied: &[bool], now: Timestamp) -> Result<()> {
+        let is_lost = |((_, change), applied): &(&(Snapshot, Change), &bool)| {
+            !**applied && change.index == IndexChange::Take && change.record.is_some()
+        };
+        let lost = changes.iter().zip(applied).filter(is_lost);
+        let lost: Vec<Unit> = lost.map(|((seen, _), _)| seen.unit.clone()).collect();
+        if lost.is_empty() { Ok(()) } else { self.engine.put_in(&lost, now).await }
+    }
+
+    /// The change that admits a unit anew of which the stored state cannot be read, if it was heard lately. Until
+    /// then it is left out of checks: nothing that is known of it says what it is allowed.
+    fn admit_anew(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> Option<Change> {
+        self.met_unreadable(seen);
+        let (at, rules) = (seen.alive?, self.rules.get(&seen.unit.kind)?);
+        let is_late = at + rules.policy.allowed() < now;
+        let beat = Heartbeat { unit: seen.unit.clone(), at, not_before: None, declared: Declared::default() };
+        presence::hear(seen, &beat, rules, hearing, now).1.filter(|_| !is_late)
+    }
+
+    pub(super) fn met_unreadable(&self, seen: &Snapshot) {
+        // What its next message declares is written again.
+        self.declared.forget(&seen.unit);
+        let text: String = seen.stored.as_deref().unwrap_or_default().chars().take(80).collect();
+        let why = format!(
+            "{text:?}; its next heartbeat admits it anew, with what its kind allows; what was set for it is lost: \
+             set it again, or delete the unit"
+        );
+        self.telemetry.unreadable(Stored::Facts, &seen.unit.to_string(), &why);
+    }
+}
+
+/// A unit whose kind is configured no more has no deadline; it is checked again later, because its kind may come back.
+fn put_off(seen: &Snapshot, next_check: Timestamp) -> Change {
+    Change {
+        key: KeyChange::Keep,
+        index: IndexChange::LookAt(next_check),
+        facts: seen.facts.clone(),
+        record: None,
+    }
+}

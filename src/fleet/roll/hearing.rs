@@ -1,0 +1,138 @@
+//! How far Rollcall has heard: read from the store, moved on by canaries.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Roll;
+use crate::clock::Timestamp;
+use crate::presence::{Hearing, Kind, Probed, RemovedFilter};
+use crate::store::{Advance, Gap, Member, Result, Subscription};
+
+/// Round trips from a check that sets the next one to that next one, beyond what it set: it is written, the index is
+/// asked, the unit is read, and a unit that comes due while the index is asked waits for the next time.
+const LATE_BY: u32 = 4;
+
+/// How blindness is measured and owed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HearingConfig {
+    /// Two canaries further apart than this enclose a blind interval.
+    pub gap: Duration,
+    /// Whether the gap shrinks with the shortest timeout of a unit.
+    pub follows: bool,
+    /// The most hearing owed after one.
+    pub settle: Duration,
+    /// Blind intervals longer than this are told to operators.
+    pub tell: Duration,
+}
+
+/// How far Rollcall has heard, as this instance knows it.
+#[derive(Default)]
+pub(super) struct Heard {
+    hearing: Arc<Hearing>,
+    /// The filters that are configured no more and hold back their kinds.
+    removed: Arc<[RemovedFilter]>,
+}
+
+impl Roll {
+    /// Two canaries further apart than this enclose a blind interval.
+    pub fn gap(&self) -> Duration {
+        self.pace.gap()
+    }
+
+    /// How far Rollcall has heard, as of the last [`Roll::refresh_hearing`] or canary.
+    pub fn hearing(&self) -> Arc<Hearing> {
+        self.heard.read().expect("nothing panics under this lock").hearing.clone()
+    }
+
+    /// The filters that are configured no more and hold back their kinds, as of the same moment.
+    pub fn removed_filters(&self) -> Arc<[RemovedFilter]> {
+        self.heard.read().expect("nothing panics under this lock").removed.clone()
+    }
+
+    /// Ends when Rollcall has heard further than before.
+    pub async fn heard_more(&self) {
+        self.heard_more.notified().await;
+    }
+
+    /// Reads from the engine how far Rollcall has heard.
+    pub async fn refresh_hearing(&self) -> Result<Arc<Hearing>> {
+        Ok(self.keep_hearing(self.engine.hearing().await?))
+    }
+
+    pub(super) fn keep_hearing(&self, hearing: Hearing) -> Arc<Hearing> {
+        let (settle, delay) = (self.config.settle, LATE_BY * self.round_trip());
+        let hearing = Hearing { settle, delay, ..hearing }.by_filters(&self.filters);
+        let timeout = |kind: &Kind| self.rules.get(kind).map_or(Duration::ZERO, |rules| rules.policy.timeout);
+        let removed = hearing.removed(&self.filters, timeout);
+        let hearing = Arc::new(hearing.held_back(&removed));
+        let mut current = self.heard.write().expect("nothing panics under this lock");
+        let before = &current.hearing;
+        let of_kind = |(kind, of_kind): (&Kind, &Hearing)| of_kind.heard > before.of(kind).heard;
+        let further = hearing.heard > before.heard || hearing.kinds.iter().any(of_kind);
+        *current = Heard { hearing: hearing.clone(), removed: removed.into() };
+        drop(current);
+        if further {
+            self.heard_more.notify_one();
+        }
+        hearing
+    }
+
+    /// A canary of a plain subscription that was sent at `sent_at` was recorded, and so were everything
+    /// before it and a probe of each filter.
+    pub async fn canary_returned(&self, sent_at: Timestamp) -> Result<()> {
+        let probed = Probed::all(&self.filters, sent_at, self.pace.gap());
+        self.canary_of(&Subscription::Plain, sent_at, self.pace.gap(), &probed).await.map(|_| ())
+    }
+
+    /// A canary that was sent at `sent_at` was recorded by this subscription, and so was everything that was sent to
+    /// it before. Up to `unbroken` before it, the subscription missed nothing since its last canary. `probed`: what
+    /// probes have proved that came before it. `false`: the member does not attend (any more).
+    pub async fn canary_of(
+        &self,
+        subscription: &Subscription,
+        sent_at: Timestamp,
+        unbroken: Duration,
+        probed: &[Probed],
+    ) -> Result<bool> {
+        let gap = Gap { blind: unbroken, tell: self.config.tell };
+        let prove = async { if probed.is_empty() { Ok(()) } else { self.engine.prove(probed).await } };
+        // In this order: an instance that reads that the fleet was heard further reads the same of its kinds. And
+        // without waiting for the first, for the engine may be far away.
+        let (proved, advanced) =
+            tokio::join!(prove, self.engine.advance_and_hear(subscription, sent_at, gap));
+        proved?;
+        let (advance, hearing) = advanced?;
+        let Advance::Heard(blind) = advance else { return Ok(false) };
+        if let Some(interval) = blind {
+            self.telemetry.was_blind(&interval);
+            self.outbox_grew.notify_one();
+        }
+        self.keep_hearing(hearing);
+        Ok(true)
+    }
+
+    /// The key that signs the canaries of the fleet.
+    pub fn key(&self) -> &str {
+        self.engine.key()
+    }
+
+    /// Up to when a session that the broker keeps has heard, if that is known.
+    pub async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
+        self.engine.heard_by(client_id).await
+    }
+
+    /// A member of a shared subscription begins: see [`HearingStore::attend`](crate::store::HearingStore::attend).
+    pub async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()> {
+        self.engine.attend(member, now, release).await
+    }
+
+    /// A member has recorded everything that it received, and receives nothing more.
+    pub async fn leave(&self, member: &Member) -> Result<()> {
+        self.engine.leave(member).await
+    }
+
+    /// The broker has dropped a member at `at` or earlier. Answers whether it was one.
+    pub async fn gone(&self, member: &Member, at: Timestamp) -> Result<bool> {
+        self.engine.gone(member, at).await
+    }
+}

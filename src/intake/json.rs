@@ -1,14 +1,15 @@
-//! Takes four fields out of a JSON object without building the rest of it.
+//! Takes fields and values of metrics out of a JSON object, in one pass and without building the rest of it.
 //!
-//! A payload may be large and nested without end, and hardly ever says anything for Rollcall. So
-//! everything but the fields asked for is skipped, at a constant depth of stack and without a copy.
-//! Of a field that comes twice the last one counts.
+//! A payload may be large and nested without end, and few of its fields mean anything to Rollcall. So
+//! all others are skipped, at a constant depth of stack and without a copy.
+//! Of a field that appears twice the last one counts; `null` means that it is absent.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::Fields;
+use super::metric_tree::{MetricTree, NodeIndex, ROOT};
 
 /// A value that Rollcall may understand.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,52 +20,77 @@ pub(super) enum Value {
     Text(String),
     /// The scalar members of an object, in order.
     Object(Vec<(String, Value)>),
-    /// Something that is none of these, where one of these was expected.
+    /// None of these, where one of these was expected.
     Other,
 }
 
-/// What a payload says, as it says it. `null` says nothing.
+/// The fields of a heartbeat, as they stand in the payload.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Said {
+pub(super) struct PayloadFields {
     pub ts: Option<Value>,
     pub timeout: Option<Value>,
     pub labels: Option<Value>,
     pub sleep: Option<Value>,
 }
 
-/// Reads a payload that is one JSON object.
-pub(super) fn scan(payload: &[u8], fields: &Fields) -> serde_json::Result<Said> {
-    let mut deserializer = serde_json::Deserializer::from_slice(payload);
-    let said = deserializer.deserialize_map(SaidVisitor(fields))?;
-    deserializer.end()?;
-    Ok(said)
+/// What to take out of a payload.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub fields: Option<&'a Fields>,
+    pub metrics: Option<&'a MetricTree>,
 }
 
-struct SaidVisitor<'a>(&'a Fields);
+/// What was taken out of a payload.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Scanned {
+    pub fields: PayloadFields,
+    /// The value of each metric, by its index.
+    pub values: Vec<Option<Value>>,
+}
 
-impl<'de> Visitor<'de> for SaidVisitor<'_> {
-    type Value = Said;
+/// Reads a payload that is one JSON object.
+pub(super) fn scan(payload: &[u8], wanted: Wanted) -> serde_json::Result<Scanned> {
+    let mut deserializer = serde_json::Deserializer::from_slice(payload);
+    let scanned = deserializer.deserialize_map(PayloadVisitor(wanted))?;
+    deserializer.end()?;
+    Ok(scanned)
+}
+
+struct PayloadVisitor<'a>(Wanted<'a>);
+
+impl<'de> Visitor<'de> for PayloadVisitor<'_> {
+    type Value = Scanned;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Said, A::Error> {
-        let mut said = Said::default();
-        while let Some(field) = map.next_key_seed(KeySeed(self.0))? {
-            let place = match field {
-                Field::Ts => &mut said.ts,
-                Field::Timeout => &mut said.timeout,
-                Field::Labels => &mut said.labels,
-                Field::Sleep => &mut said.sleep,
-                Field::Unknown => {
-                    map.next_value::<IgnoredAny>()?;
-                    continue;
-                }
-            };
-            *place = map.next_value_seed(ValueSeed { nested: field == Field::Labels })?;
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scanned, A::Error> {
+        let Wanted { fields, metrics } = self.0;
+        let values = vec![None; metrics.map_or(0, MetricTree::metrics)];
+        let mut scanned = Scanned { fields: PayloadFields::default(), values };
+        if let Some(tree) = metrics {
+            Branch { tree, node: ROOT, values: &mut scanned.values }.begin();
         }
-        Ok(said)
+        let key = KeySeed { fields, at: metrics.map(|tree| (tree, ROOT)) };
+        while let Some(Key { field, child }) = map.next_key_seed(key)? {
+            let values = &mut scanned.values;
+            let branch = child.map(|(tree, node)| Branch { tree, node, values });
+            let keep = match field {
+                None => Keep::Nothing,
+                Some(Field::Labels) => Keep::Members,
+                Some(_) => Keep::Scalar,
+            };
+            let value = next_value(&mut map, branch, keep)?;
+            match field {
+                Some(Field::Ts) => scanned.fields.ts = value,
+                Some(Field::Timeout) => scanned.fields.timeout = value,
+                Some(Field::Labels) => scanned.fields.labels = value,
+                Some(Field::Sleep) => scanned.fields.sleep = value,
+                None => {}
+            }
+        }
+        Ok(scanned)
     }
 }
 
@@ -74,50 +100,123 @@ enum Field {
     Timeout,
     Labels,
     Sleep,
-    Unknown,
 }
 
-struct KeySeed<'a>(&'a Fields);
+/// What the name of a member stands for.
+struct Key<'a> {
+    field: Option<Field>,
+    /// The node below which metrics stand.
+    child: Option<(&'a MetricTree, NodeIndex)>,
+}
 
-impl<'de> DeserializeSeed<'de> for KeySeed<'_> {
-    type Value = Field;
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Field, D::Error> {
+#[derive(Clone, Copy)]
+struct KeySeed<'a> {
+    fields: Option<&'a Fields>,
+    /// The node of the object that the name stands in.
+    at: Option<(&'a MetricTree, NodeIndex)>,
+}
+
+impl<'de, 'a> DeserializeSeed<'de> for KeySeed<'a> {
+    type Value = Key<'a>;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Key<'a>, D::Error> {
         deserializer.deserialize_str(self)
     }
 }
 
-impl Visitor<'_> for KeySeed<'_> {
-    type Value = Field;
+impl<'a> Visitor<'_> for KeySeed<'a> {
+    type Value = Key<'a>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the name of a field")
     }
 
-    fn visit_str<E: Error>(self, name: &str) -> Result<Field, E> {
-        let known = [
-            (&self.0.ts, Field::Ts),
-            (&self.0.timeout, Field::Timeout),
-            (&self.0.labels, Field::Labels),
-            (&self.0.sleep, Field::Sleep),
-        ];
-        let found = known.into_iter().find(|(wanted, _)| *wanted == name);
-        Ok(found.map_or(Field::Unknown, |(_, field)| field))
+    fn visit_str<E: Error>(self, name: &str) -> Result<Key<'a>, E> {
+        let known = self.fields.and_then(|fields| {
+            let known = [
+                (&fields.ts, Field::Ts),
+                (&fields.timeout, Field::Timeout),
+                (&fields.labels, Field::Labels),
+                (&fields.sleep, Field::Sleep),
+            ];
+            known.into_iter().find(|(wanted, _)| *wanted == name)
+        });
+        let child = self.at.and_then(|(tree, node)| Some((tree, tree.child(node, name)?)));
+        Ok(Key { field: known.map(|(_, field)| field), child })
     }
 }
 
-/// Reads one value; `None` for `null`. Members of an object are kept only where it is `nested`.
-struct ValueSeed {
-    nested: bool,
+/// How much of a value is kept for a field.
+#[derive(Clone, Copy, PartialEq)]
+enum Keep {
+    Nothing,
+    Scalar,
+    /// A scalar, or the scalar members of an object.
+    Members,
 }
 
-impl<'de> DeserializeSeed<'de> for ValueSeed {
+/// A node of the tree of metrics, and where the values of the metrics go.
+struct Branch<'a> {
+    tree: &'a MetricTree,
+    node: NodeIndex,
+    values: &'a mut [Option<Value>],
+}
+
+impl Branch<'_> {
+    fn set(&mut self, value: Option<Value>) {
+        for metric in self.tree.metrics_at(self.node) {
+            self.values[usize::from(*metric)] = value.clone();
+        }
+    }
+
+    /// An array or an object is no value of a metric.
+    fn begin(&mut self) {
+        self.set(Some(Value::Other));
+    }
+
+    fn child(&mut self, name: &str) -> Option<Branch<'_>> {
+        let node = self.tree.child(self.node, name)?;
+        Some(Branch { tree: self.tree, node, values: self.values })
+    }
+}
+
+/// The next value of an object; it is skipped if no field and no metric wants it.
+fn next_value<'de, A: MapAccess<'de>>(
+    map: &mut A,
+    branch: Option<Branch>,
+    keep: Keep,
+) -> Result<Option<Value>, A::Error> {
+    if branch.is_none() && keep == Keep::Nothing {
+        return map.next_value::<IgnoredAny>().map(|_| None);
+    }
+    map.next_value_seed(ValueSeed { branch, keep })
+}
+
+/// Reads one value, for a field, for metrics, or for both; `None` for `null`.
+struct ValueSeed<'a> {
+    branch: Option<Branch<'a>>,
+    keep: Keep,
+}
+
+impl ValueSeed<'_> {
+    fn scalar(mut self, value: Value) -> Option<Value> {
+        let Some(branch) = &mut self.branch else { return Some(value) };
+        if self.keep == Keep::Nothing {
+            branch.set(Some(value));
+            return None;
+        }
+        branch.set(Some(value.clone()));
+        Some(value)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for ValueSeed<'_> {
     type Value = Option<Value>;
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<Value>, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for ValueSeed {
+impl<'de> Visitor<'de> for ValueSeed<'_> {
     type Value = Option<Value>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -125,86 +224,146 @@ impl<'de> Visitor<'de> for ValueSeed {
     }
 
     fn visit_unit<E>(self) -> Result<Option<Value>, E> {
+        self.branch.into_iter().for_each(|mut branch| branch.set(None));
         Ok(None)
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<Option<Value>, E> {
-        Ok(Some(Value::Bool(value)))
+        Ok(self.scalar(Value::Bool(value)))
     }
 
     fn visit_i64<E>(self, value: i64) -> Result<Option<Value>, E> {
-        Ok(Some(Value::Int(value)))
+        Ok(self.scalar(Value::Int(value)))
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Option<Value>, E> {
-        Ok(Some(i64::try_from(value).map_or(Value::Float(value as f64), Value::Int)))
+        Ok(self.scalar(i64::try_from(value).map_or(Value::Float(value as f64), Value::Int)))
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Option<Value>, E> {
-        Ok(Some(Value::Float(value)))
+        Ok(self.scalar(Value::Float(value)))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Option<Value>, E> {
-        Ok(Some(Value::Text(value.to_owned())))
+        Ok(self.scalar(Value::Text(value.to_owned())))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Option<Value>, A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        let Some(mut branch) = self.branch else {
+            while seq.next_element::<IgnoredAny>()?.is_some() {}
+            return Ok(Some(Value::Other));
+        };
+        branch.begin();
+        for index in 0_usize.. {
+            let more = match branch.child(&index.to_string()) {
+                Some(child) => {
+                    let seed = ValueSeed { branch: Some(child), keep: Keep::Nothing };
+                    seq.next_element_seed(seed)?.is_some()
+                }
+                None => seq.next_element::<IgnoredAny>()?.is_some(),
+            };
+            if !more {
+                break;
+            }
+        }
         Ok(Some(Value::Other))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Option<Value>, A::Error> {
-        if !self.nested {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Option<Value>, A::Error> {
+        self.branch.iter_mut().for_each(Branch::begin);
+        if self.keep == Keep::Members {
+            return members(&mut map, self.branch).map(Some);
+        }
+        let Some(Branch { tree, node, values }) = self.branch else {
             while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
             return Ok(Some(Value::Other));
+        };
+        let key = KeySeed { fields: None, at: Some((tree, node)) };
+        while let Some(Key { child, .. }) = map.next_key_seed(key)? {
+            let branch = child.map(|(tree, node)| Branch { tree, node, values: &mut *values });
+            next_value(&mut map, branch, Keep::Nothing)?;
         }
-        let mut members = Vec::new();
-        while let Some(name) = map.next_key::<String>()? {
-            let value = map.next_value_seed(ValueSeed { nested: false })?;
-            members.push((name, value.unwrap_or(Value::Other)));
-        }
-        Ok(Some(Value::Object(members)))
+        Ok(Some(Value::Other))
     }
+}
+
+fn members<'de, A: MapAccess<'de>>(map: &mut A, mut branch: Option<Branch>) -> Result<Value, A::Error> {
+    let mut members = Vec::new();
+    while let Some(name) = map.next_key::<String>()? {
+        let child = branch.as_mut().and_then(|branch| branch.child(&name));
+        let value = map.next_value_seed(ValueSeed { branch: child, keep: Keep::Scalar })?;
+        members.push((name, value.unwrap_or(Value::Other)));
+    }
+    Ok(Value::Object(members))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const DEEP: usize = 100_000;
+
+    fn fields_of(payload: &str) -> serde_json::Result<PayloadFields> {
+        let wanted = Wanted { fields: Some(&Fields::default()), metrics: None };
+        scan(payload.as_bytes(), wanted).map(|scanned| scanned.fields)
+    }
+
     #[test]
     fn fields_are_found_between_anything_and_the_last_of_two_counts() {
-        let fields = Fields::default();
-        let deep = format!("{{\"x\":{}{},\"ts\":5}}", "[".repeat(100_000), "]".repeat(100_000));
+        let deep = format!("{{\"x\":{}{},\"ts\":5}}", "[".repeat(DEEP), "]".repeat(DEEP));
+        let none = PayloadFields::default;
         let cases = [
-            ("{}", Said::default()),
-            (" {\"a\":{\"ts\":1}} ", Said::default()),
-            (deep.as_str(), Said { ts: Some(Value::Int(5)), ..Said::default() }),
-            ("{\"ts\":1,\"ts\":2}", Said { ts: Some(Value::Int(2)), ..Said::default() }),
-            ("{\"timeout\":{\"a\":[1]}}", Said { timeout: Some(Value::Other), ..Said::default() }),
-            ("{\"timeout\":null}", Said::default()),
-            ("{\"\\u0074s\":1.5}", Said { ts: Some(Value::Float(1.5)), ..Said::default() }),
+            ("{}", none()),
+            (" {\"a\":{\"ts\":1}} ", none()),
+            (deep.as_str(), PayloadFields { ts: Some(Value::Int(5)), ..none() }),
+            ("{\"ts\":1,\"ts\":2}", PayloadFields { ts: Some(Value::Int(2)), ..none() }),
+            ("{\"timeout\":{\"a\":[1]}}", PayloadFields { timeout: Some(Value::Other), ..none() }),
+            ("{\"timeout\":null}", none()),
+            ("{\"\\u0074s\":1.5}", PayloadFields { ts: Some(Value::Float(1.5)), ..none() }),
             (
                 "{\"labels\":{\"a\":1,\"b\":{\"c\":2}}}",
-                Said {
+                PayloadFields {
                     labels: Some(Value::Object(vec![
                         ("a".into(), Value::Int(1)),
                         ("b".into(), Value::Other),
                     ])),
-                    ..Said::default()
+                    ..none()
                 },
             ),
         ];
-        for (payload, said) in cases {
-            assert_eq!(scan(payload.as_bytes(), &fields).unwrap(), said, "{payload:.60}");
+        for (payload, fields) in cases {
+            assert_eq!(fields_of(payload).unwrap(), fields, "{payload:.60}");
         }
     }
 
     #[test]
-    fn what_is_not_one_object_is_an_error() {
+    fn a_payload_that_is_not_one_object_is_an_error() {
         for payload in
             ["", "{", "{\"ts\":1} x", "{\"ts\":NaN}", "{\"ts\":1e999}", "{\"a\":\"\u{1}\"}", "[{}]"]
         {
-            assert!(scan(payload.as_bytes(), &Fields::default()).is_err(), "{payload}");
+            assert!(fields_of(payload).is_err(), "{payload}");
         }
+    }
+
+    #[test]
+    fn one_pass_takes_fields_and_metrics_also_where_both_want_the_same() {
+        let pointers = ["ts", "labels", "labels/site", "labels/room/volts", "sleep/0", "volts"]
+            .map(|pointer| pointer.split('/').map(str::to_owned).collect::<Vec<_>>());
+        let tree = MetricTree::new(pointers.iter().map(Vec::as_slice));
+        let wanted = Wanted { fields: Some(&Fields::default()), metrics: Some(&tree) };
+        let payload = "{\"volts\":1.5,\"ts\":7,\"sleep\":[3],\
+                       \"labels\":{\"site\":\"north\",\"room\":{\"volts\":2}}}";
+        let scanned = scan(payload.as_bytes(), wanted).unwrap();
+        let text = |text: &str| Value::Text(text.to_owned());
+        let members = vec![("site".to_owned(), text("north")), ("room".to_owned(), Value::Other)];
+        let fields = PayloadFields {
+            ts: Some(Value::Int(7)),
+            timeout: None,
+            labels: Some(Value::Object(members)),
+            sleep: Some(Value::Other),
+        };
+        let values =
+            [Value::Int(7), Value::Other, text("north"), Value::Int(2), Value::Int(3), Value::Float(1.5)];
+        assert_eq!(scanned, Scanned { fields, values: values.map(Some).into() });
     }
 }

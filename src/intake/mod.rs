@@ -45,8 +45,8 @@ use crate::telemetry::{PayloadIssue, Telemetry};
 mod canary;
 mod config;
 mod drops;
-mod fields;
 mod json;
+mod metric_tree;
 mod mqtt;
 mod payload;
 mod probe;
@@ -55,9 +55,9 @@ mod reader;
 mod record;
 mod thread;
 mod tls;
-mod told;
 mod topic;
 mod unheard;
+mod value_buffer;
 
 pub use config::{Config, Fields};
 pub use mqtt::{TopicProblem, accepts_anonymous, probe};
@@ -70,14 +70,14 @@ const MAIN: &str = "main";
 /// The least room of the queue: about half a second of what one broker can deliver.
 const LEAST_QUEUE: usize = 65_536;
 
-/// What was odd about one message, each kind once, however often a payload repeats it.
+/// The issues of one message, each kind once, however often a payload repeats it.
 #[derive(Default)]
 pub(crate) struct PayloadIssues(Vec<(PayloadIssue, String)>);
 
 impl PayloadIssues {
-    fn note(&mut self, oddity: PayloadIssue, what: impl FnOnce() -> String) {
-        if self.0.iter().all(|(noted, _)| *noted != oddity) {
-            self.0.push((oddity, what()));
+    fn note(&mut self, issue: PayloadIssue, detail: impl FnOnce() -> String) {
+        if self.0.iter().all(|(noted, _)| *noted != issue) {
+            self.0.push((issue, detail()));
         }
     }
 
@@ -87,7 +87,7 @@ impl PayloadIssues {
 
     #[cfg(test)]
     fn kinds(&self) -> Vec<PayloadIssue> {
-        self.0.iter().map(|(oddity, _)| *oddity).collect()
+        self.0.iter().map(|(issue, _)| *issue).collect()
     }
 }
 
@@ -110,16 +110,16 @@ pub async fn run(
     let topics = Arc::new(config.topics(roll.rules())?);
     let probes = probe::Probes::new(&topics.filters_of_kinds(roll.rules()), roll.rules());
     let hearing = Hearing { topics, probes: Arc::new(probes) };
-    let told = told::Told::new(&metrics, telemetry.clone()).map(Arc::new);
+    let values = value_buffer::ValueBuffer::new(&metrics, telemetry.clone()).map(Arc::new);
     let writer = record::Writer { roll, clock, telemetry, stop: stop.clone() };
     let mut tasks = JoinSet::new();
     for number in 1..=config.connections {
-        listen(&config, &name(number), &hearing, told.clone(), &writer, &mut tasks).await?;
+        listen(&config, &name(number), &hearing, values.clone(), &writer, &mut tasks).await?;
     }
     let watch = unheard::Watch::new(hearing.probes, &config, &writer);
     tasks.spawn(async move { watch.run().await });
-    if let Some(told) = told {
-        tasks.spawn(async move { told.write(&writer, &writer.stop).await });
+    if let Some(values) = values {
+        tasks.spawn(async move { values.write(&writer, &writer.stop).await });
     }
     while let Some(ended) = tasks.join_next().await {
         ended.context("a part of intake failed")?;
@@ -147,7 +147,7 @@ pub fn reader_of_any(
         probes: Arc::new(probe::Probes::new(&topics.filters_of_kinds(rules), rules)),
         topics: Arc::new(topics),
         fields: config.fields.clone(),
-        told: told::Told::new(metrics, telemetry.clone()).map(Arc::new),
+        values: value_buffer::ValueBuffer::new(metrics, telemetry.clone()).map(Arc::new),
         client_id: "rollcall-main".to_owned(),
         key: canary::Key::of_fleet("of a trial"),
         max_payload: config.max_payload,
@@ -179,7 +179,7 @@ async fn listen(
     config: &Config,
     name: &str,
     Hearing { topics, probes }: &Hearing,
-    told: Option<Arc<told::Told>>,
+    values: Option<Arc<value_buffer::ValueBuffer>>,
     writer: &record::Writer,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
@@ -207,7 +207,7 @@ async fn listen(
         topics: topics.clone(),
         probes: probes.clone(),
         fields: config.fields.clone(),
-        told,
+        values,
         client_id: session.client_id().to_owned(),
         key: key.clone(),
         max_payload: config.max_payload,

@@ -1,7 +1,7 @@
-//! What a payload says, beside that its sender lives.
+//! Reads a payload: the fields of a heartbeat and the values of metrics.
 //!
 //! Any payload proves life: empty, binary, broken. A JSON object may say more, each thing in a
-//! field of its own; what is not plausible is counted and passed over, alone.
+//! field of its own; a field that is not plausible is counted and passed over, alone.
 //!
 //! | field | form | bounds |
 //! |---|---|---|
@@ -12,13 +12,14 @@
 //!
 //! # When a device's own time is believed
 //! Only where its kind says so, and if it is at most five minutes ahead of the arrival (then the
-//! arrival counts: nobody is last seen in the future) and not older than a day and the allowed
+//! arrival counts: no unit is last seen in the future) and not older than a day and the allowed
 //! silence together. A device whose clock fell back to 1970 lives all the same; a message that was
-//! stored on the way for a few hours is told from one that was not.
+//! stored in transit for a few hours differs from one that was not.
 
 use std::time::Duration;
 
-use super::json::{self, Said, Value};
+use super::json::{self, PayloadFields, Scanned, Value, Wanted};
+use super::metric_tree::KindMetrics;
 use super::{Fields, PayloadIssues};
 use crate::clock::{Timestamp, parse_span};
 use crate::presence::{
@@ -29,77 +30,101 @@ use crate::telemetry::PayloadIssue;
 /// How far a device's clock may be ahead.
 const AHEAD: Duration = Duration::from_secs(300);
 /// How much older than the allowed silence a heartbeat may say that it is.
-const ON_ITS_WAY: Duration = Duration::from_secs(86_400);
+const IN_TRANSIT: Duration = Duration::from_secs(86_400);
 /// The longest text that may be a duration or a time.
 const LONGEST_TEXT: usize = 64;
 
-/// What a payload says.
-pub(super) struct Spoken {
+/// A payload that was read.
+pub(super) struct ParsedPayload {
     /// When the heartbeat counts for.
     pub at: Timestamp,
-    /// When the device sent it, by a clock of its own that is plausible, whether the kind goes by it
-    /// or not.
+    /// When the device sent it, by a plausible clock of its own, whether the kind goes by it or not.
     pub sent: Option<Timestamp>,
-    /// What else it says.
     pub declared: Declared,
+    /// The values of metrics, each with the index of its metric.
+    pub values: Vec<(u8, Box<str>)>,
 }
 
-/// Reads a payload.
+/// Reads a payload that arrives at that moment, of a kind with these rules and metrics.
 pub(super) fn read(
     payload: &[u8],
     fields: &Fields,
+    metrics: Option<&KindMetrics>,
     rules: &KindRules,
     arrived: Timestamp,
-    odd: &mut PayloadIssues,
-) -> Spoken {
-    let mut spoken = Spoken { at: arrived, sent: None, declared: Declared::default() };
+    issues: &mut PayloadIssues,
+) -> ParsedPayload {
+    let (declared, values) = Default::default();
+    let mut parsed = ParsedPayload { at: arrived, sent: None, declared, values };
     if payload.trim_ascii_start().first() != Some(&b'{') {
-        return spoken;
+        return parsed;
     }
-    let said = match json::scan(payload, fields) {
-        Ok(said) => said,
-        Err(error) => {
-            odd.note(PayloadIssue::BrokenJson, || error.to_string());
-            return spoken;
-        }
-    };
-    spoken.declared = declared(&said, rules, odd);
-    spoken.sent = sent(&said, &spoken.declared, rules, arrived);
-    if let (Some(value), TimeSource::Device) = (&said.ts, rules.clock) {
-        match spoken.sent {
-            Some(sent) => spoken.at = sent,
-            None => odd.note(PayloadIssue::BadTimestamp, || shorten(value)),
+    let Scanned { fields, values } = scan(payload, fields, metrics, issues);
+    parsed.declared = declare(&fields, rules, issues);
+    parsed.sent = sent(&fields, &parsed.declared, rules, arrived);
+    if let (Some(value), TimeSource::Device) = (&fields.ts, rules.clock) {
+        match parsed.sent {
+            Some(sent) => parsed.at = sent,
+            None => issues.note(PayloadIssue::BadTimestamp, || shorten(value)),
         }
     }
-    spoken
+    if let Some(metrics) = metrics {
+        parsed.values = metrics.accept(values, issues);
+    }
+    parsed
 }
 
-fn declared(said: &Said, rules: &KindRules, odd: &mut PayloadIssues) -> Declared {
+/// Takes fields and metrics in one pass. A payload that is broken for one of them may still serve the other: a
+/// number that is too large breaks only where it is read. So it is read for each of them alone.
+fn scan(
+    payload: &[u8],
+    fields: &Fields,
+    metrics: Option<&KindMetrics>,
+    issues: &mut PayloadIssues,
+) -> Scanned {
+    let tree = metrics.map(|metrics| &metrics.tree);
+    let scan = |fields, metrics| json::scan(payload, Wanted { fields, metrics });
+    let mut read_fields = |scanned: serde_json::Result<Scanned>| {
+        scanned.unwrap_or_else(|error| {
+            issues.note(PayloadIssue::BrokenJson, || error.to_string());
+            Scanned::default()
+        })
+    };
+    match scan(Some(fields), tree) {
+        Err(_) if tree.is_some() => {
+            let values = scan(None, tree).unwrap_or_default().values;
+            Scanned { values, ..read_fields(scan(Some(fields), None)) }
+        }
+        scanned => read_fields(scanned),
+    }
+}
+
+fn declare(fields: &PayloadFields, rules: &KindRules, issues: &mut PayloadIssues) -> Declared {
     let mut span = |value: &Option<Value>, why: PayloadIssue| {
         let value = value.as_ref()?;
         let span = duration(value).filter(|span| is_timeout(*span));
         if span.is_none() {
-            odd.note(why, || shorten(value));
+            issues.note(why, || shorten(value));
         }
         span
     };
-    // A timeout that the kind does not accept would only send every heartbeat down the slow road.
-    let timeout = span(&said.timeout, PayloadIssue::BadTimeout).filter(|_| rules.accept_timeout);
-    let sleep = span(&said.sleep, PayloadIssue::BadSleep).filter(|_| rules.accept_sleep);
+    // A timeout that the kind does not accept would only make every heartbeat slow.
+    let timeout = span(&fields.timeout, PayloadIssue::BadTimeout).filter(|_| rules.accept_timeout);
+    let sleep = span(&fields.sleep, PayloadIssue::BadSleep).filter(|_| rules.accept_sleep);
     if sleep.is_some_and(|sleep| sleep > rules.max_sleep) {
-        odd.note(PayloadIssue::BadSleep, || "longer than max_sleep, and shortened to it".to_owned());
+        issues.note(PayloadIssue::BadSleep, || "longer than max_sleep, and shortened to it".to_owned());
     }
     let sleep = sleep.map(|sleep| sleep.min(rules.max_sleep));
-    Declared { timeout, labels: labels(&said.labels, odd), sleep }
+    Declared { timeout, labels: labels(&fields.labels, issues), sleep }
 }
 
-fn labels(said: &Option<Value>, odd: &mut PayloadIssues) -> Labels {
+fn labels(value: &Option<Value>, issues: &mut PayloadIssues) -> Labels {
     let mut labels = Labels::new();
-    let members = match said {
+    let members = match value {
         None => return labels,
         Some(Value::Object(members)) => members,
         Some(value) => {
-            odd.note(PayloadIssue::BadLabel, || shorten(value));
+            issues.note(PayloadIssue::BadLabel, || shorten(value));
             return labels;
         }
     };
@@ -115,16 +140,22 @@ fn labels(said: &Option<Value>, odd: &mut PayloadIssues) -> Labels {
         if room && is_label_name(name) && is_label_value(&text) {
             labels.insert(name.clone(), text);
         } else {
-            odd.note(PayloadIssue::BadLabel, || format!("{:.40} = {}", name.escape_debug(), shorten(value)));
+            issues
+                .note(PayloadIssue::BadLabel, || format!("{:.40} = {}", name.escape_debug(), shorten(value)));
         }
     }
     labels
 }
 
-fn sent(said: &Said, declared: &Declared, rules: &KindRules, arrived: Timestamp) -> Option<Timestamp> {
+fn sent(
+    fields: &PayloadFields,
+    declared: &Declared,
+    rules: &KindRules,
+    arrived: Timestamp,
+) -> Option<Timestamp> {
     let allowed = rules.resolve(declared.timeout, Default::default()).allowed();
-    let plausible = arrived - allowed - ON_ITS_WAY..=arrived + AHEAD;
-    let sent = moment(said.ts.as_ref()?).filter(|moment| plausible.contains(moment))?;
+    let plausible = arrived - allowed - IN_TRANSIT..=arrived + AHEAD;
+    let sent = moment(fields.ts.as_ref()?).filter(|moment| plausible.contains(moment))?;
     Some(sent.min(arrived))
 }
 
@@ -188,14 +219,14 @@ mod tests {
     }
 
     fn hear(payload: &str) -> (Timestamp, Declared, Vec<PayloadIssue>) {
-        let mut odd = PayloadIssues::default();
-        let Spoken { at, declared, .. } =
-            read(payload.as_bytes(), &Fields::default(), &rules(), NOW, &mut odd);
-        (at, declared, odd.kinds())
+        let mut issues = PayloadIssues::default();
+        let ParsedPayload { at, declared, .. } =
+            read(payload.as_bytes(), &Fields::default(), None, &rules(), NOW, &mut issues);
+        (at, declared, issues.kinds())
     }
 
     #[test]
-    fn any_payload_proves_life_and_only_a_broken_object_is_odd() {
+    fn any_payload_proves_life_and_only_a_broken_object_is_an_issue() {
         let deep = format!("{{\"ts\":{}", "[".repeat(200_000));
         let cases = [
             ("", vec![]),
@@ -210,12 +241,13 @@ mod tests {
             ("{\"timeout\":NaN}", vec![PayloadIssue::BrokenJson]),
             (deep.as_str(), vec![PayloadIssue::BrokenJson]),
         ];
-        for (payload, odd) in cases {
-            assert_eq!(hear(payload), (NOW, Declared::default(), odd), "{payload:.40}");
+        for (payload, issues) in cases {
+            assert_eq!(hear(payload), (NOW, Declared::default(), issues), "{payload:.40}");
         }
-        let mut odd = PayloadIssues::default();
-        let Spoken { at, .. } = read(b"{\xff\xfe", &Fields::default(), &rules(), NOW, &mut odd);
-        assert_eq!((at, odd.kinds()), (NOW, vec![PayloadIssue::BrokenJson]));
+        let mut issues = PayloadIssues::default();
+        let ParsedPayload { at, .. } =
+            read(b"{\xff\xfe", &Fields::default(), None, &rules(), NOW, &mut issues);
+        assert_eq!((at, issues.kinds()), (NOW, vec![PayloadIssue::BrokenJson]));
     }
 
     #[test]
@@ -249,9 +281,9 @@ mod tests {
             ("{\"s\":60}", None),
         ];
         for (text, timeout) in cases {
-            let odd = if timeout.is_none() { vec![PayloadIssue::BadTimeout] } else { vec![] };
-            let (_, declared, oddities) = hear(&format!("{{\"timeout\":{text}}}"));
-            assert_eq!((declared.timeout, oddities), (timeout, odd), "timeout {text}");
+            let expected = if timeout.is_none() { vec![PayloadIssue::BadTimeout] } else { vec![] };
+            let (_, declared, issues) = hear(&format!("{{\"timeout\":{text}}}"));
+            assert_eq!((declared.timeout, issues), (timeout, expected), "timeout {text}");
             let (_, declared, _) = hear(&format!("{{\"sleep\":{text}}}"));
             assert_eq!(declared.sleep, timeout, "sleep {text}");
         }
@@ -262,9 +294,10 @@ mod tests {
     #[test]
     fn a_kind_that_accepts_no_timeout_declares_none() {
         let rules = KindRules { accept_timeout: false, ..rules() };
-        let mut odd = PayloadIssues::default();
-        let Spoken { declared, .. } = read(b"{\"timeout\":60}", &Fields::default(), &rules, NOW, &mut odd);
-        assert!(declared.is_empty() && odd.kinds().is_empty());
+        let mut issues = PayloadIssues::default();
+        let ParsedPayload { declared, .. } =
+            read(b"{\"timeout\":60}", &Fields::default(), None, &rules, NOW, &mut issues);
+        assert!(declared.is_empty() && issues.kinds().is_empty());
     }
 
     #[test]
@@ -272,12 +305,12 @@ mod tests {
         let cases = [(true, 48, Some(24)), (true, 12, Some(12)), (true, 24, Some(24)), (false, 48, None)];
         for (accept_sleep, most, expected) in cases {
             let rules = KindRules { accept_sleep, max_sleep: most * HOUR, ..rules() };
-            let mut odd = PayloadIssues::default();
-            let Spoken { declared, .. } =
-                read(b"{\"sleep\":\"24h\"}", &Fields::default(), &rules, NOW, &mut odd);
+            let mut issues = PayloadIssues::default();
+            let ParsedPayload { declared, .. } =
+                read(b"{\"sleep\":\"24h\"}", &Fields::default(), None, &rules, NOW, &mut issues);
             assert_eq!(declared.sleep, expected.map(|hours| hours * HOUR), "{accept_sleep} {most}");
             let expected = if accept_sleep && most < 24 { vec![PayloadIssue::BadSleep] } else { vec![] };
-            assert_eq!(odd.kinds(), expected, "{accept_sleep} {most}");
+            assert_eq!(issues.kinds(), expected, "{accept_sleep} {most}");
         }
     }
 
@@ -298,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn an_implausible_time_is_passed_over_and_nobody_is_last_seen_in_the_future() {
+    fn an_implausible_time_is_passed_over_and_no_unit_is_last_seen_in_the_future() {
         let cases = [
             ("1732147499", NOW, vec![]),                           // 299 s ahead: the arrival
             ("1732147501", NOW, vec![PayloadIssue::BadTimestamp]), // 301 s ahead
@@ -312,44 +345,74 @@ mod tests {
             ("\"NaN\"", NOW, vec![PayloadIssue::BadTimestamp]),
             ("true", NOW, vec![PayloadIssue::BadTimestamp]),
         ];
-        for (ts, at, odd) in cases {
-            assert_eq!(hear(&format!("{{\"ts\":{ts}}}")), (at, Declared::default(), odd), "{ts}");
+        for (ts, at, issues) in cases {
+            assert_eq!(hear(&format!("{{\"ts\":{ts}}}")), (at, Declared::default(), issues), "{ts}");
         }
-        let (at, declared, odd) = hear("{\"ts\":1729555200,\"timeout\":\"40d\"}");
-        assert_eq!((at, declared.timeout, odd.len()), (NOW - 720 * HOUR, Some(960 * HOUR), 0));
+        let (at, declared, issues) = hear("{\"ts\":1729555200,\"timeout\":\"40d\"}");
+        assert_eq!((at, declared.timeout, issues.len()), (NOW - 720 * HOUR, Some(960 * HOUR), 0));
     }
 
     #[test]
     fn a_kind_that_goes_by_arrival_does_not_even_look_at_the_time() {
         let rules = KindRules { clock: TimeSource::Arrival, ..rules() };
-        let mut odd = PayloadIssues::default();
-        let Spoken { at, .. } = read(b"{\"ts\":-1}", &Fields::default(), &rules, NOW, &mut odd);
-        assert_eq!((at, odd.kinds().len()), (NOW, 0));
+        let mut issues = PayloadIssues::default();
+        let ParsedPayload { at, .. } =
+            read(b"{\"ts\":-1}", &Fields::default(), None, &rules, NOW, &mut issues);
+        assert_eq!((at, issues.kinds().len()), (NOW, 0));
     }
 
     #[test]
     fn labels_are_text_numbers_and_booleans_and_a_bad_one_is_passed_over_alone() {
-        let (_, declared, odd) =
+        let (_, declared, issues) =
             hear("{\"labels\":{\"site\":\"north\",\"floor\":3,\"t\":1.5,\"spare\":false}}");
         let expected = [("floor", "3"), ("site", "north"), ("spare", "false"), ("t", "1.5")];
         let expected: Labels = expected.map(|(n, v)| (n.to_owned(), v.to_owned())).into();
-        assert_eq!((declared.labels, odd.len()), (expected, 0));
+        assert_eq!((declared.labels, issues.len()), (expected, 0));
 
         for bad in ["{\"a-b\":1}", "{\"a\":null}", "{\"a\":[1]}", "{\"a\":\"\"}", "{\"kind\":1}", "7"] {
-            let (_, declared, odd) = hear(&format!("{{\"labels\":{bad}}}"));
-            assert_eq!((declared.labels.len(), odd), (0, vec![PayloadIssue::BadLabel]), "{bad}");
+            let (_, declared, issues) = hear(&format!("{{\"labels\":{bad}}}"));
+            assert_eq!((declared.labels.len(), issues), (0, vec![PayloadIssue::BadLabel]), "{bad}");
         }
         let many: Vec<String> = (0..1000).map(|n| format!("\"l{n}\":{n}")).collect();
-        let (_, declared, odd) = hear(&format!("{{\"labels\":{{{}}}}}", many.join(",")));
-        assert_eq!((declared.labels.len(), odd), (MOST_LABELS, vec![PayloadIssue::BadLabel]));
+        let (_, declared, issues) = hear(&format!("{{\"labels\":{{{}}}}}", many.join(",")));
+        assert_eq!((declared.labels.len(), issues), (MOST_LABELS, vec![PayloadIssue::BadLabel]));
     }
 
     #[test]
     fn fields_may_have_other_names() {
         let fields = Fields { timeout: "silence_ok".to_owned(), ..Fields::default() };
-        let mut odd = PayloadIssues::default();
-        let Spoken { declared, .. } =
-            read(b"{\"silence_ok\":60,\"timeout\":7}", &fields, &rules(), NOW, &mut odd);
+        let mut issues = PayloadIssues::default();
+        let ParsedPayload { declared, .. } =
+            read(b"{\"silence_ok\":60,\"timeout\":7}", &fields, None, &rules(), NOW, &mut issues);
         assert_eq!(declared.timeout, Some(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn a_payload_that_is_broken_for_a_metric_still_serves_the_fields_and_the_other_way_round() {
+        let metric = crate::store::Metric {
+            name: "volts".to_owned(),
+            pointer: vec!["volts".to_owned()],
+            metric_type: crate::store::MetricType::Gauge,
+            help: String::new(),
+            unit: String::new(),
+            label: String::new(),
+        };
+        let metrics = KindMetrics::new([metric].into());
+        let minute = Some(Duration::from_secs(60));
+        let cases = [
+            ("{\"timeout\":60,\"volts\":3}", minute, Some("3"), vec![]),
+            ("{\"timeout\":60,\"volts\":1e999}", minute, None, vec![]),
+            ("{\"timeout\":1e999,\"volts\":3}", None, Some("3"), vec![PayloadIssue::BrokenJson]),
+            ("{\"timeout\":60,\"volts\":\"3\"}", minute, None, vec![PayloadIssue::BadValue]),
+            ("{\"timeout\":60,\"volts\":3", None, None, vec![PayloadIssue::BrokenJson]),
+        ];
+        for (payload, timeout, volts, expected) in cases {
+            let mut issues = PayloadIssues::default();
+            let fields = Fields::default();
+            let parsed = read(payload.as_bytes(), &fields, Some(&metrics), &rules(), NOW, &mut issues);
+            assert_eq!(parsed.declared.timeout, timeout, "{payload}");
+            assert_eq!(parsed.values.first().map(|(_, text)| &**text), volts, "{payload}");
+            assert_eq!(issues.kinds(), expected, "{payload}");
+        }
     }
 }

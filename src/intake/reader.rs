@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::canary::{Canary, Key};
 use super::probe::Probes;
-use super::told::Told;
 use super::topic::{self, Refusal, Topics};
+use super::value_buffer::ValueBuffer;
 use super::{Fields, PayloadIssues, canary, payload};
 use crate::clock::Timestamp;
 use crate::presence::Heartbeat;
@@ -48,8 +48,8 @@ pub(super) struct Reader {
     pub topics: Arc<Topics>,
     pub probes: Arc<Probes>,
     pub fields: Fields,
-    /// Takes what units tell of themselves, where a kind has metrics.
-    pub told: Option<Arc<Told>>,
+    /// Takes the values of metrics, if any kind has metrics.
+    pub values: Option<Arc<ValueBuffer>>,
     pub client_id: String,
     /// Signs the canaries of the fleet.
     pub key: Key,
@@ -99,25 +99,28 @@ impl Reader {
         if message.payload.len() > self.max_payload {
             return Err((Rejection::TooLarge, format!("{} bytes of payload", message.payload.len())));
         }
-        let mut odd = PayloadIssues::default();
-        let sender = self.topics.sender(topic, &mut odd)?;
-        let spoken = payload::read(message.payload, &self.fields, &sender.rules, latest, &mut odd);
-        if let (Some(most), Some(sent)) = (self.max_age, spoken.sent)
+        let mut issues = PayloadIssues::default();
+        let sender = self.topics.sender(topic, &mut issues)?;
+        let buffer = self.values.as_deref();
+        let metrics = buffer.and_then(|buffer| buffer.metrics_of(&sender.unit.kind));
+        let (rules, fields) = (&sender.rules, &self.fields);
+        let parsed = payload::read(message.payload, fields, metrics, rules, latest, &mut issues);
+        if let (Some(most), Some(sent)) = (self.max_age, parsed.sent)
             && arrived.since(sent) > most
         {
             return Err((Rejection::TooOld, format!("it was sent at {sent}")));
         }
-        if let Some(told) = &self.told {
-            told.take(&sender.unit, spoken.at, message.payload, &mut odd);
+        if let Some(buffer) = buffer {
+            buffer.take(&sender.unit, parsed.at, parsed.values);
         }
-        let mut declared = spoken.declared;
+        let mut declared = parsed.declared;
         // The topic is what a broker can guard, so its labels win.
         declared.labels.extend(sender.labels);
-        for (oddity, what) in odd.take() {
-            self.telemetry.payload_issue(&sender.unit, oddity, &what);
+        for (issue, detail) in issues.take() {
+            self.telemetry.payload_issue(&sender.unit, issue, &detail);
         }
         let not_before = message.sent_between.map(|(earliest, _)| earliest);
-        Ok(Content::Heartbeat(Heartbeat { unit: sender.unit, at: spoken.at, not_before, declared }))
+        Ok(Content::Heartbeat(Heartbeat { unit: sender.unit, at: parsed.at, not_before, declared }))
     }
 
     fn canary(&self, topic: &str, message: &Incoming, arrived: Timestamp) -> Result<Content, Refusal> {
@@ -149,7 +152,7 @@ mod tests {
             probes: Arc::new(Probes::new(&topics.filters_of_kinds(&rules), &rules)),
             topics: Arc::new(topics),
             fields: Fields::default(),
-            told: None,
+            values: None,
             client_id: "me".to_owned(),
             key: Key::of_fleet("fleet"),
             max_payload: 1024,

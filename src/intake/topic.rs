@@ -210,7 +210,7 @@ impl Topics {
     }
 
     /// Who sent a message with this topic.
-    pub fn sender(&self, topic: &str, odd: &mut PayloadIssues) -> Result<Sender, Refusal> {
+    pub fn sender(&self, topic: &str, issues: &mut PayloadIssues) -> Result<Sender, Refusal> {
         // A template that captures its first levels may cover Rollcall's own topics.
         if topic.starts_with(OWN_STATE) || topic.starts_with(canary::PREFIX) {
             return Err((Rejection::BadTopic, "a topic of Rollcall's own".to_owned()));
@@ -228,7 +228,7 @@ impl Topics {
                 Level::Label(name) if is_label_value(text) => {
                     labels.insert(name.to_string(), text.to_owned());
                 }
-                Level::Label(name) => odd.note(PayloadIssue::BadLabel, || format!("{name} in the topic")),
+                Level::Label(name) => issues.note(PayloadIssue::BadLabel, || format!("{name} in the topic")),
             }
         }
         let Some(rules) = self.kinds.get(kind) else {
@@ -255,8 +255,8 @@ mod tests {
     }
 
     fn who(topics: &Topics, topic: &str) -> Result<String, Rejection> {
-        let mut odd = PayloadIssues::default();
-        match topics.sender(topic, &mut odd) {
+        let mut issues = PayloadIssues::default();
+        match topics.sender(topic, &mut issues) {
             Ok(sender) => Ok(format!("{} {:?}", sender.unit, sender.labels)),
             Err((why, _)) => Err(why),
         }
@@ -295,10 +295,10 @@ mod tests {
     #[test]
     fn a_bad_label_in_a_topic_is_passed_over_and_the_unit_still_lives() {
         let topics = topics(&[("{site}/{unit}", Some("pump"))]);
-        let mut odd = PayloadIssues::default();
-        let sender = topics.sender("/9", &mut odd).unwrap();
+        let mut issues = PayloadIssues::default();
+        let sender = topics.sender("/9", &mut issues).unwrap();
         assert_eq!((sender.unit.to_string().as_str(), sender.labels.len()), ("pump:9", 0));
-        assert_eq!(odd.kinds(), [PayloadIssue::BadLabel]);
+        assert_eq!(issues.kinds(), [PayloadIssue::BadLabel]);
     }
 
     #[test]

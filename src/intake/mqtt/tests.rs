@@ -58,7 +58,7 @@ impl World {
             probes: Arc::new(Probes::new(&topics.filters_of_kinds(&rules), &rules)),
             topics: Arc::new(topics),
             fields: Fields::default(),
-            told: None,
+            values: None,
             client_id: session.client_id().to_owned(),
             key: Key::of_fleet("fleet"),
             max_payload: 1024,

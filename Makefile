@@ -1,7 +1,7 @@
 # The commands of this repository. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak fuzz quiet lint fmt docs
+.PHONY: help demo test bench soak fuzz quiet lint fmt docs dist
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -13,7 +13,7 @@ demo: ## Watch a simulated fleet; needs nothing else
 # The examples in doc comments come first, so that the summary of the tests is the end of the output.
 test: ## Run every test against real servers (installs what is missing)
 	@.ci/need redis-server:redis-server mosquitto:mosquitto mosquitto_pub:mosquitto-clients promtool:prometheus \
-	    prometheus-alertmanager:prometheus-alertmanager systemd-analyze:systemd faketime:faketime ip:iproute2 unshare:util-linux
+	    prometheus-alertmanager:prometheus-alertmanager systemd-analyze:systemd faketime:faketime ip:iproute2 unshare:util-linux jq:jq
 	cargo test --locked --doc
 	@# A case that needs more than the kernel allows an ordinary user leaves a file there.
 	@not_run=$$(mktemp -d) && export TESTS_NOT_RUN="$$not_run" && status=0; \
@@ -85,3 +85,6 @@ fmt: ## Format the code
 bench: ## Measure speed and memory beside what they are compared with, half an hour (ONLY=…, UNITS=…)
 	@.ci/need redis-server:redis-server mosquitto:mosquitto
 	cargo bench --locked --bench figures -- $(if $(ONLY),--only $(ONLY)) $(if $(UNITS),--units $(UNITS))
+
+dist: ## Make the package of a release in target/package, about ten minutes [TARGET=triple]
+	@.ci/dist

@@ -26,6 +26,8 @@ mod demo;
 mod health;
 mod logging;
 mod moving;
+#[cfg(feature = "package-files")]
+mod package_files;
 mod repair;
 mod send_test;
 mod serve;
@@ -65,6 +67,10 @@ enum Command {
     Repair(repair::Arguments),
     /// Send a receiver a notification that is marked as a test.
     SendTest(send_test::Arguments),
+    /// Write completions for shells, and manual pages.
+    #[cfg(feature = "package-files")]
+    #[command(hide = true)]
+    PackageFiles(package_files::Arguments),
 }
 
 #[derive(Debug, Args)]
@@ -97,6 +103,8 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Deliveries(arguments) => deliveries::run(arguments).await,
             Command::Repair(arguments) => repair::run(arguments).await,
             Command::SendTest(arguments) => send_test::run(arguments).await,
+            #[cfg(feature = "package-files")]
+            Command::PackageFiles(arguments) => package_files::run(&arguments),
         }
     });
     // Whoever still waits for a name to be looked up does so on a thread that cannot be ended.

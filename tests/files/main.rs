@@ -12,3 +12,4 @@ mod rules;
 mod stack;
 #[path = "../support/mod.rs"]
 mod support;
+mod workflows;

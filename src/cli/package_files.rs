@@ -1,0 +1,33 @@
+//! `rollcall package-files`: what a package holds beside the program, made from the command line itself. Only a program
+//! that `make dist` builds has it.
+
+use std::fs::create_dir_all;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, CommandFactory};
+use clap_complete::aot::{Shell, generate_to};
+
+use super::CommandLine;
+
+const NAME: &str = "rollcall";
+const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Where: `completions/` and `man/` are made in it.
+    directory: PathBuf,
+}
+
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let failed = || format!("cannot write to {}", arguments.directory.display());
+    let (completions, man) = (arguments.directory.join("completions"), arguments.directory.join("man"));
+    create_dir_all(&completions).and_then(|()| create_dir_all(&man)).with_context(failed)?;
+    for shell in SHELLS {
+        generate_to(shell, &mut CommandLine::command(), NAME, &completions).with_context(failed)?;
+    }
+    // One page for the program, and one for each command that is not hidden.
+    clap_mangen::generate_to(CommandLine::command(), &man).with_context(failed)?;
+    Ok(ExitCode::SUCCESS)
+}

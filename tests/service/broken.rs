@@ -1,4 +1,4 @@
-//! What is broken in the engine of a service that runs: the others are told, and `/readyz` says it.
+//! Unreadable values in the engine of a running service: other units are notified, and `/readyz` warns.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::world::{World, units};
 
 const TWO_SECONDS: &str = "kind = [{ name = \"detector\", timeout = \"2s\" }]";
 
-/// Awaits that `/readyz` warns of a value that cannot be read, with 200, and that all but the first unit are told.
+/// Waits until `/readyz` warns of an unreadable value, with 200, and all units but the first are notified.
 async fn the_others_are_notified(world: &World, count: usize) {
     world
         .eventually("readyz warns of it", async || {
@@ -17,16 +17,17 @@ async fn the_others_are_notified(world: &World, count: usize) {
             ready.contains("unreadable_values") && world.status("/readyz").await == 200
         })
         .await;
-    let told = async || {
-        let told = world.hook.received().into_iter().flat_map(|hit| {
-            let told = hit.json();
-            told["data"]["offline"].as_array().cloned().unwrap_or_default()
+    let notified = async || {
+        let notified = world.hook.received().into_iter().flat_map(|hit| {
+            let notified = hit.json();
+            notified["data"]["offline"].as_array().cloned().unwrap_or_default()
         });
-        let mut told: Vec<String> = told.map(|record| record["unit"].as_str().unwrap().to_owned()).collect();
-        told.sort();
-        told
+        let mut notified: Vec<String> =
+            notified.map(|record| record["unit"].as_str().unwrap().to_owned()).collect();
+        notified.sort();
+        notified
     };
-    world.eventually("the others are told", async || told().await == units(count)[1..]).await;
+    world.eventually("the others are notified", async || notified().await == units(count)[1..]).await;
     assert_eq!(world.records().await.len(), count - 1);
     assert_eq!(world.status("/readyz").await, 200);
     let metrics = world.text_of("/metrics").await;
@@ -43,7 +44,7 @@ async fn readyz_warns_of_facts_that_cannot_be_read_in_redis() {
         let name = "detector:unit-000";
         if world.ask::<bool>(cmd("HEXISTS").arg(&page).arg(name)).await {
             world.ask::<u8>(cmd("HSET").arg(&page).arg(name).arg("garbage{")).await;
-            // It is looked at, and was not heard lately.
+            // It is checked, and was not heard lately.
             let key = page.split(":facts").next().unwrap().to_owned() + ":alive:" + name;
             world.ask::<u8>(cmd("DEL").arg(key)).await;
         }
@@ -87,11 +88,11 @@ async fn a_service_that_may_not_write_records_is_never_ready_until_it_may_again(
     world.ask::<String>(cmd("ACL").arg("SETUSER").arg("roll").arg("+xadd")).await;
     world.eventually("it is ready by itself", async || world.status("/readyz").await == 200).await;
     world.eventually("all are recorded", async || world.records().await.len() == 5).await;
-    let told = async || {
-        let told = world.hook.received();
-        told.iter().map(|hit| hit.json()["data"]["offline"].as_array().map_or(0, Vec::len)).sum::<usize>()
+    let notified = async || {
+        let notified = world.hook.received();
+        notified.iter().map(|hit| hit.json()["data"]["offline"].as_array().map_or(0, Vec::len)).sum::<usize>()
     };
-    world.eventually("all are told", async || told().await == 5).await;
+    world.eventually("all are notified", async || notified().await == 5).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -107,12 +108,12 @@ async fn a_roster_entry_of_the_far_future_leaves_no_partition_without_a_sweep() 
     world.ask::<u8>(cmd("ZADD").arg(roster).arg(4_102_444_800_000i64).arg("ghost")).await;
     world.beat(&units(60)).await;
     world.eventually("all silences are recorded", async || world.records().await.len() == 60).await;
-    let told = async || {
-        let told = world.hook.received();
-        told.iter().map(|hit| hit.json()["data"]["offline"].as_array().map_or(0, Vec::len)).sum::<usize>()
+    let notified = async || {
+        let notified = world.hook.received();
+        notified.iter().map(|hit| hit.json()["data"]["offline"].as_array().map_or(0, Vec::len)).sum::<usize>()
             == 60
     };
-    world.eventually("all silences are told", told).await;
+    world.eventually("all silences are notified", notified).await;
     let gone = async || world.ask::<Option<f64>>(cmd("ZSCORE").arg(roster).arg("ghost")).await.is_none();
     world.eventually("the entry is gone", gone).await;
     let ready = world.json("/readyz").await.to_string();

@@ -1,4 +1,4 @@
-//! The program as people and scripts meet it: its exit codes and what it prints.
+//! The program on the command line: its exit codes and its output.
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read};
@@ -24,7 +24,7 @@ use rollcall::store::{Capacity, Engine, Group, Join, OutboxEvent, Pace, Queries}
 use rollcall::telemetry::Telemetry;
 use serde_json::Value;
 
-/// How long the program may take to say the next thing.
+/// How long the program may take to print the next line.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs the program in `dir`, with no variables of Rollcall but those given.
@@ -62,9 +62,9 @@ fn a_wrong_filter_of_the_log_ends_the_command_and_says_what_would_be_right() {
         ([("ROLLCALL_LOG__LEVEL", "rollcall=loud")], 78, "log.level: \"rollcall=loud\""),
     ] {
         let output = rollcall(dir.path(), &["serve"], &variables);
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{told}");
-        assert!(told.contains(&format!("{option} is no level; write off, error, warn")), "{told}");
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{printed}");
+        assert!(printed.contains(&format!("{option} is no level; write off, error, warn")), "{printed}");
     }
 }
 
@@ -74,9 +74,9 @@ fn a_bad_configuration_ends_with_78_and_a_bad_command_line_with_2() {
     std::fs::write(dir.path().join("rollcall.toml"), "[mqtt]\nqso = 1\n").unwrap();
     for command in [&["serve"][..], &["check"], &["send-test", "--receiver", "hook"]] {
         let output = rollcall(dir.path(), command, &[]);
-        let told = text(&output.stderr) + &text(&output.stdout);
-        assert_eq!(output.status.code(), Some(78), "{command:?}: {told}");
-        assert!(told.contains("rollcall.toml:2:1: unknown key `qso`; did you mean `qos`?"), "{told}");
+        let printed = text(&output.stderr) + &text(&output.stdout);
+        assert_eq!(output.status.code(), Some(78), "{command:?}: {printed}");
+        assert!(printed.contains("rollcall.toml:2:1: unknown key `qso`; did you mean `qos`?"), "{printed}");
     }
     let output = rollcall(dir.path(), &["serv"], &[]);
     assert_eq!(output.status.code(), Some(2));
@@ -98,7 +98,7 @@ fn check_passes_when_everything_is_in_order() {
     let output = rollcall(dir.path(), &["check", "--json"], &variables);
     let found = outcomes(&output);
     assert_eq!(output.status.code(), Some(0), "{found:?}");
-    // But for this: with every option at its default nobody is told.
+    // Except for this: with every option at its default there is no receiver.
     let expected = [("configuration", "ok"), ("receivers", "warn"), ("engine", "ok"), ("mqtt", "ok")];
     assert_eq!(found, expected.map(|(name, outcome)| (name.to_owned(), outcome.to_owned())));
     let output = rollcall(dir.path(), &["check"], &variables);
@@ -117,7 +117,7 @@ fn check_warns_of_a_broker_that_admits_anonymous_clients_under_ids_like_rollcall
     assert!(made.unwrap().success());
     std::fs::write(dir.path().join("password"), "secret").unwrap();
     std::fs::set_permissions(dir.path().join("password"), Permissions::from_mode(0o600)).unwrap();
-    // As Mosquitto is started here, it lets anybody in; of settings of one name the last counts.
+    // Mosquitto admits every client here; of settings of one name the last counts.
     for (more, warned) in [("", true), ("allow_anonymous false\n", false)] {
         let more = format!("password_file {}\n{more}", users.display());
         let place = dir.path().join(format!("mqtt-{warned}"));
@@ -178,11 +178,11 @@ fn check_names_each_dependency_that_fails_and_what_to_do() {
     std::fs::write(dir.path().join("password"), "wrong\n").unwrap();
     let dead = format!("mqtt://127.0.0.1:{dead}");
     let output = rollcall(dir.path(), &["check"], &[("ROLLCALL_MQTT__URL", &dead)]);
-    let told = text(&output.stdout);
-    assert!(told.contains("FAIL  engine: redis at redis://127.0.0.1:"), "{told}");
-    assert!(told.contains("refused the login; check engine.url and engine.password_file"), "{told}");
-    assert!(told.contains("FAIL  mqtt: "), "{told}");
-    assert!(!told.contains("wrong"), "{told}");
+    let printed = text(&output.stdout);
+    assert!(printed.contains("FAIL  engine: redis at redis://127.0.0.1:"), "{printed}");
+    assert!(printed.contains("refused the login; check engine.url and engine.password_file"), "{printed}");
+    assert!(printed.contains("FAIL  mqtt: "), "{printed}");
+    assert!(!printed.contains("wrong"), "{printed}");
 }
 
 #[test]
@@ -194,22 +194,25 @@ fn check_reads_the_directory_of_an_embedded_fleet_and_changes_nothing() {
     );
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
     let check = || text(&rollcall(dir.path(), &["check"], &[]).stdout);
-    let told = check();
+    let printed = check();
     assert!(
-        told.contains("ok    engine: fleet is SQLite ") && told.contains("to be made at the start"),
-        "{told}"
+        printed.contains("ok    engine: fleet is SQLite ") && printed.contains("to be made at the start"),
+        "{printed}"
     );
     assert!(!dir.path().join("fleet").exists());
     std::fs::create_dir(dir.path().join("fleet")).unwrap();
     std::fs::write(dir.path().join("fleet/rollcall.db"), "Dear diary, today nothing happened.\n".repeat(200))
         .unwrap();
-    let told = check();
-    assert!(told.contains("FAIL  engine: the fleet in fleet is damaged (file is not a database"), "{told}");
+    let printed = check();
+    assert!(
+        printed.contains("FAIL  engine: the fleet in fleet is damaged (file is not a database"),
+        "{printed}"
+    );
     let there = std::fs::read_dir(dir.path().join("fleet")).unwrap().count();
     assert_eq!(there, 1, "nothing but the file");
 }
 
-/// The setting of notifications, and how many keys there are.
+/// The setting of keyspace events, and the number of keys.
 fn settled(redis: &Server, password: &str) -> (String, usize) {
     let url = format!("redis://:{password}@127.0.0.1:{}/0", redis.port());
     let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
@@ -250,22 +253,22 @@ fn check_finds_out_what_the_user_of_redis_may_not_do() {
     for (number, (rights, engine, expected)) in cases.into_iter().enumerate() {
         let rights = user(rights);
         let rights: Vec<&str> = rights.iter().map(String::as_str).collect();
-        let told = check(&server(&number.to_string(), &rights));
-        assert!(told.contains(engine) && told.contains(expected), "{rights:?}: {told}");
+        let printed = check(&server(&number.to_string(), &rights));
+        assert!(printed.contains(engine) && printed.contains(expected), "{rights:?}: {printed}");
     }
     let primary = server("primary", &[]);
     let of = primary.port().to_string();
-    let told = check(&server(
+    let printed = check(&server(
         "replica",
         &[user("&* +@all").iter().map(String::as_str).collect(), vec!["--replicaof", "127.0.0.1", &of]]
             .concat(),
     ));
-    assert!(told.contains("is a replica; engine.url has to name the primary"), "{told}");
-    let told = check(&server(
+    assert!(printed.contains("is a replica; engine.url has to name the primary"), "{printed}");
+    let printed = check(&server(
         "cluster",
         &[user("&* +@all").iter().map(String::as_str).collect(), vec!["--cluster-enabled", "yes"]].concat(),
     ));
-    assert!(told.contains("FAIL  engine: "), "{told}");
+    assert!(printed.contains("FAIL  engine: "), "{printed}");
 }
 
 #[test]
@@ -275,8 +278,11 @@ fn a_broker_that_requires_a_username_is_found() {
     let broker = Server::mosquitto(&dir.path().join("mqtt"), free_port().unwrap(), more).unwrap();
     let url = format!("mqtt://127.0.0.1:{}", broker.port());
     let output = rollcall(dir.path(), &["check"], &[("ROLLCALL_MQTT__URL", &url)]);
-    let told = text(&output.stdout);
-    assert!(told.contains("FAIL  mqtt: ") && told.contains("check mqtt.username and its password"), "{told}");
+    let printed = text(&output.stdout);
+    assert!(
+        printed.contains("FAIL  mqtt: ") && printed.contains("check mqtt.username and its password"),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -286,7 +292,7 @@ fn check_says_which_topic_is_not_heard_and_which_right_is_missing() {
     let redis_url = format!("redis://127.0.0.1:{}/0", redis.port());
     let canary = "topic readwrite rollcall/canary/#";
     let read = "topic read units/+/heartbeat\ntopic read units/+/data";
-    // (rules, exit code, what is said of the broker)
+    // (rules, exit code, lines about the broker)
     let cases = [
         (
             format!("{canary}\ntopic read units/+/heartbeat\ntopic write units/#"),
@@ -317,13 +323,13 @@ fn check_says_which_topic_is_not_heard_and_which_right_is_missing() {
         let url = format!("mqtt://127.0.0.1:{}", broker.port());
         let with = [("ROLLCALL_ENGINE__URL", redis_url.as_str()), ("ROLLCALL_MQTT__URL", url.as_str())];
         let output = rollcall(dir.path(), &["check"], &with);
-        let told = text(&output.stdout);
-        let of_broker: Vec<&str> = told.lines().filter(|line| line.contains("  mqtt: ")).collect();
-        assert_eq!(of_broker.len(), expected.len(), "{number}: {told}");
+        let printed = text(&output.stdout);
+        let of_broker: Vec<&str> = printed.lines().filter(|line| line.contains("  mqtt: ")).collect();
+        assert_eq!(of_broker.len(), expected.len(), "{number}: {printed}");
         for (line, (outcome, what)) in of_broker.iter().zip(expected) {
-            assert!(line.starts_with(outcome) && line.contains(what), "{number}: {told}");
+            assert!(line.starts_with(outcome) && line.contains(what), "{number}: {printed}");
         }
-        assert_eq!(output.status.code(), Some(code), "{number}: {told}");
+        assert_eq!(output.status.code(), Some(code), "{number}: {printed}");
     }
 }
 
@@ -336,17 +342,17 @@ fn a_service_that_cannot_start_says_what_to_do_and_ends_with_1() {
     let free = format!("127.0.0.1:{}", free_port().unwrap());
     let with = [("ROLLCALL_ENGINE__URL", url.as_str()), ("ROLLCALL_HTTP__LISTEN", free.as_str())];
     let output = rollcall(dir.path(), &["serve"], &with);
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("refused the login; check engine.url and engine.password_file"), "{told}");
-    assert!(!told.contains("wrong@"), "{told}");
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("refused the login; check engine.url and engine.password_file"), "{printed}");
+    assert!(!printed.contains("wrong@"), "{printed}");
 
     let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = held.local_addr().unwrap().to_string();
     let output = rollcall(dir.path(), &["serve"], &[("ROLLCALL_HTTP__LISTEN", &taken)]);
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains(&format!("cannot listen on {taken}; choose another http.listen")), "{told}");
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains(&format!("cannot listen on {taken}; choose another http.listen")), "{printed}");
 }
 
 #[test]
@@ -380,7 +386,7 @@ fn a_service_that_is_asked_to_stop_ends_with_0() {
     assert!(stopped);
 }
 
-/// Probes follow the configuration, also where the port is another and the address is every one.
+/// Probes follow the configuration, also with another port and with every address.
 #[test]
 fn health_is_asked_where_the_configuration_says() {
     let dir = tempfile::tempdir().unwrap();
@@ -392,10 +398,13 @@ fn health_is_asked_where_the_configuration_says() {
     );
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
     let health = |more: &[&str]| rollcall(dir.path(), &[&["health"], more].concat(), &[]);
-    let nobody = health(&[]);
-    let told = text(&nobody.stderr);
-    assert_eq!(nobody.status.code(), Some(1), "{told}");
-    assert!(told.contains(&format!("127.0.0.1:{http} does not answer; does rollcall serve run?")), "{told}");
+    let unanswered = health(&[]);
+    let printed = text(&unanswered.stderr);
+    assert_eq!(unanswered.status.code(), Some(1), "{printed}");
+    assert!(
+        printed.contains(&format!("127.0.0.1:{http} does not answer; does rollcall serve run?")),
+        "{printed}"
+    );
     let serve = ["serve".to_owned()];
     let program = env!("CARGO_BIN_EXE_rollcall");
     let service = Server::start(program, &serve, dir.path(), http, "hearing again").unwrap();
@@ -422,9 +431,9 @@ fn a_fleet_is_simulated_for_as_long_as_was_said() {
     let url = format!("mqtt://127.0.0.1:{}", broker.port());
     let fleet = ["simulate", "--url", &url, "--units", "20", "--interval", "100ms", "--duration", "1s"];
     let output = rollcall(dir.path(), &fleet, &[]);
-    let told = text(&output.stdout);
+    let printed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(told.contains(" heartbeats sent and 0 missed in ") && !told.starts_with("0 "), "{told}");
+    assert!(printed.contains(" heartbeats sent and 0 missed in ") && !printed.starts_with("0 "), "{printed}");
     let shown = text(&output.stderr);
     assert!(shown.contains("20 units, 0 silent; "), "without a terminal it says nothing: {shown:?}");
     let output = rollcall(dir.path(), &["simulate", "--interval", "soon"], &[]);
@@ -464,7 +473,7 @@ async fn a_test_notification_reaches_its_receiver() {
     assert_eq!(sink.received().len(), 1);
 }
 
-/// Three silences wait for a receiver that is not configured, and a unit of a kind that is not is offline.
+/// Three silences wait for a receiver that is not configured, and a unit of a kind that is not configured is offline.
 async fn leave_behind(engine: &dyn Engine) {
     let now = Timestamp::from_millis(1_700_000_000_000);
     let unit: Unit = "pump:a".parse().unwrap();
@@ -480,7 +489,7 @@ async fn leave_behind(engine: &dyn Engine) {
     let (gone, partitions) = (["gone".to_owned()], (0..engine.partitions()).collect::<Vec<u16>>());
     engine.join(&joins, pace, &gone, &Capacity::NONE, now).await.unwrap();
     engine.seal(&partitions, &gone, pace, now).await.unwrap();
-    // The list of receivers is made from what is there, as for a fleet of a version that had none.
+    // The list of receivers is rebuilt from their backlogs, as after an upgrade from a version without a list.
     engine.enlist(&["hook".to_owned()], now).await.unwrap();
 }
 
@@ -502,14 +511,14 @@ fn silence(id: &str, at: Timestamp) -> Join {
     Join { group: Group { key: id.to_owned(), labels: Labels::new() }, news: OutboxEvent::Record(record) }
 }
 
-/// What a receiver left behind is shown and ended by commands, with the engine of this configuration.
+/// Commands show and discard the backlog of a removed receiver, with the engine of this configuration.
 fn end_what_was_left(dir: &Path) {
     let left = "orphaned_notifications: notifications are kept for receivers that are not configured: gone (3 groups \
                 wait, 0 dead letters)";
-    let told = text(&rollcall(dir, &["check"], &[]).stdout);
-    assert!(told.contains(left), "{told}");
-    assert!(told.contains("warn  kinds_not_configured: offline records are open"), "{told}");
-    assert!(told.contains("pump (1 open)"), "{told}");
+    let printed = text(&rollcall(dir, &["check"], &[]).stdout);
+    assert!(printed.contains(left), "{printed}");
+    assert!(printed.contains("warn  kinds_not_configured: offline records are open"), "{printed}");
+    assert!(printed.contains("pump (1 open)"), "{printed}");
     let discard = |receiver: &str| rollcall(dir, &["deliveries", "discard", "--receiver", receiver], &[]);
     let refused = discard("hook");
     assert_eq!(refused.status.code(), Some(1));
@@ -519,8 +528,8 @@ fn end_what_was_left(dir: &Path) {
         let said = format!("{count} notifications and dead letters of receiver gone were discarded\n");
         assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), said), "{}", text(&output.stderr));
     }
-    let told = text(&rollcall(dir, &["check"], &[]).stdout);
-    assert!(!told.contains("orphaned_notifications"), "{told}");
+    let printed = text(&rollcall(dir, &["check"], &[]).stdout);
+    assert!(!printed.contains("orphaned_notifications"), "{printed}");
     let forced = rollcall(dir, &["deliveries", "discard", "--receiver", "hook", "--force"], &[]);
     assert_eq!(forced.status.code(), Some(0), "{}", text(&forced.stderr));
 }
@@ -554,28 +563,28 @@ async fn the_backlog_of_a_removed_receiver_in_a_directory_is_shown_and_discarded
     let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
     leave_behind(&engine).await;
     let refused = rollcall(dir.path(), &["deliveries", "discard", "--receiver", "gone"], &[]);
-    let told = text(&refused.stderr);
+    let printed = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(told.contains("stop rollcall") && told.contains("is in use by process"), "{told}");
+    assert!(printed.contains("stop rollcall") && printed.contains("is in use by process"), "{printed}");
     drop(engine);
     end_what_was_left(dir.path());
 }
 
-/// Something was put aside: check says so, repair shows it, puts back what can be read and deletes the rest.
+/// Values were put aside: `check` warns, `repair` lists them, restores readable ones and deletes the rest.
 fn repair(dir: &Path, places: [&str; 2]) {
     let checked = text(&rollcall(dir, &["check"], &[]).stdout);
     assert!(checked.contains("warn  unreadable_values: 2 stored values"), "{checked}");
     assert!(checked.contains("rollcall repair"), "{checked}");
     let shown = rollcall(dir, &["repair"], &[]);
-    let told = text(&shown.stdout);
+    let printed = text(&shown.stdout);
     assert_eq!(shown.status.code(), Some(0), "{}", text(&shown.stderr));
-    assert!(told.ends_with("2 values are put aside\n"), "{told}");
-    assert!(places.iter().all(|place| told.contains(place)), "{told}");
+    assert!(printed.ends_with("2 values are put aside\n"), "{printed}");
+    assert!(places.iter().all(|place| printed.contains(place)), "{printed}");
     let restored = rollcall(dir, &["repair", "--restore"], &[]);
-    let told = text(&restored.stdout);
-    assert_eq!(restored.status.code(), Some(1), "one is left: {told}");
-    assert!(told.contains("put back: ") && told.contains("cannot be put back: "), "{told}");
-    assert!(told.ends_with("1 values were put back\n1 values are put aside\n"), "{told}");
+    let printed = text(&restored.stdout);
+    assert_eq!(restored.status.code(), Some(1), "one is left: {printed}");
+    assert!(printed.contains("put back: ") && printed.contains("cannot be put back: "), "{printed}");
+    assert!(printed.ends_with("1 values were put back\n1 values are put aside\n"), "{printed}");
     let discarded = rollcall(dir, &["repair", "--discard"], &[]);
     assert_eq!(discarded.status.code(), Some(0), "{}", text(&discarded.stderr));
     assert!(text(&discarded.stdout).ends_with("1 values were deleted\n0 values are put aside\n"));
@@ -593,7 +602,7 @@ async fn values_put_aside_in_redis_are_shown_restored_and_deleted() {
     let config = rollcall::store::redis::Config { url: url.clone(), ..Default::default() };
     let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
     let mut client = redis::Client::open(url).unwrap().get_connection().unwrap();
-    // A version that knew less could not read it; another program wrote the other.
+    // An older version could not read the first; another program wrote the second.
     let (key, outbox) = ("rollcall:{p3}:archive", "rollcall:{p3}:outbox");
     let lost = r#"{"from":1000,"to":2000}"#;
     let entries = [("blind", "1000 2000"), ("garbage{", lost)];
@@ -604,7 +613,7 @@ async fn values_put_aside_in_redis_are_shown_restored_and_deleted() {
     repair(dir.path(), [outbox, "garbage{"]);
     let back: usize = redis::cmd("XLEN").arg(outbox).query(&mut client).unwrap();
     assert_eq!(back, 1, "what can be read is told");
-    // A key of a wrong type is put aside by the service, and given back when it was put right.
+    // The service puts a key of a wrong type aside, and `repair` restores it once it is corrected.
     redis::cmd("SET").arg(key).arg("x").exec(&mut client).unwrap();
     let id = "detector:a:1000".parse::<RecordId>().unwrap();
     let partition = "rollcall:{p3}:";
@@ -644,7 +653,7 @@ async fn rows_put_aside_in_a_directory_are_shown_restored_and_deleted() {
     engine.examine(Clock::system().now()).await.unwrap();
     let left: i64 = database.query_row("SELECT count(*) FROM blind", [], |row| row.get(0)).unwrap();
     assert_eq!(left, 1, "what can be read stays");
-    // Somebody puts one of them right.
+    // An operator corrects one of them.
     let update = "UPDATE unreadable SET row = '{\"start\":1500,\"until\":2000}' WHERE source = 'blind'";
     assert_eq!(database.execute(update, []).unwrap(), 1);
     repair(dir.path(), ["table blind", "table untold"]);

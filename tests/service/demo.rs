@@ -1,5 +1,5 @@
-//! `rollcall demo` as a newcomer meets it: nothing else is installed, ports may be in use, and nothing is
-//! left behind.
+//! `rollcall demo` on a machine with nothing else installed: ports may be in use, and the demo leaves nothing
+//! behind.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use rollcall::simulate::servers::free_port;
 use tempfile::TempDir;
 
-/// How long the demo may take to say the next thing that is waited for.
+/// How long the demo may take to print the next awaited line.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A demo with its temporary files in a directory of its own, and with no program to be found.
+/// A demo with its own directory for temporary files, and an empty PATH.
 struct Demo {
     process: Child,
-    /// What it said before the first event.
+    /// Its output before the first event.
     welcome: Vec<String>,
     lines: mpsc::Receiver<String>,
     dir: TempDir,
@@ -31,7 +31,7 @@ impl Demo {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
         command.arg("demo").args(arguments).env_clear();
         command.env("PATH", &nothing).env("TMPDIR", dir.path());
-        // Two that look for free ports at the same time may find the same ones.
+        // Two demos that search for free ports at the same time may find the same ones.
         let turn = File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("demo.lock")).unwrap();
         turn.lock().unwrap();
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -43,7 +43,7 @@ impl Demo {
         demo
     }
 
-    /// The lines up to one with that text, which is waited for.
+    /// Waits for a line with that text, and returns all lines up to it.
     fn up_to(&self, wanted: &str) -> Vec<String> {
         let mut all = Vec::new();
         let until = Instant::now() + PATIENCE;
@@ -58,13 +58,13 @@ impl Demo {
         }
     }
 
-    /// Waits for a line with that text, and answers with it.
-    fn says(&self, wanted: &str) -> String {
+    /// Waits for a line with that text, and returns it.
+    fn prints(&self, wanted: &str) -> String {
         self.up_to(wanted).pop().unwrap()
     }
 
-    /// The line with that text of what it said first.
-    fn said(&self, wanted: &str) -> &str {
+    /// The line with that text before the first event.
+    fn intro_line(&self, wanted: &str) -> &str {
         let line = self.welcome.iter().find(|line| line.contains(wanted));
         line.unwrap_or_else(|| panic!("no {wanted:?} in {:#?}", self.welcome))
     }
@@ -74,10 +74,10 @@ impl Demo {
         assert!(sent.success());
     }
 
-    /// It ends well by itself and leaves nothing.
+    /// Waits for its successful end, and checks that it leaves nothing.
     fn ends(mut self) {
-        self.says("Operators were told of ");
-        self.says(", which is removed.");
+        self.prints("Operators were told of ");
+        self.prints(", which is removed.");
         assert_eq!(self.process.wait().unwrap().code(), Some(0));
         assert_eq!(names(self.dir.path()), [] as [String; 0]);
     }
@@ -115,15 +115,15 @@ fn address(line: &str) -> &str {
 fn with_nothing_else_installed_a_site_goes_and_comes_back_and_ctrl_c_leaves_nothing() {
     let demo = Demo::start(&["--units", "30", "--port", &free_port().unwrap().to_string()]);
     // Seed 1 is the second site; 30 units at 5 sites are 6 at each.
-    demo.says("fleet  site-02 loses power");
-    let told = demo.says(" at site-02: ");
-    assert!(told.contains("told   OFFLINE ") && told.contains(" ms of the deadline"), "{told}");
+    demo.prints("fleet  site-02 loses power");
+    let output = demo.prints(" at site-02: ");
+    assert!(output.contains("told   OFFLINE ") && output.contains(" ms of the deadline"), "{output}");
     assert_eq!(names(demo.dir.path()).len(), 1, "the directory of the fleet");
-    let records = page(address(demo.said("who is offline")));
+    let records = page(address(demo.intro_line("who is offline")));
     assert!(records.contains(r#""site":"site-02""#), "{records}");
-    demo.says("fleet  site-02 has power again");
-    let told = demo.says("told   BACK ");
-    assert!(told.contains(" at site-02"), "{told}");
+    demo.prints("fleet  site-02 has power again");
+    let output = demo.prints("told   BACK ");
+    assert!(output.contains(" at site-02"), "{output}");
     demo.signal("-INT");
     demo.ends();
 }
@@ -132,28 +132,28 @@ fn with_nothing_else_installed_a_site_goes_and_comes_back_and_ctrl_c_leaves_noth
 fn ports_in_use_are_replaced_and_the_demo_ends_when_its_time_is_over() {
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = held.local_addr().unwrap().port().to_string();
-    // If this fails, it is because somebody else holds it.
+    // A failure means that another process holds the port.
     let _held = TcpListener::bind("127.0.0.1:1883");
     let demo = Demo::start(&["--port", &port, "--duration", "1s"]);
-    demo.said(&format!("Port {port} is taken; the web server listens on "));
-    demo.said("Port 1883 is taken; the broker listens on ");
-    let home = page(address(demo.said("how the fleet is")));
+    demo.intro_line(&format!("Port {port} is taken; the web server listens on "));
+    demo.intro_line("Port 1883 is taken; the broker listens on ");
+    let home = page(address(demo.intro_line("how the fleet is")));
     assert!(home.contains("detector"), "{home}");
     demo.ends();
 }
 
-/// A device that a person starts beside the fleet.
+/// A device that an operator starts beside the fleet.
 #[test]
 fn every_client_may_be_a_unit_of_the_demo() {
     let demo = Demo::start(&["--units", "1", "--port", &free_port().unwrap().to_string()]);
-    let (_, arguments) = demo.said("mosquitto_pub ").split_once("mosquitto_pub ").unwrap();
+    let (_, arguments) = demo.intro_line("mosquitto_pub ").split_once("mosquitto_pub ").unwrap();
     let arguments = arguments.split_whitespace().map(|word| word.trim_matches('\''));
     assert!(Command::new("mosquitto_pub").args(arguments).status().unwrap().success());
-    demo.says("told   OFFLINE mine at north");
-    let port = demo.said("mosquitto_pub ").split_once("-p ").unwrap().1.split(' ').next().unwrap();
+    demo.prints("told   OFFLINE mine at north");
+    let port = demo.intro_line("mosquitto_pub ").split_once("-p ").unwrap().1.split(' ').next().unwrap();
     let hostile = ["-h", "127.0.0.1", "-p", port, "-t", "sites/north/mi\u{202e}ne/heartbeat", "-m", "{}"];
     assert!(Command::new("mosquitto_pub").args(hostile).status().unwrap().success());
-    demo.says("told   OFFLINE mi\\u{202e}ne at north");
+    demo.prints("told   OFFLINE mi\\u{202e}ne at north");
     demo.signal("-TERM");
     demo.ends();
 }
@@ -163,7 +163,7 @@ fn the_same_seed_is_the_same_fleet() {
     let demos = ["7", "7", "8"]
         .map(|seed| Demo::start(&["--seed", seed, "--port", &free_port().unwrap().to_string()]));
     let stories = demos.map(|demo| {
-        let line = |_| demo.says(" falls silent").split_once("  fleet  ").unwrap().1.to_owned();
+        let line = |_| demo.prints(" falls silent").split_once("  fleet  ").unwrap().1.to_owned();
         (0..2).map(line).collect::<Vec<String>>()
     });
     assert_eq!(stories[0], stories[1]);

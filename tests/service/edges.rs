@@ -1,5 +1,5 @@
-//! The service at its edges, as operators and supervisors meet it: before the engine is there, and
-//! when it is told to end.
+//! The start and the end of the service as operators and supervisors see them: before the engine answers, and
+//! with signals.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -81,7 +81,7 @@ async fn a_service_that_waits_for_the_engine_ends_with_a_signal() {
     assert!(page(http, "/healthz").await.is_none());
 }
 
-/// A process of its own, with the embedded engine and the broker within; and the lines of its log.
+/// A process with the embedded engine and the broker within, and the lines of its log.
 struct Process {
     child: Child,
     lines: Receiver<String>,
@@ -105,7 +105,7 @@ impl Process {
         Process { child, lines, broker }
     }
 
-    /// The lines up to the first that holds that.
+    /// The lines up to the first that contains `text`.
     fn until(&self, text: &str) -> Vec<String> {
         let mut seen = Vec::new();
         while seen.last().is_none_or(|line: &String| !line.contains(text)) {
@@ -170,7 +170,7 @@ fn two_signals_at_once_are_one_stop() {
     let dir = tempfile::tempdir().unwrap();
     let mut process = Process::start(dir.path(), "");
     process.until("hearing again");
-    // Both kinds, because two of one kind may be delivered as one.
+    // Two different signals, because two equal ones may be delivered as one.
     process.signal(&["TERM", "INT"]);
     let lines = process.until("stopped");
     assert!(lines.iter().all(|line| !line.contains("second time")), "{lines:#?}");

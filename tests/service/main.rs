@@ -5,6 +5,7 @@ mod cli;
 mod demo;
 mod distance;
 mod edges;
+mod fleet_world;
 mod http;
 mod members;
 mod outage;
@@ -28,24 +29,24 @@ async fn a_silence_is_one_record_and_one_notification_to_each_receiver_and_so_is
     let key: String = world.ask::<Vec<String>>(cmd("KEYS").arg("*:alive:*")).await.remove(0);
     assert!(key.ends_with(":alive:detector:unit-000"), "{key}");
 
-    let told = world.hook.wait_for(1, PATIENCE).await.unwrap().remove(0).json();
-    assert_eq!(told["type"], "rollcall.notification");
-    let record = &told["data"]["offline"][0];
+    let notified = world.hook.wait_for(1, PATIENCE).await.unwrap().remove(0).json();
+    assert_eq!(notified["type"], "rollcall.notification");
+    let record = &notified["data"]["offline"][0];
     assert_eq!((&record["unit"], &record["cause"]), (&"unit-000".into(), &"silence".into()));
     assert_eq!(world.state("unit-000").await, "offline");
     assert_eq!(world.ask::<u8>(cmd("EXISTS").arg(&key)).await, 0);
     let page = world.text_of("/metrics/units").await;
     assert!(page.contains("rollcall_unit_up{kind=\"detector\",unit=\"unit-000\"} 0\n"), "{page}");
 
-    // Somebody hears it before it is silent again: its return is told once, with the same id.
+    // It is heard before its next silence: its return is notified once, with the same id.
     world.beat(&unit).await;
-    let told = world.hook.wait_for(2, PATIENCE).await.unwrap().remove(1).json();
-    assert_eq!(told["data"]["online"][0]["id"], record["id"]);
-    assert_eq!(told["data"]["online"][0]["closed_by"], "return");
+    let notified = world.hook.wait_for(2, PATIENCE).await.unwrap().remove(1).json();
+    assert_eq!(notified["data"]["online"][0]["id"], record["id"]);
+    assert_eq!(notified["data"]["online"][0]["closed_by"], "return");
 
-    // Then it is silent for good, and that is another record.
-    let told = world.hook.wait_for(3, PATIENCE).await.unwrap().remove(2).json();
-    assert_ne!(told["data"]["offline"][0]["id"], record["id"]);
+    // Then it is silent for good, with another record.
+    let notified = world.hook.wait_for(3, PATIENCE).await.unwrap().remove(2).json();
+    assert_ne!(notified["data"]["offline"][0]["id"], record["id"]);
     let mails = world.mail.wait_for(3, PATIENCE).await.unwrap();
     assert!(mails[0].header("Subject").unwrap().starts_with("OFFLINE"));
     assert!(mails[1].header("Subject").unwrap().starts_with("BACK"));
@@ -56,7 +57,7 @@ async fn a_silence_is_one_record_and_one_notification_to_each_receiver_and_so_is
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_every_hint_lost_ticks_alone_find_every_silence() {
-    // Nobody may change the settings of this server, and it notifies nothing.
+    // This server refuses changes of its settings, and publishes no events.
     let redis = ["--notify-keyspace-events", "", "--rename-command", "CONFIG", ""];
     let options = format!("{ONE_SECOND}\nexpiry.hints = false");
     let world = World::new(&options, &redis).await;
@@ -94,15 +95,15 @@ async fn the_time_in_which_rollcall_was_stopped_is_blind_and_notified() {
     world.eventually("the unit is online", async || world.state("unit-000").await == "online").await;
     let before = world.json("/api/v1/units/detector/unit-000").await;
     world.stop().await;
-    // As if it had been stopped an hour ago: the only trace of that is how far it had heard.
+    // As if it had been stopped an hour ago: only `heard` shows that.
     let heard = "rollcall:{hearing}:heard";
     let at: i64 = world.ask(cmd("HGET").arg(heard).arg("at")).await;
     world.ask::<u8>(cmd("HSET").arg(heard).arg("at").arg(at - 3_600_000)).await;
     world.start().await;
-    let told = world.hook.wait_for(1, PATIENCE).await.unwrap().remove(0).json();
-    assert_eq!(told["type"], "rollcall.blind");
-    let seconds = told["data"]["intervals"][0]["seconds"].as_f64().unwrap();
-    assert!((3600.0..3700.0).contains(&seconds), "{told}");
+    let notified = world.hook.wait_for(1, PATIENCE).await.unwrap().remove(0).json();
+    assert_eq!(notified["type"], "rollcall.blind");
+    let seconds = notified["data"]["intervals"][0]["seconds"].as_f64().unwrap();
+    assert!((3600.0..3700.0).contains(&seconds), "{notified}");
     let after = world.json("/api/v1/units/detector/unit-000").await;
     assert_eq!(before["last_seen"], after["last_seen"]);
     assert!(before["deadline"].as_str() < after["deadline"].as_str(), "{before} {after}");
@@ -115,7 +116,7 @@ async fn an_outage_of_the_broker_marks_no_unit_offline() {
     let unit = units(1);
     world.beat(&unit).await;
     world.broker.kill();
-    // Its time is up, and nobody can know.
+    // Its deadline has passed, which Rollcall cannot know.
     world.eventually("the state is unknown", async || world.state("unit-000").await == "unknown").await;
     let ready = world.text_of("/readyz").await;
     assert!(ready.contains("mqtt_disconnected") && ready.contains("not_hearing"), "{ready}");
@@ -126,7 +127,7 @@ async fn an_outage_of_the_broker_marks_no_unit_offline() {
     world.beat(&unit).await;
     world.eventually("the unit is online", async || world.state("unit-000").await == "online").await;
     assert_eq!(world.records().await, Vec::<serde_json::Value>::new());
-    // And when it is silent in earnest, that is noticed.
+    // A real silence is noticed.
     world.hook.wait_for(1, PATIENCE).await.unwrap();
     assert_eq!(world.records().await.len(), 1);
 }
@@ -141,7 +142,7 @@ async fn an_instance_that_starts_takes_partitions_and_one_that_stops_gives_them_
         (names.len() == instances).then(|| ready["partitions"].as_array().unwrap().len())
     };
     assert_eq!(sees(&world, 1).await, Some(16));
-    // Two that serve share; their names are their own, and what one has the other has not.
+    // Two instances share the fleet; their names and partitions differ.
     let (stop, another) = world.start_another();
     world.eventually("both are there", async || sees(&world, 2).await.is_some_and(|own| own < 16)).await;
     let page = world.text_of("/metrics").await;
@@ -151,5 +152,5 @@ async fn an_instance_that_starts_takes_partitions_and_one_that_stops_gives_them_
     world.eventually("it has everything again", async || sees(&world, 1).await == Some(16)).await;
     world.stop().await;
     let left: Vec<String> = world.ask(cmd("ZRANGE").arg("rollcall:{hearing}:roster").arg(0).arg(-1)).await;
-    assert_eq!(left, Vec::<String>::new(), "whoever goes in order leaves no lease behind");
+    assert_eq!(left, Vec::<String>::new(), "an orderly end leaves no lease");
 }

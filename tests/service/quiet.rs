@@ -1,5 +1,5 @@
-//! No rule speaks of a Rollcall that is well, on either engine. Here each is asked once what it looks at is
-//! there; `make quiet MINUTES=30` waits for as long as they do.
+//! No rule fires for a healthy Rollcall, on either engine. Here each is evaluated once its metrics
+//! exist; `make quiet MINUTES=30` waits for as long as the rules do.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use crate::support::watched::{Plan, Watched};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Whether every rule was evaluated after what it looks at had come.
+/// Whether every rule was evaluated after its metrics had come.
 async fn is_visible(watched: &Watched, plan: &Plan) -> bool {
-    // Of each instance: two readings between two sweeps show none for a moment.
+    // For each instance: two scrapes between two sweeps show none for a moment.
     let sweeps = format!("count(rate(rollcall_sweeps_total[5m]) > 0) == {}", plan.instances);
     let mut facts = vec![sweeps.as_str(), "max(rollcall_blind) == 0"];
     if plan.units > 0 {
@@ -23,7 +23,7 @@ async fn is_visible(watched: &Watched, plan: &Plan) -> bool {
     true
 }
 
-/// Waits for nothing that a rule waits for: what it asks must not be so even for a moment.
+/// Ignores `for`: the expression of a rule must not hold even for a moment.
 async fn asks_nothing_of_an_operator(plan: Plan) {
     let watched = Watched::start(&plan).await;
     let seen = async {

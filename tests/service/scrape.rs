@@ -1,4 +1,4 @@
-//! From a device to Prometheus: what units tell, and that they live, found by service discovery.
+//! From a device to Prometheus: metrics and states of units, found by service discovery.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::support::prometheus::Prometheus;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How many units there are.
 const UNITS: usize = 40;
-/// What one of two instances is called, and the other.
+/// The names of the two instances.
 const INSTANCES: [&str; 2] = ["one", "two"];
 
 struct World {
@@ -22,7 +22,7 @@ struct World {
     _redis: Server,
     broker: Server,
     instances: Vec<Instance>,
-    // Last, so that the servers have ended when it is removed.
+    // Last, so that the servers have ended when the directory is removed.
     dir: tempfile::TempDir,
 }
 
@@ -40,7 +40,7 @@ impl Instance {
 }
 
 impl World {
-    /// Two instances, and Prometheus that only knows one of them by name.
+    /// Two instances, and Prometheus, which knows the address of one of them.
     async fn start() -> World {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ impl World {
         (client, tokio::spawn(async move { while events.poll().await.is_ok() {} }))
     }
 
-    /// Asks until the one value of a question is this.
+    /// Repeats a query until its one value is this.
     async fn until(&self, query: &str, value: &str) {
         let mut last = Vec::new();
         let asked = async {
@@ -113,7 +113,7 @@ impl World {
     }
 }
 
-/// The configuration by which Prometheus finds out whom to ask.
+/// The configuration of service discovery.
 fn discovering(one: u16) -> String {
     let targets = format!("http://127.0.0.1:{one}/api/v1/prometheus/targets");
     format!(
@@ -139,7 +139,7 @@ async fn prometheus_finds_every_instance_and_shard_and_sees_each_unit_once() {
         says(unit, format!("{{\"pressure\":{},\"motor\":{motor}}}", 1000 + unit)).await;
     }
     let all = UNITS.to_string();
-    // Of each unit one series, whoever heard it and whoever shows it.
+    // One series for each unit, whichever instance heard it and whichever shows it.
     for family in ["rollcall_unit_up", "pump_pressure_pascals", "pump_starts_total", "pump_firmware_info"] {
         world.until(&format!("count({family})"), &all).await;
     }
@@ -156,7 +156,7 @@ async fn prometheus_finds_every_instance_and_shard_and_sees_each_unit_once() {
     world.until("pump_starts_total{unit=\"7\"}", "7").await;
     world.until("sum(rollcall_unit_metrics_truncated) + min(rollcall_unit_values_read)", "1").await;
 
-    // What one instance showed the other shows when it is gone, and nothing twice.
+    // The other instance takes over the series of the one that is gone, and none is doubled.
     world.instances.pop().unwrap().end().await;
     world.until("count(count by (rollcall_instance) (rollcall_unit_up))", "1").await;
     world.until("count(up{job=\"rollcall-units\"})", "4").await;

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::client::client;
 
-/// The longest that any fact is awaited.
+/// The longest wait for a fact.
 pub const PATIENCE: Duration = Duration::from_secs(40);
 
 pub struct World {
@@ -59,7 +59,7 @@ impl World {
         self.eventually("the service is ready", async || self.status("/readyz").await == 200).await;
     }
 
-    /// Starts one more instance, which shows itself nowhere that anybody asks.
+    /// Starts one more instance, on an address that the test does not read.
     pub fn start_another(&self) -> (CancellationToken, JoinHandle<anyhow::Result<()>>) {
         let here = format!("127.0.0.1:{}", self.http);
         let text = self.text().replace(&here, "127.0.0.1:0").replace("\"stays\"", "\"comes\"");
@@ -110,7 +110,7 @@ impl World {
         )
     }
 
-    /// Where the fleet is: in Redis, by the default user, unless the options say.
+    /// The engine: Redis, as the default user, unless the options name another.
     fn engine(&self) -> String {
         let port = self.redis.port();
         let user = if self.options.contains("# user roll") { "roll:secret@" } else { "" };
@@ -144,19 +144,19 @@ impl World {
         serde_json::from_str(&self.text_of(path).await).unwrap()
     }
 
-    /// The records there are, newest first.
+    /// All records, newest first.
     pub async fn records(&self) -> Vec<Value> {
         let page = self.json("/api/v1/records?limit=1000").await;
         page["records"].as_array().expect("a list of records").clone()
     }
 
-    /// The state of a unit, or what else the page says.
+    /// The state of a unit, or the error of the page.
     pub async fn state(&self, unit: &str) -> String {
         let page = self.json(&format!("/api/v1/units/detector/{unit}")).await;
         page["state"].as_str().unwrap_or("none").to_owned()
     }
 
-    /// Asks Redis something, as another program would.
+    /// Sends a command to Redis, as another program.
     pub async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
         let mut connection = client(self.redis.port()).await.unwrap();
         command.query_async(&mut connection).await.unwrap()

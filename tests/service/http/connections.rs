@@ -1,4 +1,4 @@
-//! Clients that hold connections for nothing.
+//! Clients that hold connections without a request.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -18,7 +18,7 @@ async fn requests_that_never_end_do_not_block_the_health_page() {
     }
     assert_eq!(fleet.text("/healthz").await, "ok");
     assert_eq!(fleet.get("/api/v1/records").await.status(), 200);
-    // The first of them made room, and the last of them has its place: no deadline had to pass.
+    // The first connection was closed for the last one, before any deadline.
     let closed = tokio::time::timeout(PATIENCE, halves[0].read(&mut [0])).await.unwrap();
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
     let mut last = halves.pop().unwrap();
@@ -30,7 +30,7 @@ async fn requests_that_never_end_do_not_block_the_health_page() {
     assert!(page.contains("rollcall_http_connections_cut_total{reason=\"stood_still\"} 1"), "{page}");
 }
 
-/// Both ends of every connection are files of this process.
+/// Both ends of every connection are file descriptors of this process.
 fn allow_many_files() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

@@ -1,4 +1,4 @@
-//! What Rollcall shows, asked over a real connection.
+//! The pages of Rollcall, over real connections.
 
 mod connections;
 mod metrics;
@@ -66,7 +66,7 @@ async fn readiness_names_every_reason_and_health_needs_none() {
         "{page}"
     );
 
-    // A partition that came and is not filled yet.
+    // A new partition that is not filled yet.
     fleet.mirror.keep(|partition| partition == 1);
     fleet.mirror.keep(|_| true);
     let readiness = fleet.json("/readyz").await;

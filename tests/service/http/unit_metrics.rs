@@ -1,4 +1,4 @@
-//! The page of single units: which, in what format, for whom.
+//! The page of single units: its selection, its formats and its limits.
 
 use std::io::Read;
 
@@ -42,7 +42,7 @@ async fn each_unit_has_two_series_with_the_samples_of_a_family_together() {
     }
 }
 
-/// For tables of single units, and for counts of any choice of them.
+/// For tables of single units, and for counts of any selection of them.
 #[tokio::test]
 async fn a_unit_shows_its_values_of_the_labels_that_are_counted_by() {
     let fleet = Fleet::start().await;
@@ -113,8 +113,8 @@ async fn a_large_fleet_is_listed_completely_also_compressed() {
     assert_eq!(text, plain);
 }
 
-/// A fleet whose list is larger than what sockets hold, so that a client who does not read holds
-/// up the writing.
+/// A fleet whose list is larger than the buffers of a socket, so that a client that does not read blocks
+/// the writing.
 async fn large() -> Fleet {
     let fleet = Fleet::start().await;
     for number in 0..200_000 {
@@ -129,7 +129,7 @@ async fn a_shard_is_written_for_one_client_at_a_time_and_no_longer_when_it_is_go
     let first = fleet.get("/metrics/units?shard=0&shards=2").await;
     let other = fleet.get("/metrics/units?shard=1&shards=2").await;
     assert_eq!([first.status().as_u16(), other.status().as_u16()], [200, 200], "each shard for one");
-    // Who comes in between is refused after a while, or answered when the place is free.
+    // A client in between is refused after a while, or answered when the shard is free.
     assert_problem(fleet.get("/metrics/units?shard=0&shards=2").await, 503).await;
     let waiting = fleet.get("/metrics/units?shard=0&shards=2");
     let (waited, ()) = tokio::join!(waiting, async { drop(first) });
@@ -182,7 +182,7 @@ async fn units_are_chosen_by_kind_and_by_a_label_that_they_are_counted_by() {
     fleet.hear_at("north", "meter:1").await;
     fleet.hear(&["meter:2"]).await;
     for unit in ["detector:1", "detector:2"] {
-        fleet.tell(unit, "detector_battery_volts", "3.6").await;
+        fleet.report(unit, "detector_battery_volts", "3.6").await;
     }
     for (query, up, volts) in [
         ("", 4, 2),
@@ -228,9 +228,9 @@ async fn units_beyond_the_limit_are_left_out_and_counted() {
 async fn a_client_that_accepts_openmetrics_gets_it() {
     let fleet = Fleet::start().await;
     fleet.hear(&["detector:1"]).await;
-    fleet.tell("detector:1", "detector_alarms_total", "7").await;
-    fleet.tell("detector:1", "detector_firmware_info", "v1").await;
-    fleet.tell("detector:1", "detector_battery_volts", "3.6").await;
+    fleet.report("detector:1", "detector_alarms_total", "7").await;
+    fleet.report("detector:1", "detector_firmware_info", "v1").await;
+    fleet.report("detector:1", "detector_battery_volts", "3.6").await;
     for page in ["/metrics/units", "/probe?unit=detector:1"] {
         let request = fleet.client.get(format!("{}{page}", fleet.url));
         let response = request.header(ACCEPT, "application/openmetrics-text").send().await.unwrap();

@@ -1,4 +1,4 @@
-//! What units tell of themselves, one unit alone, and whom Prometheus has to ask.
+//! Metrics of units, the page of one unit, and service discovery for Prometheus.
 
 use rollcall::store::{DataStore, Roster};
 use serde_json::json;
@@ -10,10 +10,10 @@ async fn metrics_of_units_are_shown_and_removed_with_them() {
     let fleet = Fleet::start().await;
     fleet.fill();
     fleet.hear(&["detector:1", r#"detector:"2""#, "detector:3"]).await;
-    fleet.tell("detector:1", "detector_battery_volts", "3.6").await;
-    fleet.tell("detector:1", "detector_firmware_info", "v1 \"a\"").await;
-    fleet.tell(r#"detector:"2""#, "detector_battery_volts", "-2").await;
-    fleet.tell("detector:3", "detector_battery_volts", "of another type once").await;
+    fleet.report("detector:1", "detector_battery_volts", "3.6").await;
+    fleet.report("detector:1", "detector_firmware_info", "v1 \"a\"").await;
+    fleet.report(r#"detector:"2""#, "detector_battery_volts", "-2").await;
+    fleet.report("detector:3", "detector_battery_volts", "of another type once").await;
     let text = fleet.text("/metrics/units").await;
     assert_promtool_accepts(&text);
     let mut volts = samples(&text, "detector_battery_volts{");
@@ -47,9 +47,9 @@ async fn values_that_a_crash_left_without_a_unit_are_removed_when_they_are_read(
     fleet.fill();
     fleet.hear(&["detector:1", "detector:gone"]).await;
     for unit in ["detector:1", "detector:gone"] {
-        fleet.tell(unit, "detector_battery_volts", "3.6").await;
+        fleet.report(unit, "detector_battery_volts", "3.6").await;
     }
-    // As if it had been removed, and a crash had come before its values were.
+    // As after a crash between the removal of the unit and of its values.
     let url = format!("redis://127.0.0.1:{}/", fleet.redis.port());
     let mut other = redis::Client::open(url).unwrap().get_connection().unwrap();
     let pages: Vec<String> = redis::cmd("KEYS").arg("*:facts:*").query(&mut other).unwrap();
@@ -64,7 +64,7 @@ async fn values_that_a_crash_left_without_a_unit_are_removed_when_they_are_read(
         assert_eq!(samples(&text, "detector_battery_volts{").len(), 1, "{text}");
         fleet.engine.values(&the("detector:gone"), &["detector_battery_volts"]).await.unwrap()
     };
-    assert_ne!(values().await, [None], "before all units were read nobody is nobody");
+    assert_ne!(values().await, [None], "before all units were read every unit may exist");
     fleet.fill();
     fleet.hear(&["detector:1"]).await;
     let gone = async { while values().await != [None] {} };
@@ -80,7 +80,7 @@ async fn a_unit_is_probed_by_name_whichever_instance_owns_it() {
     let fleet = Fleet::start().await;
     fleet.mirror.keep(|_| false);
     fleet.hear(&["detector:a 1"]).await;
-    fleet.tell("detector:a 1", "detector_battery_volts", "3.6").await;
+    fleet.report("detector:a 1", "detector_battery_volts", "3.6").await;
     for unit in ["detector:a%201", "detector/a%201"] {
         let text = fleet.text(&format!("/probe?unit={unit}")).await;
         assert_promtool_accepts(&text);

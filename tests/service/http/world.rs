@@ -1,4 +1,4 @@
-//! A fleet that is served, with a clock of its own.
+//! An HTTP server over a fleet, with a clock of its own.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -32,7 +32,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// 2026-03-01T12:00:00Z
 pub const NOON: Timestamp = Timestamp::from_millis(1_772_366_400_000);
 
-/// A served fleet of kinds `detector` (100 s, 20 s grace) and `meter` (48 h), at noon.
+/// A server over a fleet of kinds `detector` (100 s, 20 s grace) and `meter` (48 h), at noon.
 pub struct Fleet {
     pub url: String,
     pub client: Client,
@@ -44,7 +44,7 @@ pub struct Fleet {
     pub stop: CancellationToken,
     pub server: JoinHandle<anyhow::Result<()>>,
     pub redis: Server,
-    /// The last one, so that the server has ended when it is removed.
+    /// Last, so that the server has ended when the directory is removed.
     _dir: TempDir,
 }
 
@@ -134,13 +134,13 @@ impl Fleet {
         self.roll.hear(&[beat], now).await.unwrap();
     }
 
-    /// A unit tells something of itself.
-    pub async fn tell(&self, unit: &str, metric: &str, value: &str) {
+    /// A unit reports a metric.
+    pub async fn report(&self, unit: &str, metric: &str, value: &str) {
         let reading = Reading { unit: &the(unit), metric, at: self.clock.now(), value };
         self.engine.keep_values(&[reading]).await.unwrap();
     }
 
-    /// That much later, all of it heard, and the units were looked at.
+    /// Advances the clock, with everything heard, and checks the units.
     pub async fn pass(&self, span: Duration, units: &[&str]) {
         let end = self.clock.now() + span;
         // Canaries further apart would enclose blind time.
@@ -160,7 +160,7 @@ impl Fleet {
     }
 }
 
-/// What detectors tell of themselves.
+/// The metrics of detectors.
 pub fn metrics() -> Vec<Metric> {
     let metric = |name: &str, metric_type, unit: &str| Metric {
         name: name.to_owned(),
@@ -195,7 +195,7 @@ pub fn the(unit: &str) -> Unit {
     unit.parse().unwrap()
 }
 
-/// Lines that are samples of that name.
+/// The samples of that name.
 pub fn samples<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
     text.lines().filter(|line| line.starts_with(name)).collect()
 }

@@ -1,5 +1,5 @@
-//! One process and nothing around it: the embedded engine and the broker within. When it dies, everything
-//! dies but the directory.
+//! One process with the embedded engine and the broker within. When it dies, only the directory
+//! is left.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::world::{Plan, TIMEOUT, World, crowd, now};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Kills everything, and starts it again a little later.
+/// Kills the process, and starts it again a little later.
 async fn crash(world: &mut World) {
     let mark = world.disturb();
     world.instances[0].kill();
@@ -46,6 +46,6 @@ async fn a_process_that_is_killed_in_a_mass_offline_takes_and_notifies_each_unit
         println!("killed with {:?} of {MANY} taken, {:?} waiting", world.open().await, world.waiting().await);
     }
     crowd::all_are_told_once(&world, 0, MANY).await;
-    assert_eq!(world.open().await, Some(MANY), "nobody has two records");
+    assert_eq!(world.open().await, Some(MANY), "no unit has two records");
     world.rests().await;
 }

@@ -1,4 +1,4 @@
-//! A broker that stops, dies, is saturated, and connections to it that break in every way.
+//! A broker that stops, dies or is saturated, and connections to it that break in every way.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ async fn a_session_that_is_stolen_around_its_heartbeats_marks_no_unit_offline(pl
     let world = World::new(plan).await;
     let port = world.broker.port();
     let mut unit = connect(port, "beating").await;
-    // When it was in the broker's hands for certain, and when it was sent next.
+    // When the broker had it for certain, and when the next one was sent.
     let (mut sent, mut longest) = (now(), Duration::ZERO);
     let mut speaks = async |unit: &mut TcpStream| {
         let next = now();
@@ -62,17 +62,17 @@ async fn a_session_that_is_stolen_around_its_heartbeats_marks_no_unit_offline(pl
     for _ in 0..2 {
         world.pass(TIMEOUT * 2 / 3).await;
         let thief = connect(port, "instance-0-main").await;
-        // The broker acknowledges it, and gives it to the thief.
+        // The broker acknowledges it, and delivers it to the thief.
         speaks(&mut unit).await;
         world.pass(Duration::from_millis(150)).await;
         drop(thief);
     }
-    // Twice its timeout after the last word that Rollcall heard.
+    // Twice its timeout after the last heartbeat that Rollcall heard.
     world.pass(TIMEOUT * 2 / 3).await;
     speaks(&mut unit).await;
     let mut records = world.records().await.expect("it answers");
     records.retain(|record| record.unit.as_str() == "beating");
-    // Where the machine starved this very test for as long as the timeout, the unit was silent.
+    // If the machine starved this test for a timeout, the unit was silent.
     assert!(records.is_empty() || longest >= TIMEOUT, "silent for {longest:?} at most: {records:?}");
     assert_eq!(world.records_of_the_living().await, []);
 }
@@ -84,7 +84,7 @@ async fn speak(unit: &mut TcpStream) {
     unit.read_exact(&mut answer).await.unwrap();
 }
 
-/// The wire of each instance breaks in some way, one after the other and all together.
+/// The connection of each instance breaks in some way, one after the other and all together.
 pub async fn broken(plan: Plan, wire: Wire, span: Duration) {
     let mut world = World::new(Plan { wires: true, ..plan }).await;
     world.live(3 * span + 2 * SECOND);
@@ -114,7 +114,7 @@ async fn a_connection_that_stalls_beside_others_brings_no_dead_unit_back() {
 }
 
 async fn a_connection_that_stalls_and_is_not_lost_marks_no_unit_offline(plan: Plan) {
-    // Shorter than two keep-alives: what waited comes by the same connection, and canaries after it.
+    // Shorter than two keep-alives: waiting messages arrive on the same connection, and canaries after them.
     broken(plan, Wire::Stalled, TIMEOUT).await;
 }
 
@@ -134,14 +134,14 @@ async fn a_connection_that_is_half_open_beside_others_brings_no_dead_unit_back()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_that_the_broker_drops_marks_no_unit_offline() {
-    // What Mosquitto does by default: it drops beyond a thousand messages, without a word.
+    // The default of Mosquitto: it drops messages beyond a thousand, without an error.
     let broker = "max_inflight_messages 20\nmax_queued_messages 1000".to_owned();
     let mut world = World::new(Plan { broker, ..Plan::new(1) }).await;
     world.live(3 * TIMEOUT);
     world.pass_some(SECOND).await;
     let mark = world.disturb();
     flood(world.broker.port(), 3 * SECOND).await;
-    // Heartbeats were dropped that the broker had acknowledged; the diary cannot know which.
+    // The broker dropped heartbeats that it had acknowledged; the diary cannot know which.
     // The broker was not away: how much of that time was blind depends on which canaries it dropped.
     world.disturbed_since(mark);
     world.forget_unheard_since(mark);
@@ -150,7 +150,7 @@ async fn a_flood_that_the_broker_drops_marks_no_unit_offline() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_of_acknowledged_messages_that_overflows_marks_no_unit_offline_and_is_a_warning() {
-    // Twenty under way and a thousand waiting, as Mosquitto has it by default.
+    // Twenty in flight and a thousand queued, the defaults of Mosquitto.
     let broker = "max_inflight_messages 20\nmax_queued_messages 1000\nsys_interval 1".to_owned();
     let before = vec!["env".to_owned(), "ROLLCALL_MQTT__WATCH_SYS=true".to_owned()];
     let mut world = World::new(Plan { broker, before, ..Plan::new(1) }).await;
@@ -166,7 +166,7 @@ async fn a_queue_of_acknowledged_messages_that_overflows_marks_no_unit_offline_a
     while let Some(flood) = floods.join_next().await {
         sent += flood.unwrap();
     }
-    // The broker had acknowledged what it dropped then, and the diary cannot know which that was.
+    // The broker had acknowledged the dropped messages, and the diary cannot know which.
     world.forget_unheard_since(mark);
     world.disturbed_since(mark);
     let dropped = async |world: &World| {
@@ -178,13 +178,13 @@ async fn a_queue_of_acknowledged_messages_that_overflows_marks_no_unit_offline_a
     };
     world.eventually("the broker's drops are warned of", is_warned_of).await;
     println!("{} of {sent} messages were dropped", dropped(&world).await);
-    // Nor may anybody be called offline whom nobody heard only because of that.
+    // Nor may a unit be marked offline because its heartbeats were dropped.
     let living = world.records_of_the_living().await;
     assert!(living.is_empty(), "{} of them were never silent: {living:?}", living.len());
     world.rests().await;
 }
 
-/// Publishes as fast as a socket takes it, to topics that are nobody's unit.
+/// Publishes as fast as a socket accepts it, to topics of no unit.
 async fn flood(port: u16, span: Duration) {
     let mut stream = connect(port, "flood").await;
     let topic = b"units//heartbeat";
@@ -194,14 +194,14 @@ async fn flood(port: u16, span: Duration) {
     let many = packet.repeat(1000);
     let until = tokio::time::Instant::now() + span;
     while tokio::time::Instant::now() < until {
-        // A broker that reads no further holds the flood back by itself.
+        // A broker that stops reading limits the flood by itself.
         if let Ok(written) = tokio::time::timeout(span, stream.write_all(&many)).await {
             written.unwrap();
         }
     }
 }
 
-/// Publishes at QoS 1 as fast as the broker acknowledges it, to topics that are nobody's unit; answers
+/// Publishes at QoS 1 as fast as the broker acknowledges, to topics of no unit; answers
 /// how many it acknowledged.
 async fn flood_acknowledged(port: u16, span: Duration) -> usize {
     const WINDOW: u16 = 500;
@@ -219,7 +219,7 @@ async fn flood_acknowledged(port: u16, span: Duration) -> usize {
     acknowledged
 }
 
-/// A client of the broker that hears nothing.
+/// A client of the broker without subscriptions.
 async fn connect(port: u16, id: &str) -> TcpStream {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.write_all(&hello(id)).await.unwrap();

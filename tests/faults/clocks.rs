@@ -1,5 +1,5 @@
-//! Clocks that step by an hour, of an instance and of Redis. The monotonic clock goes on, as it does
-//! when somebody sets the time.
+//! Clocks of an instance and of Redis that step by an hour. The monotonic clock goes on, as it does
+//! when an operator sets the time.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::world::{Plan, TIMEOUT, World, crowd};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The library that fakes clocks, where Debian has it: in a directory named after the machine.
+/// The path of the library that fakes clocks, as Debian installs it, in a directory named after the architecture.
 fn library() -> PathBuf {
     let found = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
     let mut found = found.map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"));
     found.find(|path| path.exists()).expect("libfaketime is missing; install the package faketime")
 }
 
-/// A clock that stands apart from that of the machine by as much as its file says.
+/// A clock with an offset from the machine's, which a file holds.
 struct Clock {
     file: tempfile::TempPath,
 }
@@ -35,17 +35,17 @@ impl Clock {
 
     /// The offset from now on, such as `+3600` or `-3600`.
     fn step(&self, offset: &str) {
-        // In one step, so that nobody reads half of it.
+        // In one step, so that no process reads half of it.
         let next = self.file.with_extension("next");
         std::fs::write(&next, format!("{offset}\n")).unwrap();
         std::fs::rename(&next, &self.file).unwrap();
     }
 
-    /// What stands before a command line that is to go by it.
+    /// The prefix of a command line that uses this clock.
     fn before(&self) -> Vec<String> {
         vec![
             "env".to_owned(),
-            // The allocator of Redis asks for the time before the library can answer; libc's does not.
+            // The allocator of Redis reads the time before the library can answer; libc's does not.
             format!("LD_PRELOAD={} libc.so.6", library().display()),
             format!("FAKETIME_TIMESTAMP_FILE={}", self.file.display()),
             "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
@@ -82,8 +82,8 @@ async fn a_fleet_in_a_directory_goes_on_where_the_clock_steps_back_by_an_hour() 
     steps("-3600", Plan::embedded()).await;
 }
 
-/// The clock of Redis, which leads those of all instances, steps there and back while the fleet lives.
-/// Each time an instance is started anew, so that one knows no other time.
+/// The clock of Redis, which all instances follow, steps there and back while the fleet lives.
+/// An instance is restarted each time, so that one knows no other time.
 async fn steps_of_redis(offsets: [&str; 2], instances: usize, behind: usize) {
     let clock = Clock::right();
     let mut world = World::new(Plan { before_redis: clock.before(), ..Plan::new(instances) }).await;
@@ -92,7 +92,7 @@ async fn steps_of_redis(offsets: [&str; 2], instances: usize, behind: usize) {
         world.pass_some(SECOND).await;
         let mark = world.disturb();
         clock.step(offset);
-        // Until every instance has been told of it.
+        // Until every instance knows of it.
         world.pass(TIMEOUT).await;
         world.instances[0].kill();
         world.instances[0].start();
@@ -126,7 +126,7 @@ async fn heartbeats_that_a_clock_jump_of_redis_removes_are_not_missed() {
     let redis = Redis::start(dir.path(), free_port().unwrap(), &clock.before(), &DURABLE);
     let (engine, roll) = crowd::roll(redis.port()).await;
     let unit: Unit = "detector:turtle".parse().unwrap();
-    // The second time the fleet is ahead already, and its time hardly leaps.
+    // The second time the fleet is ahead already, and its time hardly jumps.
     for _ in 0..2 {
         let begin = renew(&*engine).await;
         let at = |part: f64| begin + TIMEOUT.mul_f64(part);
@@ -144,17 +144,17 @@ async fn heartbeats_that_a_clock_jump_of_redis_removes_are_not_missed() {
         roll.hear(&beat(at(0.9)), at(0.9)).await.unwrap();
         hear_until(1..13).await;
         clock.step("+3600");
-        // Its key is gone, and the last look did not see its last heartbeat.
+        // Its key is gone, and the last check did not see its last heartbeat.
         assert_eq!(engine.read(std::slice::from_ref(&unit)).await.unwrap()[0].alive, None);
         roll.check_deadlines(std::slice::from_ref(&unit), at(1.2)).await.unwrap();
-        assert!(!is_offline().await, "before anybody saw to the leap");
+        assert!(!is_offline().await, "before Rollcall handled the jump");
         renew(&*engine).await;
         roll.check_deadlines(std::slice::from_ref(&unit), at(1.2)).await.unwrap();
         assert!(!is_offline().await, "before anything was heard after it");
         hear_until(13..14).await;
         roll.check_deadlines(std::slice::from_ref(&unit), at(1.3)).await.unwrap();
         assert!(!is_offline().await, "when it is known to be blind time");
-        // But whoever stays silent is found.
+        // But a unit that stays silent is found.
         hear_until(14..60).await;
         roll.check_deadlines(std::slice::from_ref(&unit), at(5.7)).await.unwrap();
         assert!(is_offline().await, "it is silent");
@@ -163,7 +163,7 @@ async fn heartbeats_that_a_clock_jump_of_redis_removes_are_not_missed() {
     }
 }
 
-/// As instances do it: what the clock tells is read before.
+/// As in instances: the clock is read before.
 async fn renew(engine: &dyn Engine) -> Timestamp {
     engine.hearing().await.unwrap();
     engine.renew("alone", Duration::from_secs(8), None).await.unwrap().now

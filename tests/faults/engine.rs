@@ -1,4 +1,4 @@
-//! Redis that stops, dies, comes back with old data or none, forgets its scripts and settings, and
+//! Redis that stops, dies, comes back with old data or none, loses its scripts and settings, or
 //! is full.
 
 use std::time::Duration;
@@ -37,7 +37,7 @@ async fn redis_that_is_killed_and_has_everything_on_disk_marks_no_unit_offline_a
     world.rests().await;
 }
 
-/// Redis comes back as it was some time ago.
+/// Redis comes back with an old state.
 async fn rolls_back(instances: usize) {
     let mut world = World::new(Plan::new(instances).with_snapshots()).await;
     world.live(4 * TIMEOUT);
@@ -62,7 +62,7 @@ async fn redis_that_comes_back_with_an_old_state_to_several_instances_marks_no_u
     rolls_back(3).await;
 }
 
-/// Redis comes back without anything.
+/// Redis comes back empty.
 async fn is_emptied(instances: usize) {
     let mut world = World::new(Plan::new(instances)).await;
     world.live(3 * TIMEOUT);
@@ -86,7 +86,7 @@ async fn redis_that_comes_back_empty_to_several_instances_marks_no_unit_offline_
     is_emptied(3).await;
 }
 
-/// Redis is emptied while it runs, at moments of chance.
+/// Redis is emptied while it runs, at random moments.
 async fn is_emptied_while_running(instances: usize) {
     const TIMES: usize = 20;
     let mut world = World::new(Plan { units: 20, ..Plan::new(instances) }).await;
@@ -95,10 +95,10 @@ async fn is_emptied_while_running(instances: usize) {
         let mark = world.disturb();
         world.redis.ask::<()>(cmd("FLUSHALL").arg("SYNC")).await;
         world.lost_since(mark, true);
-        world.eventually("the loss is told", async |world| world.blindness_told() >= time).await;
+        world.eventually("the loss is notified", async |world| world.blindness_notified() >= time).await;
     }
     world.rests().await;
-    assert_eq!(world.blindness_told(), TIMES, "each once");
+    assert_eq!(world.blindness_notified(), TIMES, "each once");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,7 +111,7 @@ async fn redis_that_is_emptied_under_several_instances_is_reported_each_time_and
     is_emptied_while_running(3).await;
 }
 
-/// Connections break again and again while a crowd falls silent, and replies are lost with them.
+/// Connections break again and again while a crowd falls silent, and lose replies.
 async fn connections_break_in_a_storm(instances: usize) {
     const MANY: usize = 3000;
     let mut world = World::new(Plan { units: 20, ..Plan::new(instances) }).await;
@@ -149,7 +149,7 @@ async fn lost_scripts_connections_and_settings_are_restored_at_once() {
             world.redis.ask::<()>(cmd("CONFIG").arg("SET").arg("notify-keyspace-events").arg("")).await;
         }
         if round == 4 {
-            // Every connection, not only those that listen.
+            // Every connection, not only subscriptions.
             let kill = world.redis.ask::<usize>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal")).await;
             assert!(kill >= 3, "{kill} connections were there to cut");
         }
@@ -167,7 +167,7 @@ async fn redis_that_is_full_marks_no_unit_offline_and_goes_on_when_it_has_room()
         world.redis.ask::<()>(cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes)).await;
     };
     limit("1mb").await;
-    let refused = world.redis.try_ask::<()>(cmd("SET").arg("somebody-elses").arg("1")).await;
+    let refused = world.redis.try_ask::<()>(cmd("SET").arg("of-another-program").arg("1")).await;
     assert!(refused.is_err_and(|why| why.contains("OOM")), "it is full");
     world.pass(2 * TIMEOUT).await;
     limit("0").await;

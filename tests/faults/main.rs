@@ -1,10 +1,10 @@
-//! The faults: whatever breaks around Rollcall, or in it, each silence is one record, told under one
-//! id, and nobody is called offline who spoke.
+//! Faults around Rollcall and in it: each silence is one record, notified under one
+//! id, and no unit that sent heartbeats is marked offline.
 //!
-//! `world` holds real processes and an oracle; every other file is a family of faults, and every
-//! test is named after what it claims. `make soak` walks over all of them at random.
+//! `world` holds real processes and an oracle; every other file is a family of faults, and the name of every
+//! test is its claim. `make soak` runs all of them at random.
 
-/// Stamps cases in for a single instance on each engine.
+/// Cases for a single instance on each engine.
 macro_rules! on_both_engines {
     ($($case:ident)*) => { $(
         mod $case {

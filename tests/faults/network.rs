@@ -1,7 +1,7 @@
 //! An instance that the network cuts off from everything: Redis, the broker, and the receivers.
 //!
-//! It lives in a network namespace of its own, at the other end of a virtual cable that is pulled.
-//! Only root may make those, or an ordinary user within a user namespace.
+//! It runs in a network namespace, at the other end of a virtual cable that the test pulls.
+//! Only root may make one, or an ordinary user within a user namespace.
 
 use std::process::Command;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::world::{Plan, TIMEOUT, World};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A network of its own with a cable to ours.
+/// A network namespace with a cable to the test's network.
 struct Namespace {
     name: String,
     ours: String,
@@ -79,7 +79,7 @@ fn ip(args: &[&str]) {
 async fn cut_off(share: &str) {
     let network = Namespace::new();
     let mut world = World::new(Plan { share: share.to_owned(), ..Plan::new(2) }).await;
-    // Everything that listens on the loopback address is reached by a proxy at our end of the cable.
+    // Proxies at the test's end of the cable lead to everything on the loopback address.
     let lead =
         async |port: u16| Proxy::start(&format!("{}:0", network.ours), &format!("127.0.0.1:{port}")).await;
     let redis = lead(world.redis.port()).await;
@@ -94,7 +94,7 @@ async fn cut_off(share: &str) {
         &http,
         &format!("http://{ours}:{}/hook", hook.port()),
     );
-    // An address that others can reach needs a token.
+    // An address that other machines can reach needs a token.
     let token = format!("[[http.token]]\nname = \"test\"\nsha256 = \"{TOKEN_SHA256}\"\nrole = \"viewer\"\n");
     let mut remote = Instance::new(world.dir(), "instance-2", &http, &format!("{config}\n{token}"));
     remote.before = network.before();
@@ -107,7 +107,7 @@ async fn cut_off(share: &str) {
     let mark = world.disturb();
     network.unplug();
     world.pass(TIMEOUT).await;
-    // The others find and tell what dies meanwhile.
+    // The others record and notify silences meanwhile.
     let remote = world.instances.pop().expect("it was added");
     world.probe().await;
     world.instances.push(remote);

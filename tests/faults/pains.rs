@@ -1,4 +1,4 @@
-//! What users of such monitors complain of, each as a claim that it does not happen here.
+//! Common complaints about such monitors, each as a claim that it does not happen here.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::world::{Plan, TIMEOUT, World, crowd, now};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A kind that may be silent for longer than anything here takes.
+/// A kind with a longer timeout than any case takes.
 const LONG: &str = "[[kind]]\nname = \"slow\"\ntimeout = \"20s\"\ntopics = [\"slow/{unit}/heartbeat\"]";
 
 on_both_engines! {
@@ -21,23 +21,24 @@ on_both_engines! {
 }
 
 async fn an_alert_is_not_lost_between_the_decision_and_the_sending(plan: Plan) {
-    // The receiver hangs; the instance that is telling it dies with the attempt under way.
+    // The receiver hangs; the delivering instance dies during the attempt.
     let mut world = World::new(Plan { units: 20, ..plan }).await;
     world.sink.answer_with(std::iter::repeat_n(Answer::Hang, 3));
     world.fleet.silence("unit-000");
     let before = world.sink.received().len();
-    world.eventually("it is being told", async |world| world.sink.received().len() > before).await;
+    world.eventually("a delivery is under way", async |world| world.sink.received().len() > before).await;
     let mark = world.disturb();
     world.instances[0].kill();
     world.sink.answer_with([]);
     world.sink.release();
     world.instances[0].start();
     world.disturbed_since(mark);
-    // Told again under the same id, or the oracle says so.
+    // Repeated under the same id; the oracle checks that.
     let again = async |world: &World| {
-        world.tellings().iter().filter(|telling| telling.record.unit.as_str() == "unit-000").count() >= 2
+        world.notified_records().iter().filter(|notified| notified.record.unit.as_str() == "unit-000").count()
+            >= 2
     };
-    world.eventually("it is told again", again).await;
+    world.eventually("it is repeated", again).await;
     world.rests().await;
 }
 
@@ -54,7 +55,7 @@ async fn an_alert_whose_receiver_fails_for_a_while_arrives_under_the_same_id(pla
 }
 
 async fn the_monitors_own_outage_is_no_mass_offline(plan: Plan) {
-    // Nothing of the monitor runs for three timeouts, and nobody of the fleet is silent.
+    // The monitor is down for three timeouts, and no unit is silent.
     let mut world = World::new(plan).await;
     let mark = world.disturb();
     world.instances[0].kill();
@@ -84,9 +85,10 @@ async fn a_device_that_dies_during_a_total_outage_is_reported_afterwards(plan: P
     world.instances[0].start();
     world.broker_away_since(mark);
     world.rests().await;
-    let dead: Vec<String> = world.tellings().iter().map(|telling| telling.record.unit.to_string()).collect();
+    let dead: Vec<String> =
+        world.notified_records().iter().map(|notified| notified.record.unit.to_string()).collect();
     for unit in ["unit-001", "unit-002", "unit-003"] {
-        assert!(dead.iter().any(|dead| dead == unit), "{unit} was told: {dead:?}");
+        assert!(dead.iter().any(|dead| dead == unit), "{unit} was reported: {dead:?}");
     }
 }
 
@@ -99,7 +101,7 @@ async fn a_long_timeout_does_not_start_from_zero_at_each_restart(plan: Plan) {
     world.eventually("the turtle has spoken", spoke).await;
     world.fleet.silence("turtle");
     let began = now();
-    // What the embedded engine had not written yet is blind time, too.
+    // Times that the embedded engine had not written yet are blind, too.
     let forgotten = if world.plan.embedded { 2 * SECOND } else { Duration::ZERO };
     let (mut blind, mut restarts) = (Duration::ZERO, 0);
     let found = async |world: &World| {
@@ -123,7 +125,7 @@ async fn a_long_timeout_does_not_start_from_zero_at_each_restart(plan: Plan) {
     let timeout = Duration::from_secs(20);
     let shown = format!("{record:?}, {restarts} restarts, blind for at most {blind:?}");
     assert!(record.last_seen <= began && record.deadline.since(record.last_seen) >= timeout, "{shown}");
-    // Blind time counts once, and what is owed after it is at most the timeout once more.
+    // Blind time counts once, and after it a unit has at most one more timeout.
     assert!(record.deadline.since(record.last_seen) <= timeout + 2 * blind + 2 * SECOND, "{shown}");
 }
 
@@ -136,7 +138,7 @@ async fn a_device_that_moves_is_one_device_and_its_old_place_does_not_alarm() {
         }
         world.pass(TIMEOUT / 2).await;
     }
-    // It moves on while an instance that heard it at its old place is frozen.
+    // It moves while an instance that heard it at its old place is frozen.
     let mark = world.disturb();
     world.instances[0].freeze();
     world.fleet.with("unit-000", |device| device.topic = "sites/last/unit-000/heartbeat".to_owned());
@@ -145,15 +147,18 @@ async fn a_device_that_moves_is_one_device_and_its_old_place_does_not_alarm() {
     world.disturbed_since(mark);
     world.fleet.silence("unit-000");
     world.rests().await;
-    let tellings = world.tellings();
-    let told = tellings.iter().find(|telling| telling.record.unit.as_str() == "unit-000").expect("it died");
-    assert_eq!(told.record.labels.get("site").map(String::as_str), Some("last"));
+    let notified_records = world.notified_records();
+    let found = notified_records
+        .iter()
+        .find(|notified| notified.record.unit.as_str() == "unit-000")
+        .expect("it died");
+    assert_eq!(found.record.labels.get("site").map(String::as_str), Some("last"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadline_at_exactly_now_is_not_yet_passed() {
-    // A fleet that is due within the same few milliseconds, looked at by three at once: the oracle
-    // says no if any of it is found a moment too early.
+    // A fleet that is due within a few milliseconds, checked by three instances at once: the oracle
+    // fails if any unit is found too early.
     let mut world = World::new(Plan::new(3)).await;
     for unit in 0..100 {
         world.fleet.silence(&format!("unit-{unit:03}"));
@@ -171,12 +176,12 @@ async fn a_restart_brings_no_spike_of_old_alerts(plan: Plan) {
     }
     world.agrees().await;
     world.eventually("nothing waits", async |world| world.waiting().await == Some(0)).await;
-    // Of the dead: a machine that is busy may silence another one.
-    let told_of_the_dead = |world: &World| {
+    // Only the dead: a busy machine may silence another unit.
+    let notified_of_the_dead = |world: &World| {
         let is_dead = |unit: &str| unit < "unit-060";
-        world.tellings().iter().filter(|telling| is_dead(telling.record.unit.as_str())).count()
+        world.notified_records().iter().filter(|notified| is_dead(notified.record.unit.as_str())).count()
     };
-    let told = told_of_the_dead(&world);
+    let count = notified_of_the_dead(&world);
     for _ in 0..3 {
         let mark = world.disturb();
         world.instances[0].kill();
@@ -186,13 +191,13 @@ async fn a_restart_brings_no_spike_of_old_alerts(plan: Plan) {
         world.disturbed_since(mark);
     }
     world.pass(TIMEOUT).await;
-    assert_eq!(told_of_the_dead(&world), told, "everything that is known was told before");
+    assert_eq!(notified_of_the_dead(&world), count, "every known silence was notified before");
     world.rests().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn units_that_fall_silent_at_once_have_a_record_each_and_none_is_notified_twice() {
-    // As many as a build without optimisation tells within a minute on a busy machine.
+    // As many as a debug build notifies within a minute on a busy machine.
     const MANY: usize = 20_000;
     let mut world = World::new(Plan { units: 40, ..Plan::new(3) }).await;
     crowd::fill(&world, 0, MANY, now()).await;

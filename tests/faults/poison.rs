@@ -13,15 +13,15 @@ use crate::world::{Plan, TIMEOUT, World};
 async fn poisoned_keys_mark_no_unit_offline_and_each_silence_and_return_is_notified_once() {
     let mut world = World::new(Plan::new(3)).await;
     let mut chance = StdRng::from_rng(&mut world.chance);
-    let told = |world: &World, unit: &str| {
-        world.tellings().iter().any(|telling| telling.record.unit.as_str() == unit)
+    let is_notified = |world: &World, unit: &str| {
+        world.notified_records().iter().any(|notified| notified.record.unit.as_str() == unit)
     };
     world.fleet.silence("unit-002");
-    world.eventually("it is told", async |world| told(world, "unit-002")).await;
+    world.eventually("it is notified", async |world| is_notified(world, "unit-002")).await;
     world.live(3 * TIMEOUT);
     world.either = Some(FACTS);
     let mark = world.disturb();
-    // One of each is silent and will be told later, or is a stranger until it speaks, or has an open record.
+    // One unit is silent and will be notified later, one is unknown until its next heartbeat, one has an open record.
     world.fleet.silence("unit-000");
     world.fleet.silence("unit-001");
     for (unit, sort, how) in [
@@ -35,8 +35,8 @@ async fn poisoned_keys_mark_no_unit_offline_and_each_silence_and_return_is_notif
         poison::all_are_ready(&world).await;
     }
     world.disturbed_since(mark);
-    world.eventually("a silence is told", async |world| told(world, "unit-000")).await;
-    // The stranger stays silent: nothing is known of it that could be told.
+    world.eventually("a silence is notified", async |world| is_notified(world, "unit-000")).await;
+    // The unknown unit stays silent: Rollcall knows nothing to notify.
     ["unit-000", "unit-002"].iter().for_each(|unit| world.fleet.wake(unit));
     world.rests().await;
     poison::all_are_ready(&world).await;
@@ -48,5 +48,5 @@ fn every_type_of_key_is_poisoned_or_left_out_for_a_reason() {
     let named: Vec<&str> = poison::POISONED.into_iter().chain(left_out).collect();
     let once: BTreeSet<String> = named.iter().map(|name| (*name).to_owned()).collect();
     assert_eq!(once.len(), named.len(), "one is named twice");
-    assert_eq!(once, sorts().into_iter().map(|(name, _)| name).collect(), "the sorts in keys.rs are others");
+    assert_eq!(once, sorts().into_iter().map(|(name, _)| name).collect(), "the key types in keys.rs differ");
 }

@@ -13,7 +13,7 @@ on_both_engines! {
     an_instance_that_is_frozen_for_longer_than_its_connections_live_goes_on
 }
 
-/// Instances are killed at moments of chance, one after the other, while the fleet lives.
+/// Instances are killed at random moments, one after the other, while the fleet lives.
 async fn kills(plan: Plan, times: usize) {
     let instances = plan.instances;
     let mut world = World::new(plan).await;
@@ -39,7 +39,7 @@ async fn three_instances_that_are_killed_in_turn_lose_nothing_and_notify_nothing
     kills(Plan::new(3), 4).await;
 }
 
-/// The first of them is frozen for longer than its connections and its lease live.
+/// The first instance is frozen for longer than its connections and its lease live.
 async fn freezes(plan: Plan) {
     let mut world = World::new(plan).await;
     world.live(3 * TIMEOUT);
@@ -74,39 +74,43 @@ async fn an_instance_that_was_away_for_long_and_finds_a_backlog_brings_no_dead_u
     world.rests().await;
 }
 
-/// Two of them tell a crowd one by one.
-async fn telling() -> World {
+/// Two instances notify of a crowd one by one.
+async fn while_delivering() -> World {
     let route = "group_by = [\"unit\"]".to_owned();
     let world = World::new(Plan { units: 20, route, ..Plan::new(2) }).await;
     crowd::fill(&world, 0, MANY, now()).await;
     let is_under_way = async |world: &World| world.sink.received().len() > MANY / 4;
-    world.eventually("a part of it is told", is_under_way).await;
+    world.eventually("a part of it is delivered", is_under_way).await;
     world
 }
 
 /// As many as take some seconds.
 const MANY: usize = 6000;
-/// How many attempts of a receiver are under way at once where nothing else is said.
+/// How many attempts of a receiver run at once by default.
 const CONCURRENCY: usize = 4;
 
-/// How often something was told that had been told before.
+/// The number of repeated notifications.
 fn repeats(world: &World) -> usize {
-    let tellings = world.tellings().into_iter();
-    let mut told: Vec<_> =
-        tellings.map(|telling| (telling.notification, telling.record.id.to_string())).collect();
-    let count = told.len();
-    told.sort();
-    told.dedup();
-    count - told.len()
+    let notified_records = world.notified_records().into_iter();
+    let mut ids: Vec<_> =
+        notified_records.map(|notified| (notified.notification, notified.record.id.to_string())).collect();
+    let count = ids.len();
+    ids.sort();
+    ids.dedup();
+    count - ids.len()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn notifications_of_a_killed_instance_are_delivered_by_the_other_and_few_of_them_twice() {
-    let mut world = telling().await;
+    let mut world = while_delivering().await;
     let mark = world.disturb();
     world.instances[1].kill();
     crowd::all_are_told_once(&world, 0, MANY).await;
-    println!("all told {} ms after the kill, {} repeated", now().since(mark).as_millis(), repeats(&world));
+    println!(
+        "all delivered {} ms after the kill, {} repeated",
+        now().since(mark).as_millis(),
+        repeats(&world)
+    );
     assert!(repeats(&world) <= CONCURRENCY, "{} were repeated", repeats(&world));
     world.instances[1].start();
     world.disturbed_since(mark);
@@ -115,7 +119,7 @@ async fn notifications_of_a_killed_instance_are_delivered_by_the_other_and_few_o
 
 #[tokio::test(flavor = "multi_thread")]
 async fn notifications_of_a_frozen_instance_are_delivered_by_the_other_and_not_again_when_it_wakes() {
-    let mut world = telling().await;
+    let mut world = while_delivering().await;
     let mark = world.disturb();
     world.instances[1].freeze();
     crowd::all_are_told_once(&world, 0, MANY).await;

@@ -1,4 +1,4 @@
-//! Members of a shared subscription: each hears a part, and all of it counts.
+//! Members of a shared subscription: each hears a part, and every part counts.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ async fn a_member_that_is_frozen_beyond_its_keep_alive_marks_no_unit_offline() {
     world.pass(3 * TIMEOUT).await;
     world.instances[1].thaw();
     world.disturbed_since(mark);
-    // What the broker had handed to it was never heard in time.
+    // The messages that the broker had sent to it were not heard in time.
     world.forget_unheard_since(mark);
     world.rests().await;
 }
@@ -64,7 +64,7 @@ async fn connections_of_members_that_are_half_open_mark_no_unit_offline() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deaf_member_marks_no_unit_offline() {
-    // Somebody joins the share who takes messages and never says that it has them.
+    // A client joins the share that receives messages and never acknowledges them.
     let mut world = World::new(plan(2)).await;
     world.live(3 * TIMEOUT);
     let mark = world.disturb();

@@ -1,4 +1,4 @@
-//! What a configuration file may say, and what Rollcall answers to one that makes no sense.
+//! Valid configuration files, and the errors for invalid ones.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -627,7 +627,7 @@ fn a_secret_that_others_may_read_is_a_warning() {
         ["deadman.url_file", "engine.password_file", "http.token[0].token_file", "mqtt.password_file"];
     assert_eq!(told[..4], options);
     assert_eq!((told.len(), told[4].as_str()), (5, "receiver[0].secret_file"));
-    // A group of its own is how services are given a secret.
+    // A service gets a secret through a group of its own.
     files.iter().for_each(|name| set(name, 0o640));
     assert_eq!(warned(), Vec::<String>::new());
 }

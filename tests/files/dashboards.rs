@@ -1,4 +1,4 @@
-//! Dashboards show what Rollcall tells: every query of every dashboard is asked of a real Prometheus
+//! Dashboards show metrics of Rollcall: every query of every dashboard runs on a real Prometheus
 //! that scraped a real Rollcall, which watched a fleet with silences.
 
 use std::collections::BTreeSet;
@@ -18,11 +18,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::prometheus::{Prometheus, with_rules};
 
-/// How often a question is asked again until it has an answer, and how many times.
+/// How often a query is repeated until it has a result, and how many times.
 const AGAIN: Duration = Duration::from_millis(250);
 const TIMES: usize = 160;
 
-/// The unit that is looked at.
+/// The unit that the dashboards show.
 const UNIT: &str = "sim-000001";
 
 /// The dashboards by the names of their files.
@@ -39,12 +39,12 @@ fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value[key].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The panels that show something.
+/// The panels with queries.
 fn panels(dashboard: &Value) -> impl Iterator<Item = &Value> {
     list(dashboard, "panels").iter().filter(|panel| panel["type"] != "row")
 }
 
-/// A query as Grafana would send it, with everything chosen; of units, one.
+/// A query as Grafana would send it, with all values selected; of units, one.
 fn chosen(expression: &Value) -> String {
     let text = expression.as_str().unwrap();
     let text = text.replace("$__rate_interval", "20s").replace("$__interval_ms", "5000");
@@ -52,8 +52,8 @@ fn chosen(expression: &Value) -> String {
     let text = text.replace("=\"$kind\"", "=\"detector\"").replace("$kind", ".*");
     let text = text.replace("$unit", UNIT).replace("$label", "site");
     let text = text.replace("$instance", ".*").replace("$receiver", ".*").replace("$place", ".*");
-    // What a pattern found is no variable.
-    assert!(!text.replace("$1", "").contains('$'), "a variable that nobody sets: {text}");
+    // A capture group of a pattern is no variable.
+    assert!(!text.replace("$1", "").contains('$'), "an unknown variable: {text}");
     text
 }
 
@@ -71,7 +71,7 @@ impl World {
     async fn start() -> World {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
-        // Without persistence: something to warn of.
+        // Without persistence, so that there is a warning.
         let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
         let broker = Server::mosquitto(&dir.path().join("mosquitto"), free_port().unwrap(), "").unwrap();
         let receiver = WebhookSink::start(Options::default()).await.unwrap();
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// How many series or rows a query of a panel has at the moment.
+    /// How many series or rows a query of a panel returns now.
     async fn rows(&self, target: &Value) -> usize {
         let query = chosen(&target["expr"]);
         let answer = if target["instant"] == true {
@@ -132,7 +132,7 @@ impl World {
         list(&answer, "result").len()
     }
 
-    /// Asks a panel's queries until one of them has something to show.
+    /// Repeats a panel's queries until one of them returns something.
     async fn shows_something(&self, panel: &Value) {
         let mut tries = tokio::time::interval(AGAIN);
         for _ in 0..TIMES {
@@ -148,12 +148,12 @@ impl World {
         panic!("the panel {} has nothing to show: {}", panel["title"], panel["targets"]);
     }
 
-    /// Whether a variable has values to choose from.
+    /// Whether a variable has values.
     async fn offers_something(&self, variable: &Value) -> bool {
         let query = &chosen(&variable["query"]);
         let asked = query.strip_prefix("query_result(").and_then(|rest| rest.strip_suffix(')'));
         if let Some(asked) = asked {
-            // What is chosen from stands in the name of the series, as the variable's pattern finds it.
+            // The variable's pattern takes the values from the names of series.
             let found = self.prometheus.page("query", &[("query", asked)]).await;
             let name = variable["regex"].as_str().and_then(|it| it.strip_prefix('/')?.split('=').next());
             return list(&found, "result").iter().any(|one| one["metric"][name.unwrap()].is_string());
@@ -201,7 +201,7 @@ async fn every_query_of_every_dashboard_has_an_answer() {
             named.extend(metrics(annotation["expr"].as_str().unwrap()));
         }
     }
-    // A part of a query that is always empty would not be noticed otherwise.
+    // Otherwise a part of a query that is always empty would not be noticed.
     let known = world.prometheus.page("label/__name__/values", &[]).await;
     let known: BTreeSet<String> = serde_json::from_value(known).unwrap();
     let unknown: Vec<_> = named.difference(&known).collect();
@@ -215,13 +215,13 @@ async fn every_query_of_every_dashboard_has_an_answer() {
     let known: BTreeSet<String> = known.collect();
     let unknown: Vec<_> = commands().into_iter().filter(|command| !known.contains(command)).collect();
     assert!(unknown.is_empty(), "Rollcall does not call its engine for {unknown:?}");
-    // Others may be about to: this fleet falls silent every moment.
+    // Other alerts may be pending: units of this fleet fall silent all the time.
     let firing = world.prometheus.query(FIRING).await;
     assert!(firing.is_empty(), "{firing:?}");
     world.end().await;
 }
 
-/// The calls of the engine that dashboards and rules name.
+/// The engine commands that dashboards and rules name.
 fn commands() -> BTreeSet<String> {
     let (dashboards, rules) = (dashboards(), rules());
     let mut found = Vec::new();
@@ -234,7 +234,7 @@ fn commands() -> BTreeSet<String> {
     commands
 }
 
-/// Alerts about a Rollcall that is well; the watchdog fires always.
+/// Alerts of a healthy Rollcall; the watchdog always fires.
 const FIRING: &str = r#"ALERTS{alertstate="firing", alertname!="RollcallWatchdog"}"#;
 
 /// The shipped rules.
@@ -246,7 +246,7 @@ fn rules() -> Vec<Value> {
     groups.iter().flat_map(|group| list(group, "rules").to_vec()).collect()
 }
 
-/// Everything that is text, however deep.
+/// All strings, at any depth.
 fn texts<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
     match value {
         Value::String(text) => found.push(text),
@@ -293,8 +293,8 @@ fn every_variable_that_is_asked_for_can_be_chosen() {
     }
 }
 
-/// What happened once must be one bar: windows that overlap show it again and again. A rate over a step and one
-/// scrape more, times the step, counts each increase once; steps have to be longer than a few scrapes for that.
+/// An event must be one bar: overlapping windows show it again and again. A rate over a step and one
+/// more scrape, times the step, counts each increase once; steps have to be longer than a few scrapes for that.
 #[test]
 fn an_event_is_shown_once() {
     let mut counted = 0;
@@ -314,7 +314,7 @@ fn an_event_is_shown_once() {
     assert!(counted >= 4, "{counted} counts of what happened");
 }
 
-/// An axis is labelled at fractions of what is shown, too: 1.5 K without decimals is 2 K.
+/// An axis has labels at fractions, too: 1.5 K without decimals is 2 K.
 #[test]
 fn no_axis_is_rounded() {
     for (path, dashboard) in dashboards() {
@@ -326,8 +326,8 @@ fn no_axis_is_rounded() {
     }
 }
 
-/// *Kind* is the first thing that people choose: nothing beside it may be of all kinds. How well Rollcall itself
-/// is has no kind.
+/// An operator selects the *kind* first: no panel beside it may show all kinds. Panels about Rollcall itself
+/// have no kind.
 #[test]
 fn the_fleet_shows_only_the_chosen_kind() {
     let all = dashboards();
@@ -343,7 +343,7 @@ fn the_fleet_shows_only_the_chosen_kind() {
     }
 }
 
-/// Whether two places on the grid share a cell.
+/// Whether two panels overlap on the grid.
 fn overlap(a: &Value, b: &Value) -> bool {
     let side = |it: &Value, key: &str| it[key].as_u64().unwrap();
     let apart = |from: &str, length: &str| {

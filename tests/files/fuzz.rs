@@ -1,8 +1,8 @@
-//! Whatever parses bytes of strangers, on bytes that no stranger would send: valid examples, cut, joined and
-//! twisted at random. It never panics, what it accepts keeps its own rules, and what it writes it reads.
+//! Every parser of foreign bytes, on mutated input: valid examples, cut, joined and
+//! changed at random. No parser panics, accepted input keeps the parser's rules, and written output reads back.
 //!
-//! A few thousand inputs each time the tests run, always the same ones; `make fuzz MINUTES=10 [SEED=n]` goes on
-//! with others. What fails is printed with the seed, and as bytes that a test can repeat.
+//! Each test run uses the same few thousand inputs; `make fuzz MINUTES=10 [SEED=n]` goes on
+//! with others. A failing input is printed with the seed, and as bytes that a test can repeat.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -32,13 +32,13 @@ use tokio_util::sync::CancellationToken;
 const NOW: Timestamp = Timestamp::from_millis(1_772_366_400_000);
 /// Inputs of each parser in a run of the tests.
 const FEW: u32 = 4000;
-/// Far more than one input may take, also on a machine that is busy with other things.
+/// Far longer than one input may take, also on a busy machine.
 const LONGEST: Duration = Duration::from_secs(60);
 /// The largest input.
 const LARGEST: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bytes that parsers are known to stumble over.
+/// Bytes that often break parsers.
 const HARD: [&[u8]; 28] = [
     b"\0",
     b"\xff\xfe",
@@ -70,7 +70,7 @@ const HARD: [&[u8]; 28] = [
     b"\n",
 ];
 
-/// Valid bytes, twisted.
+/// Valid bytes, mutated.
 struct Twister {
     random: StdRng,
     examples: Vec<Vec<u8>>,
@@ -121,7 +121,7 @@ impl Twister {
     }
 }
 
-/// Tries `check` on twisted examples.
+/// Runs `check` on mutated examples.
 fn fuzz(examples: &[&str], mut check: impl FnMut(&[u8])) {
     let seed: u64 = std::env::var("SEED").ok().map_or(7, |seed| seed.parse().expect("SEED is a number"));
     let minutes = std::env::var("FUZZ_MINUTES").ok().map(|minutes| minutes.parse::<f64>().expect("minutes"));
@@ -349,13 +349,13 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
     (address, stop, dir)
 }
 
-/// The beginning of what the server answers to these bytes.
+/// The beginning of the server's answer to these bytes.
 async fn ask(address: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    // It may be refused before it was written.
+    // The server may refuse it before it is written.
     let _ = stream.write_all(bytes).await;
     if !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
-        // Nothing more comes; the server need not wait for the end of the head.
+        // No more bytes follow, so that the server need not wait for the end of the head.
         let _ = stream.shutdown().await;
     }
     let mut answer = vec![0; 4096];

@@ -1,5 +1,5 @@
-//! What the repository ships beside the program, and what reads it: sources, configurations, rules and dashboards
-//! of Prometheus, the stack, the documentation, and every parser.
+//! The files of the repository and their parsers: sources, configurations, rules and dashboards
+//! of Prometheus, the stack, and the documentation.
 
 mod config;
 mod dashboards;

@@ -1,5 +1,5 @@
-//! What `config/` holds for real fleets: the broker with names and rules keeps devices apart and
-//! lets Rollcall do its work, and the service of systemd is sound and shut in.
+//! The files of `config/` for production: the broker with users and rules separates devices and
+//! admits Rollcall, and the unit of systemd is valid and confined.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -25,14 +25,14 @@ fn succeeds(program: &str, arguments: &[&str]) {
     assert!(done.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&said));
 }
 
-/// Everybody has the same password; the rules are tried, not the passwords.
+/// Every user has the same password: the rules are tested, not the passwords.
 const PASSWORD: &str = "opens everything";
 
-/// Mosquitto with the shipped files. Only port, address and directories are others.
+/// Mosquitto with the shipped files, except for port, address and directories.
 struct Broker {
-    /// Where Rollcall comes in.
+    /// The port of Rollcall's listener.
     server: Server,
-    /// Where devices do.
+    /// The port of the listener of devices.
     devices: u16,
     dir: TempDir,
 }
@@ -61,7 +61,7 @@ impl Broker {
             .replace("/var/lib/mosquitto/", &at(""));
         let moved = [devices, port].iter().all(|port| text.contains(&format!("listener {port} ")));
         assert!(moved, "the lines of the listeners changed");
-        // Started as root it becomes `mosquitto`, which could not read a directory of ours.
+        // Started as root it becomes `mosquitto`, which could not read the test's directory.
         std::fs::write(at("mosquitto.conf"), format!("{text}user root\n")).unwrap();
         let server =
             Server::start("mosquitto", &["-c".into(), at("mosquitto.conf")], dir.path(), port, "running");
@@ -76,7 +76,7 @@ impl Broker {
         self.dir.path().join("server.pem").to_str().unwrap().to_owned()
     }
 
-    /// Says something as a device; whether the broker heard it is for others to see.
+    /// Publishes as a device; the broker may drop the message.
     fn publish(&self, name: &str, topic: &str) {
         self.publish_as(name, self.devices, topic, &[]);
     }
@@ -135,12 +135,12 @@ impl Watch {
         answer.text().await.unwrap()
     }
 
-    /// What it said so far.
+    /// Its output so far.
     fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
-    /// What a page answers with; 0 while nobody does.
+    /// The status of a page; 0 while no server answers.
     async fn status(&self, page: &str) -> u16 {
         let answer = self.client.get(format!("http://{}{page}", self.listen)).send().await;
         answer.map_or(0, |answer| answer.status().as_u16())
@@ -163,19 +163,19 @@ async fn a_device_speaks_for_itself_and_rollcall_hears_it() {
     let dir = tempfile::tempdir().unwrap();
     let broker = Broker::start();
     let watch = Watch::start(&broker, dir.path());
-    // The canary comes back, so Rollcall may write and hear below rollcall/.
+    // The canary returns, so Rollcall may write and read below rollcall/.
     watch.eventually("/readyz", 200).await;
     // So do the probes, and no right is missing.
     let ready = watch.text("/readyz").await;
     assert!(!ready.contains("topic_") && ready.contains("\"problems\""), "{ready}");
-    // What must not be heard is said first: when the last is heard, everything was.
+    // Forbidden messages come first: when the last message is heard, all were processed.
     broker.publish("pump-7", "units/pump-9/heartbeat");
-    broker.publish("nobody", "units/nobody/heartbeat");
+    broker.publish("unknown", "units/unknown/heartbeat");
     broker.publish("pump-8", "units/pump-8/data");
     broker.publish("pump-7", "units/pump-7/heartbeat");
     watch.eventually("/api/v1/units/detector/pump-7", 200).await;
     watch.eventually("/api/v1/units/detector/pump-8", 200).await;
-    for unit in ["pump-9", "nobody"] {
+    for unit in ["pump-9", "unknown"] {
         assert_eq!(watch.status(&format!("/api/v1/units/detector/{unit}")).await, 404, "{unit}");
     }
 }
@@ -186,11 +186,11 @@ async fn a_device_cannot_take_over_the_session_of_rollcall_or_of_another() {
     let broker = Broker::start();
     let watch = Watch::of(&broker, dir.path(), "client_id = \"rollcall\"");
     watch.eventually("/readyz", 200).await;
-    // No name of a device opens the door of Rollcall.
+    // No user name of a device is accepted by the listener of Rollcall.
     let programs = broker.server.port();
     let refused = broker.publish_as("pump-7", programs, "units/pump-7/heartbeat", &["-i", "rollcall-main"]);
     assert!(!refused.status.success());
-    // At its own door it is let in, and is not who it says.
+    // The listener of devices admits it, but under another client id.
     let authority = broker.authority();
     // Line by line, also into a pipe.
     let mut thief = tokio::process::Command::new("stdbuf");
@@ -201,7 +201,7 @@ async fn a_device_cannot_take_over_the_session_of_rollcall_or_of_another() {
     let mut thief = thief.args(["-d"]).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut said = tokio::io::BufReader::new(thief.stdout.take().unwrap()).lines();
     while !said.next_line().await.unwrap().expect("it is let in").contains("CONNACK (0)") {}
-    // Were it Rollcall by now, the broker would have given it this.
+    // With Rollcall's session, the broker would have delivered this.
     broker.publish("pump-8", "units/pump-8/heartbeat");
     watch.eventually("/api/v1/units/detector/pump-8", 200).await;
     let metrics = watch.text("/metrics").await;
@@ -218,10 +218,10 @@ async fn only_rollcall_speaks_below_rollcall() {
     watch.eventually("/readyz", 200).await;
     let (port, authority) = (broker.port(), broker.authority());
     let tell = ["-P", PASSWORD, "-V", "mqttv5", "-h", "localhost", "-p", &port, "--cafile", &authority];
-    // A retained message is there for whoever comes later, if the broker took it.
+    // A retained message reaches later subscribers, if the broker accepted it.
     broker.publish_as("pump-7", broker.devices, "rollcall/canary/false", &["-r"]);
     broker.publish_as("rollcall", broker.server.port(), "rollcall/canary/true", &["-r"]);
-    // They come in the order of the subscriptions.
+    // They arrive in the order of the subscriptions.
     let what = [
         "-u",
         "rollcall",
@@ -238,7 +238,7 @@ async fn only_rollcall_speaks_below_rollcall() {
     assert_eq!(String::from_utf8_lossy(&heard.stdout).trim(), "rollcall/canary/true");
 }
 
-/// The unit of systemd, with a program that is here.
+/// The unit of systemd, with the program of this build.
 fn service(dir: &Path) -> String {
     let text = read("config/systemd/rollcall.service");
     let here = text.replace("/usr/local/bin/rollcall", env!("CARGO_BIN_EXE_rollcall"));
@@ -259,7 +259,7 @@ fn systemd_understands_every_line_of_the_service() {
 #[test]
 fn the_service_of_systemd_is_confined() {
     let dir = tempfile::tempdir().unwrap();
-    // In tenths: 0 is no exposure at all, 100 everything; an ordinary service has 96.
+    // In tenths: 0 is no exposure, 100 full exposure; an ordinary service has 96.
     succeeds("systemd-analyze", &["security", "--offline=true", "--threshold=15", &service(dir.path())]);
 }
 

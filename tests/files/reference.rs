@@ -1,4 +1,4 @@
-//! Every configuration that is shown is one that loads, and the reference shows every option.
+//! Every shipped configuration loads, and the reference shows every option.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ pub fn all_leaves(value: &Value) -> BTreeMap<String, Vec<Value>> {
     found
 }
 
-/// Whether an option has a value that works for everybody; the others are shown by an example.
+/// Whether an option has a default; the others are shown by an example.
 fn has_default(value: &Value) -> bool {
     !(value.is_null() || value.as_str() == Some("") || *value == Value::Array(Vec::new()))
 }
@@ -97,7 +97,7 @@ fn every_file_in_config_loads() {
     assert!(count >= 3, "the examples are gone");
 }
 
-/// Loads a configuration in a directory of its own in which every file that it names is there.
+/// Loads a configuration in a directory in which every file that it names exists.
 pub fn load(text: &str, shown_in: &Path) -> Config {
     let dir = tempfile::tempdir().unwrap();
     let certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();

@@ -1,5 +1,5 @@
-//! The rules of Prometheus that are shipped: they are sound, each alert is seen firing and not
-//! firing, leads to help that exists, and asks for metrics that Rollcall has.
+//! The shipped rules of Prometheus: they are valid, each alert is tested firing and not
+//! firing, links to an existing section of the runbook, and uses metrics that Rollcall has.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -63,16 +63,16 @@ fn every_alert_fires_when_it_should_and_only_then() {
     let cases: String = files(CASES).iter().map(|path| read(path)).collect();
     for rule in rules() {
         let name = rule["alert"].as_str().or(rule["record"].as_str()).unwrap();
-        assert!(cases.contains(name) || is_used(name), "nobody tries {name}");
+        assert!(cases.contains(name) || is_used(name), "no case tests {name}");
     }
 }
 
-/// Whether an alert is made from what a rule records; then the case of the alert tries both.
+/// Whether an alert uses a recording rule; then the case of the alert tests both.
 fn is_used(name: &str) -> bool {
     alerts().iter().any(|alert| alert["expr"].as_str().unwrap().contains(name))
 }
 
-/// The sections of the runbook as one links to them.
+/// The anchors of the runbook's sections.
 fn sections() -> BTreeSet<String> {
     let runbook = read(&root().join("docs/runbook.md"));
     let heads = runbook.lines().filter_map(|line| line.strip_prefix("## "));
@@ -102,7 +102,7 @@ fn every_alert_says_what_is_wrong_and_leads_to_help_that_exists() {
     assert!(helped.len() >= 13, "alerts are gone: {helped:?}");
 }
 
-/// What `/metrics/units` tells of itself; tests/service/http reads it there.
+/// The metrics of `/metrics/units` about itself; tests/service/http reads them there.
 const ON_THE_PAGE_OF_UNITS: [&str; 1] = ["rollcall_unit_metrics_truncated"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! The broker of a world: Mosquitto, or the one within the instance, which lives and dies with it.
+//! The broker of a world: Mosquitto, or the one within the instance, which starts and ends with it.
 
 use std::path::Path;
 

@@ -1,9 +1,9 @@
-//! What the time of the fleet was, by the clock of this machine.
+//! The time of the fleet, by the clock of this machine.
 //!
-//! Where the clock of Redis is set, the time of the fleet leaps with it or goes on from where it was,
-//! and records tell that time. Diaries tell this machine's. The engine writes down at each renewal
-//! what its clock said and what the time of the fleet was; whoever knows that its clock is off by
-//! whole hours knows by how much the two differ.
+//! When the clock of Redis is set, the time of the fleet jumps with it or goes on,
+//! and records have that time. Diaries have this machine's. At each renewal the engine stores
+//! its clock and the time of the fleet; as its clock is off by
+//! whole hours, the difference of the two is known.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,28 +14,28 @@ use tokio::task::JoinSet;
 
 use super::now;
 
-/// How often it is asked; instances renew less often.
+/// How often it is read; instances renew less often.
 const PERIOD: Duration = Duration::from_millis(50);
 const HOUR: i64 = 3_600_000;
-/// More than a time that goes on a little slower loses between two entries. Where the clock of Redis goes
+/// More than a slower time loses between two entries. When the clock of Redis goes
 /// back, the time of the fleet stands still from one renewal to the next.
-const LEAP: i64 = 50;
+const JUMP: i64 = 50;
 
-/// From this moment on the fleet was ahead by so many milliseconds.
+/// From `at` on the fleet was ahead by so many milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     from: i64,
     ahead: i64,
 }
 
-/// The calendar; kept until it goes.
+/// The calendar, updated until it is dropped.
 pub struct Calendar {
     entries: Arc<Mutex<Vec<Entry>>>,
     _keeping: JoinSet<()>,
 }
 
 impl Calendar {
-    /// Kept by asking the Redis on that port.
+    /// Reads the Redis on that port.
     pub fn keep(port: u16) -> Calendar {
         let entries = Arc::new(Mutex::new(Vec::new()));
         let mut keeping = JoinSet::new();
@@ -43,12 +43,12 @@ impl Calendar {
         Calendar { entries, _keeping: keeping }
     }
 
-    /// By this machine's clock, when the time of the fleet leapt or stood still.
-    pub fn leaps(&self) -> Vec<Timestamp> {
-        leaps(&self.entries.lock().unwrap_or_else(PoisonError::into_inner))
+    /// When the time of the fleet jumped or stood still, by this machine's clock.
+    pub fn jumps(&self) -> Vec<Timestamp> {
+        jumps(&self.entries.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// By the clock of this machine from now on.
+    /// Converts to the clock of this machine.
     pub fn translate(&self, records: &mut [OfflineRecord]) {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         for record in records {
@@ -60,13 +60,13 @@ impl Calendar {
     }
 }
 
-fn leaps(entries: &[Entry]) -> Vec<Timestamp> {
-    let leapt = entries.windows(2).filter(|two| (two[1].ahead - two[0].ahead).abs() > LEAP);
-    leapt.map(|two| Timestamp::from_millis(two[1].from)).collect()
+fn jumps(entries: &[Entry]) -> Vec<Timestamp> {
+    let jumped = entries.windows(2).filter(|two| (two[1].ahead - two[0].ahead).abs() > JUMP);
+    jumped.map(|two| Timestamp::from_millis(two[1].from)).collect()
 }
 
-/// An instance that has not heard yet of a leap goes by the time before it: its moments lie before
-/// everything that is told after the leap.
+/// An instance that does not know of a jump yet uses the time before it: its moments lie before
+/// all moments after the jump.
 fn by_this_machine(moment: Timestamp, entries: &[Entry]) -> Timestamp {
     let moment = moment.as_millis();
     let entry = entries.iter().rfind(|entry| entry.from + entry.ahead <= moment);

@@ -1,14 +1,14 @@
-//! What the instances of a world count, together.
+//! The sum of the counts of all instances.
 
 /// Sums over the pages of all instances.
 #[derive(Debug, Default)]
 pub struct Counted {
     pub units: usize,
     pub offline: usize,
-    /// Units that have a series of their own, and those of them that are not up.
+    /// Units with a series, and those of them that are not up.
     pub shown: usize,
     pub shown_down: usize,
-    /// Records since the processes began.
+    /// Records since the processes started.
     pub opened: usize,
     pub closed: usize,
 }

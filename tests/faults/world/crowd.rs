@@ -1,4 +1,4 @@
-//! Crowds that were heard once, at one moment, and never again. They keep no diary.
+//! Crowds of units that were heard once, at one moment, and never again. They have no diary.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ fn prefix(crowd: usize) -> String {
     format!("{CROWD}{crowd}-")
 }
 
-/// The engine of a world. The embedded one can be had while no instance runs.
+/// The engine of a world. The embedded one is available while no instance runs.
 async fn engine(world: &World, telemetry: Arc<Telemetry>) -> Arc<dyn Engine> {
     if world.plan.embedded {
         let config = embedded::Config { path: world.directory.path().to_owned(), partitions: 16 };
@@ -34,7 +34,7 @@ async fn on_redis(port: u16, telemetry: Arc<Telemetry>) -> Arc<RedisEngine> {
     Arc::new(RedisEngine::connect(&redis::Config { url, ..Default::default() }, telemetry).await.unwrap())
 }
 
-/// A roll as an instance has it, and the engine below, on the Redis of that port.
+/// A roll like that of an instance, and its engine, on the Redis of that port.
 pub async fn roll(redis: u16) -> (Arc<RedisEngine>, Roll) {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let engine = on_redis(redis, telemetry.clone()).await;
@@ -51,7 +51,7 @@ fn roll_of(engine: Arc<dyn Engine>, telemetry: Arc<Telemetry>) -> Roll {
     Roll::new(engine, rules, mirror, telemetry, hearing, Default::default())
 }
 
-/// The units of that crowd were heard at one moment.
+/// Records one heartbeat for each unit of that crowd.
 pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let roll = roll_of(engine(world, telemetry.clone()).await, telemetry);
@@ -65,14 +65,15 @@ pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
     roll.hear(&beats, at).await.unwrap();
 }
 
-/// Awaits that every unit of that crowd has its record and was told, under one id.
+/// Waits until every unit of that crowd has its record and was notified, under one id.
 pub async fn all_are_told_once(world: &World, crowd: usize, units: usize) {
     let recorded = async |world: &World| world.open().await >= Some(units);
     world.eventually("every silence has its record", recorded).await;
     world.eventually("nothing waits", async |world| world.waiting().await == Some(0)).await;
-    let tellings = world.tellings().into_iter();
-    let of_crowd = tellings.filter(|telling| telling.record.unit.as_str().starts_with(&prefix(crowd)));
-    let told: BTreeSet<_> =
-        of_crowd.map(|telling| (telling.record.id.to_string(), telling.notification)).collect();
-    assert_eq!(told.len(), units, "each under one id");
+    let notified_records = world.notified_records().into_iter();
+    let of_crowd =
+        notified_records.filter(|notified| notified.record.unit.as_str().starts_with(&prefix(crowd)));
+    let ids: BTreeSet<_> =
+        of_crowd.map(|notified| (notified.record.id.to_string(), notified.notification)).collect();
+    assert_eq!(ids.len(), units, "each under one id");
 }

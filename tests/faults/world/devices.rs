@@ -1,9 +1,9 @@
-//! Devices that keep a diary: they speak over real MQTT at QoS 1 and write down what the broker
-//! acknowledged and when. A few connections serve them all; one that is lost is made again.
+//! Devices that keep a diary: they send heartbeats over real MQTT at QoS 1 and write down what the broker
+//! acknowledged and when. They share a few connections; a lost one is replaced.
 //!
-//! The packets are made by hand, because no client library tells which heartbeat was in the
-//! broker's hands and which perhaps. Nothing is ever sent again: a device that was not heard is not
-//! heard until its next turn.
+//! The packets are made by hand, because no client library tells which heartbeats the broker has for certain
+//! and which perhaps. No heartbeat is repeated: a device that was not heard is not
+//! heard until its next one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,17 +23,17 @@ use super::{PERIOD, TIMEOUT};
 const CONNECTIONS: usize = 4;
 const TICK: Duration = Duration::from_millis(20);
 const RECONNECT: Duration = Duration::from_millis(100);
-/// How long a broker may take to welcome a device, and to take its heartbeats.
+/// How long a broker may take to accept a connection, and heartbeats.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The fleet. It speaks until it goes.
+/// The fleet. It sends heartbeats until it is dropped.
 pub struct Fleet {
     devices: Arc<Mutex<Vec<Device>>>,
     _connections: JoinSet<()>,
 }
 
 impl Fleet {
-    /// A fleet that speaks to the broker on `port` of the loopback address.
+    /// A fleet that connects to the broker on `port` of the loopback address.
     pub fn start(port: u16, units: impl IntoIterator<Item = String>) -> Fleet {
         let devices = Arc::new(Mutex::new(Vec::new()));
         let mut connections = JoinSet::new();
@@ -45,7 +45,7 @@ impl Fleet {
         fleet
     }
 
-    /// One more device, which begins to speak at once.
+    /// Adds a device, which sends at once.
     pub fn join(&self, unit: &str, topic: &str) {
         let mut devices = self.devices();
         // Spread over the period.
@@ -58,23 +58,23 @@ impl Fleet {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something to a device, such as to move it.
+    /// Changes a device, for example its place.
     pub fn with(&self, unit: &str, change: impl FnOnce(&mut Device)) {
         change(self.devices().iter_mut().find(|device| device.unit == unit).expect("it was made"));
     }
 
-    /// Falls silent now.
+    /// The device falls silent now.
     pub fn silence(&self, unit: &str) {
         self.with(unit, |device| device.silences.push((now(), Timestamp::NEVER)));
     }
 
-    /// Speaks again.
+    /// The device sends again.
     pub fn wake(&self, unit: &str) {
         self.with(unit, |device| device.wake(now()));
     }
 
-    /// Plans a stretch of life: within `span`, at moments of chance, some die, some return, some
-    /// blink, and most live.
+    /// Plans the next `span`: at random moments some devices die, some return, some
+    /// pause, and most live.
     pub fn plan(&self, chance: &mut StdRng, span: Duration) {
         let begin = now();
         for device in self.devices().iter_mut() {
@@ -86,18 +86,18 @@ impl Fleet {
                 continue;
             }
             match chance.random_range(0..100) {
-                // Dying.
+                // Death.
                 0..12 => device.silences.push((at, Timestamp::NEVER)),
-                // Returning.
+                // Return.
                 12..24 => device.silences.push((at, at + TIMEOUT.mul_f64(chance.random_range(1.2..2.5)))),
-                // Blinking.
+                // Pause.
                 24..40 => device.silences.push((at, at + TIMEOUT.mul_f64(chance.random_range(0.2..0.5)))),
                 _ => {}
             }
         }
     }
 
-    /// Some of those that are dead speak again.
+    /// Some of the dead send again.
     pub fn wake_some(&self, chance: &mut StdRng) -> Vec<String> {
         let now = now();
         let mut woken = Vec::new();
@@ -122,7 +122,7 @@ pub fn now() -> Timestamp {
 
 async fn speak(port: u16, number: usize, devices: Arc<Mutex<Vec<Device>>>) {
     loop {
-        // Any failure is the same to a device: it connects again.
+        // After any failure the device connects again.
         let _ = talk(port, number, &devices).await;
         tokio::time::sleep(RECONNECT).await;
     }
@@ -151,7 +151,7 @@ async fn talk(port: u16, number: usize, devices: &Mutex<Vec<Device>>) -> std::io
                 bytes.extend_from_slice(&chunk[..read]);
                 let acked = now();
                 let mut devices = devices.lock().unwrap_or_else(PoisonError::into_inner);
-                // Everything that a broker says to us is four bytes long: it only acknowledges.
+                // The broker sends only acknowledgements, of four bytes each.
                 let whole = bytes.len() / 4 * 4;
                 for answer in bytes[..whole].chunks_exact(4).filter(|answer| answer[0] == 0x40) {
                     let id = u16::from_be_bytes([answer[2], answer[3]]);
@@ -174,7 +174,7 @@ async fn talk(port: u16, number: usize, devices: &Mutex<Vec<Device>>) -> std::io
     }
 }
 
-/// Writes down the heartbeats that are due on this connection, and hands them out.
+/// Writes down the heartbeats that are due on this connection, and returns them.
 fn write_beats(number: usize, devices: &mut [Device], mut send: impl FnMut(&str, (usize, usize))) {
     let sent = now();
     for (n, device) in devices.iter_mut().enumerate().skip(number).step_by(CONNECTIONS) {

@@ -1,7 +1,7 @@
-//! What a device did: when it spoke, and when the broker said that it had it.
+//! The diary of a device: when it sent heartbeats, and when the broker acknowledged them.
 //!
-//! The oracle goes by this and never by what a device was meant to do: on a busy machine a device
-//! may be starved, and then it was silent.
+//! The oracle uses the diary and not the plan of a device: on a busy machine a device
+//! may get no time, and then it was silent.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use super::TIMEOUT;
 /// One heartbeat, by the clock of this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Beat {
-    /// It cannot have arrived before.
+    /// It cannot have arrived before this.
     pub sent: Timestamp,
-    /// The broker had it by then. `None`: it may have, or not.
+    /// The broker had it by then. `None`: perhaps, or not.
     pub acked: Option<Timestamp>,
 }
 
@@ -24,9 +24,9 @@ pub struct Device {
     pub unit: String,
     pub topic: String,
     pub beats: Vec<Beat>,
-    /// When it is silent on purpose; the last may end at [`Timestamp::NEVER`].
+    /// Planned silences; the last may end at [`Timestamp::NEVER`].
     pub silences: Vec<(Timestamp, Timestamp)>,
-    /// When it speaks next.
+    /// The time of the next heartbeat.
     pub next: Timestamp,
 }
 
@@ -35,20 +35,20 @@ impl Device {
         self.silences.iter().any(|&(from, to)| from <= now && now < to)
     }
 
-    /// Whether it has fallen silent for good, until somebody wakes it.
+    /// Whether it has fallen silent for good, until a test wakes it.
     pub fn is_dead(&self, now: Timestamp) -> bool {
         self.silences.iter().any(|&(from, to)| from <= now && to == Timestamp::NEVER)
     }
 
-    /// Whether it spoke all the time, by what it really sent: a machine that starves a device for as long as its
-    /// timeout has silenced it, whatever was planned. With room for heartbeats that are late on their way.
+    /// Whether it sent all the time, by its diary: a machine that starves a device for a
+    /// timeout has silenced it, whatever was planned. Allows for heartbeats that are late on their way.
     pub fn spoke_throughout(&self, now: Timestamp) -> bool {
         let sent = self.beats.iter().map(|beat| beat.sent).chain([now]);
         let gaps = sent.clone().zip(sent.skip(1)).map(|(one, next)| next.since(one));
         self.silences.is_empty() && gaps.max().is_some_and(|longest| longest < TIMEOUT - LATE_ON_ITS_WAY)
     }
 
-    /// Whether something is planned that has not happened yet.
+    /// Whether a planned silence has not ended yet.
     pub fn has_plans(&self, now: Timestamp) -> bool {
         self.silences.iter().any(|&(from, to)| from > now || (to > now && to != Timestamp::NEVER))
     }
@@ -62,13 +62,13 @@ impl Device {
         }
     }
 
-    /// The heartbeat that a silence with this last seen time began with.
+    /// The last heartbeat before a silence with this last seen time.
     pub fn beat_before(&self, last_seen: Timestamp) -> Option<usize> {
         self.beats.partition_point(|beat| beat.sent <= last_seen + SKEW).checked_sub(1)
     }
 
-    /// The longest that the broker can have heard nothing after a heartbeat, up to the next one that
-    /// it has; without the time in which it was away itself. `None` if there is no next one.
+    /// The longest time without a heartbeat that the broker can have seen after one, up to the next one that
+    /// it has; without its own outages. `None` if there is no next one.
     pub fn longest_gap_after(&self, beat: usize, outages: &[(Timestamp, Timestamp)]) -> Option<Duration> {
         let from = self.beats[..=beat].iter().rev().find(|beat| beat.acked.is_some())?.sent;
         let to = self.beats[beat + 1..].iter().find_map(|beat| beat.acked)?;
@@ -93,7 +93,7 @@ impl Device {
     }
 }
 
-/// As late a heartbeat may be on its way on a busy machine.
+/// How late a heartbeat may be on its way on a busy machine.
 const LATE_ON_ITS_WAY: Duration = Duration::from_secs(1);
 /// Two processes on two cores of a virtual machine do not read quite the same clock.
 const SKEW: Duration = Duration::from_millis(5);

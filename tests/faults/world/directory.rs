@@ -1,4 +1,4 @@
-//! The directory of a fleet on the embedded engine, read as it is on disk, whoever works in it.
+//! The directory of a fleet on the embedded engine, read from disk while an instance may use it.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ impl Directory {
         &self.0
     }
 
-    /// Every record of a unit that keeps a diary; `None` while it cannot be read.
+    /// Every record of a unit with a diary; `None` while it cannot be read.
     pub fn records(&self) -> Option<Vec<OfflineRecord>> {
         let select = "SELECT record FROM records WHERE id NOT LIKE ?";
         let texts = self.look(|database| {
@@ -28,7 +28,7 @@ impl Directory {
         Some(texts.iter().map(read).collect())
     }
 
-    /// How much waits to be told: entries of the outbox, groups that are due, deliveries.
+    /// The backlog: entries of the outbox, due groups, deliveries.
     pub fn waiting(&self) -> Option<usize> {
         self.count(
             "SELECT (SELECT count(*) FROM outbox) + (SELECT count(*) FROM groups WHERE due IS NOT NULL) \

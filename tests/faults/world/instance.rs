@@ -1,4 +1,4 @@
-//! One `rollcall serve`: a process with a file of its own, which is frozen, killed and started.
+//! One process of `rollcall serve` with its configuration, which tests freeze, kill and start.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use rollcall::clock::Timestamp;
 use rollcall::simulate::servers::Guard;
 
-/// What pages are asked with, where an instance wants a token.
+/// The token for pages of an instance that requires one.
 const TOKEN: &str = "test";
 /// Its SHA-256.
 pub const TOKEN_SHA256: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
@@ -17,19 +17,19 @@ pub struct Instance {
     pub name: String,
     config: PathBuf,
     log: PathBuf,
-    /// Where its pages are: host and port.
+    /// Host and port of its pages.
     pub http: String,
-    /// What stands before its command line, such as another clock.
+    /// A prefix of its command line, for example for another clock.
     pub before: Vec<String>,
     running: Option<(Child, Guard)>,
     /// How often it was started.
     pub starts: usize,
-    /// The most memory that any process of its used that has ended.
+    /// The most memory that its ended processes used.
     peak: u64,
 }
 
 impl Instance {
-    /// The blind intervals that it told of in its log.
+    /// The blind intervals in its log.
     pub fn blind(&self) -> Vec<(Timestamp, Timestamp)> {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let moment = |line: &str, field: &str| -> Option<Timestamp> {
@@ -61,7 +61,7 @@ impl Instance {
         self.running = Some((child, guard));
     }
 
-    /// Ends it as a power cut would.
+    /// Ends it like a power cut.
     pub fn kill(&mut self) {
         self.peak = self.peak_memory();
         if let Some((mut child, guard)) = self.running.take() {
@@ -71,7 +71,7 @@ impl Instance {
         }
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Ends it by SIGTERM, and waits for that.
     pub fn stop(&mut self) {
         self.peak = self.peak_memory();
         self.signal("TERM");
@@ -93,7 +93,7 @@ impl Instance {
         signal(self.running.as_ref().expect("it runs").0.id(), name);
     }
 
-    /// Why it does not run although nobody ended it.
+    /// Why it has ended without being killed or stopped.
     pub fn death(&mut self) -> Option<String> {
         let (child, _) = self.running.as_mut()?;
         let status = child.try_wait().ok().flatten()?;
@@ -106,7 +106,7 @@ impl Instance {
         self.peak.max(now.unwrap_or(0))
     }
 
-    /// A page of it; `None` if it does not answer.
+    /// One of its pages; `None` if it does not answer.
     pub async fn page(&self, path: &str) -> Option<(u16, String)> {
         let url = format!("http://{}{path}", self.http);
         let asked = tokio::time::timeout(Duration::from_secs(5), async {
@@ -140,7 +140,7 @@ pub fn peak_memory(pid: u32) -> Option<u64> {
     Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
 }
 
-/// Sends a signal to a process that we started.
+/// Sends a signal to a process that the test started.
 pub fn signal(pid: u32, name: &str) {
     let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
     assert!(sent.unwrap().success(), "no process {pid} to send {name}");

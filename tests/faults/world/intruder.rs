@@ -1,4 +1,4 @@
-//! A client of the same broker that may do everything: it comes with the id of another, and writes where only
+//! A client of the same broker with all rights: it connects with the id of another client, and publishes where only
 //! Rollcall should.
 
 use std::time::Duration;
@@ -12,15 +12,15 @@ use super::devices::{hello, now};
 /// How long a broker may take to answer it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Takes the session of a client away from it, and keeps it for so long. `false`: the broker did not answer.
+/// Takes the session of a client over for that long. `false`: the broker did not answer.
 pub async fn steal_session(port: u16, client_id: &str, hold: Duration) -> bool {
     let thief = comes(port, client_id).await;
     tokio::time::sleep(hold).await;
     thief.is_ok()
 }
 
-/// Writes canaries to the topic of a client for as long as `span`: as if they had been sent by an instance, long ago
-/// or far ahead, with numbers that hide what was lost. Answers how many the broker has.
+/// Publishes forged canaries on the topic of a client for `span`: as if an instance had sent them, long ago
+/// or far ahead, with numbers that hide losses. Answers how many the broker has.
 pub async fn forge_canaries(port: u16, client_id: &str, span: Duration) -> usize {
     let Ok(mut stream) = comes(port, "forger").await else { return 0 };
     let topic = format!("rollcall/canary/{client_id}");

@@ -1,10 +1,10 @@
 //! Real processes around a fleet that keeps a diary: instances of Rollcall, Redis, Mosquitto, a
-//! webhook sink, and an oracle that knows the truth.
+//! webhook sink, and an oracle that checks the result.
 //!
-//! A test disturbs the world while the fleet lives, and then lets it come to rest: everything that
-//! has to come true is awaited, and what must never be true ends the test. Chance comes from one
-//! seed, which is printed; `FAULTS_SEED` repeats it. When a test fails, the directory with the logs
-//! of every process is kept and named.
+//! A test disturbs the world while the fleet lives, and then lets it settle: it waits for every fact
+//! that must hold in the end, and fails at once on one that must never hold. All randomness comes from one
+//! seed, which is printed; `FAULTS_SEED` repeats it. A failed test keeps the directory with the logs
+//! of every process, and prints its path.
 
 #![allow(dead_code, reason = "no family of faults needs all of it")]
 
@@ -43,31 +43,31 @@ use counted::Counted;
 pub use devices::{Fleet, now};
 use directory::Directory;
 pub use instance::{Instance, signal};
-use oracle::{Evidence, Finding, Loss, Telling};
+use oracle::{Evidence, Finding, Loss, NotifiedRecord};
 use poison::Broken;
 use proxy::Proxy;
 use redis::Redis;
 
-/// The silence that a unit is allowed.
+/// The timeout of units.
 pub const TIMEOUT: Duration = Duration::from_secs(3);
-/// How often a unit speaks: six times within its timeout.
+/// The period of heartbeats: six within a timeout.
 pub const PERIOD: Duration = Duration::from_millis(500);
-/// The longest that anything is awaited.
+/// The longest wait for a fact.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// The most memory that a process may use, with a small fleet.
 pub const MOST_MEMORY: u64 = 200 << 20;
-/// What the ids of units begin with that keep no diary, of which the oracle knows nothing.
+/// The prefix of the ids of units without a diary, which the oracle ignores.
 pub const CROWD: &str = "crowd-";
-/// What the broker acknowledged this shortly before it died may have died with it.
+/// Messages that the broker acknowledged this shortly before it died may be lost with it.
 const IN_MEMORY: Duration = Duration::from_secs(2);
 
-/// What a world is made of.
+/// The parts of a world.
 pub struct Plan {
     pub instances: usize,
     pub units: usize,
     /// Whether the engine is the embedded one; then there is one instance, and no Redis.
     pub embedded: bool,
-    /// Whether the broker is the one within the instance.
+    /// Whether the broker runs within the instance.
     pub broker_within: bool,
     /// Arguments of Redis.
     pub redis: Vec<String>,
@@ -75,7 +75,7 @@ pub struct Plan {
     pub broker: String,
     /// Name of a shared subscription; empty: every instance hears everything.
     pub share: String,
-    /// Whether each instance reaches the broker by a wire that can be broken.
+    /// Whether each instance reaches the broker by a proxy that can be broken.
     pub wires: bool,
     /// More options of Rollcall.
     pub options: String,
@@ -83,9 +83,9 @@ pub struct Plan {
     pub route: String,
     /// More kinds.
     pub kinds: String,
-    /// What stands before the command line of the first instance.
+    /// A prefix of the command line of the first instance.
     pub before: Vec<String>,
-    /// What stands before that of Redis; another clock, if anything.
+    /// A prefix of the command line of Redis, for another clock.
     pub before_redis: Vec<String>,
 }
 
@@ -113,12 +113,12 @@ impl Plan {
         Plan { embedded: true, ..Plan::new(1) }
     }
 
-    /// One process, and nothing around it.
+    /// One process with the embedded engine and broker.
     pub fn alone() -> Plan {
         Plan { broker_within: true, ..Plan::embedded() }
     }
 
-    /// Redis loses what it did since its last snapshot.
+    /// Redis loses everything since its last snapshot.
     pub fn with_snapshots(self) -> Plan {
         Plan { redis: redis::SNAPSHOTS.map(str::to_owned).to_vec(), ..self }
     }
@@ -139,15 +139,15 @@ pub struct World {
     outages: Vec<(Timestamp, Timestamp)>,
     disturbances: Vec<(Timestamp, Timestamp)>,
     losses: Vec<Loss>,
-    /// What was broken of units.
+    /// The broken values of units.
     pub broken: Vec<Broken>,
-    /// The sort that is broken of two that stand in for one another.
+    /// The key type that is broken, of two that replace each other.
     pub either: Option<&'static str>,
-    /// Kept where the clock of Redis is not that of this machine.
+    /// Present if the clock of Redis is not that of this machine.
     calendar: Option<Calendar>,
-    /// How many requests were read, and what they told.
-    told: Mutex<(usize, Vec<Telling>)>,
-    // Last, so that everything has ended when it is removed.
+    /// How many requests of the sink were read, and their contents.
+    sink_read: Mutex<(usize, Vec<NotifiedRecord>)>,
+    // Last, so that every process has ended when the directory is removed.
     dir: Option<TempDir>,
 }
 
@@ -192,14 +192,14 @@ impl World {
             broken: Vec::new(),
             either: None,
             calendar,
-            told: Mutex::default(),
+            sink_read: Mutex::default(),
             dir: Some(dir),
             plan,
         };
         for number in 0..world.plan.instances {
             world.add_instance(number).await;
         }
-        // The first alone, so that its session hears what the fleet says first.
+        // The first alone, so that its session hears the first heartbeats.
         world.ready().await;
         for number in 0..world.plan.units {
             let unit = format!("unit-{number:03}");
@@ -231,7 +231,7 @@ impl World {
         self.instances.push(instance);
     }
 
-    /// The file of an instance that reaches everything at these addresses.
+    /// The configuration of an instance with these addresses.
     pub fn config(&self, number: usize, redis: &str, broker: &str, http: &str, hook: &str) -> String {
         let Plan { share, options, route, kinds, .. } = &self.plan;
         let timeout = TIMEOUT.as_secs();
@@ -276,7 +276,7 @@ impl World {
         self.dir.as_ref().expect("it is there until the end").path()
     }
 
-    // --- What the engine holds; `None` while it does not answer ---------------------------------
+    // --- State of the engine; `None` while it does not answer -----------------------------------
 
     /// How many units are watched.
     pub async fn known(&self) -> Option<usize> {
@@ -288,7 +288,7 @@ impl World {
         if self.plan.embedded { self.directory.knows(name) } else { self.redis.knows(name).await }
     }
 
-    /// Every record of a unit that keeps a diary.
+    /// Every record of a unit with a diary.
     pub async fn records(&self) -> Option<Vec<OfflineRecord>> {
         if self.plan.embedded { self.directory.records() } else { self.redis.records().await }
     }
@@ -303,30 +303,30 @@ impl World {
         if self.plan.embedded { self.directory.recorded() } else { self.redis.recorded().await }
     }
 
-    /// How much waits to be told.
+    /// The backlog of notifications.
     pub async fn waiting(&self) -> Option<usize> {
         if self.plan.embedded { self.directory.waiting() } else { self.redis.waiting().await }
     }
 
     // --- Life -----------------------------------------------------------------------------------
 
-    /// Lets the fleet live for so long, with deaths, returns and pauses at moments of chance.
+    /// Lets the fleet live for that long, with deaths, returns and pauses at random moments.
     pub fn live(&mut self, span: Duration) {
         self.fleet.plan(&mut self.chance, span);
     }
 
-    /// Waits, for life to go on. For how long never decides what is true.
+    /// Waits while the fleet lives. No claim depends on the duration.
     pub async fn pass(&self, span: Duration) {
         tokio::time::sleep(span).await;
     }
 
-    /// A moment of chance within `span`.
+    /// A random moment within `span`.
     pub async fn pass_some(&mut self, span: Duration) {
         let some = span.mul_f64(self.chance.random());
         tokio::time::sleep(some).await;
     }
 
-    /// Whatever an answer depends on is disturbed until the returned mark is given back.
+    /// Begins a disturbance, which lasts until the returned mark is given back.
     pub fn disturb(&self) -> Timestamp {
         now()
     }
@@ -341,13 +341,13 @@ impl World {
         self.disturbed_since(mark);
     }
 
-    /// The engine lost what happened since then.
+    /// The engine lost everything since then.
     pub fn lost_since(&mut self, from: Timestamp, of_everything: bool) {
         self.losses.push(Loss { from, to: now(), of_everything });
         self.disturbed_since(from);
     }
 
-    /// The broker, or a member of a shared subscription, died with what it had not passed on.
+    /// The broker, or a member of a shared subscription, died with messages that it had not delivered.
     pub fn forget_unheard(&self, died: Timestamp) {
         for device in self.fleet.devices().iter_mut() {
             for beat in device.beats.iter_mut().rev().take_while(|beat| beat.sent + IN_MEMORY > died) {
@@ -358,14 +358,14 @@ impl World {
         }
     }
 
-    /// What the broker acknowledged since then, it may have dropped.
+    /// The broker may have dropped messages that it acknowledged since then.
     pub fn forget_unheard_since(&self, mark: Timestamp) {
         for device in self.fleet.devices().iter_mut() {
             device.beats.iter_mut().filter(|beat| beat.sent >= mark).for_each(|beat| beat.acked = None);
         }
     }
 
-    /// Kills an instance and, if it shares, with it what the broker had handed to it.
+    /// Kills an instance and, if it shares, loses the messages that the broker had sent to it.
     pub fn kill_member(&mut self, number: usize) {
         let died = now();
         self.instances[number].kill();
@@ -385,7 +385,7 @@ impl World {
         self.broker = Broker::mosquitto(self.dir(), port, &self.plan.broker);
     }
 
-    /// Records of units that spoke all the time; there may be none, ever.
+    /// Records of units that sent all the time; there may never be one.
     pub async fn records_of_the_living(&self) -> Vec<OfflineRecord> {
         let mut records = self.records().await.expect("it answers");
         let devices = self.fleet.devices();
@@ -421,36 +421,36 @@ impl World {
         }
     }
 
-    /// What operators were told so far.
-    pub fn tellings(&self) -> Vec<Telling> {
-        let mut told = self.told.lock().expect("nothing panics under this lock");
+    /// The notifications so far.
+    pub fn notified_records(&self) -> Vec<NotifiedRecord> {
+        let mut sink_read = self.sink_read.lock().expect("nothing panics under this lock");
         let received = self.sink.received();
-        for received in &received[told.0..] {
+        for received in &received[sink_read.0..] {
             let json = received.json();
             for list in ["offline", "online"] {
                 for record in json["data"][list].as_array().map(Vec::as_slice).unwrap_or_default() {
                     let notification = received.header("webhook-id").to_owned();
                     let record = serde_json::from_value(record.clone()).unwrap();
-                    told.1.push(Telling { notification, record });
+                    sink_read.1.push(NotifiedRecord { notification, record });
                 }
             }
         }
-        told.0 = received.len();
-        told.1.clone()
+        sink_read.0 = received.len();
+        sink_read.1.clone()
     }
 
-    /// How many blind intervals operators were told of.
-    pub fn blindness_told(&self) -> usize {
+    /// How many blind intervals were notified.
+    pub fn blindness_notified(&self) -> usize {
         let received = self.sink.received();
         let intervals = received.iter().flat_map(|one| one.json()["data"]["intervals"].as_array().cloned());
         intervals.flatten().map(|interval| interval.to_string()).collect::<BTreeSet<String>>().len()
     }
 
-    /// What there is for the oracle to judge now; `None` while the engine does not answer.
+    /// The evidence for the oracle now; `None` while the engine does not answer.
     async fn evidence(&self) -> Option<Evidence> {
-        // Against the stream: what was told has its record by now, and what was recorded its diary.
-        let mut tellings = self.tellings();
-        tellings.retain(|telling| !telling.record.unit.as_str().starts_with(CROWD));
+        // In reverse order: every notification has its record by now, and every record its diary.
+        let mut notified_records = self.notified_records();
+        notified_records.retain(|notified| !notified.record.unit.as_str().starts_with(CROWD));
         let mut records = self.records().await?;
         let misnamed = oracle::misnamed(&records);
         if let Some(calendar) = &self.calendar {
@@ -459,10 +459,10 @@ impl World {
         let (now, devices) = (now(), self.fleet.devices().clone());
         Some(Evidence {
             misnamed,
-            leaps: self.calendar.as_ref().map(Calendar::leaps).unwrap_or_default(),
+            jumps: self.calendar.as_ref().map(Calendar::jumps).unwrap_or_default(),
             devices,
             records,
-            tellings,
+            notified_records,
             outages: self.outages.clone(),
             disturbances: self.disturbances.clone(),
             losses: self.losses.clone(),
@@ -472,7 +472,7 @@ impl World {
         })
     }
 
-    /// A device that speaks, falls silent, is found and told: detection works.
+    /// A device that sends, falls silent, is recorded and notified: detection works.
     pub async fn probe(&mut self) {
         self.probes += 1;
         let unit = format!("probe-{}", self.probes);
@@ -482,20 +482,20 @@ impl World {
             device.beats.iter().filter(|beat| beat.acked.is_some()).count() >= 2
         };
         self.eventually("the probe has spoken", async |world| has_spoken(&world.fleet.devices())).await;
-        // What is given to a member that is cut off is lost, and nobody knows of who said it.
+        // Messages to a member that is cut off are lost, and their unit may stay unknown.
         let name = format!("detector:{unit}");
         let is_known = async |world: &World| world.knows(&name).await == Some(true);
         self.eventually("the probe is known", is_known).await;
         self.fleet.silence(&unit);
-        let told = async |world: &World| {
-            let tellings = world.tellings();
-            tellings.iter().any(|telling| telling.record.unit.as_str() == unit)
+        let is_notified = async |world: &World| {
+            let notified_records = world.notified_records();
+            notified_records.iter().any(|notified| notified.record.unit.as_str() == unit)
         };
-        self.eventually("a unit that dies after the fault is told", told).await;
+        self.eventually("a unit that dies after the fault is notified", is_notified).await;
     }
 
-    /// Lets the world come to rest: every instance is ready, a probe is found, every death has its
-    /// one record and was told, some of the dead return and that is told too, nobody else has any,
+    /// Lets the world settle: every instance is ready, a probe is found, every death has
+    /// one record and was notified, some of the dead return and are notified too, no other unit has a record,
     /// nothing waits, and memory was bounded at all times.
     pub async fn rests(&mut self) {
         self.ready().await;
@@ -515,7 +515,7 @@ impl World {
         self.ready().await;
     }
 
-    /// Waits until the instances together count what the engine holds.
+    /// Waits until the counts of the instances match the engine.
     async fn counts_are_right(&self) {
         let mut wrong = None;
         let begun = tokio::time::Instant::now();
@@ -532,7 +532,7 @@ impl World {
         panic!("counts are wrong and stay so: {wrong:?}");
     }
 
-    /// What the instances count otherwise than the engine; `None` while one of them does not answer.
+    /// Differences between the counts of the instances and the engine; `None` while an instance does not answer.
     async fn miscounts(&self) -> Option<Vec<String>> {
         let mut counted = Counted::default();
         for instance in &self.instances {
@@ -546,7 +546,7 @@ impl World {
             ("series of units", counted.shown, open + watched),
             ("series of units that are not up", counted.shown_down, open),
         ];
-        // Counters of a process end with it, and what an engine has lost they do not know.
+        // Counters of a process end with it, and do not know of losses of the engine.
         if self.losses.is_empty() && self.instances.iter().all(|instance| instance.starts == 1) {
             right.push(("records opened", counted.opened, opened));
             right.push(("records closed", counted.closed, opened.saturating_sub(open)));
@@ -555,7 +555,7 @@ impl World {
         Some(wrong.map(|(what, counted, right)| format!("{counted} {what}, and there are {right}")).collect())
     }
 
-    /// Waits until the oracle has nothing to say.
+    /// Waits until the oracle has no finding.
     pub async fn agrees(&self) {
         let planned =
             async |world: &World| !world.fleet.devices().iter().any(|device| device.has_plans(now()));
@@ -575,7 +575,7 @@ impl World {
     }
 }
 
-/// What a person needs to see why.
+/// Details for an engineer who reads the failure.
 fn report(findings: &[Finding], evidence: &Evidence) -> String {
     const SHOWN: usize = 8;
     let mut text = format!("{} things are not as they must be:\n", findings.len());

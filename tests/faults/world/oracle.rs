@@ -1,8 +1,7 @@
-//! The oracle: knows the truth from the diaries, and compares it with the records and with what
-//! operators were told.
+//! The oracle: compares the diaries of devices with the records and the notifications.
 //!
-//! What may still come right by waiting is told apart from what never can, so that a test awaits the
-//! one and fails at once with the other.
+//! A finding that time may still resolve differs from one that it cannot, so that a test waits for the
+//! first and fails at once with the second.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -14,71 +13,71 @@ use super::TIMEOUT;
 use super::diary::Device;
 use super::poison::Broken;
 
-/// A gap in a diary this much shorter than the timeout was no silence: the slack that a deadline has
-/// before what was heard.
+/// A gap in a diary this much shorter than the timeout was no silence: the slack of a deadline
+/// before `heard`.
 const MARGIN: Duration = Duration::from_millis(TIMEOUT.as_millis() as u64 / 10);
-/// A heartbeat counts for this much later than the broker had it, at the most, however long it was
+/// A heartbeat counts for at most this much later than the broker had it, however long it was
 /// under way: a gap between canaries, three of their periods.
 const GAP: Duration = Duration::from_millis(3 * 250);
-/// How far the clock of the fleet is from that of the diaries.
+/// The largest difference between the clocks of fleet and diaries.
 const SKEW: Duration = Duration::from_millis(50);
 /// A partition whose owner died is swept by the others this late at the most.
 const LATE_LOOK: Duration = Duration::from_secs(3);
-/// By then every instance has renewed its lease, and with that knows the time.
+/// By then every instance has renewed its lease, and so knows the time.
 const RENEWAL: Duration = Duration::from_millis(2500);
-/// A silence that lasted for longer than this after its detection was told.
+/// A silence that lasts for longer than this after its detection must be notified.
 const SWALLOWED: Duration = Duration::from_secs(10);
 
-/// A word to operators about one record.
+/// A notification about one record.
 #[derive(Clone, Debug)]
-pub struct Telling {
+pub struct NotifiedRecord {
     /// `webhook-id`.
     pub notification: String,
     pub record: OfflineRecord,
 }
 
-impl Telling {
+impl NotifiedRecord {
     fn is_return(&self) -> bool {
         self.record.closed_by.is_some()
     }
 }
 
-/// The engine lost what happened within this span.
+/// The engine lost the changes within this span.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
     pub from: Timestamp,
     pub to: Timestamp,
-    /// Also which units there are.
+    /// Whether the units themselves are lost, too.
     pub of_everything: bool,
 }
 
-/// What there is to judge; every moment by the clock of the diaries.
+/// The evidence; every moment is by the clock of the diaries.
 pub struct Evidence {
-    /// Records whose id does not say when their unit was last seen.
+    /// Records whose id does not contain the last seen time of their unit.
     pub misnamed: Vec<Finding>,
-    /// When the time of the fleet leapt or stood still.
-    pub leaps: Vec<Timestamp>,
+    /// When the time of the fleet jumped or stood still.
+    pub jumps: Vec<Timestamp>,
     pub devices: Vec<Device>,
     pub records: Vec<OfflineRecord>,
-    pub tellings: Vec<Telling>,
+    pub notified_records: Vec<NotifiedRecord>,
     /// When the broker was away.
     pub outages: Vec<(Timestamp, Timestamp)>,
-    /// When anything was.
+    /// When anything was disturbed.
     pub disturbances: Vec<(Timestamp, Timestamp)>,
     pub losses: Vec<Loss>,
-    /// What was broken of units.
+    /// The broken values of units.
     pub broken: Vec<Broken>,
-    /// Blind intervals that instances told of.
+    /// Blind intervals that instances reported.
     pub blind: Vec<(Timestamp, Timestamp)>,
     pub now: Timestamp,
 }
 
-/// Something that is not as it must be.
+/// A violation of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     pub unit: String,
     pub what: String,
-    /// It may still come right.
+    /// Time may still resolve it.
     pub heals: bool,
 }
 
@@ -90,7 +89,7 @@ fn not_yet(unit: &str, what: String) -> Finding {
     Finding { unit: unit.to_owned(), what, heals: true }
 }
 
-/// An id tells the unit and when it was last seen, by the clock of the fleet.
+/// An id contains the unit and its last seen time, by the clock of the fleet.
 pub fn misnamed(records: &[OfflineRecord]) -> Vec<Finding> {
     let should = |record: &OfflineRecord| {
         let id = format!("{}:{}:{}", record.kind, record.unit, record.last_seen.as_millis());
@@ -101,7 +100,7 @@ pub fn misnamed(records: &[OfflineRecord]) -> Vec<Finding> {
 }
 
 impl Evidence {
-    /// Everything that is not as it must be.
+    /// All violations.
     pub fn judge(&self) -> Vec<Finding> {
         let devices: HashMap<&str, &Device> =
             self.devices.iter().map(|device| (device.unit.as_str(), device)).collect();
@@ -142,26 +141,27 @@ impl Evidence {
                 record.closed_by
             );
         }
-        for telling in self.tellings.iter().filter(|telling| telling.record.unit.as_str() == unit) {
-            let what = if telling.is_return() { "return" } else { "silence" };
-            let seen = ms(telling.record.last_seen);
-            story += &format!("  told: {what} of {seen} as {}\n", telling.notification);
+        for notified in self.notified_records.iter().filter(|notified| notified.record.unit.as_str() == unit)
+        {
+            let what = if notified.is_return() { "return" } else { "silence" };
+            let seen = ms(notified.record.last_seen);
+            story += &format!("  notified: {what} of {seen} as {}\n", notified.notification);
         }
         story
     }
 
-    /// Whether what was known at that moment may have been lost since.
+    /// Whether state of that moment may have been lost since.
     fn is_lost(&self, moment: Timestamp) -> bool {
         self.losses.iter().any(|loss| moment < loss.to)
     }
 
-    /// Whether the facts of that unit were broken after that moment: it was a stranger then until it spoke.
+    /// Whether the facts of that unit were broken after that moment: the unit was unknown until its next heartbeat.
     fn is_stranger(&self, unit: &str, moment: Timestamp) -> bool {
         self.broken.iter().any(|broken| broken.is_facts && broken.unit == unit && moment < broken.at)
     }
 
-    /// Whether that unit was presumed to be heard at that moment: its expiry key was broken, which was found at the
-    /// next look, and all had been heard up to a gap before that.
+    /// Whether that unit was presumed heard at that moment: its expiry key was broken, which the
+    /// next check found, and everything had been heard up to a gap before that.
     fn is_presumed(&self, unit: &str, moment: Timestamp) -> bool {
         let of_it = self.broken.iter().filter(|broken| !broken.is_facts && broken.unit == unit);
         let mut looks = of_it.map(|broken| (broken.at - GAP, broken.at + TIMEOUT + LATE_LOOK));
@@ -170,9 +170,9 @@ impl Evidence {
 
     /// The heartbeat after which the silence of this record began; `None` if there was no silence.
     ///
-    /// It is the last before the record's last seen time, with one exception: where nobody looked
-    /// before the key was gone, the record names the heartbeat of the last look, and others may have
-    /// come and gone with the key.
+    /// It is the last before the record's last seen time, with one exception: without a check
+    /// before the key expired, the record has the heartbeat of the last check, and later ones may have
+    /// expired with the key.
     fn silence_of(&self, device: &Device, record: &OfflineRecord) -> Option<usize> {
         let seen = record.last_seen;
         let first = device.beat_before(seen)?;
@@ -180,9 +180,9 @@ impl Evidence {
             device.longest_gap_after(*beat, &self.outages).is_none_or(|gap| gap + MARGIN > TIMEOUT)
         };
         let disturbed = self.disturbances.iter().any(|&(from, to)| from <= record.detected_at && seen <= to);
-        // The silence had lasted for what is allowed when it was detected, unless words were lost in time that is
-        // known to be blind. That also bounds how old the last look can be: a look that was not late saw every
-        // heartbeat before it. How late looks are on a busy machine is no claim of this oracle.
+        // The silence had lasted for the timeout when it was detected, unless heartbeats were lost in time that is
+        // known to be blind. That also bounds the age of the last check: a check in time saw every
+        // heartbeat before it. The lateness of checks on a busy machine is no claim of this oracle.
         let unheard = if disturbed { 2 * GAP } else { Duration::ZERO };
         let reach = (record.detected_at + SKEW + unheard - TIMEOUT).max(seen);
         let within = |beat: &usize| *beat == first || device.beats[*beat].sent <= reach;
@@ -194,10 +194,10 @@ impl Evidence {
         let mut is_wrong =
             |what: String| findings.push(wrong(&device.unit, format!("{}: {what}", record.id)));
         let seen = record.last_seen;
-        // Instances learn of a leap one after the other. What the last of them writes down meanwhile lies
+        // Instances learn of a jump one after the other. Times that the last of them writes meanwhile lie
         // in time that is blind to the first, at the end of which a silence may begin.
-        let leapt = self.leaps.iter().any(|leap| seen <= *leap + RENEWAL && *leap <= record.detected_at);
-        let allowed = if leapt { TIMEOUT - RENEWAL } else { TIMEOUT };
+        let jumped = self.jumps.iter().any(|jump| seen <= *jump + RENEWAL && *jump <= record.detected_at);
+        let allowed = if jumped { TIMEOUT - RENEWAL } else { TIMEOUT };
         if record.detected_at <= seen + allowed || record.deadline < seen + allowed {
             is_wrong(format!("detected at {}, before its time was up", record.detected_at.as_millis()));
         }
@@ -205,7 +205,7 @@ impl Evidence {
             is_wrong("last seen before it spoke for the first time".to_owned());
             return findings;
         };
-        // What was under way for long counts for the latest moment at which it can have been sent: that is less
+        // A heartbeat that was under way for long counts for the latest moment at which it can have been sent: that is less
         // than a gap later, or before the end of the blind interval that began meanwhile.
         let latest = device.beats[beat].acked.map(|acked| acked + GAP);
         let latest = latest.map(|latest| {
@@ -259,41 +259,43 @@ impl Evidence {
 
     fn judge_tellings(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
-        // By record: the ids under which its silence was told, and its return.
-        let mut told: BTreeMap<String, [BTreeSet<&str>; 2]> = BTreeMap::new();
+        // By record: the ids of the notifications of its silence, and of its return.
+        let mut ids_by_record: BTreeMap<String, [BTreeSet<&str>; 2]> = BTreeMap::new();
         let known: HashMap<String, &OfflineRecord> =
             self.records.iter().map(|record| (record.id.to_string(), record)).collect();
-        for telling in &self.tellings {
-            let id = telling.record.id.to_string();
-            let (unit, seen) = (telling.record.unit.as_str(), telling.record.last_seen);
+        for notified in &self.notified_records {
+            let id = notified.record.id.to_string();
+            let (unit, seen) = (notified.record.unit.as_str(), notified.record.last_seen);
             if !known.contains_key(&id) && !self.is_lost(seen) && !self.is_stranger(unit, seen) {
-                findings.push(wrong(unit, format!("{id} was told and there is no such record")));
+                findings.push(wrong(unit, format!("{id} was notified and there is no such record")));
             }
-            told.entry(id).or_default()[usize::from(telling.is_return())].insert(&telling.notification);
+            ids_by_record.entry(id).or_default()[usize::from(notified.is_return())]
+                .insert(&notified.notification);
         }
         let nothing = Default::default();
         for (id, record) in known {
-            let [offline, online] = told.get(&id).unwrap_or(&nothing);
+            let [offline, online] = ids_by_record.get(&id).unwrap_or(&nothing);
             let (unit, lenient) = (record.unit.as_str(), self.is_lost(record.last_seen));
             for (ids, what) in [(offline, "silence"), (online, "return")] {
                 if ids.len() > 1 && !lenient {
-                    findings.push(wrong(unit, format!("the {what} of {id} was told as {ids:?}")));
+                    findings.push(wrong(unit, format!("the {what} of {id} was notified as {ids:?}")));
                 }
             }
             if offline.is_empty() && !online.is_empty() && !lenient {
-                findings.push(wrong(unit, format!("the return of {id} was told and its silence was not")));
+                findings
+                    .push(wrong(unit, format!("the return of {id} was notified and its silence was not")));
             }
             match record.back_at {
-                None if offline.is_empty() => findings.push(not_yet(unit, format!("{id} was not told"))),
+                None if offline.is_empty() => findings.push(not_yet(unit, format!("{id} was not notified"))),
                 Some(_) if !offline.is_empty() && online.is_empty() && !lenient => {
-                    findings.push(not_yet(unit, format!("the end of {id} was not told")));
+                    findings.push(not_yet(unit, format!("the end of {id} was not notified")));
                 }
                 Some(back) if offline.is_empty() && online.is_empty() && !lenient => {
                     let open = (record.detected_at, back);
                     let calm =
                         !self.disturbances.iter().any(|&(from, to)| from < open.1 && open.0 < to + SWALLOWED);
                     if calm && back.since(record.detected_at) > SWALLOWED {
-                        findings.push(wrong(unit, format!("{id} was open for long and never told")));
+                        findings.push(wrong(unit, format!("{id} was open for long and never notified")));
                     }
                 }
                 _ => {}

@@ -1,7 +1,7 @@
-//! Another program that writes into Redis: keys get a wrong type, hold what cannot be read, or are gone.
+//! Another program that writes into Redis: keys get a wrong type, become unreadable, or are deleted.
 //!
-//! Only sorts of which `docs/broken-values.md` says that nothing is lost by it, or only time, so that the oracle is as
-//! sharp as ever. What it must know beside is written down: whose facts were broken, and whose expiry key.
+//! Only key types whose loss costs nothing, or only time, by `docs/broken-values.md`, so that the oracle stays as
+//! strict as ever. The world notes for it which units' facts and expiry keys were broken.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -14,7 +14,7 @@ use rollcall::store::{redis::facts_key, redis::sorts};
 use super::redis::PARTITIONS;
 use super::{World, now};
 
-/// What is broken.
+/// The key types that are broken.
 pub const POISONED: [&str; 18] = [
     "{hearing}:heard",
     "{hearing}:members",
@@ -36,12 +36,12 @@ pub const POISONED: [&str; 18] = [
     "{pN}:owed",
 ];
 
-/// What is not, and why.
+/// The key types that are not, and why.
 pub const LEFT_OUT: [(&str, &str); 22] = [
     ("meta", "without it there is no fleet, and the service says so and is not ready"),
     ("{hearing}:blind", "silence that began before counts in full: a silence may be called one too early"),
     ("{hearing}:blind:<>", "the same"),
-    ("{hearing}:outbox", "blind intervals that were not told are not told"),
+    ("{hearing}:outbox", "blind intervals that were not notified are not notified"),
     ("{pN}:deadlines", "found by the walk within five minutes, for which no world waits"),
     ("{pN}:noted", "changes show within five minutes, for which no world waits"),
     ("{pN}:data:<>", "no unit of a world has values"),
@@ -49,22 +49,22 @@ pub const LEFT_OUT: [(&str, &str); 22] = [
     ("{pN}:past", "closed records are not listed"),
     ("{pN}:closed", "which are kept until they are deleted, for longer than any world lasts"),
     ("{pN}:archive", "closed records are gone"),
-    ("{pN}:outbox", "what was in there is not told"),
-    ("{pN}:groups", "groups that wait are told with the next news of theirs, which may never come"),
-    ("{pN}:members", "news that waited is not told"),
-    ("{pN}:labels", "groups that wait are not told"),
-    ("{pN}:waiting:<>", "what waited in that group is not told"),
-    ("{pN}:notifications", "what was sealed and not delivered is not told"),
-    ("{pN}:queue:<>", "groups with a delivery are told with the next news of theirs"),
+    ("{pN}:outbox", "its entries are not notified"),
+    ("{pN}:groups", "groups that wait are notified with their next event, which may never come"),
+    ("{pN}:members", "waiting members are not notified"),
+    ("{pN}:labels", "waiting groups are not notified"),
+    ("{pN}:waiting:<>", "waiting members of that group are not notified"),
+    ("{pN}:notifications", "sealed notifications are not delivered"),
+    ("{pN}:queue:<>", "groups with a delivery are notified with their next event"),
     ("{pN}:lanes:<>", "deliveries of that receiver are lost"),
     ("{pN}:dead:<>", "dead letters, of which a world has none"),
     ("{pN}:letters:<>", "the same"),
-    ("{pN}:untold:<>", "a return may be told whose silence was not"),
+    ("{pN}:untold:<>", "a return may be notified without its silence"),
 ];
 
 pub const FACTS: &str = "{pN}:facts:<>";
 pub const ALIVE: &str = "{pN}:alive:<>";
-/// The id of an open record stands in the facts of its unit, and beside that only here: a world loses one of both.
+/// The id of an open record stands in the facts of its unit, and otherwise only here: a world loses one of both.
 const GROUP_OF: &str = "{pN}:group_of";
 
 /// How a value is broken.
@@ -77,7 +77,7 @@ pub enum How {
 
 const HOWS: [How; 3] = [How::WrongType, How::Unreadable, How::Missing];
 
-/// Something of a unit was broken.
+/// A broken value of a unit.
 #[derive(Clone, Debug)]
 pub struct Broken {
     pub unit: String,
@@ -86,7 +86,7 @@ pub struct Broken {
     pub is_facts: bool,
 }
 
-/// Breaks a value of chance in a way of chance.
+/// Breaks a random value in a random way.
 pub async fn break_some(world: &mut World, chance: &mut StdRng) {
     let sort = POISONED[chance.random_range(0..POISONED.len())];
     let sort = match [FACTS, GROUP_OF].contains(&sort) {
@@ -94,19 +94,19 @@ pub async fn break_some(world: &mut World, chance: &mut StdRng) {
         false => sort,
     };
     let how = HOWS[chance.random_range(0..HOWS.len())];
-    // That an expiry key is gone is how a unit is known to be silent: a living one is found so until it is heard again.
+    // A missing expiry key means silence: a living unit is recorded until it is heard again.
     let how = if (sort, how) == (ALIVE, How::Missing) { How::WrongType } else { how };
     break_one(world, chance, sort, how).await;
 }
 
-/// Breaks a value of that sort; nothing where there is none and its name is not known.
+/// Breaks a value of that type; does nothing where there is none and its name is unknown.
 async fn break_one(world: &mut World, chance: &mut StdRng, sort: &str, how: How) {
     let pattern = format!("rollcall:{}", sort.replace("{pN}", "{p*}").replace("<>", "*"));
     let mut keys: Vec<String> = world.redis.ask(cmd("KEYS").arg(pattern)).await;
     keys.retain(|key| !key.ends_with(":unreadable"));
     keys.sort();
     if keys.is_empty() && !sort.contains("<>") {
-        // What is written there is of a wrong type all the same.
+        // The value is of a wrong type all the same.
         let partition = format!("{{p{}}}", chance.random_range(0..PARTITIONS));
         keys.push(format!("rollcall:{}", sort.replace("{pN}", &partition)));
     }
@@ -146,7 +146,7 @@ fn type_of(sort: &str) -> &'static str {
 async fn break_key(world: &mut World, sort: &str, how: How, key: &str, fields: Vec<String>) {
     let at = now();
     if let Err(why) = world.redis.try_ask::<redis::Value>(&command(key, type_of(sort), &fields, how)).await {
-        // It is of a wrong type since before, and was not met.
+        // An earlier wrong type was not met yet.
         assert!(why.contains("WRONGTYPE"), "{key}: {why}");
         return;
     }
@@ -161,7 +161,7 @@ async fn break_key(world: &mut World, sort: &str, how: How, key: &str, fields: V
     world.broken.extend(broken);
 }
 
-/// What breaks it, in one step.
+/// The commands that break it, in one step.
 fn command(key: &str, kind: &str, fields: &[String], how: How) -> Cmd {
     const GARBAGE: &str = "garbage{";
     let mut command = match (how, kind) {
@@ -184,8 +184,8 @@ fn command(key: &str, kind: &str, fields: &[String], how: How) -> Cmd {
     command
 }
 
-/// Every instance is ready but for what it has not heard yet: a value that is broken may make it blind for a moment,
-/// and a busy machine does so, too.
+/// Every instance is ready except for hearing: a broken value may make it blind for a moment,
+/// and so may a busy machine.
 pub async fn all_are_ready(world: &World) {
     for instance in &world.instances {
         let Some((_, text)) = instance.page("/readyz").await else { continue };

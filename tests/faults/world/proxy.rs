@@ -1,4 +1,4 @@
-//! A wire that can be broken: a TCP proxy which cuts, stalls and loses one direction.
+//! A TCP proxy that cuts and stalls connections, and loses one direction.
 
 #![allow(dead_code, reason = "no test breaks it in every way")]
 
@@ -12,23 +12,23 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// What is wrong with the wire.
+/// The fault of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wire {
-    /// Nothing.
+    /// None.
     #[default]
     Whole,
-    /// Bytes wait, in both directions, and nobody is told.
+    /// Bytes wait, in both directions, without an error.
     Stalled,
-    /// What the server says is lost on the way, and the rest arrives: a connection half open.
+    /// Bytes from the server are lost, the others arrive: a half-open connection.
     HalfOpen,
-    /// Every connection breaks and none is made.
+    /// Every connection breaks, and none is accepted.
     Cut,
-    /// What the server answers to a command that holds this is lost, and the connection with it.
+    /// The answer to a command that contains this is lost, and the connection with it.
     Swallows(&'static str),
 }
 
-/// The proxy; it ends when it goes.
+/// The proxy; it ends on drop.
 pub struct Proxy {
     address: SocketAddr,
     wire: Arc<watch::Sender<Wire>>,
@@ -36,7 +36,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on `on` (port 0: any) and leads to `to`.
+    /// Listens on `on` (port 0: any) and forwards to `to`.
     pub async fn start(on: &str, to: &str) -> Proxy {
         let listener = TcpListener::bind(on).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -96,7 +96,7 @@ async fn pass(
     goes_on: impl Fn(&[u8]) -> bool,
 ) {
     let mut bytes = vec![0; 16 << 10];
-    // Once something was lost, what follows makes no sense: a half-open connection never heals.
+    // After a loss the following bytes make no sense: a half-open connection never recovers.
     let mut lost = false;
     loop {
         let Ok(read @ 1..) = from.read(&mut bytes).await else { return };

@@ -1,4 +1,4 @@
-//! The Redis of a world: frozen, killed, started with other data, asked as another program would.
+//! The Redis of a world, which tests freeze, kill, start with other data, and query as another program.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,14 +12,14 @@ use rollcall::store::redis::facts_key;
 use super::client::client;
 use super::instance::signal;
 
-/// What is answered is on disk.
+/// Every answered write is on disk.
 pub const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
-/// Snapshots when asked for one, and nothing else on disk.
+/// Snapshots on request, and nothing else on disk.
 pub const SNAPSHOTS: [&str; 4] = ["--save", "900000 1", "--appendonly", "no"];
 
 pub const PARTITIONS: u16 = 16;
 
-/// Worlds on the embedded engine have none; there nothing becomes of its being killed and started.
+/// Worlds on the embedded engine have none; there killing and starting it does nothing.
 pub struct Redis {
     server: Option<Server>,
     before: Vec<String>,
@@ -28,7 +28,7 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// `before`: what stands before its command line.
+    /// `before`: a prefix of its command line.
     pub fn start(dir: &Path, port: u16, before: &[String], args: &[&str]) -> Redis {
         let server = Some(Server::redis_after(before, dir, port, args).unwrap());
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
@@ -51,12 +51,12 @@ impl Redis {
         signal(self.server().pid(), name);
     }
 
-    /// Ends it as a power cut would.
+    /// Ends it like a power cut.
     pub fn kill(&mut self) {
         self.server.iter_mut().for_each(Server::kill);
     }
 
-    /// Starts it again where it was, with what is on its disk.
+    /// Starts it again on its port with the data on its disk.
     pub fn restart(&mut self) {
         let Some(server) = &mut self.server else { return };
         server.kill();
@@ -64,7 +64,7 @@ impl Redis {
         *server = Server::redis_after(&self.before, &self.dir, server.port(), &args).unwrap();
     }
 
-    /// Takes everything off its disk.
+    /// Removes its data from disk.
     pub fn wipe(&mut self) {
         self.kill();
         for name in ["appendonlydir", "dump.rdb"] {
@@ -74,7 +74,7 @@ impl Redis {
         }
     }
 
-    /// Asks it something; an error if it does not answer in time.
+    /// Sends it a command; an error if it does not answer in time.
     pub async fn try_ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, String> {
         let asked = async {
             let mut connection = client(self.port()).await?;
@@ -90,7 +90,7 @@ impl Redis {
         self.try_ask(command).await.unwrap()
     }
 
-    /// Every record of a unit that keeps a diary; `None` while it does not answer.
+    /// Every record of a unit with a diary; `None` while Redis does not answer.
     pub async fn records(&self) -> Option<Vec<OfflineRecord>> {
         let mut records = Vec::new();
         for partition in 0..PARTITIONS {
@@ -106,7 +106,7 @@ impl Redis {
                 .iter()
                 .map(|text| serde_json::from_str(text).unwrap_or_else(|why| panic!("{text}: {why}")))
                 .collect();
-            // One may be closed between the two questions.
+            // A record may be closed between the two queries.
             open.retain(|open: &OfflineRecord| closed.iter().all(|closed| closed.id != open.id));
             records.extend(open.into_iter().chain(closed));
         }
@@ -114,7 +114,7 @@ impl Redis {
         Some(records)
     }
 
-    /// The open record of a unit, if it has one still; `None` while it does not answer.
+    /// The open record of a unit, if it still has one; `None` while Redis does not answer.
     async fn open_record(&self, name: &str) -> Option<Option<OfflineRecord>> {
         let unit: Unit = name.parse().unwrap();
         let ask = redis::cmd("HGET").arg(facts_key("rollcall", PARTITIONS, &unit)).arg(name).to_owned();
@@ -122,7 +122,7 @@ impl Redis {
         Some(facts.and_then(|facts| encoding::decode(&facts)?.open_record(&unit)))
     }
 
-    /// How much waits to be told: entries of outboxes, members of groups, deliveries.
+    /// The backlog: entries of outboxes, members of groups, deliveries.
     pub async fn waiting(&self) -> Option<usize> {
         let mut waiting =
             self.try_ask::<usize>(redis::cmd("XLEN").arg("rollcall:{hearing}:outbox")).await.ok()?;

@@ -1,4 +1,4 @@
-//! Alertmanager with the file of the stack: who gets mail of what.
+//! Alertmanager with the file of the stack: which alerts are mailed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::{output, read};
 /// How long a mail may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Alertmanager with the shipped file. Only addresses are others, and it does not wait for company.
+/// Alertmanager with the shipped file, except for addresses and the waits of groups.
 fn alertmanager(dir: &Path, mail: &MailSink) -> Server {
     let text = read("config/alertmanager/alertmanager.yml");
     let here = text.replace("mailpit:1025", &format!("127.0.0.1:{}", mail.port()));
@@ -24,13 +24,13 @@ fn alertmanager(dir: &Path, mail: &MailSink) -> Server {
         "--config.file=alertmanager.yml".to_owned(),
         "--storage.path=data".to_owned(),
         format!("--web.listen-address=127.0.0.1:{port}"),
-        // Alone: no port for others of its kind.
+        // A single instance: no port for a cluster.
         "--cluster.listen-address=".to_owned(),
     ];
     Server::start("prometheus-alertmanager", &arguments, dir, port, "Listening on").unwrap()
 }
 
-/// What Prometheus would say of an alert that fires.
+/// A firing alert as Prometheus sends it.
 fn fire(server: &Server, labels: &[&str]) {
     let url = format!("--alertmanager.url=http://127.0.0.1:{}", server.port());
     let told = output("amtool", &[&["alert", "add", &url], labels].concat());
@@ -45,7 +45,7 @@ async fn a_cause_is_mailed_and_its_consequences_are_not() {
     fire(&server, &["alertname=RollcallWatchdog", "severity=none"]);
     fire(&server, &["alertname=RollcallEngineDown", "severity=critical", "instance=a", "job=rollcall"]);
     mail.wait_for(1, PATIENCE).await.unwrap();
-    // Groups are by job: these would be mails of their own, sent before the last.
+    // Groups are by job: these would be separate mails before the last one.
     fire(&server, &["alertname=RollcallBlind", "severity=critical", "job=one"]);
     fire(&server, &["alertname=RollcallMirrorOld", "severity=warning", "job=two"]);
     fire(&server, &["alertname=RollcallDeadLetters", "severity=warning", "receiver=hook", "job=three"]);

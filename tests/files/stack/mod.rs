@@ -1,4 +1,4 @@
-//! The stack of `docker-compose.yml`, as far as it can be had without an engine that runs containers:
+//! The stack of `docker-compose.yml`, tested without containers:
 //! here the shipped files are read, in `running` real servers start with them.
 
 mod alarm;
@@ -18,18 +18,18 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// A file as its readers see it: with what `<<` stands for.
+/// A YAML file with its merge keys (`<<`) resolved.
 fn yaml(path: &str) -> Value {
     let parsed = serde_yaml_ng::from_str::<serde_yaml_ng::Value>(&read(path));
     let mut value = parsed.unwrap_or_else(|error| panic!("{path}: {error}"));
-    // Twice, because what is merged may itself have been.
+    // Twice, because a merged value may have a merge key of its own.
     for _ in 0..2 {
         value.apply_merge().unwrap_or_else(|error| panic!("{path}: {error}"));
     }
     serde_json::to_value(value).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// What is in `value` as a list of text; nothing if there is none.
+/// `value` as a list of texts; empty if it is missing.
 fn texts(value: &Value) -> Vec<&str> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
@@ -50,14 +50,14 @@ fn every_port_of_the_stack_is_of_this_machine_alone() {
         assert!(service["network_mode"] != "host", "{name} is on the network of the machine");
         for port in service["ports"].as_array().into_iter().flatten() {
             let port = port.as_str().unwrap_or_else(|| panic!("{name}: {port} is not written as text"));
-            assert!(port.starts_with("127.0.0.1:"), "{name} publishes {port} to everybody");
+            assert!(port.starts_with("127.0.0.1:"), "{name} publishes {port} beyond this machine");
             count += 1;
         }
     }
     assert!(count >= 7, "the ports are gone");
 }
 
-/// What Compose knows of a service, as far as this stack uses it.
+/// The keys of a Compose service that this stack uses.
 const KNOWN: &str = "build cap_drop command cpu_shares cpus depends_on environment healthcheck image logging \
     mem_limit network_mode pids_limit ports read_only restart scale security_opt stop_grace_period tmpfs user volumes";
 
@@ -79,7 +79,7 @@ fn compose_knows_every_word_of_the_stack() {
     }
 }
 
-/// Compose ends what belongs to a profile only where that is named again.
+/// Compose stops services of a profile only if the profile is named again.
 #[test]
 fn every_service_is_stopped_with_the_rest_and_the_fleet_starts_on_request() {
     let compose = yaml("docker-compose.yml");
@@ -167,12 +167,12 @@ fn everything_that_stays_up_says_whether_it_is_healthy() {
 #[test]
 fn the_configuration_of_prometheus_is_one() {
     let file = root().join("config/prometheus/prometheus.yml");
-    // The file with the token is made by the stack; the rules are checked with theirs.
+    // The stack makes the file with the token; another test checks the rules.
     let checked = output("promtool", &["check", "config", "--syntax-only", file.to_str().unwrap()]);
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
 }
 
-/// The containers of Rollcall that serve, as others call them.
+/// The addresses of the containers of Rollcall.
 fn instances(compose: &Value) -> Vec<String> {
     let services = services(compose).into_iter();
     let serving = services
@@ -202,7 +202,7 @@ fn prometheus_scrapes_every_instance_and_alerts_alertmanager() {
 fn several_instances_share_one_subscription() {
     let config: toml::Table = read("config/compose/rollcall.toml").parse().unwrap();
     let share = config["mqtt"].get("share").and_then(|it| it.as_str()).unwrap_or_default();
-    // Without one each would take the other's session.
+    // Without a share each would take the other's session.
     assert!(!share.is_empty() || instances(&yaml("docker-compose.yml")).len() == 1);
 }
 
@@ -220,7 +220,7 @@ fn alertmanager_notifies_operators_of_every_alert_but_the_watchdog() {
     assert_eq!(receiver(&["alertname=RollcallWatchdog", "severity=none"]), "watchdog");
     assert_eq!(receiver(&["alertname=RollcallBlind", "severity=critical"]), "mail");
     assert_eq!(receiver(&["alertname=RollcallDeadLetters", "severity=warning"]), "mail");
-    // What is named in silencing must be an alert.
+    // Every name in an inhibition rule must be an alert.
     let rules = read("config/prometheus/rules/rollcall-alerts.yml");
     let text = read("config/alertmanager/alertmanager.yml");
     let words = text.split(|c: char| !c.is_ascii_alphanumeric());
@@ -244,7 +244,7 @@ fn the_image_is_built_from_what_reaches_it() {
                 ignored.lines().any(|line| line == format!("!{from}")),
                 "{from} does not reach the build"
             );
-            // The licence goes past the build, straight into the image.
+            // The licence is copied straight into the image, without the build.
             if !to.starts_with('/') {
                 let (from, to) = (root().join(from), dir.path().join(to));
                 let done = output("cp", &["-r", from.to_str().unwrap(), to.to_str().unwrap()]);
@@ -254,7 +254,7 @@ fn the_image_is_built_from_what_reaches_it() {
     }
     plans_to_build(dir.path());
 
-    // The layer with what Rollcall is made from: the same files, with nothing in them.
+    // The layer with the dependencies: the same files, but empty.
     let empty = tempfile::tempdir().unwrap();
     for file in ["Cargo.toml", "Cargo.lock"] {
         std::fs::copy(root().join(file), empty.path().join(file)).unwrap();
@@ -269,8 +269,8 @@ fn the_image_is_built_from_what_reaches_it() {
     plans_to_build(empty.path());
 }
 
-/// What would be compiled, without compiling it: only a plan looks for the file of every target. That it is
-/// shown is not stable yet, and allowed by a variable.
+/// The build plan, without compiling: only a plan looks for the file of every target. The option is
+/// not stable yet, and a variable allows it.
 fn plans_to_build(dir: &Path) {
     let cargo = Command::new(env!("CARGO"))
         .args(["build", "--bin=rollcall", "--locked", "--offline", "--unit-graph", "-Zunstable-options"])

@@ -1,4 +1,4 @@
-//! Real servers with the files of the stack. Only ports and directories are others than in the
+//! Real servers with the files of the stack. Only ports and directories differ from the
 //! containers.
 
 use std::path::Path;
@@ -8,7 +8,7 @@ use rollcall::simulate::servers::{Server, free_port};
 
 use super::{output, read, root, texts, yaml};
 
-/// The service `secrets`, run here: what it writes, by the directories that it knows.
+/// Runs the service `secrets` here; returns its files by directory.
 fn make_secrets(dir: &Path) -> (String, String) {
     let compose = yaml("docker-compose.yml");
     let command = texts(&compose["services"]["secrets"]["command"]);
@@ -38,7 +38,7 @@ fn secrets_are_made_once_and_differ() {
     assert_ne!(make_secrets(elsewhere.path()), make_secrets(dir.path()));
 }
 
-/// Mosquitto with the shipped file; only its port, address and directory are others.
+/// Mosquitto with the shipped file, except for its port, address and directory.
 fn mosquitto(dir: &Path) -> Server {
     std::fs::create_dir_all(dir).unwrap();
     let port = free_port().unwrap();
@@ -47,13 +47,13 @@ fn mosquitto(dir: &Path) -> Server {
         .replace("\nlistener 1883\n", &format!("\nlistener {port} 127.0.0.1\n"))
         .replace("/mosquitto/data/", &format!("{}/", dir.display()));
     assert_eq!(replaced.matches(&port.to_string()).count(), 1, "the line of the listener changed");
-    // Started as root it becomes `mosquitto`, which could not write into a directory of ours.
+    // Started as root it becomes `mosquitto`, which could not write into the test's directory.
     let file = dir.join("mosquitto.conf");
     std::fs::write(&file, format!("{replaced}user root\n")).unwrap();
     Server::start("mosquitto", &["-c".into(), file.to_str().unwrap().into()], dir, port, "running").unwrap()
 }
 
-/// Redis with the shipped file; only its port and address are others.
+/// Redis with the shipped file, except for its port and address.
 fn redis(dir: &Path) -> Server {
     let port = free_port().unwrap();
     let file = root().join("config/redis/redis.conf");
@@ -142,7 +142,7 @@ async fn both_instances_become_healthy_on_the_servers_of_the_stack() {
             assert_eq!(asked.send().await.unwrap().status(), 200, "{page}");
         }
     }
-    // Until the one that was first has heard of the other.
+    // Until the first instance has noticed the other.
     let mut tries = tokio::time::interval(Duration::from_millis(100));
     for _ in 0..300 {
         tries.tick().await;
@@ -175,7 +175,7 @@ async fn becomes_healthy(probe: &[&str], dir: &Path, port: u16) {
     panic!("{probe:?} never succeeded");
 }
 
-/// The pages of Rollcall that the shipped Prometheus asks for, as it asks for them.
+/// The pages of Rollcall that the shipped Prometheus scrapes, with its settings.
 fn scraped() -> Vec<String> {
     let prometheus = yaml("config/prometheus/prometheus.yml");
     let jobs = prometheus["scrape_configs"].as_array().unwrap().iter();
@@ -191,7 +191,7 @@ fn scraped() -> Vec<String> {
     pages
 }
 
-/// What a page of metrics says of a metric without labels.
+/// The value of a metric without labels on a page of metrics.
 fn value(page: &str, name: &str) -> u32 {
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("there is no {name}")).parse().unwrap()

@@ -1,4 +1,4 @@
-//! The embedded engine beside the one on Redis, in one run: heartbeats, a storm, what goes to disk, and a
+//! The embedded engine compared with the one on Redis, in one run: heartbeats, a storm, bytes to disk, and a
 //! restart.
 
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use crate::lab::fleet::{Fleet, KIND, TIMEOUT};
 use crate::lab::process::{bytes_written, usage};
 use crate::lab::{World, say, thousands};
 
-/// How long a process is left alone before its memory is looked at: it has a storm to tell first, and what
-/// that needed is given back some seconds after.
+/// How long a process rests before its memory is measured: it notifies of a storm first, and frees
+/// that memory some seconds later.
 const REST: Duration = Duration::from_secs(20);
 /// Partitions that are swept at the same time, as by expiry.
 const AT_ONCE: usize = 4;
-/// Rounds of heartbeats of which each is written, and the time between two: longer than last seen times
+/// Rounds of heartbeats that are each written to disk, and the time between two: longer than last seen times
 /// stay in memory.
 const ROUNDS: u32 = 6;
 const APART: Duration = Duration::from_millis(2500);
@@ -61,14 +61,14 @@ struct Hearing {
     roll: Arc<Roll>,
 }
 
-/// A roll that has heard from the beginning of all silences on.
+/// A roll that has heard since the beginning of all silences.
 async fn roll_that_hears(engine: Arc<dyn Engine>, now: Timestamp, clock: &Clock) -> anyhow::Result<Hearing> {
     let roll = Arc::new(roll(engine.clone(), clock));
     roll.canary_returned(now).await?;
     Ok(Hearing { engine, roll })
 }
 
-/// Alternating, so that whatever else the machine does hits both; the best of each counts.
+/// Alternating, so that other load on the machine hits both; the best of each counts.
 async fn heartbeats(
     report: &mut Report,
     embedded: &Hearing,
@@ -91,10 +91,10 @@ async fn heartbeats(
     Ok(())
 }
 
-/// What a heartbeat costs of the disk if it is not followed by another of its unit at once.
+/// The bytes to disk of a heartbeat that no other of its unit follows at once.
 async fn writes(report: &mut Report, embedded: &Hearing, fleet: &Fleet, clock: &Clock) -> anyhow::Result<()> {
     say("what goes to disk");
-    // What is under way is written first.
+    // Pending writes come first.
     tokio::time::sleep(APART).await;
     let before = bytes_written()?;
     for _ in 0..ROUNDS {

@@ -1,5 +1,5 @@
-//! The engine alone: heartbeats written to Redis, beside what one Redis does for the same commands
-//! when they cost the client nothing.
+//! The engine alone: heartbeats written to Redis, compared with the same commands from
+//! a client that spends no time on them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,15 +23,15 @@ use crate::lab::fleet::{Fleet, TIMEOUT};
 use crate::lab::process::{cpu_of, usage};
 use crate::lab::{World, quantile, say};
 
-/// Commands of that many units are one batch, as in the engine.
+/// Units in one batch, as in the engine.
 const BATCH: usize = 200;
-/// Batches of the raw pipeline that are under way.
+/// Batches of the raw pipeline in flight.
 const IN_FLIGHT: usize = 4;
-/// Heartbeats that intake records in one go.
+/// Heartbeats that intake records at once.
 const RECORDED_AT_ONCE: usize = 2000;
 /// How often both sides are measured.
 const PAIRS: u32 = 5;
-/// Batches that intake has under way.
+/// Batches of intake in flight.
 const BATCHES_AT_ONCE: usize = 2;
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
@@ -49,8 +49,8 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let mut shares = Vec::new();
     let mut cpu = Duration::ZERO;
     let mut redis_cpu = Duration::ZERO;
-    // Alternating, so that whatever else the machine does hits both. The best of each counts, and what
-    // most pairs say of the two.
+    // Alternating, so that other load on the machine hits both. The best of each counts, and the median of
+    // the pairs' ratios.
     for _ in 0..PAIRS {
         let by_itself = raw_pipeline(&world, &beats).await?;
         raw = raw.max(f64::from(units) / by_itself.as_secs_f64());
@@ -72,7 +72,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A roll in this process, for units that may be silent for as long as every unit here.
+/// A roll in this process, with the timeout of every unit here.
 pub fn roll(engine: Arc<dyn Engine>, clock: &Clock) -> Roll {
     let mut rules = KindRules::new("detector".parse().expect("it is a kind"));
     rules.policy.timeout = TIMEOUT;
@@ -87,7 +87,7 @@ pub fn roll(engine: Arc<dyn Engine>, clock: &Clock) -> Roll {
     Roll::new(engine, rules, mirror, Arc::new(Telemetry::new(clock)), hearing, Arc::new(Notify::new()))
 }
 
-/// Records heartbeats as intake does when there are more than a batch may hold, and answers how long that
+/// Records heartbeats as intake does with full batches, and answers how long that
 /// took.
 pub async fn hear(roll: &Arc<Roll>, beats: &[Heartbeat], clock: &Clock) -> anyhow::Result<Duration> {
     let began = Instant::now();
@@ -97,7 +97,7 @@ pub async fn hear(roll: &Arc<Roll>, beats: &[Heartbeat], clock: &Clock) -> anyho
 }
 
 /// Commands for the same heartbeats, made beforehand and sent over two connections with several
-/// batches under way; answers are counted and not read.
+/// batches in flight; answers are counted and not parsed.
 async fn raw_pipeline(world: &World, beats: &[Heartbeat]) -> anyhow::Result<Duration> {
     let batches: Vec<(Vec<u8>, usize)> = beats.chunks(BATCH).map(commands).collect();
     let halves: Vec<_> = batches.chunks(batches.len().div_ceil(2)).collect();

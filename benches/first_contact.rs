@@ -1,4 +1,4 @@
-//! Every unit of a fleet is heard for the first time: over the broker, until all are admitted.
+//! Every unit of a fleet is heard for the first time over the broker, until all are admitted.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What grows with the fleet and with the number of instances, and what does not.
+//! Costs that grow with the fleet or with the number of instances, and costs that do not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::lab::{World, quantile, records, thousands};
 
 /// Heartbeats whose cost is measured.
 const BEATS: u32 = 500_000;
-/// Units that come due one after the other, and how far apart.
+/// Units that are due one after the other, and the time between two.
 const DUE: u32 = 100;
 const APART: Duration = Duration::from_millis(100);
 const BREATH: Duration = Duration::from_secs(3);
@@ -28,7 +28,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
         Fleet(3 * DUE..fleet).fill(&engine, now, |_| now).await?;
         cost(report, &world, fleet, &clock).await?;
         let mut running = Vec::new();
-        // How instances share the work is measured once.
+        // The sharing of work between instances is measured once.
         let counts: &[usize] = if fleet == units { &[1, 2, 4] } else { &[1] };
         for (round, instances) in counts.iter().enumerate() {
             while running.len() < *instances {

@@ -1,6 +1,6 @@
-//! Heartbeats recorded per second at saturation, beside what a bare subscriber is given by the same
-//! broker. Broker, publisher, Redis and Rollcall share the cores, so the CPU time of each for a
-//! message is shown too.
+//! Recorded heartbeats per second at saturation, compared with a bare subscriber of the same
+//! broker. Broker, publisher, Redis and Rollcall share the cores, so the CPU time of each per
+//! message is shown, too.
 
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,12 @@ use crate::lab::{World, say, thousands};
 /// Until queues are as full as they get.
 const WARM_UP: Duration = Duration::from_secs(1);
 const MEASURED: Duration = Duration::from_secs(3);
-/// How often each is measured, in turn, so that whatever else the machine does hits all of them.
+/// How often each is measured, in turn, so that other load on the machine hits all of them.
 const TURNS: usize = 3;
 /// The small fleet.
 const FEW: u32 = 10_000;
 
-/// Who is given the messages.
+/// The subscriber of the messages.
 #[derive(Clone, Copy)]
 enum Taker {
     Bare,
@@ -79,20 +79,20 @@ async fn compare(
     Ok(())
 }
 
-/// What came of a load.
+/// The result of a load.
 struct Flow {
     per_second: f64,
     /// CPU time for a message in µs, by process.
     cpu: Vec<(&'static str, f64)>,
 }
 
-/// The one that is neither among the fast nor among the slow.
+/// The median.
 fn middle(mut flows: Vec<Flow>) -> Flow {
     flows.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
     flows.swap_remove(flows.len() / 2)
 }
 
-/// Everybody gets a broker that has kept nothing for those before.
+/// Each subscriber gets a broker without sessions of earlier ones.
 async fn flow_to(taker: Taker, world: &mut World, units: u32, qos: u8) -> anyhow::Result<Flow> {
     world.renew_broker()?;
     let load = Load { port: world.broker.port(), first: 0, units, qos, rate: 0, once: false, connections: 4 };

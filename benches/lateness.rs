@@ -1,5 +1,5 @@
-//! From the deadline to the written record, for a few units that come due among very many; beside
-//! the plain way, which learns of an expiry when Redis happens to look at the key.
+//! The time from the deadline to the written record, for a few due units among very many; compared with
+//! the plain way, which learns of an expiry when Redis happens to check the key.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const DUE: u32 = 200;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Until then everything is registered and ready.
 const PREPARATION: Duration = Duration::from_secs(30);
-/// Heartbeats a second of others.
+/// Heartbeats a second of other units.
 const FLOW: u32 = 20_000;
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {

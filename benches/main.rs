@@ -1,9 +1,9 @@
-//! What Rollcall achieves on this machine, beside what the plain way achieves.
+//! The performance of Rollcall on this machine, compared with the plain way.
 //!
-//! `make bench` runs everything on private servers, each figure beside the one that it is compared
-//! with in the same run, and writes `benches/results.json` and the table in `benches/FIGURES.md`. On a machine
-//! that does other things absolute figures are noise; ratios are what to go by, and what others took of
-//! the machine stands beside them.
+//! `make bench` runs everything on private servers, each figure together with its
+//! baseline, and writes `benches/results.json` and the table in `benches/FIGURES.md`. On a
+//! busy machine absolute figures are noise; ratios are reliable, and the other load on
+//! the machine is shown, too.
 //!
 //! One file for each benchmark; `lab/` holds what they share: servers, a fleet, load, a sink, and
 //! the figures. The same program is also the publisher and the subscriber of a measurement, as
@@ -30,7 +30,7 @@ mod pages;
 mod rest;
 mod six_thousand;
 
-/// As in the program itself.
+/// As in the program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -49,17 +49,17 @@ const BENCHMARKS: [&str; 11] = [
     "growth",
 ];
 
-/// What is to be measured.
+/// The command line.
 #[derive(Debug, Parser)]
 struct Options {
     /// Only these benchmarks: engine, embedded, ingest, first_contact, lateness, mixed, mass, six_thousand,
     /// rest, pages, growth.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
-    /// How many units the large fleet has. With less than a million, goals say little.
+    /// How many units the large fleet has. With less than a million, goals mean little.
     #[arg(long, default_value_t = FULL)]
     units: u32,
-    /// Writes down the figures of a run that is not whole, too.
+    /// Writes the figures of an incomplete run, too.
     #[arg(long)]
     write: bool,
     /// Given by cargo.
@@ -69,7 +69,7 @@ struct Options {
     part: Option<Part>,
 }
 
-/// The size of the large fleet that the goals speak of.
+/// The size of the large fleet of the goals.
 const FULL: u32 = 1_000_000;
 
 /// Other processes of a measurement.
@@ -78,7 +78,7 @@ enum Part {
     /// Publishes heartbeats.
     #[command(hide = true)]
     Publish(lab::publisher::Load),
-    /// Counts what a bare subscriber is given.
+    /// Counts the messages of a bare subscriber.
     #[command(hide = true)]
     Subscribe(lab::subscriber::Options),
 }

@@ -1,8 +1,8 @@
-//! A tenth of a large fleet comes due at one instant: how long until everything is written, until
-//! everybody is told one by one, and what other clients of Redis notice of it.
+//! A tenth of a large fleet is due at one instant: the time until everything is written, the time until
+//! each unit is notified one by one, and the latency of other clients of Redis.
 //!
-//! A storm is over in seconds. So when others took the machine just then there is another one, and of
-//! several the one counts that was disturbed least; every one of them has to be exact.
+//! A storm is over in seconds. So after other load on the machine there is another storm, and
+//! the least disturbed one counts; every one has to be exact.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,24 +24,24 @@ const BREATH: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The most storms of a kind.
 const STORMS: usize = 6;
-/// Whoever takes no more of the machine, in percent, disturbs nobody.
+/// Other load up to this share of the machine, in percent, is no disturbance.
 const QUIET: f64 = 1.0;
 
-/// How long a storm took to be written.
+/// The writing of a storm.
 struct Written {
     /// In seconds.
     after: f64,
-    /// How long other clients of Redis waited, in ms, 99 % of them less.
+    /// The latency of other clients of Redis, in ms, 99th percentile.
     others_wait: f64,
     records: u64,
-    /// What others took of the machine meanwhile, in percent.
+    /// Other load on the machine meanwhile, in percent.
     taken: f64,
 }
 
-/// How a storm went.
+/// The result of a storm.
 struct Storm {
     written: Written,
-    /// How long it took until everybody was told, in seconds.
+    /// The time until each unit was notified, in seconds.
     told: f64,
     notifications: u64,
     requests: u64,
@@ -78,8 +78,8 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fleets that are due, one after the other: a tenth of all units, the first of which are missing in the
-/// fleet that is not.
+/// Due fleets, one after the other: a tenth of all units; the resting fleet lacks the units of
+/// the first.
 fn fleets(units: u32) -> impl Iterator<Item = Fleet> {
     let due = units / 10;
     std::iter::once(0)
@@ -87,12 +87,12 @@ fn fleets(units: u32) -> impl Iterator<Item = Fleet> {
         .map(move |first| Fleet(first..first + due))
 }
 
-/// Whether there is to be another storm after these, of which others took so much.
+/// Whether another storm follows, by the other load during these.
 fn is_to_be_repeated(taken: impl ExactSizeIterator<Item = f64>) -> bool {
     taken.len() < STORMS && taken.into_iter().all(|taken| taken > QUIET)
 }
 
-/// Adds the storm that was disturbed least, or one that was not exact. Answers how long writing took.
+/// Adds the least disturbed storm, or one that was not exact. Answers how long writing took.
 fn tell(report: &mut Report, title: &str, storms: Vec<Storm>, due: u32) -> f64 {
     let count = storms.len();
     let is_exact = |storm: &Storm| [storm.written.records, storm.notifications] == [u64::from(due); 2];
@@ -153,7 +153,7 @@ async fn storm_by_hand(world: &World, fleet: Fleet, clock: &Clock) -> anyhow::Re
     Ok(Written { after, others_wait, records, taken })
 }
 
-/// When a fleet is due: as long from now as registering takes, and then some.
+/// The deadline of a fleet: later than registering takes.
 fn instant(due: &Fleet, clock: &Clock) -> Timestamp {
     clock.now() + BREATH + Duration::from_micros(150 * due.0.len() as u64)
 }
@@ -164,7 +164,7 @@ async fn wait_for(instant: Timestamp, clock: &Clock) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Options of a process that tells one by one, at once.
+/// Options of a process that notifies of each unit alone, at once.
 pub fn telling(sink: &Sink) -> String {
     format!(
         "mqtt.share = \"bench\"\n{KIND}\n[route]\nreceivers = [\"hook\"]\ngroup_by = [\"unit\"]\ngroup_wait = \"0s\"\n\
@@ -187,12 +187,12 @@ async fn storm(world: &World, sink: &Sink, fleet: Fleet, clock: &Clock) -> anyho
     wait_for(instant, clock).await?;
     let (others, probe) = (Others::watch()?, Probe::start(world.redis()?));
     let (_, after) = records::wait_for(&mut client, clock, instant, before, due, PATIENCE).await?;
-    // Not to get there is a figure too: it shows as patience that has run out.
+    // A timeout is a figure, too.
     let _ = until("all are told", PATIENCE, async || Ok(sink.told() >= due)).await;
     let told = clock.now().since(instant).as_secs_f64();
     let taken = others.percent()?;
     let others_wait = quantile(&mut probe.finish().await?, 0.99);
-    // One too many, of whatever, may come a little later.
+    // A surplus one may come a little later.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let records = records::count(&mut client).await? - before;
     let (notifications, requests) = (sink.told(), sink.requests());
@@ -200,9 +200,9 @@ async fn storm(world: &World, sink: &Sink, fleet: Fleet, clock: &Clock) -> anyho
     Ok(Storm { written, told, notifications, requests })
 }
 
-/// Another client of the same Redis, on a thread of its own: what it measures is the server, not how
-/// busy this process is with being told. Such a client is on another machine as a rule, so the thread goes
-/// before all others if that is permitted.
+/// Another client of the same Redis, on a thread of its own: it measures the server, not the load
+/// of this process. Such a client is usually on another machine, so the thread gets the highest
+/// priority if that is permitted.
 pub struct Probe {
     end: Arc<AtomicBool>,
     running: std::thread::JoinHandle<anyhow::Result<Vec<f64>>>,

@@ -1,4 +1,4 @@
-//! From the deadline to the record in a fleet of short and long timeouts, with what units of the others hold up.
+//! The time from the deadline to the record in a fleet of short and long timeouts, and how much kinds delay one another.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::lab::figures::{Goal, Report};
 use crate::lab::publisher::fall_silent;
 use crate::lab::{World, quantile, records, say};
 
-/// The timeouts by kind, and what 99 % are told within, in ms.
+/// The timeouts by kind, and the goal for the 99th percentile, in ms.
 const TIMEOUTS: [(&str, u64, f64); 3] = [("short", 1, 60.0), ("middle", 3, 60.0), ("long", 12, 10.0)];
 
 /// Units of each timeout that fall silent, at most.

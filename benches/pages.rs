@@ -1,4 +1,4 @@
-//! What the pages of metrics cost in a large fleet, and what Prometheus and dashboards make of them.
+//! The cost of the pages of metrics in a large fleet, and their use by Prometheus and dashboards.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,15 +21,15 @@ use crate::lab::process::usage;
 use crate::lab::world::Rollcall;
 use crate::lab::{World, quantile, say, thousands, until};
 
-/// How often a page is asked for; the middle counts.
+/// How often a page is requested; the median counts.
 const ROUNDS: usize = 5;
-/// Units that a real Prometheus asks for.
+/// Units that a real Prometheus scrapes.
 const SCRAPED: u32 = 100_000;
 const SCRAPES: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How often memory is looked at while a page is written.
+/// How often memory is read while a page is written.
 const LOOK: Duration = Duration::from_millis(5);
-/// Values that are written in one go.
+/// Values that are written at once.
 const CHUNK: usize = 5000;
 
 const VOLTS: &str = "detector_battery_volts";
@@ -78,7 +78,7 @@ async fn pages(report: &mut Report, units: u32) -> anyhow::Result<()> {
     report.add("memory of Redis for a value", each, "bytes", Goal::None);
     drop(rollcall);
     rollcall = world.serve(&format!("{COUNTED}{KIND}\n{METRIC}")).await?;
-    // The one before was not asked to leave, so its lease has to end.
+    // The earlier process was killed, so its lease has to end.
     until("the new one owns all units", PATIENCE, async || {
         Ok(rollcall.metric("rollcall_units{").await? >= f64::from(units))
     })
@@ -90,7 +90,7 @@ async fn pages(report: &mut Report, units: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Every unit tells a value of itself; answers in how many seconds that was written.
+/// Every unit reports a value; answers in how many seconds they were written.
 async fn tell(engine: &Arc<RedisEngine>, units: u32, at: Timestamp) -> anyhow::Result<f64> {
     say("telling");
     let began = Instant::now();
@@ -114,19 +114,19 @@ async fn redis_memory(world: &World) -> anyhow::Result<f64> {
     Ok(used.context("redis does not say how much memory it uses")?.trim().parse()?)
 }
 
-/// A page as somebody asks for it.
+/// A request for a page.
 struct Page {
     path: &'static str,
     accept: &'static str,
     encoding: &'static str,
 }
 
-/// How it was answered, in the middle of some rounds.
+/// The answers, as the median of some rounds.
 struct Answer {
     seconds: f64,
     bytes: u64,
     lines: u64,
-    /// The most memory that was in use meanwhile, above that before.
+    /// The most memory in use meanwhile, above that before.
     memory_mb: f64,
 }
 
@@ -172,7 +172,7 @@ async fn most_memory(pid: u32, done: CancellationToken) -> u64 {
     most
 }
 
-/// A real Prometheus asks for every unit, and dashboards ask it.
+/// A real Prometheus scrapes every unit, and dashboards query it.
 async fn scrapes(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let mut world = World::new()?;
     let now = Clock::system().now();
@@ -187,7 +187,7 @@ async fn scrapes(report: &mut Report, units: u32) -> anyhow::Result<()> {
         let answer = prometheus.ask(durations).await?;
         let samples = answer[0]["values"].as_array().into_iter().flatten();
         took = samples.filter_map(|sample| sample[1].as_str()?.parse::<f64>().ok()).collect();
-        // The first makes the series, which no later one does.
+        // The first scrape creates the series.
         Ok(took.len() > SCRAPES)
     })
     .await?;
@@ -241,7 +241,7 @@ impl Prometheus {
         Ok(Prometheus { server, client: reqwest::Client::new() })
     }
 
-    /// What it answers to a question about now.
+    /// The answer to an instant query.
     async fn ask(&self, query: &str) -> anyhow::Result<Value> {
         let url = format!("http://127.0.0.1:{}/api/v1/query", self.server.port());
         let url = url::Url::parse_with_params(&url, [("query", query)])?;
@@ -252,7 +252,7 @@ impl Prometheus {
     }
 }
 
-/// What panels ask, with everything chosen, without those that ask for single units.
+/// The queries of panels, with all values selected, without those for single units.
 fn aggregate_queries() -> anyhow::Result<Vec<String>> {
     let mut queries = Vec::new();
     for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards"))? {

@@ -1,6 +1,6 @@
-//! For as long as one likes real Prometheus servers, with the shipped rules and the shipped intervals, look at
-//! Rollcalls that are well: on both engines, with a fleet and without. Whatever fires is a false alarm, and
-//! ends the run with 1. `make quiet MINUTES=30`.
+//! Real Prometheus servers, with the shipped rules and intervals, watch healthy instances of
+//! Rollcall for any time: on both engines, with a fleet and without. An alert that fires is false, and
+//! makes the program end with 1. `make quiet MINUTES=30`.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ const PLANS: [Plan; 4] = [
     Plan { name: "embedded, no units", embedded: true, instances: 1, units: 0, every: "10s" },
 ];
 
-/// What fired at any time, and for how many evaluations.
+/// Alerts that fired, and for how many evaluations.
 const FIRED: &str = r#"count_over_time(ALERTS{alertname!="RollcallWatchdog", alertstate="firing"}[1d])"#;
 /// How often all rules were evaluated.
 const EVALUATED: &str = r#"count_over_time(ALERTS{alertname="RollcallWatchdog", alertstate="firing"}[1d])"#;
-/// How many records were opened: a busy run that has none has tried little.
+/// How many records were opened: a busy run without records has tested little.
 const SILENCES: &str = r#"sum(increase(rollcall_unit_transitions_total{to="offline"}[1d]))"#;
 
 fn main() -> ExitCode {
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     if alarms == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Watches for so long; answers how many alerts fired, and counts a rule that cannot be evaluated as one.
+/// Watches for that long; answers how many alerts fired, and counts a rule that cannot be evaluated as one.
 async fn watch(span: Duration) -> usize {
     let mut all = Vec::new();
     for plan in &PLANS {

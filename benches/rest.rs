@@ -1,4 +1,4 @@
-//! What a large fleet costs while nothing happens: memory, CPU, and the time to start.
+//! The cost of a large fleet at rest: memory, CPU, and the time to start.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::lab::fleet::{Fleet, KIND};
 use crate::lab::process::usage;
 use crate::lab::{World, say, thousands};
 
-/// Long enough for the pass that keeps the mirror true to come round.
+/// Long enough for a full round of the walk.
 const MEASURED: Duration = Duration::from_secs(60);
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {

@@ -1,5 +1,5 @@
-//! Six thousand units come due at one instant and two processes watch them, beside the two ways that
-//! people take first: timers in the memory of one process, and expiry notifications with `HDEL`.
+//! Six thousand units are due at one instant and two processes watch them, compared with two simple
+//! designs: timers in the memory of one process, and expiry notifications with `HDEL`.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::mass::telling;
 const DUE: u32 = 6000;
 const BREATH: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// As long as registering a million units for the plain way takes.
+/// Longer than registering a million units for the plain way.
 const PREPARATION: Duration = Duration::from_secs(30);
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {

@@ -1,8 +1,8 @@
-//! The soak: a random walk over all faults, for as long as one likes, on a world that is never
+//! The soak: a random walk over all faults, for any time, on a world that is not
 //! rebuilt. `make soak MINUTES=10 [SEED=n] [FAULT=name]`.
 //!
-//! A line for each fault; after each the world comes to rest and the oracle says what is not as it
-//! must be. Whatever it says is counted, and ends the walk with 1.
+//! It prints a line for each fault; after each the world settles and the oracle reports
+//! violations. They are counted, and make the program end with 1.
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
@@ -21,11 +21,11 @@ mod world;
 use world::proxy::Wire;
 use world::{Plan, TIMEOUT, World, now, signal};
 
-/// Longer than a lease, a keep-alive, and what an answer of the engine is waited for.
+/// Longer than a lease, a keep-alive, and the wait for an answer of the engine.
 const LONG: Duration = Duration::from_secs(30);
 /// Worlds that begin anew, so that instances come in every number.
 const FAULTS_A_WORLD: usize = 12;
-/// As many fall silent at once.
+/// How many units fall silent at once.
 const MANY: usize = 100_000;
 
 /// What can happen.
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
     if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Walks until the time is up; answers how many faults ended badly.
+/// Walks until the time is up; answers how many faults ended with violations.
 async fn walk(seed: u64, until: Instant, instances: Option<usize>) -> usize {
     let mut chance = StdRng::seed_from_u64(seed);
     let (mut violations, mut number) = (0, 0);
@@ -101,7 +101,7 @@ async fn walk(seed: u64, until: Instant, instances: Option<usize>) -> usize {
         let share = if shares { "soak".to_owned() } else { String::new() };
         let plan = Plan { share, wires: true, ..Plan::new(instances) };
         let world_seed = chance.random();
-        // A broken claim panics with all that is known; the walk goes on in a new world.
+        // A broken claim panics with the evidence; the walk goes on in a new world.
         let stretch = AssertUnwindSafe(stretch(plan, world_seed, &mut chance, &mut next, &mut number, until));
         if stretch.catch_unwind().await.is_err() {
             violations += 1;
@@ -110,14 +110,14 @@ async fn walk(seed: u64, until: Instant, instances: Option<usize>) -> usize {
     violations
 }
 
-/// The fault that is wanted, if only one is.
+/// The fault of `FAULT=`, if given.
 fn only() -> Option<Fault> {
     let name = std::env::var("FAULT").ok()?;
     let found = FAULTS.into_iter().find(|fault| format!("{fault:?}") == name);
     Some(found.unwrap_or_else(|| panic!("FAULT={name}: there are {FAULTS:?}")))
 }
 
-/// Some faults in one world: each of them once, in an order of chance, before any comes again.
+/// Some faults in one world: each once, in random order, before any comes again.
 async fn stretch(
     plan: Plan,
     seed: u64,
@@ -234,7 +234,7 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
                 );
                 world.pass_some(TIMEOUT / 3).await;
             }
-            // What the broker gave to the thief, or had for nobody, was never given to Rollcall.
+            // Messages that the broker delivered to the thief, or to no client, never reached Rollcall.
             world.forget_unheard_since(mark);
         }
         Fault::ForgedCanaries => {
@@ -275,7 +275,7 @@ async fn broken(world: &mut World, victim: usize, wire: Wire, span: Duration) {
     may_be_lost(world, mark);
 }
 
-/// What a member of a share was given, nobody else is given.
+/// A message that one member of a share received reaches no other.
 fn may_be_lost(world: &World, mark: Timestamp) {
     if !world.plan.share.is_empty() {
         world.forget_unheard_since(mark);

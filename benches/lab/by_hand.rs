@@ -1,6 +1,6 @@
-//! The least that a storm can cost: what has to be read and written for each silence, as bare commands
-//! that stand ready, by a client that decides nothing and checks nothing. There is no script, and nobody
-//! is told.
+//! The lower bound of a storm: the reads and writes of each silence, as bare prepared commands
+//! of a client that decides nothing and checks nothing, without scripts or
+//! notifications.
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use redis::aio::MultiplexedConnection;
@@ -14,12 +14,12 @@ use rollcall::store::{encoding, partition_of};
 use super::fleet::{Fleet, TIMEOUT, unit};
 use super::records::PARTITIONS;
 
-/// Units in one step. More gain nothing and keep other clients waiting.
+/// Units in one step. More gain nothing and delay other clients.
 const STEP: usize = 100;
-/// Steps that are under way, so that the server never waits for its client.
+/// Steps in flight, so that the server never waits for its client.
 const AT_ONCE: usize = 3;
 
-/// Reading some units of one partition, and writing that they are silent.
+/// Reads some units of one partition, and writes that they are offline.
 struct Step {
     read: Pipeline,
     write: Pipeline,
@@ -37,7 +37,7 @@ impl Storm {
         Storm(partitions.flat_map(|units| units.chunks(STEP)).map(|units| step(units, instant)).collect())
     }
 
-    /// Does it all; how long that takes is the figure.
+    /// Sends all commands; the figure is its duration.
     pub async fn run(self, client: &MultiplexedConnection) -> anyhow::Result<()> {
         let steps = self.0.into_iter().map(|step| async move {
             step.read.exec_async(&mut client.clone()).await?;
@@ -47,7 +47,7 @@ impl Storm {
     }
 }
 
-/// A unit behind its partition and the key of its facts.
+/// The partition of a unit, the key of its facts, and the unit.
 fn home(unit: Unit) -> (u16, String, Unit) {
     (partition_of(&unit, PARTITIONS), facts_key("rollcall", PARTITIONS, &unit), unit)
 }
@@ -74,7 +74,7 @@ fn step(units: &[(u16, String, Unit)], instant: Timestamp) -> Step {
     Step { read, write }
 }
 
-/// What is written of a unit whose silence ends at `instant`.
+/// The values that are written for a unit whose deadline is `instant`.
 fn silent(instant: Timestamp) -> String {
     let standing = Standing::Offline(Silence {
         deadline: instant,

@@ -1,4 +1,4 @@
-//! The figures of a run: what was measured, beside its goal; as a table and as JSON.
+//! The figures of a run, with their goals; as a table and as JSON.
 
 use std::path::Path;
 use std::time::Instant;
@@ -15,19 +15,19 @@ use super::thousands;
 const BEGIN: &str = "<!-- figures: written by make bench -->";
 const END: &str = "<!-- end of figures -->";
 
-/// A figure that says how far to trust the others.
+/// The figure that shows how reliable the others are.
 pub const TAKEN: &str = "the machine's processor time that others took meanwhile";
 
-/// What a figure should be.
+/// The goal of a figure.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
-    /// Not more.
+    /// An upper bound.
     AtMost(f64),
-    /// Not less.
+    /// A lower bound.
     AtLeast(f64),
-    /// Neither more nor less.
+    /// An exact value.
     Exactly(f64),
-    /// Shown to compare with.
+    /// Shown for comparison.
     None,
 }
 
@@ -42,7 +42,7 @@ struct Figure {
     met: Option<bool>,
 }
 
-/// All that was measured in a run.
+/// All figures of a run.
 #[derive(Serialize)]
 pub struct Report {
     machine: Machine,
@@ -63,7 +63,7 @@ impl Report {
         Ok(Report { machine, units, figures: Vec::new(), benchmark: "", began, others })
     }
 
-    /// What is added from now on belongs to this benchmark.
+    /// Begins a benchmark; later figures belong to it.
     pub fn begin(&mut self, benchmark: &'static str) -> anyhow::Result<()> {
         self.benchmark = benchmark;
         self.others = Others::watch()?;
@@ -71,7 +71,7 @@ impl Report {
         Ok(())
     }
 
-    /// The benchmark is over: adds what others took of the machine meanwhile.
+    /// Ends the benchmark: adds the share of the machine that other load took meanwhile.
     pub fn end(&mut self) -> anyhow::Result<()> {
         let percent = self.others.percent()?;
         self.add(TAKEN, percent, "%", Goal::None);
@@ -133,7 +133,7 @@ impl Figure {
     }
 }
 
-/// With as many digits as say something.
+/// Formats a value with its significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 1000.0 => thousands(value.round() as u64),

@@ -1,4 +1,4 @@
-//! A fleet that stands in seconds: written through the engine's own code, as if it had been heard.
+//! A fleet that is ready in seconds: written by the engine's own code, as if it had been heard.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use rollcall::store::UnitStore;
 
 use super::{say, thousands};
 
-/// What every unit of a benchmark is allowed.
+/// The timeout of every unit of a benchmark.
 pub const TIMEOUT: Duration = Duration::from_secs(48 * 3600);
 
 /// The kind of every unit of a benchmark, for a configuration.
 pub const KIND: &str =
     "[[kind]]\nname = \"detector\"\ntopics = [\"units/{unit}/heartbeat\"]\ntimeout = \"48h\"";
 
-/// Units that are written in one go, and how many goes are under way.
+/// Units in one batch, and batches in flight.
 const CHUNK: usize = 4000;
 const AT_ONCE: usize = 4;
 
@@ -30,13 +30,13 @@ const AT_ONCE: usize = 4;
 #[derive(Clone, Debug)]
 pub struct Fleet(pub Range<u32>);
 
-/// The unit with a number.
+/// The unit with that number.
 pub fn unit(number: u32) -> Unit {
     format!("detector:unit-{number:07}").parse().expect("it is one")
 }
 
 impl Fleet {
-    /// Registers units as last seen at a moment that may depend on the unit.
+    /// Registers units with last seen times that may depend on the unit.
     pub async fn fill(
         &self,
         engine: &Arc<impl UnitStore + 'static>,
@@ -68,7 +68,7 @@ impl Fleet {
         let numbers: Vec<u32> = self.0.clone().collect();
         let began = Instant::now();
         let chunks = numbers.chunks(CHUNK).map(|chunk| {
-            // Keys stand until the deadline, however long registering takes.
+            // Keys last until the deadline, however long registering takes.
             let passed = began.elapsed();
             let change = |n: &u32| present(unit(*n), last_seen(*n), now + passed, labels(*n));
             let changes: Vec<_> = chunk.iter().map(change).collect();
@@ -91,7 +91,7 @@ impl Fleet {
     }
 }
 
-/// The step from a stranger to a unit that was seen at `last_seen`.
+/// The change that adds a unit that was seen at `last_seen`.
 fn present(unit: Unit, last_seen: Timestamp, now: Timestamp, labels: Labels) -> (Snapshot, Change) {
     let deadline = last_seen + TIMEOUT;
     let facts = Facts { looked_at: Some(now), labels, ..Facts::new(Standing::Present, last_seen) };

@@ -1,4 +1,4 @@
-//! The machine on which a run was made: without it no figure says anything.
+//! The machine of a run: figures mean nothing without it.
 
 use std::fmt;
 use std::process::Command;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::process::usage;
 
-/// What the machine is and what was measured on it.
+/// The machine and its state during the run.
 #[derive(Serialize)]
 pub struct Machine {
     cores: usize,
@@ -16,18 +16,18 @@ pub struct Machine {
     redis: String,
     mosquitto: String,
     rollcall: &'static str,
-    /// Runnable processes over the minute before the run: others at work make figures noise.
+    /// Runnable processes over the minute before the run: other load makes figures noisy.
     load_before: f64,
 }
 
 impl Machine {
-    /// Looks at this one.
+    /// Reads this machine.
     pub fn look() -> anyhow::Result<Machine> {
         let processor = read("/proc/cpuinfo", "model name").unwrap_or_default();
         let kilobytes = read("/proc/meminfo", "MemTotal").unwrap_or_default();
         let kilobytes: u64 = kilobytes.trim_end_matches(" kB").parse().unwrap_or(0);
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        // Whether processes can be read is better known before than after.
+        // Fails before the run if processes cannot be read.
         usage(std::process::id())?;
         Ok(Machine {
             cores: std::thread::available_parallelism()?.get(),
@@ -64,7 +64,7 @@ fn read(file: &str, name: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// What follows `mark` in what a program says of itself.
+/// The text after `mark` in the version output of a program.
 fn version(program: &str, args: &[&str], mark: &str) -> String {
     let path = format!("{}:/usr/sbin:/usr/local/sbin", std::env::var("PATH").unwrap_or_default());
     let said = Command::new(program).args(args).env("PATH", path).output();

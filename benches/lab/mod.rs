@@ -1,4 +1,4 @@
-//! What benchmarks share.
+//! Servers, load and figures that benchmarks share.
 
 use std::time::{Duration, Instant};
 
@@ -21,12 +21,12 @@ pub mod world;
 
 pub use world::World;
 
-/// Tells whoever waits what is being done.
+/// Prints the current step.
 pub fn say(what: impl std::fmt::Display) {
     eprintln!("    {what}");
 }
 
-/// Awaits a fact, asking every few milliseconds, and answers how long that took.
+/// Waits for a fact, checking every few milliseconds, and answers how long that took.
 pub async fn until(
     what: &str,
     patience: Duration,
@@ -49,7 +49,7 @@ pub fn quantile(values: &mut [f64], share: f64) -> f64 {
     values.get(place.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
-/// A number with its thousands apart, as people read it.
+/// A number with separated thousands.
 pub fn thousands(number: impl Into<u64>) -> String {
     let digits = number.into().to_string();
     let mut text = String::new();

@@ -1,5 +1,5 @@
-//! What others take of the machine: a virtual one shares its processors, and figures of a minute in which
-//! others had them say little of what was measured.
+//! Other load on the machine: a virtual machine shares its processors, and figures from a minute with much
+//! other load mean little.
 
 use anyhow::Context;
 
@@ -11,7 +11,7 @@ pub struct Others {
 }
 
 impl Others {
-    /// From now on.
+    /// Begins to measure.
     pub fn watch() -> anyhow::Result<Others> {
         let stat = std::fs::read_to_string("/proc/stat")?;
         let ticks: Vec<u64> =
@@ -21,7 +21,7 @@ impl Others {
         Ok(Others { all: ticks[..8].iter().sum(), stolen })
     }
 
-    /// How much of the machine they took since, in percent.
+    /// The share of the machine that other load took since, in percent.
     pub fn percent(&self) -> anyhow::Result<f64> {
         let now = Others::watch()?;
         Ok(100.0 * (now.stolen - self.stolen) as f64 / (now.all - self.all).max(1) as f64)

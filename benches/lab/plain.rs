@@ -1,5 +1,5 @@
 //! The plain way: a key with a time to live for each unit, expiry notifications, and `HDEL` as the
-//! lock of whoever hears one. What the service that Rollcall replaces did, and what to compare with.
+//! lock of each listener. The service that Rollcall replaces did that; it is the baseline.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,7 +19,7 @@ use super::{say, thousands};
 
 const WATCHED: &str = "plain:units";
 
-/// A Redis of its own with keys that expire, and a process that listens.
+/// A Redis with keys that expire, and a listener.
 pub struct Plain {
     listening: JoinHandle<()>,
     won: Arc<AtomicU64>,
@@ -74,7 +74,7 @@ impl Plain {
         Ok(Plain { listening, won, late_ms, _redis: redis, _dir: dir })
     }
 
-    /// How many silences it has won the lock for.
+    /// For how many silences it has won the lock.
     pub fn won(&self) -> u64 {
         self.won.load(Relaxed)
     }
@@ -87,12 +87,12 @@ impl Plain {
     /// Waits until that many were won, or as long as `patience`.
     pub async fn wait_for(&self, count: u64, patience: Duration) {
         let won = super::until("all have expired", patience, async || Ok(self.won() >= count));
-        // Not to get there is a result, not a failure.
+        // A timeout is a result here, not a failure.
         let _ = won.await;
     }
 }
 
-/// The deadline of the unit of a key, for whoever is the one that removes it.
+/// The deadline of the unit of a key, for the listener that removes it.
 async fn take(mut connection: MultiplexedConnection, key: &str) -> Option<i64> {
     let unit: u32 = key.strip_prefix("plain:")?.parse().ok()?;
     let at: i64 = connection.hget(WATCHED, unit).await.ok()?;

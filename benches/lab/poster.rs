@@ -1,5 +1,5 @@
-//! The least that telling can cost: notifications that stand in memory, posted by Rollcall's own
-//! webhook channel to the same sink, with nothing that would survive a crash.
+//! The lower bound of notifying: notifications in memory, posted by Rollcall's own
+//! webhook channel to the same sink, without anything durable.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use rollcall::store::{Delivery, Group};
 use super::fleet::unit;
 use super::sink::Sink;
 
-/// Requests that are under way at a time, here and in Rollcall.
+/// Requests in flight, here and in Rollcall.
 pub const CONCURRENCY: usize = 64;
 
 /// Posts one notification for each of `count` units and answers how long that took.

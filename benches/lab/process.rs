@@ -1,4 +1,4 @@
-//! What a process uses, as `/proc` tells it.
+//! CPU time and memory of a process, from `/proc`.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub fn usage(pid: u32) -> anyhow::Result<Usage> {
     Ok(Usage { cpu: TICK * (ticks(11) + ticks(12)), rss: kilobytes * 1024 })
 }
 
-/// The bytes that this process has had written to disks so far.
+/// The bytes that this process has written to disks so far.
 pub fn bytes_written() -> anyhow::Result<u64> {
     let io = std::fs::read_to_string("/proc/self/io")?;
     let written = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));

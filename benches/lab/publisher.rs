@@ -1,7 +1,7 @@
-//! Heartbeats at a given rate, or as many as the broker takes.
+//! Heartbeats at a given rate, or as many as the broker accepts.
 //!
-//! Speaks just enough MQTT 3.1.1 to publish: packets are made once and sent again and again, so
-//! that the broker and not the publisher is what ends the growth.
+//! Implements just enough MQTT 3.1.1 to publish: packets are made once and sent again and again, so
+//! that the broker is the bottleneck and not the publisher.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::fleet::unit;
 
 /// Packets of QoS 1 that may wait for their acknowledgement, on each connection.
 const WINDOW: usize = 1000;
-/// Packets that are written in one go.
+/// Packets that are written at once.
 const CHUNK: usize = 100;
 
 /// What to publish.
@@ -38,10 +38,10 @@ pub struct Load {
     /// 0 or 1.
     #[arg(long)]
     pub qos: u8,
-    /// Heartbeats a second; 0: as many as the broker takes.
+    /// Heartbeats a second; 0: as many as the broker accepts.
     #[arg(long, default_value_t = 0)]
     pub rate: u32,
-    /// Each unit once, and then no more.
+    /// One heartbeat for each unit.
     #[arg(long)]
     pub once: bool,
     /// Over how many connections.
@@ -50,7 +50,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts a process that publishes this; it ends with the value.
+    /// Starts a process that publishes this; ended on drop.
     pub fn start(&self) -> anyhow::Result<Child> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("publish");
@@ -69,7 +69,7 @@ impl Load {
     }
 }
 
-/// Publishes until it is ended, or until each unit was published once.
+/// Publishes until it is killed, or once for each unit.
 pub async fn publish(load: Load) -> anyhow::Result<()> {
     let mut connections = JoinSet::new();
     for part in 0..load.connections {
@@ -82,8 +82,8 @@ pub async fn publish(load: Load) -> anyhow::Result<()> {
     }
 }
 
-/// Publishes for `units` units of each kind, `<kind>/<number>`, at the interval of the kind, until each falls silent
-/// at a moment of its own: evenly within `span`.
+/// Publishes for `units` units of each kind, `<kind>/<number>`, at the interval of the kind, until each falls
+/// silent, evenly within `span`.
 pub async fn fall_silent(
     port: u16,
     intervals: &[(&str, Duration)],
@@ -95,7 +95,7 @@ pub async fn fall_silent(
         for number in 0..units {
             let packet = packet(&format!("{kind}/{number}"), 0, 0);
             let last = span * (number + 1) / units;
-            // Units of one kind do not speak together.
+            // Heartbeats of one kind are spread.
             let first = *interval * (number % 20) / 20;
             let moments = (0..).map(|n| first + *interval * n).take_while(|at| *at < last);
             beats.extend(moments.chain([last]).map(|at| (at, packet.clone())));
@@ -111,7 +111,7 @@ pub async fn fall_silent(
     Ok(())
 }
 
-/// A connection that the broker has let in.
+/// A connection that the broker has accepted.
 async fn enter(port: u16, client_id: &str) -> anyhow::Result<TcpStream> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.set_nodelay(true)?;
@@ -163,7 +163,7 @@ async fn publish_part(load: Load, part: u32) -> anyhow::Result<()> {
             ended = &mut acknowledgements => ended??,
         }
     }
-    // The broker reads what was written before it sees that we left.
+    // The broker reads all packets before it sees the end of the connection.
     writer.write_all(&[0xe0, 0]).await?;
     writer.shutdown().await?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Offline records as they are written, seen from outside.
+//! Watches offline records in Redis as they are written.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use rollcall::store::encoding;
 
 use super::World;
 
-/// As many as a new fleet has.
+/// The number of partitions of a new fleet.
 pub const PARTITIONS: u16 = 16;
 
 /// Counts all records.
@@ -48,8 +48,8 @@ pub async fn wait_for(
 }
 
 /// Watches the outboxes: an entry's id is the moment of its writing, by the clock of Redis. Entries
-/// leave as soon as they have joined a group, so now and then one is gone before it was seen here:
-/// what is written is counted apart.
+/// leave as soon as they have joined a group, so now and then one is gone before it is seen here:
+/// written records are counted separately.
 pub struct Watch(JoinHandle<anyhow::Result<Vec<f64>>>);
 
 impl Watch {
@@ -76,7 +76,7 @@ impl Watch {
         })))
     }
 
-    /// From deadline to writing, in ms, for each record that was seen.
+    /// The time from deadline to writing, in ms, of each record that was seen.
     pub async fn finish(self) -> anyhow::Result<Vec<f64>> {
         self.0.await?
     }

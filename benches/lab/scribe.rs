@@ -1,6 +1,6 @@
-//! A subscriber that writes what it is given straight to Redis: the commands that Rollcall sends, and
-//! nothing that Rollcall does beside. Where it falls behind the bare subscriber the machine has no
-//! more to give.
+//! A subscriber that writes heartbeats straight to Redis: the commands that Rollcall sends, without
+//! its other work. Where it is slower than the bare subscriber, the machine is
+//! saturated.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -17,12 +17,12 @@ use rollcall::store::partition_of;
 use super::fleet::TIMEOUT;
 
 const PARTITIONS: u16 = 16;
-/// Batches that are under way, each on a connection of its own.
+/// Batches in flight, each on a connection of its own.
 const AT_ONCE: usize = 2;
 /// Heartbeats that wait; more are dropped and count as not recorded.
 const MOST: usize = 65_536;
 
-/// What is to be written, by partition.
+/// Heartbeats to be written, by partition.
 #[derive(Default)]
 struct Waiting {
     count: usize,
@@ -64,12 +64,12 @@ impl Scribe {
         Ok(scribe)
     }
 
-    /// How many Redis has answered for.
+    /// How many heartbeats Redis has answered.
     pub fn recorded(&self) -> u64 {
         self.recorded.load(Relaxed)
     }
 
-    /// A heartbeat came by that topic.
+    /// Takes a heartbeat on that topic.
     pub fn heard(&self, topic: &[u8]) -> anyhow::Result<()> {
         let id = std::str::from_utf8(topic)?.split('/').nth(1).context("a topic of the fleet")?;
         let unit = Unit::new(self.kind.clone(), id.parse()?);
@@ -99,7 +99,7 @@ impl Scribe {
         Ok(())
     }
 
-    /// Writes whatever waits, and waits for the answers.
+    /// Writes all waiting heartbeats, and waits for the answers.
     async fn write(&self, mut stream: TcpStream) -> anyhow::Result<()> {
         let mut answers = vec![0; 65_536];
         loop {
@@ -123,7 +123,7 @@ impl Scribe {
             while open > 0 {
                 let read = stream.read(&mut answers).await?;
                 ensure!(read > 0, "redis ended the connection");
-                // A text for each SET, a number for each ZADD; both hold digits only.
+                // A text for each SET, a number for each ZADD; both consist of digits.
                 let begun = answers[..read].iter().filter(|byte| matches!(**byte, b'$' | b':')).count();
                 ensure!(!answers[..read].contains(&b'-'), "redis refused something or a unit is not there");
                 open = open.checked_sub(begun).context("redis answers what it was asked")?;

@@ -1,6 +1,6 @@
-//! A receiver of webhooks that costs next to nothing: it counts requests and the ids in them.
+//! A cheap receiver of webhooks: it counts requests and their ids.
 //!
-//! Not the sink of the demo, which verifies and remembers and would be what is measured.
+//! Not the sink of the demo: that one verifies and stores requests, and would dominate the figures.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,14 +12,14 @@ use tokio::task::JoinHandle;
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
-/// A sink that runs; ended with the value.
+/// A running sink; ended on drop.
 pub struct Sink {
     address: SocketAddr,
     ids: Arc<Ids>,
     running: JoinHandle<()>,
 }
 
-/// Requests that came, and the ids that were among them.
+/// The number of requests, and their ids.
 #[derive(Default)]
 struct Ids(Mutex<(u64, HashSet<Vec<u8>>)>);
 
@@ -38,22 +38,22 @@ impl Sink {
         Ok(Sink { address, ids, running })
     }
 
-    /// Where to post to.
+    /// The address of the sink.
     pub fn url(&self) -> String {
         format!("http://{}/hook", self.address)
     }
 
-    /// How many different notifications have come.
+    /// How many different notifications arrived.
     pub fn told(&self) -> u64 {
         self.ids.0.lock().expect("nothing panics under this lock").1.len() as u64
     }
 
-    /// How many requests have come.
+    /// How many requests arrived.
     pub fn requests(&self) -> u64 {
         self.ids.0.lock().expect("nothing panics under this lock").0
     }
 
-    /// Forgets what came.
+    /// Forgets all requests.
     pub fn forget(&self) {
         *self.ids.0.lock().expect("nothing panics under this lock") = Default::default();
     }
@@ -87,7 +87,7 @@ async fn answer(mut stream: TcpStream, ids: Arc<Ids>) {
     }
 }
 
-/// The length of the first request and its `webhook-id`, if all of it is there.
+/// The length of the first request and its `webhook-id`, if it is complete.
 fn request(buffer: &[u8]) -> Option<(usize, Vec<u8>)> {
     let head = buffer.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
     let mut id = Vec::new();

@@ -1,5 +1,5 @@
-//! A bare subscriber: the MQTT library alone, counting. No service can be given more. It asks for what
-//! Rollcall asks for, in a session that the broker keeps.
+//! A bare subscriber: the MQTT library alone, counting. No service can receive more. It has the
+//! subscription of Rollcall, in a session that the broker keeps.
 
 use std::process::Stdio;
 
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::scribe::Scribe;
 
-/// As many messages as Rollcall is sent ahead of their acknowledgement.
+/// Messages in flight, as for Rollcall.
 const WINDOW: u16 = 1000;
 
 /// Seconds for which the broker keeps the session, as it does for Rollcall.
@@ -27,12 +27,12 @@ pub struct Options {
     /// 0 or 1.
     #[arg(long)]
     qos: u8,
-    /// Port of the Redis that each heartbeat is written to; only what is written counts then.
+    /// Port of the Redis that each heartbeat is written to; only written ones count then.
     #[arg(long)]
     redis: Option<u16>,
 }
 
-/// A subscriber in a process of its own; ended with the value.
+/// A subscriber in a process of its own; ended on drop.
 pub struct Subscriber {
     pub child: Child,
     counts: Lines<BufReader<ChildStdout>>,
@@ -54,7 +54,7 @@ impl Subscriber {
         Ok(subscriber)
     }
 
-    /// Messages that it was given so far.
+    /// Messages that it received so far.
     pub async fn count(&mut self) -> anyhow::Result<f64> {
         self.child.stdin.as_mut().context("it is piped")?.write_all(b"\n").await?;
         self.next().await
@@ -66,7 +66,7 @@ impl Subscriber {
     }
 }
 
-/// Subscribes, says 0, and then says how many came whenever a line is read.
+/// Subscribes, prints 0, and then prints the number of messages for each line that it reads.
 pub async fn count(options: Options) -> anyhow::Result<()> {
     let mut mqtt =
         MqttOptions::new(format!("subscriber-{}", std::process::id()), ("127.0.0.1", options.port));
@@ -103,7 +103,7 @@ pub async fn count(options: Options) -> anyhow::Result<()> {
     }
 }
 
-/// Tells of each line that is read, and ends when whoever started this process is gone.
+/// Reports each line that is read, and ends when the parent process is gone.
 pub fn lines_of_input() -> mpsc::Receiver<()> {
     let (lines, read) = mpsc::channel(1);
     std::thread::spawn(move || {

@@ -14,10 +14,10 @@ use rollcall::telemetry::Telemetry;
 
 use super::until;
 
-/// As the one that is shipped. Without a bound of what is sent ahead, Mosquitto at times delivers a third.
+/// As in the shipped file. Without a bound of messages in flight, Mosquitto at times delivers a third.
 const BROKER: &str = "max_inflight_messages 1000\nmax_queued_messages 1000000\nmax_queued_bytes 536870912";
 
-/// The service as it is shipped.
+/// The shipped configuration of the service.
 const SERVICE: &str = include_str!("../../config/systemd/rollcall.service");
 
 /// How long a process may take until it is ready.
@@ -28,7 +28,7 @@ pub struct World {
     pub redis: Server,
     pub broker: Server,
     started: u32,
-    // Last, so that the servers have ended when it is removed.
+    // Last, so that the servers have ended when the directory is removed.
     dir: TempDir,
 }
 
@@ -41,12 +41,12 @@ impl World {
         Ok(World { redis, broker, started: 0, dir })
     }
 
-    /// Redis, as any other client finds it.
+    /// The address of Redis.
     pub fn redis(&self) -> anyhow::Result<redis::Client> {
         Ok(redis::Client::open(format!("redis://127.0.0.1:{}/?protocol=resp3", self.redis.port()))?)
     }
 
-    /// A broker that knows of nobody, in the place of the one that was there.
+    /// Replaces the broker by one without sessions.
     pub fn renew_broker(&mut self) -> anyhow::Result<()> {
         self.broker = Server::mosquitto(&self.dir.path().join("broker"), free_port()?, BROKER)?;
         Ok(())
@@ -66,7 +66,7 @@ impl World {
         Ok(Arc::new(RedisEngine::connect(&Config { url, ..Config::default() }, telemetry).await?))
     }
 
-    /// Starts a process of Rollcall and waits until it is ready. `options` are added to its file.
+    /// Starts a process of Rollcall and waits until it is ready. `options` are added to its configuration.
     pub async fn serve(&mut self, options: &str) -> anyhow::Result<Rollcall> {
         let engine = format!("url = \"redis://127.0.0.1:{}/0\"", self.redis.port());
         self.serve_on(&engine, options).await
@@ -98,7 +98,7 @@ impl World {
         Ok(rollcall)
     }
 
-    /// Has Redis write what it does to a file from now on, and waits until what it holds is in it.
+    /// Switches on Redis's append-only file, and waits until it holds everything.
     pub async fn persist(&self) -> anyhow::Result<()> {
         let mut client = self.client().await?;
         redis::cmd("CONFIG").arg("SET").arg("appendonly").arg("yes").exec_async(&mut client).await?;
@@ -114,7 +114,7 @@ impl World {
     }
 }
 
-/// By how much Rollcall goes after others where it is a service.
+/// The niceness of Rollcall as a service of systemd.
 fn niceness() -> anyhow::Result<&'static str> {
     SERVICE.lines().find_map(|line| line.strip_prefix("Nice=")).context("a service with a niceness")
 }
@@ -122,17 +122,17 @@ fn niceness() -> anyhow::Result<&'static str> {
 /// A process of Rollcall; ended with the value.
 pub struct Rollcall {
     pub server: Server,
-    /// How long after it listened it was ready.
+    /// The time from listening to readiness.
     pub ready_after: Duration,
 }
 
 impl Rollcall {
-    /// Where it is asked for a page.
+    /// The address of its pages.
     pub fn page(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.server.port())
     }
 
-    /// The sum of the series whose line begins like this.
+    /// The sum of the series whose lines have this prefix.
     pub async fn metric(&self, begins: &str) -> anyhow::Result<f64> {
         let text = reqwest::get(self.page("/metrics")).await?.text().await?;
         let values = text.lines().filter(|line| line.starts_with(begins)).filter_map(|line| {
@@ -142,7 +142,7 @@ impl Rollcall {
         Ok(values.sum())
     }
 
-    /// Heartbeats that it has recorded.
+    /// The number of recorded heartbeats.
     pub async fn recorded(&self) -> anyhow::Result<f64> {
         let mut sum = 0.0;
         for result in ["new", "refreshed", "back"] {

@@ -21,7 +21,6 @@
 //! lock of its own that is held for microseconds and never over an await. Each label that units are
 //! counted by adds two bytes.
 
-use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -32,7 +31,7 @@ use hashbrown::HashMap;
 use super::Rules;
 use crate::clock::Timestamp;
 use crate::presence::{Change, KeyChange, Kind, KindRules, Snapshot, Standing, Unit};
-use crate::store::partition_of;
+use crate::store::{partition_of, table::Key};
 
 mod heads;
 mod held;
@@ -49,7 +48,7 @@ mod wanted;
 use heads::Heads;
 pub use held::{Held, Odd};
 use row::Known;
-use shard::{Name, Shard};
+use shard::Shard;
 use tags::Tags;
 pub use tally::{Counted, MOST_LABELS};
 pub use view::{Chunk, Cursor, Found, Seen, Summary, Values, WINDOWS};
@@ -83,16 +82,10 @@ impl Mirror {
         kinds.truncate(usize::from(u16::MAX));
         let numbers = (0u16..).zip(&kinds).map(|(number, rules)| (rules.kind.clone(), number)).collect();
         let heads = Heads::new(kinds.len());
-        let shard = || Shard::counted_by(heads.part());
+        let hasher = RandomState::default();
+        let shard = || Shard::new(heads.part(), hasher.clone());
         let shards = (0..partitions.max(1)).map(|_| RwLock::new(shard())).collect();
-        Mirror {
-            kinds,
-            numbers,
-            hasher: RandomState::default(),
-            shards,
-            heads,
-            was_ever_filled: AtomicBool::new(false),
-        }
+        Mirror { kinds, numbers, hasher, shards, heads, was_ever_filled: AtomicBool::new(false) }
     }
 
     /// The same, which also knows the values of these labels. To be said while it is empty.
@@ -126,8 +119,8 @@ impl Mirror {
 
     /// A heartbeat of a unit that is present was recorded. The newest wins.
     pub fn seen(&self, unit: &Unit, at: Timestamp) {
-        if let Some((name, rules)) = self.name(unit) {
-            self.shard_of(unit).seen(name, at, rules.policy, &|kind, id| self.hash(kind, id));
+        if let Some((key, rules)) = self.key(unit) {
+            self.shard_of(unit).seen(key, at, rules.policy);
         }
     }
 
@@ -138,7 +131,7 @@ impl Mirror {
     /// be known here that the engine has lost, or another instance's copy of one. The engine has to be asked.
     #[must_use]
     pub fn changed(&self, before: &Snapshot, change: &Change) -> bool {
-        let Some((name, rules)) = self.name(&before.unit) else { return true };
+        let Some((key, rules)) = self.key(&before.unit) else { return true };
         let alive = match change.key {
             KeyChange::Keep => before.alive,
             KeyChange::Set { last_seen, .. } => Some(last_seen),
@@ -147,14 +140,13 @@ impl Mirror {
         let known = change.facts.as_ref().and_then(|facts| Known::of(facts, alive, rules));
         let was_there =
             before.facts.as_ref().is_some_and(|facts| !matches!(facts.standing, Standing::Retired(_)));
-        let hash = |kind, id: &str| self.hash(kind, id);
-        self.shard_of(&before.unit).changed(name, known, was_there, &hash)
+        self.shard_of(&before.unit).changed(key, known, was_there)
     }
 
     /// Whether a unit is known to be offline.
     pub fn is_offline(&self, unit: &Unit) -> bool {
-        let Some((name, _)) = self.name(unit) else { return false };
-        self.read(partition_of(unit, self.shards.len() as u16)).is_offline(name)
+        let Some((key, _)) = self.key(unit) else { return false };
+        self.read(partition_of(unit, self.shards.len() as u16)).is_offline(key)
     }
 
     /// Sets a mark in a partition, to be set before the engine is read.
@@ -167,16 +159,16 @@ impl Mirror {
     pub fn compare(&self, mark: Mark, snapshots: &[Snapshot]) {
         let mut shard = self.write(mark.partition);
         for seen in snapshots {
-            let Some((name, rules)) = self.name(&seen.unit) else { continue };
+            let Some((key, rules)) = self.key(&seen.unit) else { continue };
             let known = seen.facts.as_ref().and_then(|facts| Known::of(facts, seen.alive, rules));
-            shard.compare(name, known, mark.number, &|kind, id| self.hash(kind, id));
+            shard.compare(key, known, mark.number);
         }
     }
 
     /// The whole partition was compared since `mark`, which was set at `began`: units that were not
     /// found are gone.
     pub fn finish(&self, mark: Mark, began: Timestamp) {
-        self.write(mark.partition).finish(mark.number, began, &|kind, id| self.hash(kind, id));
+        self.write(mark.partition).finish(mark.number, began);
         if self.is_filled() {
             self.was_ever_filled.store(true, Ordering::Relaxed);
         }
@@ -243,14 +235,9 @@ impl Mirror {
         self.partitions().filter(|partition| self.keeps(*partition))
     }
 
-    fn name<'a>(&'a self, unit: &'a Unit) -> Option<(Name<'a>, &'a KindRules)> {
+    fn key<'a>(&'a self, unit: &'a Unit) -> Option<(Key<'a>, &'a KindRules)> {
         let kind = *self.numbers.get(&unit.kind)?;
-        let hash = self.hash(kind, unit.id.as_str());
-        Some((Name { hash, kind, id: unit.id.as_str() }, &self.kinds[usize::from(kind)]))
-    }
-
-    fn hash(&self, kind: u16, id: &str) -> u64 {
-        self.hasher.hash_one((kind, id))
+        Some((Key::new(&self.hasher, kind, unit.id.as_str()), &self.kinds[usize::from(kind)]))
     }
 
     fn shard_of(&self, unit: &Unit) -> RwLockWriteGuard<'_, Shard> {

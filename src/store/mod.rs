@@ -40,7 +40,6 @@ use crate::presence::Unit;
 use crate::telemetry::EngineWarning;
 
 mod alerts;
-pub mod blocks;
 pub mod data;
 mod deadline_check;
 pub mod embedded;
@@ -49,13 +48,13 @@ mod error;
 pub mod hearing;
 mod json;
 pub mod migration;
-pub mod names;
 mod notification;
 pub mod partition;
 mod queries;
 pub mod redis;
 pub mod repair;
 pub mod roster;
+pub mod table;
 mod units;
 
 pub use crate::presence::{Gap, Member, Subscription};

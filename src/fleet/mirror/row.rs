@@ -2,12 +2,13 @@
 
 use crate::clock::Timestamp;
 use crate::presence::{Cause, Facts, Interval, KindRules, Labels, Policy, Standing};
+use crate::store::table::{self, Name};
 
 /// How a unit stands, without the details of an open record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Footing {
-    /// No unit: the place is free for the next one.
+    /// No unit: the slot is free for the next one.
     Free,
     /// Heard, and not known otherwise: a heartbeat was recorded before any facts were read.
     Assumed,
@@ -49,6 +50,27 @@ pub(super) struct Row {
     pub length: u8,
     /// How it stands.
     pub footing: Footing,
+}
+
+const _: () = assert!(size_of::<Row>() == 24);
+
+impl table::Row for Row {
+    fn vacant() -> Row {
+        let (last_seen, footing) = (Timestamp::ZERO, Footing::Free);
+        Row { last_seen, name: 0, told: 0, policy: 0, kind: 0, length: 0, footing }
+    }
+
+    fn is_vacant(&self) -> bool {
+        self.footing == Footing::Free
+    }
+
+    fn name(&self) -> Name {
+        Name { start: self.name, kind: self.kind, length: self.length }
+    }
+
+    fn set_start(&mut self, start: u32) {
+        self.name = start;
+    }
 }
 
 /// When a unit need not be heard, or may have been heard unseen; few units have any.

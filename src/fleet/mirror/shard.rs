@@ -1,12 +1,9 @@
-//! One partition of the mirror: rows, and the ways to find one.
-//!
-//! A row keeps its place for as long as its unit is there, so that somebody who reads the rows
-//! piece by piece, with the lock open in between, misses none of those that stay.
+//! One partition of the mirror: a table of rows, and what is kept beside it.
 
 use std::ops::Range;
 
-use foldhash::fast::FixedState;
-use hashbrown::{HashMap, HashTable};
+use foldhash::fast::{FixedState, RandomState};
+use hashbrown::HashMap;
 
 use super::heads::Part;
 use super::policies::Policies;
@@ -14,36 +11,21 @@ use super::row::{Absence, Footing, Known, Row};
 use super::tags::Tags;
 use crate::clock::Timestamp;
 use crate::presence::Policy;
-use crate::store::blocks::Blocks;
-use crate::store::names::Names;
-
-/// A unit within a shard: hash of both, number of the kind, id.
-#[derive(Clone, Copy)]
-pub(super) struct Name<'a> {
-    pub hash: u64,
-    pub kind: u16,
-    pub id: &'a str,
-}
-
-/// Hashes a kind's number and an id.
-pub(super) type Hash<'a> = &'a dyn Fn(u16, &str) -> u64;
+use crate::store::table::{Key, Table};
 
 /// The units of one partition.
 #[derive(Default)]
 pub(super) struct Shard {
-    pub rows: Blocks<Row>,
-    places: HashTable<u32>,
-    names: Names,
+    pub rows: Table<Row>,
     policies: Policies,
     absences: HashMap<u32, Absence, FixedState>,
-    /// The values of those labels that were asked for.
+    /// The values of the labels that are counted.
     pub tags: Vec<Tags>,
-    free: Vec<u32>,
-    /// What it adds to the number of units of each kind.
+    /// The part of this partition in the number of units of each kind.
     heads: Part,
-    /// Units that were removed a short while ago, by hash, with the marks when it was.
+    /// Units that were removed a short while ago, by hash, with the mark of their removal.
     removed: HashMap<u64, u32, FixedState>,
-    /// Whether it is another instance's: nothing is kept of it.
+    /// Whether another instance owns it: nothing is kept of it.
     pub is_foreign: bool,
     /// How many marks were set.
     marks: u32,
@@ -56,118 +38,116 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// An empty one, whose units count there.
-    pub fn counted_by(heads: Part) -> Shard {
-        Shard { heads, ..Shard::default() }
+    /// An empty one, whose units are counted by `heads`.
+    pub fn new(heads: Part, hasher: RandomState) -> Shard {
+        Shard { heads, rows: Table::new(hasher), ..Shard::default() }
     }
 
     /// Forgets everything; from now on it is kept or not.
     pub fn begin_anew(&mut self, is_kept: bool) {
         let tags = self.tags.iter().map(Tags::anew).collect();
-        let (heads, marks) = (self.heads.anew(), self.marks);
-        *self = Shard { is_foreign: !is_kept, marks, begun: marks, tags, heads, ..Shard::default() };
+        let (heads, rows, marks) = (self.heads.anew(), Table::new(self.rows.hasher().clone()), self.marks);
+        *self = Shard { is_foreign: !is_kept, marks, begun: marks, tags, heads, rows, ..Shard::default() };
     }
 
     /// A heartbeat of that unit was recorded.
-    pub fn seen(&mut self, name: Name, at: Timestamp, policy: Policy, hash: Hash) {
+    pub fn seen(&mut self, key: Key, at: Timestamp, policy: Policy) {
         if self.is_foreign {
             return;
         }
-        match self.find(name) {
-            Some(place) => {
-                let row = &mut self.rows[place as usize];
+        match self.rows.find(key) {
+            Some(slot) => {
+                let row = &mut self.rows[slot as usize];
                 row.last_seen = row.last_seen.max(at);
             }
             // The heartbeat was on its way here when the unit was removed.
-            None if self.removed.contains_key(&name.hash) => {}
-            None => self.put(name, Known::heard(at, policy), hash),
+            None if self.removed.contains_key(&key.hash) => {}
+            None => self.put(key, Known::heard(at, policy)),
         }
     }
 
     /// Whether that unit is known to be offline.
-    pub fn is_offline(&self, name: Name) -> bool {
-        self.find(name).is_some_and(|place| self.rows[place as usize].footing.is_offline())
+    pub fn is_offline(&self, key: Key) -> bool {
+        self.rows.find(key).is_some_and(|slot| self.rows[slot as usize].footing.is_offline())
     }
 
-    /// The place of that unit.
-    pub fn place(&self, name: Name) -> Option<usize> {
-        self.find(name).map(|place| place as usize)
+    pub fn find(&self, key: Key) -> Option<usize> {
+        self.rows.find(key).map(|slot| slot as usize)
     }
 
-    /// The units at some places, those that there are.
-    pub fn units_at(&self, places: Range<usize>) -> impl Iterator<Item = (usize, &Row)> {
-        places.clone().zip(self.rows.range(places)).filter(|(_, row)| row.footing != Footing::Free)
+    /// The units in some slots.
+    pub fn units_in(&self, slots: Range<usize>) -> impl Iterator<Item = (usize, &Row)> {
+        slots.clone().zip(self.rows.range(slots)).filter(|(_, row)| row.footing != Footing::Free)
     }
 
     /// A change was applied that leaves the unit as it is `known`. `was_there`: it was decided
     /// from facts of the unit. `false`: it seems older than what is known, and nothing is changed.
-    pub fn changed(&mut self, name: Name, known: Option<Known>, was_there: bool, hash: Hash) -> bool {
+    pub fn changed(&mut self, key: Key, known: Option<Known>, was_there: bool) -> bool {
         if self.is_foreign {
             return true;
         }
         let Some(known) = known else {
-            self.remove(name, hash);
+            self.remove(key);
             return true;
         };
-        if self.removed.contains_key(&name.hash) {
+        if self.removed.contains_key(&key.hash) {
             if was_there {
                 return false; // Decided before the removal.
             }
-            self.removed.remove(&name.hash);
+            self.removed.remove(&key.hash);
         }
-        match self.find(name) {
-            Some(place) if was_there && known.is_older_than(&self.rows[place as usize]) => false,
+        match self.rows.find(key) {
+            Some(slot) if was_there && known.is_older_than(&self.rows[slot as usize]) => false,
             _ => {
-                self.put(name, known, hash);
+                self.put(key, known);
                 true
             }
         }
     }
 
-    /// The engine was read after `mark` and says this of the unit.
-    pub fn compare(&mut self, name: Name, known: Option<Known>, mark: u32, hash: Hash) {
+    /// The engine was read after `mark`, and the unit was as `known` then.
+    pub fn compare(&mut self, key: Key, known: Option<Known>, mark: u32) {
         if self.is_foreign || mark <= self.begun {
             return;
         }
-        if self.removed.get(&name.hash).is_some_and(|removed| *removed >= mark) {
+        if self.removed.get(&key.hash).is_some_and(|removed| *removed >= mark) {
             return;
         }
-        let place = self.find(name);
-        if let Some(place) = place {
-            let row = &self.rows[place as usize];
+        let slot = self.rows.find(key);
+        if let Some(slot) = slot {
+            let row = &self.rows[slot as usize];
             if row.told >= mark && row.footing != Footing::Assumed {
                 return;
             }
         }
         match known {
-            None if place.is_some() => self.remove(name, hash),
+            None if slot.is_some() => self.remove(key),
             None => {}
             Some(known) => {
-                self.removed.remove(&name.hash);
-                self.put(name, known, hash);
+                self.removed.remove(&key.hash);
+                self.put(key, known);
             }
         }
     }
 
-    /// Sets a mark: what is told from now on is newer than whatever is read before this.
+    /// Sets a mark: a row that is told of after it is newer than anything read before it.
     pub fn mark(&mut self) -> u32 {
         self.marks += 1;
         self.marks
     }
 
-    /// Everything was compared since `mark`, which was set at `began`: what was not found is gone.
-    pub fn finish(&mut self, mark: u32, began: Timestamp, hash: Hash) {
+    /// Everything was compared since `mark`, which was set at `began`: units that were not found are gone.
+    pub fn finish(&mut self, mark: u32, began: Timestamp) {
         if self.is_foreign || mark <= self.begun {
             return;
         }
-        for place in 0..self.rows.len() as u32 {
-            let row = &self.rows[place as usize];
+        for slot in 0..self.rows.len() as u32 {
+            let row = &self.rows[slot as usize];
             if row.footing != Footing::Free && row.told < mark {
-                let hashed = hash(row.kind, self.names.get(row.name, row.length));
-                self.free(place, hashed);
+                self.free(slot);
             }
         }
-        self.tidy(hash);
+        self.rows.tidy();
         // A removal is remembered for a whole round, longer than any heartbeat is on its way.
         let last = self.last_round;
         self.removed.retain(|_, removed| *removed >= last);
@@ -180,138 +160,90 @@ impl Shard {
 
     /// The id of the unit of a row.
     pub fn id(&self, row: &Row) -> &str {
-        self.names.get(row.name, row.length)
+        self.rows.id(row)
     }
 
-    /// What the unit of a row is allowed.
+    /// How long the unit of a row may be silent.
     pub fn policy(&self, row: &Row) -> Policy {
         self.policies.get(row.policy)
     }
 
-    /// When the unit at that place need not be heard.
-    pub fn absence(&self, place: usize) -> Absence {
+    /// When the unit in that slot need not be heard.
+    pub fn absence(&self, slot: usize) -> Absence {
         if self.absences.is_empty() {
             return Absence::default();
         }
-        self.absences.get(&(place as u32)).copied().unwrap_or_default()
+        self.absences.get(&(slot as u32)).copied().unwrap_or_default()
     }
 
     /// About how much memory it takes.
     pub fn bytes(&self) -> usize {
         let tags: usize = self.tags.iter().map(Tags::bytes).sum();
-        self.rows.bytes() + self.names.bytes() + self.places.allocation_size() + tags
+        self.rows.bytes() + tags
     }
 
-    fn find(&self, name: Name) -> Option<u32> {
-        let same = |place: &u32| {
-            let row = &self.rows[*place as usize];
-            row.kind == name.kind && self.names.get(row.name, row.length) == name.id
-        };
-        self.places.find(name.hash, same).copied()
-    }
-
-    fn put(&mut self, name: Name, known: Known, hash: Hash) {
+    fn put(&mut self, key: Key, known: Known) {
         let policy = self.policies.take(known.policy);
-        let place = match self.find(name) {
-            Some(place) => {
-                let row = &mut self.rows[place as usize];
+        let slot = match self.rows.find(key) {
+            Some(slot) => {
+                let row = &mut self.rows[slot as usize];
                 row.last_seen = known.newest(row);
                 row.told = self.marks;
                 row.footing = known.footing;
                 let before = std::mem::replace(&mut row.policy, policy);
                 self.policies.give_back(before);
-                Some(place)
+                slot
             }
-            None => self.add(name, &known, policy, hash),
+            None => match self.add(key, &known, policy) {
+                Some(slot) => slot,
+                None => return self.policies.give_back(policy),
+            },
         };
-        if let Some((place, labels)) = place.zip(known.labels) {
+        if let Some(labels) = known.labels {
             for tags in &mut self.tags {
                 let value = labels.get(tags.label()).map(String::as_str);
-                tags.set(place, value);
+                tags.set(slot, value);
             }
         }
-        match (place, known.absence) {
-            (Some(place), Some(absence)) => {
-                self.absences.insert(place, absence);
+        match known.absence {
+            Some(absence) => {
+                self.absences.insert(slot, absence);
             }
-            (Some(place), None) if !self.absences.is_empty() => {
-                self.absences.remove(&place);
+            None if !self.absences.is_empty() => {
+                self.absences.remove(&slot);
             }
-            _ => {}
+            None => {}
         }
     }
 
-    fn add(&mut self, name: Name, known: &Known, policy: u32, hash: Hash) -> Option<u32> {
-        let Some(start) = self.names.add(name.id) else {
-            self.policies.give_back(policy);
-            return None;
-        };
-        let row = Row {
+    fn add(&mut self, key: Key, known: &Known, policy: u32) -> Option<u32> {
+        let told = self.marks;
+        let slot = self.rows.add(key, |name| Row {
             last_seen: known.last_seen,
-            name: start,
-            told: self.marks,
+            name: name.start,
+            told,
             policy,
             kind: name.kind,
-            length: name.id.len() as u8, // At most LONGEST_ID.
+            length: name.length,
             footing: known.footing,
-        };
-        self.heads.add(name.kind);
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.rows[place as usize] = row;
-                place
-            }
-            None => {
-                self.rows.push(row);
-                (self.rows.len() - 1) as u32
-            }
-        };
-        let (rows, names) = (&self.rows, &self.names);
-        self.places.insert_unique(name.hash, place, |place| {
-            let row = &rows[*place as usize];
-            hash(row.kind, names.get(row.name, row.length))
-        });
-        Some(place)
+        })?;
+        self.heads.add(key.kind);
+        Some(slot)
     }
 
-    fn remove(&mut self, name: Name, hash: Hash) {
-        self.removed.insert(name.hash, self.marks);
-        if let Some(place) = self.find(name) {
-            self.free(place, name.hash);
-            self.tidy(hash);
+    fn remove(&mut self, key: Key) {
+        self.removed.insert(key.hash, self.marks);
+        if let Some(slot) = self.rows.find(key) {
+            self.free(slot);
+            self.rows.tidy();
         }
     }
 
-    fn free(&mut self, place: u32, hash: u64) {
-        if let Ok(entry) = self.places.find_entry(hash, |other| *other == place) {
-            entry.remove();
-        }
-        let row = &mut self.rows[place as usize];
-        row.footing = Footing::Free;
+    fn free(&mut self, slot: u32) {
+        let row = self.rows.remove(slot);
         self.heads.remove(row.kind);
-        self.names.forget(row.length);
         self.policies.give_back(row.policy);
-        self.absences.remove(&place);
-        self.tags.iter_mut().for_each(|tags| tags.set(place, None));
-        self.free.push(place);
-    }
-
-    /// Gives back memory of units that are gone, when it is much.
-    fn tidy(&mut self, hash: Hash) {
-        if !self.names.is_wasteful() {
-            return;
-        }
-        let mut names = Names::default();
-        for row in self.rows.iter_mut().filter(|row| row.footing != Footing::Free) {
-            if let Some(start) = names.add(self.names.get(row.name, row.length)) {
-                row.name = start;
-            }
-        }
-        self.names = names;
-        let (rows, names) = (&self.rows, &self.names);
-        self.places.shrink_to_fit(|place| {
-            let row = &rows[*place as usize];
-            hash(row.kind, names.get(row.name, row.length))
-        });
+        self.absences.remove(&slot);
+        self.tags.iter_mut().for_each(|tags| tags.set(slot, None));
     }
 }

@@ -7,12 +7,13 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::row::{Absence, Row};
-use super::shard::{Name, Shard};
+use super::shard::Shard;
 use super::tally::{Counted, Counts, TOP, Tally};
 use super::wanted::{Part, Sieve, Wanted};
 use super::{Mirror, row::Footing};
 use crate::clock::Timestamp;
 use crate::presence::{self, Facts, Hearing, Kind, KindRules, Override, Snapshot, Standing, State, Unit};
+use crate::store::table::Key;
 
 /// How many rows are read at a time, within some tens of microseconds.
 const PIECE: usize = 1024;
@@ -174,7 +175,7 @@ impl Mirror {
         let find = |name: &str| {
             let (kind, id) = name.split_once(':')?;
             let kind = self.kinds.iter().position(|rules| rules.kind.as_str() == kind)? as u16;
-            shard.place(Name { hash: self.hash(kind, id), kind, id })
+            shard.find(Key::new(&self.hasher, kind, id))
         };
         let judge = |name| match find(name) {
             None => Found::Nobody,
@@ -330,7 +331,7 @@ struct Piece<'a> {
 
 impl Piece<'_> {
     fn units(&self) -> impl Iterator<Item = (usize, &Row)> {
-        self.shard.units_at(self.places.clone())
+        self.shard.units_in(self.places.clone())
     }
 }
 

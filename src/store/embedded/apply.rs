@@ -186,7 +186,7 @@ impl<'a> UnitStatements<'a> {
     }
 
     fn write_unit(&mut self, change: &PreparedChange, held: &Held, number: i64) -> rusqlite::Result<()> {
-        let id = unit_id(change.partition, held.place);
+        let id = unit_id(change.partition, held.slot);
         let ms = |moment: Moment| moment.get().map(Timestamp::as_millis);
         let (alive, look) = (ms(held.alive), ms(held.look));
         match &change.facts {

@@ -12,7 +12,7 @@
 
 use super::row::Row;
 use crate::clock::Timestamp;
-use crate::store::blocks::Blocks;
+use crate::store::table::Blocks;
 
 /// How many rows share an entry: as many as are read in the time that a search of a tree would take.
 const ZONE: usize = 64;

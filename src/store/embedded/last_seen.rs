@@ -164,7 +164,7 @@ impl Flush {
         for (partition, taken) in &self.taken {
             for beat in taken {
                 entries.extend_from_slice(&partition.to_le_bytes());
-                entries.extend_from_slice(&beat.place.to_le_bytes());
+                entries.extend_from_slice(&beat.slot.to_le_bytes());
                 entries.extend_from_slice(&time(beat.alive));
                 if entries.len() >= BEATS_PER_ROW * ENTRY {
                     insert.execute(params![number, entries])?;
@@ -192,7 +192,7 @@ impl Flush {
         for (partition, taken) in &self.taken {
             for beat in taken {
                 if let Some(look) = beat.look.and_then(Moment::get) {
-                    update.execute(params![look.as_millis(), unit_id(*partition, beat.place)])?;
+                    update.execute(params![look.as_millis(), unit_id(*partition, beat.slot)])?;
                 }
             }
         }
@@ -231,7 +231,7 @@ impl WriteJob for Flush {
             let mut state = self.tables.state();
             for (partition, taken) in &self.taken {
                 state.beats += taken.len();
-                state.pages.extend(taken.iter().map(|beat| (*partition, beat.place / PAGE)));
+                state.pages.extend(taken.iter().map(|beat| (*partition, beat.slot / PAGE)));
             }
             self.rows = state.rows;
             (state.beats, state.pages.len(), state.heard == self.heard)

@@ -1,6 +1,7 @@
 //! What is kept in memory of a unit: what a heartbeat needs, and no more. Facts stay on disk.
 
 use crate::clock::Timestamp;
+use crate::store::table::{self, Name, Row as _};
 
 /// A moment, or none, in eight bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,6 +39,34 @@ pub(super) struct Row {
     pub marks: Marks,
 }
 
+const _: () = assert!(size_of::<Row>() == 32);
+
+impl Row {
+    /// A row with a name alone.
+    pub fn named(Name { start, kind, length }: Name) -> Row {
+        Row { name: start, kind, length, marks: Marks::default(), ..Row::vacant() }
+    }
+}
+
+impl table::Row for Row {
+    fn vacant() -> Row {
+        let (alive, look) = (Moment::NONE, Moment::NONE);
+        Row { alive, look, facts: 0, name: 0, kind: 0, length: 0, marks: Marks::FREE }
+    }
+
+    fn is_vacant(&self) -> bool {
+        self.marks.has(Marks::FREE)
+    }
+
+    fn name(&self) -> Name {
+        Name { start: self.name, kind: self.kind, length: self.length }
+    }
+
+    fn set_start(&mut self, start: u32) {
+        self.name = start;
+    }
+}
+
 /// What is under way with a row.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Marks(u8);
@@ -49,7 +78,7 @@ impl Marks {
     pub const UNWRITTEN: Marks = Marks(2);
     /// A heartbeat brought its look forward, which is not on disk yet.
     pub const LOOK_MOVED: Marks = Marks(4);
-    /// No unit: the place is free for the next one.
+    /// No unit: the slot is free for the next one.
     pub const FREE: Marks = Marks(8);
     /// It is on disk: what comes next updates it.
     pub const STORED: Marks = Marks(16);

@@ -1,4 +1,4 @@
-//! A long list in blocks: it grows without being copied and without room that nobody uses.
+//! A long list in blocks: it grows without a copy and without unused room.
 //!
 //! # Why not one piece
 //! A list of a million rows that grows in one piece is copied again and again, each time into a piece of
@@ -7,7 +7,7 @@
 
 use std::ops::{Index, IndexMut, Range};
 
-/// How many entries are in a block.
+/// Entries of a block.
 const BLOCK: usize = 512;
 
 /// A list that only grows.
@@ -23,12 +23,10 @@ impl<T> Default for Blocks<T> {
 }
 
 impl<T> Blocks<T> {
-    /// How many entries there are.
     pub fn len(&self) -> usize {
         self.blocks.last().map_or(0, |last| (self.blocks.len() - 1) * BLOCK + last.len())
     }
 
-    /// Adds an entry at the end.
     pub fn push(&mut self, entry: T) {
         match self.blocks.last_mut() {
             Some(last) if last.len() < BLOCK => last.push(entry),
@@ -40,23 +38,21 @@ impl<T> Blocks<T> {
         }
     }
 
-    /// The entry at a place, if there is one.
-    pub fn get_mut(&mut self, place: usize) -> Option<&mut T> {
-        self.blocks.get_mut(place / BLOCK)?.get_mut(place % BLOCK)
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.blocks.get_mut(index / BLOCK)?.get_mut(index % BLOCK)
     }
 
-    /// The entries at some places, those that there are.
-    pub fn range(&self, places: Range<usize>) -> impl Iterator<Item = &T> {
-        let last = places.end.div_ceil(BLOCK).min(self.blocks.len());
-        let blocks = (places.start / BLOCK).min(last)..last;
+    /// The entries in a range, as far as the list goes.
+    pub fn range(&self, indexes: Range<usize>) -> impl Iterator<Item = &T> {
+        let last = indexes.end.div_ceil(BLOCK).min(self.blocks.len());
+        let blocks = (indexes.start / BLOCK).min(last)..last;
         blocks.flat_map(move |number| {
             let (block, first) = (&self.blocks[number], number * BLOCK);
-            let within = |place: usize| place.saturating_sub(first).min(block.len());
-            &block[within(places.start)..within(places.end)]
+            let within = |index: usize| index.saturating_sub(first).min(block.len());
+            &block[within(indexes.start)..within(indexes.end)]
         })
     }
 
-    /// All entries, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.blocks.iter_mut().flatten()
     }
@@ -70,14 +66,14 @@ impl<T> Blocks<T> {
 impl<T> Index<usize> for Blocks<T> {
     type Output = T;
 
-    fn index(&self, place: usize) -> &T {
-        &self.blocks[place / BLOCK][place % BLOCK]
+    fn index(&self, index: usize) -> &T {
+        &self.blocks[index / BLOCK][index % BLOCK]
     }
 }
 
 impl<T> IndexMut<usize> for Blocks<T> {
-    fn index_mut(&mut self, place: usize) -> &mut T {
-        &mut self.blocks[place / BLOCK][place % BLOCK]
+    fn index_mut(&mut self, index: usize) -> &mut T {
+        &mut self.blocks[index / BLOCK][index % BLOCK]
     }
 }
 

@@ -1,22 +1,21 @@
 //! The ids of a partition's units, end to end in long texts: no allocation and no pointer a unit.
 
-/// Below this much waste a rewrite is not worth its while.
+/// Below this much waste the texts are not rewritten.
 const TOLERATED_WASTE: usize = 64 * 1024;
 
-/// How long a text is. A name lies in one of them whole; of the room that the last name of a text leaves
-/// there is little.
+/// The length of a text. A name lies whole in one of them, so a little room is lost at the end of each.
 const TEXT: usize = 16 * 1024;
 
 /// Names, by where they start and how long they are.
 #[derive(Default)]
 pub struct Names {
-    /// Each is full but the last, and none ever grows, for the reasons that [`super::super::blocks`] gives.
+    /// Each is full but the last, and none ever grows, for the reasons that [`super::blocks`] gives.
     texts: Vec<String>,
     wasted: usize,
 }
 
 impl Names {
-    /// Adds a name and answers where it starts; `None` if there are as many as there can be.
+    /// Adds a name and answers where it starts; `None` if the texts are full.
     pub fn add(&mut self, name: &str) -> Option<u32> {
         if self.texts.last().is_none_or(|last| TEXT - last.len() < name.len()) {
             self.texts.push(String::with_capacity(TEXT));
@@ -34,12 +33,12 @@ impl Names {
         &self.texts[text][start..start + usize::from(length)]
     }
 
-    /// A name of that length is used no more.
+    /// A name of that length is no longer used.
     pub fn forget(&mut self, length: u8) {
         self.wasted += usize::from(length);
     }
 
-    /// Whether more than half of the text is waste, so that it should be written anew.
+    /// Whether more than half of the texts is waste, so that they should be rewritten.
     pub fn is_wasteful(&self) -> bool {
         self.wasted > TOLERATED_WASTE && self.wasted > self.bytes() / 2
     }

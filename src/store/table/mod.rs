@@ -1,0 +1,302 @@
+//! The units of a partition in memory: a row for each, found by its kind and id.
+//!
+//! A row keeps its slot, a dense number, for as long as its unit is there. So a reader that goes over the rows in
+//! batches, with the lock released in between, misses none of those that stay, and the same number finds the unit on
+//! disk. A free slot is given to the next unit.
+//!
+//! Rows are fixed in size, ids lie end to end in long texts, and the hash index holds slots alone: a unit costs its
+//! row, its id and five bytes.
+
+use std::hash::BuildHasher;
+use std::ops::{Index, IndexMut, Range};
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+
+mod blocks;
+mod names;
+
+pub use blocks::Blocks;
+use names::Names;
+
+/// A row of a table. It holds the name of its unit itself, so that the few bytes lie beside others of their size.
+pub trait Row {
+    /// A row without a unit.
+    fn vacant() -> Self;
+
+    fn is_vacant(&self) -> bool;
+
+    fn name(&self) -> Name;
+
+    /// The id has moved within the texts.
+    fn set_start(&mut self, start: u32);
+}
+
+/// The name of a unit as its row holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// Where its id starts in the texts.
+    pub start: u32,
+    /// The number of its kind.
+    pub kind: u16,
+    /// The length of its id.
+    pub length: u8,
+}
+
+/// A unit to look up: the hash of its name, the number of its kind, its id.
+#[derive(Clone, Copy)]
+pub struct Key<'a> {
+    pub hash: u64,
+    pub kind: u16,
+    pub id: &'a str,
+}
+
+impl<'a> Key<'a> {
+    pub fn new(hasher: &RandomState, kind: u16, id: &'a str) -> Key<'a> {
+        Key { hash: hasher.hash_one((kind, id)), kind, id }
+    }
+}
+
+pub struct Table<R> {
+    rows: Blocks<R>,
+    names: Names,
+    slots: HashTable<u32>,
+    free: Vec<u32>,
+    /// Seeded at random: ids come from devices, and no device can choose ids that collide.
+    hasher: RandomState,
+}
+
+impl<R> Default for Table<R> {
+    fn default() -> Table<R> {
+        Table::new(RandomState::default())
+    }
+}
+
+impl<R> Table<R> {
+    /// An empty one; its keys are made with the same hasher.
+    pub fn new(hasher: RandomState) -> Table<R> {
+        let (rows, names) = (Blocks::default(), Names::default());
+        Table { rows, names, slots: HashTable::new(), free: Vec::new(), hasher }
+    }
+
+    pub fn hasher(&self) -> &RandomState {
+        &self.hasher
+    }
+
+    /// All rows by slot, vacant ones among them.
+    pub fn rows(&self) -> &Blocks<R> {
+        &self.rows
+    }
+
+    /// How many slots there are, vacant ones among them.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn get_mut(&mut self, slot: usize) -> Option<&mut R> {
+        self.rows.get_mut(slot)
+    }
+
+    pub fn range(&self, slots: Range<usize>) -> impl Iterator<Item = &R> {
+        self.rows.range(slots)
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut R> {
+        self.rows.iter_mut()
+    }
+
+    /// How much memory it takes.
+    pub fn bytes(&self) -> usize {
+        self.rows.bytes() + self.names.bytes() + self.slots.allocation_size()
+    }
+}
+
+impl<R: Row> Table<R> {
+    pub fn find(&self, key: Key<'_>) -> Option<u32> {
+        let is_same = |slot: &u32| {
+            let row = &self.rows[*slot as usize];
+            row.name().kind == key.kind && self.id(row) == key.id
+        };
+        self.slots.find(key.hash, is_same).copied()
+    }
+
+    /// The id of the unit of a row.
+    pub fn id(&self, row: &R) -> &str {
+        let name = row.name();
+        self.names.get(name.start, name.length)
+    }
+
+    /// Adds a unit that is not there and answers its slot; `None` if the id is too long or the table is full.
+    pub fn add(&mut self, key: Key<'_>, row: impl FnOnce(Name) -> R) -> Option<u32> {
+        let row = row(self.add_name(key)?);
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.rows[slot as usize] = row;
+                slot
+            }
+            None => {
+                self.rows.push(row);
+                u32::try_from(self.rows.len() - 1).ok()?
+            }
+        };
+        self.link(slot, key.hash);
+        Some(slot)
+    }
+
+    /// Adds a unit in a slot after all others; the slots in between are free.
+    pub fn add_at(&mut self, slot: u32, key: Key<'_>, row: impl FnOnce(Name) -> R) -> Option<()> {
+        while self.rows.len() < slot as usize {
+            self.free.push(self.rows.len() as u32);
+            self.rows.push(R::vacant());
+        }
+        let row = row(self.add_name(key)?);
+        self.rows.push(row);
+        self.link(slot, key.hash);
+        Some(())
+    }
+
+    /// Removes the unit in a slot and answers its row. The memory of its id is given back by [`Table::tidy`].
+    pub fn remove(&mut self, slot: u32) -> R {
+        let hash = hash_of(&self.hasher, &self.names, &self.rows[slot as usize]);
+        if let Ok(entry) = self.slots.find_entry(hash, |other| *other == slot) {
+            entry.remove();
+        }
+        let row = std::mem::replace(&mut self.rows[slot as usize], R::vacant());
+        self.names.forget(row.name().length);
+        self.free.push(slot);
+        row
+    }
+
+    /// Gives back the memory of removed units, if it is much.
+    pub fn tidy(&mut self) {
+        if !self.names.is_wasteful() {
+            return;
+        }
+        let mut names = Names::default();
+        for row in self.rows.iter_mut().filter(|row| !row.is_vacant()) {
+            let name = row.name();
+            let start = names.add(self.names.get(name.start, name.length));
+            row.set_start(start.expect("the texts are shorter than before"));
+        }
+        self.names = names;
+        let (rows, names, hasher) = (&self.rows, &self.names, &self.hasher);
+        self.slots.shrink_to_fit(|slot| hash_of(hasher, names, &rows[*slot as usize]));
+    }
+
+    /// Makes room in the index for so many units; an index that grew step by step would leave remains in memory.
+    pub fn reserve(&mut self, units: usize) {
+        let (rows, names, hasher) = (&self.rows, &self.names, &self.hasher);
+        self.slots.reserve(units, |slot| hash_of(hasher, names, &rows[*slot as usize]));
+    }
+
+    fn add_name(&mut self, key: Key<'_>) -> Option<Name> {
+        let length = u8::try_from(key.id.len()).ok()?;
+        Some(Name { start: self.names.add(key.id)?, kind: key.kind, length })
+    }
+
+    fn link(&mut self, slot: u32, hash: u64) {
+        let (rows, names, hasher) = (&self.rows, &self.names, &self.hasher);
+        self.slots.insert_unique(hash, slot, |slot| hash_of(hasher, names, &rows[*slot as usize]));
+    }
+}
+
+impl<R> Index<usize> for Table<R> {
+    type Output = R;
+
+    fn index(&self, slot: usize) -> &R {
+        &self.rows[slot]
+    }
+}
+
+impl<R> IndexMut<usize> for Table<R> {
+    fn index_mut(&mut self, slot: usize) -> &mut R {
+        &mut self.rows[slot]
+    }
+}
+
+fn hash_of<R: Row>(hasher: &RandomState, names: &Names, row: &R) -> u64 {
+    let Name { start, kind, length } = row.name();
+    Key::new(hasher, kind, names.get(start, length)).hash
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    struct Plain {
+        name: Option<Name>,
+        value: u32,
+    }
+
+    impl Row for Plain {
+        fn vacant() -> Plain {
+            Plain { name: None, value: 0 }
+        }
+
+        fn is_vacant(&self) -> bool {
+            self.name.is_none()
+        }
+
+        fn name(&self) -> Name {
+            self.name.expect("only rows with a unit are asked")
+        }
+
+        fn set_start(&mut self, start: u32) {
+            self.name = Some(Name { start, ..self.name() });
+        }
+    }
+
+    #[test]
+    fn it_finds_what_a_map_finds_and_units_keep_their_slots() {
+        let mut random = StdRng::seed_from_u64(1);
+        let mut table: Table<Plain> = Table::default();
+        let hasher = table.hasher().clone();
+        let mut map: HashMap<(u16, String), (u32, u32)> = HashMap::new();
+        for value in 0..20_000 {
+            let (kind, id) = (random.random_range(0..3), "ä".repeat(random.random_range(1..90)));
+            let id = format!("{id}{}", random.random_range(0..40));
+            let key = Key::new(&hasher, kind, &id);
+            let known = map.get(&(kind, id.clone())).copied();
+            assert_eq!(table.find(key), known.map(|(slot, _)| slot));
+            match known {
+                Some((slot, value)) => {
+                    assert_eq!((table[slot as usize].value, table.id(&table[slot as usize])), (value, &*id));
+                    assert_eq!(table.remove(slot).value, value);
+                    table.tidy();
+                    map.remove(&(kind, id));
+                }
+                None => {
+                    let slot = table.add(key, |name| Plain { name: Some(name), value }).unwrap();
+                    map.insert((kind, id), (slot, value));
+                }
+            }
+        }
+        assert!(table.len() < 20_000, "free slots are used again");
+        let bytes = table.names.bytes();
+        assert!(bytes < 40 * table.len() * 90 / 10, "texts of removed units are given back: {bytes}");
+    }
+
+    #[test]
+    fn units_are_put_where_they_were_and_the_slots_between_are_free() {
+        let mut table: Table<Plain> = Table::default();
+        let hasher = table.hasher().clone();
+        let row = |name| Plain { name: Some(name), value: 7 };
+        table.reserve(5);
+        table.add_at(3, Key::new(&hasher, 0, "three"), row).unwrap();
+        table.add_at(4, Key::new(&hasher, 0, "four"), row).unwrap();
+        assert_eq!(table.find(Key::new(&hasher, 0, "three")), Some(3));
+        let free: Vec<u32> =
+            ["a", "b", "c", "d"].iter().map(|id| table.add(Key::new(&hasher, 1, id), row).unwrap()).collect();
+        assert_eq!(free, [2, 1, 0, 5]);
+        assert!(table.add(Key::new(&hasher, 0, &"x".repeat(256)), row).is_none(), "no id is that long");
+    }
+}

@@ -115,6 +115,9 @@ async fn open(config: &EngineConfig, telemetry: Arc<Telemetry>) -> Result<Arc<dy
     })
 }
 
+/// Starts every loop but `http` and `broker`, which run already.
+///
+/// In one piece: it only builds the loops, one after the other.
 fn start(
     config: Config,
     engine: Arc<dyn Engine>,

@@ -41,7 +41,7 @@ pub use labels::{
     Loop, PayloadIssue, Rejection, Stored, ValueOutcome,
 };
 pub use log_limit::LogLimit;
-pub use orphans_text::orphans_text;
+pub use orphans_text::{Backlog, orphans_text};
 use problems::{NOT_DELIVERED, Problems};
 pub use problems::{Problem, Severity};
 pub use removed_kinds_text::removed_kinds_text;

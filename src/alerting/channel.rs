@@ -5,16 +5,12 @@
 //! its caller decides about retries. The caller also limits its time: a call that takes too long is
 //! dropped, which every channel survives.
 //!
-//! A new channel is a file of its own, a variant of [`ChannelConfig`] and an arm of [`open`].
+//! A new channel is a file of its own, a variant of [`ChannelConfig`](super::ChannelConfig) and an arm of [`open`](super::open()).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::email::Email;
-use super::webhook::Webhook;
-use super::{ChannelConfig, ReceiverConfig};
 use crate::clock::Timestamp;
 use crate::store::Delivery;
 
@@ -57,36 +53,6 @@ pub trait Channel: Send + Sync {
     /// The recipients that the last successful attempt did not reach, and why.
     fn unreached(&self) -> Option<String> {
         None
-    }
-}
-
-/// The channel of a receiver. The error names the option that is wrong.
-pub fn open(receiver: &ReceiverConfig) -> Result<Arc<dyn Channel>, String> {
-    Ok(match &receiver.channel {
-        ChannelConfig::Webhook { url, secret } => {
-            Arc::new(Webhook::new(&receiver.name, url, secret.as_deref())?)
-        }
-        ChannelConfig::Email { smtp, password, from, to } => {
-            Arc::new(Email::new(&receiver.name, smtp, password.as_deref(), from, to)?)
-        }
-    })
-}
-
-/// Whether the receiver can be reached, without sending a notification.
-pub async fn probe(receiver: &ReceiverConfig) -> Result<(), Failure> {
-    let channel = open(receiver).map_err(Failure::temporary)?;
-    within(receiver.timeout, channel.probe()).await
-}
-
-/// Sends the receiver a notification that is plainly marked as a test.
-pub async fn send_test(receiver: &ReceiverConfig, now: Timestamp) -> Result<(), Failure> {
-    let channel = open(receiver).map_err(Failure::temporary)?;
-    within(receiver.timeout, channel.send_test(now)).await?;
-    match channel.unreached() {
-        Some(recipients) => {
-            Err(Failure::temporary(format!("it took the test, but not for all: {recipients}")))
-        }
-        None => Ok(()),
     }
 }
 

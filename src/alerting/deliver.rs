@@ -27,7 +27,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::buffer::{Buffered, DeliveryBuffer};
 use super::channel::Channel;
-use super::engine_calls::EngineCalls;
 use super::in_flight::{InFlight, Unrecorded};
 use super::outcome::AttemptOutcome;
 use super::{ENGINE_BACKOFF, ReceiverConfig, SHORTEST_WAIT};
@@ -35,6 +34,10 @@ use crate::clock::Clock;
 use crate::fleet::Ownership;
 use crate::store::AlertStore;
 use crate::telemetry::{Loop, Telemetry};
+
+mod engine_calls;
+
+use engine_calls::EngineCalls;
 
 /// How many deliveries are held for each attempt that may be under way. In a storm the engine takes
 /// its time with each answer, and meanwhile the attempts need deliveries.

@@ -45,18 +45,19 @@ mod channel;
 mod deliver;
 mod dispatch;
 mod email;
-mod engine_calls;
 mod group;
 mod in_flight;
 mod mail_content;
+mod open;
 mod orphans;
 mod outcome;
 mod text;
 mod webhook;
 
-pub use channel::{Channel, Failure, open, probe, send_test};
+pub use channel::{Channel, Failure};
 #[doc(hidden)]
 pub use mail_content::MailContent;
+pub use open::{open, probe, send_test};
 #[doc(hidden)]
 pub use webhook::body;
 
@@ -172,7 +173,7 @@ pub struct Stores {
 /// Notifies operators until it is stopped; attempts that are under way get a moment to end. Ends early only
 /// with an error. `news` wakes it when the outbox has a new entry.
 ///
-/// It stays long because it only builds the loops, one after the other.
+/// In one piece: it only builds the loops, one after the other.
 pub async fn run(
     config: Config,
     stores: Stores,

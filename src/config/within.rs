@@ -9,6 +9,8 @@ use super::secrets;
 use crate::broker::{Config, NOT_BUILT_IN, Tls};
 
 /// The broker, if one is wanted.
+///
+/// In one piece: a check or a line for each option.
 pub(super) fn broker(
     broker: &file::Broker,
     mqtt: &Mqtt,

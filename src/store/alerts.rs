@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Layout, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Interval, Labels, OfflineRecord};
+use crate::telemetry::Backlog;
 
 /// Something that operators may have to be told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -228,15 +229,6 @@ pub trait AlertStore: Layout {
 
     /// Dead letters of a receiver, newest first.
     async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>>;
-}
-
-/// What waits for a receiver.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Backlog {
-    /// Groups with at least one delivery.
-    pub waiting: u64,
-    /// Deliveries that were given up.
-    pub dead: u64,
 }
 
 /// What a step of discarding did; nothing, if nothing was left.

@@ -37,6 +37,7 @@ use async_trait::async_trait;
 
 use crate::clock::Timestamp;
 use crate::presence::Unit;
+pub use crate::telemetry::Backlog;
 use crate::telemetry::EngineWarning;
 
 mod alerts;
@@ -59,8 +60,8 @@ mod units;
 
 pub use crate::presence::{Gap, Member, Subscription};
 pub use alerts::{
-    AlertStore, Backlog, Capacity, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined, OutboxEvent,
-    Pace, Position,
+    AlertStore, Capacity, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined, OutboxEvent, Pace,
+    Position,
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};

@@ -1,7 +1,15 @@
 //! The text about notifications for receivers that are not configured, in the log, on `/readyz` and in `rollcall check`.
 
 use crate::presence::Shown;
-use crate::store::Backlog;
+
+/// The notifications that are kept for a receiver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Groups with at least one delivery.
+    pub waiting: u64,
+    /// Deliveries that were given up.
+    pub dead: u64,
+}
 
 /// The receivers and their queues, and what to do.
 pub fn orphans_text(orphans: &[(String, Backlog)]) -> String {

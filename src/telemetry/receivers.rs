@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::labels::DeliveryOutcome;
 use super::problems::{NOT_DELIVERED, NOT_REACHED, ORPHANED, Severity};
-use super::{Telemetry, orphans_text};
-use crate::store::Backlog;
+use super::{Backlog, Telemetry, orphans_text};
 
 impl Telemetry {
     /// Lets a receiver's series start at zero.

@@ -95,7 +95,9 @@ pub(super) const NAMED_COMMANDS: [&str; 18] = [
 pub(super) const OTHER: &str = "other";
 
 impl Series {
-    /// Registers every metric. It stays long because it is a list.
+    /// Registers every metric.
+    ///
+    /// In one piece: a list of them.
     pub fn new(registry: &Registry) -> Series {
         let make = MetricFactory(registry);
         let series = Series {

@@ -18,7 +18,7 @@ impl Connection {
         result
     }
 
-    /// One arm for each action; so it is long.
+    /// In one piece: one arm for each action.
     pub(super) fn carry_out(
         &mut self,
         action: Action,

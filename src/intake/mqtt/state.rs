@@ -221,6 +221,7 @@ impl ConnectionState {
         actions.push(Action::TickNow);
     }
 
+    /// In one piece: each step decides about the message by what the step before left of it.
     fn on_publish(
         &mut self,
         publish: &Publish,

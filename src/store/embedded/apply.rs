@@ -13,7 +13,7 @@ use super::last_seen::{LastSeenTables, unit_id};
 use super::memory::InMemoryFleet;
 use super::row::Moment;
 use super::shard::{Held, Wanted};
-use super::units::text;
+use super::stored::text;
 use super::writer::WriteJob;
 use crate::clock::Timestamp;
 use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};

@@ -9,7 +9,7 @@ use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use super::last_seen::unit_id;
 use super::queries::PAGE;
-use super::units::text;
+use super::stored::text;
 use crate::clock::Timestamp;
 use crate::presence::{Standing, Unit};
 use crate::store::{DataStore, Reading, Result, Value, encoding};

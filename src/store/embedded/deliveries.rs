@@ -11,7 +11,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::delivery_leases::{DeliveryLease, DeliveryLeases};
 use super::error::DatabaseResult;
 use super::finish::{Ending, finish_one};
-use super::units::text;
+use super::stored::text;
 use super::{EmbeddedEngine, absence, groups, outbox, quarantine, receivers};
 use crate::clock::Timestamp;
 use crate::store::{

@@ -278,7 +278,7 @@ fn meta<T: FromSql>(database: &Connection, name: &str) -> rusqlite::Result<Optio
 /// A value of `meta` as text, whatever its type.
 fn meta_text(database: &Connection, name: &str) -> rusqlite::Result<Option<String>> {
     let mut select = database.prepare("SELECT value FROM meta WHERE name = ?")?;
-    select.query_row([name], |row| Ok(super::units::text(row, 0)?.into_owned())).optional()
+    select.query_row([name], |row| Ok(super::stored::text(row, 0)?.into_owned())).optional()
 }
 
 fn moment(ms: Option<i64>) -> Moment {

@@ -59,6 +59,7 @@ mod roster;
 mod row;
 mod seal;
 mod shard;
+mod stored;
 mod table_rules;
 mod units;
 mod writer;

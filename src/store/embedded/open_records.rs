@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 use super::EmbeddedEngine;
-use super::units::text;
+use super::stored::text;
 use crate::presence::{OfflineRecord, Unit};
 use crate::store::Result;
 

@@ -6,7 +6,7 @@
 use rusqlite::{Connection, params};
 
 use super::EmbeddedEngine;
-use super::units::text;
+use super::stored::text;
 use crate::store::{Entry, Position, Result};
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;

@@ -10,7 +10,7 @@ use super::EmbeddedEngine;
 use super::database::{self, open_to_read};
 use super::last_seen::unit_id;
 use super::row::Marks;
-use super::units::{snapshot, text};
+use super::stored::{snapshot, text};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::store::{Layout, Queries, Result};

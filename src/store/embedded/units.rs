@@ -1,23 +1,20 @@
 //! The state of units: heartbeats change memory, changes go through the writer, facts are read from disk.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
-use rusqlite::types::ValueRef;
-use rusqlite::{Connection, Row};
+use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::apply::{ApplyJob, PreparedChange};
 use super::last_seen::unit_id;
 use super::row::Moment;
+use super::stored::{snapshot, text};
 use super::{EmbeddedEngine, open_records};
 use crate::clock::Timestamp;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
-use crate::store::{
-    CheckGuard, DeadlineCheck, HearingStore, Hint, PendingCheck, Refresh, Result, UnitStore, encoding,
-};
+use crate::store::{CheckGuard, DeadlineCheck, HearingStore, Hint, PendingCheck, Refresh, Result, UnitStore};
 
 /// How many heartbeats are sorted by partition at once.
 const BATCH: usize = 4096;
@@ -149,19 +146,4 @@ impl CheckGuard for &EmbeddedEngine {
     async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
         UnitStore::apply(*self, changes).await
     }
-}
-
-/// A stored text; a value of another type becomes a text that nothing can parse.
-pub(super) fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Cow<'a, str>> {
-    Ok(match row.get_ref(column)? {
-        ValueRef::Text(text) | ValueRef::Blob(text) => String::from_utf8_lossy(text),
-        other => Cow::Owned(format!("{other:?}")),
-    })
-}
-
-/// A unit as read from memory and disk. The two may differ in time, which is harmless: a change holds only
-/// for a unit in exactly this state. Unreadable facts are kept as stored: see [`Snapshot::is_unreadable`].
-pub(super) fn snapshot(unit: Unit, alive: Moment, stored: Option<&str>) -> Snapshot {
-    let facts = stored.and_then(encoding::decode);
-    Snapshot { unit, alive: alive.get(), facts, stored: stored.map(Into::into) }
 }

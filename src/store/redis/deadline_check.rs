@@ -70,7 +70,9 @@ pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
     looks.into_iter().map(|look| look.into_iter().map(|(_, place)| units[place].clone()).collect()).collect()
 }
 
-/// Reads units of one look and watches them.
+/// Reads the units of one check and watches them.
+///
+/// In one piece: one round trip, and what is asked and what is answered have to stay in step.
 pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<DeadlineCheck<'_>> {
     let Some(first) = units.first() else {
         return Err(EngineError::Damaged("a look at nobody".to_owned()));

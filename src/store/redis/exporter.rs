@@ -124,6 +124,7 @@ impl RedisEngine {
         Ok(())
     }
 
+    /// In one piece: one answer, of which each part becomes items in the order in which an importer needs them.
     async fn pack_groups(&self, partition: u16, parcels: &mut Vec<MigrationItem>) -> Result<()> {
         let key = |name: &str| self.keys.in_partition(partition, name);
         let mut pipe = pipe();

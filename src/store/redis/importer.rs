@@ -86,6 +86,7 @@ impl RedisImporter {
         }
     }
 
+    /// In one piece: one arm for each sort of item.
     fn put(&self, parcel: &MigrationItem, pipe: &mut Pipeline) -> Result<()> {
         match parcel {
             MigrationItem::Unit { unit, facts, alive, look } => {

@@ -10,11 +10,11 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::buffer::{Buffered, Slots};
-use super::deliver::{Deliver, LEASED_PER_ATTEMPT};
-use super::in_flight::{InFlight, Unrecorded};
-use super::outcome::AttemptOutcome;
-use super::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, TICK, tick};
+use super::{Deliver, LEASED_PER_ATTEMPT};
+use crate::alerting::buffer::{Buffered, Slots};
+use crate::alerting::in_flight::{InFlight, Unrecorded};
+use crate::alerting::outcome::AttemptOutcome;
+use crate::alerting::{ENGINE_BACKOFF, LEASE, SHORTEST_WAIT, TICK, tick};
 use crate::clock::Timestamp;
 use crate::store::{Backlog, Delivery, EngineError, LARGEST_STEP, Result};
 use crate::telemetry::Loop;

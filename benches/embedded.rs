@@ -15,10 +15,10 @@ use rollcall::store::embedded::{Config, EmbeddedEngine};
 use rollcall::telemetry::Telemetry;
 
 use crate::engine::{hear, roll};
-use crate::lab::figures::{Goal, Report};
-use crate::lab::fleet::{Fleet, KIND, TIMEOUT};
-use crate::lab::process::{bytes_written, usage};
-use crate::lab::{World, say, thousands};
+use crate::harness::figures::{Goal, Report};
+use crate::harness::fleet::{Fleet, KIND, TIMEOUT};
+use crate::harness::process::{bytes_written, usage};
+use crate::harness::{World, say, thousands};
 
 /// How long a process rests before its memory is measured: it notifies of a storm first, and frees
 /// that memory some seconds later.

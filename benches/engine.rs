@@ -18,10 +18,10 @@ use rollcall::presence::{Heartbeat, KindRules};
 use rollcall::store::{Engine, partition_of};
 use rollcall::telemetry::Telemetry;
 
-use crate::lab::figures::{Goal, Report};
-use crate::lab::fleet::{Fleet, TIMEOUT};
-use crate::lab::process::{cpu_of, usage};
-use crate::lab::{World, quantile, say};
+use crate::harness::figures::{Goal, Report};
+use crate::harness::fleet::{Fleet, TIMEOUT};
+use crate::harness::process::{cpu_of, usage};
+use crate::harness::{World, quantile, say};
 
 /// Units in one batch, as in the engine.
 const BATCH: usize = 200;

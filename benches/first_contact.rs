@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::lab::figures::{Goal, Report};
-use crate::lab::fleet::KIND;
-use crate::lab::publisher::Load;
-use crate::lab::{World, thousands, until};
+use crate::harness::figures::{Goal, Report};
+use crate::harness::fleet::KIND;
+use crate::harness::publisher::Load;
+use crate::harness::{World, thousands, until};
 
 const PATIENCE: Duration = Duration::from_secs(600);
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use rollcall::clock::Clock;
 
 use crate::engine::{hear, roll};
-use crate::lab::figures::{Goal, Report};
-use crate::lab::fleet::{Fleet, KIND, TIMEOUT};
-use crate::lab::process::usage;
-use crate::lab::records::Watch;
-use crate::lab::{World, quantile, records, thousands};
+use crate::harness::figures::{Goal, Report};
+use crate::harness::fleet::{Fleet, KIND, TIMEOUT};
+use crate::harness::process::usage;
+use crate::harness::records::Watch;
+use crate::harness::{World, quantile, records, thousands};
 
 /// Heartbeats whose cost is measured.
 const BEATS: u32 = 500_000;

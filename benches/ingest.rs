@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use rollcall::clock::Clock;
 
-use crate::lab::figures::{Goal, Report};
-use crate::lab::fleet::{Fleet, KIND};
-use crate::lab::process::usage;
-use crate::lab::publisher::Load;
-use crate::lab::subscriber::Subscriber;
-use crate::lab::{World, say, thousands};
+use crate::harness::figures::{Goal, Report};
+use crate::harness::fleet::{Fleet, KIND};
+use crate::harness::process::usage;
+use crate::harness::publisher::Load;
+use crate::harness::subscriber::Subscriber;
+use crate::harness::{World, say, thousands};
 
 /// Until queues are as full as they get.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ const FEW: u32 = 10_000;
 #[derive(Clone, Copy)]
 enum Taker {
     Bare,
-    Scribe,
+    RedisWriter,
     Rollcall,
 }
 
@@ -56,19 +56,19 @@ async fn compare(
     fleet: u32,
     qos: u8,
 ) -> anyhow::Result<()> {
-    let (mut bare, mut scribe, mut rollcall) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut bare, mut writer, mut rollcall) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..TURNS {
         bare.push(flow_to(Taker::Bare, world, fleet, qos).await?);
-        scribe.push(flow_to(Taker::Scribe, world, fleet, qos).await?);
+        writer.push(flow_to(Taker::RedisWriter, world, fleet, qos).await?);
         rollcall.push(flow_to(Taker::Rollcall, world, fleet, qos).await?);
     }
-    let [bare, scribe, rollcall] = [bare, scribe, rollcall].map(middle);
+    let [bare, writer, rollcall] = [bare, writer, rollcall].map(middle);
     report.add(format!("{title}: bare subscriber"), bare.per_second, "/s", Goal::None);
-    report.add(format!("{title}: bare subscriber that writes to Redis"), scribe.per_second, "/s", Goal::None);
+    report.add(format!("{title}: bare subscriber that writes to Redis"), writer.per_second, "/s", Goal::None);
     report.add(format!("{title}: recorded"), rollcall.per_second, "/s", Goal::None);
     let share = rollcall.per_second / bare.per_second;
     report.add(format!("{title}: recorded ÷ bare"), share, "", Goal::AtLeast(0.9));
-    let bound = scribe.per_second / bare.per_second;
+    let bound = writer.per_second / bare.per_second;
     report.add(format!("{title}: the same of the one that writes to Redis"), bound, "", Goal::None);
     for (name, cpu) in &bare.cpu {
         report.add(format!("{title}, bare: CPU of {name} for a message"), *cpu, "µs", Goal::None);
@@ -98,7 +98,7 @@ async fn flow_to(taker: Taker, world: &mut World, units: u32, qos: u8) -> anyhow
     let load = Load { port: world.broker.port(), first: 0, units, qos, rate: 0, once: false, connections: 4 };
     let redis = match taker {
         Taker::Rollcall => return recorded(&load, world).await,
-        Taker::Scribe => Some(world.redis.port()),
+        Taker::RedisWriter => Some(world.redis.port()),
         Taker::Bare => None,
     };
     let mut subscriber = Subscriber::start(load.port, load.qos, redis).await?;

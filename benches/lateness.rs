@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 
-use crate::lab::figures::{Goal, Report};
-use crate::lab::fleet::{Fleet, KIND, TIMEOUT};
-use crate::lab::plain::Plain;
-use crate::lab::publisher::Load;
-use crate::lab::records::Watch;
-use crate::lab::{World, quantile, records, say, thousands};
+use crate::harness::figures::{Goal, Report};
+use crate::harness::fleet::{Fleet, KIND, TIMEOUT};
+use crate::harness::plain::Plain;
+use crate::harness::publisher::Load;
+use crate::harness::records::Watch;
+use crate::harness::{World, quantile, records, say, thousands};
 
 /// Units that come due within a minute.
 const DUE: u32 = 200;

@@ -5,7 +5,7 @@
 //! busy machine absolute figures are noise; ratios are reliable, and the other load on
 //! the machine is shown, too.
 //!
-//! One file for each benchmark; `lab/` holds what they share: servers, a fleet, load, a sink, and
+//! One file for each benchmark; `harness/` holds what they share: servers, a fleet, load, a sink, and
 //! the figures. The same program is also the publisher and the subscriber of a measurement, as
 //! processes of their own, so that the CPU time of each is told apart.
 
@@ -14,15 +14,15 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use lab::figures::Report;
-use lab::machine::Machine;
+use harness::figures::Report;
+use harness::machine::Machine;
 
 mod embedded;
 mod engine;
 mod first_contact;
 mod growth;
+mod harness;
 mod ingest;
-mod lab;
 mod lateness;
 mod mass;
 mod mixed;
@@ -77,10 +77,10 @@ const FULL: u32 = 1_000_000;
 enum Part {
     /// Publishes heartbeats.
     #[command(hide = true)]
-    Publish(lab::publisher::Load),
+    Publish(harness::publisher::Load),
     /// Counts the messages of a bare subscriber.
     #[command(hide = true)]
-    Subscribe(lab::subscriber::Options),
+    Subscribe(harness::subscriber::Options),
 }
 
 #[tokio::main]
@@ -88,8 +88,8 @@ async fn main() -> anyhow::Result<ExitCode> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let options = Options::parse();
     match options.part {
-        Some(Part::Publish(load)) => lab::publisher::publish(load).await?,
-        Some(Part::Subscribe(options)) => lab::subscriber::count(options).await?,
+        Some(Part::Publish(load)) => harness::publisher::publish(load).await?,
+        Some(Part::Subscribe(options)) => harness::subscriber::count(options).await?,
         None => measure(&options).await?,
     }
     Ok(ExitCode::SUCCESS)

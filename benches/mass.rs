@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use rollcall::clock::{Clock, Timestamp};
 
-use crate::lab::by_hand;
-use crate::lab::figures::{Goal, Report, TAKEN};
-use crate::lab::fleet::{Fleet, KIND, TIMEOUT};
-use crate::lab::others::Others;
-use crate::lab::poster::{self, CONCURRENCY};
-use crate::lab::sink::Sink;
-use crate::lab::world::Rollcall;
-use crate::lab::{World, quantile, records, say, thousands, until};
+use crate::harness::bare_commands;
+use crate::harness::figures::{Goal, Report, TAKEN};
+use crate::harness::fleet::{Fleet, KIND, TIMEOUT};
+use crate::harness::other_load::OtherLoad;
+use crate::harness::poster::{self, CONCURRENCY};
+use crate::harness::sink::Sink;
+use crate::harness::world::Rollcall;
+use crate::harness::{World, quantile, records, say, thousands, until};
 
 /// Between the last preparation and the instant.
 const BREATH: Duration = Duration::from_secs(3);
@@ -113,7 +113,7 @@ fn tell(report: &mut Report, title: &str, storms: Vec<Storm>, due: u32) -> f64 {
     written.after
 }
 
-/// The same storm without Rollcall, see [`by_hand`]. Answers how long it took, in seconds.
+/// The same storm without Rollcall, see [`bare_commands`]. Answers how long it took, in seconds.
 async fn by_hand(report: &mut Report, units: u32, clock: &Clock) -> anyhow::Result<f64> {
     let (world, due) = (World::new()?, units / 10);
     let now = clock.now();
@@ -141,10 +141,10 @@ async fn storm_by_hand(world: &World, fleet: Fleet, clock: &Clock) -> anyhow::Re
     let mut client = world.client().await?;
     let instant = instant(&fleet, clock);
     fleet.fill(&world.engine().await?, clock.now(), |_| instant - TIMEOUT).await?;
-    let storm = by_hand::Storm::prepare(&fleet, instant);
+    let storm = bare_commands::Storm::prepare(&fleet, instant);
     let before = records::count(&mut client).await?;
     wait_for(instant, clock).await?;
-    let (others, probe) = (Others::watch()?, Probe::start(world.redis()?));
+    let (others, probe) = (OtherLoad::watch()?, Probe::start(world.redis()?));
     storm.run(&client).await?;
     let after = clock.now().since(instant).as_secs_f64();
     let taken = others.percent()?;
@@ -185,7 +185,7 @@ async fn storm(world: &World, sink: &Sink, fleet: Fleet, clock: &Clock) -> anyho
     sink.forget();
     let before = records::count(&mut client).await?;
     wait_for(instant, clock).await?;
-    let (others, probe) = (Others::watch()?, Probe::start(world.redis()?));
+    let (others, probe) = (OtherLoad::watch()?, Probe::start(world.redis()?));
     let (_, after) = records::wait_for(&mut client, clock, instant, before, due, PATIENCE).await?;
     // A timeout is a figure, too.
     let _ = until("all are told", PATIENCE, async || Ok(sink.told() >= due)).await;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use rollcall::clock::Clock;
 use rollcall::store::Queries;
 
-use crate::lab::figures::{Goal, Report};
-use crate::lab::publisher::fall_silent;
-use crate::lab::{World, quantile, records, say};
+use crate::harness::figures::{Goal, Report};
+use crate::harness::publisher::fall_silent;
+use crate::harness::{World, quantile, records, say};
 
 /// The timeouts by kind, and the goal for the 99th percentile, in ms.
 const TIMEOUTS: [(&str, u64, f64); 3] = [("short", 1, 60.0), ("middle", 3, 60.0), ("long", 12, 10.0)];

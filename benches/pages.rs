@@ -15,11 +15,11 @@ use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::redis::RedisEngine;
 use rollcall::store::{DataStore, Reading};
 
-use crate::lab::figures::{Goal, Report};
-use crate::lab::fleet::{Fleet, KIND, unit};
-use crate::lab::process::usage;
-use crate::lab::world::Rollcall;
-use crate::lab::{World, quantile, say, thousands, until};
+use crate::harness::figures::{Goal, Report};
+use crate::harness::fleet::{Fleet, KIND, unit};
+use crate::harness::process::usage;
+use crate::harness::world::Rollcall;
+use crate::harness::{World, quantile, say, thousands, until};
 
 /// How often a page is requested; the median counts.
 const ROUNDS: usize = 5;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use rollcall::clock::Clock;
 
-use crate::lab::figures::{Goal, Report};
-use crate::lab::fleet::{Fleet, KIND};
-use crate::lab::process::usage;
-use crate::lab::{World, say, thousands};
+use crate::harness::figures::{Goal, Report};
+use crate::harness::fleet::{Fleet, KIND};
+use crate::harness::process::usage;
+use crate::harness::{World, say, thousands};
 
 /// Long enough for a full round of the walk.
 const MEASURED: Duration = Duration::from_secs(60);

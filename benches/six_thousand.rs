@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use rollcall::clock::Clock;
 
-use crate::lab::figures::{Goal, Report};
-use crate::lab::fleet::{Fleet, TIMEOUT};
-use crate::lab::plain::Plain;
-use crate::lab::sink::Sink;
-use crate::lab::{World, poster, quantile, records, say, thousands, until};
+use crate::harness::figures::{Goal, Report};
+use crate::harness::fleet::{Fleet, TIMEOUT};
+use crate::harness::plain::Plain;
+use crate::harness::sink::Sink;
+use crate::harness::{World, poster, quantile, records, say, thousands, until};
 use crate::mass::telling;
 
 const DUE: u32 = 6000;

@@ -8,7 +8,7 @@ use rollcall::clock::Clock;
 use serde::Serialize;
 
 use super::machine::Machine;
-use super::others::Others;
+use super::other_load::OtherLoad;
 use super::thousands;
 
 /// The table stands between these lines of `benches/FIGURES.md`.
@@ -53,20 +53,20 @@ pub struct Report {
     #[serde(skip)]
     began: Instant,
     #[serde(skip)]
-    others: Others,
+    others: OtherLoad,
 }
 
 impl Report {
     /// A report without figures; `units` is the size of the large fleet.
     pub fn new(machine: Machine, units: u32) -> anyhow::Result<Report> {
-        let (began, others) = (Instant::now(), Others::watch()?);
+        let (began, others) = (Instant::now(), OtherLoad::watch()?);
         Ok(Report { machine, units, figures: Vec::new(), benchmark: "", began, others })
     }
 
     /// Begins a benchmark; later figures belong to it.
     pub fn begin(&mut self, benchmark: &'static str) -> anyhow::Result<()> {
         self.benchmark = benchmark;
-        self.others = Others::watch()?;
+        self.others = OtherLoad::watch()?;
         eprintln!("[{:4.0} s] {benchmark}", self.began.elapsed().as_secs_f64());
         Ok(())
     }

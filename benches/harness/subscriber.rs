@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::mpsc;
 
-use super::scribe::Scribe;
+use super::redis_writer::RedisWriter;
 
 /// Messages in flight, as for Rollcall.
 const WINDOW: u16 = 1000;
@@ -79,24 +79,24 @@ pub async fn count(options: Options) -> anyhow::Result<()> {
     let (client, mut events) = AsyncClient::builder(mqtt).capacity(4 * usize::from(WINDOW)).build();
     let qos = if options.qos == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
     client.try_subscribe_many([SubscribeFilterInput::new("units/+/heartbeat", qos)])?;
-    let scribe = match options.redis {
+    let writer = match options.redis {
         None => None,
-        Some(port) => Some(Scribe::start(port).await?),
+        Some(port) => Some(RedisWriter::start(port).await?),
     };
     let mut asked = lines_of_input();
     let mut count = 0_u64;
     loop {
         tokio::select! {
             event = events.poll() => match event? {
-                Event::Incoming(Packet::Publish(publish)) => match &scribe {
+                Event::Incoming(Packet::Publish(publish)) => match &writer {
                     None => count += 1,
-                    Some(scribe) => scribe.heard(&publish.topic)?,
+                    Some(writer) => writer.heard(&publish.topic)?,
                 },
                 Event::Incoming(Packet::SubAck(_)) => println!("{count}"),
                 _ => {}
             },
             ask = asked.recv() => match ask {
-                Some(()) => println!("{}", scribe.as_ref().map_or(count, |scribe| scribe.recorded())),
+                Some(()) => println!("{}", writer.as_ref().map_or(count, |writer| writer.recorded())),
                 None => return Ok(()),
             },
         }

@@ -4,17 +4,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-pub mod by_hand;
+pub mod bare_commands;
 pub mod figures;
 pub mod fleet;
 pub mod machine;
-pub mod others;
+pub mod other_load;
 pub mod plain;
 pub mod poster;
 pub mod process;
 pub mod publisher;
 pub mod records;
-pub mod scribe;
+pub mod redis_writer;
 pub mod sink;
 pub mod subscriber;
 pub mod world;

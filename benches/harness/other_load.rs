@@ -5,25 +5,25 @@ use anyhow::Context;
 
 /// The processor time of the machine up to a moment, in ticks.
 #[derive(Clone, Copy)]
-pub struct Others {
+pub struct OtherLoad {
     all: u64,
     stolen: u64,
 }
 
-impl Others {
+impl OtherLoad {
     /// Begins to measure.
-    pub fn watch() -> anyhow::Result<Others> {
+    pub fn watch() -> anyhow::Result<OtherLoad> {
         let stat = std::fs::read_to_string("/proc/stat")?;
         let ticks: Vec<u64> =
             stat.lines().next().unwrap_or_default().split_whitespace().flat_map(str::parse).collect();
         // user, nice, system, idle, iowait, irq, softirq, steal; guests are counted among the first two.
         let stolen = *ticks.get(7).context("/proc/stat tells no processor time that others took")?;
-        Ok(Others { all: ticks[..8].iter().sum(), stolen })
+        Ok(OtherLoad { all: ticks[..8].iter().sum(), stolen })
     }
 
     /// The share of the machine that other load took since, in percent.
     pub fn percent(&self) -> anyhow::Result<f64> {
-        let now = Others::watch()?;
+        let now = OtherLoad::watch()?;
         Ok(100.0 * (now.stolen - self.stolen) as f64 / (now.all - self.all).max(1) as f64)
     }
 }

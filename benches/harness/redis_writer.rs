@@ -37,7 +37,7 @@ struct Part {
 }
 
 /// Writes heartbeats.
-pub struct Scribe {
+pub struct RedisWriter {
     kind: Kind,
     clock: Clock,
     waiting: Mutex<Waiting>,
@@ -45,10 +45,10 @@ pub struct Scribe {
     recorded: AtomicU64,
 }
 
-impl Scribe {
+impl RedisWriter {
     /// Connects to the Redis at that port.
-    pub async fn start(port: u16) -> anyhow::Result<Arc<Scribe>> {
-        let scribe = Arc::new(Scribe {
+    pub async fn start(port: u16) -> anyhow::Result<Arc<RedisWriter>> {
+        let writer = Arc::new(RedisWriter {
             kind: "detector".parse()?,
             clock: Clock::system(),
             waiting: Mutex::default(),
@@ -58,10 +58,10 @@ impl Scribe {
         for _ in 0..AT_ONCE {
             let stream = TcpStream::connect(("127.0.0.1", port)).await?;
             stream.set_nodelay(true)?;
-            let scribe = scribe.clone();
-            tokio::spawn(async move { scribe.write(stream).await.expect("redis goes on answering") });
+            let writer = writer.clone();
+            tokio::spawn(async move { writer.write(stream).await.expect("redis goes on answering") });
         }
-        Ok(scribe)
+        Ok(writer)
     }
 
     /// How many heartbeats Redis has answered.

@@ -33,23 +33,23 @@ use crate::clock::Timestamp;
 use crate::presence::{Change, KeyChange, Kind, KindRules, Snapshot, Standing, Unit};
 use crate::store::{partition_of, table::Key};
 
-mod heads;
 mod held;
+mod kind_counts;
+mod label_index;
 mod policies;
 mod row;
 mod shard;
-mod tags;
 mod tally;
 #[cfg(test)]
 mod tests;
 mod view;
 mod wanted;
 
-use heads::Heads;
 pub use held::{Held, Odd};
+use kind_counts::KindCounts;
+use label_index::LabelIndex;
 use row::Known;
 use shard::Shard;
-use tags::Tags;
 pub use tally::{Counted, MOST_LABELS};
 pub use view::{Chunk, Cursor, Found, Seen, Summary, Values, WINDOWS};
 pub use wanted::{Part, Wanted};
@@ -68,7 +68,7 @@ pub struct Mirror {
     kinds: Vec<KindRules>,
     numbers: HashMap<Kind, u16, FixedState>,
     hasher: RandomState,
-    heads: Heads,
+    heads: KindCounts,
     shards: Box<[RwLock<Shard>]>,
     was_ever_filled: AtomicBool,
 }
@@ -81,7 +81,7 @@ impl Mirror {
         kinds.sort_by(|a, b| a.kind.cmp(&b.kind));
         kinds.truncate(usize::from(u16::MAX));
         let numbers = (0u16..).zip(&kinds).map(|(number, rules)| (rules.kind.clone(), number)).collect();
-        let heads = Heads::new(kinds.len());
+        let heads = KindCounts::new(kinds.len());
         let hasher = RandomState::default();
         let shard = || Shard::new(heads.part(), hasher.clone());
         let shards = (0..partitions.max(1)).map(|_| RwLock::new(shard())).collect();
@@ -92,7 +92,7 @@ impl Mirror {
     pub fn with_labels(mut self, labels: &[String]) -> Mirror {
         for shard in &mut self.shards {
             let shard = shard.get_mut().expect("nothing panics under this lock");
-            shard.tags = labels.iter().map(|label| Tags::new(label.as_str().into())).collect();
+            shard.tags = labels.iter().map(|label| LabelIndex::new(label.as_str().into())).collect();
         }
         self
     }

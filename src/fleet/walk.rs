@@ -48,7 +48,7 @@ mod removed;
 use pace::Pace;
 use page::Found;
 pub use removed::Removed;
-use removed::Strangers;
+use removed::UnwatchedRecords;
 
 /// How many pages are read before the next rest. Each rest costs a wake-up of several threads,
 /// which for a single page of some sixty units is more than the page itself.
@@ -250,7 +250,7 @@ impl Walk {
     /// Reads everything of a partition; as part of a round or, without one, as fast as it goes.
     async fn partition(&self, partition: u16, part: Option<&Part<'_>>) -> Result<Found> {
         let mut found = Found::Nothing;
-        let mut strangers = Strangers::new();
+        let mut unwatched = UnwatchedRecords::new();
         let began = self.clock.now();
         let whole = self.mirror.mark(partition);
         let pages = self.engine.pages();
@@ -260,14 +260,14 @@ impl Walk {
             let mut read = read.buffer_unordered(PAGES_AT_ONCE);
             while let Some((page, of_page)) = read.try_next().await? {
                 found = found.max(page);
-                of_page.into_iter().for_each(|(kind, open)| *strangers.entry(kind).or_default() += open);
+                of_page.into_iter().for_each(|(kind, open)| *unwatched.entry(kind).or_default() += open);
             }
             if let Some(part) = part {
                 part.rest(f64::from(step.end) / f64::from(pages)).await;
             }
         }
         self.mirror.finish(whole, began);
-        self.removed.found(partition, strangers);
+        self.removed.found(partition, unwatched);
         Ok(found)
     }
 

@@ -1,6 +1,6 @@
 //! Rows that are held for a while with the lock open, to ask the engine for their expiry keys.
 
-use super::row::Footing;
+use super::row::RowState;
 use super::shard::Shard;
 use super::{Mark, Mirror};
 use crate::clock::Timestamp;
@@ -53,7 +53,7 @@ impl Mirror {
         held.all = shard.rows.len();
         while held.next < shard.rows.len() && held.rows.len() < most {
             let row = &shard.rows[held.next];
-            if row.footing != Footing::Free {
+            if row.state != RowState::Free {
                 held.text.push_str(self.kind(row.kind).as_str());
                 held.text.push(':');
                 held.text.push_str(shard.id(row));
@@ -70,8 +70,8 @@ impl Mirror {
         let mut shard = self.write(partition);
         let mut odd = Odd::default();
         for ((place, name), alive) in held.rows.iter().zip(held.names()).zip(alive) {
-            let Some(footing) = shard.heard_at(*place, held.mark, *alive) else { continue };
-            let is_present = matches!(footing, Footing::Present | Footing::Assumed);
+            let Some(state) = shard.heard_at(*place, held.mark, *alive) else { continue };
+            let is_present = matches!(state, RowState::Present | RowState::Assumed);
             if alive.is_none() && is_present {
                 odd.without.extend(name.parse::<Unit>());
             } else if alive.is_some() && !is_present {
@@ -89,14 +89,14 @@ impl Mirror {
 impl Shard {
     /// The row at that place was heard then, if it was, unless it is another unit's since the mark. Answers
     /// how it stands.
-    fn heard_at(&mut self, place: u32, mark: u32, at: Option<Timestamp>) -> Option<Footing> {
+    fn heard_at(&mut self, place: u32, mark: u32, at: Option<Timestamp>) -> Option<RowState> {
         let row = self.rows.get_mut(place as usize)?;
-        if row.told >= mark || row.footing == Footing::Free {
+        if row.told >= mark || row.state == RowState::Free {
             return None;
         }
-        if let Some(at) = at.filter(|_| matches!(row.footing, Footing::Present | Footing::Assumed)) {
+        if let Some(at) = at.filter(|_| matches!(row.state, RowState::Present | RowState::Assumed)) {
             row.last_seen = row.last_seen.max(at);
         }
-        Some(row.footing)
+        Some(row.state)
     }
 }

@@ -4,10 +4,10 @@ use crate::clock::Timestamp;
 use crate::presence::{Cause, Facts, Interval, KindRules, Labels, Policy, Standing};
 use crate::store::table::{self, Name};
 
-/// How a unit stands, without the details of an open record.
+/// The state of a unit as a row holds it, without the details of an open record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Footing {
+pub(super) enum RowState {
     /// No unit: the slot is free for the next one.
     Free,
     /// Heard, and not known otherwise: a heartbeat was recorded before any facts were read.
@@ -22,15 +22,15 @@ pub(super) enum Footing {
     OfflineUnheard,
 }
 
-impl Footing {
+impl RowState {
     /// Whether its last seen time is that of a heartbeat.
     pub fn is_heard(self) -> bool {
-        matches!(self, Footing::Assumed | Footing::Present | Footing::Offline)
+        matches!(self, RowState::Assumed | RowState::Present | RowState::Offline)
     }
 
     /// Whether it has an open record.
     pub fn is_offline(self) -> bool {
-        matches!(self, Footing::Offline | Footing::OfflineUnheard)
+        matches!(self, RowState::Offline | RowState::OfflineUnheard)
     }
 }
 
@@ -48,20 +48,20 @@ pub(super) struct Row {
     pub kind: u16,
     /// The length of its id.
     pub length: u8,
-    /// How it stands.
-    pub footing: Footing,
+
+    pub state: RowState,
 }
 
 const _: () = assert!(size_of::<Row>() == 24);
 
 impl table::Row for Row {
     fn vacant() -> Row {
-        let (last_seen, footing) = (Timestamp::ZERO, Footing::Free);
-        Row { last_seen, name: 0, told: 0, policy: 0, kind: 0, length: 0, footing }
+        let (last_seen, state) = (Timestamp::ZERO, RowState::Free);
+        Row { last_seen, name: 0, told: 0, policy: 0, kind: 0, length: 0, state }
     }
 
     fn is_vacant(&self) -> bool {
-        self.footing == Footing::Free
+        self.state == RowState::Free
     }
 
     fn name(&self) -> Name {
@@ -86,7 +86,7 @@ pub(super) struct Absence {
 
 /// What facts and expiry key say of a unit.
 pub(super) struct Known<'a> {
-    pub footing: Footing,
+    pub state: RowState,
     pub last_seen: Timestamp,
     pub policy: Policy,
     pub absence: Option<Absence>,
@@ -97,18 +97,18 @@ pub(super) struct Known<'a> {
 impl Known<'_> {
     /// `None`: the unit was removed.
     pub fn of<'a>(facts: &'a Facts, alive: Option<Timestamp>, rules: &KindRules) -> Option<Known<'a>> {
-        let footing = match &facts.standing {
+        let state = match &facts.standing {
             Standing::Retired(_) => return None,
-            Standing::NeverSeen => Footing::NeverSeen,
-            Standing::Present => Footing::Present,
+            Standing::NeverSeen => RowState::NeverSeen,
+            Standing::Present => RowState::Present,
             Standing::Offline(silence) => match silence.cause {
-                Cause::Silence => Footing::Offline,
-                Cause::NeverSeen => Footing::OfflineUnheard,
+                Cause::Silence => RowState::Offline,
+                Cause::NeverSeen => RowState::OfflineUnheard,
             },
         };
         let absent = facts.pause.is_some() || facts.sleep.is_some() || facts.silent_from.is_some();
         Some(Known {
-            footing,
+            state,
             last_seen: alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen)),
             policy: facts.policy(rules),
             absence: absent.then_some(Absence {
@@ -122,20 +122,20 @@ impl Known<'_> {
 
     /// What a heartbeat alone says.
     pub fn heard(at: Timestamp, policy: Policy) -> Known<'static> {
-        Known { footing: Footing::Assumed, last_seen: at, policy, absence: None, labels: None }
+        Known { state: RowState::Assumed, last_seen: at, policy, absence: None, labels: None }
     }
 
     /// Whether this tells of an earlier time than the row. Two tasks apply their changes in one
     /// order and may come here in the other: a silence that ended meanwhile must not come back.
     pub fn is_older_than(&self, row: &Row) -> bool {
-        let present = matches!(row.footing, Footing::Assumed | Footing::Present);
-        let unheard = !self.footing.is_heard();
-        present && (unheard || self.footing.is_offline() && self.last_seen < row.last_seen)
+        let present = matches!(row.state, RowState::Assumed | RowState::Present);
+        let unheard = !self.state.is_heard();
+        present && (unheard || self.state.is_offline() && self.last_seen < row.last_seen)
     }
 
     /// The last seen time of the row from now on: a heartbeat that came here before is not lost.
     pub fn newest(&self, row: &Row) -> Timestamp {
-        if self.footing == Footing::Present && row.footing.is_heard() {
+        if self.state == RowState::Present && row.state.is_heard() {
             self.last_seen.max(row.last_seen)
         } else {
             self.last_seen

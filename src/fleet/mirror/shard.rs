@@ -5,10 +5,10 @@ use std::ops::Range;
 use foldhash::fast::{FixedState, RandomState};
 use hashbrown::HashMap;
 
-use super::heads::Part;
+use super::kind_counts::Part;
+use super::label_index::LabelIndex;
 use super::policies::Policies;
-use super::row::{Absence, Footing, Known, Row};
-use super::tags::Tags;
+use super::row::{Absence, Known, Row, RowState};
 use crate::clock::Timestamp;
 use crate::presence::Policy;
 use crate::store::table::{Key, Table};
@@ -20,7 +20,7 @@ pub(super) struct Shard {
     policies: Policies,
     absences: HashMap<u32, Absence, FixedState>,
     /// The values of the labels that are counted.
-    pub tags: Vec<Tags>,
+    pub tags: Vec<LabelIndex>,
     /// The part of this partition in the number of units of each kind.
     heads: Part,
     /// Units that were removed a short while ago, by hash, with the mark of their removal.
@@ -45,7 +45,7 @@ impl Shard {
 
     /// Forgets everything; from now on it is kept or not.
     pub fn begin_anew(&mut self, is_kept: bool) {
-        let tags = self.tags.iter().map(Tags::anew).collect();
+        let tags = self.tags.iter().map(LabelIndex::anew).collect();
         let (heads, rows, marks) = (self.heads.anew(), Table::new(self.rows.hasher().clone()), self.marks);
         *self = Shard { is_foreign: !is_kept, marks, begun: marks, tags, heads, rows, ..Shard::default() };
     }
@@ -68,7 +68,7 @@ impl Shard {
 
     /// Whether that unit is known to be offline.
     pub fn is_offline(&self, key: Key) -> bool {
-        self.rows.find(key).is_some_and(|slot| self.rows[slot as usize].footing.is_offline())
+        self.rows.find(key).is_some_and(|slot| self.rows[slot as usize].state.is_offline())
     }
 
     pub fn find(&self, key: Key) -> Option<usize> {
@@ -77,7 +77,7 @@ impl Shard {
 
     /// The units in some slots.
     pub fn units_in(&self, slots: Range<usize>) -> impl Iterator<Item = (usize, &Row)> {
-        slots.clone().zip(self.rows.range(slots)).filter(|(_, row)| row.footing != Footing::Free)
+        slots.clone().zip(self.rows.range(slots)).filter(|(_, row)| row.state != RowState::Free)
     }
 
     /// A change was applied that leaves the unit as it is `known`. `was_there`: it was decided
@@ -116,7 +116,7 @@ impl Shard {
         let slot = self.rows.find(key);
         if let Some(slot) = slot {
             let row = &self.rows[slot as usize];
-            if row.told >= mark && row.footing != Footing::Assumed {
+            if row.told >= mark && row.state != RowState::Assumed {
                 return;
             }
         }
@@ -143,7 +143,7 @@ impl Shard {
         }
         for slot in 0..self.rows.len() as u32 {
             let row = &self.rows[slot as usize];
-            if row.footing != Footing::Free && row.told < mark {
+            if row.state != RowState::Free && row.told < mark {
                 self.free(slot);
             }
         }
@@ -178,7 +178,7 @@ impl Shard {
 
     /// About how much memory it takes.
     pub fn bytes(&self) -> usize {
-        let tags: usize = self.tags.iter().map(Tags::bytes).sum();
+        let tags: usize = self.tags.iter().map(LabelIndex::bytes).sum();
         self.rows.bytes() + tags
     }
 
@@ -189,7 +189,7 @@ impl Shard {
                 let row = &mut self.rows[slot as usize];
                 row.last_seen = known.newest(row);
                 row.told = self.marks;
-                row.footing = known.footing;
+                row.state = known.state;
                 let before = std::mem::replace(&mut row.policy, policy);
                 self.policies.give_back(before);
                 slot
@@ -225,7 +225,7 @@ impl Shard {
             policy,
             kind: name.kind,
             length: name.length,
-            footing: known.footing,
+            state: known.state,
         })?;
         self.heads.add(key.kind);
         Some(slot)

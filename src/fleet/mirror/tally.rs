@@ -9,7 +9,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-use super::tags::{OTHER_VALUE, Tags};
+use super::label_index::{LabelIndex, OTHER_VALUE};
 use crate::presence::State;
 
 /// The most labels that may be counted by, so that all metrics together stay few.
@@ -38,7 +38,7 @@ pub(super) struct Tally {
 
 impl Tally {
     /// What is added from now on is of that partition, as long as its lock is held.
-    pub fn go_on(&mut self, partition: u16, tags: &Tags) {
+    pub fn go_on(&mut self, partition: u16, tags: &LabelIndex) {
         let at = (partition, tags.generation());
         if self.at != at {
             self.put_down();
@@ -50,7 +50,7 @@ impl Tally {
     }
 
     /// Counts the unit at that place.
-    pub fn add(&mut self, tags: &Tags, place: usize, state: State) {
+    pub fn add(&mut self, tags: &LabelIndex, place: usize, state: State) {
         self.in_hand[usize::from(tags.number_at(place))][state as usize] += 1;
     }
 
@@ -101,7 +101,7 @@ mod tests {
         let mut tally = Tally::default();
         // Site 0 has twelve units, site 11 has one; half of each is in another partition.
         for partition in 0..2 {
-            let mut tags = Tags::new("site".into());
+            let mut tags = LabelIndex::new("site".into());
             let sites: Vec<usize> = (0..12).flat_map(|site| vec![site; 12 - site]).collect();
             for (place, site) in sites.iter().enumerate().filter(|(place, _)| place % 2 == partition) {
                 tags.set(place as u32, Some(&format!("site-{site:02}")));
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_number_that_is_given_to_another_value_between_two_pieces_is_counted_for_each() {
-        let (mut tally, mut tags) = (Tally::default(), Tags::new("site".into()));
+        let (mut tally, mut tags) = (Tally::default(), LabelIndex::new("site".into()));
         for site in ["north", "south"] {
             tags.set(0, None);
             tags.set(0, Some(site));

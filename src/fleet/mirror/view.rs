@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::row::{Absence, Row};
 use super::shard::Shard;
 use super::tally::{Counted, Counts, TOP, Tally};
-use super::wanted::{Part, Sieve, Wanted};
-use super::{Mirror, row::Footing};
+use super::wanted::{Filter, Part, Wanted};
+use super::{Mirror, row::RowState};
 use crate::clock::Timestamp;
 use crate::presence::{self, Facts, Hearing, Kind, KindRules, Override, Snapshot, Standing, State, Unit};
 use crate::store::table::Key;
@@ -140,17 +140,21 @@ impl Mirror {
         chunk.names.clear();
         chunk.units.clear();
         chunk.values.clear();
-        let mut judge = Judge::new(&self.kinds, hearing, now);
+        let mut evaluator = StateEvaluator::new(&self.kinds, hearing, now);
         self.read_piece(cursor, |piece| {
             let shard = piece.shard;
-            for (place, row) in
-                piece.units().filter(|(place, row)| piece.sieve.lets_through(shard, *place, row))
+            for (place, row) in piece.units().filter(|(place, row)| piece.filter.matches(shard, *place, row))
             {
                 let start = chunk.names.len();
                 chunk.names.push_str(shard.id(row));
                 let name = start..chunk.names.len();
-                let last_seen = row.footing.is_heard().then_some(row.last_seen);
-                chunk.units.push((usize::from(row.kind), name, judge.state(shard, place, row), last_seen));
+                let last_seen = row.state.is_heard().then_some(row.last_seen);
+                chunk.units.push((
+                    usize::from(row.kind),
+                    name,
+                    evaluator.state(shard, place, row),
+                    last_seen,
+                ));
                 for tags in shard.tags.iter().filter(|_| chunk.with_values) {
                     let start = chunk.names.len();
                     match tags.number_at(place) {
@@ -171,20 +175,20 @@ impl Mirror {
         names: impl Iterator<Item = &'a str>,
     ) -> Vec<Found> {
         let shard = self.read(partition);
-        let sieve = Sieve::new(wanted, self, &shard).filter(|_| wanted.takes(partition));
+        let filter = Filter::new(wanted, self, &shard).filter(|_| wanted.takes(partition));
         let find = |name: &str| {
             let (kind, id) = name.split_once(':')?;
             let kind = self.kinds.iter().position(|rules| rules.kind.as_str() == kind)? as u16;
             shard.find(Key::new(&self.hasher, kind, id))
         };
-        let judge = |name| match find(name) {
+        let evaluator = |name| match find(name) {
             None => Found::Nobody,
-            Some(place) => match &sieve {
-                Some(sieve) if sieve.lets_through(&shard, place, &shard.rows[place]) => Found::Wanted,
+            Some(place) => match &filter {
+                Some(filter) if filter.matches(&shard, place, &shard.rows[place]) => Found::Wanted,
                 _ => Found::Unwanted,
             },
         };
-        names.map(judge).collect()
+        names.map(evaluator).collect()
     }
 
     /// The units of a piece that was read.
@@ -234,7 +238,7 @@ impl Mirror {
 
     /// Counts the units of a part.
     fn count(&self, part: Part, hearing: &Hearing, now: Timestamp) -> Count {
-        let mut judge = Judge::new(&self.kinds, hearing, now);
+        let mut evaluator = StateEvaluator::new(&self.kinds, hearing, now);
         let mut count = Count {
             states: vec![Counts::default(); self.kinds.len()],
             silent_since: vec![None; self.kinds.len()],
@@ -250,14 +254,14 @@ impl Mirror {
                 tally.go_on(piece.partition, tags);
             }
             for (place, row) in piece.units() {
-                let state = judge.state(shard, place, row);
+                let state = evaluator.state(shard, place, row);
                 count.states[usize::from(row.kind)][state as usize] += 1;
-                if row.footing.is_heard() {
+                if row.state.is_heard() {
                     // Counting without branches is the fastest, as each row may fall into another window.
                     count.heard_in[starts.iter().filter(|start| **start <= row.last_seen).count()] += 1;
                     count.silence_ms += now.since(row.last_seen).as_millis() as u64;
                 }
-                if row.footing.is_offline() {
+                if row.state.is_offline() {
                     let since = &mut count.silent_since[usize::from(row.kind)];
                     *since = earlier(*since, Some(row.last_seen));
                 }
@@ -274,10 +278,10 @@ impl Mirror {
             if cursor.wanted.takes(cursor.partition) {
                 let shard = self.read(cursor.partition);
                 let end = shard.rows.len().min(cursor.place + PIECE);
-                let sieve = Sieve::new(&cursor.wanted, self, &shard);
-                if let Some(sieve) = sieve.filter(|_| cursor.place < end) {
+                let filter = Filter::new(&cursor.wanted, self, &shard);
+                if let Some(filter) = filter.filter(|_| cursor.place < end) {
                     let places = cursor.place..end;
-                    each(&Piece { partition: cursor.partition, shard: &shard, places, sieve });
+                    each(&Piece { partition: cursor.partition, shard: &shard, places, filter });
                     cursor.place = end;
                     return true;
                 }
@@ -326,7 +330,7 @@ struct Piece<'a> {
     partition: u16,
     shard: &'a Shard,
     places: Range<usize>,
-    sieve: Sieve,
+    filter: Filter,
 }
 
 impl Piece<'_> {
@@ -337,21 +341,26 @@ impl Piece<'_> {
 
 /// Says the state of rows by the rules of presence: it lays what a row holds into a snapshot that
 /// is made once.
-struct Judge<'a> {
+struct StateEvaluator<'a> {
     kinds: &'a [KindRules],
     hearing: &'a Hearing,
     now: Timestamp,
     snapshot: Snapshot,
 }
 
-impl Judge<'_> {
-    fn new<'a>(kinds: &'a [KindRules], hearing: &'a Hearing, now: Timestamp) -> Judge<'a> {
+impl StateEvaluator<'_> {
+    fn new<'a>(kinds: &'a [KindRules], hearing: &'a Hearing, now: Timestamp) -> StateEvaluator<'a> {
         let unit: Unit = "any:unit".parse().expect("a constant name");
-        Judge { kinds, hearing, now, snapshot: Snapshot { unit, alive: None, facts: None, stored: None } }
+        StateEvaluator {
+            kinds,
+            hearing,
+            now,
+            snapshot: Snapshot { unit, alive: None, facts: None, stored: None },
+        }
     }
 
     fn state(&mut self, shard: &Shard, place: usize, row: &Row) -> State {
-        if row.footing.is_offline() {
+        if row.state.is_offline() {
             return State::Offline;
         }
         let policy = shard.policy(row);
@@ -359,11 +368,11 @@ impl Judge<'_> {
         // Most rows. Blind time only ever moves a deadline back, so a unit that was heard within its
         // timeout has time left by any ledger, and nothing else has to be asked.
         if absence == Absence::default() && self.now.since(row.last_seen) <= policy.timeout {
-            return if row.footing.is_heard() { State::Online } else { State::NeverSeen };
+            return if row.state.is_heard() { State::Online } else { State::NeverSeen };
         }
         let facts = self.snapshot.facts.get_or_insert_with(|| Facts::new(Standing::Present, Timestamp::ZERO));
-        facts.standing = match row.footing {
-            Footing::NeverSeen => Standing::NeverSeen,
+        facts.standing = match row.state {
+            RowState::NeverSeen => Standing::NeverSeen,
             _ => Standing::Present,
         };
         facts.last_seen = row.last_seen;

@@ -35,16 +35,16 @@ impl Wanted {
 }
 
 /// The same, in the numbers of one partition.
-pub(super) struct Sieve {
+pub(super) struct Filter {
     kind: Option<u16>,
     /// The place of the label, and the number of its value.
     label: Option<(usize, u16)>,
     offline: bool,
 }
 
-impl Sieve {
+impl Filter {
     /// `None`: no unit of this partition is wanted.
-    pub fn new(wanted: &Wanted, mirror: &Mirror, shard: &Shard) -> Option<Sieve> {
+    pub fn new(wanted: &Wanted, mirror: &Mirror, shard: &Shard) -> Option<Filter> {
         let kind = match &wanted.kind {
             Some(kind) => Some(*mirror.numbers.get(kind)?),
             None => None,
@@ -56,13 +56,13 @@ impl Sieve {
             }
             None => None,
         };
-        Some(Sieve { kind, label, offline: wanted.offline })
+        Some(Filter { kind, label, offline: wanted.offline })
     }
 
     /// Whether the unit at that place is wanted.
-    pub fn lets_through(&self, shard: &Shard, place: usize, row: &Row) -> bool {
+    pub fn matches(&self, shard: &Shard, place: usize, row: &Row) -> bool {
         self.kind.is_none_or(|kind| kind == row.kind)
-            && (!self.offline || row.footing.is_offline())
+            && (!self.offline || row.state.is_offline())
             && self.label.is_none_or(|(at, number)| shard.tags[at].number_at(place) == number)
     }
 }

@@ -1,7 +1,7 @@
 //! One page: compared with the mirror, and its suspects looked at.
 
 use super::Walk;
-use super::removed::Strangers;
+use super::removed::UnwatchedRecords;
 use crate::clock::Timestamp;
 use crate::presence::{self, Hearing, Snapshot, Standing, Unit, Verdict};
 use crate::store::Result;
@@ -17,10 +17,10 @@ pub(super) enum Found {
 
 impl Walk {
     /// Reads a page and compares it. Answers also how many open records of kinds that are not configured it holds.
-    pub(super) async fn page(&self, partition: u16, page: u32) -> Result<(Found, Strangers)> {
+    pub(super) async fn page(&self, partition: u16, page: u32) -> Result<(Found, UnwatchedRecords)> {
         let mark = self.mirror.mark(partition);
         let snapshots = self.engine.walk(partition, page).await?;
-        let strangers = self.unwatched(&snapshots).await?;
+        let unwatched = self.unwatched(&snapshots).await?;
         self.mirror.compare(mark, &snapshots);
         snapshots.iter().for_each(|seen| self.roll.meet(&seen.unit, seen.facts.as_ref()));
         let now = self.clock.now();
@@ -33,7 +33,7 @@ impl Walk {
         let suspects: Vec<Unit> = suspects.into_iter().map(|seen| seen.unit).collect();
         self.look(&suspects, now).await?;
         let found = if unhelped.is_empty() { Found::Nothing } else { Found::Unhelped };
-        Ok((found, strangers))
+        Ok((found, unwatched))
     }
 
     /// Looks at units that nothing else would lead to.

@@ -15,7 +15,7 @@ use crate::presence::{Kind, Snapshot, Standing, Unit};
 use crate::store::Result;
 
 /// How many open records there are, by kind.
-pub(super) type Strangers = BTreeMap<Kind, u64>;
+pub(super) type UnwatchedRecords = BTreeMap<Kind, u64>;
 
 /// What is known of kinds that are not configured.
 pub struct Removed {
@@ -26,7 +26,7 @@ pub struct Removed {
 #[derive(Default)]
 struct Known {
     /// Open records by partition, as of the last time that it was read whole.
-    open: HashMap<u16, Strangers>,
+    open: HashMap<u16, UnwatchedRecords>,
     /// Since when no instance is known to be configured with the kind.
     since: BTreeMap<Kind, Timestamp>,
 }
@@ -44,7 +44,7 @@ impl Removed {
 
     /// How many are open in these partitions, by kind.
     pub(super) fn open(&self, partitions: &[u16]) -> BTreeMap<Kind, u64> {
-        let mut sum = Strangers::new();
+        let mut sum = UnwatchedRecords::new();
         for (kind, open) in partitions.iter().filter_map(|one| self.known().open.get(one).cloned()).flatten()
         {
             *sum.entry(kind).or_default() += open;
@@ -53,15 +53,15 @@ impl Removed {
     }
 
     /// So many are open in a partition that was read whole.
-    pub(super) fn found(&self, partition: u16, strangers: Strangers) {
+    pub(super) fn found(&self, partition: u16, unwatched: UnwatchedRecords) {
         let mut known = self.known();
-        if strangers.is_empty() {
+        if unwatched.is_empty() {
             known.open.remove(&partition);
         } else {
-            known.open.insert(partition, strangers);
+            known.open.insert(partition, unwatched);
         }
         let Known { open, since } = &mut *known;
-        since.retain(|kind, _| open.values().any(|strangers| strangers.contains_key(kind)));
+        since.retain(|kind, _| open.values().any(|unwatched| unwatched.contains_key(kind)));
     }
 
     /// Open records of that kind were met. Whether it is gone for long enough.
@@ -83,7 +83,7 @@ impl Removed {
 impl Walk {
     /// Closes open records of kinds that have not been configured for long enough. Answers how many of others are
     /// left, by kind.
-    pub(super) async fn unwatched(&self, page: &[Snapshot]) -> Result<Strangers> {
+    pub(super) async fn unwatched(&self, page: &[Snapshot]) -> Result<UnwatchedRecords> {
         let now = self.clock.now();
         let mut met: BTreeMap<&Kind, Vec<Unit>> = BTreeMap::new();
         for seen in page {
@@ -93,7 +93,7 @@ impl Walk {
                 met.entry(&seen.unit.kind).or_default().push(seen.unit.clone());
             }
         }
-        let mut left = Strangers::new();
+        let mut left = UnwatchedRecords::new();
         if met.is_empty() {
             return Ok(left);
         }

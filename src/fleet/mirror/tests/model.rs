@@ -87,7 +87,7 @@ impl Model {
         let judged = self.units.values().filter_map(|seen| {
             let state = presence::state(seen, self.rules(), hearing, now)?;
             let known = Known::of(seen.facts.as_ref()?, seen.alive, self.rules())?;
-            let last_seen = known.footing.is_heard().then_some(known.last_seen);
+            let last_seen = known.state.is_heard().then_some(known.last_seen);
             Some((seen.unit.id.as_str().to_owned(), state, last_seen))
         });
         judged.collect()

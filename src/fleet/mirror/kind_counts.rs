@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The sums, by the number of the kind.
 #[derive(Clone, Default)]
-pub(super) struct Heads(Arc<[AtomicU64]>);
+pub(super) struct KindCounts(Arc<[AtomicU64]>);
 
 /// What one partition adds to them, until it is dropped.
 #[derive(Default)]
 pub(super) struct Part {
-    sums: Heads,
+    sums: KindCounts,
     here: Vec<u32>,
 }
 
-impl Heads {
-    pub fn new(kinds: usize) -> Heads {
-        Heads((0..kinds).map(|_| AtomicU64::new(0)).collect())
+impl KindCounts {
+    pub fn new(kinds: usize) -> KindCounts {
+        KindCounts((0..kinds).map(|_| AtomicU64::new(0)).collect())
     }
 
     pub fn of(&self, kind: u16) -> u64 {

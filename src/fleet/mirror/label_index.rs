@@ -22,7 +22,7 @@ pub(super) const OTHER_VALUE: &str = "other";
 
 /// The values of one label, by the places of the rows.
 #[derive(Default)]
-pub(super) struct Tags {
+pub(super) struct LabelIndex {
     label: Arc<str>,
     numbers: Vec<u16>,
     /// Each value and how many units have it.
@@ -33,15 +33,15 @@ pub(super) struct Tags {
     generation: u64,
 }
 
-impl Tags {
+impl LabelIndex {
     /// No values of that label.
-    pub fn new(label: Arc<str>) -> Tags {
-        Tags { label, ..Tags::default() }
+    pub fn new(label: Arc<str>) -> LabelIndex {
+        LabelIndex { label, ..LabelIndex::default() }
     }
 
     /// The same without any unit.
-    pub fn anew(&self) -> Tags {
-        Tags { generation: self.generation + 1, ..Tags::new(self.label.clone()) }
+    pub fn anew(&self) -> LabelIndex {
+        LabelIndex { generation: self.generation + 1, ..LabelIndex::new(self.label.clone()) }
     }
 
     /// The label.
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_unit_whose_value_changes_each_time_uses_one_place_and_numbers_that_change_are_noticed() {
-        let mut tags = Tags::new("site".into());
+        let mut tags = LabelIndex::new("site".into());
         tags.set(7, Some("north"));
         let (number, generation) = (tags.number_at(7), tags.generation());
         assert_eq!((&*tags.value(number), tags.number_of("north")), ("north", Some(number)));
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn values_without_end_take_memory_with_an_end() {
-        let mut tags = Tags::new("site".into());
+        let mut tags = LabelIndex::new("site".into());
         for place in 0..MOST_VALUES as u32 + 100 {
             tags.set(place, Some(&place.to_string()));
         }

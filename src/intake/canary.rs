@@ -1,19 +1,19 @@
-//! The canary: a message of our own that travels with the fleet's and proves that it is heard.
+//! The canary: a message of Rollcall's own that travels with the fleet's messages and proves that they are heard.
 //!
 //! Once a period each connection publishes one to a topic of its own, which it subscribes to
 //! plainly, beside the fleet's topics. So it comes back by the same connection, the same quality of
-//! service and the same queue as the fleet, and is told to the engine only after everything that came
-//! before it was recorded. Its topic is as open as any other, so it is hostile until parsed.
+//! service and the same queue as the fleet, and is reported to the engine only after all messages that came
+//! before it were recorded. Its topic is as open as any other, so it is hostile until parsed.
 //!
 //! # Why it is signed
 //! A forged canary could make Rollcall believe that it hears, or hide that some were lost. So each
-//! carries a code that is made with a key of the fleet, which stands in the engine and never goes over
+//! carries a code that is made with a key of the fleet, which is stored in the engine and never goes over
 //! the broker. A client that can write to the topic but not read the engine makes none that is believed.
-//! One that can read the topic may repeat an old one: a number or a time that came before changes nothing.
+//! A client that can read the topic may repeat an old one: a number or a time that came before changes nothing.
 //!
-//! # What a canary of an earlier connection says
+//! # What a canary of an earlier connection proves
 //! It comes out of the backlog of a session that another client may have used in between, so it never
-//! vouches for what came before it. It only says how old the messages beside it are.
+//! vouches for the messages before it. It only bounds the age of the messages beside it.
 //!
 //! # The last will
 //! A member's connection has a last will, which the broker publishes when it drops the member without a DISCONNECT:
@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 use crate::store::Member;
 
-/// What the topics of all canaries begin with.
+/// The beginning of the topics of all canaries.
 pub(super) const PREFIX: &str = "rollcall/canary/";
 /// The end of the topics of last wills.
 const GONE: &str = "/gone";
@@ -39,11 +39,11 @@ pub(super) const GONE_FILTER: &str = "rollcall/canary/+/gone";
 /// More than the payload of any canary and any last will.
 const LONGEST: usize = 512;
 
-/// What an operator should know of a canary that no instance of the fleet sent.
+/// Tells an operator about a canary that no instance of the fleet sent.
 pub(super) const FORGED: &str = "a canary that Rollcall did not send is not believed; let only the user of Rollcall \
                                  write to rollcall/#";
 
-/// What signs the canaries of a fleet.
+/// Signs the canaries of a fleet.
 #[derive(Clone)]
 pub(super) struct Key(hmac::Key);
 
@@ -54,7 +54,7 @@ impl Key {
         Key(hmac::Key::new(hmac::HMAC_SHA256, of_fleet.as_ref()))
     }
 
-    /// What tells the probes of this fleet from those of others. It is no secret.
+    /// Distinguishes the probes of this fleet from those of others. It is no secret.
     pub fn tag(&self) -> String {
         HEXLOWER.encode(&hmac::sign(&self.0, b"probes of this fleet").as_ref()[..8])
     }
@@ -66,7 +66,7 @@ impl Key {
     }
 }
 
-/// What a canary carries.
+/// The payload of a canary.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Canary {
@@ -81,7 +81,6 @@ pub(super) struct Canary {
 }
 
 impl Canary {
-    /// One for this topic.
     pub fn new(key: &Key, topic: &str, instance: &str, seq: u64, sent_at: Timestamp) -> Canary {
         let sent_at = sent_at.as_millis();
         let canary = Canary { instance: instance.to_owned(), seq, sent_at, mac: String::new() };
@@ -97,18 +96,16 @@ impl Canary {
         (canary.sent_at >= 0 && key.sign(topic, &canary) == canary.mac).then_some(canary)
     }
 
-    /// Its payload.
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("texts and numbers")
     }
 
-    /// When it was sent.
     pub fn sent_at(&self) -> Timestamp {
         Timestamp::from_millis(self.sent_at)
     }
 }
 
-/// Whether this is what Rollcalls send that watch another fleet, by the tag of that.
+/// Whether this is a probe of instances that watch another fleet, by the tag of that fleet.
 pub(super) fn is_of_another_fleet(key: &Key, payload: &[u8]) -> bool {
     let read = || serde_json::from_slice::<Canary>(payload).ok();
     let is_tag = |tag: &str| tag.len() == 16 && tag.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -150,20 +147,20 @@ pub(super) fn read_gone(topic: &str, payload: &[u8]) -> Option<Member> {
     (!share.contains('/')).then(|| Member { share, client_id: client_id.to_owned(), connection })
 }
 
-/// A canary that is told.
+/// A canary that is reported to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct ReportedCanary {
     pub sent_at: Timestamp,
-    /// Up to so long before it nothing is missing since the one that was told before it; at least a gap.
+    /// No canary is missing between the one that was reported before and this one, as far back as this; at least a
+    /// gap.
     pub unbroken: Duration,
 }
 
-/// Those canaries, of some that came in this order after `last`, that must be told for each gap between them to
-/// be seen, and none where there was none: what lies on either side of a gap, and the last. The engine is told of
-/// as few as that, however far away it is; to tell of each takes a distant one longer than the next ones take to
-/// come.
-pub(super) fn worth_telling(came: &[Timestamp], last: Option<Timestamp>, gap: Duration) -> Vec<Told> {
-    let mut told: Vec<Told> = Vec::new();
+/// The canaries to report, of those that came back in this order after `last`: the ones on either side of a gap, and
+/// the last. So the engine sees each gap between them, and none where there was none. It is told of no more than
+/// that: if it is far away, to report each canary would take longer than the next ones take to come back.
+pub(super) fn to_report(came: &[Timestamp], last: Option<Timestamp>, gap: Duration) -> Vec<ReportedCanary> {
+    let mut reports: Vec<ReportedCanary> = Vec::new();
     let (mut before, mut begin) = (last, None);
     for &sent_at in came {
         if before.is_some_and(|before| sent_at <= before) {
@@ -173,21 +170,21 @@ pub(super) fn worth_telling(came: &[Timestamp], last: Option<Timestamp>, gap: Du
         match (bridged, begin) {
             // It takes the place of the one before.
             (Some(_), Some(begin)) => {
-                told.pop();
-                told.push(Told { sent_at, unbroken: gap.max(sent_at.since(begin)) });
+                reports.pop();
+                reports.push(ReportedCanary { sent_at, unbroken: gap.max(sent_at.since(begin)) });
             }
             (Some(before), None) => {
-                told.push(Told { sent_at, unbroken: gap });
+                reports.push(ReportedCanary { sent_at, unbroken: gap });
                 begin = Some(before);
             }
             (None, _) => {
-                told.push(Told { sent_at, unbroken: gap });
+                reports.push(ReportedCanary { sent_at, unbroken: gap });
                 begin = None;
             }
         }
         before = Some(sent_at);
     }
-    told
+    reports
 }
 
 #[cfg(test)]
@@ -240,8 +237,8 @@ mod tests {
     }
 
     #[test]
-    fn canaries_are_told_so_that_no_gap_seems_where_none_was_and_none_is_bridged() {
-        // (last told before, came, told and what is unbroken) with a gap of 30.
+    fn canaries_are_reported_so_that_each_gap_shows_and_no_other() {
+        // (last reported before, came back, reported and unbroken) with a gap of 30.
         type Case<'a> = (Option<i64>, &'a [i64], &'a [(i64, u64)]);
         let cases: [Case; 8] = [
             (None, &[10], &[(10, 30)]),
@@ -253,13 +250,14 @@ mod tests {
             (Some(50), &[10, 20], &[]),
             (Some(0), &[20, 10, 20, 30], &[(30, 30)]),
         ];
-        for (last, came, told) in cases {
+        for (last, came, reported) in cases {
             let came: Vec<Timestamp> = came.iter().map(|ms| at(*ms)).collect();
-            let told = told
-                .iter()
-                .map(|(ms, unbroken)| Told { sent_at: at(*ms), unbroken: Duration::from_millis(*unbroken) });
-            let got = worth_telling(&came, last.map(at), Duration::from_millis(30));
-            assert_eq!(got, Vec::from_iter(told), "{last:?} {came:?}");
+            let expected = reported.iter().map(|(ms, unbroken)| ReportedCanary {
+                sent_at: at(*ms),
+                unbroken: Duration::from_millis(*unbroken),
+            });
+            let got = to_report(&came, last.map(at), Duration::from_millis(30));
+            assert_eq!(got, Vec::from_iter(expected), "{last:?} {came:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What intake needs to know, and what of it cannot work.
+//! The configuration of intake, and its problems.
 
 use std::time::Duration;
 
@@ -11,16 +11,15 @@ use crate::presence::{Filters, Kind};
 /// The most connections of one process.
 pub const MOST_CONNECTIONS: u8 = 16;
 
-/// What intake needs to know.
 #[derive(Clone)]
 pub struct Config {
     /// `mqtt://host:port`, `mqtts://`, `ws://host:port/path` or `wss://`.
     pub url: String,
-    /// What TLS needs, where the address wants it; `None`: the usual authorities, and nobody in
-    /// particular.
+    /// Settings of TLS, where the address requires it; `None`: the authorities of browsers, and no client
+    /// certificate.
     pub tls: Option<Tls>,
     /// Prefix of the client id; the connection's name is appended, and with a shared subscription
-    /// something of each process's own.
+    /// a random part for each process.
     pub client_id: String,
     /// Name and password towards the broker.
     pub credentials: Option<(String, String)>,
@@ -28,10 +27,10 @@ pub struct Config {
     pub share: String,
     /// 0 or 1, for the fleet's topics and the canary alike.
     pub qos: u8,
-    /// How many connections there are, each a member of the shared subscription; one without it.
+    /// The number of connections, each a member of the shared subscription; one without it.
     pub connections: u8,
     /// At most half of the time after which a dead connection is noticed; a broker drops a client
-    /// that it has not heard for one and a half of it.
+    /// that was silent for one and a half of it.
     pub keep_alive: Duration,
     /// How long the broker keeps the session and its backlog while Rollcall is away.
     pub session_expiry: Duration,
@@ -39,14 +38,13 @@ pub struct Config {
     pub receive_maximum: u16,
     /// Payloads above this are rejected.
     pub max_payload: usize,
-    /// Messages whose payload says, plausibly, that they are older are no heartbeats; zero: they
+    /// Messages whose payload declares, plausibly, a higher age are no heartbeats; zero: they
     /// are, at any age.
     pub max_age: Duration,
-    /// Whether the broker's own count of messages that it threw away is followed.
+    /// Whether the broker's own count of dropped messages is followed.
     pub watch_sys: bool,
     /// The most heartbeats that are recorded in one go.
     pub max_batch: usize,
-    /// The canary's period.
     pub canary_period: Duration,
     /// Topic templates with the kind that they belong to; `None` where the template captures
     /// `{kind}`. The first one that fits a topic wins.
@@ -75,7 +73,7 @@ impl Default for Fields {
     }
 }
 
-/// Without the password.
+/// Omits the password.
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Config")
@@ -87,7 +85,7 @@ impl std::fmt::Debug for Config {
 }
 
 impl Config {
-    /// Everything that is wrong with it, each in a sentence that says what would be right.
+    /// Everything that is wrong with it, each in a sentence that says what to do.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut must = |good: bool, text: String| {
@@ -126,7 +124,7 @@ impl Config {
         problems
     }
 
-    /// As whom the broker knows us, for people.
+    /// As whom the broker knows Rollcall, for people.
     pub(super) fn user(&self) -> &str {
         self.credentials.as_ref().map_or("the anonymous user", |(name, _)| name)
     }
@@ -134,7 +132,7 @@ impl Config {
     /// The filters by which each kind is heard.
     ///
     /// # Errors
-    /// A template that cannot be.
+    /// An invalid template.
     pub fn filters(&self, rules: &Rules) -> anyhow::Result<Filters> {
         Ok(self.topics(rules)?.filters_of_kinds(rules))
     }

@@ -1,8 +1,8 @@
-//! What the broker says that it threw away.
+//! The broker's own count of the messages that it dropped.
 //!
-//! Mosquitto counts messages that found a client's queue full, of all its clients together. So a
-//! count that grows is a warning to whoever operates the broker and no blind time of ours: it may
-//! well be somebody else's queue. It tells the count when it has changed, and keeps the last.
+//! Mosquitto counts the messages for which a client's queue was full, of all its clients together. So a
+//! count that grows is a warning to the operator of the broker and no blind time: it may
+//! well be the queue of another client. Mosquitto publishes the count when it has changed, and retains the last.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,25 +10,25 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::telemetry::Telemetry;
 
-/// Where it tells.
+/// The topic of the count.
 pub(super) const TOPIC: &str = "$SYS/broker/publish/messages/dropped";
 
-/// A count that has not grown for this long does not grow any more. Brokers tell every ten seconds.
+/// A count that has not grown for this long does not grow any more. Brokers publish it every ten seconds.
 const OVER: Duration = Duration::from_secs(60);
 
 /// Follows the count.
-pub(super) struct Drops {
+pub(super) struct BrokerDrops {
     telemetry: Arc<Telemetry>,
     count: Option<u64>,
     grew_at: Option<Timestamp>,
 }
 
-impl Drops {
-    pub fn new(telemetry: Arc<Telemetry>) -> Drops {
-        Drops { telemetry, count: None, grew_at: None }
+impl BrokerDrops {
+    pub fn new(telemetry: Arc<Telemetry>) -> BrokerDrops {
+        BrokerDrops { telemetry, count: None, grew_at: None }
     }
 
-    /// The broker tells its count. A smaller one than before is that of a broker that began anew.
+    /// The broker publishes its count. A smaller one than before is that of a broker that was restarted.
     pub fn counted(&mut self, payload: &[u8], now: Timestamp) {
         let Some(count) = std::str::from_utf8(payload).ok().and_then(|text| text.trim().parse().ok()) else {
             return;
@@ -41,7 +41,7 @@ impl Drops {
         }
     }
 
-    /// Whether that is over by now.
+    /// Ends the warning when the count has not grown for long enough.
     pub fn settle(&mut self, now: Timestamp) {
         if self.grew_at.is_some_and(|grew_at| now.since(grew_at) >= OVER) {
             self.grew_at = None;
@@ -58,17 +58,17 @@ mod tests {
     #[test]
     fn a_count_that_grows_is_a_warning_until_it_has_not_grown_for_a_minute() {
         let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
-        let mut drops = Drops::new(telemetry.clone());
+        let mut drops = BrokerDrops::new(telemetry.clone());
         let warned = || telemetry.problems().iter().any(|problem| problem.name == "broker_drops_messages");
-        // (second, what the broker tells, whether that is a warning)
+        // (second, payload, whether there is a warning)
         let cases = [
-            (0, "5", false), // that was before our time
+            (0, "5", false), // it grew before Rollcall connected
             (10, "7", true),
             (20, "nonsense", true),
             (69, "7", true),
             (70, "7", false),
             (80, "8", true),
-            (90, "0", true), // it began anew
+            (90, "0", true), // it was restarted
             (139, "", true),
             (140, "", false),
             (150, "1", true),

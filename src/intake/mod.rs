@@ -6,27 +6,27 @@
 //!               └── canary, once a period            acknowledgements ◀──┘
 //! ```
 //!
-//! A thread and a task for each connection. The connection, on the thread, never waits for the engine:
-//! it turns each message into a heartbeat and queues it. The recorder, a task, takes whatever has queued
-//! up as one batch, so batches grow with the load and no timer is needed. The canary proves that all of
+//! Each connection has a thread and a task. The connection, on the thread, never waits for the engine:
+//! it turns each message into a heartbeat and queues it. The recorder, a task, takes all messages in the queue
+//! as one batch, so batches grow with the load and no timer is needed. The canary proves that all of
 //! this works.
 //!
 //! # One or several
 //! A plain subscription has one connection, which hears the whole fleet. Members of a shared
 //! subscription hear a share each, in one process or in many; Rollcall has then heard as far as the
-//! least of them, and what one of them loses is blind time of all: see [`crate::store::ear`].
+//! least of them, and the time in which one of them loses messages is blind for all: see [`crate::store::ear`].
 //!
-//! # What holds the broker back
+//! # How the broker is held back
 //! A message of QoS 1 is acknowledged after it was recorded. While the engine is away the batch
-//! is kept and tried again, the broker reaches the receive maximum and holds everything else:
-//! nothing that it was asked to keep is lost. Nobody holds back messages of QoS 0. Not to read
-//! them would only starve the connection of its keep-alive; so when the queue is full they are
+//! is kept and tried again, the broker reaches the receive maximum and keeps all other messages:
+//! no message at QoS 1 is lost. Messages at QoS 0 are not held back: to leave
+//! them unread would only starve the connection of its keep-alive. So when the queue is full they are
 //! dropped and counted as `overflow`, and the canaries behind them are withheld until the ledger
-//! shows that time as blind. A place in the queue is reserved for each message of QoS 1 that the
-//! broker may send, so none of them ever finds it full.
+//! shows that time as blind. The queue reserves room for each message at QoS 1 that the
+//! broker may send.
 //!
 //! # What it never does
-//! Decide anything about a unit, read a clock but the one handed in, or end on its own.
+//! It never decides anything about a unit, reads no clock but the one handed in, and does not end on its own.
 
 use std::sync::Arc;
 
@@ -45,18 +45,20 @@ use crate::telemetry::{PayloadIssue, Telemetry};
 mod canary;
 mod config;
 mod drops;
+mod engine_writer;
+mod filter_watch;
+mod hearing_reporter;
 mod json;
+mod kind_metrics;
 mod metric_tree;
 mod mqtt;
 mod payload;
 mod probe;
-mod prove;
 mod reader;
 mod record;
 mod thread;
 mod tls;
 mod topic;
-mod unheard;
 mod value_buffer;
 
 pub use config::{Config, Fields};
@@ -67,7 +69,7 @@ pub use topic::{Template, TemplateError};
 /// The name of the first connection.
 const MAIN: &str = "main";
 
-/// The least room of the queue: about half a second of what one broker can deliver.
+/// The least room of the queue: about half a second of messages at the highest rate of a broker.
 const LEAST_QUEUE: usize = 65_536;
 
 /// The issues of one message, each kind once, however often a payload repeats it.
@@ -91,8 +93,8 @@ impl PayloadIssues {
     }
 }
 
-/// Hears the fleet until `stop`. Then takes nothing more, records what has come already (unless
-/// the engine is away; the broker keeps what was not acknowledged), and leaves the broker.
+/// Hears the fleet until `stop`. Then takes no more messages, records those that have arrived (unless
+/// the engine is away; the broker keeps unacknowledged messages), and disconnects.
 ///
 /// Loses and regains the broker and the engine as often as they come and go; an error is a
 /// configuration that cannot work.
@@ -109,14 +111,14 @@ pub async fn run(
     }
     let topics = Arc::new(config.topics(roll.rules())?);
     let probes = probe::Probes::new(&topics.filters_of_kinds(roll.rules()), roll.rules());
-    let hearing = Hearing { topics, probes: Arc::new(probes) };
+    let hearing = Heard { topics, probes: Arc::new(probes) };
     let values = value_buffer::ValueBuffer::new(&metrics, telemetry.clone()).map(Arc::new);
-    let writer = record::Writer { roll, clock, telemetry, stop: stop.clone() };
+    let writer = engine_writer::EngineWriter { roll, clock, telemetry, stop: stop.clone() };
     let mut tasks = JoinSet::new();
     for number in 1..=config.connections {
         listen(&config, &name(number), &hearing, values.clone(), &writer, &mut tasks).await?;
     }
-    let watch = unheard::Watch::new(hearing.probes, &config, &writer);
+    let watch = filter_watch::FilterWatch::new(hearing.probes, &config, &writer);
     tasks.spawn(async move { watch.run().await });
     if let Some(values) = values {
         tasks.spawn(async move { values.write(&writer, &writer.stop).await });
@@ -128,8 +130,8 @@ pub async fn run(
     Ok(())
 }
 
-/// Reads single messages as a connection does, for those who try that on arbitrary bytes: the heartbeat that
-/// topic and payload are.
+/// Reads single messages as a connection does, for tests with arbitrary bytes: the heartbeat of
+/// topic and payload.
 ///
 /// # Errors
 /// A configuration that cannot work.
@@ -168,8 +170,8 @@ fn name(number: u8) -> String {
     if number == 1 { MAIN.to_owned() } else { number.to_string() }
 }
 
-/// What is to be heard, and how that is proved.
-struct Hearing {
+/// The topics to hear, and the probes that prove it.
+struct Heard {
     topics: Arc<topic::Topics>,
     probes: Arc<probe::Probes>,
 }
@@ -178,9 +180,9 @@ struct Hearing {
 async fn listen(
     config: &Config,
     name: &str,
-    Hearing { topics, probes }: &Hearing,
+    Heard { topics, probes }: &Heard,
     values: Option<Arc<value_buffer::ValueBuffer>>,
-    writer: &record::Writer,
+    writer: &engine_writer::EngineWriter,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     writer.telemetry.connection_configured(name);
@@ -214,14 +216,14 @@ async fn listen(
         max_age: (!config.max_age.is_zero()).then_some(config.max_age),
         telemetry: writer.telemetry.clone(),
     };
-    let prover = prove::Prover::new(&session, prove, probes.clone());
+    let reporter = hearing_reporter::HearingReporter::new(&session, prove, probes.clone());
     let connection = mqtt::Connection {
         name: name.to_owned(),
         session,
         state,
         reader,
         clock: writer.clock.clone(),
-        drops: (config.watch_sys && name == MAIN).then(|| drops::Drops::new(writer.telemetry.clone())),
+        drops: (config.watch_sys && name == MAIN).then(|| drops::BrokerDrops::new(writer.telemetry.clone())),
         queue: Some(mqtt::BatchSender::new(queue)),
         link,
         proof,
@@ -230,12 +232,12 @@ async fn listen(
         stop: writer.stop.clone(),
         recorded: recorded.clone(),
     };
-    let recorder = record::Recorder { writer: writer.clone(), prover, link: linked };
+    let recorder = record::Recorder { writer: writer.clone(), reporter, link: linked };
     let most = config.max_batch;
     let name = name.to_owned();
     tasks.spawn(async move { thread::on_its_own(&name, connection.stay()).await });
     tasks.spawn(async move {
-        // Also when it panics: then the connection must not wait for it.
+        // Also when it panics: the connection must not wait for it then.
         let _recorded = recorded.drop_guard();
         recorder.record(queued, most).await;
     });

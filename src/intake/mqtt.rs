@@ -33,7 +33,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::drops::Drops;
+use super::drops::BrokerDrops;
 use super::reader::{Incoming, Reader};
 use crate::backoff::Backoff;
 use crate::clock::Clock;
@@ -90,7 +90,7 @@ pub(super) struct Connection {
     pub reader: Reader,
     pub clock: Clock,
     /// Follows the broker's count of dropped messages, on one of the connections if at all.
-    pub drops: Option<Drops>,
+    pub drops: Option<BrokerDrops>,
     /// `None` once Rollcall is stopping: no more messages are taken.
     pub queue: Option<BatchSender>,
     pub link: watch::Sender<Link>,

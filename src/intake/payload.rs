@@ -19,7 +19,7 @@
 use std::time::Duration;
 
 use super::json::{self, PayloadFields, Scanned, Value, Wanted};
-use super::metric_tree::KindMetrics;
+use super::kind_metrics::KindMetrics;
 use super::{Fields, PayloadIssues};
 use crate::clock::{Timestamp, parse_span};
 use crate::presence::{

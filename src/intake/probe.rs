@@ -4,18 +4,18 @@
 //! its rules, though it granted the subscription, from the start or from one moment to the next. So the first
 //! connection of each process publishes a message of its own on a topic of each filter, just before a canary, as a
 //! unit with an id that is reserved for that (see [`super::topic`]). It comes back through the subscription, the
-//! queue and the batches of the fleet's heartbeats, at whichever connection the broker gives it to; that one tells
+//! queue and the batches of the fleet's heartbeats, at any of the connections; that connection reports it to
 //! the engine with its next canary.
 //!
-//! # What is believed
+//! # Which probes are believed
 //! A probe is signed as a canary is: a forged one is refused and counted, and one that is repeated has a time that
 //! came before, which changes nothing. The fleet that it belongs to is named in it by a tag, so that several
-//! Rollcalls, and `rollcall check`, may speak on the same topics.
+//! fleets, and `rollcall check`, may use the same topics.
 //!
 //! # Where the broker refuses a probe
-//! Then only what units say proves their filter: whatever comes on one of its topics. A unit is declared offline as
-//! soon as others have spoken after its time, which is a warning; while all of them are silent the filter counts as
-//! not heard, and that is an error. See `mqtt::Asking`.
+//! Then only messages of units on its topics prove the filter. A unit is declared offline as
+//! soon as others have published after its deadline, which is a warning; while all of them are silent the filter
+//! counts as not heard, and that is an error. See `mqtt::ProbeSchedule`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ use crate::fleet::Rules;
 use crate::presence::{Filters, KindRules};
 use crate::telemetry::Rejection;
 
-/// By how much the clock of another instance may be ahead.
+/// How far the clock of another instance may be ahead.
 const AHEAD: Duration = Duration::from_secs(1);
 
 const FORGED: &str = "a probe that Rollcall did not send proves nothing; no device is called rollcall-probe, and only \
@@ -44,29 +44,27 @@ pub(super) struct Probes {
 
 /// The probe of a filter.
 pub(super) struct Probe {
-    /// What it is published to.
     pub topic: String,
     pub filter: String,
     /// The kinds that are heard by the filter.
     pub kinds: Vec<KindRules>,
-    standing: Mutex<Standing>,
-    /// As in its standing; asked with each message.
+    status: Mutex<ProbeStatus>,
+    /// As in the status; read with each message.
     is_refused: AtomicBool,
 }
 
-/// What is known of publishing it.
+/// What is known about the publications of a probe.
 #[derive(Clone, Default)]
-pub(super) struct Standing {
-    /// The first one that went out by the connection that stands.
+pub(super) struct ProbeStatus {
+    /// The first one that the current connection published.
     pub since: Option<Timestamp>,
-    /// Why it cannot be published; what units say proves the filter meanwhile.
+    /// Why it cannot be published; messages of units prove the filter meanwhile.
     pub refused: Option<String>,
-    /// When a unit spoke last on a topic of the filter, as long as that is of use.
-    pub spoken: Option<Timestamp>,
+    /// When a message of a unit last came on a topic of the filter, while that is of use.
+    pub unit_heard: Option<Timestamp>,
 }
 
 impl Probes {
-    /// Those of all these filters.
     pub fn new(filters: &Filters, rules: &Rules) -> Probes {
         let mut kinds: Vec<_> = filters.iter().collect();
         kinds.sort_by(|one, other| one.0.cmp(other.0));
@@ -75,34 +73,33 @@ impl Probes {
             let Some(rules) = rules.get(kind) else { continue };
             for filter in filters {
                 let topic = probe_topic(filter);
-                let number = *probes.by_topic.entry(topic.clone()).or_insert(probes.all.len());
-                if number == probes.all.len() {
+                let index = *probes.by_topic.entry(topic.clone()).or_insert(probes.all.len());
+                if index == probes.all.len() {
                     let (filter, kinds) = (filter.clone(), Vec::new());
-                    let (standing, is_refused) = Default::default();
-                    probes.all.push(Probe { topic, filter, kinds, standing, is_refused });
+                    let (status, is_refused) = Default::default();
+                    probes.all.push(Probe { topic, filter, kinds, status, is_refused });
                 }
-                probes.all[number].kinds.push(rules.clone());
+                probes.all[index].kinds.push(rules.clone());
             }
         }
         probes
     }
 
-    /// Each of them.
     pub fn all(&self) -> &[Probe] {
         &self.all
     }
 
-    /// A unit spoke on this topic: proof for the filters that cover it and of which there is no other.
-    pub fn spoken(&self, topic: &str, at: Timestamp) {
+    /// A message of a unit came on this topic: proof for the filters that cover it and have no other.
+    pub fn unit_heard(&self, topic: &str, at: Timestamp) {
         let is_refused = |probe: &&Probe| probe.is_refused.load(Ordering::Relaxed);
         for probe in self.all.iter().filter(is_refused).filter(|probe| is_covered(&probe.filter, topic)) {
-            let spoken = &mut probe.lock().spoken;
-            *spoken = Some(at).max(*spoken);
+            let heard = &mut probe.lock().unit_heard;
+            *heard = Some(at).max(*heard);
         }
     }
 
-    /// Which probe came by this topic, and when it was sent; nothing if it is another fleet's or one that is sent no
-    /// more.
+    /// The index of the probe that came on this topic, and when it was sent; `None`: it is another fleet's, or one
+    /// that is no longer sent.
     pub fn read(
         &self,
         key: &Key,
@@ -114,8 +111,8 @@ impl Probes {
             // One of an earlier process, by a clock that was ahead.
             Some(probe) if probe.sent_at() > arrived + AHEAD => Ok(None),
             Some(probe) => {
-                let number = self.by_topic.get(topic);
-                Ok(number.map(|number| (*number, probe.sent_at().min(arrived))))
+                let index = self.by_topic.get(topic);
+                Ok(index.map(|index| (*index, probe.sent_at().min(arrived))))
             }
             None if canary::is_of_another_fleet(key, payload) => Ok(None),
             None => Err((Rejection::ForgedProbe, FORGED.to_owned())),
@@ -124,43 +121,39 @@ impl Probes {
 }
 
 impl Probe {
-    /// The names of its kinds.
     pub fn kinds(&self) -> Vec<&str> {
         self.kinds.iter().map(|rules| rules.kind.as_str()).collect()
     }
 
-    /// How often it is sent.
     pub fn period(&self, pace: &CanaryPace) -> Duration {
         self.kinds.iter().map(|rules| pace.probe_period(rules)).min().unwrap_or_default()
     }
 
-    /// What is known of publishing it.
-    pub fn standing(&self) -> Standing {
+    pub fn status(&self) -> ProbeStatus {
         self.lock().clone()
     }
 
-    /// One went out.
     pub fn sent(&self, at: Timestamp) {
         self.lock().since.get_or_insert(at);
     }
 
-    /// What was sent may be lost with its connection.
+    /// Probes that were sent may be lost with the connection.
     pub fn connection_lost(&self) {
         self.lock().since = None;
     }
 
-    /// The broker took one, or did not.
+    /// The broker accepted one, or refused it for that reason.
     pub fn answered(&self, refused: Option<String>) {
-        let mut standing = self.lock();
-        if standing.refused.is_some() && refused.is_none() {
-            // What units said proved it so far.
-            *standing = Standing::default();
+        let mut status = self.lock();
+        if status.refused.is_some() && refused.is_none() {
+            // Messages of units proved it so far.
+            *status = ProbeStatus::default();
         }
         self.is_refused.store(refused.is_some(), Ordering::Relaxed);
-        standing.refused = refused;
+        status.refused = refused;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Standing> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ProbeStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
 //! One message in, at most one heartbeat out.
 //!
-//! This runs where messages are received, so that nothing which waits in the queue is larger than
-//! a heartbeat, whatever devices send. It never fails and never waits: what cannot be used is
+//! This runs where messages are received, so that no message that waits in the queue is larger than
+//! a heartbeat, whatever devices send. It never fails and never waits: a message that cannot be used is
 //! counted by reason, and now and then logged.
 
 use std::sync::Arc;
@@ -20,14 +20,13 @@ use crate::telemetry::{Rejection, Telemetry};
 /// What a message says.
 #[derive(Debug, PartialEq)]
 pub(super) enum Content {
-    /// A proof that a unit lives.
     Heartbeat(Heartbeat),
-    /// Our own canary.
+    /// A canary of this client.
     Canary(Canary),
     /// The probe of the filter with this index, and when it was sent.
     Probe(usize, Timestamp),
     /// The broker has dropped this member of a shared subscription.
-    Gone(Member),
+    MemberLost(Member),
     /// The member has unsubscribed from its share: the messages before this are all that it is given.
     Unsubscribed,
     /// Nothing that counts.
@@ -43,7 +42,6 @@ pub(super) struct Incoming<'a> {
     pub sent_between: Option<(Timestamp, Timestamp)>,
 }
 
-/// Reads messages.
 pub(super) struct Reader {
     pub topics: Arc<Topics>,
     pub probes: Arc<Probes>,
@@ -54,7 +52,7 @@ pub(super) struct Reader {
     /// Signs the canaries of the fleet.
     pub key: Key,
     pub max_payload: usize,
-    /// Messages that say that they are older are no heartbeats.
+    /// Messages that declare a higher age are no heartbeats.
     pub max_age: Option<Duration>,
     pub telemetry: Arc<Telemetry>,
 }
@@ -77,7 +75,7 @@ impl Reader {
 
     fn decide(&self, topic: &str, message: &Incoming, arrived: Timestamp) -> Result<Content, Refusal> {
         if let Some(member) = canary::read_gone(topic, message.payload) {
-            return Ok(Content::Gone(member));
+            return Ok(Content::MemberLost(member));
         }
         if message.retain {
             // The broker was asked for none, but a bridge may pass one on.
@@ -92,18 +90,18 @@ impl Reader {
         }
         if topic::is_probe(topic) {
             let probe = self.probes.read(&self.key, topic, message.payload, arrived)?;
-            return Ok(probe.map_or(Content::Nothing, |(number, sent_at)| Content::Probe(number, sent_at)));
+            return Ok(probe.map_or(Content::Nothing, |(index, sent_at)| Content::Probe(index, sent_at)));
         }
         let latest = message.sent_between.map_or(arrived, |(_, latest)| latest.min(arrived));
-        self.probes.spoken(topic, latest);
+        self.probes.unit_heard(topic, latest);
         if message.payload.len() > self.max_payload {
             return Err((Rejection::TooLarge, format!("{} bytes of payload", message.payload.len())));
         }
         let mut issues = PayloadIssues::default();
-        let sender = self.topics.sender(topic, &mut issues)?;
+        let origin = self.topics.origin(topic, &mut issues)?;
         let buffer = self.values.as_deref();
-        let metrics = buffer.and_then(|buffer| buffer.metrics_of(&sender.unit.kind));
-        let (rules, fields) = (&sender.rules, &self.fields);
+        let metrics = buffer.and_then(|buffer| buffer.metrics_of(&origin.unit.kind));
+        let (rules, fields) = (&origin.rules, &self.fields);
         let parsed = payload::read(message.payload, fields, metrics, rules, latest, &mut issues);
         if let (Some(most), Some(sent)) = (self.max_age, parsed.sent)
             && arrived.since(sent) > most
@@ -111,21 +109,21 @@ impl Reader {
             return Err((Rejection::TooOld, format!("it was sent at {sent}")));
         }
         if let Some(buffer) = buffer {
-            buffer.take(&sender.unit, parsed.at, parsed.values);
+            buffer.take(&origin.unit, parsed.at, parsed.values);
         }
         let mut declared = parsed.declared;
         // The topic is what a broker can guard, so its labels win.
-        declared.labels.extend(sender.labels);
+        declared.labels.extend(origin.labels);
         for (issue, detail) in issues.take() {
-            self.telemetry.payload_issue(&sender.unit, issue, &detail);
+            self.telemetry.payload_issue(&origin.unit, issue, &detail);
         }
         let not_before = message.sent_between.map(|(earliest, _)| earliest);
-        Ok(Content::Heartbeat(Heartbeat { unit: sender.unit, at: parsed.at, not_before, declared }))
+        Ok(Content::Heartbeat(Heartbeat { unit: origin.unit, at: parsed.at, not_before, declared }))
     }
 
     fn canary(&self, topic: &str, message: &Incoming, arrived: Timestamp) -> Result<Content, Refusal> {
         match Canary::read(&self.key, topic, message.payload) {
-            // One of an earlier process, by a clock that was ahead.
+            // A canary of an earlier process, by a clock that was ahead.
             Some(canary) if canary.sent_at() > arrived => Ok(Content::Nothing),
             Some(canary) => Ok(Content::Canary(canary)),
             None => Err((Rejection::ForgedCanary, canary::FORGED.to_owned())),
@@ -182,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_count_is_counted_by_reason() {
+    fn a_rejected_message_is_counted_by_reason() {
         let reader = reader();
         let large = vec![b'x'; 1025];
         for (topic, payload, retain, reason) in [
@@ -202,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_says_that_it_is_too_old_is_no_heartbeat() {
+    fn a_message_that_declares_too_high_an_age_is_no_heartbeat() {
         let reader = Reader { max_age: Some(Duration::from_secs(60)), ..reader() };
         let sent = |ago: i64| format!("{{\"ts\":{}}}", NOW.as_millis() - ago * 1000);
         let beats = |payload: &str| {
@@ -221,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn something_odd_is_counted_and_the_unit_still_lives() {
+    fn a_payload_issue_is_counted_and_the_unit_still_lives() {
         let reader = reader();
         assert!(matches!(read(&reader, "north/7/data", b"{", false), Content::Heartbeat(_)));
         assert_eq!(count(&reader, "broken_json"), 1);
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rollcall_says_to_itself_on_topics_of_the_fleet_is_nothing_and_never_a_unit() {
+    fn a_probe_on_a_topic_of_the_fleet_is_never_a_unit() {
         let reader = reader();
         for topic in
             ["rollcall-probe/rollcall-probe/data", "north/rollcall-probe/data", "rollcall-probe/7/data"]
@@ -275,6 +273,6 @@ mod tests {
     fn a_last_will_counts_also_when_it_was_retained() {
         let member = Member { share: "all".to_owned(), client_id: "you".to_owned(), connection: 3 };
         let will = canary::gone_payload(&member);
-        assert_eq!(read(&reader(), "rollcall/canary/you/gone", &will, true), Content::Gone(member));
+        assert_eq!(read(&reader(), "rollcall/canary/you/gone", &will, true), Content::MemberLost(member));
     }
 }

@@ -1,11 +1,11 @@
-//! A thread for each connection, where it may sleep without keeping anybody else from work: see
-//! `mqtt::nap`.
+//! A thread for each connection, which may sleep without delaying other work: see
+//! `mqtt::read_coalescer`.
 
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-/// Does that work on a thread of its own until it ends. If this is dropped the work is, too, a moment
+/// Runs the work on a thread of its own until it ends. If this future is dropped the work is dropped too, a moment
 /// later. Panics if the work does.
 pub(super) async fn on_its_own(name: &str, work: impl Future<Output = ()> + Send + 'static) {
     let dropped = CancellationToken::new();
@@ -14,7 +14,7 @@ pub(super) async fn on_its_own(name: &str, work: impl Future<Output = ()> + Send
     let runtime = Builder::new_current_thread().enable_all().build().expect("threads can be had at a start");
     let run = move || {
         runtime.block_on(dropped.run_until_cancelled_owned(work));
-        // Whoever still waits for a name to be looked up does so on a thread that cannot be ended.
+        // A name that is still being looked up keeps a thread that cannot be ended.
         runtime.shutdown_background();
         let _ = ended.send(());
     };
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_work_ends_with_whoever_waits_for_it() {
+    async fn the_work_ends_when_its_future_is_dropped() {
         let (alive, ended) = oneshot::channel::<()>();
         let (begins, begun) = oneshot::channel();
         let work = async move {
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_of_the_work_is_one_of_whoever_waits_for_it() {
+    async fn a_panic_of_the_work_is_passed_on() {
         let ended = tokio::spawn(on_its_own("test", async { panic!("as it should") })).await;
         assert!(ended.unwrap_err().is_panic());
     }

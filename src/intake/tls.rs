@@ -1,6 +1,6 @@
-//! What TLS to the broker needs: whom to believe, and who we are.
+//! TLS to the broker: trusted authorities and the client certificate.
 //!
-//! Without a CA of one's own those count that browsers believe. The broker's name is always checked
+//! Without a configured CA the authorities of browsers are trusted. The broker's name is always checked
 //! against its certificate.
 
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ use rustls::{ClientConfig, RootCertStore};
 
 use crate::trust;
 
-/// Settings of TLS that work.
+/// Checked settings of TLS.
 #[derive(Clone)]
 pub struct Tls(pub(super) Arc<ClientConfig>);
 
-/// The files that it comes from, in PEM.
+/// The files of these settings, in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificates of authorities; `None`: the usual ones.
+    /// Certificates of authorities; `None`: those of browsers.
     pub ca: Option<PathBuf>,
-    /// Our certificate, followed by those between it and the authority.
+    /// The client certificate, followed by the intermediate ones.
     pub client_cert: Option<PathBuf>,
-    /// The key of our certificate.
+    /// The key of the client certificate.
     pub client_key: Option<PathBuf>,
 }
 
@@ -33,7 +33,7 @@ pub struct TlsFiles {
 pub struct TlsError {
     /// The option, e.g. `mqtt.ca_file`.
     pub option: &'static str,
-    /// What is wrong and what would be right.
+    /// What is wrong, and what to do.
     pub text: String,
 }
 
@@ -42,8 +42,6 @@ const CERT: &str = "mqtt.client_cert_file";
 const KEY: &str = "mqtt.client_key_file";
 
 impl Tls {
-    /// Reads the files.
-    ///
     /// # Errors
     /// The first file that cannot be used, with what to do.
     pub fn read(files: &TlsFiles) -> Result<Tls, TlsError> {

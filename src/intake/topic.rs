@@ -1,11 +1,11 @@
-//! Which unit a topic speaks of.
+//! Which unit a topic names.
 //!
 //! A template such as `{kind}/{site}/{unit}/data` captures whole levels of a topic: `{unit}`
 //! exactly once, `{kind}` unless the template belongs to one kind, and under any other name a
 //! label. Everything else is literal. A message belongs to the **first** template, in the order of
 //! the configuration, whose levels fit its topic; so specific templates stand before general ones.
 //!
-//! # Why the broker is asked for less than the templates say
+//! # Why fewer filters are requested than there are templates
 //! Each template becomes a subscription filter with `+` for every capture. A filter that another
 //! one covers is left out: a broker may deliver a message once for each filter that it fits.
 
@@ -20,10 +20,10 @@ use crate::presence::{
 };
 use crate::telemetry::{PayloadIssue, Rejection, truncate};
 
-/// What Rollcall itself publishes below, beside the canary; never a sign of life.
+/// Topics that Rollcall itself publishes to, beside the canary; never a sign of life.
 const OWN_STATE: &str = "rollcall/state/";
 
-/// Whether Rollcall, this one or another, says something to itself on that topic.
+/// Whether only probes, of this fleet or another, are published on that topic.
 pub(super) fn is_probe(topic: &str) -> bool {
     topic.contains(PROBE) && topic.split('/').any(|level| level == PROBE)
 }
@@ -35,7 +35,7 @@ pub(super) fn is_covered(filter: &str, topic: &str) -> bool {
         && levels.next().is_none()
 }
 
-/// The topic that fits a filter and on which no unit speaks.
+/// The topic of a filter's probe: it fits the filter, and no unit publishes on it.
 pub(super) fn probe_topic(filter: &str) -> String {
     filter.split('/').map(|level| if level == "+" { PROBE } else { level }).collect::<Vec<_>>().join("/")
 }
@@ -126,7 +126,7 @@ impl Template {
         self.levels.iter().map(level).collect::<Vec<_>>().join("/")
     }
 
-    /// The kinds that it speaks of, each with the filter that covers their topics alone.
+    /// The kinds that it covers, each with the filter that covers their topics alone.
     fn filters_of(&self, kinds: &Rules) -> Vec<(Kind, String)> {
         let kinds = kinds.keys().filter(|kind| self.kind.as_ref().is_none_or(|own| own == *kind));
         let filter = |kind: &Kind| {
@@ -140,7 +140,7 @@ impl Template {
         kinds.map(|kind| (kind.clone(), filter(kind))).collect()
     }
 
-    /// A topic of it that no unit speaks on; `kind` is that of a template that captures it.
+    /// A topic that fits it and on which no unit publishes; `kind`: for a template that captures it.
     pub(super) fn probe(&self, kind: Option<&Kind>) -> String {
         let level = |level: &Level| match level {
             Level::Literal(text) => text.to_string(),
@@ -161,15 +161,15 @@ impl Template {
     }
 }
 
-/// Who sent a message, by its topic.
+/// The unit that sent a message, by its topic.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct Origin {
     pub unit: Unit,
     pub labels: Labels,
     pub rules: Arc<KindRules>,
 }
 
-/// Why a topic names nobody, with a word for the log.
+/// Why a message is rejected, with a text for the log.
 pub(super) type Refusal = (Rejection, String);
 
 /// Every template, in the order of the configuration.
@@ -209,8 +209,8 @@ impl Topics {
         filters
     }
 
-    /// Who sent a message with this topic.
-    pub fn sender(&self, topic: &str, issues: &mut PayloadIssues) -> Result<Sender, Refusal> {
+    /// The unit that sent a message with this topic.
+    pub fn origin(&self, topic: &str, issues: &mut PayloadIssues) -> Result<Origin, Refusal> {
         // A template that captures its first levels may cover Rollcall's own topics.
         if topic.starts_with(OWN_STATE) || topic.starts_with(canary::PREFIX) {
             return Err((Rejection::BadTopic, "a topic of Rollcall's own".to_owned()));
@@ -235,7 +235,7 @@ impl Topics {
             return Err((Rejection::UnknownKind, format!("kind {:?} is not configured", truncate(kind, 40))));
         };
         let id: UnitId = id.parse().map_err(|why| (Rejection::BadUnit, format!("{why}")))?;
-        Ok(Sender { unit: Unit::new(rules.kind.clone(), id), labels, rules: rules.clone() })
+        Ok(Origin { unit: Unit::new(rules.kind.clone(), id), labels, rules: rules.clone() })
     }
 }
 
@@ -254,10 +254,10 @@ mod tests {
         Topics::new(templates.iter().map(parse).collect(), &rules)
     }
 
-    fn who(topics: &Topics, topic: &str) -> Result<String, Rejection> {
+    fn origin_of(topics: &Topics, topic: &str) -> Result<String, Rejection> {
         let mut issues = PayloadIssues::default();
-        match topics.sender(topic, &mut issues) {
-            Ok(sender) => Ok(format!("{} {:?}", sender.unit, sender.labels)),
+        match topics.origin(topic, &mut issues) {
+            Ok(origin) => Ok(format!("{} {:?}", origin.unit, origin.labels)),
             Err((why, _)) => Err(why),
         }
     }
@@ -288,7 +288,7 @@ mod tests {
             ("Pump/x/9/data", Err(Rejection::UnknownKind)),
         ];
         for (topic, expected) in cases {
-            assert_eq!(who(&topics, topic), expected.map(str::to_owned), "{topic:?}");
+            assert_eq!(origin_of(&topics, topic), expected.map(str::to_owned), "{topic:?}");
         }
     }
 
@@ -296,17 +296,17 @@ mod tests {
     fn a_bad_label_in_a_topic_is_passed_over_and_the_unit_still_lives() {
         let topics = topics(&[("{site}/{unit}", Some("pump"))]);
         let mut issues = PayloadIssues::default();
-        let sender = topics.sender("/9", &mut issues).unwrap();
-        assert_eq!((sender.unit.to_string().as_str(), sender.labels.len()), ("pump:9", 0));
+        let origin = topics.origin("/9", &mut issues).unwrap();
+        assert_eq!((origin.unit.to_string().as_str(), origin.labels.len()), ("pump:9", 0));
         assert_eq!(issues.kinds(), [PayloadIssue::BadLabel]);
     }
 
     #[test]
     fn the_first_template_that_fits_wins() {
         let specific_first = topics(&[("units/{unit}", Some("pump")), ("{kind}/{unit}", None)]);
-        assert_eq!(who(&specific_first, "units/1").unwrap(), "pump:1 {}");
+        assert_eq!(origin_of(&specific_first, "units/1").unwrap(), "pump:1 {}");
         let general_first = topics(&[("{kind}/{unit}", None), ("units/{unit}", Some("pump"))]);
-        assert_eq!(who(&general_first, "units/1").unwrap_err(), Rejection::UnknownKind);
+        assert_eq!(origin_of(&general_first, "units/1").unwrap_err(), Rejection::UnknownKind);
     }
 
     #[test]

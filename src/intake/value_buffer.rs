@@ -11,8 +11,8 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use tokio_util::sync::CancellationToken;
 
-use super::metric_tree::KindMetrics;
-use super::record::Writer;
+use super::engine_writer::EngineWriter;
+use super::kind_metrics::KindMetrics;
 use crate::clock::Timestamp;
 use crate::presence::{Kind, Unit};
 use crate::store::{Catalogue, Reading};
@@ -84,7 +84,7 @@ impl ValueBuffer {
     }
 
     /// Writes the values that wait, round by round, until `stop`; then once more.
-    pub async fn write(&self, writer: &Writer, stop: &CancellationToken) {
+    pub async fn write(&self, writer: &EngineWriter, stop: &CancellationToken) {
         loop {
             let is_last = stop.run_until_cancelled(tokio::time::sleep(ROUND)).await.is_none();
             if is_last {
@@ -96,7 +96,7 @@ impl ValueBuffer {
         }
     }
 
-    async fn round(&self, writer: &Writer) {
+    async fn round(&self, writer: &EngineWriter) {
         let round: Vec<(Unit, UnitValues)> = std::mem::take(&mut *self.lock()).into_iter().collect();
         let mut rest = round.into_iter();
         loop {

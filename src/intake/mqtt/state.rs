@@ -38,6 +38,7 @@ use super::session::{Grants, Session};
 use super::transit::Transit;
 use crate::clock::Timestamp;
 use crate::fleet::CanaryPace;
+use crate::intake::canary::Canary;
 use crate::intake::reader::{Content, Incoming};
 use crate::intake::record::QueuedMessage;
 use crate::telemetry::ConnectionLoss;
@@ -254,15 +255,8 @@ impl ConnectionState {
                 self.deaf_until = self.deaf_until.max(now);
             }
             Content::Canary(canary) => {
-                let returned = self.canaries.returned(canary);
                 is_last = matches!(self.stage, Stage::Draining(seq) if canary.seq >= seq);
-                if self.transit.canary_returned(canary.sent_at(), now) {
-                    self.redelivery.canary_returned(canary.sent_at());
-                }
-                if let Some(before) = returned.lost_after {
-                    self.deaf_until = self.deaf_until.max(before + self.deafness());
-                }
-                if !returned.vouches || canary.sent_at() <= self.deaf_until {
+                if !self.vouches(canary, now) {
                     content = Content::Nothing;
                 }
             }
@@ -281,6 +275,18 @@ impl ConnectionState {
             actions.push(Action::Record(self.queued(Content::Unsubscribed, now, None)));
             self.close(actions);
         }
+    }
+
+    /// Whether a canary that came back vouches for the messages before it.
+    fn vouches(&mut self, canary: &Canary, now: Timestamp) -> bool {
+        let returned = self.canaries.returned(canary);
+        if self.transit.canary_returned(canary.sent_at(), now) {
+            self.redelivery.canary_returned(canary.sent_at());
+        }
+        if let Some(before) = returned.lost_after {
+            self.deaf_until = self.deaf_until.max(before + self.deafness());
+        }
+        returned.vouches && canary.sent_at() > self.deaf_until
     }
 
     /// A period has passed.

@@ -1,78 +1,78 @@
-//! Says which topics of the fleet are not heard, and which right is missing.
+//! Reports which topic filters of the fleet are not heard, and which right is missing.
 //!
-//! A filter whose probes go out and do not come back is not heard, by whichever instance: what the engine says of it
-//! stays behind what it says of the fleet. No unit of its kinds is declared offline meanwhile; that it is so must be seen
-//! within seconds. It ends by itself, when a probe comes back.
+//! A filter whose probes are published and do not come back is not heard by any instance: in the engine its hearing
+//! stays behind that of the fleet. No unit of its kinds is declared offline meanwhile; an operator must see that
+//! within seconds. It ends by itself when a probe comes back.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Config;
-use super::probe::{Probe, Probes, Standing};
-use super::record::Writer;
+use super::engine_writer::EngineWriter;
+use super::probe::{Probe, ProbeStatus, Probes};
 use crate::clock::Timestamp;
 use crate::fleet::CanaryPace;
 use crate::presence::Hearing;
 
-/// How often it is seen to.
+/// How often the filters are judged.
 const TICK: Duration = Duration::from_millis(250);
 
-/// So long a probe is waited for: three periods, but no longer and no shorter than this. The same for the first unit
-/// that speaks where no probe may be published.
+/// A probe may take three periods, but no longer and no shorter than this. So may the first message of a unit
+/// where no probe may be published.
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// Watches the proof of all filters.
-pub(super) struct Watch {
+pub(super) struct FilterWatch {
     probes: Arc<Probes>,
     user: String,
-    writer: Writer,
+    writer: EngineWriter,
 }
 
-/// What is said of a filter.
+/// What is reported of a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Said {
+enum FilterReport {
     /// Nothing yet.
     Nothing,
     Heard,
-    /// For what reason no probe can be published there, if that is so.
+    /// Why no probe can be published there, if that is so.
     Unheard(Option<String>),
-    /// What units say proves it, for no probe can be published, for that reason.
-    Refused(String),
+    /// Messages of units prove it, because no probe can be published, for that reason.
+    Unproved(String),
 }
 
-impl Watch {
-    pub fn new(probes: Arc<Probes>, config: &Config, writer: &Writer) -> Watch {
+impl FilterWatch {
+    pub fn new(probes: Arc<Probes>, config: &Config, writer: &EngineWriter) -> FilterWatch {
         for probe in probes.all() {
             writer.telemetry.filter_configured(&probe.filter, &probe.kinds());
         }
-        Watch { probes, user: config.user().to_owned(), writer: writer.clone() }
+        FilterWatch { probes, user: config.user().to_owned(), writer: writer.clone() }
     }
 
     /// Watches until Rollcall is stopping.
     pub async fn run(&self) {
-        let mut said = vec![Said::Nothing; self.probes.all().len()];
+        let mut reports = vec![FilterReport::Nothing; self.probes.all().len()];
         while self.writer.stop.run_until_cancelled(tokio::time::sleep(TICK)).await.is_some() {
             let hearing = self.writer.roll.hearing();
             self.writer.telemetry.filters_removed(&self.writer.roll.removed_filters());
-            for (probe, said) in self.probes.all().iter().zip(&mut said) {
+            for (probe, report) in self.probes.all().iter().zip(&mut reports) {
                 let now = judge(probe, &hearing, self.writer.roll.pace());
-                if let Some(now) = now.filter(|now| now != said) {
-                    self.say(probe, &now);
-                    *said = now;
+                if let Some(now) = now.filter(|now| now != report) {
+                    self.report(probe, &now);
+                    *report = now;
                 }
             }
         }
     }
 
-    fn say(&self, probe: &Probe, said: &Said) {
+    fn report(&self, probe: &Probe, report: &FilterReport) {
         let (Probe { topic, filter, .. }, kinds) = (probe, probe.kinds());
         let telemetry = &self.writer.telemetry;
-        match said {
-            Said::Nothing => {}
-            Said::Heard => telemetry.filter_heard(filter, &kinds),
-            Said::Refused(why) => telemetry.filter_unproved(filter, &kinds, why),
-            Said::Unheard(refused) => {
+        match report {
+            FilterReport::Nothing => {}
+            FilterReport::Heard => telemetry.filter_heard(filter, &kinds),
+            FilterReport::Unproved(why) => telemetry.filter_unproved(filter, &kinds, why),
+            FilterReport::Unheard(refused) => {
                 let user = &self.user;
                 let why = refused.clone().unwrap_or_else(|| {
                     format!(
@@ -90,21 +90,21 @@ impl Watch {
     }
 }
 
-/// What there is to say; `None`: what was said.
-fn judge(probe: &Probe, hearing: &Hearing, pace: &CanaryPace) -> Option<Said> {
-    let Standing { since, refused, .. } = probe.standing();
+/// The report on a filter; `None`: as before.
+fn judge(probe: &Probe, hearing: &Hearing, pace: &CanaryPace) -> Option<FilterReport> {
+    let ProbeStatus { since, refused, .. } = probe.status();
     let since = if refused.is_some() { since.unwrap_or_default() } else { since? };
     let (fleet, proved) = (hearing.heard?, proved(probe, hearing));
     let is_proved = proved.is_some_and(|proved| proved >= since);
     let mut wait = (3 * probe.period(pace)).clamp(SHORTEST_WAIT, LONGEST_WAIT);
     if refused.is_some() && is_proved {
-        // Units speak when they like.
+        // Units publish when they like.
         wait = probe.kinds.iter().map(|rules| pace.shortest_of(rules)).min().unwrap_or(wait).max(wait);
     }
     if fleet.since(since.max(proved.unwrap_or_default())) > wait {
-        return Some(Said::Unheard(refused));
+        return Some(FilterReport::Unheard(refused));
     }
-    is_proved.then(|| refused.map_or(Said::Heard, Said::Refused))
+    is_proved.then(|| refused.map_or(FilterReport::Heard, FilterReport::Unproved))
 }
 
 /// Up to when all of its kinds were heard by the filter.

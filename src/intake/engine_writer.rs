@@ -1,0 +1,99 @@
+//! Asks the engine until it answers.
+//!
+//! # Why it keeps trying
+//! A heartbeat that was not recorded is not lost as long as it is not acknowledged, and if it were passed
+//! over, later canaries would vouch for it. So a batch is tried until the engine takes it. The
+//! one exception is a unit whose stored state cannot be read: it is found by halving the batch and
+//! left out, with an error, because it would delay all others for good.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::clock::Clock;
+use crate::fleet::Roll;
+use crate::presence::Heartbeat;
+use crate::store::EngineError;
+use crate::telemetry::{Loop, Telemetry};
+
+/// How the engine is tried again.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(2) };
+
+/// What is asked for when heartbeats are recorded, for readiness.
+const BEATS: &str = "heartbeats";
+
+#[derive(Clone)]
+pub(super) struct EngineWriter {
+    pub roll: Arc<Roll>,
+    pub clock: Clock,
+    pub telemetry: Arc<Telemetry>,
+    pub stop: CancellationToken,
+}
+
+impl EngineWriter {
+    /// Whether the heartbeats are recorded; `false`: Rollcall is stopping and the engine away.
+    pub async fn hear(&self, beats: &[Heartbeat]) -> bool {
+        let mut open: Vec<Range<usize>> = Vec::from_iter((!beats.is_empty()).then_some(0..beats.len()));
+        let mut failures = 0;
+        while let Some(range) = open.pop() {
+            match self.roll.hear(&beats[range.clone()], self.clock.now()).await {
+                Ok(()) => self.answered(BEATS, &mut failures),
+                Err(EngineError::Damaged(why)) if range.len() == 1 => {
+                    let unit = &beats[range.start].unit;
+                    tracing::error!(%unit, "heartbeat left out, what is stored of its unit cannot be read: {why}");
+                }
+                Err(EngineError::Damaged(_)) => {
+                    let middle = range.start + range.len() / 2;
+                    open.push(middle..range.end);
+                    open.push(range.start..middle);
+                }
+                Err(error) => {
+                    failures += 1;
+                    open.push(range);
+                    if !self.wait(BEATS, failures, &error).await {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Asks until there is an answer; `None` if Rollcall is stopping and the engine away.
+    /// `what` is asked for, for readiness.
+    pub async fn insist<T, F>(&self, what: &'static str, ask: impl Fn() -> F) -> Option<T>
+    where
+        F: Future<Output = crate::store::Result<T>>,
+    {
+        let mut failures = 0;
+        loop {
+            match ask().await {
+                Ok(answer) => {
+                    self.answered(what, &mut failures);
+                    return Some(answer);
+                }
+                Err(error) => {
+                    failures += 1;
+                    if !self.wait(what, failures, &error).await {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    fn answered(&self, what: &'static str, failures: &mut u32) {
+        *failures = 0;
+        self.telemetry.engine_answered(Loop::Intake, what);
+    }
+
+    /// Waits before the next attempt; `false` if Rollcall is stopping.
+    async fn wait(&self, what: &'static str, failures: u32, error: &EngineError) -> bool {
+        self.telemetry.engine_failed(Loop::Intake, what, error);
+        let wait = BACKOFF.wait(failures, rand::random());
+        self.stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_some()
+    }
+}

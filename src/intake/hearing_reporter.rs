@@ -1,0 +1,315 @@
+//! Reports to the engine what was heard: the canaries of this process, and the last wills of other members.
+//!
+//! Events come in order, each after everything before it was recorded. A plain
+//! subscription reports each canary (enough of them: [`canary::to_report`]). A member of a shared
+//! subscription attends with the first one that comes back, and is proved by those that follow.
+//!
+//! What probes have proved since the last canary is reported with the next one: everything before them is recorded
+//! then, and the engine is asked once.
+//!
+//! # When the engine does not know a member that has a connection
+//! Another client told the engine that the broker had dropped the member. If that is true its connection ends by
+//! itself, and the next one attends anew; so does a process that was frozen and finds old
+//! canaries in its queue. If not (a false last will, from a client that may write to Rollcall's topics) the member
+//! has missed no message, as a canary proves that is hardly older than its way took; so it attends again from
+//! that canary on, and the others were told of blind time that was none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::canary::{self, ReportedCanary};
+use super::engine_writer::EngineWriter;
+use super::mqtt::{Link, Proof, Session};
+use super::probe::{Probe, Probes};
+use crate::clock::Timestamp;
+use crate::fleet::Roll;
+use crate::presence::Probed;
+use crate::store::{Member, Subscription};
+
+/// Something that the engine has to know.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum HearingEvent {
+    /// A canary of that connection came back.
+    Canary { connection: u64, sent_at: Timestamp },
+    /// The probe of the filter with this index came back.
+    Probe { index: usize, sent_at: Timestamp },
+    /// The broker has dropped a member.
+    MemberLost { member: Member, at: Timestamp },
+    /// That connection has unsubscribed from its share, and everything that it was given is recorded.
+    Unsubscribed { connection: u64 },
+}
+
+pub(super) struct HearingReporter {
+    client_id: String,
+    /// The share of a member; `None`: a plain subscription.
+    share: Option<String>,
+    /// How long the broker keeps the session of a plain one.
+    session_expiry: Duration,
+    proof: watch::Sender<Proof>,
+    /// The number of the first connection of this process that reported a canary.
+    first: Option<u64>,
+    /// The number of the connection that attends.
+    attends: u64,
+    /// The last canary that was reported: the number of its connection, and when it was sent.
+    last_canary: Option<(u64, Timestamp)>,
+    probes: ProbeReports,
+}
+
+impl HearingReporter {
+    /// The connection of that session learns by `proof` what is proved.
+    pub fn new(session: &Session, proof: watch::Sender<Proof>, probes: Arc<Probes>) -> HearingReporter {
+        let session_expiry = Duration::from_secs(session.expiry.unwrap_or(0).into());
+        let client_id = session.client_id().to_owned();
+        HearingReporter {
+            client_id,
+            share: session.share.clone(),
+            session_expiry,
+            proof,
+            first: None,
+            attends: 0,
+            last_canary: None,
+            probes: ProbeReports::new(probes),
+        }
+    }
+
+    /// Whether everything was reported. If not, Rollcall is stopping and the engine away.
+    pub async fn report(
+        &mut self,
+        writer: &EngineWriter,
+        events: &[HearingEvent],
+        link: &watch::Receiver<Link>,
+    ) -> bool {
+        let reported = async {
+            let due = self.to_report(events, writer.roll.gap());
+            for event in events {
+                match event {
+                    HearingEvent::Canary { connection, sent_at } => {
+                        let own = (connection, sent_at);
+                        if let Some((_, canary)) =
+                            due.iter().find(|(of, canary)| (of, &canary.sent_at) == own)
+                        {
+                            self.canary(writer, *connection, *canary, link).await?;
+                        }
+                    }
+                    HearingEvent::Probe { index, sent_at } => self.probes.returned(*index, *sent_at),
+                    HearingEvent::MemberLost { member, at } => {
+                        self.member_lost(writer, member, *at, link).await?
+                    }
+                    HearingEvent::Unsubscribed { connection } => {
+                        self.unsubscribed(writer, *connection).await?
+                    }
+                }
+            }
+            Some(())
+        };
+        reported.await.is_some()
+    }
+
+    /// The canaries among these events that must be reported, by connection: an earlier connection
+    /// bridges no gap before a new one.
+    fn to_report(&self, events: &[HearingEvent], gap: Duration) -> Vec<(u64, ReportedCanary)> {
+        let came: Vec<(u64, Timestamp)> = events.iter().filter_map(HearingEvent::canary).collect();
+        let of_one = came.chunk_by(|a, b| a.0 == b.0).flat_map(|canaries| {
+            let connection = canaries[0].0;
+            let times: Vec<Timestamp> = canaries.iter().map(|(_, sent_at)| *sent_at).collect();
+            let last = self.last_canary.filter(|(of, _)| *of == connection).map(|(_, sent_at)| sent_at);
+            let due = canary::to_report(&times, last, gap);
+            due.into_iter().map(move |canary| (connection, canary))
+        });
+        of_one.collect()
+    }
+
+    async fn canary(
+        &mut self,
+        writer: &EngineWriter,
+        connection: u64,
+        ReportedCanary { sent_at, unbroken }: ReportedCanary,
+        link: &watch::Receiver<Link>,
+    ) -> Option<()> {
+        let subscription = match self.member(connection) {
+            Some(member) if self.attends != connection => {
+                return self.attend(writer, &member, sent_at, link).await;
+            }
+            Some(member) => Subscription::Member(member),
+            None => self.plain(connection),
+        };
+        let probed = self.probes.probed(&writer.roll, sent_at);
+        if writer
+            .insist("canaries", || writer.roll.canary_of(&subscription, sent_at, unbroken, &probed))
+            .await?
+        {
+            self.probes.reported();
+            writer.telemetry.canary_returned(writer.clock.now().since(sent_at));
+            self.last_canary = Some((connection, sent_at));
+            self.proof.send_modify(|proof| {
+                proof.at = Some(Instant::now());
+                proof.canary = sent_at;
+            });
+        } else if let Subscription::Member(member) = subscription {
+            self.attend_again(writer, &member, sent_at, link).await?;
+        }
+        Some(())
+    }
+
+    /// A canary of a member that the engine does not know.
+    async fn attend_again(
+        &self,
+        writer: &EngineWriter,
+        member: &Member,
+        sent_at: Timestamp,
+        link: &watch::Receiver<Link>,
+    ) -> Option<()> {
+        let (number, release) = link.borrow().current();
+        if number != member.connection || writer.clock.now().since(sent_at) > writer.roll.gap() {
+            return Some(());
+        }
+        tracing::warn!(
+            client_id = member.client_id,
+            "other members were told that the broker had dropped this connection, which is open; does any client but \
+             Rollcall write to {}#?",
+            canary::PREFIX
+        );
+        writer.insist("members", || writer.roll.attend(member, sent_at, release)).await
+    }
+
+    /// A canary of a connection that does not attend yet.
+    async fn attend(
+        &mut self,
+        writer: &EngineWriter,
+        member: &Member,
+        sent_at: Timestamp,
+        link: &watch::Receiver<Link>,
+    ) -> Option<()> {
+        let (number, release) = link.borrow().current();
+        // A late canary of an earlier connection proves nothing about this one.
+        if number != member.connection {
+            return Some(());
+        }
+        let now = writer.clock.now();
+        writer.insist("members", || writer.roll.attend(member, now, release)).await?;
+        writer.telemetry.canary_returned(now.since(sent_at));
+        self.attends = member.connection;
+        self.last_canary = Some((member.connection, now));
+        self.proof.send_replace(Proof {
+            attends: self.attends,
+            at: Some(Instant::now()),
+            canary: sent_at,
+            left: false,
+        });
+        Some(())
+    }
+
+    async fn member_lost(
+        &self,
+        writer: &EngineWriter,
+        member: &Member,
+        at: Timestamp,
+        link: &watch::Receiver<Link>,
+    ) -> Option<()> {
+        if writer.insist("members", || writer.roll.gone(member, at)).await? {
+            tracing::warn!(
+                share = member.share,
+                client_id = member.client_id,
+                "the broker has dropped a member of the shared subscription; the messages that it was given are lost, \
+                 and that time does not count as silence"
+            );
+        }
+        link.borrow().remove_will(&member.client_id);
+        Some(())
+    }
+
+    async fn unsubscribed(&mut self, writer: &EngineWriter, connection: u64) -> Option<()> {
+        let Some(member) = self.member(connection).filter(|_| self.attends == connection) else {
+            return Some(());
+        };
+        writer.insist("members", || writer.roll.leave(&member)).await?;
+        self.attends = 0;
+        self.proof.send_modify(|proof| proof.left = true);
+        Some(())
+    }
+
+    fn plain(&mut self, connection: u64) -> Subscription {
+        let first = *self.first.get_or_insert(connection);
+        let client_id = self.client_id.clone();
+        Subscription::Kept { client_id, connection, was_cut: connection != first, span: self.session_expiry }
+    }
+
+    fn member(&self, connection: u64) -> Option<Member> {
+        let share = self.share.clone()?;
+        Some(Member { share, client_id: self.client_id.clone(), connection })
+    }
+}
+
+impl HearingEvent {
+    fn canary(&self) -> Option<(u64, Timestamp)> {
+        match self {
+            HearingEvent::Canary { connection, sent_at } => Some((*connection, *sent_at)),
+            _ => None,
+        }
+    }
+}
+
+/// The most probes of a filter that wait for a canary; beyond it the oldest are forgotten, and that time is blind.
+const MOST: usize = 1000;
+
+/// What probes have proved and was not reported yet.
+struct ProbeReports {
+    probes: Arc<Probes>,
+    /// Of each filter, when the probes were sent that came back since.
+    returned: Vec<Vec<Timestamp>>,
+    /// Of each filter, the last one that was reported.
+    reported: Vec<Option<Timestamp>>,
+}
+
+impl ProbeReports {
+    fn new(probes: Arc<Probes>) -> ProbeReports {
+        let count = probes.all().len();
+        ProbeReports { probes, returned: vec![Vec::new(); count], reported: vec![None; count] }
+    }
+
+    fn returned(&mut self, index: usize, sent_at: Timestamp) {
+        let returned = &mut self.returned[index];
+        if returned.len() == MOST {
+            returned.remove(0);
+        }
+        returned.push(sent_at);
+    }
+
+    /// The proofs to report with a canary that was sent at `sent_at`.
+    fn probed(&mut self, roll: &Roll, sent_at: Timestamp) -> Vec<Probed> {
+        let mut probed = Vec::new();
+        let probes = self.probes.clone();
+        for (index, probe) in probes.all().iter().enumerate() {
+            let Probe { kinds, filter, .. } = probe;
+            let mut gap = kinds.iter().map(|rules| roll.gap_of(&rules.kind)).min().unwrap_or_default();
+            let status = probe.status();
+            if status.refused.is_some() {
+                // Units publish when they like, and their messages after the canary are not recorded yet.
+                gap = kinds.iter().map(|rules| roll.pace().shortest_of(rules)).min().unwrap_or(gap).max(gap);
+                let heard = status.unit_heard.map(|heard| heard.min(sent_at));
+                let is_later =
+                    |heard: &Timestamp| self.returned[index].last().is_none_or(|last| last < heard);
+                heard.filter(is_later).into_iter().for_each(|heard| self.returned(index, heard));
+            }
+            let proofs = canary::to_report(&self.returned[index], self.reported[index], gap);
+            for rules in kinds {
+                probed.extend(proofs.iter().map(|ReportedCanary { sent_at, unbroken }| Probed {
+                    kind: rules.kind.clone(),
+                    filter: filter.clone(),
+                    sent_at: *sent_at,
+                    gap: roll.gap_of(&rules.kind).max(*unbroken),
+                }));
+            }
+        }
+        probed
+    }
+
+    fn reported(&mut self) {
+        for (returned, reported) in self.returned.iter_mut().zip(&mut self.reported) {
+            *reported = returned.drain(..).max().max(*reported);
+        }
+    }
+}

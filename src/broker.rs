@@ -1,25 +1,25 @@
-//! The broker within the process: devices connect straight to Rollcall, and nothing else has to be
-//! installed. For one machine; a fleet that outgrows it takes its users and rules to Mosquitto,
-//! whose formats they have.
+//! The broker within the process: devices connect straight to Rollcall, and no other broker has to be
+//! installed. It is for one machine; a fleet that outgrows it moves its files of users and rules to Mosquitto,
+//! unchanged.
 //!
 //! Intake connects to it over loopback like to any other broker: there is no second path for a
 //! heartbeat. It does so on a port of its own, with a password that is made anew at each start: devices
 //! can take neither its place nor its session.
 //!
-//! The broker keeps what it has in memory. What it loses when the process ends was not heard, and
+//! The broker keeps messages in memory. Messages that it loses when the process ends were not heard, and
 //! that time is blind like any other.
 //!
 //! # What devices may do without a file of rules
-//! Publish and subscribe to everything but what meets `rollcall/#`, where Rollcall proves that it hears, and
-//! `$…`, which is the broker's own. On loopback anybody may connect; on any other address the broker
-//! demands a password file or client certificates, and refuses to start without.
+//! They may publish and subscribe to all topics except `rollcall/#`, where Rollcall proves that it hears, and
+//! `$…`, which are the broker's own. On loopback any client may connect; on any other address the broker
+//! requires a password file or client certificates, and refuses to start without.
 //!
-//! # What is bounded, and what happens there
-//! A device that sends faster than its rate is read more slowly. One that sends while Rollcall takes less
-//! than arrives is read more slowly as well, as are all. Nothing is dropped for it: at MQTT 3.1.1 every
+//! # Limits
+//! A device that sends faster than its rate is read more slowly. All devices are read more slowly while intake takes
+//! fewer messages than arrive. No message is dropped for it: at MQTT 3.1.1 every
 //! refusal of a message reads as success. Large packets wait for one another. A device that does not read
-//! what it subscribed to is disconnected, and so is one that sends what it may not. Nothing is retained and
-//! no session of a device outlives its connection.
+//! the messages that it subscribed to is disconnected, and so is one that violates the protocol. No message is
+//! retained, and no session of a device outlives its connection.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,21 +30,21 @@ use tokio_util::sync::CancellationToken;
 use crate::telemetry::Telemetry;
 
 #[cfg(feature = "broker")]
+mod access_control;
+#[cfg(feature = "broker")]
+mod access_rules;
+#[cfg(feature = "broker")]
+mod authentication;
+#[cfg(feature = "broker")]
+mod backpressure;
+#[cfg(feature = "broker")]
+mod client_connection;
+#[cfg(feature = "broker")]
+mod client_stream;
+#[cfg(feature = "broker")]
 mod frames;
 #[cfg(feature = "broker")]
-mod gate;
-#[cfg(feature = "broker")]
-mod guest;
-#[cfg(feature = "broker")]
-mod inlet;
-#[cfg(feature = "broker")]
-mod lobby;
-#[cfg(feature = "broker")]
-mod logins;
-#[cfg(feature = "broker")]
-mod room;
-#[cfg(feature = "broker")]
-mod rules;
+mod pending;
 #[cfg(feature = "broker")]
 mod server;
 #[cfg(not(feature = "broker"))]
@@ -57,18 +57,17 @@ mod users;
 pub const NOT_BUILT_IN: &str = "this rollcall is built without the in-process broker; build it with the feature `broker`, or \
                                 set mqtt.url to a broker elsewhere";
 
-/// Why a text is no file of users, and why it is no file of rules: for those who try the parsers.
+/// Why a text is no file of users, and why it is no file of rules: for tests of the parsers.
 #[cfg(feature = "broker")]
 #[doc(hidden)]
 pub fn refusals(text: &str) -> Vec<String> {
-    let (users, rules) = (users::Users::parse(text).err(), rules::Rules::parse(text).err());
+    let (users, rules) = (users::Users::parse(text).err(), access_rules::AccessRules::parse(text).err());
     users.into_iter().chain(rules).collect()
 }
 
-/// The name of intake's own client.
+/// The user name of intake's own client.
 const INSIDE: &str = "rollcall-inside";
 
-/// What the broker needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Where devices connect in the clear.
@@ -79,9 +78,9 @@ pub struct Config {
     pub password_file: Option<PathBuf>,
     /// Rules, as in Mosquitto's `acl_file`.
     pub rules_file: Option<PathBuf>,
-    /// What Rollcall's own client ids begin with; no device has one like it.
+    /// The prefix of Rollcall's own client ids, which no device may use.
     pub own_client_id: String,
-    /// The most devices at a time; more are refused.
+    /// The most devices at a time; others are refused.
     pub max_connections: usize,
     /// The largest packet in bytes; a device that sends a larger one is disconnected.
     pub max_packet: usize,
@@ -89,21 +88,20 @@ pub struct Config {
     pub max_rate: u32,
 }
 
-/// How the broker speaks TLS.
+/// Settings of TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// Where.
     pub listen: SocketAddr,
     /// Its certificates, PEM, its own first.
     pub cert_file: PathBuf,
     /// Its private key, PEM.
     pub key_file: PathBuf,
-    /// Whoever connects must have a certificate by this authority, PEM.
+    /// The authority of the certificate that each client must have, PEM.
     pub client_ca_file: Option<PathBuf>,
 }
 
 impl Config {
-    /// Everything that is wrong with it, each in a sentence that says what would be right.
+    /// Everything that is wrong with it, each in a sentence that says what to do.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let certified = self.tls.as_ref().is_some_and(|tls| tls.client_ca_file.is_some());
@@ -133,24 +131,22 @@ impl Config {
     }
 }
 
-/// How intake gets in.
+/// How intake connects.
 #[derive(Clone)]
-pub struct Entrance {
+pub struct IntakeEndpoint {
     /// The broker's address on loopback.
     pub url: String,
-    /// Name and password of the one who may do everything, from this machine.
+    /// User name and password; they allow every topic, from this machine.
     pub credentials: (String, String),
 }
 
 /// A broker that listens and does not serve yet.
 pub struct Broker {
     server: server::Server,
-    entrance: Entrance,
+    endpoint: IntakeEndpoint,
 }
 
 impl Broker {
-    /// Listens.
-    ///
     /// # Errors
     /// An address that is taken, a file that cannot be read, a configuration that is not safe; each
     /// says what to do.
@@ -160,14 +156,13 @@ impl Broker {
         }
         let password = format!("{:032x}", rand::random::<u128>());
         let (server, address) = server::Server::bind(config, &password, telemetry).await?;
-        let entrance =
-            Entrance { url: format!("mqtt://{address}"), credentials: (INSIDE.to_owned(), password) };
-        Ok(Broker { server, entrance })
+        let endpoint =
+            IntakeEndpoint { url: format!("mqtt://{address}"), credentials: (INSIDE.to_owned(), password) };
+        Ok(Broker { server, endpoint })
     }
 
-    /// How intake gets in.
-    pub fn entrance(&self) -> Entrance {
-        self.entrance.clone()
+    pub fn intake_endpoint(&self) -> IntakeEndpoint {
+        self.endpoint.clone()
     }
 
     /// Serves until `stop`.

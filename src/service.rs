@@ -63,9 +63,9 @@ pub async fn run(mut config: Config, stop: CancellationToken) -> anyhow::Result<
         return Ok(());
     };
     if let Some(broker) = broker {
-        let entrance = broker.entrance();
-        config.intake.url = entrance.url;
-        config.intake.credentials = Some(entrance.credentials);
+        let endpoint = broker.intake_endpoint();
+        config.intake.url = endpoint.url;
+        config.intake.credentials = Some(endpoint.credentials);
         // At 0 its own broker might drop what Rollcall does not take fast enough.
         config.intake.qos = 1;
         loops.add("broker", broker.serve(loops.stop.clone()));

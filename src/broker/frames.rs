@@ -1,17 +1,17 @@
-//! What a device sends, frame by frame, before the library reads it.
+//! Filters the MQTT frames of a device before the library reads them.
 //!
-//! It follows the stream of MQTT frames just far enough to know where each begins, what it is and how
-//! long, and it changes four things on the way:
+//! It parses the stream just far enough to know where each frame begins, its type and its
+//! length, and enforces four rules:
 //!
-//! - **Nothing is kept for later.** The wish to retain is taken out of PUBLISH and of the will in CONNECT:
+//! - **No message is retained.** The retain flag is cleared in PUBLISH and in the will of CONNECT:
 //!   the message is passed on like any other.
-//! - **QoS 0 goes on as QoS 1.** Within the library a message at QoS 0 that finds no room is dropped
-//!   without a word. One at QoS 1 waits for room. The acknowledgement that the device did not ask for is
-//!   taken out again ([`Frames::swallows`]).
-//! - **The first frame is a CONNECT**, and a small one: a stranger is not read further than that.
-//! - **What is begun and not finished is bounded**, at QoS 2 in bytes.
+//! - **QoS 0 becomes QoS 1.** The library silently drops a message at QoS 0 without room;
+//!   one at QoS 1 waits for room. The acknowledgement that the device does not expect is
+//!   suppressed ([`FrameFilter::suppresses`]).
+//! - **The first frame is a CONNECT**, and a small one: other clients are not read further than that.
+//! - **Messages at QoS 2 that are not released are bounded**, in number and in bytes.
 //!
-//! It allocates nothing in proportion to a frame: what it is given it passes on.
+//! It allocates nothing in proportion to a frame: it passes bytes on as they come.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -20,8 +20,8 @@ pub(super) const LARGEST_CONNECT: u32 = 16 << 10;
 /// Messages at QoS 2 of one connection that may wait for their release; 3.1.1 has no way to ask for fewer
 /// than 65535, and its clients keep to twenty or so.
 pub(super) const MOST_UNRELEASED: u16 = 100;
-/// Identifies messages that came without.
-const NOBODYS: u16 = u16::MAX;
+/// The packet id of messages that came without one.
+const ADDED_ID: u16 = u16::MAX;
 
 const CONNECT: u8 = 1;
 const PUBLISH: u8 = 3;
@@ -39,14 +39,14 @@ pub(super) struct Frame {
     pub length: u32,
 }
 
-/// What no client may send.
+/// A frame that no client may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Violation {
     /// It does not begin with CONNECT, or is not MQTT.
-    Stranger,
+    NotMqtt,
     /// A frame is larger than allowed.
     TooLarge(u32),
-    /// More at QoS 2 was begun than may wait to be finished.
+    /// More messages at QoS 2 than may wait for their release.
     Unreleased,
 }
 
@@ -64,29 +64,29 @@ struct Header {
     bytes: u8,
 }
 
-/// What is done with the bytes of a frame.
+/// How a frame is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Plan {
+enum Rewrite {
     Copy,
-    /// CONNECT: its flags stand after the name and the level of the protocol.
+    /// CONNECT: its flags follow the name and the level of the protocol.
     Connect,
-    /// PUBLISH at QoS 0: an identifier goes in behind the topic.
-    Identify,
-    /// PUBLISH at QoS 1 or 2: its identifier stands behind the topic.
-    Note {
+    /// PUBLISH at QoS 0: a packet id is inserted after the topic.
+    InsertId,
+    /// PUBLISH at QoS 1 or 2: its packet id follows the topic.
+    ReadId {
         qos: u8,
     },
-    /// PUBREL: it begins with the identifier.
+    /// PUBREL: it begins with the packet id.
     Release,
 }
 
 #[derive(Debug)]
 struct Body {
-    plan: Plan,
+    rewrite: Rewrite,
     size: u32,
-    /// Bytes still to come.
+    /// Bytes that have not arrived.
     left: usize,
-    /// Bytes that came.
+    /// Bytes that have arrived.
     at: usize,
     /// The length of the text that it begins with.
     text: usize,
@@ -95,24 +95,24 @@ struct Body {
     is_plain: bool,
 }
 
-/// The stream of one connection.
+/// The filter of one connection.
 #[derive(Debug)]
-pub(super) struct Frames {
+pub(super) struct FrameFilter {
     state: State,
     most: u32,
     has_connected: bool,
-    /// Messages that will be acknowledged, in order, and whether the device waits for it.
+    /// Packet ids of messages that will be acknowledged, in order, and whether the device waits for it.
     to_acknowledge: VecDeque<(u16, bool)>,
     unreleased: HashMap<u16, u32>,
     unreleased_bytes: u64,
-    /// Wishes to retain that were taken out since the last look.
+    /// Retain flags that were cleared since the last call of `take_unretained`.
     unretained: u64,
 }
 
-impl Frames {
-    /// Of a connection on which no frame is larger than `most`.
-    pub fn new(most: usize) -> Frames {
-        Frames {
+impl FrameFilter {
+    /// No frame may be larger than `most`.
+    pub fn new(most: usize) -> FrameFilter {
+        FrameFilter {
             state: State::Header(Header::default()),
             most: u32::try_from(most).unwrap_or(u32::MAX),
             has_connected: false,
@@ -123,7 +123,7 @@ impl Frames {
         }
     }
 
-    /// Whether no frame is under way.
+    /// Whether the stream is between two frames.
     pub fn is_between(&self) -> bool {
         matches!(&self.state, State::Header(header) if header.first.is_none())
     }
@@ -133,15 +133,15 @@ impl Frames {
         self.unreleased_bytes
     }
 
-    /// How many wishes to retain were taken out since the last call.
+    /// How many retain flags were cleared since the last call.
     pub fn take_unretained(&mut self) -> u64 {
         std::mem::take(&mut self.unretained)
     }
 
-    /// Moves bytes of `input` to `output`, up to the next frame that [`Frames::pass`] has to let through.
+    /// Moves bytes of `input` to `output`, up to the next frame that [`FrameFilter::pass`] has to pass on.
     ///
     /// # Errors
-    /// What no client may send; nothing more may be asked then.
+    /// A violation; the filter may not be used after it.
     pub fn take(&mut self, input: &mut &[u8], output: &mut Vec<u8>) -> Result<Option<Frame>, Violation> {
         loop {
             match &mut self.state {
@@ -176,57 +176,57 @@ impl Frames {
     fn check(&self, frame: Frame) -> Result<(), Violation> {
         let (kind, most) = (frame.first >> 4, self.most);
         if !self.has_connected && kind != CONNECT {
-            return Err(Violation::Stranger);
+            return Err(Violation::NotMqtt);
         }
         let most = if self.has_connected { most } else { most.min(LARGEST_CONNECT) };
-        // The header of a frame of this size has five bytes at the most.
+        // The header of a frame of this size has five bytes at most.
         if frame.length.saturating_add(5) > most { Err(Violation::TooLarge(frame.length)) } else { Ok(()) }
     }
 
-    /// Lets the frame through that was announced.
+    /// Passes on the frame that was announced.
     pub fn pass(&mut self, frame: Frame, output: &mut Vec<u8>) -> Result<(), Violation> {
         let (kind, mut first, mut length) = (frame.first >> 4, frame.first, frame.length);
-        let mut plan = match kind {
-            CONNECT => Plan::Connect,
-            PUBREL => Plan::Release,
-            _ => Plan::Copy,
+        let mut rewrite = match kind {
+            CONNECT => Rewrite::Connect,
+            PUBREL => Rewrite::Release,
+            _ => Rewrite::Copy,
         };
         self.has_connected = true;
         if kind == PUBLISH {
             self.unretained += u64::from(first & RETAIN);
             first &= !RETAIN;
             let qos = first >> 1 & 3;
-            plan = match qos {
-                1 | 2 => Plan::Note { qos },
-                // The library would refuse it while the window of QoS 2 is full.
+            rewrite = match qos {
+                1 | 2 => Rewrite::ReadId { qos },
+                // The library would refuse it while as many messages at QoS 2 wait as may.
                 0 if self.unreleased.len() < usize::from(MOST_UNRELEASED) - 1 => {
                     first |= 1 << 1;
                     length += 2;
-                    Plan::Identify
+                    Rewrite::InsertId
                 }
-                _ => Plan::Copy,
+                _ => Rewrite::Copy,
             };
         }
         output.push(first);
         put_length(length, output);
-        let (left, is_plain) = (frame.length as usize, plan == Plan::Copy);
-        self.state = State::Body(Body { plan, size: frame.length, left, at: 0, text: 0, id: 0, is_plain });
+        let (left, is_plain) = (frame.length as usize, rewrite == Rewrite::Copy);
+        self.state = State::Body(Body { rewrite, size: frame.length, left, at: 0, text: 0, id: 0, is_plain });
         if left == 0 { self.end(output) } else { Ok(()) }
     }
 
     fn end(&mut self, output: &mut Vec<u8>) -> Result<(), Violation> {
         let header = State::Header(Header::default());
         let State::Body(body) = std::mem::replace(&mut self.state, header) else { return Ok(()) };
-        match body.plan {
-            Plan::Identify => {
+        match body.rewrite {
+            Rewrite::InsertId => {
                 if !body.is_plain {
-                    // Its topic is cut off, and the library will say so: the length is what was promised.
-                    output.extend(NOBODYS.to_be_bytes());
+                    // Its topic is cut off, which the library reports: the length is as announced.
+                    output.extend(ADDED_ID.to_be_bytes());
                 }
-                self.to_acknowledge.push_back((NOBODYS, false));
+                self.to_acknowledge.push_back((ADDED_ID, false));
             }
-            Plan::Note { qos: 1 } => self.to_acknowledge.push_back((body.id, true)),
-            Plan::Note { .. } => {
+            Rewrite::ReadId { qos: 1 } => self.to_acknowledge.push_back((body.id, true)),
+            Rewrite::ReadId { .. } => {
                 self.release(body.id);
                 self.unreleased.insert(body.id, body.size);
                 self.unreleased_bytes += u64::from(body.size);
@@ -234,8 +234,8 @@ impl Frames {
                     return Err(Violation::Unreleased);
                 }
             }
-            Plan::Release => self.release(body.id),
-            Plan::Copy | Plan::Connect => {}
+            Rewrite::Release => self.release(body.id),
+            Rewrite::Copy | Rewrite::Connect => {}
         }
         Ok(())
     }
@@ -246,12 +246,12 @@ impl Frames {
         }
     }
 
-    /// Whether a frame of the library's is not for the device: an acknowledgement of what it sent at QoS 0.
-    pub fn swallows(&mut self, frame: &[u8]) -> bool {
+    /// Whether a frame of the library is not for the device: the acknowledgement of a message at QoS 0.
+    pub fn suppresses(&mut self, frame: &[u8]) -> bool {
         let [first, _, high, low, rest @ ..] = frame else { return false };
         let id = u16::from_be_bytes([*high, *low]);
         match first >> 4 {
-            // They are answered in order.
+            // Acknowledgements come in order.
             PUBACK => {
                 while let Some((next, is_awaited)) = self.to_acknowledge.pop_front() {
                     if next == id {
@@ -289,40 +289,40 @@ impl Header {
         self.bytes += 1;
         match byte & 0x80 {
             0 => Ok(Some(Frame { first, length: self.length })),
-            _ if self.bytes == 4 => Err(Violation::Stranger),
+            _ if self.bytes == 4 => Err(Violation::NotMqtt),
             _ => Ok(None),
         }
     }
 }
 
 impl Body {
-    /// Passes a byte on; answers with how many wishes to retain were taken out.
+    /// Passes a byte on; returns how many retain flags were cleared.
     fn read(&mut self, byte: u8, output: &mut Vec<u8>) -> u64 {
         let (at, behind) = (self.at, 2 + self.text);
         self.at += 1;
         self.left -= 1;
         let mut passed = byte;
-        match (at, self.plan) {
-            (0 | 1, Plan::Release) => self.id = self.id << 8 | u16::from(byte),
+        match (at, self.rewrite) {
+            (0 | 1, Rewrite::Release) => self.id = self.id << 8 | u16::from(byte),
             (0, _) => self.text = usize::from(byte) << 8,
             (1, _) => self.text |= usize::from(byte),
-            (at, Plan::Note { .. }) if at == behind || at == behind + 1 => {
+            (at, Rewrite::ReadId { .. }) if at == behind || at == behind + 1 => {
                 self.id = self.id << 8 | u16::from(byte);
             }
             // The will's own flag says whether there is one.
-            (at, Plan::Connect) if at == behind + 1 && byte & 0x04 != 0 => passed = byte & !0x20,
+            (at, Rewrite::Connect) if at == behind + 1 && byte & 0x04 != 0 => passed = byte & !0x20,
             _ => {}
         }
         output.push(passed);
         let behind = 2 + self.text;
-        self.is_plain = match self.plan {
-            Plan::Release => self.at >= 2,
-            Plan::Identify => self.at >= 2 && self.at >= behind,
-            Plan::Connect | Plan::Note { .. } => self.at >= 2 && self.at >= behind + 2,
-            Plan::Copy => true,
+        self.is_plain = match self.rewrite {
+            Rewrite::Release => self.at >= 2,
+            Rewrite::InsertId => self.at >= 2 && self.at >= behind,
+            Rewrite::Connect | Rewrite::ReadId { .. } => self.at >= 2 && self.at >= behind + 2,
+            Rewrite::Copy => true,
         };
-        if self.plan == Plan::Identify && self.is_plain {
-            output.extend(NOBODYS.to_be_bytes());
+        if self.rewrite == Rewrite::InsertId && self.is_plain {
+            output.extend(ADDED_ID.to_be_bytes());
         }
         u64::from(passed != byte)
     }
@@ -340,149 +340,4 @@ fn put_length(mut length: u32, output: &mut Vec<u8>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// A connection whose CONNECT has passed.
-    fn connected() -> Frames {
-        let mut frames = Frames::new(1 << 20);
-        run(&mut frames, &connect(0x02), usize::MAX).unwrap();
-        frames
-    }
-
-    /// CONNECT of 3.1.1 with these flags, and a will if they say so.
-    fn connect(flags: u8) -> Vec<u8> {
-        let mut body = vec![0, 4, b'M', b'Q', b'T', b'T', 4, flags, 0, 60, 0, 1, b'a'];
-        if flags & 0x04 != 0 {
-            body.extend([0, 1, b'w', 0, 1, b'x']);
-        }
-        frame(0x10, &body)
-    }
-
-    fn frame(first: u8, body: &[u8]) -> Vec<u8> {
-        let mut frame = vec![first];
-        put_length(body.len() as u32, &mut frame);
-        frame.extend(body);
-        frame
-    }
-
-    fn publish(first: u8, topic: &str, id: Option<u16>, payload: &[u8]) -> Vec<u8> {
-        let mut body = (topic.len() as u16).to_be_bytes().to_vec();
-        body.extend(topic.as_bytes());
-        body.extend(id.into_iter().flat_map(u16::to_be_bytes));
-        body.extend(payload);
-        frame(first, &body)
-    }
-
-    /// Passes everything that is announced; `at_once` bytes are there at a time.
-    fn run(frames: &mut Frames, input: &[u8], at_once: usize) -> Result<Vec<u8>, Violation> {
-        let mut output = Vec::new();
-        for chunk in input.chunks(at_once.clamp(1, input.len().max(1))) {
-            let mut chunk = chunk;
-            while let Some(announced) = frames.take(&mut chunk, &mut output)? {
-                frames.pass(announced, &mut output)?;
-            }
-            assert!(chunk.is_empty());
-        }
-        Ok(output)
-    }
-
-    #[test]
-    fn wishes_to_retain_are_taken_out_and_nothing_else_changes() {
-        let mut frames = Frames::new(1 << 20);
-        assert_eq!(run(&mut frames, &connect(0x26), 3).unwrap(), connect(0x06), "of the will");
-        assert_eq!(frames.take_unretained(), 1);
-        let beat = |first| publish(first, "units/a", Some(7), b"x");
-        assert_eq!(run(&mut frames, &beat(0x33), 1).unwrap(), beat(0x32));
-        assert_eq!(run(&mut frames, &beat(0x35), 2).unwrap(), beat(0x34));
-        assert_eq!(frames.take_unretained(), 2);
-        let other = [0xc0, 0, 0xe0, 0];
-        assert_eq!(run(&mut frames, &other, 1).unwrap(), other);
-        assert_eq!(frames.take_unretained(), 0);
-    }
-
-    #[test]
-    fn what_came_at_0_goes_on_at_1_and_its_acknowledgement_is_not_for_the_device() {
-        let mut frames = connected();
-        let sent =
-            [publish(0x30, "t", None, b"0"), publish(0x32, "t", Some(9), b"1"), publish(0x31, "", None, b"")];
-        let passed = run(&mut frames, &sent.concat(), 4).unwrap();
-        let expected =
-            [publish(0x32, "t", Some(NOBODYS), b"0"), sent[1].clone(), publish(0x32, "", Some(NOBODYS), b"")];
-        assert_eq!(passed, expected.concat());
-        for (answer, is_swallowed) in [
-            (&[0x40, 2, 0xff, 0xff][..], true),
-            (&[0x20, 2, 0, 0], false),
-            (&[0x40, 2, 0, 9], false),
-            (&[0x40, 3, 0xff, 0xff, 0x87], true),
-            (&[0x40, 2, 0xff, 0xff], false),
-        ] {
-            assert_eq!(frames.swallows(answer), is_swallowed, "{answer:?}");
-        }
-    }
-
-    #[test]
-    fn an_identifier_of_the_devices_own_that_is_the_same_is_still_answered() {
-        let mut frames = connected();
-        let sent = [publish(0x32, "t", Some(NOBODYS), b"1"), publish(0x30, "t", None, b"0")];
-        run(&mut frames, &sent.concat(), 1000).unwrap();
-        assert!(!frames.swallows(&[0x40, 2, 0xff, 0xff]));
-        assert!(frames.swallows(&[0x40, 2, 0xff, 0xff]));
-    }
-
-    #[test]
-    fn strangers_are_not_read_far_and_frames_not_beyond_the_bound() {
-        let cases: [(&[u8], Violation); 4] = [
-            (b"GET / HTTP/1.1\r\n", Violation::Stranger),
-            (&[0x30, 0], Violation::Stranger),
-            (&[0x10, 0xff, 0xff, 0xff, 0xff], Violation::Stranger),
-            (&[0x10, 0x81, 0x80, 0x01], Violation::TooLarge(16_385)),
-        ];
-        for (input, why) in cases {
-            assert_eq!(run(&mut Frames::new(1 << 20), input, 1), Err(why), "{input:?}");
-        }
-        assert_eq!(run(&mut connected(), &[0x30, 0x80, 0x80, 0x40], 1), Err(Violation::TooLarge(1 << 20)));
-    }
-
-    #[test]
-    fn what_was_begun_at_2_is_bounded_until_it_is_released() {
-        let mut frames = connected();
-        for id in 1..=MOST_UNRELEASED {
-            run(&mut frames, &publish(0x34, "t", Some(id), b"x"), 100).unwrap();
-        }
-        assert_eq!(frames.unreleased(), u64::from(MOST_UNRELEASED) * 6);
-        run(&mut frames, &frame(0x62, &[0, 1]), 1).unwrap();
-        // A refusal needs no release; a repetition is no second message.
-        frames.swallows(&[0x50, 3, 0, 2, 0x87]);
-        run(&mut frames, &publish(0x3c, "t", Some(3), b"x"), 100).unwrap();
-        assert_eq!(frames.unreleased(), u64::from(MOST_UNRELEASED - 2) * 6);
-        for id in [1, 2] {
-            run(&mut frames, &publish(0x34, "t", Some(id), b"x"), 100).unwrap();
-        }
-        let one_more = publish(0x34, "t", Some(1000), b"x");
-        assert_eq!(run(&mut frames, &one_more, 100), Err(Violation::Unreleased));
-    }
-
-    proptest! {
-        #[test]
-        fn how_the_bytes_come_in_makes_no_difference(
-            input in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8),
-            firsts in prop::collection::vec(any::<u8>(), 8),
-            at_once in 1..50_usize,
-        ) {
-            let bodies = firsts.iter().zip(&input);
-            let stream: Vec<u8> = bodies.flat_map(|(first, body)| frame(*first, body)).collect();
-            let (mut whole, mut cut) = (connected(), connected());
-            prop_assert_eq!(run(&mut whole, &stream, usize::MAX), run(&mut cut, &stream, at_once));
-            prop_assert_eq!(whole.take_unretained(), cut.take_unretained());
-            prop_assert_eq!(whole.unreleased(), cut.unreleased());
-        }
-
-        #[test]
-        fn arbitrary_bytes_break_nothing(input in prop::collection::vec(any::<u8>(), 0..300), at_once in 1..50_usize) {
-            let _ = run(&mut connected(), &input, at_once);
-            let _ = run(&mut Frames::new(1 << 20), &input, at_once);
-        }
-    }
-}
+mod tests;

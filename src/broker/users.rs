@@ -1,4 +1,4 @@
-//! Who may connect, by a file in the format of Mosquitto's `password_file`, which
+//! Which users may connect, by a file in the format of Mosquitto's `password_file`, which
 //! `mosquitto_passwd` writes: `name:$7$<iterations>$<salt>$<hash>` on each line, salt and hash in
 //! base64, the hash PBKDF2-HMAC-SHA512. The older `$6$` (a salted hash that is fast to guess) and
 //! passwords in the clear are refused.
@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU32;
 
 use data_encoding::BASE64;
-use ring::pbkdf2::{PBKDF2_HMAC_SHA512, verify};
+use ring::pbkdf2::{self, PBKDF2_HMAC_SHA512};
 
 /// More would let a file make every login slow.
 const MOST_ITERATIONS: u32 = 1_000_000;
@@ -17,8 +17,8 @@ const MOST_ITERATIONS: u32 = 1_000_000;
 #[derive(Default)]
 pub(super) struct Users {
     by_name: HashMap<String, Password>,
-    /// Which password an unknown name is compared with; another one in each process.
-    strangers: RandomState,
+    /// Chooses the password that an unknown name is compared with; another one in each process.
+    decoys: RandomState,
 }
 
 struct Password {
@@ -31,8 +31,7 @@ impl Users {
     /// Reads a file.
     ///
     /// # Errors
-    /// The first line that cannot be read, with its number and never with what it says of a
-    /// password.
+    /// The first line that cannot be read, with its number and without its password.
     pub fn parse(text: &str) -> Result<Users, String> {
         let mut users = Users::default();
         for (number, line) in (1..).zip(text.lines()) {
@@ -54,30 +53,30 @@ impl Users {
     }
 
     /// Whether there is a user of that name.
-    pub fn has(&self, name: &str) -> bool {
+    pub fn contains(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
 
-    /// Whether that is the password of that user. It takes as long for a user that there is not as for one
-    /// that there is: a name that is unknown is compared with the password of some user, always of the same.
+    /// Whether that is the password of that user. It takes as long for an unknown user as for a known one:
+    /// an unknown name is compared with the password of a user, always of the same.
     ///
-    /// It takes long on purpose, so it must not be asked on a thread that serves others; see
-    /// [`super::logins`].
-    pub fn knows(&self, name: &str, password: &[u8]) -> bool {
+    /// It takes long on purpose, so it must not run on a thread that serves other connections; see
+    /// [`super::authentication`].
+    pub fn verify(&self, name: &str, password: &[u8]) -> bool {
         let known = self.by_name.get(name);
-        let compared = known.or_else(|| self.instead_of(name));
+        let compared = known.or_else(|| self.decoy(name));
         compared.is_some_and(|compared| compared.is(password)) && known.is_some()
     }
 
-    fn instead_of(&self, name: &str) -> Option<&Password> {
+    fn decoy(&self, name: &str) -> Option<&Password> {
         let count = self.by_name.len().max(1) as u64;
-        self.by_name.values().nth((self.strangers.hash_one(name) % count) as usize)
+        self.by_name.values().nth((self.decoys.hash_one(name) % count) as usize)
     }
 }
 
 impl Password {
     fn is(&self, password: &[u8]) -> bool {
-        verify(PBKDF2_HMAC_SHA512, self.iterations, &self.salt, password, &self.hash).is_ok()
+        pbkdf2::verify(PBKDF2_HMAC_SHA512, self.iterations, &self.salt, password, &self.hash).is_ok()
     }
 
     fn parse(text: &str) -> Option<Password> {
@@ -99,26 +98,26 @@ mod tests {
     #[test]
     fn a_user_of_mosquitto_passwd_is_known_by_its_password_only() {
         let users = Users::parse(LINE).unwrap();
-        assert!(users.knows("gateway", b"secret"));
-        assert!(!users.knows("gateway", b"Secret"));
-        assert!(!users.knows("gateway", b""));
-        assert!(!users.knows("other", b"secret"));
+        assert!(users.verify("gateway", b"secret"));
+        assert!(!users.verify("gateway", b"Secret"));
+        assert!(!users.verify("gateway", b""));
+        assert!(!users.verify("other", b"secret"));
     }
 
     #[test]
     fn an_unknown_name_is_compared_with_a_password_too_and_never_known_by_it() {
         let users = Users::parse(&format!("{LINE}\n{}", LINE.replace("gateway", "other"))).unwrap();
         for name in ["", "a", "b", "c", "gateways"] {
-            let compared = users.instead_of(name).expect("as long as for a user that there is");
-            assert!(compared.is(b"secret") && !users.knows(name, b"secret"), "{name}");
-            assert!(std::ptr::eq(compared, users.instead_of(name).unwrap()), "always the same");
+            let compared = users.decoy(name).expect("as long as for a known user");
+            assert!(compared.is(b"secret") && !users.verify(name, b"secret"), "{name}");
+            assert!(std::ptr::eq(compared, users.decoy(name).unwrap()), "always the same");
         }
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_and_no_secret_is_repeated() {
+    fn a_line_that_cannot_be_read_is_named_without_its_password() {
         for text in
-            ["", "# nobody\n", "gateway", "gateway:hunter2", "a:$6$x$y", "a:$7$0$YQ==$YQ==", "a:$7$9$!$YQ=="]
+            ["", "# no user\n", "gateway", "gateway:hunter2", "a:$6$x$y", "a:$7$0$YQ==$YQ==", "a:$7$9$!$YQ=="]
         {
             let why = Users::parse(text).err().expect(text);
             assert!(!why.contains("hunter2"), "{why}");

@@ -11,11 +11,8 @@ mod length;
 mod source;
 
 /// Files that are long, and why.
-const LONG_FILES: [(&str, &str); 3] = [
-    ("src/broker/frames.rs", "to be split"),
-    ("src/presence/decision.rs", "to be split"),
-    ("src/store/redis/units.rs", "to be split"),
-];
+const LONG_FILES: [(&str, &str); 2] =
+    [("src/presence/decision.rs", "to be split"), ("src/store/redis/units.rs", "to be split")];
 
 /// Functions that are to be split or to say why not.
 const LONG_FUNCTIONS: [&str; 3] = [
@@ -40,7 +37,7 @@ const CIRCLES: [&str; 9] = [
 /// Crates that are used in few places so that they can be replaced, and those places.
 const KEPT_INSIDE: [(&str, &[&str]); 5] = [
     ("rumqttc", &["src/intake/mqtt", "src/simulate/"]),
-    ("mqtt5", &["src/broker/server.rs"]),
+    ("mqtt5", &["src/broker/server"]),
     ("rusqlite", &["src/store/embedded/"]),
     ("lettre", &["src/alerting/", "src/config/receivers.rs"]),
     ("axum", &["src/http/", "src/simulate/"]),

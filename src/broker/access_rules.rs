@@ -1,21 +1,20 @@
-//! Who may publish and subscribe to what, by a file in the format of Mosquitto's `acl_file`, so that
-//! a site which outgrows this broker takes its rules along.
+//! Which client may publish and subscribe to which topics, by a file in the format of Mosquitto's `acl_file`, so that
+//! a site which outgrows this broker can keep its rules.
 //!
 //! ```text
-//! topic read public/#              # clients without a name
+//! topic read public/#              # clients without a user name
 //! user gateway
 //! topic write sites/+/+/heartbeat
 //! topic deny sites/secret/#
-//! pattern write units/%c/#         # everybody: %c is the client id, %u the name
+//! pattern write units/%c/#         # all clients: %c is the client id, %u the user name
 //! ```
 //!
-//! What no rule allows is forbidden, and `deny` wins. A subscription is allowed where one rule allows
-//! everything that it could bring, and none denies any of it: unlike in Mosquitto, a client is told
-//! at once that it will not hear what it asked for.
+//! Access that no rule allows is denied, and `deny` wins. A subscription is allowed if one rule allows
+//! all topics that fit it, and no rule denies any of them: unlike in Mosquitto, a client learns
+//! at once that it will not receive the messages.
 
 use std::collections::HashMap;
 
-/// What a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Read,
@@ -25,33 +24,33 @@ enum Access {
 }
 
 #[derive(Clone, Debug)]
-struct Rule {
+struct AccessRule {
     access: Access,
     filter: String,
 }
 
 /// The rules of a file.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rules {
-    nameless: Vec<Rule>,
-    users: HashMap<String, Vec<Rule>>,
-    patterns: Vec<Rule>,
+pub(super) struct AccessRules {
+    anonymous: Vec<AccessRule>,
+    users: HashMap<String, Vec<AccessRule>>,
+    patterns: Vec<AccessRule>,
 }
 
-/// Who asks.
+/// A client id, and the name of the user.
 #[derive(Clone, Copy)]
-pub(super) struct Client<'a> {
+pub(super) struct ClientIdentity<'a> {
     pub id: &'a str,
     pub name: Option<&'a str>,
 }
 
-impl Rules {
+impl AccessRules {
     /// Reads a file.
     ///
     /// # Errors
-    /// The first line that says nothing known, with its number.
-    pub fn parse(text: &str) -> Result<Rules, String> {
-        let mut rules = Rules::default();
+    /// The first line that cannot be read, with its number.
+    pub fn parse(text: &str) -> Result<AccessRules, String> {
+        let mut rules = AccessRules::default();
         let mut user: Option<String> = None;
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.trim();
@@ -67,11 +66,11 @@ impl Rules {
             match word {
                 "user" => user = Some(rest.to_owned()),
                 "topic" | "pattern" => {
-                    let rule = Rule::parse(rest).map_err(|why| wrong(&why))?;
+                    let rule = AccessRule::parse(rest).map_err(|why| wrong(&why))?;
                     match (word, &user) {
                         ("pattern", _) => rules.patterns.push(rule),
                         (_, Some(user)) => rules.users.entry(user.clone()).or_default().push(rule),
-                        (_, None) => rules.nameless.push(rule),
+                        (_, None) => rules.anonymous.push(rule),
                     }
                 }
                 _ => return Err(wrong("expected user, topic or pattern")),
@@ -81,7 +80,7 @@ impl Rules {
     }
 
     /// Whether a client may publish to a topic.
-    pub fn may_publish(&self, client: Client, topic: &str) -> bool {
+    pub fn may_publish(&self, client: ClientIdentity, topic: &str) -> bool {
         let mut allowed = false;
         for (access, filter) in self.of(client) {
             if covers(&filter, topic) {
@@ -96,11 +95,11 @@ impl Rules {
     }
 
     /// Whether a client may subscribe to a filter.
-    pub fn may_subscribe(&self, client: Client, wanted: &str) -> bool {
+    pub fn may_subscribe(&self, client: ClientIdentity, wanted: &str) -> bool {
         let mut allowed = false;
         for (access, filter) in self.of(client) {
             match access {
-                Access::Deny if meets(&filter, wanted) => return false,
+                Access::Deny if overlaps(&filter, wanted) => return false,
                 Access::Read | Access::Both if covers(&filter, wanted) => allowed = true,
                 _ => {}
             }
@@ -108,15 +107,15 @@ impl Rules {
         allowed
     }
 
-    fn of<'a>(&'a self, client: Client<'a>) -> impl Iterator<Item = (Access, String)> + 'a {
+    fn of<'a>(&'a self, client: ClientIdentity<'a>) -> impl Iterator<Item = (Access, String)> + 'a {
         let own = match client.name {
-            None => Some(&self.nameless),
+            None => Some(&self.anonymous),
             Some(name) => self.users.get(name),
         };
         let own = own.into_iter().flatten().map(|rule| (rule.access, rule.filter.clone()));
         let patterns = self.patterns.iter().filter_map(move |rule| {
             let name = if rule.filter.contains("%u") { client.name? } else { "" };
-            // A wildcard or a level in what the client calls itself would widen its own rules.
+            // A wildcard or a separator in an id or a name would widen the client's own rules.
             let plain = |text: &str| !text.contains(['+', '#', '/']);
             let fits = plain(name) && (plain(client.id) || !rule.filter.contains("%c"));
             fits.then(|| (rule.access, rule.filter.replace("%u", name).replace("%c", client.id)))
@@ -125,33 +124,33 @@ impl Rules {
     }
 }
 
-impl Rule {
-    fn parse(text: &str) -> Result<Rule, String> {
+impl AccessRule {
+    fn parse(text: &str) -> Result<AccessRule, String> {
         let (word, rest) = text.split_once(char::is_whitespace).unwrap_or(("", text));
         let access = match word {
             "read" => Access::Read,
             "write" => Access::Write,
             "readwrite" => Access::Both,
             "deny" => Access::Deny,
-            // A topic may hold spaces, and without a word it is for both.
-            _ => return Rule::new(Access::Both, text),
+            // A topic may hold spaces; without an access it allows both.
+            _ => return AccessRule::new(Access::Both, text),
         };
-        Rule::new(access, rest.trim())
+        AccessRule::new(access, rest.trim())
     }
 
-    fn new(access: Access, filter: &str) -> Result<Rule, String> {
+    fn new(access: Access, filter: &str) -> Result<AccessRule, String> {
         if !is_filter(filter) {
             return Err("# stands only at the end, + only for a whole level".to_owned());
         }
-        Ok(Rule { access, filter: filter.to_owned() })
+        Ok(AccessRule { access, filter: filter.to_owned() })
     }
 }
 
 fn is_filter(text: &str) -> bool {
     let levels: Vec<&str> = text.split('/').collect();
     let last = levels.len() - 1;
-    (0..).zip(&levels).all(|(place, level)| match *level {
-        "#" => place == last,
+    (0..).zip(&levels).all(|(index, level)| match *level {
+        "#" => index == last,
         "+" => true,
         level => !level.contains(['#', '+']),
     })
@@ -159,7 +158,7 @@ fn is_filter(text: &str) -> bool {
 
 /// Whether every topic that fits `narrow` (a filter or a topic) fits `wide`.
 pub(super) fn covers(wide: &str, narrow: &str) -> bool {
-    // A wildcard at the start does not reach what the server keeps to itself.
+    // A wildcard at the start does not match topics of the server.
     if narrow.starts_with('$') != wide.starts_with('$') {
         return false;
     }
@@ -177,7 +176,7 @@ pub(super) fn covers(wide: &str, narrow: &str) -> bool {
 }
 
 /// Whether any topic fits both filters.
-pub(super) fn meets(a: &str, b: &str) -> bool {
+pub(super) fn overlaps(a: &str, b: &str) -> bool {
     let (mut a, mut b) = (a.split('/'), b.split('/'));
     loop {
         match (a.next(), b.next()) {
@@ -207,17 +206,17 @@ mod tests {
         pattern read answers/%u
     ";
 
-    fn nobody(id: &str) -> Client<'_> {
-        Client { id, name: None }
+    fn anonymous(id: &str) -> ClientIdentity<'_> {
+        ClientIdentity { id, name: None }
     }
 
-    fn named<'a>(name: &'a str) -> Client<'a> {
-        Client { id: "x", name: Some(name) }
+    fn named<'a>(name: &'a str) -> ClientIdentity<'a> {
+        ClientIdentity { id: "x", name: Some(name) }
     }
 
     #[test]
     fn a_client_may_do_what_a_rule_of_its_own_allows_and_none_denies() {
-        let rules = Rules::parse(FILE).unwrap();
+        let rules = AccessRules::parse(FILE).unwrap();
         let publish = [
             (named("gateway"), "sites/north/7/heartbeat", true),
             (named("gateway"), "sites/secret/7/heartbeat", false),
@@ -225,24 +224,24 @@ mod tests {
             (named("gateway"), "replies/gateway", false),
             (named("reader"), "sites/north/7/heartbeat", false),
             (named("reader"), "a b/c", true),
-            (named("stranger"), "units/x/data", true),
-            (nobody("pump-7"), "units/pump-7/data", true),
-            (nobody("pump-7"), "units/pump-8/data", false),
-            (nobody("+"), "units/pump-8/data", false),
-            (nobody("a/b"), "units/a/b", false),
-            (nobody("pump-7"), "public/x", false),
+            (named("unknown"), "units/x/data", true),
+            (anonymous("pump-7"), "units/pump-7/data", true),
+            (anonymous("pump-7"), "units/pump-8/data", false),
+            (anonymous("+"), "units/pump-8/data", false),
+            (anonymous("a/b"), "units/a/b", false),
+            (anonymous("pump-7"), "public/x", false),
         ];
         for (client, topic, allowed) in publish {
             assert_eq!(rules.may_publish(client, topic), allowed, "{:?} {topic}", client.name);
         }
         let subscribe = [
-            (nobody("x"), "public/a/+", true),
-            (nobody("x"), "#", false),
+            (anonymous("x"), "public/a/+", true),
+            (anonymous("x"), "#", false),
             (named("gateway"), "replies/gateway", true),
             (named("gateway"), "replies/#", false),
             (named("reader"), "answers/reader", true),
             (named("reader"), "answers/gateway", false),
-            (nobody("x"), "answers/", false),
+            (anonymous("x"), "answers/", false),
         ];
         for (client, filter, allowed) in subscribe {
             assert_eq!(rules.may_subscribe(client, filter), allowed, "{:?} {filter}", client.name);
@@ -250,9 +249,9 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_with_its_line() {
+    fn a_line_that_cannot_be_read_is_named_by_its_number() {
         for (text, line) in [("user", 1), ("\ntopic read a/#/b", 2), ("topic a+", 1), ("allow all", 1)] {
-            let why = Rules::parse(text).unwrap_err();
+            let why = AccessRules::parse(text).unwrap_err();
             assert!(why.starts_with(&format!("line {line}: ")), "{text:?}: {why}");
         }
     }
@@ -275,9 +274,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn covering_and_meeting_are_what_topics_say(wide in filter(), narrow in filter(), topic in topic()) {
+        fn covering_and_overlapping_agree_with_topics(wide in filter(), narrow in filter(), topic in topic()) {
             let both = covers(&wide, &topic) && covers(&narrow, &topic);
-            prop_assert!(!both || meets(&wide, &narrow));
+            prop_assert!(!both || overlaps(&wide, &narrow));
             if covers(&wide, &narrow) && covers(&narrow, &topic) {
                 prop_assert!(covers(&wide, &topic));
             }

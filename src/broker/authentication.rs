@@ -1,0 +1,119 @@
+//! Passwords are verified on threads of their own, a few at a time: one takes up to
+//! a second of a processor, and wrong ones cost an attacker nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::users::Users;
+
+/// How many passwords are verified at the same time.
+const AT_ONCE: usize = 1;
+/// How many more may wait; others are told that the server is busy. A fleet that returns after an outage
+/// fits, and an attacker waits as long as any other client.
+const WAITING: usize = 1024;
+/// How long one may wait: a client gives up by then.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// The users, and bounds on passwords that are verified.
+pub(super) struct Authentication {
+    users: Arc<Users>,
+    waiting: Semaphore,
+    verifying: Arc<Semaphore>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AuthOutcome {
+    Accepted,
+    Rejected,
+    /// Not verified: too many wait.
+    Busy,
+}
+
+impl Authentication {
+    pub fn of(users: Users) -> Authentication {
+        Authentication {
+            users: Arc::new(users),
+            waiting: Semaphore::new(WAITING + AT_ONCE),
+            verifying: Arc::new(Semaphore::new(AT_ONCE)),
+        }
+    }
+
+    /// Whether there is a user of that name.
+    pub fn knows(&self, name: &str) -> bool {
+        self.users.contains(name)
+    }
+
+    /// Whether that is the password of that user. A caller that goes away frees its permit; a password that is being
+    /// verified is verified to its end.
+    pub async fn verify(&self, name: &str, password: &[u8]) -> AuthOutcome {
+        let Ok(_waiting) = self.waiting.try_acquire() else { return AuthOutcome::Busy };
+        let permit = timeout(LONGEST_WAIT, self.verifying.clone().acquire_owned()).await;
+        let Ok(Ok(permit)) = permit else { return AuthOutcome::Busy };
+        let (users, name, password) = (self.users.clone(), name.to_owned(), password.to_vec());
+        let verified = tokio::task::spawn_blocking(move || {
+            let is_known = users.verify(&name, &password);
+            drop(permit);
+            is_known
+        });
+        if verified.await.unwrap_or(false) { AuthOutcome::Accepted } else { AuthOutcome::Rejected }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn authentication() -> Authentication {
+        let line = format!("gateway:$7$101$LSL2y570hL7qK8HZ${}==", "A".repeat(86));
+        Authentication::of(Users::parse(&line).unwrap())
+    }
+
+    /// A runtime with one thread for blocking work, and a sender that keeps that thread busy until it is dropped.
+    fn runtime() -> (tokio::runtime::Runtime, std::sync::mpsc::Sender<()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        let (busy, until) = std::sync::mpsc::channel();
+        runtime.spawn_blocking(move || until.recv());
+        (runtime, busy)
+    }
+
+    #[test]
+    fn other_connections_are_served_while_passwords_are_verified() {
+        let (runtime, busy) = runtime();
+        runtime.block_on(async {
+            let authentication = authentication();
+            let mut verified = std::pin::pin!(authentication.verify("gateway", b"wrong"));
+            assert!(
+                futures_util::poll!(&mut verified).is_pending(),
+                "it blocks the thread of other connections"
+            );
+            drop(busy);
+            assert_eq!(verified.await, AuthOutcome::Rejected);
+        });
+    }
+
+    #[test]
+    fn a_login_beyond_those_that_may_wait_is_told_that_the_server_is_busy() {
+        let (runtime, busy) = runtime();
+        runtime.block_on(async {
+            let authentication = authentication();
+            let waiting: Vec<_> =
+                (0..WAITING + AT_ONCE).map(|_| Box::pin(authentication.verify("a", b"b"))).collect();
+            let mut waiting = futures_util::future::select_all(waiting);
+            assert!(futures_util::poll!(&mut waiting).is_pending());
+            assert_eq!(authentication.verify("gateway", b"secret").await, AuthOutcome::Busy);
+            drop((waiting, busy));
+            assert_eq!(
+                authentication.verify("gateway", b"secret").await,
+                AuthOutcome::Rejected,
+                "those that waited went away"
+            );
+        });
+    }
+}

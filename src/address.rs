@@ -1,28 +1,26 @@
-//! Where an MQTT broker listens, from the address in a configuration or on a command line.
+//! The address of an MQTT broker, as in a configuration or on a command line.
 
 use std::fmt;
 use std::str::FromStr;
 
 use url::{Host, Url};
 
-/// Where brokers usually take websockets.
-const USUAL_PATH: &str = "/mqtt";
+/// The usual path of brokers for websockets.
+const DEFAULT_PATH: &str = "/mqtt";
 
-/// How a broker is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// `mqtt://`: as it is.
+    /// `mqtt://`: over TCP.
     Mqtt,
-    /// `mqtts://`: within TLS.
+    /// `mqtts://`: over TLS.
     Mqtts,
-    /// `ws://`: within websockets.
+    /// `ws://`: over websockets.
     Ws,
-    /// `wss://`: within websockets within TLS.
+    /// `wss://`: over websockets over TLS.
     Wss,
 }
 
 impl Scheme {
-    /// Its name, as it stands before `://`.
     pub fn as_str(self) -> &'static str {
         match self {
             Scheme::Mqtt => "mqtt",
@@ -32,7 +30,7 @@ impl Scheme {
         }
     }
 
-    /// Whether everything is within TLS.
+    /// Whether the connection is over TLS.
     pub fn is_secure(self) -> bool {
         matches!(self, Scheme::Mqtts | Scheme::Wss)
     }
@@ -41,7 +39,7 @@ impl Scheme {
         matches!(self, Scheme::Ws | Scheme::Wss)
     }
 
-    fn usual_port(self) -> u16 {
+    fn default_port(self) -> u16 {
         match self {
             Scheme::Mqtt => 1883,
             Scheme::Mqtts => 8883,
@@ -51,27 +49,25 @@ impl Scheme {
     }
 }
 
-/// Where an MQTT broker listens: `mqtt://host:port`. The port may be left out.
+/// `mqtt://host:port`. The port is optional.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerAddress {
-    /// How it is spoken to.
     pub scheme: Scheme,
     /// A name or an IP address.
     pub host: String,
-    /// Usually 1883.
     pub port: u16,
-    /// Where it takes websockets, from the `/` on; empty without websockets.
+    /// The path for websockets, with its `/`; empty without websockets.
     pub path: String,
 }
 
-/// Why an address is not one that Rollcall can use.
+/// Why an address is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Not a URL with a host.
     #[error("a broker's address is written mqtt://host:port, mqtts://, ws://host:port/path or wss://")]
     Form,
-    /// Name or password inside the address, where logs would show them.
-    #[error("a broker's address holds no name and no password; they have options of their own")]
+    /// User name or password inside the address, where logs would show them.
+    #[error("a broker's address must not hold a user name or a password; they have options of their own")]
     Credentials,
 }
 
@@ -91,7 +87,7 @@ impl FromStr for BrokerAddress {
         }
         let path = match (scheme.is_websocket(), has_path) {
             (false, _) => "",
-            (true, false) => USUAL_PATH,
+            (true, false) => DEFAULT_PATH,
             (true, true) => url.path(),
         };
         let host = match url.host() {
@@ -100,12 +96,12 @@ impl FromStr for BrokerAddress {
             Some(host) => host.to_string(),
             None => return Err(AddressError::Form),
         };
-        let port = url.port().unwrap_or(scheme.usual_port());
+        let port = url.port().unwrap_or(scheme.default_port());
         Ok(BrokerAddress { scheme, host, port, path: path.to_owned() })
     }
 }
 
-/// The whole address, with nothing left out.
+/// The whole address, with the port.
 impl fmt::Display for BrokerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, path) = (self.scheme.as_str(), &self.path);
@@ -121,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_scheme_a_host_and_perhaps_a_port_and_a_path() {
+    fn an_address_is_a_scheme_and_a_host_and_optionally_a_port_and_a_path() {
         for (text, shown) in [
             ("mqtt://127.0.0.1:1884", "mqtt://127.0.0.1:1884"),
             ("mqtt://broker.example", "mqtt://broker.example:1883"),

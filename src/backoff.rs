@@ -1,22 +1,19 @@
-//! How long to wait after a failure: twice as long each time, up to a limit, and never in step
-//! with others.
+//! The wait after a failure: exponential, up to a limit, with jitter.
 //!
-//! Pure, so that the one backoff of the house can serve every loop: whoever waits brings the
+//! Pure, so that one backoff serves every loop: the caller passes the
 //! number of failures and a random number, and does the waiting.
 //!
 //! # Why half of it is random
-//! A server that comes back is met by everybody who waits for it. If they all wait alike, they all
-//! knock at once. Half of each wait is fixed, so that nobody hammers, and half is drawn, so that
-//! they come apart.
+//! Many clients wait for a server that is away. If all wait for the same time, all connect
+//! at once when it is back. Half of each wait is fixed, so that no client retries at once, and half is random, so
+//! that the clients spread.
 
 use std::time::Duration;
 
-/// How waits grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// The wait after the first failure, before jitter.
     pub first: Duration,
-    /// No wait is longer.
     pub longest: Duration,
 }
 

@@ -1,13 +1,13 @@
-//! Time: what a moment is, and the one place that reads the machine's clock.
+//! Time: timestamps, and the one place that reads the machine's clock.
 //!
-//! A [`Timestamp`] is a count of milliseconds since 1970 in UTC, the form in which every moment is
+//! A [`Timestamp`] is a count of milliseconds since 1970 in UTC, the form in which every time is
 //! stored, compared and sent. A [`Clock`] is built once by the service and handed to the loops;
-//! everything below them takes `now` as an argument. All instances of a fleet tell one time: see
+//! everything below them takes `now` as an argument. All instances of a fleet have one time: see
 //! `clock/fleet.rs`.
 //!
 //! # Why
 //! A decision that reads a clock of its own cannot be repeated. With time as an argument a test
-//! moves 48 hours in no time, and two instances that hold the same facts decide alike.
+//! moves 48 hours at once, and two instances with the same facts decide alike.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -23,19 +23,19 @@ mod span;
 use fleet::FleetClock;
 pub use span::parse_span;
 
-/// A moment: milliseconds since 1970-01-01T00:00:00Z.
+/// Milliseconds since 1970-01-01T00:00:00Z.
 ///
-/// Written as RFC 3339 in UTC with milliseconds wherever a person or another program reads it.
+/// Written as RFC 3339 in UTC with milliseconds for operators and other programs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// The moment before which nothing happened.
+    /// The earliest timestamp.
     pub const ZERO: Timestamp = Timestamp(0);
-    /// A moment that never comes: 9999-12-30, the last day that RFC 3339 can be trusted to write.
+    /// A time that never comes: 9999-12-30, because RFC 3339 ends with the year 9999.
     pub const NEVER: Timestamp = Timestamp(253_402_128_000_000);
 
-    /// The moment that many milliseconds after 1970, held within `ZERO..=NEVER`.
+    /// Milliseconds since 1970, limited to `ZERO..=NEVER`.
     pub const fn from_millis(ms: i64) -> Timestamp {
         if ms < 0 {
             Timestamp::ZERO
@@ -46,17 +46,16 @@ impl Timestamp {
         }
     }
 
-    /// Milliseconds since 1970.
     pub const fn as_millis(self) -> i64 {
         self.0
     }
 
-    /// Seconds since 1970, as Prometheus wants them.
+    /// Seconds since 1970, for Prometheus.
     pub fn as_seconds(self) -> f64 {
         self.0 as f64 / 1000.0
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// The time from `earlier` to this; zero if `earlier` is not earlier.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0).max(0) as u64)
     }
@@ -104,59 +103,58 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
-/// Tells the time to the loops. Copies tell the same time. It never goes back.
+/// The time for the loops. Copies have the same time. It never goes back.
 #[derive(Clone, Debug)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone, Debug)]
-enum Source {
+enum ClockSource {
     Fleet(Arc<FleetClock>),
     Hand(Arc<AtomicI64>),
 }
 
 impl Clock {
-    /// A clock that starts with the time of the machine's. [`Clock::lead`] makes it the clock of the
-    /// fleet; what becomes of the machine's clock meanwhile does not matter to it.
+    /// A clock that starts with the time of the machine. [`Clock::follow`] makes it the clock of the
+    /// fleet; later changes of the machine's clock do not affect it.
     pub fn system() -> Clock {
-        Clock(Source::Fleet(Arc::new(FleetClock::new(read_system_clock()))))
+        Clock(ClockSource::Fleet(Arc::new(FleetClock::new(read_system_clock()))))
     }
 
-    /// A clock that stands at `start` until [`Clock::advance`] moves it.
+    /// A clock that stays at `start` until [`Clock::advance`] moves it.
     pub fn by_hand(start: Timestamp) -> Clock {
-        Clock(Source::Hand(Arc::new(AtomicI64::new(start.as_millis()))))
+        Clock(ClockSource::Hand(Arc::new(AtomicI64::new(start.as_millis()))))
     }
 
-    /// The present moment.
     pub fn now(&self) -> Timestamp {
         match &self.0 {
-            Source::Fleet(clock) => Timestamp::from_millis(clock.now()),
-            Source::Hand(ms) => Timestamp::from_millis(ms.load(Ordering::SeqCst)),
+            ClockSource::Fleet(clock) => Timestamp::from_millis(clock.now()),
+            ClockSource::Hand(ms) => Timestamp::from_millis(ms.load(Ordering::SeqCst)),
         }
     }
 
-    /// The machine's own clock, for an engine that has none but this to tell the time by.
+    /// The machine's own clock, for an engine that has no other clock.
     pub fn machine() -> Timestamp {
         Timestamp::from_millis(read_system_clock())
     }
 
-    /// Follows the engine's clock, which told `theirs` at some moment of the `took` before now. Does
-    /// nothing to a clock that is kept by hand.
-    pub fn lead(&self, theirs: Timestamp, took: Duration) {
-        if let Source::Fleet(clock) = &self.0 {
-            clock.lead(theirs.as_millis(), took);
+    /// Follows the engine's clock, which answered `theirs` within the last `took`. Does
+    /// nothing to a clock that is moved by hand.
+    pub fn follow(&self, theirs: Timestamp, took: Duration) {
+        if let ClockSource::Fleet(clock) = &self.0 {
+            clock.follow(theirs.as_millis(), took);
         }
     }
 
-    /// How far the machine's own clock is from this one, and whether it is ahead. Nothing depends on
-    /// it, and somebody who reads logs should know.
+    /// The difference between the machine's own clock and this one, and whether the machine's is ahead. No decision
+    /// depends on it; it explains the times of log lines.
     pub fn machine_is_off(&self) -> (Duration, bool) {
         let (now, machine) = (self.now(), Clock::machine());
         (machine.since(now).max(now.since(machine)), machine > now)
     }
 
-    /// Moves a clock that is kept by hand; the machine's clock goes by itself.
+    /// Moves a clock that is moved by hand.
     pub fn advance(&self, span: Duration) {
-        if let Source::Hand(ms) = &self.0 {
+        if let ClockSource::Hand(ms) = &self.0 {
             ms.fetch_add(span.as_millis() as i64, Ordering::SeqCst);
         }
     }

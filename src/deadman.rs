@@ -1,14 +1,14 @@
-//! Who watches the watcher: a ping to another monitor, as long as Rollcall does its work.
+//! A dead man's switch: pings to another monitor, as long as Rollcall does its work.
 //!
-//! The address is that of a check which alarms when pings stay away, as healthchecks and its like
-//! offer: `URL/start` when Rollcall starts, `URL` every period while all is well, `URL/fail` with
-//! what is wrong in the body while it is not. A machine that burns down pings nothing, and that is
+//! The address is that of a check that alarms when pings stop, as healthchecks.io and similar services
+//! offer: `URL/start` when Rollcall starts, `URL` every period while it works, `URL/fail` with
+//! the problems in the body while it does not. A machine that fails sends no pings, which raises
 //! the alarm that no program can raise about itself.
 //!
-//! # When all is well
-//! The engine answers, every connection to the broker stands, the fleet is heard, and no receiver
-//! has refused its last notification. Warnings that do not keep Rollcall from its work are no reason
-//! to wake anybody: they are on `/readyz` and in the metrics.
+//! # When Rollcall works
+//! The engine answers, every connection to the broker is up, the fleet is heard, and no receiver
+//! has refused its last notification. Warnings that do not keep Rollcall from its work are not
+//! urgent: they are on `/readyz` and in the metrics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,15 +22,13 @@ use url::Url;
 use crate::telemetry::Telemetry;
 use crate::trust;
 
-/// How long a start may take before what is not there yet is a failure.
+/// How long a start may take before its problems are a failure.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// What the pings need to know.
 #[derive(Clone)]
 pub struct Config {
     /// The address of the check; its path is often a secret.
     pub url: Url,
-    /// How often.
     pub every: Duration,
     /// After how long a ping is given up.
     pub timeout: Duration,
@@ -43,11 +41,11 @@ impl std::fmt::Debug for Config {
     }
 }
 
-/// Pings until `stop`. A ping that fails is logged when that begins and when it is over, and never
-/// repeated: the next one is due soon.
+/// Pings until `stop`. The first ping that fails is logged, and the first one that succeeds again. A ping is not
+/// retried: the next one is due soon.
 ///
 /// # Errors
-/// An HTTP client that cannot be made.
+/// The HTTP client cannot be built.
 pub async fn run(config: Config, telemetry: Arc<Telemetry>, stop: CancellationToken) -> anyhow::Result<()> {
     let client = Client::builder()
         .tls_backend_preconfigured(trust::web()?)
@@ -57,8 +55,8 @@ pub async fn run(config: Config, telemetry: Arc<Telemetry>, stop: CancellationTo
         .user_agent(concat!("rollcall/", env!("CARGO_PKG_VERSION")))
         .build()
         .context("no HTTP client for the deadman's pings")?;
-    let mut deadman = Deadman { config, client, telemetry, fails: false };
-    stop.run_until_cancelled(deadman.ping_on()).await;
+    let mut deadman = Deadman { config, client, telemetry, is_failing: false };
+    stop.run_until_cancelled(deadman.run()).await;
     Ok(())
 }
 
@@ -66,24 +64,24 @@ struct Deadman {
     config: Config,
     client: Client,
     telemetry: Arc<Telemetry>,
-    /// Whether the last ping did not get through.
-    fails: bool,
+    /// The last ping failed.
+    is_failing: bool,
 }
 
 impl Deadman {
-    async fn ping_on(&mut self) {
-        let mut patient_until = Some(Instant::now() + GRACE);
+    async fn run(&mut self) {
+        let mut grace_until = Some(Instant::now() + GRACE);
         self.ping("start", String::new()).await;
         let mut ticks = interval(self.config.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let wrong = wrong(&self.telemetry);
-            if wrong.is_empty() {
-                patient_until = None;
-                self.ping("", wrong).await;
-            } else if patient_until.is_none_or(|until| until <= Instant::now()) {
-                self.ping("fail", wrong).await;
+            let failures = failures(&self.telemetry);
+            if failures.is_empty() {
+                grace_until = None;
+                self.ping("", failures).await;
+            } else if grace_until.is_none_or(|until| until <= Instant::now()) {
+                self.ping("fail", failures).await;
             }
         }
     }
@@ -93,27 +91,27 @@ impl Deadman {
         let answer =
             self.client.post(url).body(body).send().await.and_then(|answer| answer.error_for_status());
         match answer {
-            Ok(_) if self.fails => {
+            Ok(_) if self.is_failing => {
                 tracing::info!("the deadman's pings get through again");
-                self.fails = false;
+                self.is_failing = false;
             }
             Ok(_) => {}
             // The error would show the whole address.
-            Err(error) if !self.fails => {
+            Err(error) if !self.is_failing => {
                 let origin = self.config.url.origin().ascii_serialization();
                 tracing::warn!(
                     "a ping to {origin} did not get through, check deadman.url: {}",
                     error.without_url()
                 );
-                self.fails = true;
+                self.is_failing = true;
             }
             Err(_) => {}
         }
     }
 }
 
-/// What keeps Rollcall from its work, one line each.
-fn wrong(telemetry: &Telemetry) -> String {
+/// The problems that keep Rollcall from its work, one line each.
+fn failures(telemetry: &Telemetry) -> String {
     let failures = telemetry.failures().into_iter();
     failures.map(|problem| format!("{}: {}\n", problem.name, problem.text)).collect()
 }

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// What the heartbeat path does most is to ask for memory that another thread gives back.
+/// On the heartbeat path one thread allocates memory and another one frees it, which this allocator does fast.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Everything that speaks TLS uses this provider; clients panic if there is none.
-    // An error only says that somebody was faster.
+    // Every TLS client uses this provider, and panics without it.
+    // An error only means that it is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     rollcall::cli::run(rollcall::cli::CommandLine::parse())
 }

@@ -1,4 +1,4 @@
-//! Whom Rollcall trusts when it speaks TLS: the authorities that browsers trust, which are built in
+//! The certificate authorities that Rollcall trusts for TLS: those that browsers trust. They are built in,
 //! so that a container needs no certificates of its own.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ pub fn authorities() -> RootCertStore {
     RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }
 }
 
-/// TLS towards a web server, over HTTP/1.1.
+/// TLS for a web server, over HTTP/1.1.
 ///
 /// # Errors
 /// None with the provider that is built in; the library cannot know that.
@@ -20,7 +20,7 @@ pub fn web() -> Result<ClientConfig, rustls::Error> {
     Ok(config)
 }
 
-/// TLS towards a mail server.
+/// TLS for a mail server.
 ///
 /// # Errors
 /// As those of [`web`].

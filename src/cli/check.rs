@@ -1,8 +1,8 @@
 //! `rollcall check`: the configuration and every dependency, each with what to do.
 //!
-//! It changes nothing and tells nobody: receivers are connected to and not told, the broker is
-//! subscribed to by a client that leaves again. All are asked at once, and each within a bound, so
-//! one that does not answer hides nothing about the others.
+//! It changes nothing and sends no notification: it only connects to receivers, and subscribes at the broker
+//! with a client of its own. All checks run at once, each with a timeout, so a dependency that does not answer
+//! does not hide the state of the others.
 
 use std::fmt;
 use std::future::Future;
@@ -29,7 +29,7 @@ mod unreadable;
 mod unwatched;
 
 /// How long one dependency may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -42,42 +42,42 @@ pub(super) struct Arguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Outcome {
+enum FindingOutcome {
     Ok,
     Warn,
     Fail,
 }
 
-/// What was found about one thing.
+/// The result of one check.
 #[derive(Debug, Serialize)]
 struct Finding {
-    outcome: Outcome,
+    outcome: FindingOutcome,
     name: String,
     text: String,
 }
 
 impl Finding {
     fn ok(name: &str, text: impl Into<String>) -> Finding {
-        Finding { outcome: Outcome::Ok, name: name.to_owned(), text: text.into() }
+        Finding { outcome: FindingOutcome::Ok, name: name.to_owned(), text: text.into() }
     }
 
     fn warn(name: &str, text: impl Into<String>) -> Finding {
-        Finding { outcome: Outcome::Warn, name: name.to_owned(), text: text.into() }
+        Finding { outcome: FindingOutcome::Warn, name: name.to_owned(), text: text.into() }
     }
 
     fn fail(name: &str, text: impl Into<String>) -> Finding {
-        Finding { outcome: Outcome::Fail, name: name.to_owned(), text: text.into() }
+        Finding { outcome: FindingOutcome::Fail, name: name.to_owned(), text: text.into() }
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = match self.outcome {
-            Outcome::Ok => "ok  ",
-            Outcome::Warn => "warn",
-            Outcome::Fail => "FAIL",
+            FindingOutcome::Ok => "ok  ",
+            FindingOutcome::Warn => "warn",
+            FindingOutcome::Fail => "FAIL",
         };
-        // An error of the file has several lines; nothing else may look like another finding.
+        // An error of the file has several lines; no other text may look like another finding.
         let text = match self.name.as_str() {
             "configuration" => shown(&self.text),
             _ => Shown(&self.text).to_string(),
@@ -91,7 +91,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let (findings, code) = match arguments.file.load() {
         Ok(config) => {
             let findings = examine(&config).await;
-            let failed = findings.iter().any(|finding| finding.outcome == Outcome::Fail);
+            let failed = findings.iter().any(|finding| finding.outcome == FindingOutcome::Fail);
             (findings, if failed { FAILED } else { 0 })
         }
         Err(error) => (misconfigured(error), BAD_CONFIGURATION),
@@ -116,10 +116,10 @@ fn misconfigured(error: ConfigError) -> Vec<Finding> {
 async fn examine(config: &Config) -> Vec<Finding> {
     let source = config.source.as_ref();
     let source = source
-        .map_or("every option has its default".to_owned(), |path| format!("{} makes sense", path.display()));
+        .map_or("every option has its default".to_owned(), |path| format!("{} is valid", path.display()));
     let mut findings = vec![Finding::ok("configuration", source)];
-    let odd = config.warnings.iter();
-    findings.extend(odd.map(|problem| Finding::warn("configuration", problem.to_string())));
+    let warnings = config.warnings.iter();
+    findings.extend(warnings.map(|problem| Finding::warn("configuration", problem.to_string())));
     if config.alerting.route.receivers.is_empty() {
         findings.push(Finding::warn("receivers", alerting::NO_RECEIVER));
     }
@@ -142,15 +142,16 @@ async fn examine(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// The broker within the process keeps client ids apart by itself.
+/// The broker within the process protects client ids itself.
 async fn ids(config: &Config) -> Option<Finding> {
     if config.broker.is_some() { None } else { ids::examine(&config.intake).await }
 }
 
 async fn broker(config: &Config) -> Vec<Finding> {
     if let Some(within) = &config.broker {
-        let found = match patiently(Broker::bind(within, Arc::new(Telemetry::new(&Clock::system())))).await {
-            Ok(_) => Finding::ok("broker", "can listen; its files make sense"),
+        let found = match with_timeout(Broker::bind(within, Arc::new(Telemetry::new(&Clock::system())))).await
+        {
+            Ok(_) => Finding::ok("broker", "can listen; its files are valid"),
             Err(why) => {
                 Finding::warn("broker", format!("{why}; if rollcall is running, it is the one that listens"))
             }
@@ -158,21 +159,18 @@ async fn broker(config: &Config) -> Vec<Finding> {
         return vec![found];
     }
     let config = &config.intake;
-    match patiently(intake::probe(config)).await {
-        Ok(deaf) if deaf.is_empty() => vec![Finding::ok(
+    match with_timeout(intake::probe(config)).await {
+        Ok(topics) if topics.is_empty() => vec![Finding::ok(
             "mqtt",
-            format!(
-                "{} takes the connection and the subscriptions, and what is said on each topic is heard",
-                config.url
-            ),
+            format!("{} accepts the connection and the subscriptions, and each topic is heard", config.url),
         )],
-        Ok(deaf) => deaf.iter().map(unheard).collect(),
+        Ok(topics) => topics.iter().map(unheard).collect(),
         Err(why) => vec![Finding::fail("mqtt", format!("{why}; check mqtt.url and that the broker runs"))],
     }
 }
 
-fn unheard(deaf: &intake::TopicProblem) -> Finding {
-    match deaf {
+fn unheard(topic: &intake::TopicProblem) -> Finding {
+    match topic {
         intake::TopicProblem::Unheard(why) => Finding::fail("mqtt", why),
         intake::TopicProblem::Unknown(why) => Finding::warn("mqtt", why),
     }
@@ -181,13 +179,10 @@ fn unheard(deaf: &intake::TopicProblem) -> Finding {
 async fn receivers(config: &alerting::Config) -> Vec<Finding> {
     let probes = config.receivers.iter().map(|receiver| async move {
         let name = format!("receiver {}", receiver.name);
-        match patiently(alerting::probe(receiver)).await {
+        match with_timeout(alerting::probe(receiver)).await {
             Ok(()) => Finding::ok(
                 &name,
-                format!(
-                    "can be reached; `rollcall send-test --receiver {}` tells it something",
-                    receiver.name
-                ),
+                format!("can be reached; `rollcall send-test --receiver {}` sends it a test", receiver.name),
             ),
             Err(why) => Finding::fail(&name, format!("{why}; check its address and that it runs")),
         }
@@ -195,10 +190,10 @@ async fn receivers(config: &alerting::Config) -> Vec<Finding> {
     join_all(probes).await
 }
 
-async fn patiently<T, E: fmt::Display>(probe: impl Future<Output = Result<T, E>>) -> Result<T, String> {
-    match tokio::time::timeout(PATIENCE, probe).await {
+async fn with_timeout<T, E: fmt::Display>(probe: impl Future<Output = Result<T, E>>) -> Result<T, String> {
+    match tokio::time::timeout(TIMEOUT, probe).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(format!("{error:#}")),
-        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+        Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs())),
     }
 }

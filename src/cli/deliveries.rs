@@ -1,4 +1,4 @@
-//! `rollcall deliveries`: what waits for receivers, and how it is ended.
+//! `rollcall deliveries`: discards the notifications of a receiver.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ struct Discard {
     /// The receiver's name, as it was in the configuration.
     #[arg(long, value_name = "NAME")]
     receiver: String,
-    /// Also where a receiver of that name is configured.
+    /// Discard also if a receiver of that name is configured.
     #[arg(long)]
     force: bool,
 }
@@ -47,7 +47,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let is_configured = config.alerting.receivers.iter().any(|receiver| receiver.name == *name);
     if is_configured && !discard.force {
         bail!(
-            "receiver {name} is configured, and is told what waits for it; to discard that all the same, add --force"
+            "receiver {name} is configured, and its notifications will be delivered; to discard them all the same, add --force"
         );
     }
     let count = match open(&config.engine).await? {
@@ -58,7 +58,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the fleet of this configuration, if there is one.
+/// Opens the fleet of this configuration; `None` if there is none.
 async fn open(config: &EngineConfig) -> anyhow::Result<Option<Arc<dyn Engine>>> {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     Ok(match config {
@@ -76,7 +76,7 @@ async fn open(config: &EngineConfig) -> anyhow::Result<Option<Arc<dyn Engine>>> 
     })
 }
 
-/// In bounded steps, so that an engine that serves a fleet meanwhile has time for it.
+/// In bounded steps, so that an engine can serve its fleet meanwhile.
 async fn discard_all(engine: &dyn Engine, name: &str) -> anyhow::Result<usize> {
     let mut count = 0;
     loop {

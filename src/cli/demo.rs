@@ -1,11 +1,10 @@
-//! `rollcall demo`: a fleet that lives fast, watched by a whole Rollcall, in one process and with nothing
+//! `rollcall demo`: a simulated fleet with short timeouts and a whole Rollcall, in one process and with nothing
 //! else installed.
 //!
-//! The service is the one that `rollcall serve` runs, on the embedded engine and with the broker within;
-//! heartbeats and webhooks go over real sockets of the loopback address. Only time is short: five
-//! seconds of silence are too many. About every eight seconds one unit falls silent, however large the
-//! fleet is, and a site loses power early, so that a newcomer sees all of it within a minute and can
-//! still follow.
+//! The service is the one that `rollcall serve` runs, on the embedded engine and with the broker within the
+//! process; heartbeats and webhooks go over real sockets of the loopback address. Only time is short: the timeout is
+//! five seconds. About every eight seconds one unit falls silent, in a fleet of any size, and a site loses
+//! power early, so that a newcomer sees all of it within a minute and can still follow.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,69 +20,70 @@ use super::signals::{self, HangUp};
 use super::simulate::span;
 use crate::service;
 use crate::simulate::fleet::{self, FleetConfig, PowerCuts, Progress, Summary};
-use screen::Screen;
-use world::World;
+use output::DemoOutput;
+use setup::DemoSetup;
 
-mod screen;
-mod story;
-mod told;
-mod world;
+mod events;
+mod notification;
+mod output;
+mod setup;
 
 /// The port of the broker, if it is free.
 const BROKER_PORT: u16 = 1883;
-/// Over how many sites the fleet is spread.
 const SITES: usize = 5;
-/// How often each unit speaks.
+/// The time between two heartbeats of a unit.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Silences of the whole fleet that begin in one interval, on average.
 const SILENCES: f64 = 0.125;
 /// How long the service may take until it hears the fleet.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How often it is asked meanwhile.
-const ASK: Duration = Duration::from_millis(50);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often its readiness is polled meanwhile.
+const POLL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// How many units, up to 100000.
+    /// The number of units, up to 100000.
     #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = RangedU64ValueParser::<usize>::new().range(1..=100_000))]
     units: usize,
-    /// Where the web server listens on 127.0.0.1; a port in use is replaced by a free one.
+    /// The port of the web server on 127.0.0.1; if it is in use, a free one is taken.
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     port: u16,
-    /// What all chance comes from: the same number is the same fleet.
+    /// The seed of all random numbers: the same number gives the same fleet.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// When to end; without it, when told to.
+    /// When to stop; by default at a signal.
     #[arg(long, value_name = "SPAN", value_parser = span)]
     duration: Option<Duration>,
 }
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    // Whatever a start and a stop warn of is expected here; RUST_LOG shows more.
     ensure!(
         cfg!(feature = "broker"),
         "the demo needs the in-process broker; build rollcall with the feature `broker`"
     );
+    // Warnings at the start and the stop are expected here; RUST_LOG shows more.
     logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
-    let screen = Screen::new(stop.clone());
-    let world = World::prepare(arguments.port, BROKER_PORT, &screen).await?;
-    let fleet = fleet_config(&arguments, world.broker.found);
-    // The fleet ends first: its farewell needs a broker.
+    let output = DemoOutput::new(stop.clone());
+    let printer = output.clone();
+    let print = move |received: &_| notification::lines(received).iter().for_each(|line| printer.line(line));
+    let setup = DemoSetup::prepare(arguments.port, BROKER_PORT, Box::new(print)).await?;
+    let fleet = fleet_config(&arguments, setup.broker.found);
+    // The fleet ends first: to disconnect it needs a broker.
     let serving = CancellationToken::new();
-    let (served, lived) = tokio::join!(
+    let (served, simulated) = tokio::join!(
         async {
             let _stop = stop.clone().drop_guard();
-            service::run(world.config()?, serving.clone()).await
+            service::run(setup.config()?, serving.clone()).await
         },
         async {
             let _serving = serving.clone().drop_guard();
-            live(fleet, &world, &screen, &stop).await
+            simulate(fleet, &setup, &output, &stop).await
         },
     );
     served?;
-    if let Some(lived) = lived? {
-        screen.farewell(&world, &lived);
+    if let Some(summary) = simulated? {
+        output.summary(&setup, &summary);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -109,42 +109,42 @@ fn fleet_config(arguments: &Arguments, broker: u16) -> FleetConfig {
     }
 }
 
-/// Lets the fleet live until `stop` or for its time; `None` if it was stopped before it began.
-async fn live(
+/// Simulates the fleet until `stop` or for its duration; `None` if it was stopped before it began.
+async fn simulate(
     fleet: FleetConfig,
-    world: &World,
-    screen: &Screen,
+    setup: &DemoSetup,
+    output: &DemoOutput,
     stop: &CancellationToken,
 ) -> anyhow::Result<Option<Summary>> {
-    match stop.run_until_cancelled(ready(world)).await {
+    match stop.run_until_cancelled(ready(setup)).await {
         None => return Ok(None),
         Some(ready) => ready?,
     }
-    screen.welcome(world, &fleet);
+    output.welcome(setup, &fleet);
     let (progress, seen) = watch::channel(Progress::default());
     let ending = stop.child_token();
-    let story = ending.run_until_cancelled(story::tell(&fleet, seen, screen));
-    let (lived, _) = tokio::join!(
+    let events = ending.run_until_cancelled(events::print(&fleet, seen, output));
+    let (summary, _) = tokio::join!(
         async {
             let _ending = ending.clone().drop_guard();
             fleet::run(fleet.clone(), progress, stop.clone()).await
         },
-        story,
+        events,
     );
-    lived.map(Some)
+    summary.map(Some)
 }
 
 /// Waits until the service hears the fleet.
-async fn ready(world: &World) -> anyhow::Result<()> {
-    let page = format!("http://{}/readyz", world.web.address());
+async fn ready(setup: &DemoSetup) -> anyhow::Result<()> {
+    let page = format!("http://{}/readyz", setup.web.address());
     let client = reqwest::Client::builder().no_proxy().build().context("no HTTP client")?;
     let asking = async {
         while !client.get(&page).send().await.is_ok_and(|answer| answer.status().is_success()) {
-            tokio::time::sleep(ASK).await;
+            tokio::time::sleep(POLL).await;
         }
     };
-    if tokio::time::timeout(PATIENCE, asking).await.is_err() {
-        bail!("the service did not begin to work within {} s; RUST_LOG=info says more", PATIENCE.as_secs());
+    if tokio::time::timeout(START_TIMEOUT, asking).await.is_err() {
+        bail!("the service was not ready within {} s; RUST_LOG=info says more", START_TIMEOUT.as_secs());
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `rollcall health`: whether the instance of this configuration answers, for supervisors of containers.
 //!
-//! It asks where `http.listen` says, so a probe follows the configuration, and an image needs no other program.
+//! It asks the address of `http.listen`, so a probe follows the configuration, and an image needs no other program.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
@@ -14,15 +14,15 @@ use tokio::net::TcpStream;
 use super::{ConfigFile, logging, shown_json};
 
 /// How long an answer may take: less than supervisors wait for a probe.
-const PATIENCE: Duration = Duration::from_secs(4);
-/// As much of an answer as is read: what is wrong is said in less.
+const TIMEOUT: Duration = Duration::from_secs(4);
+/// The most bytes of an answer that are read: its problems need less.
 const LONGEST: u64 = 16 * 1024;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
     file: ConfigFile,
-    /// Ask whether it does its work (/readyz), not only whether it lives (/healthz).
+    /// Ask whether it does its work (/readyz), not only whether it runs (/healthz).
     #[arg(long)]
     ready: bool,
 }
@@ -31,8 +31,8 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let address = reachable(arguments.file.load()?.http.listen);
     let page = if arguments.ready { "/readyz" } else { "/healthz" };
-    let answer = tokio::time::timeout(PATIENCE, ask(address, page)).await;
-    let answer = answer.with_context(|| format!("{address} did not answer within {PATIENCE:?}"))?;
+    let answer = tokio::time::timeout(TIMEOUT, ask(address, page)).await;
+    let answer = answer.with_context(|| format!("{address} did not answer within {TIMEOUT:?}"))?;
     let answer = answer.with_context(|| format!("{address} does not answer; does rollcall serve run?"))?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.split(' ').nth(1).unwrap_or_default();
@@ -43,7 +43,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where something that listens on that address is reached from this machine.
+/// The address by which this machine reaches a server that listens on `listen`.
 fn reachable(mut listen: SocketAddr) -> SocketAddr {
     if listen.ip().is_unspecified() {
         listen.set_ip(match listen {

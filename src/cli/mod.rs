@@ -1,15 +1,14 @@
-//! The command line: one file a command.
+//! The command line: one file for each command.
 //!
-//! A command reads its configuration, does its work and says how it went. What it prints on
-//! standard output is its result, in a form that scripts can read where `--json` is given;
-//! everything else goes to standard error.
+//! A command reads its configuration, does its work and reports the result. It prints its result on
+//! standard output, as JSON with `--json`; everything else goes to standard error.
 //!
 //! | exit code | meaning |
 //! |---|---|
-//! | 0 | fine |
+//! | 0 | success |
 //! | 1 | it failed |
-//! | 2 | the command line makes no sense |
-//! | 78 | the configuration makes no sense |
+//! | 2 | the command line is not valid |
+//! | 78 | the configuration is not valid |
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,12 +33,11 @@ mod serve;
 mod signals;
 mod simulate;
 
-/// It failed.
 const FAILED: u8 = 1;
-/// The configuration makes no sense: `EX_CONFIG` of sysexits.h.
+/// `EX_CONFIG` of sysexits.h.
 const BAD_CONFIGURATION: u8 = 78;
 
-/// Notices when a device of a fleet goes silent, and tells exactly once.
+/// Notices when a device of a fleet goes silent, and notifies operators once.
 #[derive(Debug, Parser)]
 #[command(name = "rollcall", version)]
 pub struct CommandLine {
@@ -49,21 +47,21 @@ pub struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Watch the fleet until told to stop.
+    /// Watch the fleet until a signal stops it.
     Serve(ConfigFile),
     /// See Rollcall at work: a simulated fleet, in one process and with nothing else installed.
     Demo(demo::Arguments),
     /// Check the configuration and everything that Rollcall depends on.
     Check(check::Arguments),
-    /// Ask the instance of this configuration whether it lives, or is ready; for supervisors.
+    /// Ask the instance of this configuration whether it runs, or is ready; for supervisors.
     Health(health::Arguments),
-    /// Be a fleet: speak over MQTT for many units that fall silent and come back.
+    /// Simulate a fleet: publish over MQTT for many units that fall silent and come back.
     Simulate(simulate::Arguments),
-    /// Take a fleet from one engine to another.
+    /// Move a fleet from one engine to another.
     Move(moving::Arguments),
-    /// End what waits for a receiver that was renamed or removed.
+    /// Discard the notifications of a receiver that was renamed or removed.
     Deliveries(deliveries::Arguments),
-    /// Show what was put aside because it could not be read, put it back or delete it.
+    /// Show values that were put aside because they could not be read, put them back or delete them.
     Repair(repair::Arguments),
     /// Send a receiver a notification that is marked as a test.
     SendTest(send_test::Arguments),
@@ -75,7 +73,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct ConfigFile {
-    /// The configuration; without it rollcall.toml where there is one, else every option's default.
+    /// The configuration; by default rollcall.toml if there is one, else the default of every option.
     #[arg(long, value_name = "FILE", env = "ROLLCALL_CONFIG")]
     config: Option<PathBuf>,
 }
@@ -90,7 +88,7 @@ impl ConfigFile {
 pub fn run(line: CommandLine) -> ExitCode {
     let runtime = match Builder::new_multi_thread().worker_threads(threads()).enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return failed(&anyhow::Error::new(error).context("no threads to work with")),
+        Err(error) => return failed(&anyhow::Error::new(error).context("threads cannot be started")),
     };
     let ended = runtime.block_on(async {
         match line.command {
@@ -107,14 +105,14 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::PackageFiles(arguments) => package_files::run(&arguments),
         }
     });
-    // Whoever still waits for a name to be looked up does so on a thread that cannot be ended.
+    // A lookup of a name that is still under way blocks a thread that cannot be ended.
     runtime.shutdown_background();
     ended.unwrap_or_else(|error| failed(&error))
 }
 
-/// On how many threads the work is done: half as many as there are processors, but two at least. Redis and the
-/// broker are on the same machine as a rule, and whatever Rollcall does in a storm waits for them: with a thread for
-/// each processor it would keep them from running.
+/// The number of threads: half as many as processors, but at least two. Redis and the broker mostly run on the
+/// same machine, and in a storm Rollcall waits for them: with a thread for each processor it would keep them from
+/// running.
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, |processors| (processors.get() / 2).max(2))
 }
@@ -125,20 +123,20 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if configuration { BAD_CONFIGURATION } else { FAILED })
 }
 
-/// Text as it may be printed: line by line, with everything written out that is not seen or turns text around. What
-/// servers answer, and names in it, are nothing to trust a terminal with.
+/// Text that is safe to print: line by line, with invisible characters and those that reverse text escaped. Answers of
+/// servers, and names in them, may hold control sequences for the terminal.
 fn shown(text: &str) -> String {
     text.lines().map(|line| Shown(line).to_string()).collect::<Vec<String>>().join("\n")
 }
 
-/// The same of JSON, which stays what it is.
+/// The same for JSON, which keeps its meaning.
 fn shown_json(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     for c in json.chars() {
         if is_visible(c) || c == '\n' {
             shown.push(c);
         } else {
-            // Only within a text may there be such a character.
+            // Such a character stands only within a string.
             c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| shown += &format!("\\u{unit:04x}"));
         }
     }
@@ -150,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_turns_no_terminal_around() {
+    fn printed_text_has_no_control_sequences() {
         let text = "a\u{202e}b\u{1b}[2J\nsecond line";
         assert_eq!(shown(text), "a\\u{202e}b\\u{1b}[2J\nsecond line");
         let json = serde_json::to_string_pretty(&[text, "\u{e0041}ü"]).unwrap();

@@ -1,7 +1,7 @@
-//! `rollcall move`: takes a fleet from one engine to another, as when it outgrows one machine.
+//! `rollcall move`: moves a fleet from one engine to another, for example when it outgrows one machine.
 //!
-//! Stop Rollcall, move, change `[engine]`, start Rollcall. What was silent meanwhile is told once, by the
-//! new one; the time in between is blind and nobody's silence. The end that it leaves stays as it was.
+//! Stop Rollcall, move, change `[engine]`, start Rollcall. The new engine's Rollcall notifies of silences in between
+//! once; the time in between is blind and counts as silence of no unit. The source stays as it was.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,92 +19,98 @@ use crate::store::{migration::Exporter, migration::Importer, migration::Moved, m
 use crate::store::{redis, redis::RedisEngine, redis::RedisImporter};
 use crate::telemetry::Telemetry;
 
-/// Steps of the bar.
+/// Steps of the progress bar.
 const STEPS: u64 = 1000;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Where the fleet is: embedded:PATH or redis://host:port/db.
-    #[arg(long, value_name = "PLACE", value_parser = place)]
-    from: Place,
-    /// Where it goes, which is empty: embedded:PATH or redis://host:port/db.
-    #[arg(long, value_name = "PLACE", value_parser = place)]
-    to: Place,
-    /// What keys in Redis begin with where the fleet is (engine.prefix).
+    /// The engine that has the fleet: embedded:PATH or redis://host:port/db.
+    #[arg(long, value_name = "PLACE", value_parser = location)]
+    from: EngineLocation,
+    /// The engine that gets it, which must be empty: embedded:PATH or redis://host:port/db.
+    #[arg(long, value_name = "PLACE", value_parser = location)]
+    to: EngineLocation,
+    /// The prefix of keys in the Redis that has the fleet (engine.prefix).
     #[arg(long, value_name = "TEXT", default_value = "rollcall")]
     from_prefix: String,
-    /// What keys in Redis begin with where it goes.
+    /// The prefix of keys in the Redis that gets it.
     #[arg(long, value_name = "TEXT", default_value = "rollcall")]
     to_prefix: String,
-    /// File with the password of the Redis where the fleet is.
+    /// File with the password of the Redis that has the fleet.
     #[arg(long, value_name = "FILE")]
     from_password_file: Option<PathBuf>,
-    /// File with the password of the Redis where it goes.
+    /// File with the password of the Redis that gets it.
     #[arg(long, value_name = "FILE")]
     to_password_file: Option<PathBuf>,
 }
 
-/// One end of a move, as it was written.
+/// An engine, as it is written on the command line.
 #[derive(Clone, Debug)]
-enum Place {
+enum EngineLocation {
     Embedded(PathBuf),
     Redis(String),
 }
 
-fn place(text: &str) -> Result<Place, String> {
+fn location(text: &str) -> Result<EngineLocation, String> {
     const SCHEMES: [&str; 4] = ["redis", "rediss", "redis+unix", "unix"];
     match text.split_once(':') {
-        Some(("embedded", path)) if !path.is_empty() => Ok(Place::Embedded(path.into())),
+        Some(("embedded", path)) if !path.is_empty() => Ok(EngineLocation::Embedded(path.into())),
         Some((scheme, _)) if SCHEMES.contains(&scheme) && text.contains("://") => {
-            Ok(Place::Redis(text.into()))
+            Ok(EngineLocation::Redis(text.into()))
         }
         _ => Err("write embedded:PATH or redis://host:port/db".into()),
     }
 }
 
-/// One end of a move.
-enum End {
+/// The source or the target of a move.
+enum Endpoint {
     Embedded(embedded::Config),
     Redis(redis::Config),
 }
 
-impl End {
-    fn new(place: Place, prefix: String, password_file: Option<PathBuf>) -> anyhow::Result<End> {
-        // Over how many partitions it is spread is found out, or said by the other end.
+impl Endpoint {
+    fn new(
+        place: EngineLocation,
+        prefix: String,
+        password_file: Option<PathBuf>,
+    ) -> anyhow::Result<Endpoint> {
+        // The number of partitions is read from the source.
         let partitions = redis::Config::default().partitions;
         Ok(match place {
-            Place::Embedded(path) => End::Embedded(embedded::Config { path, partitions }),
-            Place::Redis(url) => {
+            EngineLocation::Embedded(path) => Endpoint::Embedded(embedded::Config { path, partitions }),
+            EngineLocation::Redis(url) => {
                 let read = |file: PathBuf| {
                     let text = std::fs::read_to_string(&file);
                     text.with_context(|| format!("the password in {} cannot be read", file.display()))
                 };
                 let password = password_file.map(read).transpose()?.map(|text| text.trim().to_owned());
-                End::Redis(redis::Config { url, password, prefix, partitions })
+                Endpoint::Redis(redis::Config { url, password, prefix, partitions })
             }
         })
     }
 
-    /// Over how many partitions the fleet that is there is spread.
+    /// The number of partitions of the fleet there.
     async fn partitions(&self, telemetry: &Arc<Telemetry>) -> anyhow::Result<u16> {
         let (found, place) = match self {
-            End::Embedded(config) => (embedded::partitions(&config.path)?, config.to_string()),
-            End::Redis(config) => (redis::partitions(config, telemetry.clone()).await?, config.to_string()),
+            Endpoint::Embedded(config) => (embedded::partitions(&config.path)?, config.to_string()),
+            Endpoint::Redis(config) => {
+                (redis::partitions(config, telemetry.clone()).await?, config.to_string())
+            }
         };
         found.with_context(|| format!("there is no fleet at {place}"))
     }
 
-    fn spread_over(self, partitions: u16) -> End {
+    fn with_partitions(self, partitions: u16) -> Endpoint {
         match self {
-            End::Embedded(config) => End::Embedded(embedded::Config { partitions, ..config }),
-            End::Redis(config) => End::Redis(redis::Config { partitions, ..config }),
+            Endpoint::Embedded(config) => Endpoint::Embedded(embedded::Config { partitions, ..config }),
+            Endpoint::Redis(config) => Endpoint::Redis(redis::Config { partitions, ..config }),
         }
     }
 
     async fn prepare(&self, telemetry: &Arc<Telemetry>) -> anyhow::Result<Box<dyn Importer>> {
         Ok(match self {
-            End::Embedded(config) => Box::new(EmbeddedImporter::prepare(config).await?),
-            End::Redis(config) => Box::new(RedisImporter::prepare(config, telemetry.clone()).await?),
+            Endpoint::Embedded(config) => Box::new(EmbeddedImporter::prepare(config).await?),
+            Endpoint::Redis(config) => Box::new(RedisImporter::prepare(config, telemetry.clone()).await?),
         })
     }
 }
@@ -113,33 +119,33 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
     let Arguments { from, to, from_prefix, to_prefix, from_password_file, to_password_file } = arguments;
-    let from = End::new(from, from_prefix, from_password_file)?;
-    let to = End::new(to, to_prefix, to_password_file)?;
-    let Some(moved) = stop.run_until_cancelled(carry(from, to)).await else {
+    let from = Endpoint::new(from, from_prefix, from_password_file)?;
+    let to = Endpoint::new(to, to_prefix, to_password_file)?;
+    let Some(moved) = stop.run_until_cancelled(move_fleet(from, to)).await else {
         bail!("broken off: nothing has arrived, and the fleet is where it was; the move can be repeated");
     };
     println!("{}", summary(&moved?));
     Ok(ExitCode::SUCCESS)
 }
 
-async fn carry(from: End, to: End) -> anyhow::Result<Moved> {
+async fn move_fleet(from: Endpoint, to: Endpoint) -> anyhow::Result<Moved> {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let partitions = from.partitions(&telemetry).await?;
-    let (from, to) = (from.spread_over(partitions), to.spread_over(partitions));
+    let (from, to) = (from.with_partitions(partitions), to.with_partitions(partitions));
     let bar = ProgressBar::new(STEPS);
     bar.set_style(
         ProgressStyle::with_template("[{elapsed_precise}] {bar:30} {percent} %")
             .expect("a constant template"),
     );
     let show = |share: f64| bar.set_position((share * STEPS as f64) as u64);
-    // The source is opened first: if somebody serves it, nothing is touched at the other end.
+    // The source is opened first: if an instance serves it, the target stays as it is.
     let moved = match &from {
-        End::Embedded(config) => {
+        Endpoint::Embedded(config) => {
             let engine = EmbeddedEngine::open(config, telemetry.clone()).await?;
             engine.check_rest().await?;
             migrate(&engine, to.prepare(&telemetry).await?.as_ref(), show).await
         }
-        End::Redis(config) => {
+        Endpoint::Redis(config) => {
             let engine = RedisEngine::connect(config, telemetry.clone()).await?;
             engine.check_rest().await?;
             migrate(&engine, to.prepare(&telemetry).await?.as_ref(), show).await
@@ -151,9 +157,9 @@ async fn carry(from: End, to: End) -> anyhow::Result<Moved> {
 
 fn summary(moved: &Moved) -> String {
     format!(
-        "moved: {} units and {} values of their metrics; {} open records and {} closed ones; {} transitions that \
-         nobody was told of yet, {} notifications that were not delivered yet and {} dead letters; {} blind \
-         intervals\nnow change [engine] in the configuration and start rollcall; do not start it where the fleet was",
+        "moved: {} units and {} values of their metrics; {} open records and {} closed ones; {} transitions in no \
+         notification yet, {} notifications that were not delivered yet and {} dead letters; {} blind \
+         intervals\nnow change [engine] in the configuration and start rollcall; do not start it on the old engine",
         moved.units,
         moved.values,
         moved.open_records,

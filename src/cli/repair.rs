@@ -1,5 +1,5 @@
-//! `rollcall repair`: what was put aside because it could not be read. Shows it, puts back what can be read by now, or
-//! deletes it.
+//! `rollcall repair`: shows values that were put aside because they could not be read, puts back those that are
+//! readable by now, or deletes them.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::telemetry::Telemetry;
 pub(super) struct Arguments {
     #[command(flatten)]
     file: ConfigFile,
-    /// Put back what can be read by now, where nothing else has taken its place.
+    /// Put back values that are readable by now, unless another value has taken their place.
     #[arg(long)]
     restore: bool,
-    /// Delete for good what cannot be read, or without --restore all that was put aside.
+    /// Delete the values that cannot be put back, or without --restore all values.
     #[arg(long)]
     discard: bool,
 }
@@ -39,7 +39,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     };
     let aside = repair.aside().await?;
     let Some(done) = stop.run_until_cancelled(work(repair.as_ref(), &aside, &arguments)).await else {
-        bail!("broken off: what was not done yet is as it was; the repair can be repeated");
+        bail!("broken off: the remaining values are as they were; the repair can be repeated");
     };
     let Done { restored, discarded } = done?;
     let left = aside.len() - restored - discarded;
@@ -54,7 +54,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(if is_undone { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
 
-/// What was put aside in the engine of a configuration; nothing where there is no fleet.
+/// The values that were put aside in an engine; none if there is no fleet.
 pub(super) async fn aside(engine: &EngineConfig) -> anyhow::Result<Vec<Aside>> {
     match open(engine)? {
         Some(repair) => Ok(repair.aside().await?),

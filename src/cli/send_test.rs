@@ -1,4 +1,4 @@
-//! `rollcall send-test`: whether a receiver really gets what it is sent.
+//! `rollcall send-test`: sends a receiver a notification that is marked as a test.
 
 use std::process::ExitCode;
 
@@ -22,9 +22,9 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let config = arguments.file.load()?;
     let name = &arguments.receiver;
-    let known = &config.alerting.receivers;
-    let Some(receiver) = known.iter().find(|one| one.name == *name) else {
-        let names: Vec<&str> = known.iter().map(|one| one.name.as_str()).collect();
+    let receivers = &config.alerting.receivers;
+    let Some(receiver) = receivers.iter().find(|one| one.name == *name) else {
+        let names: Vec<&str> = receivers.iter().map(|one| one.name.as_str()).collect();
         match names.is_empty() {
             true => bail!("there is no receiver {name:?}: the configuration has none; add a [[receiver]]"),
             false => bail!("there is no receiver {name:?}; there are {}", names.join(", ")),
@@ -32,7 +32,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     };
     alerting::send_test(receiver, Clock::system().now())
         .await
-        .map_err(|failure| anyhow!("receiver {name} was not told: {failure}"))?;
+        .map_err(|failure| anyhow!("receiver {name} was not notified: {failure}"))?;
     println!("receiver {name} has taken the test");
     Ok(ExitCode::SUCCESS)
 }

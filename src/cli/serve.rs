@@ -1,4 +1,4 @@
-//! `rollcall serve`: watch the fleet until told to stop.
+//! `rollcall serve`: watches the fleet until a signal stops it.
 
 use std::process::ExitCode;
 

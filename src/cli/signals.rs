@@ -1,4 +1,4 @@
-//! What signals ask for.
+//! The signals of the process.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Signals so close to the first one are the same wish: `timeout` signals the process and its group, a terminal
+/// Signals within this time count as one: `timeout` signals the process and its group, a terminal
 /// the whole group, and supervisors do both.
-const ONE_WISH: Duration = Duration::from_secs(1);
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
-/// What SIGHUP means.
+/// The meaning of SIGHUP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HangUp {
-    /// To a service: read the configuration again. It is only noted so far.
+    /// For a service: read the configuration again. It is only logged so far.
     Reload,
-    /// To what somebody runs at a terminal: the terminal is gone, so stop.
+    /// For a command at a terminal: the terminal is gone, so stop.
     Stop,
 }
 
-/// A token that the first SIGTERM or Ctrl-C cancels; what is under way is brought to an end then.
-/// One that comes more than a second later ends the process at once.
+/// A token that the first SIGTERM or Ctrl-C cancels; the command then stops in order.
+/// A signal more than a second later ends the process at once.
 pub(super) fn stop(on_hang_up: HangUp) -> std::io::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let cancelled = stop.clone();
@@ -40,13 +40,13 @@ pub(super) fn stop(on_hang_up: HangUp) -> std::io::Result<CancellationToken> {
             }
             match asked {
                 None => {
-                    tracing::info!("stopping; ask once more, after a second, to stop at once");
+                    tracing::info!("stopping; a second signal, after a second, stops at once");
                     asked = Some(Instant::now());
                     cancelled.cancel();
                 }
-                Some(first) if first.elapsed() <= ONE_WISH => {}
+                Some(first) if first.elapsed() <= SAME_SIGNAL => {}
                 Some(_) => {
-                    tracing::warn!("asked to stop for the second time, stopping at once");
+                    tracing::warn!("a second signal came, stopping at once");
                     std::process::exit(super::FAILED.into());
                 }
             }

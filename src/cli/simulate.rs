@@ -1,6 +1,6 @@
 //! `rollcall simulate`: a fleet over real MQTT, to see Rollcall at work or to find its limits.
 //!
-//! What the fleet does follows from `--seed`: the same silences at the same times, run after run.
+//! The behaviour of the fleet follows from `--seed`: every run has the same silences at the same times.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::path::PathBuf;
@@ -22,46 +22,46 @@ pub(super) struct Arguments {
     /// The MQTT broker.
     #[arg(long, value_name = "URL", default_value = "mqtt://127.0.0.1:1883")]
     url: String,
-    /// Who to be towards the broker.
+    /// The user name for the broker.
     #[arg(long, value_name = "NAME", requires = "password_file")]
     username: Option<String>,
     /// File with the password.
     #[arg(long, value_name = "FILE", requires = "username")]
     password_file: Option<PathBuf>,
-    /// How many units.
+    /// The number of units.
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     units: usize,
-    /// Over how many sites they are spread.
+    /// The number of sites that the units are spread over.
     #[arg(long, value_name = "COUNT", default_value_t = 4)]
     sites: usize,
-    /// Where they speak: text, {unit} and {site}.
+    /// The topic that they publish on: text, {unit} and {site}.
     #[arg(long, value_name = "TEMPLATE", default_value = "units/{unit}/heartbeat")]
     topic: String,
     /// The usual time between two heartbeats of a unit.
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = span)]
     interval: Duration,
-    /// By how much of the interval it varies, 0 to 1.
+    /// The share of the interval by which it varies, 0 to 1.
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     jitter: f64,
     /// The chance that a heartbeat is the last before a silence, 0 to 1.
     #[arg(long, value_name = "CHANCE", default_value_t = 0.0)]
     silence: f64,
-    /// How long the shortest silence is.
+    /// The length of the shortest silence.
     #[arg(long, value_name = "SPAN", default_value = "1m", value_parser = span)]
     shortest_silence: Duration,
-    /// How long the longest silence is.
+    /// The length of the longest silence.
     #[arg(long, value_name = "SPAN", default_value = "5m", value_parser = span)]
     longest_silence: Duration,
     /// 0 or 1.
     #[arg(long, value_name = "LEVEL", default_value_t = 0)]
     qos: u8,
-    /// What all chance comes from.
+    /// The seed of all random numbers.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// How many connections; 0: one for every few thousand units.
+    /// The number of connections; 0: one for every few thousand units.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     connections: usize,
-    /// When to end; without it, when told to.
+    /// When to stop; by default at a signal.
     #[arg(long, value_name = "SPAN", value_parser = span)]
     duration: Option<Duration>,
 }
@@ -118,39 +118,38 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How often the progress is a line where there is no terminal.
+/// How often a line of progress is printed without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// Shows the progress while there is any, on standard error: in place if that is a terminal, otherwise as a
-/// line at once and then now and then.
+/// Shows the progress on standard error: as a bar if that is a terminal, otherwise as lines.
 async fn show(seen: watch::Receiver<Progress>, duration: Option<Duration>) {
     if stderr().is_terminal() {
-        show_in_place(seen, duration).await;
+        show_bar(seen, duration).await;
     } else {
-        print_now_and_then(seen).await;
+        print_lines(seen).await;
     }
 }
 
-fn in_words(now: &Progress) -> String {
+fn describe(now: &Progress) -> String {
     format!(
         "{} units, {} silent; {:.0} heartbeats/s, {} sent, {} missed",
         now.total, now.silent, now.per_second, now.sent, now.missed
     )
 }
 
-async fn print_now_and_then(mut seen: watch::Receiver<Progress>) {
+async fn print_lines(mut seen: watch::Receiver<Progress>) {
     let mut printed: Option<Instant> = None;
     while seen.changed().await.is_ok() {
         let now = seen.borrow_and_update().clone();
         if printed.is_none_or(|printed| printed.elapsed() >= LINE_EVERY) {
-            // Whoever reads it may be gone; the fleet goes on.
-            let _ = writeln!(stderr(), "{}", in_words(&now));
+            // The reader may be gone; the fleet goes on.
+            let _ = writeln!(stderr(), "{}", describe(&now));
             printed = Some(Instant::now());
         }
     }
 }
 
-async fn show_in_place(mut seen: watch::Receiver<Progress>, duration: Option<Duration>) {
+async fn show_bar(mut seen: watch::Receiver<Progress>, duration: Option<Duration>) {
     let bar = match duration {
         Some(duration) => ProgressBar::new(duration.as_secs()),
         None => ProgressBar::new_spinner(),
@@ -163,7 +162,7 @@ async fn show_in_place(mut seen: watch::Receiver<Progress>, duration: Option<Dur
     while seen.changed().await.is_ok() {
         let now = seen.borrow_and_update().clone();
         bar.set_position(bar.elapsed().as_secs());
-        bar.set_message(in_words(&now));
+        bar.set_message(describe(&now));
     }
     bar.finish_and_clear();
 }

@@ -109,7 +109,7 @@ impl Lease {
         let heard = self.hearing.hearing().await?.heard;
         let asked = Instant::now();
         let attendance = self.roster.renew(&before.instance, LENGTH, heard).await?;
-        self.clock.lead(attendance.now, asked.elapsed());
+        self.clock.follow(attendance.now, asked.elapsed());
         if let Some(address) = &self.address {
             self.roster.announce(&before.instance, address, LENGTH).await?;
         }

@@ -1,9 +1,9 @@
-//! A fleet over real MQTT: units that speak at intervals, fall silent and come back.
+//! A fleet over real MQTT: units that send heartbeats at intervals, fall silent and come back.
 //!
-//! Thousands of units share a connection, which speaks for each in its own topic. What the fleet
-//! does follows from the seed alone (`schedule` says how); a broker that is slow or away makes it late.
-//! Like a device without a network, a unit whose turn comes while there is no connection is not
-//! heard that time; such heartbeats are counted as missed.
+//! Thousands of units share a connection, which publishes for each on its own topic. The behaviour of the fleet
+//! follows from the seed alone (`schedule` says how); a broker that is slow or away makes it late.
+//! A heartbeat that is due while there is no connection is not sent, as with a device without a network; it is
+//! counted as missed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,21 +21,21 @@ use tokio_util::sync::CancellationToken;
 
 use crate::address::{BrokerAddress, Scheme};
 use crate::backoff::Backoff;
-pub use plan::{Event as FleetEvent, Plan};
+pub use events::{FleetEvent, FleetEvents};
 pub use power::PowerCuts;
-use schedule::{Beat, Schedule};
+use schedule::{Schedule, ScheduledHeartbeat};
 
-mod plan;
+mod events;
 mod power;
 mod schedule;
 
-/// How the broker is tried again.
+/// The waits between attempts to connect.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(5) };
 /// How long the broker may take to take the last heartbeats.
-const FAREWELL: Duration = Duration::from_secs(5);
-/// Heartbeats that wait for their connection; when it is full the fleet is late.
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most heartbeats that wait for a connection; when the queue is full the fleet is late.
 const QUEUE: usize = 4096;
-/// How many units share a connection if nothing else is said.
+/// How many units share a connection by default.
 const UNITS_PER_CONNECTION: usize = 5000;
 
 /// The fleet to simulate.
@@ -43,36 +43,35 @@ const UNITS_PER_CONNECTION: usize = 5000;
 pub struct FleetConfig {
     /// `mqtt://host:port`.
     pub url: String,
-    /// Name and password towards the broker.
+    /// User name and password for the broker.
     pub credentials: Option<(String, String)>,
-    /// How many units, `sim-000001` and so on.
+    /// The number of units, `sim-000001` and so on.
     pub units: usize,
-    /// Over how many sites, `site-01` and so on, they are spread.
+    /// The number of sites, `site-01` and so on.
     pub sites: usize,
-    /// Where they speak: `{unit}`, and perhaps `{site}`.
+    /// The topic of their heartbeats, with `{unit}` and optionally `{site}`.
     pub topic: String,
     /// The usual time between two heartbeats of a unit.
     pub interval: Duration,
-    /// By how much of the interval it varies, 0 to 1.
+    /// The share of the interval by which it varies, 0 to 1.
     pub jitter: f64,
     /// The chance that a heartbeat is the last before a silence, 0 to 1.
     pub silence_chance: f64,
-    /// How long silences are.
+    /// The length of silences.
     pub silence_for: Range<Duration>,
-    /// A site that loses power, if one does.
     pub power_cuts: Option<PowerCuts>,
     /// 0 or 1.
     pub qos: u8,
-    /// What all chance comes from.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// How many connections; 0: one for each five thousand units.
+    /// 0: one connection for each five thousand units.
     pub connections: usize,
-    /// When it ends by itself.
+    /// `None`: without end.
     pub duration: Option<Duration>,
 }
 
 impl FleetConfig {
-    /// A hundred units that speak every ten seconds and never fall silent.
+    /// A hundred units with a heartbeat every ten seconds and no silences.
     pub fn new(url: &str) -> FleetConfig {
         FleetConfig {
             url: url.to_owned(),
@@ -117,17 +116,17 @@ impl FleetConfig {
         Ok(())
     }
 
-    /// The id of the unit with a number, from 0.
+    /// The id of a unit, by its number from 0.
     pub fn unit(&self, number: u32) -> String {
         format!("sim-{:06}", number + 1)
     }
 
-    /// The number of the site, from 0, at which the unit with a number is.
+    /// The number of a unit's site, from 0.
     pub fn site(&self, number: u32) -> usize {
         number as usize % self.sites
     }
 
-    /// The name of the site with a number, from 0.
+    /// The name of a site, by its number from 0.
     pub fn site_name(&self, site: usize) -> String {
         format!("site-{:02}", site + 1)
     }
@@ -138,7 +137,7 @@ impl FleetConfig {
     }
 }
 
-/// How a fleet fares.
+/// The state of a running fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
     /// Heartbeats sent.
@@ -149,11 +148,11 @@ pub struct Progress {
     pub per_second: f64,
     /// Units that are in a silence now.
     pub silent: u64,
-    /// Units in all.
+    /// The number of units.
     pub total: usize,
 }
 
-/// What a fleet did.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Heartbeats sent.
@@ -171,11 +170,11 @@ struct Counters {
     silent: AtomicI64,
 }
 
-/// Runs a fleet until `stop`, or for its duration, and tells its progress about once a second.
+/// Runs a fleet until `stop`, or for its duration, and reports its progress about once a second.
 ///
 /// # Errors
-/// A configuration that is not one, and a broker that cannot be reached at the start; one that is
-/// lost later is tried again and again.
+/// A configuration that is not valid, and a broker that cannot be reached at the start. A connection that is
+/// lost later is retried without end.
 pub async fn run(
     config: FleetConfig,
     progress: watch::Sender<Progress>,
@@ -188,17 +187,18 @@ pub async fn run(
     let stop = stop.child_token();
     let _stopped = stop.clone().drop_guard();
     let began = Instant::now();
-    let mut parts = JoinSet::new();
-    for part in 0..config.connections() {
-        let part = Part { number: part, config: config.clone(), counters: counters.clone(), began };
-        parts.spawn(part.speak(stop.clone()));
+    let mut connections = JoinSet::new();
+    for number in 0..config.connections() {
+        let connection =
+            FleetConnection { number, config: config.clone(), counters: counters.clone(), began };
+        connections.spawn(connection.publish(stop.clone()));
     }
     let end = config.duration.map(|duration| began + duration);
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     let mut before = (0, began);
     loop {
         tokio::select! {
-            ended = parts.join_next() => match ended {
+            ended = connections.join_next() => match ended {
                 Some(ended) => ended.context("a connection of the fleet failed")??,
                 None => break,
             },
@@ -208,12 +208,12 @@ pub async fn run(
             now = ticks.tick() => {
                 let sent = counters.sent.load(Relaxed);
                 let seconds = now.saturating_duration_since(before.1).as_secs_f64().max(0.001);
-                tell(&progress, &counters, config.units, (sent - before.0) as f64 / seconds);
+                report(&progress, &counters, config.units, (sent - before.0) as f64 / seconds);
                 before = (sent, now);
             }
         }
     }
-    tell(&progress, &counters, config.units, 0.0);
+    report(&progress, &counters, config.units, 0.0);
     Ok(Summary {
         sent: counters.sent.load(Relaxed),
         missed: counters.missed.load(Relaxed),
@@ -221,7 +221,7 @@ pub async fn run(
     })
 }
 
-fn tell(progress: &watch::Sender<Progress>, counters: &Counters, total: usize, per_second: f64) {
+fn report(progress: &watch::Sender<Progress>, counters: &Counters, total: usize, per_second: f64) {
     progress.send_replace(Progress {
         sent: counters.sent.load(Relaxed),
         missed: counters.missed.load(Relaxed),
@@ -232,15 +232,15 @@ fn tell(progress: &watch::Sender<Progress>, counters: &Counters, total: usize, p
 }
 
 /// The units of one connection.
-struct Part {
+struct FleetConnection {
     number: usize,
     config: Arc<FleetConfig>,
     counters: Arc<Counters>,
     began: Instant,
 }
 
-impl Part {
-    async fn speak(self, stop: CancellationToken) -> anyhow::Result<()> {
+impl FleetConnection {
+    async fn publish(self, stop: CancellationToken) -> anyhow::Result<()> {
         let (client, mut events) = self.open()?;
         let first = stop.run_until_cancelled(events.poll()).await;
         match first {
@@ -255,15 +255,15 @@ impl Part {
             if stop.run_until_cancelled(sleep_until(self.began + due)).await.is_none() {
                 break;
             }
-            let Some(beat) = schedule.next() else { break };
-            if stop.run_until_cancelled(self.send(&client, beat, &connected)).await.is_none() {
+            let Some(heartbeat) = schedule.next() else { break };
+            if stop.run_until_cancelled(self.send(&client, heartbeat, &connected)).await.is_none() {
                 break;
             }
         }
-        let _ = client.try_disconnect_with_timeout(FAREWELL);
+        let _ = client.try_disconnect_with_timeout(DISCONNECT_TIMEOUT);
         drop(client);
         let abort = polling.abort_handle();
-        if timeout(2 * FAREWELL, polling).await.is_err() {
+        if timeout(2 * DISCONNECT_TIMEOUT, polling).await.is_err() {
             abort.abort();
         }
         Ok(())
@@ -271,8 +271,8 @@ impl Part {
 
     fn open(&self) -> anyhow::Result<(AsyncClient, EventLoop)> {
         let address: BrokerAddress = self.config.url.parse()?;
-        ensure!(address.scheme == Scheme::Mqtt, "a simulated fleet speaks mqtt:// only, not {address}");
-        // Ids that begin with the name of Rollcall are its own, and a broker within a process refuses them to others.
+        ensure!(address.scheme == Scheme::Mqtt, "a simulated fleet connects by mqtt:// only, not {address}");
+        // Client ids that begin with `rollcall` are reserved, and the broker within the process refuses them.
         let id = format!("simulated-fleet-{:08x}-{}", rand::random::<u32>(), self.number);
         let mut options = MqttOptions::new(id, (address.host, address.port));
         let mut network = NetworkOptions::new();
@@ -288,12 +288,14 @@ impl Part {
         Ok(AsyncClient::builder(options).capacity(QUEUE).build())
     }
 
-    async fn send(&self, client: &AsyncClient, beat: Beat, connected: &AtomicBool) {
-        self.counters
-            .silent
-            .fetch_add(i64::from(beat.after.is_silence()) - i64::from(beat.before.is_silence()), Relaxed);
-        let topic = self.config.topic_of(beat.unit);
-        let payload = format!("{{\"battery\":{}}}", 50 + (beat.unit + beat.at.as_secs() as u32 / 3600) % 50);
+    async fn send(&self, client: &AsyncClient, heartbeat: ScheduledHeartbeat, connected: &AtomicBool) {
+        self.counters.silent.fetch_add(
+            i64::from(heartbeat.after.is_silence()) - i64::from(heartbeat.before.is_silence()),
+            Relaxed,
+        );
+        let topic = self.config.topic_of(heartbeat.unit);
+        let payload =
+            format!("{{\"battery\":{}}}", 50 + (heartbeat.unit + heartbeat.at.as_secs() as u32 / 3600) % 50);
         let qos = if self.config.qos == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
         let heard =
             connected.load(Relaxed) && client.publish(topic, payload, PublishOptions::new(qos)).await.is_ok();
@@ -302,7 +304,7 @@ impl Part {
     }
 }
 
-/// Keeps a connection until everyone who sends by it is gone.
+/// Keeps a connection until its last client handle is dropped.
 async fn poll(mut events: EventLoop, connected: Arc<AtomicBool>) {
     let mut failures = 0;
     loop {

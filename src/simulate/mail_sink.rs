@@ -1,9 +1,7 @@
-//! A mail server to watch Rollcall with: it takes mails over SMTP, keeps them, and refuses as it is
-//! told to.
+//! A mail server for the demo and the tests: it takes mails over SMTP and keeps them, or refuses them on request.
 //!
-//! It speaks as much of SMTP (RFC 5321) as a client needs to hand over a mail, and `AUTH PLAIN` if
-//! it has a login. Listens on the loopback address only and ends, with every connection, when the
-//! value goes.
+//! It has the part of SMTP (RFC 5321) that a client needs to hand over a mail, and `AUTH PLAIN` if
+//! it has a login. It listens on the loopback address only; dropping the value ends it and every connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,40 +14,38 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Mails that are kept; the oldest go first.
+/// The most mails that are kept; the oldest are dropped first.
 const MOST_KEPT: usize = 10_000;
 /// The longest line of a conversation.
 const LONGEST_LINE: u64 = 64 << 10;
 /// The largest mail.
 const LARGEST_MAIL: usize = 16 << 20;
 
-/// How a mail server is started.
 #[derive(Default)]
 pub struct Options {
-    /// Where it listens; 0 means any free port.
+    /// 0 means any free port.
     pub port: u16,
-    /// What a client has to send to log in: the base64 of `\0user\0password`.
+    /// The login that a client has to send: the base64 of `\0user\0password`.
     pub login: Option<String>,
 }
 
-/// How a mail is answered.
+/// The reply to a mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// It is taken.
+pub enum Reply {
     Accept,
     /// The connection is closed before the greeting.
     Close,
-    /// The sender is answered with this code.
+    /// This code to `MAIL FROM`.
     Sender(u16),
-    /// This recipient is answered with this code, others are taken.
+    /// This code to `RCPT TO` for this recipient; others are accepted.
     Recipient(String, u16),
-    /// The whole mail is answered with this code.
+    /// This code to the whole mail.
     Mail(u16),
-    /// The mail is taken and that is not said.
+    /// The mail is accepted, and no reply is sent.
     Hang,
 }
 
-/// A mail that was taken.
+/// A mail that was accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mail {
     /// The sender of the envelope.
@@ -87,7 +83,7 @@ pub struct MailSink {
 
 struct Shared {
     login: Option<String>,
-    answers: Mutex<VecDeque<Answer>>,
+    replies: Mutex<VecDeque<Reply>>,
     mails: Mutex<VecDeque<Mail>>,
     count: watch::Sender<usize>,
     connections: watch::Sender<usize>,
@@ -95,13 +91,13 @@ struct Shared {
 }
 
 impl MailSink {
-    /// Starts to listen. Every mail is taken until told otherwise.
+    /// Starts to listen. Every mail is accepted until [`MailSink::reply_with`].
     pub async fn start(options: Options) -> io::Result<MailSink> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             login: options.login,
-            answers: Mutex::default(),
+            replies: Mutex::default(),
             mails: Mutex::default(),
             count: watch::Sender::new(0),
             connections: watch::Sender::new(0),
@@ -111,22 +107,21 @@ impl MailSink {
         Ok(MailSink { address, shared })
     }
 
-    /// Where it is, as a receiver's `smtp`.
+    /// The address for a receiver's `smtp`.
     pub fn url(&self) -> String {
         format!("smtp://{}", self.address)
     }
 
-    /// The port that it listens on.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Answers the next mails like this, one each, and then takes them again.
-    pub fn answer_with(&self, answers: impl IntoIterator<Item = Answer>) {
-        *lock(&self.shared.answers) = answers.into_iter().collect();
+    /// Uses these replies for the next mails, one each, and then accepts mails again.
+    pub fn reply_with(&self, replies: impl IntoIterator<Item = Reply>) {
+        *lock(&self.shared.replies) = replies.into_iter().collect();
     }
 
-    /// The mails that were taken, in order.
+    /// The mails that were accepted, in order.
     pub fn mails(&self) -> Vec<Mail> {
         lock(&self.shared.mails).iter().cloned().collect()
     }
@@ -136,7 +131,7 @@ impl MailSink {
         *self.shared.connections.borrow()
     }
 
-    /// Waits until that many mails were taken in all, at most for `patience`.
+    /// Waits until that many mails were accepted in all, at most for `patience`.
     pub async fn wait_for(&self, count: usize, patience: Duration) -> io::Result<Vec<Mail>> {
         let mut counted = self.shared.count.subscribe();
         let enough = counted.wait_for(|&so_far| so_far >= count);
@@ -176,7 +171,7 @@ async fn serve(listener: TcpListener, sink: Arc<Shared>) {
             let stop = sink.stop.clone();
             tokio::select! {
                 () = stop.cancelled() => {}
-                // A client that breaks the conversation off ends it, and that is all.
+                // A client that aborts the conversation ends it, and nothing else.
                 _ = Conversation::new(stream, sink).hold() => {}
             }
         });
@@ -188,20 +183,20 @@ struct Conversation {
     lines: BufStream<TcpStream>,
     sink: Arc<Shared>,
     logged_in: bool,
-    /// The mail that is being handed over, and how it will be answered.
+    /// The mail that is being handed over, and the reply to it.
     mail: Mail,
-    answer: Answer,
+    reply: Reply,
 }
 
 impl Conversation {
     fn new(stream: TcpStream, sink: Arc<Shared>) -> Conversation {
         let mail = Mail { from: String::new(), to: Vec::new(), data: String::new() };
         let logged_in = sink.login.is_none();
-        Conversation { lines: BufStream::new(stream), sink, logged_in, mail, answer: Answer::Accept }
+        Conversation { lines: BufStream::new(stream), sink, logged_in, mail, reply: Reply::Accept }
     }
 
     async fn hold(mut self) -> io::Result<()> {
-        if self.sink.next_answer_if(&Answer::Close) {
+        if self.sink.next_reply_if(&Reply::Close) {
             return Ok(());
         }
         self.say("220 sink ready").await?;
@@ -228,17 +223,17 @@ impl Conversation {
     }
 
     async fn sender(&mut self, from: String) -> io::Result<()> {
-        self.answer = self.sink.next_answer();
+        self.reply = self.sink.next_reply();
         self.mail = Mail { from, to: Vec::new(), data: String::new() };
-        match self.answer {
-            Answer::Sender(code) => self.refuse(code).await,
+        match self.reply {
+            Reply::Sender(code) => self.refuse(code).await,
             _ => self.say("250 fine").await,
         }
     }
 
     async fn recipient(&mut self, to: String) -> io::Result<()> {
-        match &self.answer {
-            Answer::Recipient(who, code) if *who == to => self.refuse(*code).await,
+        match &self.reply {
+            Reply::Recipient(who, code) if *who == to => self.refuse(*code).await,
             _ => {
                 self.mail.to.push(to);
                 self.say("250 fine").await
@@ -249,11 +244,11 @@ impl Conversation {
     async fn take_mail(&mut self) -> io::Result<()> {
         self.say("354 go on").await?;
         self.mail.data = self.data().await?;
-        if let Answer::Mail(code) = self.answer {
+        if let Reply::Mail(code) = self.reply {
             return self.refuse(code).await;
         }
         self.sink.keep(self.mail.clone());
-        if self.answer == Answer::Hang {
+        if self.reply == Reply::Hang {
             self.sink.stop.cancelled().await;
         }
         self.say("250 taken").await
@@ -269,7 +264,7 @@ impl Conversation {
         Ok(Some(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned()))
     }
 
-    /// Everything up to the line that is a dot, without the dots that were put before others.
+    /// The lines up to a single dot, without dot-stuffing.
     async fn data(&mut self) -> io::Result<String> {
         let mut data = String::new();
         while let Some(line) = self.line().await? {
@@ -296,19 +291,19 @@ impl Conversation {
     }
 }
 
-/// What stands between the angle brackets.
+/// The text between the angle brackets.
 fn address(text: &str) -> String {
     let inner = text.split_once('<').and_then(|(_, rest)| rest.split_once('>'));
     inner.map_or_else(String::new, |(address, _)| address.to_owned())
 }
 
 impl Shared {
-    fn next_answer(&self) -> Answer {
-        lock(&self.answers).pop_front().unwrap_or(Answer::Accept)
+    fn next_reply(&self) -> Reply {
+        lock(&self.replies).pop_front().unwrap_or(Reply::Accept)
     }
 
-    fn next_answer_if(&self, this: &Answer) -> bool {
-        lock(&self.answers).pop_front_if(|answer| answer == this).is_some()
+    fn next_reply_if(&self, this: &Reply) -> bool {
+        lock(&self.replies).pop_front_if(|reply| reply == this).is_some()
     }
 
     fn keep(&self, mail: Mail) {

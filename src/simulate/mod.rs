@@ -1,4 +1,4 @@
-//! A world for Rollcall to watch: a fleet over real MQTT, and sinks that print what they are told.
+//! For the demo and the tests: a fleet over real MQTT, sinks for webhooks and mails, and private servers.
 
 pub mod fleet;
 pub mod mail_sink;

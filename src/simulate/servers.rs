@@ -1,11 +1,11 @@
 //! Private servers: real programs on free ports of the loopback address, each in a directory of
-//! its own, ended by their own handle when the value goes.
+//! its own. Dropping the value ends the program by its own handle.
 //!
-//! # Why each has a guard
-//! A process that is killed drops nothing, and its servers would run for ever. The guard is a shell
-//! that waits for the end of a pipe, which comes when this process ends, however it ends. Servers
-//! and guards are in process groups of their own: Ctrl-C is for this process, which ends them when
-//! it has brought its work to an end.
+//! # Why each has an exit cleanup
+//! A process that is killed drops nothing, and its servers would run for ever. The cleanup is a shell
+//! that waits for the end of a pipe, which comes when this process ends in any way. Servers
+//! and cleanups are in process groups of their own: Ctrl-C reaches only this process, which ends them after
+//! its work.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,16 +17,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// How long a server may take until it says that it is ready.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a server may take until it prints that it is ready.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A port of the loopback address that nobody listens on.
+/// A free port of the loopback address.
 pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// A port for a node of a Redis Cluster: nobody listens on it, nor on the one ten thousand above, where the node speaks
-/// to others. Both are below those that the system gives out by itself.
+/// A port for a node of a Redis Cluster: it is free, and so is its bus port, which is ten thousand above. Both are
+/// below the range that the system assigns by itself.
 pub fn free_cluster_port() -> io::Result<u16> {
     let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let mut ports = (0..1000).map(|_| rand::random_range(12_000..22_000));
@@ -34,21 +34,21 @@ pub fn free_cluster_port() -> io::Result<u16> {
     found.ok_or_else(|| io::Error::other("no two ports ten thousand apart are free"))
 }
 
-/// Does something when this process ends without having dropped the value.
-pub struct Guard(Child);
+/// Runs a script if this process ends without dropping the value.
+pub struct ExitCleanup(Child);
 
-impl Guard {
+impl ExitCleanup {
     /// Prepares to run `script`, for which `subject` is `$1`.
-    pub fn new(script: &str, subject: impl AsRef<OsStr>) -> io::Result<Guard> {
+    pub fn new(script: &str, subject: impl AsRef<OsStr>) -> io::Result<ExitCleanup> {
         let mut shell = Command::new("sh");
-        // Nobody ever writes to its input; its end is what the shell waits for.
-        shell.arg("-c").arg(format!("read -r _; {script}")).arg("guard").arg(subject);
+        // Its input gets no data; the shell waits for its end.
+        shell.arg("-c").arg(format!("read -r _; {script}")).arg("cleanup").arg(subject);
         shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Guard(shell.process_group(0).spawn()?))
+        Ok(ExitCleanup(shell.process_group(0).spawn()?))
     }
 }
 
-impl Drop for Guard {
+impl Drop for ExitCleanup {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -58,7 +58,7 @@ impl Drop for Guard {
 /// A running server.
 pub struct Server {
     child: Child,
-    guard: Option<Guard>,
+    cleanup: Option<ExitCleanup>,
     port: u16,
     program: String,
     dir: PathBuf,
@@ -87,9 +87,9 @@ impl Server {
         let stderr = child.stderr.take().expect("it was piped");
         let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
         let log = dir.join(format!("{name}.log"));
-        // Before anything else that can fail, so that it is ended then too.
-        let mut server = Server { child, guard: None, port, program: name, dir: dir.to_owned() };
-        server.guard = Some(Guard::new("kill -9 \"$1\"", server.pid().to_string())?);
+        // Before other steps that can fail, so that the server ends then too.
+        let mut server = Server { child, cleanup: None, port, program: name, dir: dir.to_owned() };
+        server.cleanup = Some(ExitCleanup::new("kill -9 \"$1\"", server.pid().to_string())?);
         let log = File::options().create(true).append(true).open(log)?;
         let (lines, seen) = mpsc::channel();
         follow(stdout, log.try_clone()?, lines.clone());
@@ -103,7 +103,7 @@ impl Server {
         Server::redis_after(&[], dir, port, args)
     }
 
-    /// The same, with a command line `before` its own, such as one that gives it another clock.
+    /// The same, with a command line `before` its own, for example to give it another clock.
     pub fn redis_after(before: &[String], dir: &Path, port: u16, args: &[&str]) -> io::Result<Server> {
         let port_text = port.to_string();
         let mut all: Vec<&str> = before.iter().map(String::as_str).collect();
@@ -127,7 +127,7 @@ impl Server {
         std::fs::create_dir_all(dir)?;
         let file = dir.join("mosquitto.conf");
         let limits = "max_inflight_messages 1000\nmax_queued_messages 100000\nset_tcp_nodelay true\n";
-        // Started as root it would become another user, which is refused within a user namespace.
+        // Started as root it would change to another user, which a user namespace refuses.
         let text = format!(
             "user root\nlistener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n{limits}{more}\n"
         );
@@ -136,20 +136,18 @@ impl Server {
         Server::start("mosquitto", &args, dir, port, "running")
     }
 
-    /// The port that it listens on.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it at once, as a power cut would.
+    /// Ends it at once with SIGKILL.
     pub fn kill(&mut self) {
         // First: once the server has ended, its id may become that of another process.
-        self.guard = None;
+        self.cleanup = None;
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -157,13 +155,13 @@ impl Server {
     fn wait_until(&mut self, ready: &str, seen: &mpsc::Receiver<String>) -> io::Result<()> {
         let mut last = String::new();
         loop {
-            match seen.recv_timeout(PATIENCE) {
+            match seen.recv_timeout(START_TIMEOUT) {
                 Ok(line) if line.contains(ready) => return Ok(()),
                 Ok(line) => last = line,
                 Err(_) => {
                     let log = self.dir.join(format!("{}.log", self.program));
                     return Err(io::Error::other(format!(
-                        "{} did not become ready; it said {last:?}, all of it is in {}",
+                        "{} did not become ready; its last line was {last:?}, all lines are in {}",
                         self.program,
                         log.display()
                     )));
@@ -188,7 +186,7 @@ fn follow(from: impl io::Read + Send + 'static, mut log: File, lines: mpsc::Send
     });
 }
 
-/// Debian puts servers where an ordinary user's path does not look.
+/// Debian installs servers in directories that an ordinary user's path does not have.
 fn find(program: &str) -> PathBuf {
     let usual = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);

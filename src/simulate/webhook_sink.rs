@@ -1,7 +1,7 @@
-//! A receiver of webhooks to watch Rollcall with: it verifies, remembers and shows what comes, and
-//! answers as it is told to, well or badly.
+//! A receiver of webhooks for the demo and the tests: it verifies and keeps requests, and answers
+//! as requested, with success or failure.
 //!
-//! Listens on the loopback address only and ends, with every connection, when the value goes.
+//! It listens on the loopback address only; dropping the value ends it and every connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,48 +22,42 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::signature::{self, Secret};
 
-/// Requests that are remembered; the oldest go first.
+/// The most requests that are kept; the oldest are dropped first.
 const MOST_KEPT: usize = 10_000;
 /// A notification of a thousand records is a few hundred kilobytes long.
 const LARGEST_BODY: usize = 16 << 20;
 
-/// Is shown each request as it comes.
+/// Is called with each request.
 pub type Watcher = Box<dyn Fn(&Received) + Send + Sync>;
 
-/// How a sink is started.
 #[derive(Default)]
 pub struct Options {
-    /// Where it listens; 0 means any free port.
+    /// 0 means any free port.
     pub port: u16,
-    /// The secret, `whsec_…`; with it, whatever is not signed well is answered with 401.
+    /// The secret, `whsec_…`; with it, a request with a wrong signature is answered with 401.
     pub secret: Option<String>,
-    /// Who is shown what comes.
     pub watcher: Option<Watcher>,
 }
 
-/// How a request is answered.
+/// The answer to a request.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// With this status.
     Status(u16),
-    /// With this status and this text.
+    /// A status and a text.
     Say(u16, String),
-    /// With this status and a `Retry-After`.
+    /// A status and a `Retry-After`.
     RetryAfter(u16, String),
-    /// With 308 and this place.
+    /// 308 and a `Location`.
     Redirect(String),
-    /// Not before [`WebhookSink::release`].
+    /// No answer before [`WebhookSink::release`].
     Hang,
 }
 
-/// A request that came.
+/// A request.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// The path it was posted to.
     pub path: String,
-    /// Its headers.
     pub headers: HeaderMap,
-    /// Its body, as it came.
     pub body: Bytes,
 }
 
@@ -79,7 +73,7 @@ impl Received {
         secret.verifies(id, seconds, signatures, &self.body, Clock::system().now())
     }
 
-    /// The body as JSON; null if it is none.
+    /// The body as JSON; null if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
@@ -98,13 +92,13 @@ struct Shared {
     answers: Mutex<VecDeque<Answer>>,
     received: Mutex<VecDeque<Received>>,
     count: watch::Sender<usize>,
-    /// Those that came before this changed get their answer.
+    /// Requests that hang are answered when this changes.
     released: watch::Sender<()>,
     stop: CancellationToken,
 }
 
 impl WebhookSink {
-    /// Starts to listen. Every request is answered with 200 until told otherwise.
+    /// Starts to listen. Every request is answered with 200 until [`WebhookSink::answer_with`].
     pub async fn start(options: Options) -> io::Result<WebhookSink> {
         let secret = options.secret.as_deref().map(Secret::parse).transpose();
         let secret = secret.map_err(|why| io::Error::other(format!("webhook sink: the secret {why}")))?;
@@ -129,27 +123,25 @@ impl WebhookSink {
         Ok(WebhookSink { address, shared, stop })
     }
 
-    /// Where to post to.
     pub fn url(&self) -> String {
         format!("http://{}/hook", self.address)
     }
 
-    /// The port that it listens on.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Answers the next requests like this, one each, and then with 200 again.
+    /// Uses these answers for the next requests, one each, and then 200 again.
     pub fn answer_with(&self, answers: impl IntoIterator<Item = Answer>) {
         *lock(&self.shared.answers) = answers.into_iter().collect();
     }
 
-    /// Answers those that hang with 200.
+    /// Answers the requests that hang with 200.
     pub fn release(&self) {
         self.shared.released.send_replace(());
     }
 
-    /// What came, in order.
+    /// The requests, in order.
     pub fn received(&self) -> Vec<Received> {
         lock(&self.shared.received).iter().cloned().collect()
     }
@@ -181,7 +173,7 @@ async fn receive(State(sink): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, 
     let mut released = sink.released.subscribe();
     sink.keep(received);
     match answer {
-        _ if !verified => (StatusCode::UNAUTHORIZED, "the signature is not right").into_response(),
+        _ if !verified => (StatusCode::UNAUTHORIZED, "the signature is wrong").into_response(),
         Answer::Status(status) => with(status, None),
         Answer::Say(status, text) => {
             (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), text).into_response()

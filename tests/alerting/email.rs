@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rollcall::alerting::{Failure, open, probe, send_test};
 use rollcall::presence::Interval;
-use rollcall::simulate::mail_sink::{Answer, Mail, MailSink, Options};
+use rollcall::simulate::mail_sink::{Mail, MailSink, Options, Reply};
 
 use tokio::io::AsyncWriteExt;
 
@@ -35,10 +35,10 @@ async fn subject(offline: Vec<OfflineRecord>, online: Vec<OfflineRecord>, group:
     mails(&[delivery]).await[0].header("Subject").unwrap()
 }
 
-/// The outcome of an attempt with these answers of the server.
-async fn answered(answer: Answer) -> Result<(), Failure> {
+/// The outcome of an attempt with this reply of the server.
+async fn answered(answer: Reply) -> Result<(), Failure> {
     let sink = sink().await;
-    sink.answer_with([answer]);
+    sink.reply_with([answer]);
     let channel = open(&mail_to(sink.url(), &[OPS, BOSS])).unwrap();
     channel.send(&delivery(vec![silent("detector:a", now())], vec![]), now()).await
 }
@@ -191,8 +191,8 @@ async fn names_of_any_script_arrive_whole() {
 
 #[tokio::test]
 async fn a_refusal_of_any_kind_is_retried_because_an_operator_may_fix_its_reason() {
-    use Answer::{Mail, Recipient, Sender};
-    for answer in [Sender(451), Recipient(OPS.to_owned(), 451), Mail(452), Answer::Close] {
+    use Reply::{Mail, Recipient, Sender};
+    for answer in [Sender(451), Recipient(OPS.to_owned(), 451), Mail(452), Reply::Close] {
         let result = answered(answer.clone()).await;
         assert!(matches!(result, Err(Failure::Temporary { .. })), "{answer:?}: {result:?}");
     }
@@ -206,7 +206,7 @@ async fn a_refusal_of_any_kind_is_retried_because_an_operator_may_fix_its_reason
 #[tokio::test]
 async fn a_recipient_refused_for_good_does_not_keep_the_mail_from_the_others() {
     let sink = sink().await;
-    sink.answer_with([Answer::Recipient(OPS.to_owned(), 550), Answer::Recipient(OPS.to_owned(), 550)]);
+    sink.reply_with([Reply::Recipient(OPS.to_owned(), 550), Reply::Recipient(OPS.to_owned(), 550)]);
     let both = open(&mail_to(sink.url(), &[OPS, BOSS])).unwrap();
     let silence = delivery(vec![silent("detector:a", now())], vec![]);
     both.send(&silence, now()).await.unwrap();
@@ -225,7 +225,7 @@ async fn a_probe_and_a_test_say_which_recipient_is_refused() {
     let sink = sink().await;
     let receiver = mail_to(sink.url(), &[OPS, BOSS]);
     for is_probe in [true, false] {
-        sink.answer_with([Answer::Recipient(BOSS.to_owned(), 550)]);
+        sink.reply_with([Reply::Recipient(BOSS.to_owned(), 550)]);
         let said = if is_probe { probe(&receiver).await } else { send_test(&receiver, now()).await };
         let why = said.unwrap_err().to_string();
         assert!(why.contains(BOSS) && why.contains("550") && !why.contains(OPS), "{why}");
@@ -258,7 +258,7 @@ async fn a_server_without_tls_gets_no_mail_that_was_to_be_encrypted() {
 #[tokio::test]
 async fn an_interrupted_conversation_is_not_continued() {
     let sink = sink().await;
-    sink.answer_with([Answer::Hang]);
+    sink.reply_with([Reply::Hang]);
     let channel = open(&mail_to(sink.url(), &[OPS])).unwrap();
     let silence = delivery(vec![silent("detector:a", now())], vec![]);
     tokio::select! {

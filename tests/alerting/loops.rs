@@ -132,7 +132,7 @@ async fn a_receiver_that_has_its_name_again_is_notified_of_what_still_holds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_recipient_that_is_refused_is_shown_until_it_is_taken() {
     let mail = MailSink::start(mail_sink::Options::default()).await.unwrap();
-    mail.answer_with([mail_sink::Answer::Recipient("gone@example.org".to_owned(), 550)]);
+    mail.reply_with([mail_sink::Reply::Recipient("gone@example.org".to_owned(), 550)]);
     let mut world =
         World::new("unit", vec![mail_to(mail.url(), &["ops@example.org", "gone@example.org"])]).await;
     world.notify_loss(&["a"]).await;

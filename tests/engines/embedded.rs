@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Change, Facts, IndexChange, Interval, KeyChange, Snapshot, Standing, Unit};
-use rollcall::simulate::servers::Guard;
+use rollcall::simulate::servers::ExitCleanup;
 use rollcall::store::Examine;
 use rollcall::store::Layout;
 use rollcall::store::{
@@ -347,13 +347,13 @@ async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
 struct Disk {
     dir: TempDir,
     // Unmounts it also when this process is killed.
-    _guard: Guard,
+    _guard: ExitCleanup,
 }
 
 impl Disk {
     fn of_mib(size: u32) -> Disk {
         let dir = TempDir::new().unwrap();
-        let guard = Guard::new("umount -l \"$1\"", dir.path().display().to_string()).unwrap();
+        let guard = ExitCleanup::new("umount -l \"$1\"", dir.path().display().to_string()).unwrap();
         mount(&["-t", "tmpfs", "-o", &format!("size={size}m"), "tmpfs"], dir.path());
         Disk { dir, _guard: guard }
     }

@@ -6,7 +6,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use rollcall::simulate::servers::{Guard, free_port};
+use rollcall::simulate::servers::{ExitCleanup, free_port};
 
 use crate::namespaces::{Own, is_done_elsewhere, this_test};
 use crate::world::instance::{Instance, TOKEN_SHA256};
@@ -21,7 +21,7 @@ struct Namespace {
     ours: String,
     theirs: String,
     // Removes it also when this process is killed.
-    _guard: Guard,
+    _guard: ExitCleanup,
 }
 
 impl Namespace {
@@ -31,7 +31,7 @@ impl Namespace {
         let [third, fourth] = [number >> 8, number & 0xfc];
         let subnet = |last: u16| format!("10.213.{third}.{}", fourth + last);
         let (ours, theirs) = (subnet(1), subnet(2));
-        let guard = Guard::new("ip netns del \"$1\"; ip link del \"$1\"", &name).unwrap();
+        let guard = ExitCleanup::new("ip netns del \"$1\"; ip link del \"$1\"", &name).unwrap();
         let (inner, addresses) = (format!("{name}i"), [format!("{ours}/30"), format!("{theirs}/30")]);
         ip(&["netns", "add", &name]);
         ip(&["link", "add", &name, "type", "veth", "peer", "name", &inner]);

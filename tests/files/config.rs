@@ -306,7 +306,10 @@ fn a_planned_option_is_refused_with_not_yet_and_an_unknown_one_with_a_suggestion
         ("[engine]\nurl = \"redi://a\"", "engine.url: redi:// is unknown; did you mean redis://?"),
         ("[engine]\nurl = \"localhost\"", "engine.url: is no address"),
         ("[mqtt]\nurl = \"mqt://a\"", "mqtt.url: a broker's address is written mqtt://host:port"),
-        ("[mqtt]\nurl = \"mqtt://u:p@a\"", "mqtt.url: a broker's address holds no name and no password"),
+        (
+            "[mqtt]\nurl = \"mqtt://u:p@a\"",
+            "mqtt.url: a broker's address must not hold a user name or a password",
+        ),
         ("[mqtt]\npublish_state = true", "mqtt.publish_state: is not supported yet"),
         (
             "[broker]\nlisten = \"0.0.0.0:1883\"",

@@ -453,7 +453,7 @@ fn a_test_for_an_unknown_receiver_names_the_known_ones() {
     assert!(text(&output.stderr).contains("there is no receiver \"hok\"; there are hook"));
     let output = rollcall(dir.path(), &["send-test", "--receiver", "hook"], &[]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("receiver hook was not told: "), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("receiver hook was not notified: "), "{}", text(&output.stderr));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -39,7 +39,7 @@ impl Demo {
         let out = BufReader::new(process.stdout.take().unwrap());
         std::thread::spawn(move || out.lines().map_while(Result::ok).try_for_each(|line| lines.send(line)));
         let mut demo = Demo { process, welcome: Vec::new(), lines: seen, dir };
-        demo.welcome = demo.up_to("What happens to the fleet");
+        demo.welcome = demo.up_to("Events of the fleet");
         demo
     }
 
@@ -76,8 +76,8 @@ impl Demo {
 
     /// Waits for its successful end, and checks that it leaves nothing.
     fn ends(mut self) {
-        self.prints("Operators were told of ");
-        self.prints(", which is removed.");
+        self.prints("Operators were alerted of ");
+        self.prints(" is removed.");
         assert_eq!(self.process.wait().unwrap().code(), Some(0));
         assert_eq!(names(self.dir.path()), [] as [String; 0]);
     }
@@ -117,12 +117,12 @@ fn with_nothing_else_installed_a_site_goes_and_comes_back_and_ctrl_c_leaves_noth
     // Seed 1 is the second site; 30 units at 5 sites are 6 at each.
     demo.prints("fleet  site-02 loses power");
     let output = demo.prints(" at site-02: ");
-    assert!(output.contains("told   OFFLINE ") && output.contains(" ms of the deadline"), "{output}");
+    assert!(output.contains("alert  OFFLINE ") && output.contains(" ms of the deadline"), "{output}");
     assert_eq!(names(demo.dir.path()).len(), 1, "the directory of the fleet");
-    let records = page(address(demo.intro_line("who is offline")));
+    let records = page(address(demo.intro_line("offline units")));
     assert!(records.contains(r#""site":"site-02""#), "{records}");
     demo.prints("fleet  site-02 has power again");
-    let output = demo.prints("told   BACK ");
+    let output = demo.prints("alert  BACK ");
     assert!(output.contains(" at site-02"), "{output}");
     demo.signal("-INT");
     demo.ends();
@@ -135,9 +135,9 @@ fn ports_in_use_are_replaced_and_the_demo_ends_when_its_time_is_over() {
     // A failure means that another process holds the port.
     let _held = TcpListener::bind("127.0.0.1:1883");
     let demo = Demo::start(&["--port", &port, "--duration", "1s"]);
-    demo.intro_line(&format!("Port {port} is taken; the web server listens on "));
-    demo.intro_line("Port 1883 is taken; the broker listens on ");
-    let home = page(address(demo.intro_line("how the fleet is")));
+    demo.intro_line(&format!("Port {port} is in use; the web server listens on "));
+    demo.intro_line("Port 1883 is in use; the broker listens on ");
+    let home = page(address(demo.intro_line("units by state")));
     assert!(home.contains("detector"), "{home}");
     demo.ends();
 }
@@ -149,11 +149,11 @@ fn every_client_may_be_a_unit_of_the_demo() {
     let (_, arguments) = demo.intro_line("mosquitto_pub ").split_once("mosquitto_pub ").unwrap();
     let arguments = arguments.split_whitespace().map(|word| word.trim_matches('\''));
     assert!(Command::new("mosquitto_pub").args(arguments).status().unwrap().success());
-    demo.prints("told   OFFLINE mine at north");
+    demo.prints("alert  OFFLINE mine at north");
     let port = demo.intro_line("mosquitto_pub ").split_once("-p ").unwrap().1.split(' ').next().unwrap();
     let hostile = ["-h", "127.0.0.1", "-p", port, "-t", "sites/north/mi\u{202e}ne/heartbeat", "-m", "{}"];
     assert!(Command::new("mosquitto_pub").args(hostile).status().unwrap().success());
-    demo.prints("told   OFFLINE mi\\u{202e}ne at north");
+    demo.prints("alert  OFFLINE mi\\u{202e}ne at north");
     demo.signal("-TERM");
     demo.ends();
 }

@@ -1,5 +1,4 @@
-//! What `rollcall check` finds out about receivers that were renamed or removed: whether they left notifications
-//! behind.
+//! The finding about receivers that were renamed or removed: whether they left notifications behind.
 
 use super::Finding;
 use super::engine::look_into;
@@ -8,7 +7,7 @@ use crate::config::EngineConfig;
 use crate::store::{embedded, redis};
 use crate::telemetry::orphans_text;
 
-/// A warning, if so. An engine that does not answer has a finding of its own.
+/// An engine that does not answer has a finding of its own.
 pub(super) async fn examine(engine: &EngineConfig, alerting: &alerting::Config) -> Option<Finding> {
     let mut orphans = look_into(engine, redis::kept_in, embedded::backlogs_in).await.unwrap_or_default();
     orphans.retain(|(name, _)| alerting.receivers.iter().all(|receiver| receiver.name != *name));

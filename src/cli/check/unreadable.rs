@@ -1,18 +1,18 @@
-//! What `rollcall check` finds out about values that could not be read and were put aside.
+//! The finding about values that could not be read and were put aside.
 
-use super::{Finding, patiently};
+use super::{Finding, with_timeout};
 use crate::cli::repair;
 use crate::config::EngineConfig;
 use crate::store::EngineError;
 
-/// How many places are named.
+/// The most places that are named.
 const MOST_NAMED: usize = 5;
 
-/// A warning, if there are any. An engine that does not answer has a finding of its own.
+/// An engine that does not answer has a finding of its own.
 pub(super) async fn examine(engine: &EngineConfig) -> Option<Finding> {
     let aside =
         async { repair::aside(engine).await.map_err(|why| EngineError::Unavailable(format!("{why:#}"))) };
-    let aside = patiently(aside).await.unwrap_or_default();
+    let aside = with_timeout(aside).await.unwrap_or_default();
     let named = aside.iter().take(MOST_NAMED);
     let named: Vec<String> = named.map(|one| format!("{} {}", one.what.as_str(), one.place)).collect();
     let count = aside.len();

@@ -1,4 +1,4 @@
-//! What `rollcall check` finds out about kinds that are configured no more: whether records of their units are open.
+//! The finding about kinds that are not configured any more: whether records of their units are open.
 
 use super::Finding;
 use super::engine::look_into;
@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::store::{embedded, redis};
 use crate::telemetry::removed_kinds_text;
 
-/// A warning, if so. An engine that does not answer has a finding of its own.
+/// An engine that does not answer has a finding of its own.
 pub(super) async fn examine(config: &Config) -> Option<Finding> {
     let mut open =
         look_into(&config.engine, redis::open_by_kind, embedded::open_by_kind).await.unwrap_or_default();

@@ -1,11 +1,10 @@
-//! Lines for machines: JSON in which what is not seen is written as `\uXXXX`, for people who read it all
-//! the same.
+//! Lines for machines: JSON in which invisible characters are written as `\uXXXX`, because people read it too.
 
 use std::io::{self, Write};
 
 use crate::presence::is_visible;
 
-/// A writer of JSON. A line comes in one piece, and beyond ASCII it has nothing outside of strings.
+/// A writer of JSON. A line comes in one call; characters that are not ASCII stand only within strings.
 pub(super) struct Escaped<W>(pub W);
 
 impl<W: Write> Write for Escaped<W> {
@@ -41,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_reads_back_as_it_was_and_shows_what_is_not_seen() {
+    fn a_line_keeps_its_meaning_and_shows_invisible_characters() {
         let text = "ü\u{202e}\u{e0041}\u{1f6b0}";
         let line = format!("{}\n", serde_json::json!({ "unit": text }));
         let mut out = Escaped(Vec::new());

@@ -1,7 +1,7 @@
 //! The fields of a line for people: `message name=value name="a value"`.
 //!
-//! A value that is more than one plain word stands in quotes, and what is not seen is written out, so that
-//! no value can be taken for a field, a line or another text than it is.
+//! A value that is more than one plain word stands in quotes, and invisible characters are escaped, so that
+//! no value can be read as a field, a line or another text.
 
 use std::fmt::{self, Debug, Write};
 
@@ -58,7 +58,7 @@ impl Visit for Line<'_> {
     }
 }
 
-/// A message may hold what a stranger wrote: with a `=` in it, it stands in quotes and is no field.
+/// A message may hold text from devices: with a `=` in it, it stands in quotes and is not read as a field.
 fn write_message(out: &mut impl Write, text: &str) -> fmt::Result {
     if text.contains('=') || text.starts_with('"') {
         quote(out, text)
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_one_plain_word_stands_as_it_is_and_no_other_can_be_taken_for_a_field() {
+    fn a_value_of_one_plain_word_has_no_quotes_and_no_value_can_be_read_as_a_field() {
         for plain in ["detector:pump-7", "水泵", "2026-03-01T12:00:00.000Z", "12"] {
             assert_eq!(value(plain), plain);
         }
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_with_what_looks_like_a_field_stands_in_quotes() {
+    fn a_message_that_could_be_read_as_a_field_stands_in_quotes() {
         let message = |text: &str| {
             let mut out = String::new();
             write_message(&mut out, text).unwrap();

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
-/// When which site is without power. Times count from the start of the fleet.
+/// The power cuts of one site. Times count from the start of the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PowerCuts {
     /// The number of the site, from 0.
     pub site: usize,
     /// When it loses power for the first time.
     pub first: Duration,
-    /// How long it is without.
+    /// The length of a cut.
     pub lasts: Duration,
-    /// From one loss to the next; longer than each lasts.
+    /// From the beginning of one cut to the next; longer than a cut.
     pub every: Duration,
 }
 
@@ -24,7 +24,7 @@ impl PowerCuts {
         Ok(())
     }
 
-    /// The end of the cut that a moment falls into; `None` while there is power.
+    /// The end of the cut at a time; `None` while there is power.
     pub fn end_of(&self, at: Duration) -> Option<Duration> {
         let so_far = at.checked_sub(self.first)?;
         let round = so_far.as_nanos() / self.every.as_nanos();
@@ -32,7 +32,7 @@ impl PowerCuts {
         (at < end).then_some(end)
     }
 
-    /// When the site loses power after `number` earlier losses.
+    /// The beginning of the cut after `number` earlier ones.
     pub(super) fn nth(&self, number: u32) -> Duration {
         self.first + self.every.saturating_mul(number)
     }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_is_within_a_cut_from_its_first_instant_to_before_its_last() {
+    fn a_cut_includes_its_beginning_and_not_its_end() {
         let seconds = Duration::from_secs;
         let cuts = PowerCuts { site: 0, first: seconds(20), lasts: seconds(5), every: seconds(60) };
         let cases = [

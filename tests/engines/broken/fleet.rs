@@ -125,7 +125,7 @@ impl Fleet {
         self.engine.note(&[&unit(5)]).await.unwrap();
         // One waits in its group, and one has its event in the outbox, when the value is poisoned.
         self.heard_until(hours(POISONED)).await;
-        self.clock.lead(hours(POISONED), Duration::ZERO);
+        self.clock.follow(hours(POISONED), Duration::ZERO);
         self.hear(&units()[2..], hours(51)).await;
         self.notified.clear();
         self.back.clear();
@@ -165,7 +165,7 @@ impl Fleet {
 
     /// Runs every step of the loops once, and goes on after an error, as they do.
     pub async fn pass(&mut self, now: Timestamp, walks: bool) {
-        self.clock.lead(now, Duration::ZERO);
+        self.clock.follow(now, Duration::ZERO);
         let _ = self.engine.examine(now).await;
         for partition in 0..self.engine.partitions() {
             if let Ok(due) = self.engine.due(partition, None, now, 0, 1000).await

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
-use rollcall::simulate::servers::Guard;
+use rollcall::simulate::servers::ExitCleanup;
 
 /// The token for pages of an instance that requires one.
 const TOKEN: &str = "test";
@@ -21,7 +21,7 @@ pub struct Instance {
     pub http: String,
     /// A prefix of its command line, for example for another clock.
     pub before: Vec<String>,
-    running: Option<(Child, Guard)>,
+    running: Option<(Child, ExitCleanup)>,
     /// How often it was started.
     pub starts: usize,
     /// The most memory that its ended processes used.
@@ -57,7 +57,7 @@ impl Instance {
         command.args(&line[1..]).arg("--config").arg(&self.config);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         let child = command.spawn().unwrap_or_else(|why| panic!("{:?} could not be started: {why}", line[0]));
-        let guard = Guard::new("kill -9 \"$1\"", child.id().to_string()).unwrap();
+        let guard = ExitCleanup::new("kill -9 \"$1\"", child.id().to_string()).unwrap();
         self.running = Some((child, guard));
     }
 

@@ -1,4 +1,4 @@
-//! What the demo is made of besides its fleet: a directory for the engine, ports for the broker and the
+//! The parts of the demo besides its fleet: a directory for the engine, ports for the broker and the
 //! web server, and a receiver.
 
 use std::fs::DirBuilder;
@@ -10,31 +10,29 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use super::screen::Screen;
-use super::told;
+use super::notification;
 use crate::config::{self, Config};
-use crate::simulate::webhook_sink::{Options, WebhookSink};
+use crate::simulate::webhook_sink::{Options, Watcher, WebhookSink};
 
-/// How long a unit may be silent.
+/// The timeout of the units.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) struct World {
+pub(super) struct DemoSetup {
     pub web: Port,
     pub broker: Port,
     pub directory: Directory,
     receiver: WebhookSink,
 }
 
-impl World {
-    pub async fn prepare(web: u16, broker: u16, screen: &Screen) -> anyhow::Result<World> {
+impl DemoSetup {
+    /// Calls `watcher` with each notification.
+    pub async fn prepare(web: u16, broker: u16, watcher: Watcher) -> anyhow::Result<DemoSetup> {
         let directory = Directory::new().context("no directory for the fleet can be made")?;
-        let watcher = screen.clone();
-        let watcher = Box::new(move |received: &_| told::lines(received).iter().for_each(|l| watcher.say(l)));
         let receiver = WebhookSink::start(Options { watcher: Some(watcher), ..Options::default() }).await?;
-        // Held until both are found, so that they are two.
+        // Held until both are found, so that they differ.
         let (web, _held) = Port::find(web)?;
         let (broker, _held) = Port::find(broker)?;
-        Ok(World { web, broker, directory, receiver })
+        Ok(DemoSetup { web, broker, directory, receiver })
     }
 
     /// The configuration of the service, as a file would hold it.
@@ -64,9 +62,9 @@ impl World {
         Ok(config::parse(&text, None, [])?)
     }
 
-    /// What operators were told so far.
-    pub fn told(&self) -> told::Told {
-        told::count(&self.receiver.received())
+    /// The notifications so far.
+    pub fn notifications(&self) -> notification::NotificationCounts {
+        notification::count(&self.receiver.received())
     }
 }
 
@@ -78,7 +76,7 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// The port that is wanted or, where somebody else has it, one that is free.
+    /// The port that is wanted or, if it is in use, a free one.
     fn find(wanted: u16) -> anyhow::Result<(Port, TcpListener)> {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, wanted))
             .or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
@@ -95,8 +93,8 @@ impl Port {
     }
 }
 
-/// A directory of its own, for nobody else to look into, that goes with the value. If the process is
-/// killed it stays, for the system to tidy away.
+/// A temporary directory that no other user can read. Dropping the value removes it; if the process is
+/// killed it stays, until the system cleans up.
 pub(super) struct Directory {
     path: PathBuf,
 }
@@ -112,7 +110,7 @@ impl Directory {
         &self.path
     }
 
-    /// Removes it now, and says whether that worked.
+    /// Removes it now.
     pub fn remove(&self) -> io::Result<()> {
         std::fs::remove_dir_all(&self.path)
     }

@@ -1,4 +1,4 @@
-//! What operators are told, in a few words.
+//! The notifications of the demo, in a line each.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -6,28 +6,27 @@ use serde_json::Value;
 use crate::presence::OfflineRecord;
 use crate::simulate::webhook_sink::Received;
 
-/// So many units are named; of more only their number is told.
+/// The most units that are named.
 const NAMED: usize = 3;
 
-/// What was told in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct NotificationCounts {
     pub notifications: usize,
     pub silences: usize,
     pub returns: usize,
 }
 
-pub(super) fn count(received: &[Received]) -> Told {
-    let mut told = Told { notifications: received.len(), ..Told::default() };
+pub(super) fn count(received: &[Received]) -> NotificationCounts {
+    let mut counts = NotificationCounts { notifications: received.len(), ..NotificationCounts::default() };
     for one in received {
         let data = &one.json()["data"];
-        told.silences += data["offline"].as_array().map_or(0, Vec::len);
-        told.returns += data["online"].as_array().map_or(0, Vec::len);
+        counts.silences += data["offline"].as_array().map_or(0, Vec::len);
+        counts.returns += data["online"].as_array().map_or(0, Vec::len);
     }
-    told
+    counts
 }
 
-/// A notification: a line for the units that fell silent, and one for those that are back.
+/// A line for the units that fell silent, and one for those that are back.
 pub(super) fn lines(received: &Received) -> Vec<String> {
     describe(&received.json())
 }
@@ -40,21 +39,21 @@ fn describe(notification: &Value) -> Vec<String> {
     if !offline.is_empty() {
         let found = offline.iter().map(|record| record.detected_at.since(record.deadline)).max();
         let found = found.unwrap_or_default().as_millis();
-        lines.push(format!("told   OFFLINE {}; found within {found} ms of the deadline", units(&offline)));
+        lines.push(format!("alert  OFFLINE {}; found within {found} ms of the deadline", units(&offline)));
     }
     if !online.is_empty() {
-        lines.push(format!("told   BACK    {}{}", units(&online), away(&online)));
+        lines.push(format!("alert  BACK    {}{}", units(&online), away(&online)));
     }
     for interval in data["intervals"].as_array().into_iter().flatten() {
         let seconds = interval["seconds"].as_f64().unwrap_or_default();
         lines.push(format!(
-            "told   BLIND   for {seconds:.0} s Rollcall could not hear; that is nobody's silence"
+            "alert  BLIND   for {seconds:.0} s Rollcall could not hear; this counts as silence of no unit"
         ));
     }
     lines
 }
 
-/// What does not have the shape that is expected is nothing to show.
+/// A list of another shape is read as empty.
 fn read<T: DeserializeOwned>(list: &Value) -> Vec<T> {
     serde_json::from_value(list.clone()).unwrap_or_default()
 }
@@ -70,7 +69,7 @@ fn units(records: &[OfflineRecord]) -> String {
     format!("{} units{site}: {}{more}", records.len(), named.join(", "))
 }
 
-/// How long the only unit was silent.
+/// For a single unit: how long it was silent.
 fn away(records: &[OfflineRecord]) -> String {
     let [OfflineRecord { last_seen, back_at: Some(back), .. }] = records else { return String::new() };
     format!(" after {:.0} s", back.since(*last_seen).as_secs_f64())
@@ -91,23 +90,23 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_is_told_in_a_line_for_each_direction() {
+    fn a_notification_has_a_line_for_each_transition() {
         let many: Vec<Value> = ["a", "b", "c", "d"].into_iter().map(|unit| record(unit, false)).collect();
         let cases = [
             (
                 json!({"offline": [record("a", false)], "online": []}),
-                vec!["told   OFFLINE a at north; found within 4 ms of the deadline"],
+                vec!["alert  OFFLINE a at north; found within 4 ms of the deadline"],
             ),
             (
                 json!({"offline": many, "online": [record("e", true)]}),
                 vec![
-                    "told   OFFLINE 4 units at north: a, b, c …; found within 4 ms of the deadline",
-                    "told   BACK    e at north after 12 s",
+                    "alert  OFFLINE 4 units at north: a, b, c …; found within 4 ms of the deadline",
+                    "alert  BACK    e at north after 12 s",
                 ],
             ),
             (
                 json!({"intervals": [{"seconds": 400.2}]}),
-                vec!["told   BLIND   for 400 s Rollcall could not hear; that is nobody's silence"],
+                vec!["alert  BLIND   for 400 s Rollcall could not hear; this counts as silence of no unit"],
             ),
             (json!({"offline": "?"}), vec![]),
         ];

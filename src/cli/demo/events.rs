@@ -1,34 +1,34 @@
-//! What happens to the fleet, said at the moment it does, so that whoever watches knows before Rollcall
-//! what it has to find out.
+//! The events of the fleet, printed when they happen, so that the reader knows before Rollcall what Rollcall has to
+//! find out.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep_until};
 
-use super::screen::Screen;
-use crate::simulate::fleet::{FleetConfig, FleetEvent, Plan, Progress};
+use super::output::DemoOutput;
+use crate::simulate::fleet::{FleetConfig, FleetEvent, FleetEvents, Progress};
 
-/// How often the screen says how the fleet is.
-const NEWS: Duration = Duration::from_secs(20);
+/// How often the state of the fleet is printed.
+const STATUS_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Tells it until it is dropped.
-pub(super) async fn tell(fleet: &FleetConfig, mut progress: watch::Receiver<Progress>, screen: &Screen) {
+/// Prints events until it is dropped.
+pub(super) async fn print(fleet: &FleetConfig, mut progress: watch::Receiver<Progress>, output: &DemoOutput) {
     let began = Instant::now();
-    let mut news = interval(NEWS);
-    news.tick().await;
-    for (at, event) in Plan::new(fleet) {
+    let mut status = interval(STATUS_INTERVAL);
+    status.tick().await;
+    for (at, event) in FleetEvents::new(fleet) {
         loop {
             tokio::select! {
                 () = sleep_until(began + at) => break,
-                _ = news.tick() => screen.say(&standing(&progress.borrow_and_update())),
+                _ = status.tick() => output.line(&describe_status(&progress.borrow_and_update())),
             }
         }
-        screen.say(&describe(fleet, event));
+        output.line(&describe(fleet, event));
     }
 }
 
-fn standing(fleet: &Progress) -> String {
+fn describe_status(fleet: &Progress) -> String {
     format!("fleet  silent: {} of {} units; {} heartbeats so far", fleet.silent, fleet.total, fleet.sent)
 }
 

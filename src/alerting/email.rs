@@ -216,7 +216,7 @@ impl Server {
     /// `smtp://`, `smtps://` or `smtp+starttls://`, then `user@host:port`.
     fn parse(smtp: &str, password: Option<&str>) -> Result<Server, String> {
         let hint = "write smtps://user@host, smtp+starttls://user@host:587 or smtp://host:25";
-        let url = Url::parse(smtp).map_err(|error| format!("smtp is no address ({error}); {hint}"))?;
+        let url = Url::parse(smtp).map_err(|error| format!("smtp is not an address ({error}); {hint}"))?;
         let host = url.host_str().filter(|host| !host.is_empty());
         let host = host.ok_or(format!("smtp names no host; {hint}"))?.trim_matches(['[', ']']).to_owned();
         if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
@@ -299,7 +299,7 @@ fn credentials(url: &Url, password: Option<&str>) -> Result<Option<Credentials>,
 fn mailbox(option: &str, text: &str) -> Result<Mailbox, String> {
     let hint = "write name@example.org or Name <name@example.org>";
     let mailbox: Mailbox =
-        text.parse().map_err(|error| format!("{option} {text:?} is no address ({error}); {hint}"))?;
+        text.parse().map_err(|error| format!("{option} {text:?} is not an address ({error}); {hint}"))?;
     // Only some servers take such addresses, and the error would come with the first alert.
     if !mailbox.email.to_string().is_ascii() {
         return Err(format!("{option} {text:?} has other characters than ASCII in its address; {hint}"));

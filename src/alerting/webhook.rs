@@ -259,7 +259,7 @@ async fn read(response: &mut Response) -> String {
 
 fn parse_url(text: &str) -> Result<Url, String> {
     let hint = "write https://host/path or http://host/path";
-    let url = Url::parse(text).map_err(|error| format!("url is no address ({error}); {hint}"))?;
+    let url = Url::parse(text).map_err(|error| format!("url is not an address ({error}); {hint}"))?;
     match url.scheme() {
         "http" | "https" => Ok(url),
         other => Err(format!("url begins with {other}:; {hint}")),

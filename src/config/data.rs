@@ -1,4 +1,4 @@
-//! Checks the metrics of kinds: what is told under a name means the same wherever it is told.
+//! Checks the metrics of kinds: a name means the same in every kind.
 
 use std::collections::HashMap;
 
@@ -14,14 +14,14 @@ const LONGEST_NAME: usize = 100;
 /// The longest pointer, in bytes, and the most levels that it goes down.
 const LONGEST_POINTER: usize = 256;
 const DEEPEST: usize = 8;
-/// What Prometheus itself calls series by.
+/// Names that Prometheus uses itself.
 const TAKEN: [&str; 3] = ["up", "ALERTS", "ALERTS_FOR_STATE"];
 const TAKEN_BEGINNINGS: [&str; 3] = ["rollcall_", "scrape_", "__"];
-/// What OpenMetrics keeps for samples of other types.
-const ENDINGS: [&str; 6] = ["_total", "_info", "_created", "_bucket", "_count", "_sum"];
+/// Suffixes that OpenMetrics reserves for samples of other types.
+const SUFFIXES: [&str; 6] = ["_total", "_info", "_created", "_bucket", "_count", "_sum"];
 
 pub(super) fn catalogue(kinds: &[file::Kind], problems: &mut Problems) -> Catalogue {
-    let mut known: HashMap<String, (Metric, String)> = HashMap::new();
+    let mut families: HashMap<String, (Metric, String)> = HashMap::new();
     let mut all = Vec::new();
     for (at, kind) in kinds.iter().enumerate() {
         let path = format!("kind[{at}].metric");
@@ -35,21 +35,26 @@ pub(super) fn catalogue(kinds: &[file::Kind], problems: &mut Problems) -> Catalo
             if metrics.iter().any(|before| before.name == metric.name) {
                 problems.error(format!("{path}.name"), format!("{:?} is there twice", metric.name));
             }
-            agrees(&path, &metric, &known, problems);
-            known.entry(family(&metric).to_owned()).or_insert((metric.clone(), path));
+            agrees(&path, &metric, &families, problems);
+            families.entry(family(&metric).to_owned()).or_insert((metric.clone(), path));
             metrics.push(metric);
         }
-        // A name that is none was told where kinds are checked.
+        // A name that is not valid is reported where kinds are checked.
         all.extend(kind.name.parse::<Kind>().ok().map(|kind| (kind, metrics)));
     }
     Catalogue::new(all)
 }
 
 /// One type and one help for a name, over all kinds.
-fn agrees(path: &str, metric: &Metric, known: &HashMap<String, (Metric, String)>, problems: &mut Problems) {
-    let Some((before, place)) = known.get(family(metric)) else { return };
+fn agrees(
+    path: &str,
+    metric: &Metric,
+    families: &HashMap<String, (Metric, String)>,
+    problems: &mut Problems,
+) {
+    let Some((before, other)) = families.get(family(metric)) else { return };
     if before.name != metric.name {
-        let text = format!("{:?} and {:?} of {place} are one family to Prometheus", metric.name, before.name);
+        let text = format!("{:?} and {:?} of {other} are one family in Prometheus", metric.name, before.name);
         return problems.error(format!("{path}.name"), text);
     }
     let same = [
@@ -59,10 +64,8 @@ fn agrees(path: &str, metric: &Metric, known: &HashMap<String, (Metric, String)>
         ("label", before.label == metric.label),
     ];
     for (option, _) in same.into_iter().filter(|(_, same)| !same) {
-        problems.error(
-            format!("{path}.{option}"),
-            format!("is another one than that of {:?} in {place}", metric.name),
-        );
+        problems
+            .error(format!("{path}.{option}"), format!("differs from that of {:?} in {other}", metric.name));
     }
 }
 
@@ -81,12 +84,12 @@ fn metric(path: &str, one: &file::Metric, problems: &mut Problems) -> Option<Met
         problems.error(format!("{path}.name"), text);
     }
     if one.help.is_empty() || one.help.chars().any(char::is_control) {
-        problems.error(format!("{path}.help"), "says what the value means, in one line");
+        problems.error(format!("{path}.help"), "has to describe the value, in one line");
     }
     let is_unit = one.unit.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
     let stem = one.name.strip_suffix("_total").unwrap_or(&one.name);
     if !is_unit || metric_type == MetricType::Info && !one.unit.is_empty() {
-        problems.error(format!("{path}.unit"), "is of the characters a-z, 0-9 and _; an info has none");
+        problems.error(format!("{path}.unit"), "may have the characters a-z, 0-9 and _; an info has no unit");
     } else if !one.unit.is_empty() && !stem.ends_with(&format!("_{}", one.unit)) {
         problems.error(format!("{path}.unit"), format!("the name has to end in it: {stem}_{}", one.unit));
     }
@@ -111,43 +114,47 @@ fn check_name(name: &str, metric_type: MetricType) -> Result<(), String> {
     let begins = name.bytes().next().is_some_and(|b| plain(b) && !b.is_ascii_digit());
     if !begins || name.len() > LONGEST_NAME || !name.bytes().all(plain) {
         return Err(format!(
-            "{name:?} is no name of a metric; write 1 to {LONGEST_NAME} of A-Z a-z 0-9 _, not first a digit"
+            "{name:?} is not a valid name of a metric; write 1 to {LONGEST_NAME} of A-Z a-z 0-9 _, not first a digit"
         ));
     }
     if TAKEN.contains(&name) || TAKEN_BEGINNINGS.iter().any(|taken| name.starts_with(taken)) {
-        return Err(format!("{name:?} belongs to Rollcall or to Prometheus; begin it with what it is of"));
+        return Err(format!(
+            "{name:?} is reserved for Rollcall or Prometheus; begin it with the measured thing"
+        ));
     }
-    let wanted = match metric_type {
+    let suffix = match metric_type {
         MetricType::Gauge => "",
         MetricType::Counter => "_total",
         MetricType::Info => "_info",
     };
-    if !name.ends_with(wanted) {
+    if !name.ends_with(suffix) {
         let name_of_type = metric_type.as_str();
-        return Err(format!("the name of a metric of type {name_of_type} ends in {wanted}: {name}{wanted}"));
+        return Err(format!("the name of a metric of type {name_of_type} ends in {suffix}: {name}{suffix}"));
     }
-    let stem = &name[..name.len() - wanted.len()];
-    match ENDINGS.iter().find(|ending| stem.ends_with(*ending)) {
-        Some(ending) => Err(format!("{ending} at the end of a name belongs to another type")),
-        None if stem.is_empty() => Err(format!("{name:?} is nothing but an ending")),
+    let stem = &name[..name.len() - suffix.len()];
+    match SUFFIXES.iter().find(|reserved| stem.ends_with(*reserved)) {
+        Some(reserved) => Err(format!("{reserved} at the end of a name belongs to another type")),
+        None if stem.is_empty() => Err(format!("{name:?} is only a suffix")),
         None => Ok(()),
     }
 }
 
-/// The name without the ending of its type, by which OpenMetrics tells metrics apart.
+/// The name without the suffix of its type: the name of the family in OpenMetrics.
 fn family(metric: &Metric) -> &str {
-    let ending = match metric.metric_type {
+    let suffix = match metric.metric_type {
         MetricType::Gauge => "",
         MetricType::Counter => "_total",
         MetricType::Info => "_info",
     };
-    metric.name.strip_suffix(ending).unwrap_or(&metric.name)
+    metric.name.strip_suffix(suffix).unwrap_or(&metric.name)
 }
 
-/// The tokens of a pointer as RFC 6901 has it.
+/// The tokens of a JSON pointer (RFC 6901).
 fn read_pointer(text: &str) -> Result<Vec<String>, String> {
     let Some(tokens) = text.strip_prefix('/') else {
-        return Err(format!("{text:?} is no JSON pointer; write /battery/volts for a field within a field"));
+        return Err(format!(
+            "{text:?} is not a JSON pointer; write /battery/volts for a field within a field"
+        ));
     };
     let tokens: Vec<&str> = tokens.split('/').collect();
     if text.len() > LONGEST_POINTER || tokens.len() > DEEPEST {
@@ -166,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pointer_is_read_as_rfc_6901_has_it() {
+    fn a_pointer_is_read_by_rfc_6901() {
         let cases = [
             ("/battery", Some(vec!["battery"])),
             ("/a/0/b~1c~0d", Some(vec!["a", "0", "b/c~d"])),
@@ -185,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_one_that_prometheus_takes_and_nobody_has() {
+    fn a_name_is_valid_in_prometheus_and_not_reserved() {
         use MetricType::{Counter, Gauge, Info};
         let good =
             [("battery_volts", Gauge), ("x", Gauge), ("pump_starts_total", Counter), ("fw_info", Info)];

@@ -1,4 +1,4 @@
-//! Checks where the state of the fleet lives, how silence is found and how long records are kept.
+//! Checks the engine, the finding of silences and the retention of records.
 
 use std::fmt;
 use std::os::unix::fs::PermissionsExt;
@@ -13,20 +13,19 @@ use super::{Span, secrets};
 use crate::expiry;
 use crate::store::{embedded, redis};
 
-/// The longest time between two looks at the deadline index.
+/// The longest time between two reads of the deadline index.
 const TICK: Duration = Duration::from_secs(1);
 const SCHEMES: [&str; 5] = ["redis", "rediss", "redis+unix", "redis-sentinel", "redis-cluster"];
 
-/// Where the state of the fleet lives.
+/// The engine that holds the state of the fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineConfig {
-    /// On Redis.
     Redis(redis::Config),
     /// In a directory of this machine.
     Embedded(embedded::Config),
 }
 
-/// Where it is, without a password that may stand there.
+/// The address or the path, without a password.
 impl fmt::Display for EngineConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -38,10 +37,10 @@ impl fmt::Display for EngineConfig {
 
 pub(super) fn engine(engine: &Engine, base: &Path, problems: &mut Problems) -> EngineConfig {
     let partitions = problems.number("engine.partitions", engine.partitions, 1, 1024);
-    let usual = Engine::default();
+    let default = Engine::default();
     match engine.engine {
         EngineType::Redis => {
-            if engine.path != usual.path {
+            if engine.path != default.path {
                 problems.error("engine.path", "belongs to the embedded engine; write type = \"embedded\"");
             }
             address(engine, problems);
@@ -55,9 +54,9 @@ pub(super) fn engine(engine: &Engine, base: &Path, problems: &mut Problems) -> E
         }
         EngineType::Embedded => {
             let of_redis = [
-                ("engine.url", engine.url != usual.url),
-                ("engine.password_file", engine.password_file != usual.password_file),
-                ("engine.prefix", engine.prefix != usual.prefix),
+                ("engine.url", engine.url != default.url),
+                ("engine.password_file", engine.password_file != default.password_file),
+                ("engine.prefix", engine.prefix != default.prefix),
             ];
             for (option, _) in of_redis.into_iter().filter(|(_, is_set)| *is_set) {
                 problems.error(option, "belongs to the engine on Redis; the embedded engine has a path");
@@ -78,7 +77,7 @@ pub(super) fn engine(engine: &Engine, base: &Path, problems: &mut Problems) -> E
     }
 }
 
-/// Whether there is such a directory, and users beside its own may enter it. One that is made later is not.
+/// Whether other users may enter the directory. A directory that Rollcall makes later is not open.
 fn is_open_to_others(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.is_dir() && found.permissions().mode() & 0o077 != 0)
 }
@@ -86,7 +85,7 @@ fn is_open_to_others(path: &Path) -> bool {
 fn address(engine: &Engine, problems: &mut Problems) {
     const OPTION: &str = "engine.url";
     let Some((scheme, _)) = engine.url.split_once("://") else {
-        return problems.error(OPTION, "is no address; write redis://host:6379/0");
+        return problems.error(OPTION, "is not an address; write redis://host:6379/0");
     };
     match scheme {
         "redis-sentinel" | "redis-cluster" => {
@@ -100,7 +99,7 @@ fn address(engine: &Engine, problems: &mut Problems) {
         }
     }
     match engine.url.as_str().into_connection_info() {
-        Err(error) => problems.error(OPTION, format!("is no address of a Redis server: {error}")),
+        Err(error) => problems.error(OPTION, format!("is not an address of a Redis server: {error}")),
         Ok(info) if info.redis_settings().password().is_some() && !engine.password_file.is_empty() => {
             problems.error(OPTION, "holds a password, and there is engine.password_file; keep the file");
         }
@@ -117,12 +116,12 @@ fn prefix(prefix: &str, problems: &mut Problems) {
 
 pub(super) fn expiry(expiry: &Expiry, engine: &EngineConfig, problems: &mut Problems) -> expiry::Config {
     if !expiry.sweep && matches!(engine, EngineConfig::Embedded(_)) {
-        problems.error("expiry.sweep", "is all that finds silences with the embedded engine; leave it on");
+        problems
+            .error("expiry.sweep", "is the only way to find silences with the embedded engine; leave it on");
     } else if !expiry.sweep && !expiry.hints {
         problems.error("expiry", "without sweep and without hints no silence is ever found; leave one on");
     } else if !expiry.sweep {
-        problems
-            .warn("expiry.sweep", "is off: a notification that Redis loses is a silence that nobody finds");
+        problems.warn("expiry.sweep", "is off: if Redis loses a notification, the silence is not found");
     }
     expiry::Config { tick: TICK, sweep: expiry.sweep, hints: expiry.hints }
 }

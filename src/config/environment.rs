@@ -1,13 +1,13 @@
 //! Options from the environment: `ROLLCALL_ENGINE__URL` is `engine.url`.
 //!
-//! Every option outside a list can be set so, and wins over the file. Each variable is tried on its
-//! own first, so that a bad value is reported under the name of the variable, and a variable that
-//! names no option is an error: a misspelt override that silently does nothing is found months
-//! later.
+//! Every option outside a list can be set so, and wins over the file. Each variable is checked on its
+//! own first, so that a bad value is reported under the name of the variable. A variable that
+//! names no option is an error: otherwise a misspelt override would have no effect, and the operator would find
+//! that months later.
 //!
 //! # Why not a layering library
-//! The shape of the file already tells the type of every option, so a variable is read as that
-//! type and nothing is guessed: a password of digits stays text, `yes` is no boolean.
+//! [`File`] has the type of every option, so a variable is read as that
+//! type and nothing is guessed: a password of digits stays text, `yes` is not a boolean.
 
 use serde_json::Value as Options;
 use toml::{Table, Value};
@@ -15,12 +15,12 @@ use toml::{Table, Value};
 use super::file::{File, options};
 use super::problem::{Problem, is_secretive, suggest, without_value};
 
-/// What the name of every variable begins with.
+/// The prefix of every variable.
 const PREFIX: &str = "ROLLCALL_";
 /// Variables that are read elsewhere.
 const OTHERS: [&str; 1] = ["ROLLCALL_CONFIG"];
 
-/// Puts the variables over `table`, which holds the file.
+/// Sets the variables in `table`, which holds the file.
 pub(super) fn overlay(
     mut table: Table,
     variables: impl IntoIterator<Item = (String, String)>,
@@ -40,7 +40,7 @@ pub(super) fn overlay(
     (table, problems)
 }
 
-/// The path and the value that a variable stands for.
+/// The path and the value of a variable.
 fn setting(options: &Options, name: &str, text: &str) -> Result<(Vec<String>, Value), String> {
     let path: Vec<String> = name.split("__").map(str::to_ascii_lowercase).collect();
     let option =
@@ -58,12 +58,12 @@ fn setting(options: &Options, name: &str, text: &str) -> Result<(Vec<String>, Va
     };
     let mut alone = Table::new();
     insert(&mut alone, &path, value.clone());
-    alone.try_into::<File>().map_err(|error| said_of(&path, &error))?;
+    alone.try_into::<File>().map_err(|error| describe(&path, &error))?;
     Ok((path, value))
 }
 
-/// What is wrong with a value, which is not repeated where it may be a secret.
-fn said_of(path: &[String], error: &toml::de::Error) -> String {
+/// The error, without the value if that may be a secret.
+fn describe(path: &[String], error: &toml::de::Error) -> String {
     let message = error.message().trim_end();
     match path.last() {
         Some(key) if is_secretive(key) => without_value(message),
@@ -95,7 +95,7 @@ fn scalars(options: &Options, prefix: &str, names: &mut Vec<String>) {
     }
 }
 
-/// Kubernetes describes every service of a namespace in variables; a service that is called
+/// Kubernetes sets variables for every service of a namespace; a service with the name
 /// `rollcall` or `rollcall-redis` must not keep Rollcall from starting.
 fn is_service_link(name: &str) -> bool {
     let name = format!("_{name}");

@@ -1,11 +1,11 @@
 //! The shape of the configuration file: every option with its default, nothing checked yet.
 //!
-//! The shape is the one list of options. The environment, the suggestions and the test of
+//! This is the one list of options. The environment, the suggestions and the test of
 //! `config/reference.toml` all read it through [`options`], so an option that is added here is
-//! known, overridable and demanded of the reference at once.
+//! known, can be set from the environment and is required in the reference at once.
 //!
-//! Text that is optional is empty when it is not given: an option can then be switched off from
-//! the environment, and the reference can show each at its default.
+//! Optional text is empty by default: the environment can switch such an option off, and
+//! the reference can show each option at its default.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use super::period::Period;
 use super::span::Span;
 
-/// A configuration file.
 #[derive(Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs, reason = "options are explained in config/reference.toml, their one home")]
@@ -67,7 +66,6 @@ section! {
 }
 
 section! {
-    /// Where the state of the fleet lives.
     Engine {
         #[serde(rename = "type")]
         engine: EngineType = EngineType::Redis,
@@ -80,7 +78,6 @@ section! {
 }
 
 choice! {
-    /// Which engine.
     EngineType { Redis, Embedded }
 }
 
@@ -135,7 +132,6 @@ section! {
 }
 
 section! {
-    /// A class of units.
     Kind {
         name: String = "detector".into(),
         topics: Vec<String> = vec!["units/{unit}/heartbeat".into(), "units/{unit}/data".into()],
@@ -153,7 +149,7 @@ section! {
 }
 
 section! {
-    /// A value that units of a kind tell of themselves.
+    /// A value in the messages of units of a kind.
     Metric {
         name: String = String::new(),
         pointer: String = String::new(),
@@ -166,22 +162,21 @@ section! {
 }
 
 choice! {
-    /// What a value is to Prometheus.
+    /// The type of the metric in Prometheus.
     MetricType { Gauge, Counter, Info }
 }
 
 choice! {
-    /// Which moment a heartbeat counts for.
+    /// The time of a heartbeat.
     ClockSource { Arrival, Device }
 }
 
 choice! {
-    /// Who may join a kind.
+    /// Whether a heartbeat registers a new unit.
     Registry { Open, Closed }
 }
 
 section! {
-    /// A place to tell.
     Receiver {
         name: String = String::new(),
         #[serde(rename = "type")]
@@ -200,12 +195,11 @@ section! {
 }
 
 choice! {
-    /// How a receiver is told.
     Channel { Webhook, Email }
 }
 
 section! {
-    /// How failures are retried.
+    /// The retries of a failed attempt.
     Retry {
         first: Span = Span::from_secs(5),
         longest: Span = Span::from_hours(1),
@@ -214,7 +208,6 @@ section! {
 }
 
 section! {
-    /// Who is told of what.
     Route {
         receivers: Vec<String> = Vec::new(),
         group_by: Vec<String> = vec!["kind".into()],
@@ -234,7 +227,7 @@ section! {
 }
 
 section! {
-    /// How silence is found.
+    /// How silences are found.
     Expiry {
         sweep: bool = true,
         hints: bool = true,
@@ -242,7 +235,7 @@ section! {
 }
 
 section! {
-    /// How long the past is kept.
+    /// The retention of records.
     Records {
         keep: Span = Span::from_days(90),
         close_unwatched: Span = Span::from_secs(3600),
@@ -250,7 +243,7 @@ section! {
 }
 
 section! {
-    /// Who watches the watcher.
+    /// Pings to another monitor.
     Deadman {
         url: String = String::new(),
         url_file: String = String::new(),
@@ -259,7 +252,6 @@ section! {
 }
 
 section! {
-    /// What is shown.
     Http {
         listen: SocketAddr = (Ipv4Addr::LOCALHOST, 8080).into(),
         advertise: String = String::new(),
@@ -271,7 +263,7 @@ section! {
 }
 
 choice! {
-    /// Which units have series of their own.
+    /// The units that have series of their own.
     UnitMetrics { All, Offline, Off }
 }
 
@@ -286,12 +278,10 @@ section! {
 }
 
 choice! {
-    /// What the holder of a token may do.
     Role { Viewer, Operator, Admin }
 }
 
 section! {
-    /// What is logged.
     Log {
         format: LogFormat = LogFormat::Human,
         level: String = "info".into(),
@@ -299,7 +289,7 @@ section! {
 }
 
 choice! {
-    /// For whom the log is written.
+    /// For people or for machines.
     LogFormat { Human, Json }
 }
 

@@ -1,5 +1,4 @@
-//! Checks the fleet: its kinds and their topics, the connection on which it is heard, and how the
-//! hearing is proved.
+//! Checks the fleet: its kinds and their topics, the connection to the broker, and the canaries.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,11 +15,11 @@ use crate::presence::{
     blind_gap, canary_period,
 };
 
-/// The most heartbeats that are recorded in one go.
+/// The most heartbeats in one batch.
 const LARGEST_BATCH: usize = 2000;
 /// The most units of a kind.
 const MOST_UNITS: u64 = 1_000_000_000;
-/// Two canaries further apart than this many periods enclose a blind interval, where their period is configured.
+/// Two canaries further apart than this many periods enclose a blind interval, if their period is configured.
 const GAP_PERIODS: u32 = 3;
 
 pub(super) fn fleet(
@@ -32,7 +31,7 @@ pub(super) fn fleet(
     let topics = topics(&file.kind, problems);
     let (period, hearing) = hearing(&file.hearing, &rules, problems);
     let intake = mqtt(&file.mqtt, period, topics, base, problems);
-    // Intake has the last word: what it will refuse at the start is refused here.
+    // Errors that intake would report at the start are reported here.
     if problems.errors.is_empty() {
         for text in intake.problems() {
             let (path, text) = text.split_once(": ").unwrap_or(("mqtt", &text));
@@ -42,7 +41,7 @@ pub(super) fn fleet(
     (intake, rules, hearing)
 }
 
-/// The canary's period, and how blindness is measured.
+/// The period of canaries, and the rules of blindness.
 fn hearing(hearing: &file::Hearing, rules: &Rules, problems: &mut Problems) -> (Duration, HearingConfig) {
     let (zero, hour) = (Span::from_secs(0), Span::from_hours(1));
     let shortest = rules.values().map(|rules| rules.policy.timeout).min().unwrap_or(DEFAULT_TIMEOUT);
@@ -102,8 +101,8 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
     rules
 }
 
-/// The templates of all kinds. One that captures `{kind}` stands for every kind and is kept once;
-/// any other belongs to one kind, and two that hear the same topics would leave open to which.
+/// The templates of all kinds. A template with `{kind}` stands for every kind and is kept once;
+/// any other belongs to one kind, and two that match the same topics would be ambiguous.
 fn topics(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(String, Option<Kind>)> {
     let mut topics: Vec<(String, Option<Kind>)> = Vec::new();
     let mut heard: HashMap<String, (String, &str)> = HashMap::new();
@@ -114,7 +113,7 @@ fn topics(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(String, Option<
         }
         for (nr, template) in one.topics.iter().enumerate() {
             let path = format!("{path}[{nr}]");
-            // A bad name has been told already; the templates below it are still worth a look.
+            // A bad name is reported already; its templates are still checked.
             let kind: Kind = one.name.parse().unwrap_or_else(|_| "unnamed".parse().expect("a kind"));
             let shared = template.split('/').any(|level| level == "{kind}");
             let kind = (!shared).then_some(kind);
@@ -123,7 +122,8 @@ fn topics(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(String, Option<
             match heard.insert(parsed.filter(), (template.clone(), &one.name)) {
                 Some((before, _)) if shared && before == *template => continue,
                 Some((before, kind)) => {
-                    let text = format!("hears the same topics as {before:?} of kind {kind:?}; leave one out");
+                    let text =
+                        format!("matches the same topics as {before:?} of kind {kind:?}; leave one out");
                     problems.error(path, text);
                 }
                 None => {}
@@ -146,7 +146,7 @@ fn mqtt(
     let tls = address.and_then(|address| tls(mqtt, &address, base, problems));
     let password = secrets::read("mqtt.password_file", &mqtt.password_file, base, problems);
     if mqtt.username.is_empty() && !mqtt.password_file.is_empty() {
-        problems.error("mqtt.password_file", "is the password of nobody; set mqtt.username");
+        problems.error("mqtt.password_file", "is a password without a user name; set mqtt.username");
     }
     let plain = |text: &str| !text.contains(['/', '+', '#']) && !text.chars().any(char::is_control);
     if mqtt.client_id.is_empty() || mqtt.client_id.len() > 64 || !plain(&mqtt.client_id) {
@@ -198,7 +198,7 @@ fn mqtt(
     }
 }
 
-/// What TLS needs. Its files are errors where nothing is encrypted: somebody believes that it is.
+/// The files of TLS. With a scheme without TLS they are errors, because the operator expects encryption.
 fn tls(mqtt: &Mqtt, address: &BrokerAddress, base: &Path, problems: &mut Problems) -> Option<Tls> {
     let named = [
         ("mqtt.ca_file", &mqtt.ca_file),
@@ -210,13 +210,13 @@ fn tls(mqtt: &Mqtt, address: &BrokerAddress, base: &Path, problems: &mut Problem
             let scheme = address.scheme.as_str();
             problems.error(
                 option,
-                format!("is of no use with {scheme}://; write mqtts:// or wss:// in mqtt.url"),
+                format!("has no effect with {scheme}://; write mqtts:// or wss:// in mqtt.url"),
             );
         }
         return None;
     }
     if !mqtt.client_key_file.is_empty() {
-        secrets::look("mqtt.client_key_file", &base.join(&mqtt.client_key_file), problems);
+        secrets::check_mode("mqtt.client_key_file", &base.join(&mqtt.client_key_file), problems);
     }
     let [ca, client_cert, client_key] = named.map(|(_, file)| (!file.is_empty()).then(|| base.join(file)));
     let read = Tls::read(&TlsFiles { ca, client_cert, client_key });

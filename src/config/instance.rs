@@ -1,4 +1,4 @@
-//! Checks the name of this instance, and makes one up where none is given.
+//! Checks the name of this instance, or generates one.
 
 use super::file::Instance;
 use super::problem::Problems;
@@ -6,7 +6,7 @@ use super::problem::Problems;
 /// The longest name.
 const LONGEST: usize = 64;
 
-/// Where Linux tells the name of the machine.
+/// The file in which Linux has the name of the machine.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
 pub(super) fn name(instance: &Instance, problems: &mut Problems) -> String {
@@ -25,8 +25,8 @@ pub(super) fn host() -> String {
     std::fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_owned()
 }
 
-/// The name of the machine, for people, and something random: several instances may run on one
-/// machine, and one that was started anew is another one.
+/// The name of the machine, for operators, and a random number: several instances may run on one
+/// machine, and an instance is another one after a restart.
 fn made_up(host: &str) -> String {
     let host: String = host.trim().chars().filter(|c| is_plain(*c)).take(LONGEST - 9).collect();
     let host = if host.is_empty() { "rollcall" } else { &host };
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_is_made_up_begins_with_that_of_the_machine_and_is_another_each_time() {
+    fn a_generated_name_begins_with_that_of_the_machine_and_is_unique() {
         for (host, begin) in [("node-1\n", "node-1-"), ("", "rollcall-"), (&"ü".repeat(99), "rollcall-")] {
             let name = made_up(host);
             assert!(name.starts_with(begin), "{name}");
@@ -51,11 +51,11 @@ mod tests {
         let mut problems = Problems::default();
         let name = made_up(&"x".repeat(300));
         assert_eq!(super::name(&Instance { name: name.clone() }, &mut problems), name);
-        assert!(problems.errors.is_empty(), "what is made up is a name");
+        assert!(problems.errors.is_empty(), "a generated name is valid");
     }
 
     #[test]
-    fn a_name_that_is_none_is_refused() {
+    fn an_invalid_name_is_refused() {
         for bad in ["a b", "ü", "a/b", &"x".repeat(65)] {
             let mut problems = Problems::default();
             super::name(&Instance { name: bad.to_owned() }, &mut problems);

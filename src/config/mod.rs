@@ -1,9 +1,9 @@
 //! From a file and the environment to a checked [`Config`].
 //!
-//! Three steps, each with errors of its own: the file is read into its shape ([`file::File`]), and
-//! a wrong key or type is shown where it stands; the environment is laid over it; then everything
-//! is checked for meaning, and all that is wrong is told at once. What comes out are the `Config`
-//! structs of the modules, so nothing below this floor knows that there was a file.
+//! Three steps, each with errors of its own: the file is parsed ([`file::File`]), and an error shows the line of
+//! a wrong key or type; the environment is laid over it; then the values are checked, and
+//! all errors are reported at once. The result are the `Config`
+//! structs of the modules, so the floors below do not depend on the file.
 //!
 //! Without a file every option has its default, and Rollcall serves a fleet on one machine.
 //!
@@ -47,10 +47,10 @@ pub use span::Span;
 use file::File;
 use problem::Problems;
 
-/// The file that is read if none is named, where it exists.
+/// The file that is read by default, if it exists.
 pub const DEFAULT_FILE: &str = "rollcall.toml";
 
-/// A configuration that makes sense.
+/// A configuration that is valid.
 #[derive(Clone)]
 pub struct Config {
     /// The file that it comes from; `None`: every option has its default or comes from the
@@ -58,62 +58,51 @@ pub struct Config {
     pub source: Option<PathBuf>,
     /// The name of this instance among those that serve the fleet.
     pub instance: String,
-    /// Where the state of the fleet lives.
     pub engine: EngineConfig,
-    /// The broker within the process, if one is wanted.
+    /// The broker within the process, if it is configured.
     pub broker: Option<broker::Config>,
-    /// From where heartbeats come.
     pub intake: intake::Config,
     /// The rules of every kind.
     pub rules: Rules,
-    /// What units of each kind tell of themselves.
+    /// The metrics of units, by kind.
     pub metrics: Arc<Catalogue>,
-    /// How blindness is measured and owed.
     pub hearing: HearingConfig,
-    /// How silence is found.
     pub expiry: expiry::Config,
-    /// Who is told.
     pub alerting: alerting::Config,
-    /// What is shown.
     pub http: http::Config,
-    /// Where other machines ask this instance for metrics, `host:port`.
+    /// The address for scrapes from other machines, `host:port`.
     pub advertise: String,
-    /// Who watches the watcher, if anybody.
     pub deadman: Option<deadman::Config>,
     /// How long closed records are kept.
     pub keep_records: Duration,
-    /// How long records stay open whose kind is configured no more.
+    /// How long records of a kind that is not configured any more stay open.
     pub close_unwatched: Duration,
-    /// By which labels units are counted in the metrics.
+    /// The labels that units are counted by in the metrics.
     pub count_by_labels: Vec<String>,
-    /// What is logged.
     pub log: LogConfig,
-    /// What works and is probably not what was meant.
+    /// Values that are valid and probably not intended.
     pub warnings: Vec<Problem>,
 }
 
-/// What is logged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogConfig {
-    /// For whom.
     pub format: LogFormat,
-    /// How much.
     pub filter: Targets,
 }
 
-/// Says where it comes from and nothing else: there are secrets in it.
+/// Shows the source only: the configuration holds secrets.
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config").field("source", &self.source).finish_non_exhaustive()
     }
 }
 
-/// Loads `file` or, without one, [`DEFAULT_FILE`] where it exists, with the variables of this
+/// Loads `file` or, without one, [`DEFAULT_FILE`] if it exists, with the environment variables of this
 /// process over it.
 pub fn load(file: Option<&Path>) -> Result<Config, ConfigError> {
-    let usual = Path::new(DEFAULT_FILE);
-    let source = file.or(usual.exists().then_some(usual));
-    // A variable that is no Unicode cannot be an option; it belongs to somebody else.
+    let default = Path::new(DEFAULT_FILE);
+    let source = file.or(default.exists().then_some(default));
+    // A variable that is not Unicode cannot be an option; it belongs to another program.
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let Some(path) = source else { return parse("", None, variables) };
@@ -126,14 +115,14 @@ pub fn load(file: Option<&Path>) -> Result<Config, ConfigError> {
     parse(&text, Some(path), variables)
 }
 
-/// Checks the text of a file. `source` is its name; files that it names are looked for beside it.
+/// Checks the text of a file. `source` is its path; paths in it are relative to that.
 pub fn parse(
     text: &str,
     source: Option<&Path>,
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Config, ConfigError> {
     let name = source.map_or(DEFAULT_FILE.into(), |path| path.display().to_string());
-    // Read into its shape first: only the parser still knows where each value stands.
+    // Into the struct first: only the parser knows the line of each value.
     toml::from_str::<File>(text).map_err(|error| ConfigError::Shape(problem::show(&name, text, &error)))?;
     let table =
         toml::from_str(text).map_err(|error| ConfigError::Shape(problem::show(&name, text, &error)))?;

@@ -1,4 +1,4 @@
-//! How often something happens: a span of time, or `"auto"`.
+//! A period: a span of time, or `"auto"`.
 
 use std::fmt;
 
@@ -9,12 +9,10 @@ use super::span::Span;
 
 const AUTO: &str = "auto";
 
-/// A period in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Period {
-    /// As is best for what else is configured.
+    /// It follows from other options.
     Auto,
-    /// That often.
     Every(Span),
 }
 

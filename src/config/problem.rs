@@ -1,34 +1,33 @@
-//! What is wrong with a configuration, said so that it can be put right.
+//! The errors of a configuration, with what to change.
 //!
-//! What cannot be read is shown where it stands, with a caret under it. What can be read and makes
-//! no sense is collected and told all at once: nobody should have to start a service five times to
-//! learn of five mistakes.
+//! An error of the parser shows the line, with a caret under it. Errors of values are
+//! collected and reported at once, so that an operator need not start a service five times to
+//! see five errors.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::span::Span;
 
-/// Why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("{0}")]
     Unreadable(String),
-    /// The file is no TOML, or a key or a type in it is wrong. The text shows where.
+    /// The file is not TOML, or a key or a type in it is wrong. The text shows the line.
     #[error("{0}")]
     Shape(String),
-    /// Values, also those from the environment, that make no sense.
+    /// Values that are not valid, also those from the environment.
     #[error("{}", list(.0))]
     Meaning(Vec<Problem>),
 }
 
-/// One thing that is wrong.
+/// An error or a warning about one option.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The option, e.g. `route.receivers[1]`, or the environment variable.
     pub path: String,
-    /// What is wrong and what would be right.
+    /// What is wrong, and what to write instead.
     pub text: String,
 }
 
@@ -42,7 +41,7 @@ fn list(problems: &[Problem]) -> String {
     problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// Collects what is wrong, and what is merely odd.
+/// Collects errors and warnings.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
     pub(super) errors: Vec<Problem>,
@@ -50,12 +49,12 @@ pub(super) struct Problems {
 }
 
 impl Problems {
-    /// Something that makes no sense.
+    /// A value that is not valid.
     pub(super) fn error(&mut self, path: impl Into<String>, text: impl Into<String>) {
         self.errors.push(Problem { path: path.into(), text: text.into() });
     }
 
-    /// Something that works and is probably not what was meant.
+    /// A value that is valid and probably not intended.
     pub(super) fn warn(&mut self, path: impl Into<String>, text: impl Into<String>) {
         self.warnings.push(Problem { path: path.into(), text: text.into() });
     }
@@ -82,7 +81,7 @@ impl Problems {
     }
 }
 
-/// Renders an error of the TOML parser: where it is, what it is, the line and a caret.
+/// Renders an error of the TOML parser: its position, its text, the line and a caret.
 pub(super) fn show(name: &str, text: &str, error: &toml::de::Error) -> String {
     let message = error.message();
     let Some(span) = error.span() else { return format!("{name}: {}", rephrase(&without_value(message))) };
@@ -96,10 +95,10 @@ pub(super) fn show(name: &str, text: &str, error: &toml::de::Error) -> String {
         None => (line.to_owned(), rephrase(message)),
         Some(hidden) => (hidden, rephrase(&without_value(message))),
     };
-    // Where a value is hidden, so is how long it is.
+    // If the value is hidden, its length is hidden too.
     let end = text.floor_char_boundary(span.end.min(line_start + line.len()).max(start));
     let before = text[line_start..start].chars().take(shown.chars().count());
-    // Tabs stay tabs, so that the caret stands below what it means on every terminal.
+    // Tabs stay tabs, so that the caret stands in the right column on every terminal.
     let indent: String = before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
     let room = shown.chars().count().saturating_sub(indent.chars().count()).max(1);
     let carets = "^".repeat(text[start..end].chars().count().clamp(1, room));
@@ -107,13 +106,13 @@ pub(super) fn show(name: &str, text: &str, error: &toml::de::Error) -> String {
     format!("{name}:{number}:{column}: {what}\n{gutter} |\n{number} | {shown}\n{gutter} | {indent}{carets}")
 }
 
-/// What keys of secrets have in their names. An address may hold a password, or be a secret as a whole.
+/// Parts of the names of keys that hold secrets. A URL may hold a password, or be a secret as a whole.
 const SECRETIVE: [&str; 9] =
     ["secret", "password", "passwd", "token", "key", "sha256", "url", "smtp", "user"];
 
-/// The line without the values that may be secrets, or `None` if there are none: what is shown lands in
-/// logs. A value is shown only where its key is known to hold none: not of a key that is unknown or that
-/// the parser did not come to know, nor a line that begins within a value.
+/// The line without values that may be secrets, because errors are logged; `None` if it has no such values. A value
+/// is shown only if its key is known to hold no secret: not for an unknown key or a key that
+/// the parser did not read, nor for a line that begins within a value.
 fn shown(line: &str, message: &str) -> Option<String> {
     let is_known = ["invalid type: ", "invalid value: ", "unknown variant "];
     let is_known = is_known.iter().any(|lead| message.starts_with(lead));
@@ -136,10 +135,10 @@ pub(super) fn is_secretive(name: &str) -> bool {
     SECRETIVE.iter().any(|word| name.contains(word)) && !name.ends_with("_file")
 }
 
-/// What serde says of a value, without the value.
+/// The message of serde about a value, without the value.
 pub(super) fn without_value(message: &str) -> String {
-    let said = message.starts_with("invalid type: ") || message.starts_with("invalid value: ");
-    match message.split_once(", expected").filter(|_| said) {
+    let has_value = message.starts_with("invalid type: ") || message.starts_with("invalid value: ");
+    match message.split_once(", expected").filter(|_| has_value) {
         None => message.to_owned(),
         Some((value, expected)) => {
             let what = value.split(['"', '`']).next().unwrap_or_default().trim_end();
@@ -148,7 +147,7 @@ pub(super) fn without_value(message: &str) -> String {
     }
 }
 
-/// Says what serde says about unknown keys and values in the words of a configuration.
+/// The message of serde about unknown keys and values, with a suggestion.
 fn rephrase(message: &str) -> String {
     let message = message.trim_end();
     for (lead, thing) in [("unknown field `", "unknown key"), ("unknown variant `", "unknown value")] {
@@ -163,7 +162,7 @@ fn rephrase(message: &str) -> String {
     message.to_owned()
 }
 
-/// The word that was probably meant.
+/// The known word that is most like `word`.
 pub(super) fn suggest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known
         .map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate))

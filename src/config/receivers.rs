@@ -1,4 +1,4 @@
-//! Checks who is told, of what and how.
+//! Checks the receivers and the route.
 
 use std::path::Path;
 
@@ -21,14 +21,14 @@ pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> ale
         .filter_map(|(at, one)| receiver(&format!("receiver[{at}]"), one, base, problems))
         .collect();
     names(file, problems);
-    // What is wrong with it is said where hearing is read.
+    // Its errors are reported with the section hearing.
     let blind_after = file.hearing.tell_after.0;
-    // They follow from the topics.
+    // The service sets them from the topics.
     let filters = Filters::default();
     alerting::Config { route: route(&file.route, problems), receivers, blind_after, filters }
 }
 
-/// Names of receivers are there once, and the route and the receivers know each other.
+/// Names of receivers are unique, and the route names each of them.
 fn names(file: &File, problems: &mut Problems) {
     let names: Vec<&str> = file.receiver.iter().map(|one| one.name.as_str()).collect();
     for (at, name) in names.iter().enumerate() {
@@ -38,19 +38,19 @@ fn names(file: &File, problems: &mut Problems) {
             problems.error(path, "a receiver's name is 1 to 32 of the characters a-z, 0-9, _ and -");
         } else if names[..at].contains(name) {
             problems.error(path, format!("{name:?} is there twice"));
-        } else if !file.route.receivers.iter().any(|told| told == name) {
-            problems.warn(path, format!("{name:?} is never told of anything; add it to route.receivers"));
+        } else if !file.route.receivers.iter().any(|routed| routed == name) {
+            problems.warn(path, format!("{name:?} gets no notifications; add it to route.receivers"));
         }
     }
-    for (at, told) in file.route.receivers.iter().enumerate() {
+    for (at, name) in file.route.receivers.iter().enumerate() {
         let path = format!("route.receivers[{at}]");
-        if file.route.receivers[..at].contains(told) {
-            problems.error(path, format!("{told:?} is there twice"));
-        } else if !names.contains(&told.as_str()) {
-            let meant = suggest(told, names.iter().copied());
+        if file.route.receivers[..at].contains(name) {
+            problems.error(path, format!("{name:?} is there twice"));
+        } else if !names.contains(&name.as_str()) {
+            let meant = suggest(name, names.iter().copied());
             let hint =
                 meant.map_or("add a [[receiver]]".to_owned(), |meant| format!("did you mean {meant:?}?"));
-            problems.error(path, format!("there is no receiver {told:?}; {hint}"));
+            problems.error(path, format!("there is no receiver {name:?}; {hint}"));
         }
     }
 }
@@ -105,7 +105,7 @@ fn receiver(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) ->
         problems.error(at("retry.first"), "is longer than retry.longest");
     }
     let receiver = ReceiverConfig { name: one.name.clone(), channel: channel?, concurrency, timeout, retry };
-    // The channel has the last word: what it will refuse at the start is refused here.
+    // Errors that the channel would report at the start are reported here.
     if problems.errors.len() == before
         && let Err(error) = alerting::open(&receiver)
     {
@@ -114,10 +114,10 @@ fn receiver(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) ->
     Some(receiver)
 }
 
-/// Options that say nothing about this type of receiver are mistakes: somebody expects them to.
+/// Options of another type of receiver are errors, because the operator expects an effect.
 fn misplaced(path: &str, kind: &str, options: &[(&str, bool)], problems: &mut Problems) {
     for (option, _) in options.iter().filter(|(_, given)| *given) {
-        problems.error(format!("{path}.{option}"), format!("is no option of a receiver of type {kind}"));
+        problems.error(format!("{path}.{option}"), format!("is not an option of a receiver of type {kind}"));
     }
 }
 
@@ -132,7 +132,8 @@ fn webhook(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> 
     let url =
         Url::parse(&one.url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     if url.is_none() {
-        problems.error(format!("{path}.url"), "is no address; write https://host/path or http://host/path");
+        problems
+            .error(format!("{path}.url"), "is not an address; write https://host/path or http://host/path");
     }
     let from_file = secrets::read(&format!("{path}.secret_file"), &one.secret_file, base, problems);
     if !one.secret.is_empty() && !one.secret_file.is_empty() {
@@ -145,7 +146,7 @@ fn webhook(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> 
             "the secret is not whsec_ and base64 after it; `echo whsec_$(openssl rand -base64 32)` makes one";
         problems.error(path, text);
     } else if one.secret.is_empty() && one.secret_file.is_empty() {
-        problems.warn(path, "has no secret: whoever knows the address can forge notifications");
+        problems.warn(path, "has no secret: any client that knows the address can forge notifications");
     }
     url.map(|_| ChannelConfig::Webhook { url: one.url.clone(), secret })
 }
@@ -161,7 +162,7 @@ fn email(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> Op
     smtp(path, one, problems);
     let mailbox = |option: String, address: &str, problems: &mut Problems| {
         if let Err(error) = address.parse::<Mailbox>() {
-            problems.error(option, format!("{address:?} is no address of a mailbox: {error}"));
+            problems.error(option, format!("{address:?} is not an address of a mailbox: {error}"));
         }
     };
     mailbox(format!("{path}.from"), &one.from, problems);
@@ -183,7 +184,8 @@ fn smtp(path: &str, one: &Receiver, problems: &mut Problems) {
     let option = format!("{path}.smtp");
     let known = |url: &Url| matches!(url.scheme(), "smtp" | "smtps" | "smtp+starttls") && url.has_host();
     let Some(url) = Url::parse(&one.smtp).ok().filter(known) else {
-        let text = "is no address; write smtp://host:25, smtps://user@host or smtp+starttls://user@host:587";
+        let text =
+            "is not an address; write smtp://host:25, smtps://user@host or smtp+starttls://user@host:587";
         return problems.error(option, text);
     };
     match (url.password().is_some(), url.username().is_empty(), one.password_file.is_empty()) {

@@ -1,4 +1,4 @@
-//! Secrets, which stand in files of their own.
+//! Secrets, which are in files of their own.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::problem::Problems;
 
 /// Reads the secret in `file`, a path relative to `base`; `None` if no file is named or it cannot
-/// be used. White space around the secret is not part of it: editors end files with a newline.
+/// be used. White space around the secret is ignored, because editors end files with a newline.
 pub(super) fn read(option: &str, file: &str, base: &Path, problems: &mut Problems) -> Option<String> {
     if file.is_empty() {
         return None;
@@ -18,15 +18,15 @@ pub(super) fn read(option: &str, file: &str, base: &Path, problems: &mut Problem
             problems.error(option, format!("{} is empty; write the secret into it", path.display()));
         }
         Ok(text) => {
-            look(option, &path, problems);
+            check_mode(option, &path, problems);
             return Some(text.trim().to_owned());
         }
     }
     None
 }
 
-/// Warns of a file with a secret in it that every user of this machine may read or change.
-pub(super) fn look(option: &str, path: &Path, problems: &mut Problems) {
+/// Warns of a file with a secret that every user of this machine may read or change.
+pub(super) fn check_mode(option: &str, path: &Path, problems: &mut Problems) {
     let others = |mode: u32| mode & 0o007 != 0;
     if std::fs::metadata(path).is_ok_and(|file| file.is_file() && others(file.permissions().mode())) {
         let path = path.display();

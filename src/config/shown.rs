@@ -1,4 +1,4 @@
-//! Checks what Rollcall shows: the HTTP server with its tokens, and the log.
+//! Checks the HTTP server with its tokens, and the log.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::presence::is_label_name;
 pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::Config {
     if !http.listen.ip().is_loopback() && http.token.is_empty() {
         let text = format!(
-            "{} can be reached from other machines and there is no [[http.token]]; add one, or listen on \
+            "other machines can reach {}, and there is no [[http.token]]; add one, or listen on \
              127.0.0.1",
             http.listen
         );
@@ -24,7 +24,7 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
     let mut names = Vec::new();
     for (at, one) in http.token.iter().enumerate() {
         if one.name.is_empty() {
-            problems.error(format!("http.token[{at}].name"), "is missing; the log says it with each change");
+            problems.error(format!("http.token[{at}].name"), "is missing; the log names it with each change");
         } else if names.contains(&&one.name) {
             problems.error(format!("http.token[{at}].name"), format!("{:?} is there twice", one.name));
         }
@@ -43,7 +43,7 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
     http::Config { listen: http.listen, tokens, unit_metrics, unit_metrics_limit }
 }
 
-/// Where other machines ask this instance for metrics.
+/// The address for scrapes from other machines.
 pub(super) fn advertise(http: &Http, problems: &mut Problems) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
     let has_port = http.advertise.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
@@ -55,13 +55,13 @@ pub(super) fn advertise(http: &Http, problems: &mut Problems) -> String {
         return format!("{host}:{}", http.listen.port());
     }
     if !has_port || !http.advertise.chars().all(plain) {
-        let text = format!("{:?} is no address; write host:port", http.advertise);
+        let text = format!("{:?} is not an address; write host:port", http.advertise);
         problems.error("http.advertise", text);
     }
     http.advertise.clone()
 }
 
-/// The labels by which units are counted.
+/// The labels that units are counted by.
 pub(super) fn count_by_labels(http: &Http, problems: &mut Problems) -> Vec<String> {
     if http.count_by_labels.len() > MOST_LABELS {
         problems.error("http.count_by_labels", format!("names more than {MOST_LABELS} labels"));

@@ -1,4 +1,4 @@
-//! Checks who watches the watcher.
+//! Checks the pings to another monitor.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::problem::Problems;
 use super::{Span, secrets};
 use crate::deadman::Config;
 
-/// Longer than any ping is waited for; shorter than the shortest period.
+/// The longest time for a ping; shorter than the shortest period.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The pings, if any are wanted.
+/// The pings, if they are configured.
 pub(super) fn deadman(deadman: &file::Deadman, base: &Path, problems: &mut Problems) -> Option<Config> {
     let every = problems.span("deadman.every", deadman.every, Span::from_secs(10), Span::from_hours(1));
     let (option, text) = match (deadman.url.is_empty(), deadman.url_file.is_empty()) {
@@ -31,7 +31,7 @@ pub(super) fn deadman(deadman: &file::Deadman, base: &Path, problems: &mut Probl
     let url = text.parse::<Url>().ok().filter(|url| matches!(url.scheme(), "http" | "https"));
     if url.is_none() {
         // It may be a secret.
-        problems.error(option, "is no address of a check; write https://host/path");
+        problems.error(option, "is not an address of a check; write https://host/path");
     }
     Some(Config { url: url?, every, timeout: TIMEOUT })
 }

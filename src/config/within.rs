@@ -8,7 +8,7 @@ use super::problem::Problems;
 use super::secrets;
 use crate::broker::{Config, NOT_BUILT_IN, Tls};
 
-/// The broker, if one is wanted.
+/// The broker, if it is configured.
 ///
 /// In one piece: a check or a line for each option.
 pub(super) fn broker(
@@ -44,7 +44,7 @@ pub(super) fn broker(
         [("broker.password_file", &broker.password_file), ("broker.key_file", &broker.key_file)]
     {
         if !name.is_empty() {
-            secrets::look(option, &base.join(name), problems);
+            secrets::check_mode(option, &base.join(name), problems);
         }
     }
     let config = Config {
@@ -91,7 +91,7 @@ fn address(option: &str, text: &str, problems: &mut Problems) -> Option<SocketAd
     }
     let read = text.parse();
     if read.is_err() {
-        problems.error(option, format!("{text:?} is no address; write 127.0.0.1:1883"));
+        problems.error(option, format!("{text:?} is not an address; write 127.0.0.1:1883"));
     }
     read.ok()
 }

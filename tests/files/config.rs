@@ -299,12 +299,12 @@ fn a_planned_option_is_refused_with_not_yet_and_an_unknown_one_with_a_suggestion
         ("[engine]\ntype = \"embedded\"\npath = \"\"", "engine.path: is empty"),
         (
             "[engine]\ntype = \"embedded\"\n[expiry]\nsweep = false",
-            "expiry.sweep: is all that finds silences with the embedded engine",
+            "expiry.sweep: is the only way to find silences with the embedded engine",
         ),
         ("[engine]\nurl = \"redis-sentinel://a\"", "engine.url: redis-sentinel:// is not supported yet"),
         ("[engine]\nurl = \"redis-cluster://a\"", "engine.url: redis-cluster:// is not supported yet"),
         ("[engine]\nurl = \"redi://a\"", "engine.url: redi:// is unknown; did you mean redis://?"),
-        ("[engine]\nurl = \"localhost\"", "engine.url: is no address"),
+        ("[engine]\nurl = \"localhost\"", "engine.url: is not an address"),
         ("[mqtt]\nurl = \"mqt://a\"", "mqtt.url: a broker's address is written mqtt://host:port"),
         (
             "[mqtt]\nurl = \"mqtt://u:p@a\"",
@@ -337,7 +337,7 @@ fn files_of_tls_are_read_where_there_is_tls_and_errors_where_there_is_none() {
         [("mqtt://a", "ca_file"), ("ws://a", "client_cert_file"), ("ws://a", "client_key_file")]
     {
         let told = refused(&format!("[mqtt]\nurl = {url:?}\n{option} = \"x.pem\""));
-        assert!(told.contains(&format!("mqtt.{option}: is of no use with")), "{told}");
+        assert!(told.contains(&format!("mqtt.{option}: has no effect with")), "{told}");
     }
     let told = refused("[mqtt]\nurl = \"mqtts://a\"\nca_file = \"missing.pem\"");
     assert!(told.contains("mqtt.ca_file: missing.pem cannot be read"), "{told}");
@@ -358,9 +358,9 @@ fn several_connections_are_members_of_a_share() {
 #[test]
 fn two_kinds_never_hear_the_same_topics() {
     let told = refused("kind = [{ name = \"a\" }, { name = \"b\" }]");
-    assert!(told.contains("kind[1].topics[0]: hears the same topics as"), "{told}");
+    assert!(told.contains("kind[1].topics[0]: matches the same topics as"), "{told}");
     let told = refused("kind = [{ topics = [\"x/{a}/{unit}\", \"x/{unit}/{b}\"] }]");
-    assert!(told.contains("kind[0].topics[1]: hears the same topics as \"x/{a}/{unit}\""), "{told}");
+    assert!(told.contains("kind[0].topics[1]: matches the same topics as \"x/{a}/{unit}\""), "{told}");
 }
 
 const PUMP: &str = r#"

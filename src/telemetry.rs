@@ -36,6 +36,7 @@ mod transitions;
 mod unreadable;
 
 use blocking_values::BlockingValues;
+pub use blocking_values::Failure;
 pub use labels::{
     BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason, DeliveryOutcome, EngineWarning,
     Loop, PayloadIssue, Rejection, Stored, ValueOutcome,

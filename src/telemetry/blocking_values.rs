@@ -2,6 +2,7 @@
 //! engine answers and nothing is lost.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -10,8 +11,15 @@ use crate::clock::{Clock, Timestamp};
 /// A value that blocks for longer cannot be set aside, for example because a right is missing.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// An error with one of these comes from such a value: the error code of Redis, and the text of both engines.
-const SIGNS: [&str; 2] = ["WRONGTYPE", "put aside"];
+/// Why a loop failed.
+pub trait Failure: Display {
+    /// A stored value cannot be read and is set aside within a second or two.
+    fn is_blocking_value(&self) -> bool {
+        false
+    }
+}
+
+impl Failure for &str {}
 
 pub(super) struct BlockingValues {
     clock: Clock,
@@ -25,8 +33,8 @@ impl BlockingValues {
     }
 
     /// Whether the loop fails only because of such a value, and for less than [`LONGEST`].
-    pub fn explain(&self, which: &str, error: &str) -> bool {
-        if !SIGNS.iter().any(|sign| error.contains(sign)) {
+    pub fn explain(&self, which: &str, error: &dyn Failure) -> bool {
+        if !error.is_blocking_value() {
             return false;
         }
         let now = self.clock.now();

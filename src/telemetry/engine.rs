@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use super::Telemetry;
+use super::{Failure, Telemetry};
 use super::labels::{EngineWarning, Loop, Stored};
 use super::problems::{ENGINE_DOWN, ENGINE_FAILS, Severity, UNREADABLE};
 use super::series::{NAMED_COMMANDS, OTHER};
@@ -24,9 +24,9 @@ impl Telemetry {
 
     /// A call of a loop failed. The loop counts as failing until [`Telemetry::engine_answered`] is called for the
     /// same: the success of another loop proves nothing for this one. `which` names one of several, such as a receiver.
-    pub fn engine_failed(&self, what: Loop, which: &str, error: &dyn Display) {
+    pub fn engine_failed(&self, what: Loop, which: &str, error: &dyn Failure) {
         let (text, key) = (format!("{}{}: {error}", what.undone(), of_which(which)), key_of(what, which));
-        let (name, severity) = match self.blocking_values.explain(&key, &text) {
+        let (name, severity) = match self.blocking_values.explain(&key, error) {
             true => (ENGINE_FAILS, Severity::Warning),
             false => severity_of(what),
         };
@@ -146,6 +146,20 @@ mod tests {
         telemetry.problems().iter().map(|problem| problem.name).collect()
     }
 
+    struct WrongType;
+
+    impl Display for WrongType {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a key is of a wrong type")
+        }
+    }
+
+    impl Failure for WrongType {
+        fn is_blocking_value(&self) -> bool {
+            true
+        }
+    }
+
     #[test]
     fn the_success_of_one_loop_does_not_clear_the_failure_of_another() {
         let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
@@ -190,7 +204,7 @@ mod tests {
         let telemetry = Telemetry::new(&clock);
         telemetry.engine_answered(Loop::Lease, "");
         let serious = |telemetry: &Telemetry| {
-            telemetry.engine_failed(Loop::Sweep, "", &"WRONGTYPE: the wrong kind of value");
+            telemetry.engine_failed(Loop::Sweep, "", &WrongType);
             let names: Vec<_> =
                 telemetry.problems().into_iter().map(|one| (one.name, one.severity)).collect();
             assert!(

@@ -81,7 +81,7 @@ impl Roll {
             return Ok(Vec::new());
         }
         let undecided = self.check(pending, source, clock).await;
-        let is_away = matches!(undecided, Err(EngineError::Unavailable(_)));
+        let is_away = matches!(undecided, Err(EngineError::Unavailable(_) | EngineError::WrongType(_)));
         has_failed.fetch_or(is_away, Ordering::Relaxed);
         undecided
     }

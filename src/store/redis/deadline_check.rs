@@ -147,7 +147,7 @@ fn guard(engine: &RedisEngine, partition: u16, units: &[Unit], pipe: &mut Pipeli
 const GUARDS: usize = 7;
 
 fn again(why: &str) -> EngineError {
-    EngineError::Unavailable(format!("{why}; the units are looked at again at once"))
+    EngineError::WrongType(format!("{why}; the units are looked at again at once"))
 }
 
 #[async_trait]

@@ -22,9 +22,9 @@ use super::RedisEngine;
 use super::fields::{Field, Fields};
 use crate::clock::Timestamp;
 use crate::presence::Labels;
-use crate::store::{Group, Join, OutboxEvent, Result};
+use crate::store::notification::{Member, of_member};
+use crate::store::{EngineError, Group, Join, OutboxEvent, Result};
 use crate::store::{json::from_json, json::to_json};
-use crate::store::{notification::Member, notification::of_member};
 
 /// How many records are asked for in one script: within a quarter of a millisecond or so.
 const STEP: usize = 64;
@@ -53,8 +53,8 @@ async fn recall(engine: &RedisEngine, now: Timestamp) -> Result<()> {
         let mut members = Fields::of(&engine.topology, "members", members, MEMBERS);
         loop {
             let found = match members.next().await {
-                // It is put aside, and holds nobody: the others join meanwhile.
-                Err(why) if why.to_string().contains("WRONGTYPE") => break,
+                // It is put aside, and holds no member: the others join meanwhile.
+                Err(EngineError::WrongType(_)) => break,
                 answer => answer?,
             };
             let Some(found) = found else { break };

@@ -279,10 +279,11 @@ impl Topology {
                 Ok(answer)
             }
             Err(error) => {
-                if error.code() == Some("WRONGTYPE") || error.to_string().contains("WRONGTYPE") {
+                let error = classify(&self.address, &error);
+                if matches!(error, EngineError::WrongType(_)) {
                     self.put_wrong_types_aside();
                 }
-                Err(classify(&self.address, &error))
+                Err(error)
             }
         }
     }
@@ -328,6 +329,10 @@ fn tcp() -> TcpSettings {
 pub fn classify(address: &str, error: &RedisError) -> EngineError {
     let refused = |why: &str| EngineError::Refused(format!("redis at {address} {why}: {error}"));
     let unavailable = |why: &str| EngineError::Unavailable(format!("redis at {address} {why}: {error}"));
+    // A script tells it within its own error.
+    if error.code() == Some("WRONGTYPE") || error.to_string().contains("WRONGTYPE") {
+        return EngineError::WrongType(format!("redis at {address} holds a key of a wrong type: {error}"));
+    }
     if error.is_io_error() {
         return unavailable("cannot be reached; check engine.url, and that it runs");
     }

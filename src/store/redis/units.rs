@@ -403,10 +403,11 @@ fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
         IndexChange::LookAt(at) => at.as_millis().to_string(),
     };
     let detected_at = change.record.as_ref().map(|record| record.detected_at.as_millis().to_string());
+    let id = change.record.as_ref().map(|record| record.id.to_string());
     let closed = change.record.as_ref().and_then(|record| Some((record, record.back_at?)));
-    let [id, closed_at, json] = match closed {
+    let [closed_at, json] = match closed {
         None => Default::default(),
-        Some((record, at)) => [record.id.to_string(), at.as_millis().to_string(), to_json(record)?],
+        Some((record, at)) => [at.as_millis().to_string(), to_json(record)?],
     };
     Ok([
         seen.unit.to_string(),
@@ -418,7 +419,7 @@ fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
         look,
         change.facts.as_ref().map(encoding::encode).unwrap_or_default(),
         detected_at.unwrap_or_default(),
-        id,
+        id.unwrap_or_default(),
         closed_at,
         json,
     ])

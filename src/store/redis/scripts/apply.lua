@@ -34,8 +34,8 @@
 --  7 index from now on: "" as it is, "-" taken out, else the next look (ms)
 --  8 facts from now on, "" for none
 --  9 when the record was detected that is opened or closed (ms), "" if none is
--- 10 id of the record that is closed, "" if it is opened
--- 11 closed at (ms)
+-- 10 id of the record that is opened or closed
+-- 11 closed at (ms), "" if it is opened
 -- 12 record (JSON)
 --
 -- Returns for each change 1 if it was applied, else 0.
@@ -78,7 +78,7 @@ local alive = #KEYS > last_key and redis.call('MGET', unpack(KEYS, last_key + 1)
 local marks = 0
 local indexed
 local answers, keys, expired, taken, looks = {}, {}, {}, {}, {}
-local offline, back, archive, past, closings, news = {}, {}, {}, {}, {}, {}
+local offline, opened, back, archive, past, closings, news = {}, {}, {}, {}, {}, {}, {}
 local from = 0
 local read = {}
 for page = 1, pages do
@@ -128,8 +128,9 @@ for page = 1, pages do
       end
       local detected_at = ARGV[detected + detected_by * i]
       if detected_at ~= '' then
-        local record = ARGV[id + id_by * i]
-        if record == '' then
+        local record, closed_at = ARGV[id + id_by * i], ARGV[closed + closed_by * i]
+        if closed_at == '' then
+          opened[#opened + 1] = record
           offline[#offline + 1] = detected_at
           offline[#offline + 1] = name
           news[#news + 1] = name
@@ -138,7 +139,7 @@ for page = 1, pages do
           back[#back + 1] = name
           past[#past + 1] = detected_at
           past[#past + 1] = record
-          closings[#closings + 1] = ARGV[closed + closed_by * i]
+          closings[#closings + 1] = closed_at
           closings[#closings + 1] = record
           news[#news + 1] = 'record'
           news[#news + 1] = ARGV[json + json_by * i]
@@ -175,14 +176,9 @@ if #offline > 0 then
   if redis.call('EXISTS', KEYS[3]) == 1 then
     -- A record that was closed and is opened once more, because its unit was allowed more for a while,
     -- is not a closed one any longer.
-    local reopened = {}
-    for i = 2, #news, 2 do
-      local seen = string.match(news[i], '^f(%d+)')
-      reopened[#reopened + 1] = seen and news[i - 1] .. ':' .. seen
-    end
-    if redis.call('HDEL', KEYS[3], unpack(reopened)) > 0 then
-      redis.call('ZREM', KEYS[4], unpack(reopened))
-      redis.call('ZREM', KEYS[5], unpack(reopened))
+    if redis.call('HDEL', KEYS[3], unpack(opened)) > 0 then
+      redis.call('ZREM', KEYS[4], unpack(opened))
+      redis.call('ZREM', KEYS[5], unpack(opened))
     end
   end
 end

@@ -8,6 +8,7 @@ mod blindness;
 mod decision;
 mod facts;
 mod filters;
+mod grouping;
 mod hearing;
 mod heartbeat;
 mod pace;
@@ -24,6 +25,7 @@ pub use decision::{
 };
 pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State};
 pub use filters::{FilterProofs, Filters, Probed, RemovedFilter, covers, prove};
+pub use grouping::{Form, GroupTimes, Pace, Stage, is_detected_again, waits_since};
 pub use hearing::{
     BlindInterval, Gap, HearingState, Member, MemberState, NotAttending, SessionState, Subscription, USEFUL,
 };

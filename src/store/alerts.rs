@@ -1,14 +1,13 @@
 //! The outbox, groups of transitions, and the deliveries to receivers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 use super::{Layout, Result};
 use crate::clock::Timestamp;
-use crate::presence::{Interval, Labels, OfflineRecord};
+use crate::presence::{Interval, Labels, OfflineRecord, Pace};
 use crate::telemetry::Backlog;
 
 /// Something that operators may have to be told.
@@ -56,15 +55,6 @@ pub struct Join {
     pub group: Group,
     /// What to tell.
     pub news: OutboxEvent,
-}
-
-/// When a group that has something to tell is sealed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// The wait of each silence, in which its unit may come back without being told.
-    pub wait: Duration,
-    /// The least time between two notifications of one group.
-    pub interval: Duration,
 }
 
 /// How many deliveries the caller of [`AlertStore::join`] takes on, and until when they are leased to it.

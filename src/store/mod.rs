@@ -57,10 +57,11 @@ pub mod repair;
 pub mod roster;
 pub mod table;
 mod units;
+mod untold;
 
-pub use crate::presence::{Gap, Member, Subscription};
+pub use crate::presence::{Gap, Member, Pace, Subscription};
 pub use alerts::{
-    AlertStore, Capacity, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined, OutboxEvent, Pace,
+    AlertStore, Capacity, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined, OutboxEvent,
     Position,
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};

@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use data_encoding::HEXLOWER;
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
-use serde::{Deserialize, Serialize};
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::json::{from_json, to_json};
 use super::{DeadLetter, Delivery, EngineError, Group, Join, OutboxEvent, Result};
 use crate::clock::Timestamp;
-use crate::presence::{Cause, Closing, Hearing, Interval, Kind, Labels, OfflineRecord, RecordId, Transition};
+use crate::presence::{
+    Cause, Closing, Form, Hearing, Interval, Kind, Labels, OfflineRecord, RecordId, Stage, Transition,
+};
 
 /// The most members of one notification.
 pub(super) const MOST_MEMBERS: usize = 1000;
@@ -36,10 +40,15 @@ pub(super) fn notification_id(group: &str, told: &str) -> String {
     format!("ntf_{}", HEXLOWER.encode(&digest.as_ref()[..12]))
 }
 
+/// How a member counts in the id: by what it is told, that it is offline or anything else.
+pub(super) fn letter_told(is_offline: bool) -> char {
+    if is_offline { 'o' } else { 'b' }
+}
+
 /// The id of the notification by which this news is told alone in the group with that key.
 pub fn notification_of(group: &str, news: &OutboxEvent) -> String {
     let member = Member::new(news);
-    let letter = if member.form == "offline" { 'o' } else { 'b' };
+    let letter = letter_told(member.form == Form::Offline);
     notification_id(group, &format!("{letter}{}", member.id))
 }
 
@@ -70,12 +79,12 @@ impl Lone {
         Lone(record.id.clone(), deadline, detected_at, sealed_at, record.cause, labels, shared, silent_from)
     }
 
-    /// In full, for the group with that key.
-    pub fn notification(self, key: &str) -> Notification {
+    /// In full, but for the key of its group.
+    fn notification(self) -> Notification {
         let Lone(id, deadline, detected_at, sealed_at, cause, labels, shared, silent_from) = self;
         let times = [deadline, detected_at, sealed_at].map(Timestamp::from_millis);
         let [deadline, detected_at, sealed_at] = times;
-        let group = Group { key: key.to_owned(), labels: shared };
+        let group = Group { key: String::new(), labels: shared };
         let record = OfflineRecord {
             kind: id.unit.kind.clone(),
             unit: id.unit.id.clone(),
@@ -103,8 +112,7 @@ impl Lone {
 /// What joining a group wants to know of one transition.
 pub(super) struct Member {
     pub id: String,
-    /// `offline`, `online`, `removed` (back, and nobody is told) or `blind`.
-    pub form: &'static str,
+    pub form: Form,
     pub detected_at: Timestamp,
 }
 
@@ -118,9 +126,9 @@ impl Member {
         match news {
             OutboxEvent::Record(record) => {
                 let form = match (record.transition(), record.closed_by) {
-                    (_, Some(Closing::Removed)) => "removed",
-                    (Transition::Offline, _) => "offline",
-                    (Transition::Online, _) => "online",
+                    (_, Some(Closing::Removed)) => Form::Removed,
+                    (Transition::Offline, _) => Form::Offline,
+                    (Transition::Online, _) => Form::Online,
                 };
                 let id = format!("{} {}", record.deadline.as_millis(), record.id);
                 Member { id, form, detected_at: record.detected_at }
@@ -129,7 +137,7 @@ impl Member {
                 // By its beginning alone: whoever notices first that it lasts, or is over, is the one that is told.
                 let is_over = if interval.is_over() { " over" } else { "" };
                 let id = format!("{}{is_over}", blindness(interval));
-                Member { id, form: "blind", detected_at: Timestamp::ZERO }
+                Member { id, form: Form::Blind, detected_at: Timestamp::ZERO }
             }
         }
     }
@@ -194,6 +202,89 @@ impl Notification {
     }
 }
 
+/// A notification in either of the forms in which it is stored: an object in full, or the list of a [`Lone`].
+struct Stored(Notification);
+
+impl<'de> Deserialize<'de> for Stored {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Stored, D::Error> {
+        deserializer.deserialize_any(EitherForm)
+    }
+}
+
+struct EitherForm;
+
+impl<'de> Visitor<'de> for EitherForm {
+    type Value = Stored;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a notification")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, full: A) -> std::result::Result<Stored, A::Error> {
+        Notification::deserialize(MapAccessDeserializer::new(full)).map(Stored)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, lone: A) -> std::result::Result<Stored, A::Error> {
+        Lone::deserialize(SeqAccessDeserializer::new(lone)).map(|lone| Stored(lone.notification()))
+    }
+}
+
+/// The members of a notification that is being sealed, each with what is told of it (JSON). It is written without being
+/// parsed: one that cannot be read keeps no other from being told.
+#[derive(Default)]
+pub(super) struct ToldMembers {
+    offline: Vec<String>,
+    online: Vec<String>,
+    blind: Vec<String>,
+    /// For each of `online` the receivers that were told its silence: nothing, or a colon and their names.
+    told_to: Vec<String>,
+    digest: Vec<String>,
+}
+
+impl ToldMembers {
+    /// Adds a member, in the order of their names.
+    pub fn add(&mut self, member: &str, stage: Stage, is_blind: bool, told_to: &str, body: String) {
+        let is_offline = !is_blind && stage != Stage::IsBack;
+        self.digest.push(format!("{}{member}", letter_told(is_offline)));
+        let list = match (is_blind, is_offline) {
+            (true, _) => &mut self.blind,
+            (_, true) => &mut self.offline,
+            _ => {
+                self.told_to.push(told_to.to_owned());
+                &mut self.online
+            }
+        };
+        list.push(body);
+    }
+
+    /// The id in the group with that key.
+    pub fn id(&self, key: &str) -> String {
+        notification_id(key, &self.digest.join("\n"))
+    }
+
+    /// What [`Notification`] reads.
+    pub fn notification(&self, group_json: &str, sealed_at: Timestamp, receivers: &[String]) -> String {
+        let [offline, online, blind] = [&self.offline, &self.online, &self.blind].map(|all| all.join(","));
+        let told = self.told_json(receivers);
+        format!(
+            r#"{{"group":{group_json},"sealed_at":"{sealed_at}"{OFFLINE}{offline}{ONLINE}{online}{BLIND}{blind}]{told}}}"#
+        )
+    }
+
+    /// For each return the receivers that were told its silence; nothing if all receivers were told all.
+    fn told_json(&self, receivers: &[String]) -> String {
+        let told: Vec<Option<&str>> = self.told_to.iter().map(|names| names.strip_prefix(':')).collect();
+        let has_all = |told: &Option<&str>| {
+            told.is_none_or(|told| receivers.iter().all(|name| told.split(',').any(|told| told == name)))
+        };
+        if told.iter().all(has_all) {
+            String::new()
+        } else {
+            format!(r#","told":{}"#, serde_json::json!(told))
+        }
+    }
+}
+
 /// What could be read of a stored notification.
 pub(super) struct Readable {
     /// `None`: nothing of it.
@@ -217,14 +308,9 @@ impl Notification {
     /// read does not keep the others from being told.
     pub fn read(group: &str, text: &[u8]) -> Readable {
         let text = String::from_utf8_lossy(text);
-        let whole = if text.starts_with('[') {
-            from_json::<Lone>("a notification", &text).map(|lone| lone.notification(group))
-        } else {
-            from_json("a notification", &text)
-        };
-        match whole {
+        match from_json("a notification", &text) {
             // It is ended where it lies, whatever it says.
-            Ok(told) => {
+            Ok(Stored(told)) => {
                 let group = Group { key: group.to_owned(), ..told.group };
                 Readable { told: Some(Notification { group, ..told }), why: None }
             }
@@ -289,49 +375,9 @@ pub(super) fn discarded(delivery: Delivery, at: Timestamp) -> DeadLetter {
     DeadLetter { delivery, at, reason: "discarded".to_owned() }
 }
 
-/// Why a receiver was not told a silence, or blindness that lasted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Untold {
-    /// It died as a dead letter.
-    Dead,
-    /// It was over when the receiver came back, which was not configured for a while.
-    Past,
-}
-
-impl Untold {
-    /// What stands in the place of a dead letter for what was over.
-    pub const PAST: &str = "-";
-
-    /// As it is stored: the id of a dead letter, or [`Untold::PAST`].
-    pub fn of(stored: &str) -> Untold {
-        if stored == Untold::PAST { Untold::Past } else { Untold::Dead }
-    }
-}
-
-impl Delivery {
-    /// What is left of it for a receiver that was not told these.
-    pub(super) fn without(mut self, untold: &HashMap<String, Untold>) -> Delivery {
-        let is_past = |name: String| untold.get(&name) == Some(&Untold::Past);
-        self.offline.retain(|record| !is_past(silence(record)));
-        self.blind.retain(|interval| !is_past(blindness_in(&self.group, interval)));
-        self.online.retain(|record| !untold.contains_key(&silence(record)));
-        self
-    }
-
-    /// Whether there is nothing to tell.
-    pub(super) fn is_empty(&self) -> bool {
-        self.offline.is_empty() && self.online.is_empty() && self.blind.is_empty()
-    }
-}
-
 /// By what blindness is known, the same while it lasts and when it is over.
 pub(super) fn blindness(interval: &Interval) -> String {
     format!("blind {}", interval.from.as_millis())
-}
-
-/// By what it is known among what a receiver was not told: the fleet and a kind may be blind from the same moment on.
-pub(super) fn blindness_in(group: &Group, interval: &Interval) -> String {
-    format!("{} {}", blindness(interval), group.key)
 }
 
 impl Notification {
@@ -348,11 +394,6 @@ impl Notification {
         };
         self.blind.iter().filter(|interval| !interval.is_over()).filter(is_over)
     }
-}
-
-/// One opening of a record, the same when it is closed. A record may be opened twice.
-pub(super) fn silence(record: &OfflineRecord) -> String {
-    format!("{} {}", record.detected_at.as_millis(), record.id)
 }
 
 #[cfg(test)]

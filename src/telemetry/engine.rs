@@ -3,10 +3,10 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use super::{Failure, Telemetry};
 use super::labels::{EngineWarning, Loop, Stored};
 use super::problems::{ENGINE_DOWN, ENGINE_FAILS, Severity, UNREADABLE};
 use super::series::{NAMED_COMMANDS, OTHER};
+use super::{Failure, Telemetry};
 
 impl Telemetry {
     /// A call of the engine ended.

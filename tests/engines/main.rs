@@ -5,6 +5,7 @@ mod broken;
 mod conformance;
 mod embedded;
 mod expiry;
+mod groups_alike;
 mod instances;
 mod moving;
 #[path = "../support/mod.rs"]

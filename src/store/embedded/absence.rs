@@ -10,11 +10,10 @@ use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use crate::clock::Timestamp;
 use crate::presence::Hearing;
+use crate::store::notification::Notification;
+use crate::store::untold::{Untold, blindness_in, silence};
 use crate::store::{Delivery, HearingStore, Result};
 use crate::store::{json::from_json, json::to_json};
-use crate::store::{
-    notification::Notification, notification::Untold, notification::blindness_in, notification::silence,
-};
 
 /// How many notifications are gone through in one step.
 const STEP: i64 = 100;

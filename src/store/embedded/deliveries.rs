@@ -14,12 +14,13 @@ use super::finish::{Ending, finish_one};
 use super::stored::text;
 use super::{EmbeddedEngine, absence, groups, outbox, quarantine, receivers};
 use crate::clock::Timestamp;
+use crate::store::notification::{Notification, Readable};
+use crate::store::untold::leave_out_untold;
 use crate::store::{
     AlertStore, Backlog, Capacity, DeadLetter, Delivery, Discarded, EngineError, Entry, Join, Joined,
     LARGEST_STEP, Pace, Position, Result,
 };
 use crate::store::{json::from_json, json::to_json};
-use crate::store::{notification::Notification, notification::Readable};
 use crate::telemetry::Stored;
 
 #[async_trait]
@@ -94,7 +95,8 @@ impl AlertStore for EmbeddedEngine {
         if !broken.is_empty() {
             self.finish(broken, now).await?;
         }
-        self.leave_out_untold(receiver, deliveries, now).await
+        let untold = absence::untold(self, receiver, &deliveries).await?;
+        leave_out_untold(self, &self.telemetry, receiver, deliveries, &untold, now).await
     }
 
     async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>> {
@@ -278,25 +280,6 @@ impl EmbeddedEngine {
         let write =
             move |database: &Connection| quarantine::keep_notification(database, &name, &place, &body);
         self.writer.write("put_aside", write).await
-    }
-
-    /// Leaves out the returns of units whose silence this receiver was not told, because it died as a dead
-    /// letter or was over before the receiver came back, and the latter themselves. A delivery with nothing left
-    /// to say is ended.
-    async fn leave_out_untold(
-        &self,
-        receiver: &str,
-        leased: Vec<Delivery>,
-        now: Timestamp,
-    ) -> Result<Vec<Delivery>> {
-        let untold = absence::untold(self, receiver, &leased).await?;
-        let (empty, full): (Vec<Delivery>, Vec<Delivery>) =
-            leased.into_iter().map(|delivery| delivery.without(&untold)).partition(Delivery::is_empty);
-        if !empty.is_empty() {
-            self.delivered(&empty, now).await?;
-            self.telemetry.notifications_left_out(receiver, empty.len() as u64);
-        }
-        Ok(full)
     }
 
     pub(super) async fn finish(&self, endings: Vec<Ending>, now: Timestamp) -> Result<()> {

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::error::DatabaseResult;
 use crate::clock::Timestamp;
 use crate::store::json::to_json;
-use crate::store::notification::silence;
+use crate::store::untold::silence;
 use crate::store::{DeadLetter, Delivery, Result, partition_of_group};
 
 /// The end of one delivery, ready to be written.

@@ -1,30 +1,23 @@
 //! Groups: transitions that are told together wait here until their group is sealed.
 //!
-//! A member is known by a letter:
-//! - `o` waits to be told that it is offline
-//! - `t` was told to be offline
-//! - `b` was told to be offline and waits to be told that it is back
-//! - `x` over: told both, or taken back before either was told
-//!
-//! After the letter of one that was told stand a colon and the receivers, with commas between them.
+//! A member is stored with the letter of its [`Stage`]. After that of one that was told stand a colon and the
+//! receivers, with commas between them.
 //!
 //! A member stays in the group that it joined first, wherever later news of it would fall: the return is told
 //! where its silence was, and after it, also if labels or the configuration have changed meanwhile.
 //!
-//! Everything that does not lead from one of these to the next changes nothing, so a transition may
-//! join again at any time, and a return may come before its silence.
+//! The rules are those of `presence/grouping.rs`.
 
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::EmbeddedEngine;
 use super::error::DatabaseResult;
-use super::seal::{seal_group, tidy};
+use super::seal::{seal_group, tidy, times};
 use crate::clock::Timestamp;
+use crate::presence::{Form, GroupTimes, Pace, Stage, is_detected_again, waits_since};
 use crate::store::json::to_json;
-use crate::store::{Join, Joined, LARGEST_STEP, Pace, Result, partition_of_group};
-use crate::store::{
-    notification::MOST_MEMBERS, notification::Member, notification::alone, notification::told,
-};
+use crate::store::notification::{MOST_MEMBERS, Member, alone, told};
+use crate::store::{Join, Joined, LARGEST_STEP, Result, partition_of_group};
 
 /// How many members are sealed in one transaction at the most, and those of the group that exceeds it.
 const MOST_SEALED: usize = 10 * MOST_MEMBERS;
@@ -40,6 +33,8 @@ struct Joining {
     told: String,
     /// Nothing else that joins with it is of its group.
     is_alone: bool,
+    /// Nothing else joins with it.
+    is_only: bool,
 }
 
 pub(super) async fn join(
@@ -54,15 +49,15 @@ pub(super) async fn join(
         let key = join.group.key.clone();
         let partition = partition_of_group(&key, partitions);
         let (body, member, told) = (to_json(&join.group)?, Member::new(&join.news), told(&join.news)?);
-        Ok(Joining { partition, key, body, member, told, is_alone })
+        Ok(Joining { partition, key, body, member, told, is_alone, is_only: joins.len() == 1 })
     });
     let ready: Vec<Joining> = ready.collect::<Result<_>>()?;
     let receivers = receivers.to_vec();
     let write = move |database: &Connection| {
         let mut sealed = 0;
         for one in &ready {
-            if let Some(due_at_once) = join_one(database, one, pace, now)? {
-                sealed += seal_group(database, due_at_once, &receivers, pace, now)?;
+            if let Some((group, times)) = join_one(database, one, pace, now)? {
+                sealed += seal_group(database, group, times, &receivers, pace, now)?;
             }
         }
         Ok(Joined { sealed, deliveries: Vec::new() })
@@ -70,109 +65,127 @@ pub(super) async fn join(
     engine.writer.write("join", write).await
 }
 
-/// Lets one transition join its group. Answers the group if it is to be sealed with that.
+/// Lets one transition join its group. Answers the group if it is to be sealed with that, and its times before.
 fn join_one(
     database: &Connection,
     joining: &Joining,
     pace: Pace,
     now: Timestamp,
-) -> DatabaseResult<Option<i64>> {
-    let Joining { partition, key, body, member, told, is_alone } = joining;
-    let detected = member.detected_at.as_millis();
-    let mut name = member.id.clone();
+) -> DatabaseResult<Option<(i64, GroupTimes)>> {
+    let Joining { key, member, is_alone, .. } = joining;
     // The fleet and kinds may be blind from the same moment on, each for itself.
-    let of_group = (member.form == "blind").then_some(key.as_str());
+    let of_group = (member.form == Form::Blind).then_some(key.as_str());
+    let mut name = member.id.clone();
     let mut known = known(database, &name, of_group)?;
     let first = known.as_ref().map(|known| known.group);
-    // A silence that is over and was detected once more is news: it is a member of its own.
-    if known.as_ref().is_some_and(|known| known.letter == 'x' && known.detected < detected) {
-        name = format!("{name} {detected}");
+    let is_other = |known: &KnownMember| {
+        known.stage.is_some_and(|stage| is_detected_again(stage, known.detected_at, member.detected_at))
+    };
+    if known.as_ref().is_some_and(is_other) {
+        name = format!("{name} {}", member.detected_at.as_millis());
         known = self::known(database, &name, of_group)?;
     }
-    let Some(next) = next_letter(known.as_ref().map(|known| known.letter), member.form) else {
+    // What has no stage that can be read stays as it is.
+    let Some(stage) = known.as_ref().map(|known| known.stage).map_or(Some(None), |stage| stage.map(Some))
+    else {
         return Ok(None);
     };
-    // A group that is missing is made anew: its member joins the one that it would join now.
-    let known_place = first.map(|group| place(database, group, key)).transpose()?.flatten();
-    let Place { group, sealed, due: waits_until, is_own } = match known_place {
-        Some(place) => place,
-        None => make_place(database, *partition, key, body)?,
-    };
-    if let Some(lost) = first.filter(|first| *first != group) {
+    let Some(next) = Stage::next(stage, member.form) else { return Ok(None) };
+    let group = group_to_join(database, first, joining)?;
+    if let Some(lost) = first.filter(|first| *first != group.id) {
         database
             .prepare_cached("DELETE FROM members WHERE grp = ? AND member = ?")?
             .execute(params![lost, name])?;
     }
-    let is_over = next == 'x';
-    // Only a silence has a wait of its own: what else is known to be so goes with whatever is told next.
-    let since = if member.form == "offline" { now } else { now - pace.wait };
-    let (joined, over) =
-        if is_over { (None, Some(now.as_millis())) } else { (Some(since.as_millis()), None) };
-    let told = (!is_over).then_some(told);
-    let letter = match known {
-        Some(known) if next == 'b' => format!("b{}", known.told_to),
-        _ => next.to_string(),
-    };
-    database
-        .prepare_cached("INSERT OR REPLACE INTO members VALUES(?, ?, ?, ?, ?, ?, ?)")?
-        .execute(params![group, name, letter, detected, joined, over, told])?;
-    if is_over {
-        rest_if_nobody_waits(database, group)?;
+    let told_to = known.filter(|_| next == Stage::IsBack).map(|known| known.told_to).unwrap_or_default();
+    write_member(database, &group, joining, (&name, next, &told_to), (pace, now))?;
+    if next == Stage::Over {
+        rest_if_nobody_waits(database, group.id)?;
         return Ok(None);
     }
-    let due = match (member.form, sealed) {
-        ("blind", _) => now,
-        (_, None) => now + pace.wait,
-        // A sealing that is yet to come is not believed: the group would wait for it.
-        (_, Some(sealed)) if sealed > now.as_millis() => now + pace.wait,
-        (_, Some(sealed)) => (now + pace.wait).max(Timestamp::from_millis(sealed) + pace.interval),
-    };
+    let due = group.times.due_with(member.form, pace, now);
     database
-        .prepare_cached("UPDATE groups SET due = coalesce(due, ?), body = iif(?, ?, body) WHERE id = ?")?
-        .execute(params![due.as_millis(), is_own, body, group])?;
-    Ok((*is_alone && is_own && waits_until.is_none() && due <= now).then_some(group))
+        .prepare_cached("UPDATE groups SET due = ?, body = iif(?, ?, body) WHERE id = ?")?
+        .execute(params![due.as_millis(), group.is_own, joining.body, group.id])?;
+    // Others that join may be of a group that the member joined before.
+    let is_alone = *is_alone && (group.is_own || joining.is_only);
+    let is_told = is_alone && group.times.is_told_at_once(member.form, pace, now);
+    Ok(is_told.then_some((group.id, group.times)))
 }
 
-/// A group that something joins.
-struct Place {
-    group: i64,
-    /// When it was sealed last.
-    sealed: Option<i64>,
-    due: Option<i64>,
+/// A group that a transition joins.
+struct JoinedGroup {
+    id: i64,
+    times: GroupTimes,
     /// It is the one that what joins belongs to now.
     is_own: bool,
 }
 
-fn place(database: &Connection, group: i64, key: &str) -> rusqlite::Result<Option<Place>> {
-    let mut select = database.prepare_cached("SELECT sealed, due, key = ? FROM groups WHERE id = ?")?;
-    let place = select.query_row(params![key, group], |row| {
-        Ok(Place { group, sealed: row.get(0)?, due: row.get(1)?, is_own: row.get(2)? })
-    });
-    place.optional()
-}
-
-fn make_place(database: &Connection, partition: u16, key: &str, body: &str) -> rusqlite::Result<Place> {
+/// The group of a member, or the one that it would join now: a group that is missing is made anew.
+fn group_to_join(
+    database: &Connection,
+    first: Option<i64>,
+    joining: &Joining,
+) -> rusqlite::Result<JoinedGroup> {
+    let Joining { partition, key, body, .. } = joining;
+    if let Some(group) = first.map(|group| read_group(database, group, key)).transpose()?.flatten() {
+        return Ok(group);
+    }
     let mut select = database.prepare_cached("SELECT id FROM groups WHERE key = ?")?;
     let known = select.query_row([key], |row| row.get(0)).optional()?;
-    if let Some(place) = known.map(|group| place(database, group, key)).transpose()?.flatten() {
-        return Ok(place);
+    if let Some(group) = known.map(|group| read_group(database, group, key)).transpose()?.flatten() {
+        return Ok(group);
     }
     let insert = "INSERT INTO groups(partition, key, body) VALUES(?, ?, ?)";
-    let group = database.prepare_cached(insert)?.insert(params![partition, key, body])?;
-    Ok(Place { group, sealed: None, due: None, is_own: true })
+    let id = database.prepare_cached(insert)?.insert(params![partition, key, body])?;
+    Ok(JoinedGroup { id, times: GroupTimes::default(), is_own: true })
+}
+
+fn read_group(database: &Connection, id: i64, key: &str) -> rusqlite::Result<Option<JoinedGroup>> {
+    let mut select = database.prepare_cached("SELECT sealed, due, key = ? FROM groups WHERE id = ?")?;
+    let group = select.query_row(params![key, id], |row| {
+        let [sealed, due] = [row.get(0)?, row.get(1)?].map(|ms: Option<i64>| ms.map(Timestamp::from_millis));
+        Ok(JoinedGroup { id, times: GroupTimes { sealed, due }, is_own: row.get(2)? })
+    });
+    group.optional()
+}
+
+/// Stores a member with its next stage and the receivers that were told its silence.
+fn write_member(
+    database: &Connection,
+    group: &JoinedGroup,
+    joining: &Joining,
+    (name, next, told_to): (&str, Stage, &str),
+    (pace, now): (Pace, Timestamp),
+) -> rusqlite::Result<()> {
+    let Joining { member, told, .. } = joining;
+    let since = waits_since(member.form, pace, now).as_millis();
+    let is_over = next == Stage::Over;
+    let (joined, over) = if is_over { (None, Some(now.as_millis())) } else { (Some(since), None) };
+    let letter = format!("{}{told_to}", next.letter());
+    let (detected, told) = (member.detected_at.as_millis(), (!is_over).then_some(told));
+    database
+        .prepare_cached("INSERT OR REPLACE INTO members VALUES(?, ?, ?, ?, ?, ?, ?)")?
+        .execute(params![group.id, name, letter, detected, joined, over, told])?;
+    Ok(())
 }
 
 /// What is known of a member.
-struct Known {
+struct KnownMember {
     group: i64,
-    letter: char,
+    /// `None`: its letter is none.
+    stage: Option<Stage>,
     /// Nothing, or a colon and the receivers that were told its silence.
     told_to: String,
-    detected: i64,
+    detected_at: Timestamp,
 }
 
 /// In whichever group it is, or in the one with that key.
-fn known(database: &Connection, member: &str, of_group: Option<&str>) -> rusqlite::Result<Option<Known>> {
+fn known(
+    database: &Connection,
+    member: &str,
+    of_group: Option<&str>,
+) -> rusqlite::Result<Option<KnownMember>> {
     let mut select = database.prepare_cached(
         "SELECT grp, letter, detected FROM members \
          WHERE member = ?1 AND (?2 IS NULL OR grp = (SELECT id FROM groups WHERE key = ?2)) LIMIT 1",
@@ -180,22 +193,12 @@ fn known(database: &Connection, member: &str, of_group: Option<&str>) -> rusqlit
     let known = select.query_row(params![member, of_group], |row| {
         let text: String = row.get(1)?;
         let mut letters = text.chars();
-        let letter = letters.next().unwrap_or('x');
+        let stage = letters.next().map_or(Some(Stage::Over), Stage::of);
         let told_to = letters.as_str().to_owned();
-        Ok(Known { group: row.get(0)?, letter, told_to, detected: row.get(2)? })
+        let detected_at = Timestamp::from_millis(row.get(2)?);
+        Ok(KnownMember { group: row.get(0)?, stage, told_to, detected_at })
     });
     known.optional()
-}
-
-/// What becomes of a member of that letter to which this happens; `None`: nothing.
-fn next_letter(letter: Option<char>, form: &str) -> Option<char> {
-    let is_end = matches!(form, "online" | "removed");
-    match letter {
-        None if !is_end => Some('o'),
-        Some('t') if form == "online" => Some('b'),
-        None | Some('o' | 't') if is_end => Some('x'),
-        _ => None,
-    }
 }
 
 /// A group in which nobody waits is not due.
@@ -228,7 +231,7 @@ pub(super) async fn seal(
             if sealed >= MOST_SEALED {
                 break;
             }
-            sealed += seal_group(database, group, &receivers, pace, now)?;
+            sealed += seal_group(database, group, times(database, group)?, &receivers, pace, now)?;
         }
         tidy(database, now)?;
         Ok(sealed)

@@ -14,7 +14,7 @@ use super::{Config, database};
 use crate::clock::Timestamp;
 use crate::presence::Hearing;
 use crate::store::json::to_json;
-use crate::store::notification::silence;
+use crate::store::untold::silence;
 use crate::store::{EngineError, OutboxEvent, Result, partition_of, partition_of_group};
 use crate::store::{migration::Importer, migration::MigrationItem};
 

@@ -10,8 +10,8 @@ use super::database::{self, open_to_read};
 use super::error::DatabaseResult;
 use super::finish::Ending;
 use crate::clock::Timestamp;
+use crate::store::notification::{Notification, discarded};
 use crate::store::{Backlog, Delivery, Discarded, Result};
-use crate::store::{notification::Notification, notification::discarded};
 
 /// The most notifications, or dead letters, that one step discards.
 const STEP: i64 = 100;

@@ -18,10 +18,9 @@ use super::receivers::in_lane;
 use super::units::snapshot;
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
+use crate::store::notification::Notification;
+use crate::store::untold::{Untold, blindness_in, silence};
 use crate::store::{Delivery, HearingStore, LARGEST_STEP, Result};
-use crate::store::{
-    notification::Notification, notification::Untold, notification::blindness_in, notification::silence,
-};
 
 /// How many lanes are read in one step.
 const LANES: usize = 100;

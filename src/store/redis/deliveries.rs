@@ -12,12 +12,13 @@ use redis::pipe;
 use super::units::first_score;
 use super::{RedisEngine, absence, groups, outbox, receivers};
 use crate::clock::Timestamp;
+use crate::store::notification::{Notification, Readable};
+use crate::store::untold::{leave_out_untold, silence};
 use crate::store::{
     AlertStore, Backlog, Capacity, DeadLetter, Delivery, Discarded, Entry, Join, Joined, LARGEST_STEP, Pace,
     Position, Result,
 };
 use crate::store::{json::from_json, json::to_json};
-use crate::store::{notification::Notification, notification::Readable, notification::silence};
 use crate::telemetry::Stored;
 
 /// How many lists of groups of a partition are looked at before what else is due.
@@ -80,7 +81,8 @@ impl AlertStore for RedisEngine {
         });
         let leased: Vec<Delivery> =
             self.topology.few_at_once(steps.collect()).await?.into_iter().flatten().collect();
-        self.leave_out_untold(receiver, leased, now).await
+        let untold = absence::untold(self, receiver, &leased).await?;
+        leave_out_untold(self, &self.telemetry, receiver, leased, &untold, now).await
     }
 
     async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>> {
@@ -300,25 +302,6 @@ impl RedisEngine {
             self.finish_step(partition, receiver, &endings, now).await?;
         }
         Ok(deliveries)
-    }
-
-    /// Leaves out the returns of units whose silence this receiver was not told, because it died as a dead
-    /// letter or was over before the receiver came back, and the latter themselves. A delivery with nothing left
-    /// to say is ended.
-    async fn leave_out_untold(
-        &self,
-        receiver: &str,
-        leased: Vec<Delivery>,
-        now: Timestamp,
-    ) -> Result<Vec<Delivery>> {
-        let untold = absence::untold(self, receiver, &leased).await?;
-        let (empty, full): (Vec<Delivery>, Vec<Delivery>) =
-            leased.into_iter().map(|delivery| delivery.without(&untold)).partition(Delivery::is_empty);
-        if !empty.is_empty() {
-            self.delivered(&empty, now).await?;
-            self.telemetry.notifications_left_out(receiver, empty.len() as u64);
-        }
-        Ok(full)
     }
 
     async fn finish(&self, endings: &[Ending<'_>], now: Timestamp) -> Result<()> {

@@ -84,7 +84,7 @@ async fn join_step(
     }
     for Joining { join, member, is_alone } in joining {
         script.arg(to_json(&join.group)?).arg(if *is_alone { "alone" } else { "" });
-        script.arg(&member.id).arg(member.form);
+        script.arg(&member.id).arg(member.form.as_str());
         script.arg(member.detected_at.as_millis()).arg(told(&join.news)?);
     }
     engine.topology.tell("join", &script).await

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use super::RedisEngine;
 use super::groups::Joining;
 use crate::clock::Timestamp;
+use crate::presence::Form;
 use crate::store::json::to_json;
+use crate::store::notification::{Lone, notification_id};
 use crate::store::{Capacity, Delivery, Joined, OutboxEvent, Pace, Result};
-use crate::store::{notification::Lone, notification::notification_id};
 
 /// How many silences are told in one script: within a quarter of a millisecond or so, for nobody else is
 /// served meanwhile, and each of several instances has such a script under way.
@@ -31,7 +32,7 @@ pub(super) async fn hand_out<'a>(
 ) -> Result<(Joined, Vec<Joining<'a>>)> {
     let mut free: Vec<usize> = (0..receivers.len()).map(|r| room.most.get(r).copied().unwrap_or(0)).collect();
     let has_room = pace.wait.is_zero() && free.iter().any(|free| *free > 0);
-    let is_lone = |joining: &Joining| has_room && joining.is_alone && joining.member.form == "offline";
+    let is_lone = |joining: &Joining| has_room && joining.is_alone && joining.member.form == Form::Offline;
     let (lone, mut rest): (Vec<Joining>, Vec<Joining>) = joining.into_iter().partition(is_lone);
     let mut partitions: BTreeMap<u16, Vec<Silence>> = BTreeMap::new();
     for joining in lone {

@@ -16,10 +16,11 @@ use super::ledger::TAKEN;
 use super::{Config, Keys, Topology};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord};
+use crate::store::notification::{Notification, of_member};
+use crate::store::untold::silence;
 use crate::store::{EngineError, OutboxEvent, Result};
 use crate::store::{json::from_json, json::to_json};
 use crate::store::{migration::Importer, migration::MigrationItem};
-use crate::store::{notification::Notification, notification::of_member, notification::silence};
 use crate::telemetry::Telemetry;
 
 /// How many parcels are written in one step.

@@ -15,8 +15,8 @@ use super::keys::Keys;
 use super::topology::Topology;
 use super::{RedisEngine, absence};
 use crate::clock::Timestamp;
+use crate::store::notification::{Notification, discarded};
 use crate::store::{Backlog, DeadLetter, Delivery, Discarded, EngineError, Result};
-use crate::store::{notification::Notification, notification::discarded};
 
 /// How many lanes, and how many dead letters, one step discards.
 const LANES: usize = 50;

@@ -1,0 +1,212 @@
+//! Both engines let transitions join their groups, seal them and hand them out alike: generated cases are given to the
+//! scripts on Redis and to the rules of `presence/grouping.rs`, by which the embedded engine decides.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::presence::{Cause, Closing, Interval, Labels, OfflineRecord, RecordId, Unit};
+use rollcall::store::{
+    Capacity, Delivery, Engine, Group, Join, OutboxEvent, Pace, embedded::EmbeddedEngine, redis::RedisEngine,
+};
+use rollcall::telemetry::Telemetry;
+
+use crate::support::redis::Redis;
+
+const PARTITIONS: u16 = 2;
+const BEGIN: i64 = 1_732_147_200_000;
+
+/// What happens, and how long after what happened before (s).
+#[derive(Clone, Debug)]
+struct Step {
+    after: u64,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    /// These join together; `has_room`: the caller takes deliveries along.
+    Join(Vec<News>, bool),
+    Seal,
+    /// Deliveries are leased, and delivered where that is so for their place.
+    Lease(Vec<bool>),
+}
+
+/// Something that joins the group with that number.
+#[derive(Clone, Debug)]
+enum News {
+    /// Of a unit, detected as one of several silences, with how it was closed. What joins alone may fall into another
+    /// group than before, as after a change of the configuration.
+    Record {
+        unit: u8,
+        detected: u8,
+        closed: Option<Closing>,
+        has_moved: bool,
+    },
+    Blind {
+        from: u8,
+        is_over: bool,
+    },
+}
+
+/// A fleet in a case.
+#[derive(Clone, Debug)]
+struct Case {
+    pace: Pace,
+    receivers: usize,
+    steps: Vec<Step>,
+}
+
+fn news() -> impl Strategy<Value = News> {
+    let closed = prop_oneof![
+        3 => Just(None),
+        2 => Just(Some(Closing::Return)),
+        1 => Just(Some(Closing::Removed)),
+    ];
+    let has_moved = prop::bool::weighted(0.15);
+    let record = (0..4u8, 0..2u8, closed, has_moved)
+        .prop_map(|(unit, detected, closed, has_moved)| News::Record { unit, detected, closed, has_moved });
+    let blind = (0..2u8, any::<bool>()).prop_map(|(from, is_over)| News::Blind { from, is_over });
+    prop_oneof![6 => record, 1 => blind]
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let what = prop_oneof![
+        5 => (prop::collection::vec(news(), 1..4), any::<bool>()).prop_map(|(all, room)| What::Join(all, room)),
+        3 => Just(What::Seal),
+        2 => prop::collection::vec(any::<bool>(), 4).prop_map(What::Lease),
+    ];
+    let after = prop_oneof![3 => 0..4u64, 2 => 4..30u64, 1 => 30..200u64];
+    let step = (after, what).prop_map(|(after, what)| Step { after, what });
+    let pace = prop_oneof![Just((0, 0)), Just((0, 60)), Just((10, 0)), Just((10, 60)), Just((20, 10))];
+    let pace = pace.prop_map(|(wait, interval): (u64, u64)| Pace {
+        wait: Duration::from_secs(wait),
+        interval: Duration::from_secs(interval),
+    });
+    (pace, 0..3usize, prop::collection::vec(step, 1..14)).prop_map(|(pace, receivers, steps)| Case {
+        pace,
+        receivers,
+        steps,
+    })
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(BEGIN + seconds * 1000)
+}
+
+impl News {
+    fn join(&self, is_alone: bool) -> Join {
+        let (key, news) = match self {
+            News::Record { unit, detected, closed, has_moved } => {
+                let record = record(*unit, *detected, *closed);
+                let group = (unit % 2) ^ u8::from(*has_moved && is_alone);
+                (format!("kind=detector,site={group}"), OutboxEvent::Record(record))
+            }
+            News::Blind { from, is_over } => {
+                let from = at(i64::from(*from));
+                let to = if *is_over { from + Duration::from_secs(9) } else { Timestamp::NEVER };
+                ("blind".to_owned(), OutboxEvent::Blind(Interval { from, to }))
+            }
+        };
+        let labels = [("kind".to_owned(), "detector".to_owned())].into();
+        Join { group: Group { key, labels }, news }
+    }
+}
+
+fn record(unit: u8, detected: u8, closed: Option<Closing>) -> OfflineRecord {
+    let name: Unit = format!("detector:unit-{unit}").parse().unwrap();
+    let (last_seen, deadline) = (at(-600), at(-300));
+    let detected_at = at(-300 + i64::from(detected));
+    OfflineRecord {
+        id: RecordId { unit: name.clone(), last_seen },
+        kind: name.kind.clone(),
+        unit: name.id.clone(),
+        labels: Labels::from([("site".to_owned(), "\"north\"\n".to_owned())]),
+        last_seen,
+        silent_from: (unit == 1).then_some(at(-599)),
+        deadline,
+        detected_at,
+        back_at: closed.map(|_| detected_at + Duration::from_secs(60)),
+        cause: if unit == 2 { Cause::NeverSeen } else { Cause::Silence },
+        closed_by: closed,
+    }
+}
+
+/// What is compared of deliveries: in which attempt they are is no matter of groups.
+fn in_order(mut deliveries: Vec<Delivery>) -> Vec<Delivery> {
+    deliveries.iter_mut().for_each(|delivery| delivery.attempt = 0);
+    deliveries.sort_by(|a, b| (&a.receiver, &a.group.key, &a.id).cmp(&(&b.receiver, &b.group.key, &b.id)));
+    deliveries
+}
+
+/// What a step led to: how many members were sealed, what is due next, and what was leased.
+type Outcome = (usize, Option<Timestamp>, Vec<Delivery>);
+
+async fn take(engine: &Arc<dyn Engine>, case: &Case, step: &Step, now: Timestamp) -> Outcome {
+    let partitions: Vec<u16> = (0..PARTITIONS).collect();
+    let receivers = &["hook".to_owned(), "mail".to_owned()][..case.receivers];
+    let mut leased = Vec::new();
+    let sealed = match &step.what {
+        What::Join(news, has_room) => {
+            let joins: Vec<Join> = news.iter().map(|one| one.join(news.len() == 1)).collect();
+            let most = if *has_room { vec![1; case.receivers] } else { Vec::new() };
+            let capacity = Capacity { most, until: now };
+            engine.join(&joins, case.pace, receivers, &capacity, now).await.unwrap().sealed
+        }
+        What::Seal => engine.seal(&partitions, receivers, case.pace, now).await.unwrap(),
+        What::Lease(delivered) => {
+            for receiver in receivers {
+                let until = now + Duration::from_millis(1);
+                let found = engine.lease(&partitions, receiver, now, until, 100).await.unwrap();
+                let found = in_order(found);
+                let ended = found.iter().zip(delivered).filter(|(_, is)| **is).map(|(one, _)| one.clone());
+                engine.delivered(&ended.collect::<Vec<_>>(), now).await.unwrap();
+                leased.extend(found);
+            }
+            0
+        }
+    };
+    (sealed, engine.first_seal(&partitions).await.unwrap(), leased)
+}
+
+async fn engines(redis: &Redis, number: usize, dir: &tempfile::TempDir) -> [Arc<dyn Engine>; 2] {
+    use rollcall::store::{embedded, redis as on_redis};
+    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+    let config = on_redis::Config {
+        url: redis.url(),
+        prefix: format!("case-{number}"),
+        partitions: PARTITIONS,
+        ..Default::default()
+    };
+    let directory = embedded::Config { path: dir.path().to_owned(), partitions: PARTITIONS };
+    [
+        Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap()),
+        Arc::new(EmbeddedEngine::open(&directory, telemetry).await.unwrap()),
+    ]
+}
+
+#[test]
+fn groups_are_joined_sealed_and_told_alike_on_both_engines() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let redis = Redis::start();
+    let number = std::sync::atomic::AtomicUsize::new(0);
+    let mut runner = TestRunner::new(Config { cases: 96, failure_persistence: None, ..Config::default() });
+    let tried = runner.run(&case(), |case| {
+        runtime.block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let number = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let engines = engines(&redis, number, &dir).await;
+            let mut now = at(0);
+            for (n, step) in case.steps.iter().enumerate() {
+                now = now + Duration::from_secs(step.after);
+                let [by_scripts, by_rules] =
+                    [take(&engines[0], &case, step, now).await, take(&engines[1], &case, step, now).await];
+                prop_assert_eq!(by_scripts, by_rules, "step {}: {:?} at {}", n, step, now);
+            }
+            Ok::<(), TestCaseError>(())
+        })
+    });
+    tried.unwrap();
+}

@@ -14,6 +14,7 @@ mod heartbeat;
 mod pace;
 mod policy;
 mod record;
+mod roster;
 mod shown;
 mod unit;
 
@@ -36,5 +37,6 @@ pub use policy::{
     SHORTEST_TIMEOUT, TimeSource, is_timeout,
 };
 pub use record::{Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
+pub use roster::{LONGEST_LEASE, Renewed, RosterState};
 pub use shown::{Shown, is_visible};
 pub use unit::{Kind, LONGEST_ID, NameError, PROBE, Unit, UnitId};

@@ -9,10 +9,6 @@ use serde::{Deserialize, Serialize};
 use super::{Layout, Result};
 use crate::clock::Timestamp;
 
-/// No version of Rollcall asks for a longer lease. One that ends later was written by another program, or by a
-/// server whose clock was wrong; it is not believed.
-pub const LONGEST: Duration = Duration::from_secs(60);
-
 /// What an instance says of its own, by the name of the kind.
 pub type Counts = BTreeMap<String, Count>;
 

@@ -11,43 +11,27 @@ use tokio::time::Instant;
 
 use super::EmbeddedEngine;
 use crate::clock::{Clock, Timestamp};
+use crate::presence::{Renewed, RosterState};
 use crate::store::roster::Counts;
-use crate::store::roster::LONGEST;
 use crate::store::{Attendance, Result, Roster};
 
-/// While the machine's clock is behind, the time of the fleet goes by this much slower, in thousandths.
-const SLOWER: u32 = 5;
-
-/// Who is there.
+/// The leases of instances, and what they tell of themselves.
 #[derive(Default)]
 pub(super) struct Leases {
     kept: Mutex<Kept>,
-    /// Rung when somebody came or went.
+    /// Notified when an instance came or went.
     changed: Notify,
 }
 
 #[derive(Default)]
 struct Kept {
-    /// The end of each lease.
-    ends: BTreeMap<String, Timestamp>,
+    roster: RosterState,
+    /// When a lease was renewed last, by a clock that nobody sets.
+    renewed_at: Option<Instant>,
     /// Where instances are asked for metrics, and until when that holds.
     addresses: BTreeMap<String, (String, Instant)>,
     /// How many units they count, and until when that holds.
     counts: BTreeMap<String, (Counts, Instant)>,
-    /// The time of the fleet at the last renewal, and when that was by a clock that nobody sets.
-    last: Option<(Instant, Timestamp)>,
-}
-
-impl Kept {
-    /// The time of the fleet, which never goes back.
-    fn now(&mut self, machine: Timestamp, heard: Option<Timestamp>) -> Timestamp {
-        let mut now = machine.max(heard.unwrap_or(Timestamp::ZERO));
-        if let Some((renewed, then)) = self.last {
-            now = now.max(then + renewed.elapsed() * (1000 - SLOWER) / 1000);
-        }
-        self.last = Some((Instant::now(), now));
-        now
-    }
 }
 
 #[async_trait]
@@ -55,20 +39,20 @@ impl Roster for EmbeddedEngine {
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<Attendance> {
         let engine_clock = Clock::machine();
         let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
-        let now = kept.now(engine_clock, heard);
-        // A lease longer than any instance asks for is not believed: its partitions would be nobody's.
-        kept.ends.retain(|_, end| *end > now && *end <= now + LONGEST.max(lease));
-        if kept.ends.insert(instance.to_owned(), now + lease).is_none() {
+        let passed = kept.renewed_at.map(|at| at.elapsed()).unwrap_or_default();
+        kept.renewed_at = Some(Instant::now());
+        let Renewed { now, is_new, first_end, .. } =
+            kept.roster.renew(instance, lease, heard, engine_clock, passed);
+        if is_new {
             self.leases.changed.notify_one();
         }
-        let others = kept.ends.iter().filter(|(name, _)| *name != instance);
-        let first_end = others.map(|(_, end)| *end).min();
-        Ok(Attendance { now, engine_clock, instances: kept.ends.keys().cloned().collect(), first_end })
+        let instances = kept.roster.ends.keys().cloned().collect();
+        Ok(Attendance { now, engine_clock, instances, first_end })
     }
 
     async fn resign(&self, instance: &str) -> Result<()> {
         let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
-        kept.ends.remove(instance);
+        kept.roster.ends.remove(instance);
         kept.addresses.remove(instance);
         kept.counts.remove(instance);
         self.leases.changed.notify_one();

@@ -65,6 +65,8 @@ use keys::Keys;
 use leap::ServerClock;
 pub use repair::RedisRepair;
 pub use rights::{COMMANDS, OF_A_CONNECTION, OPTIONAL};
+#[doc(hidden)]
+pub use scripts::RENEW;
 use scripts::Scripts;
 use topology::Topology;
 

@@ -7,8 +7,8 @@ use redis::pipe;
 
 use super::RedisEngine;
 use crate::clock::Timestamp;
+use crate::presence::LONGEST_LEASE;
 use crate::store::roster::Counts;
-use crate::store::roster::LONGEST;
 use crate::store::{Attendance, EngineError, Result, Roster};
 
 #[async_trait]
@@ -21,7 +21,7 @@ impl Roster for RedisEngine {
         script.arg(instance).arg(lease.as_millis() as u64);
         script.arg(heard.map_or(0, Timestamp::as_millis)).arg(self.keys.roster());
         script.arg(leapt.map(|without| without.as_millis().to_string()).unwrap_or_default());
-        script.arg(LONGEST.as_millis() as u64);
+        script.arg(LONGEST_LEASE.as_millis() as u64);
         let answer: Vec<Vec<u8>> = self.topology.run("renew", &script).await?;
         let answer: Vec<String> =
             answer.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();

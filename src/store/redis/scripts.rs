@@ -11,6 +11,10 @@ use redis::Script;
 
 use super::rights::COMMANDS;
 
+/// The script that renews leases, for a test that compares it with the rule.
+#[doc(hidden)]
+pub const RENEW: &str = include_str!("scripts/renew.lua");
+
 /// All scripts, hashed once. A server that does not know one is taught it and asked again.
 pub struct Scripts {
     pub apply: Script,
@@ -47,7 +51,7 @@ impl Scripts {
             forget_records: guarded(include_str!("scripts/forget_records.lua")),
             keep_values: guarded(include_str!("scripts/keep_values.lua")),
             forget_values: guarded(include_str!("scripts/forget_values.lua")),
-            renew: guarded(include_str!("scripts/renew.lua")),
+            renew: guarded(RENEW),
         }
     }
 }

@@ -27,7 +27,7 @@ local fleet = math.max(server, tonumber(ARGV[3]))
 if tonumber(last[2]) then
   -- A leap forward is no time that has passed.
   local passed = math.min(math.max(server - (tonumber(last[1]) or server), 0), tonumber(ARGV[2]))
-  fleet = math.max(fleet, tonumber(last[2]) + math.floor(passed * 0.995))
+  fleet = math.max(fleet, tonumber(last[2]) + math.floor(passed * 995 / 1000))
 end
 -- What the leap took from expiry keys it takes from what was heard. Whoever renews first sees to it.
 local leapt_from = tonumber(ARGV[5])

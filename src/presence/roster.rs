@@ -1,0 +1,134 @@
+//! The time of the fleet, and the leases that are measured by it.
+//!
+//! The time of the fleet is that of the engine's clock, and never goes back. Where that clock went back (it was set, or
+//! another server took over) the time of the fleet goes on from where it was, a little slower, until the clock has come
+//! up to it. Leases that stood while no instance could renew stand for as long as before.
+//!
+//! # Why a script repeats this
+//! On Redis the clock is that of the server, and an answer that was under way for long tells an old time. So
+//! `renew.lua` reads the clock and decides in one step. A test gives the same generated cases to it and to these rules.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+
+/// No version of Rollcall asks for a longer lease. One that ends later was written by another program, or by a
+/// server whose clock was wrong; it is not believed.
+pub const LONGEST_LEASE: Duration = Duration::from_secs(60);
+
+/// While the engine's clock is behind, the time of the fleet goes by this much slower, in thousandths.
+const SLOWER: u32 = 5;
+
+/// What is stored of the roster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RosterState {
+    /// The time of the fleet at the last renewal.
+    pub last: Option<Timestamp>,
+    /// The end of each instance's lease.
+    pub ends: BTreeMap<String, Timestamp>,
+}
+
+/// What a renewal led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renewed {
+    /// The time of the fleet.
+    pub now: Timestamp,
+    /// Instances whose leases were not believed and were removed.
+    pub not_believed: Vec<String>,
+    /// The instance had no lease before.
+    pub is_new: bool,
+    /// When the first lease of another instance ends.
+    pub first_end: Option<Timestamp>,
+}
+
+impl RosterState {
+    /// Takes or renews a lease. The engine's clock tells `engine_clock`, and by it, or by a clock that nobody sets,
+    /// `passed` is the time since the last renewal. The time of the fleet is never before `heard`.
+    pub fn renew(
+        &mut self,
+        instance: &str,
+        lease: Duration,
+        heard: Option<Timestamp>,
+        engine_clock: Timestamp,
+        passed: Duration,
+    ) -> Renewed {
+        let mut now = engine_clock.max(heard.unwrap_or(Timestamp::ZERO));
+        if let Some(last) = self.last {
+            let passed = passed.as_millis() as u64 * u64::from(1000 - SLOWER) / 1000;
+            now = now.max(last + Duration::from_millis(passed));
+            self.prolong(last, now, lease);
+        }
+        self.last = Some(now);
+        self.ends.retain(|_, end| *end > now);
+        let latest = now + LONGEST_LEASE.max(lease);
+        let not_believed = self.ends.extract_if(.., |_, end| *end > latest).map(|(name, _)| name).collect();
+        let is_new = self.ends.insert(instance.to_owned(), now + lease).is_none();
+        let others = self.ends.iter().filter(|(name, _)| *name != instance);
+        Renewed { now, not_believed, is_new, first_end: others.map(|(_, end)| *end).min() }
+    }
+
+    /// Each instance renews several times within a lease. If none has for half of one, the engine stood still or could
+    /// not be reached, and that time is no time of any lease that stood.
+    fn prolong(&mut self, last: Timestamp, now: Timestamp, lease: Duration) {
+        let silent = now.since(last);
+        if silent > lease / 2 {
+            for end in self.ends.values_mut().filter(|end| **end > last) {
+                *end = (*end + silent).min(now + lease);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_millis(1_732_147_200_000 + seconds * 1000)
+    }
+
+    #[test]
+    fn the_time_of_the_fleet_never_goes_back() {
+        let lease = Duration::from_secs(10);
+        // The last time, the engine's clock, how far was heard, the time that passed (s); the time now (ms).
+        let cases = [
+            (None, 100, None, 0, 100_000),
+            (None, 100, Some(103), 0, 103_000),
+            (Some(90), 100, Some(80), 10, 100_000),
+            (Some(200), 100, None, 0, 200_000),
+            (Some(200), 100, None, 2, 201_990),
+        ];
+        for (last, clock, heard, passed, now) in cases {
+            let mut state = RosterState { last: last.map(at), ..RosterState::default() };
+            let passed = Duration::from_secs(passed);
+            let renewed = state.renew("one", lease, heard.map(at), at(clock), passed);
+            assert_eq!(renewed.now, at(0) + Duration::from_millis(now), "{last:?} {clock} {heard:?}");
+            assert_eq!(state.last, Some(renewed.now));
+        }
+    }
+
+    #[test]
+    fn a_lease_ends_in_its_time_unless_no_instance_could_renew() {
+        let lease = Duration::from_secs(10);
+        // The end of another lease, when it was renewed last, the time now, and the end that it has then (s).
+        let cases = [
+            (105, 100, 104, Some(105)),
+            (104, 100, 104, None),
+            (104, 100, 106, Some(110)), // for more than half a lease none renewed
+            (104, 100, 112, Some(116)),
+            (112, 100, 106, Some(116)), // no longer than a new lease
+            (99, 100, 112, None),       // it did not stand then
+            (170, 100, 104, None),      // no instance asks for so long a lease
+        ];
+        for (end, last, now, expected) in cases {
+            let mut state = RosterState { last: Some(at(last)), ends: [("two".to_owned(), at(end))].into() };
+            let renewed = state.renew("one", lease, None, at(now), Duration::ZERO);
+            assert_eq!(state.ends.get("two").copied(), expected.map(at), "{end} {last} {now}");
+            assert_eq!(renewed.first_end, expected.map(at));
+            assert_eq!(renewed.not_believed.len(), usize::from(end == 170));
+            assert!(renewed.is_new && state.ends["one"] == at(now) + lease);
+            assert!(!state.renew("one", lease, None, at(now), Duration::ZERO).is_new);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `renew.lua` keeps the roster by the rule of `presence/roster.rs`: both are given the same generated cases, the script
+//! with a clock of the case's own.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use rollcall::clock::Timestamp;
+use rollcall::presence::{LONGEST_LEASE, Renewed, RosterState};
+use rollcall::store::redis::RENEW;
+
+use crate::support::redis::Redis;
+
+const BEGIN: i64 = 1_732_147_200_000;
+
+/// What is stored, and who renews when. Moments are milliseconds after the beginning.
+#[derive(Clone, Debug)]
+struct Case {
+    /// The server's clock and the time of the fleet at the last renewal.
+    last: Option<(i64, i64)>,
+    ends: BTreeMap<String, i64>,
+    instance: String,
+    lease_ms: u64,
+    heard: Option<i64>,
+    clock: i64,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let ms = || prop_oneof![4 => 0..40_000i64, 1 => 40_000..200_000i64];
+    let names = || prop::sample::select(vec!["a", "b", "c"]).prop_map(str::to_owned);
+    let last = prop::option::of((ms(), ms()));
+    let ends = prop::collection::btree_map(names(), ms(), 0..4);
+    let lease = prop::sample::select(vec![300, 10_000, 15_000, 60_000]);
+    (last, ends, names(), lease, prop::option::of(ms()), ms()).prop_map(
+        |(last, ends, instance, lease_ms, heard, clock)| Case { last, ends, instance, lease_ms, heard, clock },
+    )
+}
+
+fn at(ms: i64) -> Timestamp {
+    Timestamp::from_millis(BEGIN + ms)
+}
+
+fn by_rule(case: &Case) -> (Renewed, BTreeMap<String, Timestamp>) {
+    let mut state = RosterState {
+        last: case.last.map(|(_, fleet)| at(fleet)),
+        ends: case.ends.iter().map(|(name, end)| (name.clone(), at(*end))).collect(),
+    };
+    let lease = Duration::from_millis(case.lease_ms);
+    // A jump forward is no time that has passed.
+    let passed = case.last.map(|(server, _)| at(case.clock).since(at(server)).min(lease)).unwrap_or_default();
+    let renewed = state.renew(&case.instance, lease, case.heard.map(at), at(case.clock), passed);
+    (renewed, state.ends)
+}
+
+fn by_script(case: &Case, server: &mut redis::Connection) -> (Renewed, BTreeMap<String, Timestamp>) {
+    redis::cmd("FLUSHALL").exec(server).unwrap();
+    if let Some((server_ms, fleet)) = case.last {
+        let mut set = redis::cmd("HSET");
+        set.arg("clock").arg("server").arg(BEGIN + server_ms).arg("fleet").arg(BEGIN + fleet);
+        set.exec(server).unwrap();
+    }
+    for (name, end) in &case.ends {
+        redis::cmd("ZADD").arg("roster").arg(BEGIN + end).arg(name).exec(server).unwrap();
+    }
+    let text = RENEW.replace("redis.call('TIME')", "{ ARGV[7], ARGV[8] }");
+    assert_ne!(text, RENEW, "the script asks for the time in another way");
+    let mut run = redis::cmd("EVAL");
+    run.arg(text).arg(3).arg("roster").arg("clock").arg("heard");
+    run.arg(&case.instance).arg(case.lease_ms).arg(case.heard.map_or(0, |heard| BEGIN + heard));
+    run.arg("channel").arg("").arg(LONGEST_LEASE.as_millis() as u64);
+    let now = BEGIN + case.clock;
+    run.arg(now / 1000).arg(now % 1000 * 1000);
+    let answer: Vec<String> = run.query(server).unwrap();
+    let moment = |text: &str| Timestamp::from_millis(text.parse().unwrap());
+    let removed: usize = answer[3].parse().unwrap();
+    let ends: Vec<(String, f64)> =
+        redis::cmd("ZRANGE").arg("roster").arg(0).arg(-1).arg("WITHSCORES").query(server).unwrap();
+    let ends: BTreeMap<String, Timestamp> =
+        ends.into_iter().map(|(name, end)| (name, Timestamp::from_millis(end as i64))).collect();
+    let mut instances = answer[4 + removed..].to_vec();
+    instances.sort();
+    assert_eq!(instances, ends.keys().cloned().collect::<Vec<_>>());
+    let mut not_believed = answer[4..4 + removed].to_vec();
+    not_believed.sort();
+    let stood = case.ends.get(&case.instance).is_some();
+    let renewed = Renewed {
+        now: moment(&answer[0]),
+        not_believed,
+        // The script publishes it, and says nothing of it.
+        is_new: !stood,
+        first_end: Some(&answer[2]).filter(|text| !text.is_empty()).map(|text| moment(text)),
+    };
+    (renewed, ends)
+}
+
+#[test]
+fn the_script_renews_a_lease_by_the_rule() {
+    let redis = Redis::start();
+    let server = std::cell::RefCell::new(redis.client());
+    let mut runner = TestRunner::new(Config { cases: 500, failure_persistence: None, ..Config::default() });
+    let tried = runner.run(&case(), |case| {
+        let (mut expected, ends) = by_rule(&case);
+        expected.is_new = !case.ends.contains_key(&case.instance);
+        prop_assert_eq!(by_script(&case, &mut server.borrow_mut()), (expected, ends));
+        Ok(())
+    });
+    tried.unwrap();
+}

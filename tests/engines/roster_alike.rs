@@ -33,7 +33,14 @@ fn case() -> impl Strategy<Value = Case> {
     let ends = prop::collection::btree_map(names(), ms(), 0..4);
     let lease = prop::sample::select(vec![300, 10_000, 15_000, 60_000]);
     (last, ends, names(), lease, prop::option::of(ms()), ms()).prop_map(
-        |(last, ends, instance, lease_ms, heard, clock)| Case { last, ends, instance, lease_ms, heard, clock },
+        |(last, ends, instance, lease_ms, heard, clock)| Case {
+            last,
+            ends,
+            instance,
+            lease_ms,
+            heard,
+            clock,
+        },
     )
 }
 

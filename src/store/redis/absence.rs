@@ -110,7 +110,7 @@ async fn past(engine: &RedisEngine, told: &[Notification]) -> Result<Vec<String>
     for records in silences.chunks(LARGEST_STEP) {
         let mut facts = pipe();
         for record in records {
-            let (partition, page) = engine.keys.home(record.whose());
+            let (partition, page) = engine.keys.page_id(record.whose());
             facts.hget(engine.keys.facts_page(partition, page), record.whose().to_string());
         }
         let facts: Vec<Option<Vec<u8>>> = engine.topology.send("absent", &facts).await?;

@@ -18,22 +18,22 @@ const STEP: usize = 200;
 #[async_trait]
 impl DataStore for RedisEngine {
     async fn keep_values(&self, readings: &[Reading<'_>]) -> Result<Vec<bool>> {
-        let partition = |place: &usize| self.keys.partition(readings[*place].unit);
-        let mut places: Vec<usize> = (0..readings.len()).collect();
-        places.sort_by_cached_key(|place| (partition(place), readings[*place].unit));
-        let steps = places.chunk_by(|a, b| partition(a) == partition(b)).flat_map(|places| {
-            places.chunks(STEP).map(|step| self.keep_step(partition(&step[0]), step, readings))
+        let partition = |index: &usize| self.keys.partition(readings[*index].unit);
+        let mut indices: Vec<usize> = (0..readings.len()).collect();
+        indices.sort_by_cached_key(|index| (partition(index), readings[*index].unit));
+        let steps = indices.chunk_by(|a, b| partition(a) == partition(b)).flat_map(|indices| {
+            indices.chunks(STEP).map(|step| self.keep_step(partition(&step[0]), step, readings))
         });
         let mut known = vec![false; readings.len()];
         let answers = self.topology.few_at_once(steps.collect()).await?;
-        for (place, answer) in places.iter().zip(answers.into_iter().flatten()) {
-            known[*place] = answer == 1;
+        for (index, answer) in indices.iter().zip(answers.into_iter().flatten()) {
+            known[*index] = answer == 1;
         }
         Ok(known)
     }
 
     async fn values(&self, unit: &Unit, metrics: &[&str]) -> Result<Vec<Option<Value>>> {
-        let (partition, page) = self.keys.home(unit);
+        let (partition, page) = self.keys.page_id(unit);
         let mut pipe = pipe();
         for metric in metrics {
             pipe.hget(self.keys.data_page(partition, metric, page), unit.to_string());
@@ -82,7 +82,7 @@ impl DataStore for RedisEngine {
         let metrics: Vec<Vec<String>> = self.topology.send("data", &pipe).await?;
         let with_values = units.iter().zip(&metrics).filter(|(_, metrics)| !metrics.is_empty());
         let steps = with_values.map(|(unit, metrics)| async move {
-            let (partition, page) = self.keys.home(unit);
+            let (partition, page) = self.keys.page_id(unit);
             let mut script = self.scripts.forget_values.prepare_invoke();
             script.key(self.keys.facts_page(partition, page)).arg(unit.to_string());
             for metric in metrics {
@@ -97,11 +97,16 @@ impl DataStore for RedisEngine {
 
 impl RedisEngine {
     /// `places` by unit.
-    async fn keep_step(&self, partition: u16, places: &[usize], readings: &[Reading<'_>]) -> Result<Vec<u8>> {
+    async fn keep_step(
+        &self,
+        partition: u16,
+        indices: &[usize],
+        readings: &[Reading<'_>],
+    ) -> Result<Vec<u8>> {
         let mut script = self.scripts.keep_values.prepare_invoke();
         script.key(self.keys.in_partition(partition, "data"));
-        for &place in places {
-            let Reading { unit, metric, at, value } = readings[place];
+        for &index in indices {
+            let Reading { unit, metric, at, value } = readings[index];
             let page = self.keys.page(unit);
             script.key(self.keys.facts_page(partition, page));
             script.key(self.keys.data_page(partition, metric, page));

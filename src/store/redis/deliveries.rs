@@ -25,7 +25,7 @@ use crate::telemetry::Stored;
 const MOST_SPREAD: usize = 16;
 
 /// How many deliveries are handed out, and how many are ended, in one script: within a quarter of a
-/// millisecond or so, as in [`super::handout`].
+/// millisecond or so, as in [`super::hand_out`].
 const LEASE_STEP: usize = 50;
 const FINISH_STEP: usize = 50;
 
@@ -258,12 +258,12 @@ impl RedisEngine {
                 script.arg(step.iter().map(|(_, one)| one.notification()).collect::<Vec<&str>>());
                 script.arg(step.iter().map(|(_, one)| one.attempt).collect::<Vec<u32>>());
                 let answers: Vec<u8> = self.topology.run(name, &script).await?;
-                Ok(step.iter().map(|(place, _)| *place).zip(answers).collect::<Vec<(usize, u8)>>())
+                Ok(step.iter().map(|(index, _)| *index).zip(answers).collect::<Vec<(usize, u8)>>())
             })
         });
         let mut were_under_way = vec![false; deliveries.len()];
-        for (place, answer) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
-            were_under_way[place] = answer == 1;
+        for (index, answer) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
+            were_under_way[index] = answer == 1;
         }
         Ok(were_under_way)
     }
@@ -284,7 +284,7 @@ impl RedisEngine {
         let flat: Vec<Vec<u8>> = self.topology.tell("lease", &script).await?;
         let (mut deliveries, mut broken) = (Vec::new(), Vec::new());
         for leased in flat.chunks_exact(4) {
-            let text = |place: usize| String::from_utf8_lossy(&leased[place]).into_owned();
+            let text = |index: usize| String::from_utf8_lossy(&leased[index]).into_owned();
             let (id, group, attempt) = (text(0), text(3), text(1).parse().unwrap_or(u32::MAX));
             let Readable { told, why } = Notification::read(&group, &leased[2]);
             if let Some(why) = why {
@@ -338,9 +338,9 @@ impl RedisEngine {
         for Ending { delivery, .. } in endings {
             script.arg(delivery.notification());
         }
-        for (place, Ending { delivery, letter }) in (1..).zip(endings) {
+        for (index, Ending { delivery, letter }) in (1..).zip(endings) {
             if let Some(letter) = letter {
-                script.arg(place).arg(to_json(letter)?).arg(delivery.offline.len());
+                script.arg(index).arg(to_json(letter)?).arg(delivery.offline.len());
                 script.arg(delivery.offline.iter().map(silence).collect::<Vec<String>>());
             }
         }

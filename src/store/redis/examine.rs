@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::keys::Keys;
 use super::topology::{Topology, classify};
-use super::{RedisEngine, aside, check_partitions, check_whole, found_fleet, rights};
+use super::{RedisEngine, check_partitions, check_whole, found_fleet, quarantine, rights};
 use crate::clock::Timestamp;
 use crate::store::Condition;
 use crate::store::{EngineError, Result, Warning};
@@ -57,9 +57,9 @@ pub(super) async fn survey(topology: &Topology, keys: &Keys, now: Timestamp) -> 
 /// Looks at the server of a running service, and puts right what can be put right.
 pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
     if engine.topology.takes_wrong_type() {
-        aside::put_wrong_types_aside(&engine.topology, &engine.keys, &engine.telemetry).await?;
+        quarantine::quarantine_wrong_types(&engine.topology, &engine.keys, &engine.telemetry).await?;
     }
-    aside::tell_what_is_aside(&engine.topology, &engine.keys, &engine.telemetry).await?;
+    quarantine::report_quarantined(&engine.topology, &engine.keys, &engine.telemetry).await?;
     let look = look(&engine.topology, &engine.keys, now).await?;
     check_version(&look.info)?;
     let mut warnings = look.warnings();

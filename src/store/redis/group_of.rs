@@ -114,15 +114,15 @@ pub(super) async fn settled<'a>(
     let mut first: HashMap<String, usize> = HashMap::with_capacity(joins.len());
     let mut partitions: BTreeMap<u16, Vec<(String, usize)>> = BTreeMap::new();
     let mut later = Vec::new();
-    for (place, join) in joins.iter().enumerate() {
+    for (index, join) in joins.iter().enumerate() {
         let OutboxEvent::Record(record) = &join.news else { continue };
         let member = Member::new(&join.news).id;
         match first.get(&member) {
-            Some(first) => later.push((place, *first)),
+            Some(first) => later.push((index, *first)),
             None => {
-                first.insert(member.clone(), place);
+                first.insert(member.clone(), index);
                 let partition = engine.keys.partition(record.whose());
-                partitions.entry(partition).or_default().push((member, place));
+                partitions.entry(partition).or_default().push((member, index));
             }
         }
     }
@@ -131,12 +131,12 @@ pub(super) async fn settled<'a>(
     });
     let others: HashMap<usize, Group> =
         engine.topology.few_at_once(steps.collect()).await?.into_iter().flatten().collect();
-    if others.is_empty() && later.iter().all(|(place, first)| joins[*place].group == joins[*first].group) {
+    if others.is_empty() && later.iter().all(|(index, first)| joins[*index].group == joins[*first].group) {
         return Ok(Cow::Borrowed(joins));
     }
     let mut settled = joins.to_vec();
-    others.into_iter().for_each(|(place, group)| settled[place].group = group);
-    later.into_iter().for_each(|(place, first)| settled[place].group = settled[first].group.clone());
+    others.into_iter().for_each(|(index, group)| settled[index].group = group);
+    later.into_iter().for_each(|(index, first)| settled[index].group = settled[first].group.clone());
     Ok(Cow::Owned(settled))
 }
 
@@ -152,14 +152,14 @@ async fn ask(
     for (member, _) in members {
         script.arg(member);
     }
-    for (_, place) in members {
-        script.arg(to_json(&joins[*place].group)?);
+    for (_, index) in members {
+        script.arg(to_json(&joins[*index].group)?);
     }
     let answers: Vec<Vec<u8>> = engine.topology.tell("group_of", &script).await?;
     let others = members.iter().zip(answers).filter(|(_, answer)| !answer.is_empty());
     // One that cannot be read is somebody else's: the group that it would join now serves as well.
     let group = |json: Vec<u8>| from_json("a group", &String::from_utf8_lossy(&json)).ok();
-    Ok(others.filter_map(|((_, place), json)| Some((*place, group(json)?))).collect())
+    Ok(others.filter_map(|((_, index), json)| Some((*index, group(json)?))).collect())
 }
 
 /// Forgets the groups of members of groups that are over for good.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use redis::{ScriptInvocation, pipe};
 
-use super::{RedisEngine, group_of, handout};
+use super::{RedisEngine, group_of, hand_out};
 use crate::clock::Timestamp;
 use crate::store::json::to_json;
 use crate::store::{Capacity, Join, Joined, LARGEST_STEP, Pace, Result};
@@ -48,7 +48,7 @@ pub(super) async fn join(
         .zip(alone(&joins))
         .map(|(join, is_alone)| Joining { join, member: Member::new(&join.news), is_alone })
         .collect();
-    let (mut joined, rest) = handout::hand_out(engine, joining, pace, receivers, room, now).await?;
+    let (mut joined, rest) = hand_out::hand_out(engine, joining, pace, receivers, room, now).await?;
     let mut partitions: BTreeMap<u16, Vec<Joining>> = BTreeMap::new();
     for joining in rest {
         let partition = engine.keys.partition_of_group(&joining.join.group.key);

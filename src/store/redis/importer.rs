@@ -91,7 +91,7 @@ impl RedisImporter {
     fn put(&self, parcel: &MigrationItem, pipe: &mut Pipeline) -> Result<()> {
         match parcel {
             MigrationItem::Unit { unit, facts, alive, look } => {
-                let (partition, page) = self.keys.home(unit);
+                let (partition, page) = self.keys.page_id(unit);
                 pipe.hset(self.keys.facts_page(partition, page), unit.to_string(), facts).ignore();
                 if let Some(alive) = alive {
                     let stands = STANDS.as_millis() as u64;
@@ -103,7 +103,7 @@ impl RedisImporter {
                 }
             }
             MigrationItem::Value { unit, metric, at, value } => {
-                let (partition, page) = self.keys.home(unit);
+                let (partition, page) = self.keys.page_id(unit);
                 pipe.sadd(self.keys.in_partition(partition, "data"), metric).ignore();
                 let text = format!("{} {value}", at.as_millis());
                 pipe.hset(self.keys.data_page(partition, metric, page), unit.to_string(), text).ignore();

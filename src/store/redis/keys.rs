@@ -59,7 +59,7 @@ use crate::telemetry::Stored;
 
 /// What keys of one name are.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Sort {
+pub struct KeyRule {
     pub name: &'static str,
     pub redis_type: &'static str,
     pub what: Stored,
@@ -69,13 +69,13 @@ pub struct Sort {
     pub has_owner: bool,
 }
 
-const fn sort(place: &str, name: &'static str, redis_type: &'static str, what: Stored) -> Sort {
+const fn sort(place: &str, name: &'static str, redis_type: &'static str, what: Stored) -> KeyRule {
     let place = place.as_bytes();
-    Sort { name, redis_type, what, is_hearing: place[0] == b'h', has_owner: place.len() == 2 }
+    KeyRule { name, redis_type, what, is_hearing: place[0] == b'h', has_owner: place.len() == 2 }
 }
 
 /// All sorts, by where they are: `h` of hearing, `p` of a partition, `+` with an owner.
-pub const SORTS: &[Sort] = &[
+pub const KEY_RULES: &[KeyRule] = &[
     sort("p", "meta", "hash", Stored::Other),
     sort("h", "heard", "hash", Stored::Hearing),
     sort("h", "members", "hash", Stored::Hearing),
@@ -122,7 +122,7 @@ pub const SORTS: &[Sort] = &[
 const MOST_PAGES: u32 = 1024;
 
 /// Where the facts of a unit are kept: the partition, and the page there.
-pub type Home = (u16, u32);
+pub type PageId = (u16, u32);
 
 /// The names of all keys of one fleet.
 #[derive(Clone, Debug)]
@@ -249,7 +249,7 @@ impl Keys {
     }
 
     /// What a key of this fleet should be; `None` for other keys, and for what was put aside.
-    pub fn sort(&self, key: &str) -> Option<&'static Sort> {
+    pub fn sort(&self, key: &str) -> Option<&'static KeyRule> {
         let rest = key.strip_prefix(&self.prefix)?.strip_prefix(':')?;
         let (tag, rest) = rest.strip_prefix('{')?.split_once("}:")?;
         let is_hearing = tag == "hearing";
@@ -260,16 +260,16 @@ impl Keys {
         if whose == Some("unreadable") {
             return None;
         }
-        SORTS.iter().find(|sort| {
+        KEY_RULES.iter().find(|sort| {
             sort.name == name && sort.is_hearing == is_hearing && sort.has_owner == whose.is_some()
         })
     }
 
     /// One key of each sort in each partition: for a look at what may be done with them.
     pub fn one_of_each(&self) -> Vec<String> {
-        let owner = |sort: &Sort| if sort.has_owner { ":probe" } else { "" };
+        let owner = |sort: &KeyRule| if sort.has_owner { ":probe" } else { "" };
         let mut all = vec![self.meta()];
-        for sort in SORTS.iter().filter(|sort| sort.name != "meta") {
+        for sort in KEY_RULES.iter().filter(|sort| sort.name != "meta") {
             if sort.is_hearing {
                 all.push(format!("{}:{{hearing}}:{}{}", self.prefix, sort.name, owner(sort)));
             } else {
@@ -297,20 +297,20 @@ impl Keys {
 
     /// The number of the page that holds the facts of a unit.
     pub fn page(&self, unit: &Unit) -> u32 {
-        self.home(unit).1
+        self.page_id(unit).1
     }
 
     /// Where the facts of a unit are: the low part of the checksum makes the partition, the high part the
     /// page.
-    pub fn home(&self, unit: &Unit) -> Home {
+    pub fn page_id(&self, unit: &Unit) -> PageId {
         let crc = crate::store::crc16(crate::store::name_bytes(unit));
         (crc % self.partitions, u32::from(crc / self.partitions) % self.pages())
     }
 
-    /// Units by their homes, in order, each as the place that it has among them.
-    pub fn by_home<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) -> Vec<(Home, usize)> {
-        let homes = units.into_iter().map(|unit| self.home(unit));
-        let mut placed: Vec<(Home, usize)> = homes.zip(0..).collect();
+    /// Units by their pages_of, in order, each as the place that it has among them.
+    pub fn by_page<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) -> Vec<(PageId, usize)> {
+        let pages_of = units.into_iter().map(|unit| self.page_id(unit));
+        let mut placed: Vec<(PageId, usize)> = pages_of.zip(0..).collect();
         placed.sort_unstable();
         placed
     }
@@ -369,7 +369,7 @@ mod tests {
         let mut pages = std::collections::HashMap::<String, u32>::new();
         for n in 0..160_000 {
             let unit: Unit = format!("detector:unit-{n:06}").parse().unwrap();
-            let (partition, page) = keys.home(&unit);
+            let (partition, page) = keys.page_id(&unit);
             assert_eq!(partition, keys.partition(&unit));
             *pages.entry(keys.facts_page(partition, page)).or_default() += 1;
         }

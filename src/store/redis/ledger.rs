@@ -39,7 +39,7 @@ impl RedisEngine {
     pub(super) async fn hearing_of(&self, how_far: HowFar) -> Result<Hearing> {
         let ((heard, version, of_kinds, fleet), filters, (seconds, micros)) = how_far;
         let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
-        let leapt = self.server_clock().read(Instant::now(), server);
+        let jumped = self.server_clock().read(Instant::now(), server);
         let mut known = self.ledger.lock().await;
         let number =
             |field, value: &Option<Vec<u8>>| self.hearing_number(field, value.as_deref()).unwrap_or(0);
@@ -55,8 +55,8 @@ impl RedisEngine {
             fleet_known.heard = known.1.heard;
         }
         drop(fleet_known);
-        // Keys are gone that held what was heard: see `leap`.
-        let vouched = known.1.heard.filter(|_| !leapt);
+        // Keys are gone that held what was heard: see `clock_jump.rs`.
+        let vouched = known.1.heard.filter(|_| !jumped);
         let filters = Arc::new(FilterProofs { proved, blind: known.1.filters.blind.clone() });
         Ok(Hearing { heard: vouched, filters, ..known.1.clone() })
     }

@@ -24,12 +24,13 @@ use crate::store::Condition;
 use crate::telemetry::Telemetry;
 
 mod absence;
-mod alone;
-mod aside;
+mod admission;
+mod clock_jump;
 mod conditional;
 mod config;
 mod data;
 mod deadline_check;
+mod dedicated;
 mod deliveries;
 mod examine;
 mod exporter;
@@ -37,16 +38,16 @@ mod fields;
 mod fleet_loss;
 mod group_of;
 mod groups;
-mod handout;
+mod hand_out;
 mod hearing;
 mod hearing_fields;
 mod hints;
 mod importer;
 mod keys;
-mod leap;
 mod ledger;
-mod lost;
+mod open_records;
 mod outbox;
+mod quarantine;
 mod queries;
 mod receivers;
 mod repair;
@@ -55,14 +56,13 @@ mod roster;
 mod round_trip;
 mod scripts;
 mod topology;
-mod turns;
 mod units;
 
+use clock_jump::ServerClock;
 pub use config::Config;
 use fleet_loss::KnownFleet;
 pub use importer::RedisImporter;
 use keys::Keys;
-use leap::ServerClock;
 pub use repair::RedisRepair;
 pub use rights::{COMMANDS, OF_A_CONNECTION, OPTIONAL};
 #[doc(hidden)]
@@ -74,7 +74,7 @@ use topology::Topology;
 /// them. The fleet has that prefix and so many partitions.
 pub fn facts_key(prefix: &str, partitions: u16, unit: &Unit) -> String {
     let keys = Keys::new(prefix, partitions);
-    let (partition, page) = keys.home(unit);
+    let (partition, page) = keys.page_id(unit);
     keys.facts_page(partition, page)
 }
 
@@ -111,7 +111,7 @@ impl RedisEngine {
         let begun = async {
             let (fleet, key) = found_fleet(&topology, &keys, None).await?;
             let known_fleet = std::sync::Mutex::new(KnownFleet::begin(&topology, &keys, &fleet).await?);
-            topology.prepare_to_look().await.map(|()| (fleet, key, known_fleet))
+            topology.prepare_dedicated().await.map(|()| (fleet, key, known_fleet))
         };
         let (fleet, key, known_fleet) = match begun.await {
             Err(EngineError::Refused(why)) => {
@@ -272,12 +272,12 @@ impl Examine for RedisEngine {
 /// The names of all sorts of keys, as they stand in `keys.rs`, and what each should be: for documentation and
 /// tests. `{pN}` and `{hearing}` are the tags; `<>` follows where there is more than one.
 pub fn sorts() -> Vec<(String, &'static str)> {
-    let name = |sort: &keys::Sort| match (sort.name, sort.is_hearing, sort.has_owner) {
+    let name = |sort: &keys::KeyRule| match (sort.name, sort.is_hearing, sort.has_owner) {
         ("meta", ..) => "meta".to_owned(),
         (name, true, false) => format!("{{hearing}}:{name}"),
         (name, true, true) => format!("{{hearing}}:{name}:<>"),
         (name, false, false) => format!("{{pN}}:{name}"),
         (name, false, true) => format!("{{pN}}:{name}:<>"),
     };
-    keys::SORTS.iter().map(|sort| (name(sort), sort.redis_type)).collect()
+    keys::KEY_RULES.iter().map(|sort| (name(sort), sort.redis_type)).collect()
 }

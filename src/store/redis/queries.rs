@@ -22,7 +22,7 @@ const MOST_REMOVED: usize = 500;
 #[async_trait]
 impl Queries for RedisEngine {
     async fn record(&self, id: &RecordId) -> Result<Option<OfflineRecord>> {
-        let (partition, page) = self.keys.home(&id.unit);
+        let (partition, page) = self.keys.page_id(&id.unit);
         let mut pipe = pipe();
         pipe.hget(self.keys.facts_page(partition, page), id.unit.to_string());
         pipe.hget(self.keys.in_partition(partition, "archive"), id.to_string());

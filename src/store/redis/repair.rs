@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use redis::pipe;
 
 use super::fields::Fields;
-use super::keys::{Keys, Sort};
+use super::keys::{KeyRule, Keys};
 use super::topology::Topology;
 use super::{Config, outbox};
 use crate::presence::Unit;
@@ -65,7 +65,7 @@ impl RedisRepair {
     }
 
     /// Puts a whole key back, if it is of the right type by now.
-    async fn restore_key(&self, key: &str, sort: &Sort) -> Result<bool> {
+    async fn restore_key(&self, key: &str, sort: &KeyRule) -> Result<bool> {
         let aside = format!("{key}:unreadable");
         let mut look = pipe();
         look.cmd("TYPE").arg(&aside).exists(key);
@@ -80,7 +80,7 @@ impl RedisRepair {
     }
 
     /// Puts a field of a hash, or a member of a sorted set, back.
-    async fn restore_part(&self, key: &str, sort: &Sort, of_it: &[u8], held: &[u8]) -> Result<bool> {
+    async fn restore_part(&self, key: &str, sort: &KeyRule, of_it: &[u8], held: &[u8]) -> Result<bool> {
         let mut put = pipe();
         match sort.what {
             Stored::Facts if std::str::from_utf8(held).ok().and_then(encoding::decode).is_some() => {

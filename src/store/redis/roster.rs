@@ -14,34 +14,34 @@ use crate::store::{Attendance, EngineError, Result, Roster};
 #[async_trait]
 impl Roster for RedisEngine {
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<Attendance> {
-        let leapt = self.server_clock().leapt();
+        let jumped = self.server_clock().jumped();
         let asked = Instant::now();
         let mut script = self.scripts.renew.prepare_invoke();
         script.key(self.keys.roster()).key(self.keys.clock()).key(self.keys.heard());
         script.arg(instance).arg(lease.as_millis() as u64);
         script.arg(heard.map_or(0, Timestamp::as_millis)).arg(self.keys.roster());
-        script.arg(leapt.map(|without| without.as_millis().to_string()).unwrap_or_default());
+        script.arg(jumped.map(|without| without.as_millis().to_string()).unwrap_or_default());
         script.arg(LONGEST_LEASE.as_millis() as u64);
         let answer: Vec<Vec<u8>> = self.topology.run("renew", &script).await?;
         let answer: Vec<String> =
             answer.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
-        let [now, engine_clock, first_end, odd, others @ ..] = answer.as_slice() else {
+        let [now, engine_clock, first_end, not_believed, others @ ..] = answer.as_slice() else {
             return Err(EngineError::Damaged("the roster did not answer with a time".to_owned()));
         };
         let (now, engine_clock) = (moment(now)?, moment(engine_clock)?);
         let first_end = first_end.parse().ok().map(Timestamp::from_millis);
-        let (odd, instances) = others.split_at(odd.parse().unwrap_or(0).min(others.len()));
-        for name in odd {
+        let (not_believed, instances) = others.split_at(not_believed.parse().unwrap_or(0).min(others.len()));
+        for name in not_believed {
             tracing::warn!(
                 name,
                 "a lease in the roster ended later than any that an instance asks for; it is not believed and was removed"
             );
         }
-        if let Some(without) = leapt {
+        if let Some(without) = jumped {
             let seconds = engine_clock.since(without).as_secs_f64();
             tracing::warn!(
                 seconds,
-                "the clock of the engine leapt forward, and expiry keys with it are gone"
+                "the clock of the engine jumped forward, and expiry keys with it are gone"
             );
         }
         self.server_clock().renewed(asked, engine_clock);

@@ -1,7 +1,7 @@
 //! How long an answer is under way at the least: what the way to the server and back costs.
 //!
 //! # Why it is measured
-//! Steps are few at a time so that the server works for one while the next is there: see `turns`. That is so
+//! Steps are few at a time so that the server works for one while the next is there: see `admission`. That is so
 //! where a step takes the server longer than its answer is under way. A server that is far away would stand
 //! still between the steps, and whatever waits for a turn would wait for many round trips, one after the other.
 //! So as many more are sent as a round trip has room for.

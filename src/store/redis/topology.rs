@@ -1,7 +1,7 @@
 //! Where keys live: one server now. Everything that speaks to Redis goes through here, so that
 //! several servers later are a matter of this file.
 //!
-//! One multiplexed connection that mends itself, and a few for those who need one alone. A call made
+//! One multiplexed connection that reconnects by itself, and a few dedicated ones. A call made
 //! while it is down waits for one attempt to connect and then fails; whether to repeat it is for the
 //! caller to say.
 
@@ -20,9 +20,9 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::Config;
-use super::alone::{Alone, Idle};
+use super::admission::{Admission, Permit};
+use super::dedicated::{Dedicated, IdleConnections};
 use super::round_trip::{RoundTrip, times};
-use super::turns::{Turn, Turns};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
@@ -36,11 +36,11 @@ pub struct Topology {
     client: Client,
     connection: ConnectionManager,
     address: String,
-    idle: Idle,
-    turns: Turns,
+    idle: IdleConnections,
+    admission: Admission,
     round_trip: RoundTrip,
     telemetry: Arc<Telemetry>,
-    /// Rung when a key was met that is of a wrong type.
+    /// Notified when a key of a wrong type was met.
     wrong_type: Notify,
     has_wrong_type: AtomicBool,
 }
@@ -56,8 +56,8 @@ impl Topology {
             client,
             connection,
             address,
-            idle: Idle::default(),
-            turns: Turns::new(),
+            idle: IdleConnections::default(),
+            admission: Admission::new(),
             round_trip: RoundTrip::default(),
             telemetry,
             wrong_type: Notify::new(),
@@ -66,7 +66,7 @@ impl Topology {
     }
 
     /// A key of a wrong type was met.
-    pub fn put_wrong_types_aside(&self) {
+    pub fn quarantine_wrong_types(&self) {
         self.has_wrong_type.store(true, Ordering::Relaxed);
         self.wrong_type.notify_one();
     }
@@ -76,7 +76,7 @@ impl Topology {
         self.has_wrong_type.swap(false, Ordering::Relaxed)
     }
 
-    /// Ends when one was.
+    /// Ends when one is met.
     pub async fn met_wrong_type(&self) {
         self.wrong_type.notified().await;
     }
@@ -103,9 +103,9 @@ impl Topology {
         self.judge(name, began, answer)
     }
 
-    /// Sends commands that read units, when their turn has come.
+    /// Sends commands that read units, once that is admitted.
     pub async fn read<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
-        let _turn = self.turns.read().await;
+        let _permit = self.admission.read().await;
         self.send(name, pipe).await
     }
 
@@ -140,38 +140,38 @@ impl Topology {
         self.judge("probe", began, tried.await)
     }
 
-    /// Waits for a turn to look at units.
-    pub async fn turn_to_look(&self) -> Turn<'_> {
-        self.turns.look().await
+    /// Waits until units may be checked.
+    pub async fn admit_check(&self) -> Permit<'_> {
+        self.admission.check().await
     }
 
-    /// Sends commands that may be repeated as one batch, over a connection that nobody else has from then on.
-    pub async fn ask_alone<T: FromRedisValue>(
+    /// Sends commands that may be repeated as one batch, over a dedicated connection.
+    pub async fn ask_dedicated<T: FromRedisValue>(
         &self,
         name: &'static str,
         pipe: &Pipeline,
-    ) -> Result<(Alone<'_>, T)> {
+    ) -> Result<(Dedicated<'_>, T)> {
         let began = Instant::now();
         let answer = self.idle.ask(&self.client, pipe).await;
         self.judge(name, began, answer)
     }
 
-    /// Makes such a connection, so that the first look need not wait for it.
-    pub async fn prepare_to_look(&self) -> Result<()> {
+    /// Makes such a connection, so that the first deadline check need not wait for it.
+    pub async fn prepare_dedicated(&self) -> Result<()> {
         let mut nothing = redis::pipe();
         nothing.cmd("UNWATCH").ignore();
-        self.ask_alone::<()>("meta", &nothing).await.map(|_| ())
+        self.ask_dedicated::<()>("meta", &nothing).await.map(|_| ())
     }
 
-    /// Sends commands as one batch over such a connection. Whoever fails has it no more.
-    pub async fn send_alone<'a, T: FromRedisValue>(
+    /// Sends commands as one batch over such a connection, which is closed after a failure.
+    pub async fn send_dedicated<'a, T: FromRedisValue>(
         &self,
         name: &'static str,
-        alone: Alone<'a>,
+        connection: Dedicated<'a>,
         pipe: &Pipeline,
-    ) -> Result<(Alone<'a>, T)> {
+    ) -> Result<(Dedicated<'a>, T)> {
         let began = Instant::now();
-        let answer = alone.send(pipe).await;
+        let answer = connection.send(pipe).await;
         self.judge(name, began, answer)
     }
 
@@ -214,55 +214,55 @@ impl Topology {
         self.judge(name, began, sent.await)
     }
 
-    /// So many instances are there: see [`Turns::share`].
+    /// That many instances are there: see [`Admission::share`].
     pub fn share(&self, instances: usize) {
-        self.turns.share(instances);
+        self.admission.share(instances);
     }
 
-    /// Very many units are due, until that is over: see [`Turns::storm`].
+    /// Very many units are due, until that is over: see [`Admission::storm`].
     pub fn storm(&self, is_on: bool) {
-        self.turns.storm(is_on);
+        self.admission.storm(is_on);
     }
 
     /// Tells of storms that come and go.
     pub fn storms(&self) -> watch::Receiver<bool> {
-        self.turns.storms()
+        self.admission.storms()
     }
 
-    /// Sends commands that read for the mirror, once no storm is on: see [`Turns::calm`].
+    /// Sends commands that read for the mirror, once no storm is on: see [`Admission::calm`].
     pub async fn browse<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
-        self.turns.calm().await;
+        self.admission.calm().await;
         self.send(name, pipe).await
     }
 
-    /// Runs a script that changes many units, when its turn has come.
+    /// Runs a script that changes many units, once that is admitted.
     pub async fn change<T: FromRedisValue>(
         &self,
         name: &'static str,
         script: &ScriptInvocation<'_>,
     ) -> Result<T> {
-        let _turn = self.turns.change().await;
+        let _permit = self.admission.change().await;
         self.run(name, script).await
     }
 
-    /// Runs a script that has to do with telling, when its turn has come.
+    /// Runs a script that has to do with telling, once that is admitted.
     pub async fn tell<T: FromRedisValue>(
         &self,
         name: &'static str,
         script: &ScriptInvocation<'_>,
     ) -> Result<T> {
-        let _turn = self.turns.tell().await;
+        let _permit = self.admission.tell().await;
         self.run(name, script).await
     }
 
-    /// Awaits steps in order, few of them under way at once: see [`super::turns`].
+    /// Awaits steps in order, few of them under way at once: see [`super::admission`].
     pub async fn few_at_once<T>(&self, steps: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
-        stream::iter(steps).buffered(self.turns.steps()).try_collect().await
+        stream::iter(steps).buffered(self.admission.steps()).try_collect().await
     }
 
     /// Whether the server is so far away that what is under way to it takes longer than what it does.
     pub fn is_far(&self) -> bool {
-        self.turns.are_far()
+        self.admission.is_far()
     }
 
     /// How long an answer is under way at the least, if that is far.
@@ -275,13 +275,13 @@ impl Topology {
         match answer {
             Ok(answer) => {
                 let now = Instant::now();
-                self.turns.stretch(times(self.round_trip.took(now.duration_since(began), now)));
+                self.admission.stretch(times(self.round_trip.took(now.duration_since(began), now)));
                 Ok(answer)
             }
             Err(error) => {
                 let error = classify(&self.address, &error);
                 if matches!(error, EngineError::WrongType(_)) {
-                    self.put_wrong_types_aside();
+                    self.quarantine_wrong_types();
                 }
                 Err(error)
             }

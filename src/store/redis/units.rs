@@ -27,8 +27,8 @@ use futures_util::future::try_join_all;
 use redis::{Cmd, Pipeline, Value, pipe};
 use tokio::sync::mpsc;
 
-use super::keys::Home;
-use super::{RedisEngine, deadline_check, hints, lost};
+use super::keys::PageId;
+use super::{RedisEngine, deadline_check, hints, open_records};
 use crate::clock::Timestamp;
 use crate::presence::{Change, IndexChange, KeyChange, OfflineRecord, Snapshot, Unit};
 use crate::store::json::to_json;
@@ -78,7 +78,7 @@ impl UnitStore for RedisEngine {
     }
 
     async fn open_records(&self, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>> {
-        lost::open_records(self, units).await
+        open_records::open_records(self, units).await
     }
 
     async fn put_off(&self, units: &[Unit], until: Timestamp) -> Result<()> {
@@ -107,14 +107,14 @@ impl UnitStore for RedisEngine {
             pipe.zrangebyscore_limit(&deadlines, &after, until.as_millis(), skip as isize, step as isize);
             let (names,): (Vec<Vec<u8>>,) = self.topology.read("due", &pipe).await?;
             let is_last = names.len() < step;
-            let mut odd = Vec::new();
+            let mut unreadable = Vec::new();
             for name in names {
                 match self.unit_of(partition, &name) {
                     Some(unit) => due.push(unit),
-                    None => odd.push(name),
+                    None => unreadable.push(name),
                 }
             }
-            self.put_members_aside(&deadlines, &odd, Stored::Deadlines).await?;
+            self.quarantine_members(&deadlines, &unreadable, Stored::Deadlines).await?;
             if is_last {
                 break;
             }
@@ -161,21 +161,21 @@ impl RedisEngine {
 
     async fn refresh_batch(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
         let numbered = beats.iter().enumerate();
-        let mut places: Vec<(u16, usize)> =
-            numbered.map(|(place, beat)| (self.keys.partition(beat.unit), place)).collect();
+        let mut indices: Vec<(u16, usize)> =
+            numbered.map(|(index, beat)| (self.keys.partition(beat.unit), index)).collect();
         // Two heartbeats of one unit stay in order.
-        places.sort_unstable();
+        indices.sort_unstable();
         let mut pipe = Pipeline::with_capacity(beats.len() + usize::from(self.keys.partitions()).min(BATCH));
         let mut key = String::new();
-        for places in places.chunk_by(|a, b| a.0 == b.0) {
-            let partition = places[0].0;
+        for indices in indices.chunk_by(|a, b| a.0 == b.0) {
+            let partition = indices[0].0;
             self.keys.begin_alive(partition, &mut key);
             let name = key.len();
             // Brings a look forward where the allowed silence is shorter than it was; never back.
-            let mut looks = Cmd::with_capacity(4 + 2 * places.len(), 64 + LOOK_BYTES * places.len());
+            let mut looks = Cmd::with_capacity(4 + 2 * indices.len(), 64 + LOOK_BYTES * indices.len());
             looks.arg("ZADD").arg(self.keys.in_partition(partition, "deadlines")).arg("XX").arg("LT");
-            for (_, place) in places {
-                let beat = &beats[*place];
+            for (_, index) in indices {
+                let beat = &beats[*index];
                 key.truncate(name);
                 beat.unit.write_into(&mut key);
                 set_alive(&mut pipe, &key, beat.at.as_millis(), beat);
@@ -186,9 +186,9 @@ impl RedisEngine {
         let answers = |answers: Vec<Value>| {
             let mut before = vec![None; beats.len()];
             let mut answers = answers.into_iter();
-            for places in places.chunk_by(|a, b| a.0 == b.0) {
-                for ((_, place), answer) in places.iter().zip(&mut answers) {
-                    before[*place] = number(answer)?;
+            for indices in indices.chunk_by(|a, b| a.0 == b.0) {
+                for ((_, index), answer) in indices.iter().zip(&mut answers) {
+                    before[*index] = number(answer)?;
                 }
                 answers.next();
             }
@@ -223,15 +223,15 @@ impl RedisEngine {
     }
 
     async fn read_step(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
-        let placed = self.keys.by_home(units);
+        let located = self.keys.by_page(units);
         let mut pipe = pipe();
-        self.ask_for(units, &placed, &mut pipe);
+        self.ask_for(units, &located, &mut pipe);
         for _ in 0..2 {
-            let read = answered(units, &placed, self.topology.read("read", &pipe).await?)?;
-            if read.odd.is_empty() {
+            let read = answered(units, &located, self.topology.read("read", &pipe).await?)?;
+            if read.unreadable.is_empty() {
                 return Ok(read.found);
             }
-            self.mend(&read.odd).await?;
+            self.quarantine(&read.unreadable).await?;
         }
         Err(EngineError::Unavailable(
             "an expiry key is written again and again with what is no number".to_owned(),
@@ -239,35 +239,35 @@ impl RedisEngine {
     }
 
     /// Puts aside what cannot be read of units.
-    pub(super) async fn mend(&self, odd: &[Odd]) -> Result<()> {
-        for odd in odd {
-            match odd {
-                Odd::Key(unit, value) => self.presume(unit, value).await?,
-                Odd::Facts(unit, value) => self.put_facts_aside(unit, value).await?,
+    pub(super) async fn quarantine(&self, values: &[UnreadableValue]) -> Result<()> {
+        for value in values {
+            match value {
+                UnreadableValue::Key(unit, value) => self.presume(unit, value).await?,
+                UnreadableValue::Facts(unit, value) => self.quarantine_facts(unit, value).await?,
             }
         }
         Ok(())
     }
 
-    /// Asks for keys and facts of units, in the order in which `by_home` placed them: keys before facts, and what
+    /// Asks for keys and facts of units, in the order in which `by_page` placed them: keys before facts, and what
     /// is in the same place in one command.
-    pub(super) fn ask_for(&self, units: &[Unit], placed: &[(Home, usize)], pipe: &mut Pipeline) {
+    pub(super) fn ask_for(&self, units: &[Unit], located: &[(PageId, usize)], pipe: &mut Pipeline) {
         let mut key = String::new();
-        for placed in placed.chunk_by(|a, b| a.0.0 == b.0.0) {
-            self.keys.begin_alive(placed[0].0.0, &mut key);
+        for located in located.chunk_by(|a, b| a.0.0 == b.0.0) {
+            self.keys.begin_alive(located[0].0.0, &mut key);
             let name = key.len();
             let get = pipe.cmd("MGET");
-            for &(_, place) in placed {
+            for &(_, index) in located {
                 key.truncate(name);
-                units[place].write_into(&mut key);
+                units[index].write_into(&mut key);
                 get.arg(&key);
             }
         }
-        for placed in placed.chunk_by(|a, b| a.0 == b.0) {
-            let (partition, page) = placed[0].0;
+        for located in located.chunk_by(|a, b| a.0 == b.0) {
+            let (partition, page) = located[0].0;
             let get = pipe.cmd("HMGET").arg(self.keys.facts_page(partition, page));
-            for &(_, place) in placed {
-                get.arg(units[place].to_string());
+            for &(_, index) in located {
+                get.arg(units[index].to_string());
             }
         }
     }
@@ -276,18 +276,18 @@ impl RedisEngine {
     pub(super) async fn apply_each(
         &self,
         changes: &[(Snapshot, Change)],
-        places: Vec<usize>,
+        indices: Vec<usize>,
         applied: &mut [bool],
     ) -> Result<()> {
-        let unit = |place: usize| &changes[place].0.unit;
-        let homes = places.into_iter().map(|place| (self.keys.home(unit(place)), place));
-        let mut placed: Vec<(Home, usize)> = homes.collect();
-        placed.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| unit(a.1).cmp(unit(b.1))));
-        let steps = placed.chunk_by(|a, b| a.0.0 == b.0.0).flat_map(|placed| {
-            placed.chunks(APPLY_STEP).map(|step| self.apply_step(step[0].0.0, step, changes))
+        let unit = |index: usize| &changes[index].0.unit;
+        let pages_of = indices.into_iter().map(|index| (self.keys.page_id(unit(index)), index));
+        let mut located: Vec<(PageId, usize)> = pages_of.collect();
+        located.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| unit(a.1).cmp(unit(b.1))));
+        let steps = located.chunk_by(|a, b| a.0.0 == b.0.0).flat_map(|located| {
+            located.chunks(APPLY_STEP).map(|step| self.apply_step(step[0].0.0, step, changes))
         });
-        for (place, answer) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
-            applied[place] = answer;
+        for (index, answer) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
+            applied[index] = answer;
         }
         Ok(())
     }
@@ -296,7 +296,7 @@ impl RedisEngine {
     async fn apply_step(
         &self,
         partition: u16,
-        placed: &[(Home, usize)],
+        located: &[(PageId, usize)],
         changes: &[(Snapshot, Change)],
     ) -> Result<Vec<(usize, bool)>> {
         let mut script = self.scripts.apply.prepare_invoke();
@@ -305,14 +305,14 @@ impl RedisEngine {
         }
         script.key(self.keys.outbox(partition));
         let pages: Vec<(u32, usize)> =
-            placed.chunk_by(|a, b| a.0 == b.0).map(|on| (on[0].0.1, on.len())).collect();
+            located.chunk_by(|a, b| a.0 == b.0).map(|on| (on[0].0.1, on.len())).collect();
         script.arg(pages.len());
         for (page, count) in pages {
             script.key(self.keys.facts_page(partition, page)).arg(count);
         }
-        let mut rows = Vec::with_capacity(placed.len());
-        for &(_, place) in placed {
-            let (seen, change) = &changes[place];
+        let mut rows = Vec::with_capacity(located.len());
+        for &(_, index) in located {
+            let (seen, change) = &changes[index];
             if is_marked(seen, change) {
                 script.key(self.keys.alive(&seen.unit));
             }
@@ -327,9 +327,9 @@ impl RedisEngine {
             }
         }
         let answers: Vec<u8> = self.topology.change("apply", &script).await?;
-        Ok(placed
+        Ok(located
             .iter()
-            .map(|(_, place)| *place)
+            .map(|(_, index)| *index)
             .zip(answers.into_iter().map(|answer| answer == 1))
             .collect())
     }
@@ -346,11 +346,11 @@ fn set_alive(pipe: &mut Pipeline, key: &str, at: i64, beat: &Refresh<'_>) {
 pub(super) struct Read {
     pub found: Vec<Snapshot>,
     /// What has to be put aside before they are read once more.
-    pub odd: Vec<Odd>,
+    pub unreadable: Vec<UnreadableValue>,
 }
 
 /// What no decision can be made from, not even to leave the unit out.
-pub(super) enum Odd {
+pub(super) enum UnreadableValue {
     /// An expiry key that holds no number.
     Key(Unit, Vec<u8>),
     /// Facts that are no text.
@@ -360,27 +360,27 @@ pub(super) enum Odd {
 /// The units that [`RedisEngine::ask_for`] asked for.
 pub(super) fn answered(
     units: &[Unit],
-    placed: &[(Home, usize)],
+    located: &[(PageId, usize)],
     values: Vec<Vec<Option<Vec<u8>>>>,
 ) -> Result<Read> {
     let mut values: Vec<Option<Vec<u8>>> = values.into_iter().flatten().collect();
-    let facts = values.split_off(placed.len().min(values.len()));
+    let facts = values.split_off(located.len().min(values.len()));
     let mut found: Vec<Option<Snapshot>> = vec![None; units.len()];
-    let mut odd = Vec::new();
-    for ((&(_, place), alive), facts) in placed.iter().zip(values).zip(facts) {
-        let unit = || units[place].clone();
+    let mut unreadable = Vec::new();
+    for ((&(_, index), alive), facts) in located.iter().zip(values).zip(facts) {
+        let unit = || units[index].clone();
         if let Some(text) = facts.as_ref().filter(|text| std::str::from_utf8(text).is_err()) {
-            odd.push(Odd::Facts(unit(), text.clone()));
+            unreadable.push(UnreadableValue::Facts(unit(), text.clone()));
         }
-        let (read, is_odd) = snapshot(unit(), alive.as_deref(), facts);
-        if is_odd {
-            odd.push(Odd::Key(unit(), alive.unwrap_or_default()));
+        let (read, is_unreadable) = snapshot(unit(), alive.as_deref(), facts);
+        if is_unreadable {
+            unreadable.push(UnreadableValue::Key(unit(), alive.unwrap_or_default()));
         }
-        found[place] = Some(read);
+        found[index] = Some(read);
     }
     let missing = || EngineError::Damaged("redis answered less than it was asked for".to_owned());
     let found = found.into_iter().map(|found| found.ok_or_else(missing)).collect::<Result<_>>()?;
-    Ok(Read { found, odd })
+    Ok(Read { found, unreadable })
 }
 
 /// Whether a change has to do with the expiry key: it was there, or is to be.
@@ -429,10 +429,10 @@ fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
 /// kept as they are stored: see [`Snapshot::is_unreadable`].
 pub(super) fn snapshot(unit: Unit, alive: Option<&[u8]>, stored: Option<Vec<u8>>) -> (Snapshot, bool) {
     let at = alive.and_then(milliseconds).map(Timestamp::from_millis);
-    let is_odd = alive.is_some() && at.is_none();
+    let is_unreadable = alive.is_some() && at.is_none();
     let stored = stored.map(|stored| String::from_utf8_lossy(&stored).into_owned());
     let facts = stored.as_deref().and_then(encoding::decode);
-    (Snapshot { unit, alive: at, facts, stored: stored.map(Into::into) }, is_odd)
+    (Snapshot { unit, alive: at, facts, stored: stored.map(Into::into) }, is_unreadable)
 }
 
 /// A number of milliseconds, which is all that an expiry key may hold.

@@ -89,8 +89,8 @@ from = 0
 for page = 1, pages do
   local facts = read[page]
   local known, unknown = {}, {}
-  for place = 1, #facts do
-    local i = from + place
+  for index = 1, #facts do
+    local i = from + index
     local name, next_look = ARGV[unit + i], ARGV[look + look_by * i]
     local standing, key
     if ARGV[marked + marked_by * i] == '1' then
@@ -98,7 +98,7 @@ for page = 1, pages do
       standing, key = alive[marks], KEYS[last_key + marks]
     end
     local holds = (standing or '') == ARGV[alive_seen + alive_seen_by * i]
-      and (facts[place] or '') == ARGV[facts_seen + facts_seen_by * i]
+      and (facts[index] or '') == ARGV[facts_seen + facts_seen_by * i]
       and name ~= (i > 1 and ARGV[unit + i - 1])
     if holds and next_look == '-' then
       indexed = indexed or redis.call('ZMSCORE', KEYS[1], unpack(ARGV, unit + 1, unit + count))
@@ -122,7 +122,7 @@ for page = 1, pages do
       value = ARGV[facts_now + facts_now_by * i]
       if value == '' then
         unknown[#unknown + 1] = name
-      elseif value ~= facts[place] then
+      elseif value ~= facts[index] then
         known[#known + 1] = name
         known[#known + 1] = value
       end

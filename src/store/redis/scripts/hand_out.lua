@@ -39,11 +39,11 @@ for i = 1, count do
   end
   answers[i] = is_alone and 1 or 0
   if is_alone then
-    local place, group = 2 * #told, ARGV[groups + i]
+    local index, group = 2 * #told, ARGV[groups + i]
     told[#told + 1] = group
-    members[place + 1], members[place + 2] = ARGV[names + i], ARGV[letters + i]
-    times[place + 1], times[place + 2] = group, ARGV[1]
-    attempts[place + 1], attempts[place + 2] = group, ARGV[lanes + i]
+    members[index + 1], members[index + 2] = ARGV[names + i], ARGV[letters + i]
+    times[index + 1], times[index + 2] = group, ARGV[1]
+    attempts[index + 1], attempts[index + 2] = group, ARGV[lanes + i]
   end
 end
 if #told == 0 then
@@ -54,10 +54,10 @@ redis.call('HSET', KEYS[3], unpack(times))
 for r = 1, receivers do
   local room = math.min(tonumber(ARGV[5 + r]), #told)
   local queued = {}
-  for place = room + 1, #told do
-    attempts[2 * place] = string.gsub(attempts[2 * place], '^1', '0', 1)
+  for index = room + 1, #told do
+    attempts[2 * index] = string.gsub(attempts[2 * index], '^1', '0', 1)
     queued[#queued + 1] = ARGV[1]
-    queued[#queued + 1] = told[place]
+    queued[#queued + 1] = told[index]
   end
   redis.call('HSET', KEYS[3 + receivers + r], unpack(attempts))
   if room > 0 then

@@ -12,7 +12,9 @@
 -- A silence that is over and was detected once more (its unit was allowed more for a while) is
 -- news: it is a member of its own.
 --
--- Who is alone in a group that is due at once does not wait in it: the group is sealed here.
+-- What is alone in a group that is due at once does not wait in it: the group is sealed here.
+--
+-- The rules are those of presence/grouping.rs; a test compares them.
 --
 -- KEYS[1] groups         zset  group -> when it is due (ms)
 -- KEYS[2] over           zset  "<group>\n<member>" -> since when it is over (ms)

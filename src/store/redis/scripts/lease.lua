@@ -34,17 +34,17 @@ if #ids == 0 then
 end
 local bodies = redis.call('HMGET', KEYS[3], unpack(ids))
 local leased, kept, after = {}, {}, {}
-for place, i in ipairs(groups) do
+for index, i in ipairs(groups) do
   local group = ARGV[2 + i]
   local rest, own = string.match(lanes[i], '^%d+ %S+([^\n]*)(.*)$')
-  local body = own ~= '' and string.sub(own, 2) or bodies[place]
+  local body = own ~= '' and string.sub(own, 2) or bodies[index]
   if body then
     kept[#kept + 1] = ARGV[2]
     kept[#kept + 1] = group
     after[#after + 1] = group
-    after[#after + 1] = attempts[place] .. ' ' .. ids[place] .. rest .. own
-    leased[#leased + 1] = ids[place]
-    leased[#leased + 1] = attempts[place]
+    after[#after + 1] = attempts[index] .. ' ' .. ids[index] .. rest .. own
+    leased[#leased + 1] = ids[index]
+    leased[#leased + 1] = attempts[index]
     leased[#leased + 1] = body
     leased[#leased + 1] = group
   elseif rest ~= '' then

@@ -2,7 +2,7 @@
 -- of the group's lane for each receiver.
 --
 -- Only members whose own wait is over are told. The others follow as soon as the wait of all of them is over,
--- once; whoever joins after that waits for the interval to pass.
+-- once; a member that joins after that waits for the interval to pass.
 --
 -- KEYS[1] groups         zset  group -> when it is due (ms)
 -- KEYS[2] over           zset  "<group>\n<member>" -> since when it is over (ms)
@@ -46,15 +46,15 @@ for i = 1, #due do
     local members = redis.call('ZRANGEBYSCORE', waiting, '-inf', string.format('%.0f', now - wait), 'LIMIT', 0, most)
     if #members > 0 then
       local fields = {}
-      for place, member in ipairs(members) do
-        fields[place] = group .. '\n' .. member
+      for index, member in ipairs(members) do
+        fields[index] = group .. '\n' .. member
       end
       local values = redis.call('HMGET', KEYS[3], unpack(fields))
       local news = {}
-      for place, member in ipairs(members) do
-        local letter, detected, told_to, body = string.match(values[place] or '', '^(%a)(%d*)(%S*) (.*)$')
+      for index, member in ipairs(members) do
+        local letter, detected, told_to, body = string.match(values[index] or '', '^(%a)(%d*)(%S*) (.*)$')
         if letter then
-          news[#news + 1] = { member, letter, body, detected, fields[place], told_to }
+          news[#news + 1] = { member, letter, body, detected, fields[index], told_to }
         end
       end
       redis.call('ZREM', waiting, unpack(members))

@@ -61,20 +61,20 @@ local function tell(group, group_json, digest, offline, online, blind, told_to, 
   if receivers == 0 then
     return
   end
-  local place = #told.ids + 1
+  local index = #told.ids + 1
   local id = 'ntf_' .. string.sub(redis.sha1hex(group .. '\n' .. digest), 1, 24)
-  told.groups[place], told.ids[place] = group, id
-  told.sealed[2 * place - 1], told.sealed[2 * place] = group, now
-  told.bodies[2 * place - 1] = id
-  told.bodies[2 * place] = '{"group":' .. group_json .. ',"sealed_at":"' .. now_text .. '","offline":[' .. offline
+  told.groups[index], told.ids[index] = group, id
+  told.sealed[2 * index - 1], told.sealed[2 * index] = group, now
+  told.bodies[2 * index - 1] = id
+  told.bodies[2 * index] = '{"group":' .. group_json .. ',"sealed_at":"' .. now_text .. '","offline":[' .. offline
     .. '],"online":[' .. online .. '],"blind":[' .. blind .. ']' .. told_json(told_to) .. '}'
   if receivers > 1 then
-    told.owed[2 * place - 1], told.owed[2 * place] = id, receivers
+    told.owed[2 * index - 1], told.owed[2 * index] = id, receivers
   end
 end
 
 -- Writes what was collected: notifications, and each at the end of its group's lane for each
--- receiver. Who has something in its lane has a place in the queue, too, if only in a list of groups.
+-- receiver. A group with something in its lane is in the queue, too, if only in a list of groups.
 -- No group is told twice in one step.
 local function write_told(now, receivers)
   if #told.members > 0 then
@@ -94,10 +94,10 @@ local function write_told(now, receivers)
   for r = 1, receivers do
     local before = redis.call('HMGET', KEYS[7 + receivers + r], unpack(told.groups))
     local lanes, queued = {}, {}
-    for place, group in ipairs(told.groups) do
-      local ids, body = string.match(before[place] or '0', '^([^\n]*)(.*)$')
-      lanes[2 * place - 1], lanes[2 * place] = group, ids .. ' ' .. told.ids[place] .. body
-      if not before[place] then
+    for index, group in ipairs(told.groups) do
+      local ids, body = string.match(before[index] or '0', '^([^\n]*)(.*)$')
+      lanes[2 * index - 1], lanes[2 * index] = group, ids .. ' ' .. told.ids[index] .. body
+      if not before[index] then
         queued[#queued + 1] = now
         queued[#queued + 1] = group
       end

@@ -20,7 +20,7 @@ for i = 1, #ARGV - 2 do
   end
 end
 if #places > 0 then
-  -- Who has one already keeps it.
+  -- A group that has one already keeps it.
   redis.call('ZADD', KEYS[1], 'NX', unpack(places))
 end
 return #places / 2

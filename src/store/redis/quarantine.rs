@@ -13,7 +13,7 @@
 use redis::{Script, pipe};
 
 use super::RedisEngine;
-use super::keys::{Keys, Sort};
+use super::keys::{KeyRule, Keys};
 use super::topology::Topology;
 use crate::presence::Unit;
 use crate::store::{EngineError, Result};
@@ -27,7 +27,7 @@ const LONGEST: usize = 4096;
 
 /// Puts keys of a wrong type aside: `KEYS[1]` what has it, `KEYS[2]` the new name, `KEYS[3]` the hash of all that was
 /// put aside. `ARGV[1]` the type that it should have, `ARGV[2]` what an expiry key holds from now on, or "".
-const PUT_ASIDE: &str = "
+const QUARANTINE: &str = "
 local is = redis.call('TYPE', KEYS[1]).ok
 if is == ARGV[1] or is == 'none' then return 0 end
 redis.call('DEL', KEYS[2])
@@ -46,25 +46,25 @@ return 1";
 
 /// Puts a field aside: `KEYS[1]` its hash, `KEYS[2]` the hash of all that was put aside. `ARGV[1]` field, `ARGV[2]` what was
 /// read.
-const PUT_FIELD_ASIDE: &str = "
+const QUARANTINE_FIELD: &str = "
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[2], KEYS[1] .. '\\n' .. ARGV[1], ARGV[2])
 return redis.call('HDEL', KEYS[1], ARGV[1])";
 
 /// Goes over all keys of the fleet and puts those of a wrong type aside. Answers how many.
-pub(super) async fn put_wrong_types_aside(
+pub(super) async fn quarantine_wrong_types(
     topology: &Topology,
     keys: &Keys,
     telemetry: &Telemetry,
 ) -> Result<usize> {
     let heard = how_far(topology, keys).await.unwrap_or_default();
-    let script = Script::new(PUT_ASIDE);
+    let script = Script::new(QUARANTINE);
     let (mut cursor, mut count) = (0u64, 0);
     loop {
         let mut scan = pipe();
         scan.cmd("SCAN").arg(cursor).arg("MATCH").arg(keys.pattern()).arg("COUNT").arg(STEP);
         let ((next, found),): ((u64, Vec<Vec<u8>>),) = topology.send("scan", &scan).await?;
-        let known: Vec<(String, &'static Sort)> = found
+        let known: Vec<(String, &'static KeyRule)> = found
             .into_iter()
             .filter_map(|key| String::from_utf8(key).ok())
             .filter_map(|key| Some((keys.sort(&key)?, key)))
@@ -96,7 +96,7 @@ pub(super) async fn put_wrong_types_aside(
 }
 
 /// What is put aside at the moment: each is told again until it is deleted.
-pub(super) async fn tell_what_is_aside(
+pub(super) async fn report_quarantined(
     topology: &Topology,
     keys: &Keys,
     telemetry: &Telemetry,
@@ -144,9 +144,9 @@ impl RedisEngine {
     }
 
     /// The facts of a unit are no text: it is a stranger until it is heard again.
-    pub(super) async fn put_facts_aside(&self, unit: &Unit, text: &[u8]) -> Result<()> {
-        let (partition, page) = self.keys.home(unit);
-        let (key, script) = (self.keys.facts_page(partition, page), Script::new(PUT_FIELD_ASIDE));
+    pub(super) async fn quarantine_facts(&self, unit: &Unit, text: &[u8]) -> Result<()> {
+        let (partition, page) = self.keys.page_id(unit);
+        let (key, script) = (self.keys.facts_page(partition, page), Script::new(QUARANTINE_FIELD));
         let mut put = script.prepare_invoke();
         put.key(&key).key(self.keys.unreadable_of(&key)).arg(unit.to_string()).arg(text);
         self.topology.run::<u64>("put_aside", &put).await?;
@@ -177,13 +177,18 @@ impl RedisEngine {
     }
 
     /// Members of a sorted set that cannot be what it holds.
-    pub(super) async fn put_members_aside(&self, key: &str, odd: &[Vec<u8>], what: Stored) -> Result<()> {
-        if odd.is_empty() {
+    pub(super) async fn quarantine_members(
+        &self,
+        key: &str,
+        unreadable: &[Vec<u8>],
+        what: Stored,
+    ) -> Result<()> {
+        if unreadable.is_empty() {
             return Ok(());
         }
         let mut put = pipe();
         put.atomic();
-        for member in odd {
+        for member in unreadable {
             let kept = &member[..member.len().min(LONGEST)];
             let place = [key.as_bytes(), b"\n", kept].concat();
             put.hset(self.keys.unreadable_of(key), place, "").ignore();
@@ -196,14 +201,14 @@ impl RedisEngine {
 
     /// The names among the members of a sorted set; what is no text is put aside.
     pub(super) async fn names(&self, key: &str, members: Vec<Vec<u8>>, what: Stored) -> Result<Vec<String>> {
-        let (mut names, mut odd) = (Vec::with_capacity(members.len()), Vec::new());
+        let (mut names, mut unreadable) = (Vec::with_capacity(members.len()), Vec::new());
         for member in members {
             match String::from_utf8(member) {
                 Ok(name) => names.push(name),
-                Err(no) => odd.push(no.into_bytes()),
+                Err(no) => unreadable.push(no.into_bytes()),
             }
         }
-        self.put_members_aside(key, &odd, what).await?;
+        self.quarantine_members(key, &unreadable, what).await?;
         Ok(names)
     }
 }

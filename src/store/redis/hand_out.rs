@@ -102,9 +102,9 @@ async fn hand_out_step<'a>(
             refused.push(joining);
             continue;
         }
-        let (place, OutboxEvent::Record(record)) = (joined.sealed, &joining.join.news) else { continue };
+        let (index, OutboxEvent::Record(record)) = (joined.sealed, &joining.join.news) else { continue };
         joined.sealed += 1;
-        for (receiver, _) in receivers.iter().zip(&room.most).filter(|(_, most)| place < **most) {
+        for (receiver, _) in receivers.iter().zip(&room.most).filter(|(_, most)| index < **most) {
             joined.deliveries.push(Delivery {
                 id: format!("{id}.{receiver}"),
                 receiver: receiver.clone(),

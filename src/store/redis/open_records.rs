@@ -40,8 +40,8 @@ pub(super) async fn open_records(engine: &RedisEngine, units: &[Unit]) -> Result
             continue;
         };
         let partition = engine.keys.partition(unit);
-        if let std::collections::hash_map::Entry::Vacant(place) = found.entry(partition) {
-            place.insert(told_in(engine, partition).await?);
+        if let std::collections::hash_map::Entry::Vacant(entry) = found.entry(partition) {
+            entry.insert(told_in(engine, partition).await?);
         }
         let of_it = found[&partition].iter().filter(|record| record.whose() == unit);
         let newest = of_it.filter(|record| record.deadline <= detected).max_by_key(|record| record.deadline);

@@ -1,7 +1,7 @@
-//! A connection that one caller has to itself for a while, for what a server remembers of a connection.
+//! A dedicated connection: one caller has it for a while, for what a server remembers of a connection.
 //!
-//! It goes back to the others when it is dropped, also in the middle of a command: answers stay in order
-//! on it. After a failure it is closed with all that are idle, for they will not be better, and what the
+//! It goes back to the idle ones when it is dropped, also in the middle of a command: answers stay in order
+//! on it. After a failure it is closed with all idle ones, for they are no better, and what the
 //! server remembered of it is gone.
 
 use std::sync::Mutex;
@@ -11,28 +11,28 @@ use redis::{AsyncConnectionConfig, Client, FromRedisValue, Pipeline, RedisResult
 
 use super::topology::{CONNECT, RESPONSE};
 
-/// Connections that nobody has at the moment.
+/// Connections that no caller has at the moment.
 #[derive(Default)]
-pub struct Idle(Mutex<Vec<MultiplexedConnection>>);
+pub struct IdleConnections(Mutex<Vec<MultiplexedConnection>>);
 
-/// A connection that nobody else has.
-pub struct Alone<'a> {
-    idle: &'a Idle,
+/// A connection that no other caller has.
+pub struct Dedicated<'a> {
+    idle: &'a IdleConnections,
     /// `None` after a failure, on the way out.
     connection: Option<MultiplexedConnection>,
 }
 
-impl Idle {
+impl IdleConnections {
     /// Sends commands that may be repeated as one batch, over an idle connection or a new one.
     pub async fn ask<T: FromRedisValue>(
         &self,
         client: &Client,
         pipe: &Pipeline,
-    ) -> RedisResult<(Alone<'_>, T)> {
+    ) -> RedisResult<(Dedicated<'_>, T)> {
         let idle = self.connections().pop();
         if let Some(connection) = idle {
-            match self.alone(connection).send(pipe).await {
-                // It was closed while nobody had it, as by a server that has come back since.
+            match self.lend(connection).send(pipe).await {
+                // It was closed while it was idle, as by a server that was restarted.
                 Err(error) if error.is_connection_dropped() => {}
                 answer => return answer,
             }
@@ -41,11 +41,11 @@ impl Idle {
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(RESPONSE));
         let connection = client.get_multiplexed_async_connection_with_config(&patience).await?;
-        self.alone(connection).send(pipe).await
+        self.lend(connection).send(pipe).await
     }
 
-    fn alone(&self, connection: MultiplexedConnection) -> Alone<'_> {
-        Alone { idle: self, connection: Some(connection) }
+    fn lend(&self, connection: MultiplexedConnection) -> Dedicated<'_> {
+        Dedicated { idle: self, connection: Some(connection) }
     }
 
     fn connections(&self) -> std::sync::MutexGuard<'_, Vec<MultiplexedConnection>> {
@@ -53,9 +53,9 @@ impl Idle {
     }
 }
 
-impl<'a> Alone<'a> {
-    /// Sends commands as one batch. Whoever fails has the connection no more.
-    pub async fn send<T: FromRedisValue>(mut self, pipe: &Pipeline) -> RedisResult<(Alone<'a>, T)> {
+impl<'a> Dedicated<'a> {
+    /// Sends commands as one batch. After a failure the connection is closed.
+    pub async fn send<T: FromRedisValue>(mut self, pipe: &Pipeline) -> RedisResult<(Dedicated<'a>, T)> {
         let connection = self.connection.as_mut().expect("there was no failure");
         match pipe.query_async(connection).await {
             Ok(answer) => Ok((self, answer)),
@@ -68,7 +68,7 @@ impl<'a> Alone<'a> {
     }
 }
 
-impl Drop for Alone<'_> {
+impl Drop for Dedicated<'_> {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             self.idle.connections().push(connection);

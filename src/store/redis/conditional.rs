@@ -4,6 +4,9 @@
 //! A rule decides by what is stored, so a change needs to read before it writes. A server that is far away makes
 //! two round trips of that. What was read last is mostly what is still there: the first attempt is made by that,
 //! and where something changed meanwhile the answer says what is there now.
+//!
+//! Several changes may be under way to a server that is far away. They run in the order in which they were sent, so
+//! each is decided by what the one before it leaves, before its answer has come.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
@@ -95,11 +98,10 @@ impl<'a> ConditionalWrite<'a> {
         self.note(key, field, Some(text));
     }
 
-    /// Sets a field to a number of milliseconds unless it holds a greater one.
-    pub fn raise(&mut self, key: &str, field: &[u8], ms: i64) {
-        let text = ms.to_string().into_bytes();
-        self.write("RAISE", key, &[field, &text]);
-        self.note(key, field, Some(&text));
+    /// Sets a field to what begins with a moment unless it holds what begins with a later one.
+    pub fn raise(&mut self, key: &str, field: &[u8], text: &[u8]) {
+        self.write("RAISE", key, &[field, text]);
+        self.note(key, field, Some(text));
     }
 
     pub fn remove(&mut self, key: &str, field: &[u8]) {
@@ -154,19 +156,22 @@ impl RedisEngine {
         for attempt in 0..MOST_ATTEMPTS {
             let mut write = ConditionalWrite::new(&read);
             let known: Option<Vec<&Fields>> = read.iter().map(|(_, fields)| fields.as_ref()).collect();
-            let decided = known.map(|known| decide(&known, attempt > 0, &mut write));
+            let is_contended = attempt > 0 || self.topology.is_far();
+            let decided = known.map(|known| decide(&known, is_contended, &mut write));
             if decided.is_none() {
                 write.expect_nothing_known();
             }
             let mut script = self.scripts.write_if_unchanged.prepare_invoke();
             write.fill(&mut script);
-            let (answer, others): (Value, U) = self.topology.run_and_send(name, &script, behind).await?;
+            self.last_read.put(write.after);
+            let sent = self.topology.run_and_send(name, &script, behind).await;
+            let (answer, others): (Value, U) = sent.inspect_err(|_| self.last_read.forget(keys))?;
             if let (Value::Okay, Some(decided)) = (&answer, decided) {
-                self.last_read.put(write.after);
                 return Ok((decided, others));
             }
             let found: Vec<Fields> = redis::from_redis_value(answer)
                 .map_err(|error| EngineError::Damaged(format!("{name}: {error}")))?;
+            self.last_read.put(keys.iter().cloned().zip(found.clone()).collect());
             read = keys.iter().cloned().zip(found.into_iter().map(Some)).collect();
         }
         let why = format!("{name}: others changed what is stored of hearing {MOST_ATTEMPTS} times meanwhile");
@@ -178,6 +183,11 @@ impl LastRead {
     fn of(&self, keys: &[String]) -> Vec<(String, Option<Fields>)> {
         let known = self.0.lock().expect("nothing panics under this lock");
         keys.iter().map(|key| (key.clone(), known.get(key).cloned())).collect()
+    }
+
+    fn forget(&self, keys: &[String]) {
+        let mut known = self.0.lock().expect("nothing panics under this lock");
+        keys.iter().for_each(|key| drop(known.remove(key)));
     }
 
     fn put(&self, hashes: HashMap<String, Fields>) {

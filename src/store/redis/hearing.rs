@@ -167,7 +167,7 @@ impl RedisEngine {
         }
         if let Some(heard) = state.heard.filter(|heard| Some(*heard) != before) {
             match stored_at {
-                Some(_) => write.raise(&self.keys.heard(), b"at", heard.as_millis()),
+                Some(_) => write.raise(&self.keys.heard(), b"at", heard.as_millis().to_string().as_bytes()),
                 None => write.set(&self.keys.heard(), b"at", heard.as_millis().to_string().as_bytes()),
             }
         }
@@ -238,7 +238,11 @@ impl RedisEngine {
         write.expect_some(heard, version.into_iter());
         for ((kind, filter), at) in &proved {
             if stored.get(&(kind.clone(), filter.clone())) != Some(at) {
-                write.raise(&self.keys.filters(), &filter_field(kind, filter), at.as_millis());
+                write.raise(
+                    &self.keys.filters(),
+                    &filter_field(kind, filter),
+                    at.as_millis().to_string().as_bytes(),
+                );
             }
         }
         for (kind, interval) in &blind {

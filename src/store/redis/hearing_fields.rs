@@ -52,11 +52,15 @@ impl HearingFields<'_> {
             let Some(fields) = fields else { continue };
             let changes = changes(fields, of);
             let is_floors = n == 1;
-            write.expect_all(fields, |field| {
-                if is_floors || changes.contains_key(field) { Expect::Same } else { others }
+            // Several canaries of one subscription may be under way, and the latest counts.
+            let may_grow = !is_floors && others == Expect::SameOrLater;
+            write.expect_all(fields, |field| match changes.get(field) {
+                Some(Some(_)) | None if may_grow => Expect::SameOrLater,
+                _ => Expect::Same,
             });
             for (field, text) in changes {
                 match text {
+                    Some(text) if may_grow => write.raise(&key, &field, &text),
                     Some(text) => write.set(&key, &field, &text),
                     None => write.remove(&key, &field),
                 }

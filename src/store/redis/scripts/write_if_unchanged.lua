@@ -7,7 +7,7 @@
 --             the number of fields, and for each: "=" if it holds this, ">" if it may hold a later moment in
 --             the place of the one that this begins with, "-" if it is absent; its name; the text
 -- Then for each write: the command, the number of its key, the number of words, the words. RAISE sets a field to
---             a number unless it holds a greater one
+--             what begins with a moment unless it holds what begins with a later one
 --
 -- Returns OK, or what each hash holds if one is not as it was read: then nothing was written.
 local at = 1
@@ -51,7 +51,8 @@ end
 local write = {
   HSET = function(key, field, text) redis.call('HSET', key, field, text) end,
   RAISE = function(key, field, text)
-    if (tonumber(redis.call('HGET', key, field) or '') or -1) < tonumber(text) then
+    local now = string.match(redis.call('HGET', key, field) or '', '^%d+')
+    if not now or tonumber(now) < tonumber(string.match(text, '^%d+')) then
       redis.call('HSET', key, field, text)
     end
   end,

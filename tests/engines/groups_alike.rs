@@ -34,16 +34,14 @@ enum What {
     Lease(Vec<bool>),
 }
 
-/// Something that joins the group with that number.
+/// Something that joins a group.
 #[derive(Clone, Debug)]
 enum News {
-    /// Of a unit, detected as one of several silences, with how it was closed. What joins alone may fall into another
-    /// group than before, as after a change of the configuration.
+    /// Of a unit, detected as one of several silences, with how it was closed.
     Record {
         unit: u8,
         detected: u8,
         closed: Option<Closing>,
-        has_moved: bool,
     },
     Blind {
         from: u8,
@@ -65,9 +63,8 @@ fn news() -> impl Strategy<Value = News> {
         2 => Just(Some(Closing::Return)),
         1 => Just(Some(Closing::Removed)),
     ];
-    let has_moved = prop::bool::weighted(0.15);
-    let record = (0..4u8, 0..2u8, closed, has_moved)
-        .prop_map(|(unit, detected, closed, has_moved)| News::Record { unit, detected, closed, has_moved });
+    let record =
+        (0..4u8, 0..2u8, closed).prop_map(|(unit, detected, closed)| News::Record { unit, detected, closed });
     let blind = (0..2u8, any::<bool>()).prop_map(|(from, is_over)| News::Blind { from, is_over });
     prop_oneof![6 => record, 1 => blind]
 }
@@ -97,11 +94,11 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 impl News {
-    fn join(&self, is_alone: bool) -> Join {
+    fn join(&self) -> Join {
         let (key, news) = match self {
-            News::Record { unit, detected, closed, has_moved } => {
+            News::Record { unit, detected, closed } => {
                 let record = record(*unit, *detected, *closed);
-                let group = (unit % 2) ^ u8::from(*has_moved && is_alone);
+                let group = unit % 2;
                 (format!("kind=detector,site={group}"), OutboxEvent::Record(record))
             }
             News::Blind { from, is_over } => {
@@ -150,7 +147,7 @@ async fn take(engine: &Arc<dyn Engine>, case: &Case, step: &Step, now: Timestamp
     let mut leased = Vec::new();
     let sealed = match &step.what {
         What::Join(news, has_room) => {
-            let joins: Vec<Join> = news.iter().map(|one| one.join(news.len() == 1)).collect();
+            let joins: Vec<Join> = news.iter().map(News::join).collect();
             let most = if *has_room { vec![1; case.receivers] } else { Vec::new() };
             let capacity = Capacity { most, until: now };
             engine.join(&joins, case.pace, receivers, &capacity, now).await.unwrap().sealed

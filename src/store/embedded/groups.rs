@@ -33,8 +33,6 @@ struct Joining {
     told: String,
     /// Nothing else that joins with it is of its group.
     is_alone: bool,
-    /// Nothing else joins with it.
-    is_only: bool,
 }
 
 pub(super) async fn join(
@@ -49,7 +47,7 @@ pub(super) async fn join(
         let key = join.group.key.clone();
         let partition = partition_of_group(&key, partitions);
         let (body, member, told) = (to_json(&join.group)?, Member::new(&join.news), told(&join.news)?);
-        Ok(Joining { partition, key, body, member, told, is_alone, is_only: joins.len() == 1 })
+        Ok(Joining { partition, key, body, member, told, is_alone })
     });
     let ready: Vec<Joining> = ready.collect::<Result<_>>()?;
     let receivers = receivers.to_vec();
@@ -107,9 +105,7 @@ fn join_one(
     database
         .prepare_cached("UPDATE groups SET due = ?, body = iif(?, ?, body) WHERE id = ?")?
         .execute(params![due.as_millis(), group.is_own, joining.body, group.id])?;
-    // Others that join may be of a group that the member joined before.
-    let is_alone = *is_alone && (group.is_own || joining.is_only);
-    let is_told = is_alone && group.times.is_told_at_once(member.form, pace, now);
+    let is_told = *is_alone && group.is_own && group.times.is_told_at_once(member.form, pace, now);
     Ok(is_told.then_some((group.id, group.times)))
 }
 

@@ -61,8 +61,7 @@ mod untold;
 
 pub use crate::presence::{Gap, Member, Pace, Subscription};
 pub use alerts::{
-    AlertStore, Capacity, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined, OutboxEvent,
-    Position,
+    AlertStore, Capacity, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined, OutboxEvent, Position,
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};

@@ -56,6 +56,7 @@ pub mod redis;
 pub mod repair;
 pub mod roster;
 pub mod table;
+mod told_members;
 mod units;
 mod untold;
 

@@ -7,7 +7,8 @@ use super::error::DatabaseResult;
 use super::groups::rest_if_nobody_waits;
 use crate::clock::Timestamp;
 use crate::presence::{GroupTimes, Pace, Stage};
-use crate::store::notification::{MOST_MEMBERS, OVER, ToldMembers};
+use crate::store::notification::{MOST_MEMBERS, OVER};
+use crate::store::told_members::ToldMembers;
 
 /// How many members that are over for long are forgotten at a time.
 const FORGOTTEN_AT_ONCE: i64 = 1000;

@@ -10,7 +10,7 @@
 //! # Why so short
 //! What a dead instance held waits for as long as its lease: two and a half seconds at the most, for another one
 //! asks when the first lease ends that was not renewed. A lease that ends by mistake costs the others a fill of their mirrors and no more. It
-//! does not end while the engine answers nobody, see [`super::Roster::renew`].
+//! does not end while the engine answers nobody, see [`crate::store::Roster::renew`].
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -14,7 +14,7 @@
 //! # One or several
 //! A plain subscription has one connection, which hears the whole fleet. Members of a shared
 //! subscription hear a share each, in one process or in many; Rollcall has then heard as far as the
-//! least of them, and the time in which one of them loses messages is blind for all: see [`crate::store::ear`].
+//! least of them, and the time in which one of them loses messages is blind for all: see [`crate::presence::HearingState`].
 //!
 //! # How the broker is held back
 //! A message of QoS 1 is acknowledged after it was recorded. While the engine is away the batch

@@ -29,7 +29,7 @@ pub trait HearingStore: Send + Sync {
     /// after what was heard before, or if a member of the group ended out of order in between, what
     /// lies between was blind: it is added to the ledger, told through the outbox if it is long, and
     /// returned. Members whose release has passed at `sent_at` are removed as [`HearingStore::gone`]
-    /// does. Safe to repeat. See [`ear`].
+    /// does. Safe to repeat. See [`crate::presence::HearingState`].
     async fn advance(&self, ear: &Subscription, sent_at: Timestamp, gap: Gap) -> Result<Advance>;
 
     /// The same, with how far was heard after that, without asking twice.

@@ -90,7 +90,7 @@ fn by_script(case: &Case, server: &mut redis::Connection) -> (Renewed, BTreeMap<
     assert_eq!(instances, ends.keys().cloned().collect::<Vec<_>>());
     let mut not_believed = answer[4..4 + removed].to_vec();
     not_believed.sort();
-    let stood = case.ends.get(&case.instance).is_some();
+    let stood = case.ends.contains_key(&case.instance);
     let renewed = Renewed {
         now: moment(&answer[0]),
         not_believed,

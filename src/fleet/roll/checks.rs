@@ -25,6 +25,7 @@ const FAR_CHECKS_AT_ONCE: usize = 32;
 const UNREADABLE: Duration = Duration::from_secs(30);
 
 /// What was decided about one unit.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 enum Decision {
     /// Nothing that is known of the unit says how long it may be silent: its next check is put off.
     Unreadable,

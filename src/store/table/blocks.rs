@@ -27,6 +27,10 @@ impl<T> Blocks<T> {
         self.blocks.last().map_or(0, |last| (self.blocks.len() - 1) * BLOCK + last.len())
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
     pub fn push(&mut self, entry: T) {
         match self.blocks.last_mut() {
             Some(last) if last.len() < BLOCK => last.push(entry),

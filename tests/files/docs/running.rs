@@ -77,7 +77,7 @@ impl World {
     /// Waits until the instance at that port does its work.
     async fn ready(&self, port: u16) {
         let ready = async {
-            while !answer(port, "/readyz").is_some_and(|(status, _)| status == 200) {
+            while answer(port, "/readyz").is_none_or(|(status, _)| status != 200) {
                 tokio::time::sleep(AGAIN).await;
             }
         };
@@ -279,9 +279,9 @@ async fn every_example_has_the_shape_of_an_answer_of_rollcall() {
 fn the_example_of_a_signature_is_right() {
     let page = super::Page::new("docs/webhooks.md");
     let value = |name: &str| -> String {
-        let row = page.text.lines().filter_map(|line| line.strip_prefix(&format!("| {name} | `")));
+        let mut row = page.text.lines().filter_map(|line| line.strip_prefix(&format!("| {name} | `")));
         // The table of headers describes; the last one has values.
-        row.last().unwrap_or_else(|| panic!("no row of {name}")).split('`').next().unwrap().to_owned()
+        row.next_back().unwrap_or_else(|| panic!("no row of {name}")).split('`').next().unwrap().to_owned()
     };
     let (id, seconds) = (value("`webhook-id`"), value("`webhook-timestamp`"));
     let secret = value("secret");

@@ -102,7 +102,7 @@ fn uses(source: &Source, sources: &[Source]) -> Vec<Use> {
     while at < words.len() {
         let begins_path = at == 0 || words[at - 1] != "::" && words[at - 1] != ".";
         let is_use = words[at] == "use" && begins_path;
-        if !is_use && !(begins_path && words.get(at + 1).is_some_and(|next| *next == "::")) {
+        if !(is_use || begins_path && words.get(at + 1).is_some_and(|next| *next == "::")) {
             at += 1;
             continue;
         }

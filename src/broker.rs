@@ -112,7 +112,7 @@ impl Config {
         ] {
             if let Some(address) = address.filter(|address| !address.ip().is_loopback() && !safe) {
                 problems.push(format!(
-                    "{option}: anybody who reaches {address} could pretend to be a device; set \
+                    "{option}: every client that reaches {address} can pretend to be a device; set \
                      broker.password_file{}, or listen on 127.0.0.1",
                     if option.ends_with("tls_listen") { " or broker.client_ca_file" } else { "" }
                 ));

@@ -12,12 +12,12 @@
 //!
 //! # Whose turn it is
 //! Each partition is swept by its owner as soon as something in it is due. What is still due a second
-//! later is swept by everybody, unless the owner moves on: then what was due first is not so any more,
-//! and rivals would only slow it down. If it does not, the owner is frozen, or not known to be gone
-//! yet. So nobody has to find out which, and as long as all is well nobody does the work of another.
+//! later is swept by every instance, unless the owner moves on: then the first unit that was due is not due any
+//! more, and rivals would only slow the owner down. If the owner does not move on, it is frozen, or not yet known to be
+//! gone. No instance has to find out which, and as long as all is well no instance does the work of another.
 //!
-//! A storm is everybody's until the last partition is swept: whoever is done with its own still leaves
-//! the engine to those who are not, before it tells what it found.
+//! A storm concerns every instance until the last partition is swept: an instance that is done with its own partitions
+//! leaves the engine to the others, before it tells what it found.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

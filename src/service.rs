@@ -2,7 +2,7 @@
 //! tasks.
 //!
 //! Every loop runs until the stop token; one that returns earlier is a bug, stops everything and
-//! makes the process end with an error, so that whoever supervises it can start it anew. Nothing
+//! makes the process end with an error, so that its supervisor can start it anew. Nothing
 //! depends on a tidy stop.
 
 use std::sync::Arc;

@@ -27,7 +27,7 @@ pub(super) fn start(log: &LogConfig) -> anyhow::Result<()> {
     };
     let lines = registry().with(filter);
     match log.format {
-        // Colours only where somebody sees them.
+        // Colours only on a terminal.
         LogFormat::Human => {
             let layer = fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal());
             lines.with(layer.fmt_fields(fields::Fields)).init();

@@ -30,7 +30,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 const MEANWHILE: Duration = Duration::from_millis(10);
 
 /// Partitions that are swept at the same time, each on a task of its own: all that an instance has of a new
-/// fleet beside another one, for a partition that waits looks to the other as if nobody swept it.
+/// fleet beside another one, for a partition that waits looks to the other instance as if it were not swept.
 const AT_ONCE: usize = 8;
 
 /// The same where the engine is far away, and how many sweeps one partition has there.
@@ -47,7 +47,7 @@ const FAR_HINTS_AT_ONCE: usize = 8;
 /// The unit that is first in a partition.
 pub(super) struct First {
     pub name: String,
-    /// Since when nobody looks at it who could.
+    /// Since when no instance checks it that could.
     pub since: Timestamp,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct FirstLook {
     pub at: Timestamp,
     /// See [`First::since`].
     pub since: Timestamp,
-    /// How long it is left to somebody else.
+    /// How long it is left to another instance.
     pub patience: Duration,
     /// How far beyond what was heard units are looked at.
     pub slack: Duration,
@@ -104,9 +104,9 @@ pub(super) struct Look {
 pub(super) enum Done {
     /// The index was asked what is due first in each partition.
     Asked(Result<Vec<Option<(Timestamp, String)>>>),
-    /// With those who could not be decided.
+    /// With the units that could not be decided.
     Looked(Look, Result<Vec<Unit>>),
-    /// With those who could not be decided.
+    /// With the units that could not be decided.
     Swept(Sweep, Result<Vec<Unit>>),
 }
 
@@ -179,7 +179,7 @@ pub(super) struct Passes {
     is_news_soon: bool,
     /// Some is due that is others'.
     is_with_others: bool,
-    /// When the next unit comes due that nobody looks at.
+    /// When the next unit comes due that no step checks yet.
     next: Timestamp,
 }
 

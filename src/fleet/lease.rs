@@ -1,7 +1,7 @@
 //! The lease of this instance: renewed for as long as it lives, given up when it goes in order.
 //!
-//! Each renewal brings two things home: the time, by which the clock of this process is led, and who
-//! else is there, from which follows what this instance owns. Both are handed to the loops as views
+//! Each renewal answers two things: the time, which the clock of this process follows, and the other
+//! instances, from which follows what this instance owns. Both are handed to the loops as views
 //! that they only read.
 //!
 //! An instance that cannot renew goes on believing what it believed. Others see its lease end and take
@@ -10,7 +10,7 @@
 //! # Why so short
 //! What a dead instance held waits for as long as its lease: two and a half seconds at the most, for another one
 //! asks when the first lease ends that was not renewed. A lease that ends by mistake costs the others a fill of their mirrors and no more. It
-//! does not end while the engine answers nobody, see [`crate::store::Roster::renew`].
+//! does not end while the engine answers no instance, see [`crate::store::Roster::renew`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,7 +103,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Answers for how long there is nothing to renew and nobody to miss.
+    /// Answers for how long nothing has to be renewed and no other lease ends.
     async fn renew(&self) -> Result<Duration> {
         let before = self.view.borrow().clone();
         let heard = self.hearing.hearing().await?.heard;
@@ -122,7 +122,7 @@ impl Lease {
                 instance = view.instance,
                 instances = view.instances.join(" "),
                 partitions = view.partitions.len(),
-                "who is there has changed"
+                "the instances of the fleet have changed"
             );
             self.view.send_replace(Arc::new(view));
         }

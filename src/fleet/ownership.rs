@@ -1,13 +1,13 @@
 //! Who is there, what the time is, and which part of the fleet is whose.
 //!
-//! There is no leader. Each instance keeps a lease in the engine and learns who else does; from that
-//! alone everybody works out, alike, who sweeps, tells and shows which partition.
+//! There is no leader. Each instance keeps a lease in the engine and learns of the leases of the others.
+//! From that alone every instance works out, alike, which instance sweeps, tells and shows which partition.
 //!
 //! # Why views may differ
 //! An instance that joins, leaves or freezes is noticed by some a little before others, and one that
 //! cannot reach the engine goes on believing what it believed. Then a partition has two owners for a
-//! while, or none. Two do the same work twice, and every step is taken by one of them; none is
-//! noticed by the others, because what is long overdue is looked at by everybody.
+//! while, or none. Two do the same work twice, and every step is taken by one of them; a
+//! partition without an owner is noticed by the others, because every instance checks what is long overdue.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct Ownership(watch::Receiver<Arc<View>>);
 pub struct View {
     /// Its own name.
     pub instance: String,
-    /// Everybody who is there, in order.
+    /// All instances that are there, in order.
     pub instances: Vec<String>,
     /// Its partitions, in order.
     pub partitions: Vec<u16>,
@@ -32,8 +32,8 @@ pub struct View {
 }
 
 impl View {
-    /// What `instance` owns of so many partitions while these are there. With nobody there it owns
-    /// everything: whoever cannot know assumes that it is alone.
+    /// What `instance` owns of so many partitions while these are there. Without any it owns
+    /// everything: an instance that cannot know assumes that it is alone.
     pub fn new(instance: &str, mut instances: Vec<String>, partitions: u16) -> View {
         instances.sort();
         let mine = |partition: &u16| owner(*partition, &instances).is_none_or(|owner| owner == instance);
@@ -72,7 +72,7 @@ impl Ownership {
     /// Ends when something else is believed than when this copy was made or last waited.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
-            // Nobody is left who could change it.
+            // No sender is left that could change it.
             std::future::pending::<()>().await;
         }
     }
@@ -81,7 +81,7 @@ impl Ownership {
 /// Whose a partition is while these instances are there; `None` if there are none. Every instance, of
 /// whatever version, has to answer alike.
 ///
-/// Rendezvous hashing: everybody draws a number for the partition, and the highest has it. So when one
+/// Rendezvous hashing: each instance draws a number for the partition, and the highest has it. So when one
 /// leaves, only its partitions move, and when one comes, only to it.
 pub fn owner(partition: u16, instances: &[String]) -> Option<&str> {
     instances.iter().map(String::as_str).max_by_key(|instance| (drawn(instance, partition), *instance))

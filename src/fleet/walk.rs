@@ -23,8 +23,8 @@
 //! # Which partitions are read again at once
 //! One that came while there were others: while it moves, its old owner may apply a change and take
 //! itself for the owner still; then it notes nothing. A round later all agree whose it is. And one in
-//! which somebody is odd who could not be helped, because Rollcall had not heard far enough, as after a
-//! start with a shorter timeout. Whoever starts alone has just read everything; to read it all again
+//! which a unit differs that could not be put right, because Rollcall had not heard far enough, as after a
+//! start with a shorter timeout. An instance that starts alone has just read everything; to read it all again
 //! within half a minute cost more than a minute of everything else.
 
 use std::collections::HashSet;
@@ -99,7 +99,7 @@ pub struct Walk {
     pub removed: Removed,
 }
 
-/// What those who fill and those who go round tell one another.
+/// What the tasks that fill and the task that goes round share.
 #[derive(Default)]
 struct Filled {
     /// Rung when every partition is filled.
@@ -320,7 +320,7 @@ struct Round {
     number: u32,
     /// Partitions that are read again.
     again: HashSet<u16>,
-    /// Whether nobody else records heartbeats.
+    /// Whether no other instance records heartbeats.
     is_alone: bool,
 }
 

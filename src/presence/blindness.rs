@@ -1,7 +1,7 @@
 //! Blind time is not silence: the ledger of blind intervals and the arithmetic of observed silence.
 //!
-//! A unit is offline after its timeout and grace of *observed* silence. While Rollcall could not
-//! hear, nobody was silent, so a deadline moves by the blind time inside the silence. After an
+//! A unit is offline after its timeout and grace of *observed* silence. Time in which Rollcall
+//! cannot hear is the silence of no unit, so a deadline moves by the blind time inside the silence. After an
 //! interval every unit is owed some hearing as well, so that a device which reconnects with the
 //! broker has time to say so.
 //!
@@ -27,7 +27,7 @@ use crate::clock::Timestamp;
 pub struct Interval {
     /// Its first moment.
     pub from: Timestamp,
-    /// The moment at which hearing began again; [`Timestamp::NEVER`] while nobody knows.
+    /// The moment at which hearing began again; [`Timestamp::NEVER`] while that is not known.
     pub to: Timestamp,
 }
 

@@ -43,7 +43,7 @@ pub struct Renewed {
 }
 
 impl RosterState {
-    /// Takes or renews a lease. The engine's clock tells `engine_clock`, and by it, or by a clock that nobody sets,
+    /// Takes or renews a lease. The engine's clock tells `engine_clock`, and by it, or by a clock that is never set,
     /// `passed` is the time since the last renewal. The time of the fleet is never before `heard`.
     pub fn renew(
         &mut self,

@@ -233,7 +233,7 @@ impl Conversation {
 
     async fn recipient(&mut self, to: String) -> io::Result<()> {
         match &self.reply {
-            Reply::Recipient(who, code) if *who == to => self.refuse(*code).await,
+            Reply::Recipient(recipient, code) if *recipient == to => self.refuse(*code).await,
             _ => {
                 self.mail.to.push(to);
                 self.say("250 fine").await

@@ -133,7 +133,7 @@ pub trait AlertStore: Layout {
     /// joins the group that its first news joined, whichever is named: what was told belongs to the
     /// record. A return is told to those receivers to which the silence was told, or will be.
     ///
-    /// A group that is due at once, that nobody waits in and that one member joins alone is sealed
+    /// A group that is due at once, in which no member waits and that one member joins alone is sealed
     /// with that, as by [`AlertStore::seal`]. An engine may hand out silences among these at once, as by
     /// [`AlertStore::lease`], up to the capacity of each receiver, where that saves it a request.
     async fn join(
@@ -151,7 +151,7 @@ pub trait AlertStore: Layout {
     /// Seals groups of these partitions that are due: fixes members and id of their notifications and queues a
     /// delivery for each receiver. One notification holds at most 1000 members; a larger group is
     /// sealed in several. A silence is sealed when its own wait is over; those that joined later follow
-    /// when the waits of all of them are over, in one notification more, and whoever joins after that
+    /// when the waits of all of them are over, in one notification more, and members that join after that
     /// when the interval has passed. Answers how many members were sealed; more may be due if any were.
     async fn seal(
         &self,
@@ -165,8 +165,8 @@ pub trait AlertStore: Layout {
     async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;
 
     /// Hands out deliveries of a receiver that are due in these partitions, at most `limit`, those of
-    /// the first partitions first, and keeps them from everybody else until `until`. Deliveries of
-    /// one group come one after the other, in order. One of which nothing is to be told any more is ended instead,
+    /// the first partitions first, and keeps them from other callers until `until`. Deliveries of
+    /// one group come one after the other, in order. A delivery of which nothing is to be told any more is ended instead,
     /// and counted as left out. An engine within the process frees what is leased when the process ends.
     async fn lease(
         &self,

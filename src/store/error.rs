@@ -8,7 +8,7 @@ pub enum EngineError {
     /// It cannot be reached or did not answer; the same call may be made again.
     #[error("{0}")]
     Unavailable(String),
-    /// It answered that it will not; somebody has to change something.
+    /// It refused; an operator has to change something.
     #[error("{0}")]
     Refused(String),
     /// A stored value is of a wrong type, or no value at all. It is put aside within a second or two; the same call

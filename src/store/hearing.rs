@@ -13,7 +13,7 @@ use crate::presence::{Gap, Hearing, Interval, Member, Probed, Subscription};
 pub enum Advance {
     /// It counted, as far as it led; with the blind interval that was written because of it.
     Heard(Option<Interval>),
-    /// It was of somebody who does not attend (any more), and changed nothing.
+    /// It came from a member that does not attend (any more), and changed nothing.
     NotAttending,
 }
 

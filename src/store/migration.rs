@@ -4,12 +4,12 @@
 //! how an engine stores it. Nobody may serve the fleet meanwhile, at either end.
 //!
 //! What an engine is left with is the whole fleet or none: until a move is complete, the other end holds no
-//! fleet that anybody could serve, and a move that was broken off begins anew.
+//! fleet that could be served, and a move that was broken off begins anew.
 //!
 //! # What stays behind
 //! Leases, members of shared subscriptions and sessions of the broker belong to connections, which end
 //! before a move. What they may have lost is after `heard`, so it is blind time. Entries of the outbox
-//! that nobody could read stay where they can be looked at.
+//! that cannot be read stay where an operator can look at them.
 
 use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt};
@@ -56,7 +56,7 @@ pub enum MigrationItem {
     Group {
         /// Which.
         group: Group,
-        /// When it is sealed; `None` if nobody waits in it.
+        /// When it is sealed; `None` if no member waits in it.
         due: Option<Timestamp>,
         /// When it was sealed last.
         sealed: Option<Timestamp>,
@@ -114,7 +114,7 @@ pub enum MigrationItem {
 /// The end that a fleet leaves.
 #[async_trait]
 pub trait Exporter: Send + Sync {
-    /// Refuses if somebody serves the fleet.
+    /// Refuses if an instance serves the fleet.
     async fn check_rest(&self) -> Result<()>;
 
     /// Units of a page, as [`super::Queries::walk`] numbers them, and their values.

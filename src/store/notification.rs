@@ -134,7 +134,7 @@ impl Member {
                 Member { id, form, detected_at: record.detected_at }
             }
             OutboxEvent::Blind(interval) => {
-                // By its beginning alone: whoever notices first that it lasts, or is over, is the one that is told.
+                // By its beginning alone: the first event that says that it lasts, or is over, is the one that is told.
                 let is_over = if interval.is_over() { " over" } else { "" };
                 let id = format!("{}{is_over}", blindness(interval));
                 Member { id, form: Form::Blind, detected_at: Timestamp::ZERO }
@@ -159,7 +159,7 @@ pub(super) fn told(news: &OutboxEvent) -> Result<String> {
     }
 }
 
-/// Reads what stands in a queue for the group with that key as an engine does, for those who try that on arbitrary
+/// Reads what stands in a queue for the group with that key as an engine does, for tests that try arbitrary
 /// bytes: the delivery to a receiver of that name, as far as it can be read.
 #[doc(hidden)]
 pub fn delivery_of_any(group: &str, stored: &[u8], receiver: &str) -> Option<Delivery> {
@@ -176,7 +176,7 @@ pub(super) struct Notification {
     pub online: Vec<OfflineRecord>,
     pub blind: Vec<Interval>,
     /// For each of `online` the receivers that were told its silence, with commas between them; nothing if
-    /// nobody knows. Empty if all of them were told all.
+    /// that is not known. Empty if all of them were told all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub told: Vec<Option<String>>,
 }

@@ -32,11 +32,11 @@ pub trait Queries: Layout {
     /// `<kind>:<unit>`.
     async fn alive(&self, partition: u16, names: &[&str]) -> Result<Vec<Option<Timestamp>>>;
 
-    /// Notes for the owners of their partitions that these units were changed by somebody else.
+    /// Notes for the owners of their partitions that these units were changed by another instance.
     async fn note(&self, units: &[&Unit]) -> Result<()>;
 
-    /// Takes what was noted for these partitions, a bounded number: pages on which something was
-    /// changed by somebody else.
+    /// Takes what was noted for these partitions, a bounded number: pages on which another
+    /// instance changed something.
     async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>>;
 
     /// Removes records of these partitions that were closed before `before`, a bounded number; answers

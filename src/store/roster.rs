@@ -29,7 +29,7 @@ pub struct Attendance {
     pub now: Timestamp,
     /// What the engine's own clock told.
     pub engine_clock: Timestamp,
-    /// Everybody whose lease stands, in order, the one who asked included.
+    /// The instances whose lease stands, in order, the caller included.
     pub instances: Vec<String>,
     /// When the first lease of another ends, unless it is renewed.
     pub first_end: Option<Timestamp>,
@@ -62,7 +62,7 @@ pub trait Roster: Layout {
     /// What instances said lately that they count. What cannot be read was not said.
     async fn counts(&self, instances: &[String]) -> Result<Vec<Counts>>;
 
-    /// Ends when somebody came or went, as far as that is told at all: whoever relies on it renews
-    /// from time to time.
+    /// Ends when an instance came or went, as far as that is told at all: a caller renews from time to time as
+    /// well.
     async fn changed(&self);
 }

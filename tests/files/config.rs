@@ -313,7 +313,7 @@ fn a_planned_option_is_refused_with_not_yet_and_an_unknown_one_with_a_suggestion
         ("[mqtt]\npublish_state = true", "mqtt.publish_state: is not supported yet"),
         (
             "[broker]\nlisten = \"0.0.0.0:1883\"",
-            "broker.listen: anybody who reaches 0.0.0.0:1883 could pretend to be a device",
+            "broker.listen: every client that reaches 0.0.0.0:1883 can pretend to be a device",
         ),
         (
             "[broker]\nlisten = \"127.0.0.1:1\"\n[mqtt]\nurl = \"mqtt://a\"",

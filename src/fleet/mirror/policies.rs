@@ -1,7 +1,7 @@
 //! The policies of a partition's units, each kept once and counted.
 //!
 //! A fleet has a handful. A device may declare any timeout it likes, though, and another one with
-//! each heartbeat; so a policy that nobody has any more gives its place to the next.
+//! each heartbeat; so a policy that no unit has any more gives its place to the next.
 
 use std::collections::HashMap;
 

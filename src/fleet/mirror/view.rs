@@ -1,7 +1,7 @@
 //! Looking into the mirror: every unit, piece by piece, and how many there are of each sort.
 //!
 //! A piece is read under the lock of its partition, which is open again before the next one, so
-//! that nobody who writes heartbeats waits for a list of a million units.
+//! that no heartbeat waits for a list of a million units.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -68,7 +68,7 @@ impl Cursor {
     }
 }
 
-/// What the mirror knows of a unit that somebody else named.
+/// What the mirror knows of a unit that a caller named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// It is wanted.

@@ -11,7 +11,7 @@ use crate::store::Result;
 pub(super) enum Found {
     /// Nothing that was left as it is.
     Nothing,
-    /// Somebody who is odd and cannot be helped now.
+    /// A unit that differs and cannot be put right now.
     Unhelped,
 }
 

@@ -104,7 +104,7 @@ fn describe_tls(cause: &rustls::Error) -> String {
     use rustls::{AlertDescription as Alert, CertificateError as Bad, Error as Tls};
     match cause {
         Tls::InvalidCertificate(Bad::UnknownIssuer) => {
-            "its certificate is from nobody that is trusted; name the authority in mqtt.ca_file".to_owned()
+            "its certificate is not from a trusted authority; name the authority in mqtt.ca_file".to_owned()
         }
         Tls::InvalidCertificate(Bad::NotValidForName | Bad::NotValidForNameContext { .. }) => {
             format!("the host in mqtt.url is not the broker's name in its certificate ({cause})")

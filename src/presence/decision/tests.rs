@@ -358,8 +358,8 @@ fn a_living_unit_is_not_offline_however_often_a_session_is_taken_over() {
             assert!(outlives(phase, &thefts), "every {pause} ms, a unit that speaks at {phase} ms");
         }
     }
-    // A thief that waits for each beat of one unit: what is owed has a bound, or whoever takes a session over now and
-    // then would keep every dead unit from being told.
+    // A thief that waits for each beat of one unit: what is owed has a bound, or a client that takes a session over now
+    // and then would keep every dead unit untold.
     let aimed = |count: i64| (1..=count).map(|number| number * every - 100).collect::<Vec<i64>>();
     assert!(outlives(0, &aimed(5)));
     assert!(!outlives(0, &aimed(6)));

@@ -98,7 +98,7 @@ fn join_one(
     let told_to = known.filter(|_| next == Stage::IsBack).map(|known| known.told_to).unwrap_or_default();
     write_member(database, &group, joining, (&name, next, &told_to), (pace, now))?;
     if next == Stage::Over {
-        rest_if_nobody_waits(database, group.id)?;
+        clear_due_if_empty(database, group.id)?;
         return Ok(None);
     }
     let due = group.times.due_with(member.form, pace, now);
@@ -197,8 +197,8 @@ fn known(
     known.optional()
 }
 
-/// A group in which nobody waits is not due.
-pub(super) fn rest_if_nobody_waits(database: &Connection, group: i64) -> DatabaseResult<()> {
+/// A group in which no member waits is not due.
+pub(super) fn clear_due_if_empty(database: &Connection, group: i64) -> DatabaseResult<()> {
     let update = "UPDATE groups SET due = NULL WHERE id = ?1 AND NOT EXISTS \
                   (SELECT 1 FROM members WHERE grp = ?1 AND joined IS NOT NULL)";
     database.prepare_cached(update)?.execute([group])?;

@@ -26,7 +26,7 @@ pub(super) struct Leases {
 #[derive(Default)]
 struct Kept {
     roster: RosterState,
-    /// When a lease was renewed last, by a clock that nobody sets.
+    /// When a lease was renewed last, by a clock that is never set.
     renewed_at: Option<Instant>,
     /// Where instances are asked for metrics, and until when that holds.
     addresses: BTreeMap<String, (String, Instant)>,

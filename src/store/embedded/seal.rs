@@ -4,7 +4,7 @@
 use rusqlite::{Connection, params};
 
 use super::error::DatabaseResult;
-use super::groups::rest_if_nobody_waits;
+use super::groups::clear_due_if_empty;
 use crate::clock::Timestamp;
 use crate::presence::{GroupTimes, Pace, Stage};
 use crate::store::notification::{MOST_MEMBERS, OVER};
@@ -46,7 +46,7 @@ pub(super) fn seal_group(
             .prepare_cached("UPDATE groups SET sealed = ? WHERE id = ?")?
             .execute([times.sealed_now(pace, now).as_millis(), group])?;
     }
-    rest_if_nobody_waits(database, group)?;
+    clear_due_if_empty(database, group)?;
     let select = "SELECT min(joined), max(joined) FROM members WHERE grp = ? AND joined IS NOT NULL";
     let waiting: (Option<i64>, Option<i64>) =
         database.prepare_cached(select)?.query_row([group], |row| Ok((row.get(0)?, row.get(1)?)))?;

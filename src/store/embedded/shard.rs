@@ -143,8 +143,8 @@ impl Shard {
         Ok(Unit::new(self.kinds[usize::from(row.kind)].clone(), id))
     }
 
-    /// Keeps everybody else from a row while a change of it is written, if the unit still is as the
-    /// change wants it. A unit that is not there gets a slot.
+    /// Keeps other changes from a row while a change of it is written, if the unit still is as the change wants
+    /// it. A unit that is not there gets a slot.
     pub fn hold(&mut self, unit: &Unit, wanted: &Wanted) -> Option<Held> {
         let slot = match self.find(unit) {
             Some(slot) => slot,

@@ -1,5 +1,5 @@
 //! The newest values of units. They lie as facts do: on pages, so that a value takes little more than
-//! its text, and each metric has pages of its own, so that whoever shows one metric reads that alone.
+//! its text, and each metric has pages of its own, so that a page about one metric reads that metric alone.
 
 use std::ops::Range;
 
@@ -66,7 +66,7 @@ impl DataStore for RedisEngine {
         let text = |(name, text)| Some((String::from_utf8(name).ok()?, String::from_utf8(text).ok()?));
         let mut values: Vec<(String, String)> = pages.into_iter().flatten().filter_map(text).collect();
         for (_, text) in &mut values {
-            // Without the moment. What another program wrote here is nobody's value.
+            // Without the moment. What another program wrote here is no value of a unit.
             let value = text.find(' ').map_or(text.len(), |at| at + 1);
             text.drain(..value);
         }

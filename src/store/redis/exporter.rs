@@ -72,7 +72,7 @@ impl Exporter for RedisEngine {
             pipe.hgetall(self.keys.data_page(partition, &metric, page));
             let (values,): (Vec<(String, String)>,) = self.topology.send("pack_values", &pipe).await?;
             for (name, text) in values {
-                // What another program wrote here is nobody's value.
+                // What another program wrote here is no value of a unit.
                 let Some((at, value)) = text.split_once(' ') else { continue };
                 let (Ok(unit), Ok(at)) = (name.parse(), at.parse()) else { continue };
                 let (metric, value) = (metric.clone(), value.to_owned());

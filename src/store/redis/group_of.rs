@@ -157,7 +157,7 @@ async fn ask(
     }
     let answers: Vec<Vec<u8>> = engine.topology.tell("group_of", &script).await?;
     let others = members.iter().zip(answers).filter(|(_, answer)| !answer.is_empty());
-    // One that cannot be read is somebody else's: the group that it would join now serves as well.
+    // One that cannot be read was written by another program: the group that it would join now serves as well.
     let group = |json: Vec<u8>| from_json("a group", &String::from_utf8_lossy(&json)).ok();
     Ok(others.filter_map(|((_, index), json)| Some((*index, group(json)?))).collect())
 }

@@ -30,7 +30,7 @@ impl Joining<'_> {
 }
 
 /// How many transitions join, and how many groups are sealed, in one script: within a millisecond, for
-/// nobody else is served meanwhile.
+/// no other command is served meanwhile.
 const JOIN_STEP: usize = 32;
 const SEAL_STEP: usize = 100;
 

@@ -1,5 +1,5 @@
-//! Silences that are told as soon as they join, for there is nobody to wait for: the caller takes them
-//! along.
+//! Silences that are told as soon as they join, because no other member is waited for: the caller takes their
+//! deliveries along.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::store::json::to_json;
 use crate::store::notification::{Lone, notification_id};
 use crate::store::{Capacity, Delivery, Joined, OutboxEvent, Pace, Result};
 
-/// How many silences are told in one script: within a quarter of a millisecond or so, for nobody else is
+/// How many silences are told in one script: within a quarter of a millisecond or so, for no other command is
 /// served meanwhile, and each of several instances has such a script under way.
 const STEP: usize = 32;
 

@@ -1,5 +1,5 @@
-//! Expiry notifications, as hints. They may be late, lost or about something else; whoever gets
-//! one looks at the unit.
+//! Expiry notifications, as hints. They may be late, lost or about something else; a hint leads
+//! to a check of the unit.
 //!
 //! Heard on a connection of its own, which subscribes again by itself. Whenever that happened, or
 //! the connection went away, notifications may have been lost: that is a hint too. The same
@@ -17,7 +17,7 @@ use super::keys::Keys;
 use super::topology::{classify, manager};
 use crate::store::{Hint, Result};
 
-/// Sends hints until nobody receives them any more. When they come faster than they are taken,
+/// Sends hints until the receiver is dropped. When they come faster than they are taken,
 /// they are dropped: the deadline index finds their units.
 pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> Result<()> {
     let client = engine.topology.client();

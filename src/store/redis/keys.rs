@@ -14,7 +14,7 @@
 //! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms), and half a millisecond more where another client may have been given heartbeats |
 //! | `rollcall:{hearing}:blind:<kind>` | zset | blind intervals of a kind, in the same form |
 //! | `rollcall:{hearing}:filters` | hash | `<kind> <topic filter>` → up to when it was heard (ms) |
-//! | `rollcall:{hearing}:outbox` | stream | long blind intervals that nobody was told of yet |
+//! | `rollcall:{hearing}:outbox` | stream | long blind intervals that are not told yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel that tells when one came or went |
 //! | `rollcall:{hearing}:address:<instance>` | string | where an instance is asked for metrics; PX = its lease |
 //! | `rollcall:{hearing}:counts:<instance>` | string | how many units of each kind it counts of its own, and the shortest timeout of these, JSON; PX = 8 s |
@@ -31,8 +31,8 @@
 //! | `rollcall:{pN}:closed` | zset | ids of closed records by time of closing (ms) |
 //! | `rollcall:{pN}:archive` | hash | record id → record (JSON), closed records |
 //! | `rollcall:{pN}:outbox` | stream | records opened and closed that joined no group yet: an entry for each step, see `outbox.rs` |
-//! | `rollcall:{pN}:outbox:unreadable` | stream | entries of the outbox that nobody could read |
-//! | `rollcall:{pN}:group_of` | hash | member → the group (JSON) in which the news of its record is told, by the unit's partition, see `group_of.rs` |
+//! | `rollcall:{pN}:outbox:unreadable` | stream | entries of the outbox that cannot be read |
+//! | `rollcall:{pN}:group_of` | hash | member → the group (JSON) in which its record is told, by the unit's partition, see `group_of.rs` |
 //! | `rollcall:{pN}:groups` | zset | groups that wait, by when they are due (ms) |
 //! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → what it was told and to whom, see `join.lua` |
 //! | `rollcall:{pN}:sealed` | hash | group → when it was sealed last (ms) |
@@ -218,7 +218,7 @@ impl Keys {
         }
     }
 
-    /// Where entries of an outbox are kept that nobody can read.
+    /// Where entries of an outbox are kept that cannot be read.
     pub fn unreadable(&self, number: u16) -> String {
         format!("{}:unreadable", self.outbox(number))
     }

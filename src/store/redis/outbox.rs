@@ -6,8 +6,8 @@
 //! is the name of its unit and the facts, one that was closed is `record` and the record (JSON), an
 //! interval is `blind` and its ends.
 //!
-//! An entry that cannot be read would hold up all others for good. It is set aside, loudly: somebody
-//! else wrote it, or a version of Rollcall that knew more.
+//! An entry that cannot be read would hold up all others for good. It is set aside, with an error in the log:
+//! another program wrote it, or a later version of Rollcall.
 
 use std::ops::RangeInclusive;
 
@@ -70,7 +70,9 @@ async fn set_aside(
     why: &EngineError,
 ) -> Result<()> {
     let (from, to) = (engine.keys.outbox(*outbox), engine.keys.unreadable(*outbox));
-    tracing::error!("nobody can be told what is in entry {id} of {from}, it is kept in {to}: {why}");
+    tracing::error!(
+        "entry {id} of the outbox {from} cannot be read and is not told, it is kept in {to}: {why}"
+    );
     let mut pipe = pipe();
     pipe.atomic().cmd("XADD").arg(to).arg("*").arg(fields).ignore();
     pipe.xdel(from, &[id]).ignore();

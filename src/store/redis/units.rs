@@ -2,7 +2,7 @@
 //!
 //! # Why batches of a few hundred
 //! A pipeline of 200 heartbeats keeps the server busy for about a millisecond. Longer ones gain
-//! nothing and make everybody else wait; several are under way at once.
+//! nothing and make all other commands wait; several are under way at once.
 //!
 //! # Why by page
 //! Reading and applying go page by page: one command for all facts on a page. That reads a unit in 1.6 µs
@@ -13,7 +13,7 @@
 //! word costs it some 0.1 µs besides.
 //!
 //! # Why heartbeats are packed by hand
-//! Redis writes a heartbeat in three microseconds, and whoever feeds it has no more than that. So
+//! Redis writes a heartbeat in three microseconds, and the client has no more time than that. So
 //! a batch is sorted by partition, what the keys of a partition have in common is written once, each
 //! command is given its room at once, and answers are read as they came. What is left is mostly the
 //! allocator: each command is two pieces of memory, and each answer one that another thread frees.
@@ -40,7 +40,7 @@ const BATCH: usize = 200;
 const READ_STEP: usize = 100;
 /// How many names of those that are due are asked for in one batch, within half a millisecond.
 const DUE_STEP: usize = 2000;
-/// How many changes are applied in one script: within half a millisecond or so, for nobody else is served
+/// How many changes are applied in one script: within half a millisecond or so, for no other command is served
 /// meanwhile.
 const APPLY_STEP: usize = 64;
 /// Room for a `SET` of an expiry key, without the key.
@@ -100,7 +100,7 @@ impl UnitStore for RedisEngine {
         let after = beyond(after);
         let deadlines = self.keys.in_partition(partition, "deadlines");
         let mut due = Vec::new();
-        // Who is taken out meanwhile makes room for others, who are due the next time as well.
+        // A unit that is taken out meanwhile makes room for others, which are due the next time as well.
         while due.len() < limit {
             let (skip, step) = (skip + due.len(), DUE_STEP.min(limit - due.len()));
             let mut pipe = pipe();

@@ -32,7 +32,7 @@
 --  1 group (JSON)
 --  2 "alone" if nothing else that joins with it is of its group
 --  3 member
---  4 "offline", "online", "removed" (back, and nobody is told) or "blind"
+--  4 "offline", "online", "removed" (back, and not told) or "blind"
 --  5 when it was detected (ms), 0 for an interval
 --  6 record or interval (JSON)
 --

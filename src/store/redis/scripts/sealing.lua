@@ -56,7 +56,7 @@ end
 
 -- Fixes what a notification says: records and intervals, each list (JSON) without its brackets.
 -- `group_json` speaks of the group, `digest` is made of what was noted.
--- With nobody to tell there is nothing to keep: nobody would ever take it away.
+-- Without receivers nothing is kept: nothing would ever remove it.
 local function tell(group, group_json, digest, offline, online, blind, told_to, now, now_text, receivers)
   if receivers == 0 then
     return

@@ -13,13 +13,10 @@
 //! never owed more than `min(timeout, settle)` beyond its timeout and grace in all, so that even a
 //! link that is blind more often than not cannot keep a dead unit from being told.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FilterProofs, Kind};
 use crate::clock::Timestamp;
 
 /// A stretch of time in which nothing could be heard: from `from` up to `to`.
@@ -137,26 +134,6 @@ impl Ledger {
         self.taken.get(first).is_some_and(|end| *end <= interval.to)
     }
 }
-
-/// How far Rollcall is known to have heard, and where it did not.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Hearing {
-    /// Up to here everything that a device sent came all the way; `None` before the first proof.
-    pub heard: Option<Timestamp>,
-    /// The blind intervals before that.
-    pub ledger: Ledger,
-    /// The most hearing that is owed after an interval.
-    pub settle: Duration,
-    /// How late a look may be, for the engine is so far away.
-    pub delay: Duration,
-    /// What was heard of single kinds, as it is stored.
-    pub filters: Arc<FilterProofs>,
-    /// The hearing of kinds that have filters of their own: see [`Hearing::by_filters`].
-    pub kinds: Arc<HashMap<Kind, Hearing>>,
-}
-
-/// The hearing that is owed after a long blind interval when nothing else is configured.
-pub const DEFAULT_SETTLE: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests {

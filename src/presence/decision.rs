@@ -15,9 +15,14 @@ use std::time::Duration;
 
 use super::{
     Cause, Change, Closing, Facts, Hearing, Heartbeat, IndexChange, Interval, KeyChange, KindRules, Labels,
-    Ledger, Override, Policy, Registry, Silence, Snapshot, Standing, State,
+    Override, Registry, Silence, Snapshot, Standing,
 };
 use crate::clock::Timestamp;
+
+mod times;
+
+pub use times::{deadline, state};
+use times::{next_check, times, times_since};
 
 /// The effect of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -385,88 +390,6 @@ pub fn unwatch(seen: &Snapshot, look: Timestamp, now: Timestamp) -> Option<Chang
     };
     let index = IndexChange::LookAt(look);
     Some(Change { key: KeyChange::Delete, index, facts: Some(anew), record: Some(record) })
-}
-
-/// The moments at which a silence matters.
-struct Times {
-    late: Timestamp,
-    deadline: Timestamp,
-}
-
-/// The times of a unit whose silence begins at `silent`.
-fn times_since(facts: &Facts, silent: Timestamp, policy: &Policy, hearing: &Hearing) -> Times {
-    times(facts, facts.last_seen, silent, policy, hearing)
-}
-
-fn times(facts: &Facts, seen: Timestamp, silent: Timestamp, policy: &Policy, hearing: &Hearing) -> Times {
-    let sleep = facts.sleep.filter(|sleep| seen <= sleep.from);
-    let ledger: &Ledger = &hearing.ledger;
-    let ledger = ledger.with(facts.pause);
-    let ledger = ledger.with(sleep);
-    let owed = policy.timeout.min(hearing.settle);
-    let deadline = ledger.deadline(silent, policy.allowed(), owed);
-    let late = if policy.grace.is_zero() {
-        deadline
-    } else {
-        ledger.deadline(silent, policy.timeout, owed).min(deadline)
-    };
-    Times { late, deadline }
-}
-
-/// The next check of a unit that is not offline: no later than the expiry of a key that was set since this check,
-/// even if the next check is late. A check that comes too late to find that key has to wait for more hearing.
-fn next_check(facts: &Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Timestamp {
-    let times = times_since(facts, facts.silent_since(), &facts.policy(rules), hearing);
-    let look = if now < times.late { times.late } else { times.deadline };
-    match facts.looked_at {
-        Some(_) => {
-            let lifetime = facts.key_lifetime(rules);
-            look.min(now + (lifetime - hearing.delay.min(lifetime / 4 * 3)))
-        }
-        None => look,
-    }
-}
-
-/// The deadline of a unit as far as the ledger reaches.
-pub fn deadline(seen: &Snapshot, rules: &KindRules, hearing: &Hearing) -> Option<Timestamp> {
-    let hearing = hearing.of(&rules.kind);
-    let facts = seen.facts.as_ref()?;
-    match &facts.standing {
-        Standing::Offline(silence) => Some(silence.deadline),
-        Standing::Retired(_) => None,
-        _ => {
-            let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
-            let silent = facts.silent_since().max(newest);
-            Some(times(facts, newest, silent, &facts.policy(rules), hearing).deadline)
-        }
-    }
-}
-
-/// The state of a unit; `None` for an unknown unit and one that was removed.
-pub fn state(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Option<State> {
-    let hearing = hearing.of(&rules.kind);
-    let facts = seen.facts.as_ref()?;
-    match &facts.standing {
-        Standing::Offline(_) => return Some(State::Offline),
-        Standing::Retired(_) => return None,
-        Standing::NeverSeen | Standing::Present => {}
-    }
-    let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
-    let asleep = facts.sleep.filter(|sleep| newest <= sleep.from);
-    if [facts.pause, asleep].into_iter().flatten().any(|i| i.contains(now)) {
-        return Some(State::Paused);
-    }
-    let silent = facts.silent_since().max(newest);
-    let times = times(facts, newest, silent, &facts.policy(rules), hearing);
-    Some(if times.deadline < now {
-        State::Unknown
-    } else if facts.standing == Standing::NeverSeen {
-        State::NeverSeen
-    } else if times.late < now {
-        State::Late
-    } else {
-        State::Online
-    })
 }
 
 #[cfg(test)]

@@ -15,8 +15,28 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Hearing, Interval, Kind, Ledger, Policy};
+use super::{Interval, Kind, Ledger, Policy};
 use crate::clock::Timestamp;
+
+/// How far Rollcall is known to have heard, and where it did not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hearing {
+    /// Up to here everything that a device sent came all the way; `None` before the first proof.
+    pub heard: Option<Timestamp>,
+    /// The blind intervals before that.
+    pub ledger: Ledger,
+    /// The most hearing that is owed after an interval.
+    pub settle: Duration,
+    /// How late a look may be, for the engine is so far away.
+    pub delay: Duration,
+    /// What was heard of single kinds, as it is stored.
+    pub filters: Arc<FilterProofs>,
+    /// The hearing of kinds that have filters of their own: see [`Hearing::by_filters`].
+    pub kinds: Arc<HashMap<Kind, Hearing>>,
+}
+
+/// The hearing that is owed after a long blind interval when nothing else is configured.
+pub const DEFAULT_SETTLE: Duration = Duration::from_secs(300);
 
 /// The topic filters by which each kind is heard, `{kind}` filled in.
 pub type Filters = HashMap<Kind, Vec<String>>;

@@ -19,13 +19,13 @@ mod shown;
 mod unit;
 
 pub use ahead::{as_corrected, corrected, future_moment};
-pub use blindness::{DEFAULT_SETTLE, Hearing, Interval, Ledger};
+pub use blindness::{Interval, Ledger};
 pub use decision::{
     Heard, Registration, Verdict, check_deadline, deadline, hear, recheck_deadline, register, retire, state,
     unwatch,
 };
 pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State};
-pub use filters::{FilterProofs, Filters, Probed, RemovedFilter, covers, prove};
+pub use filters::{DEFAULT_SETTLE, FilterProofs, Filters, Hearing, Probed, RemovedFilter, covers, prove};
 pub use grouping::{Form, GroupTimes, Pace, Stage, is_detected_again, waits_since};
 pub use hearing::{
     BlindInterval, Gap, HearingState, Member, MemberState, NotAttending, SessionState, Subscription, USEFUL,

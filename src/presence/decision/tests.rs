@@ -1,5 +1,5 @@
 use super::*;
-use crate::presence::{Declared, IndexChange, Unit};
+use crate::presence::{Declared, IndexChange, Ledger, State, Unit};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MS: Duration = Duration::from_millis(1);

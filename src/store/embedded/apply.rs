@@ -14,7 +14,7 @@ use super::memory::InMemoryFleet;
 use super::row::Moment;
 use super::shard::{Held, Wanted};
 use super::stored::text;
-use super::writer::WriteJob;
+use super::write_job::WriteJob;
 use crate::clock::Timestamp;
 use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
 use crate::store::json::to_json;

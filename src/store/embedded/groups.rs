@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::EmbeddedEngine;
 use super::error::DatabaseResult;
-use super::seal::{seal_group, tidy, times};
+use super::seal::{clear_due_if_empty, seal_group, tidy, times};
 use crate::clock::Timestamp;
 use crate::presence::{Form, GroupTimes, Pace, Stage, is_detected_again, waits_since};
 use crate::store::json::to_json;
@@ -195,14 +195,6 @@ fn known(
         Ok(KnownMember { group: row.get(0)?, stage, told_to, detected_at })
     });
     known.optional()
-}
-
-/// A group in which no member waits is not due.
-pub(super) fn clear_due_if_empty(database: &Connection, group: i64) -> DatabaseResult<()> {
-    let update = "UPDATE groups SET due = NULL WHERE id = ?1 AND NOT EXISTS \
-                  (SELECT 1 FROM members WHERE grp = ?1 AND joined IS NOT NULL)";
-    database.prepare_cached(update)?.execute([group])?;
-    Ok(())
 }
 
 /// Seals what is due in these partitions, up to a step of groups.

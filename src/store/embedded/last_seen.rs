@@ -26,7 +26,7 @@ use super::heard::Blind;
 use super::memory::InMemoryFleet;
 use super::row::{Marks, Moment};
 use super::shard::Unwritten;
-use super::writer::WriteJob;
+use super::write_job::WriteJob;
 use crate::clock::Timestamp;
 use crate::presence::USEFUL;
 use crate::store::json::to_json;

@@ -62,6 +62,7 @@ mod shard;
 mod stored;
 mod table_rules;
 mod units;
+mod write_job;
 mod writer;
 
 pub use config::Config;

@@ -4,7 +4,6 @@
 use rusqlite::{Connection, params};
 
 use super::error::DatabaseResult;
-use super::groups::clear_due_if_empty;
 use crate::clock::Timestamp;
 use crate::presence::{GroupTimes, Pace, Stage};
 use crate::store::notification::{MOST_MEMBERS, OVER};
@@ -136,5 +135,13 @@ pub(super) fn tidy(database: &Connection, now: Timestamp) -> DatabaseResult<()> 
             )?
             .execute([group])?;
     }
+    Ok(())
+}
+
+/// A group in which no member waits is not due.
+pub(super) fn clear_due_if_empty(database: &Connection, group: i64) -> DatabaseResult<()> {
+    let update = "UPDATE groups SET due = NULL WHERE id = ?1 AND NOT EXISTS \
+                  (SELECT 1 FROM members WHERE grp = ?1 AND joined IS NOT NULL)";
+    database.prepare_cached(update)?.execute([group])?;
     Ok(())
 }

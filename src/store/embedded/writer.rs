@@ -23,6 +23,7 @@ use super::directory::Directory;
 use super::error::{DatabaseError, DatabaseResult};
 use super::full_scan::FullScan;
 use super::last_seen::{Flush, LastSeenTables};
+use super::write_job::WriteJob;
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
@@ -37,18 +38,6 @@ const WRITE_BEHIND: Duration = Duration::from_secs(2);
 
 /// Fewer changed rows than this between two flushes count as little work.
 const FEW_ROWS: u64 = 10_000;
-
-/// A part of a transaction.
-pub(super) trait WriteJob: Send {
-    /// Writes. May be called again after [`WriteJob::undo`].
-    fn write(&mut self, database: &Connection) -> DatabaseResult<()>;
-    /// The transaction was rolled back.
-    fn undo(&mut self) {}
-    /// The transaction was committed.
-    fn finish(self: Box<Self>);
-    /// The job has failed for good.
-    fn fail(self: Box<Self>, why: EngineError);
-}
 
 struct QueuedJob {
     job: Box<dyn WriteJob>,

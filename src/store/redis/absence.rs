@@ -14,8 +14,8 @@ use redis::pipe;
 
 use super::RedisEngine;
 use super::fields::{Field, Fields};
-use super::receivers::in_lane;
-use super::units::snapshot;
+use super::lanes::in_lane;
+use super::reading::snapshot;
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::store::notification::Notification;

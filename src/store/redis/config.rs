@@ -1,6 +1,7 @@
 //! What the engine on Redis needs to know.
 
 use std::fmt;
+use std::time::Duration;
 
 /// What the engine on Redis needs to know.
 #[derive(Clone, PartialEq, Eq)]
@@ -46,3 +47,8 @@ impl fmt::Debug for Config {
             .finish_non_exhaustive()
     }
 }
+
+/// A batch of 500 units takes a busy server some ten milliseconds; one that does not answer in
+/// this time is not there.
+pub const RESPONSE: Duration = Duration::from_secs(5);
+pub const CONNECT: Duration = Duration::from_secs(2);

@@ -31,7 +31,7 @@ use super::RedisEngine;
 use super::admission::Permit;
 use super::dedicated::Dedicated;
 use super::keys::{Keys, PageId};
-use super::units::{answered, is_marked};
+use super::reading::{answered, is_marked};
 use crate::presence::{Change, IndexChange, Snapshot, Unit};
 use crate::store::{CheckGuard, DeadlineCheck, EngineError, LARGEST_STEP, Result, encoding};
 

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, FromRedisValue, Pipeline, RedisResult};
 
-use super::topology::{CONNECT, RESPONSE};
+use super::config::{CONNECT, RESPONSE};
 
 /// Connections that no caller has at the moment.
 #[derive(Default)]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use redis::pipe;
 
+use super::ending::Ending;
 use super::units::first_score;
 use super::{RedisEngine, absence, groups, outbox, receivers};
 use crate::clock::Timestamp;
@@ -159,12 +160,6 @@ impl AlertStore for RedisEngine {
         letters.truncate(limit);
         Ok(letters)
     }
-}
-
-/// How a delivery ended.
-pub(super) struct Ending<'a> {
-    pub delivery: &'a Delivery,
-    pub letter: Option<DeadLetter>,
 }
 
 impl RedisEngine {

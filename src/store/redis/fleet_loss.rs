@@ -13,8 +13,8 @@ use redis::pipe;
 
 use super::conditional::{ConditionalWrite, Expect, Fields};
 use super::keys::Keys;
+use super::reading::milliseconds;
 use super::topology::Topology;
-use super::units::milliseconds;
 use super::{RedisEngine, found_fleet};
 use crate::clock::Timestamp;
 use crate::presence::{BlindInterval, Interval};

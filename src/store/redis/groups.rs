@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use redis::{ScriptInvocation, pipe};
 
+use super::joining::Joining;
 use super::{RedisEngine, group_of, hand_out};
 use crate::clock::Timestamp;
 use crate::store::json::to_json;
@@ -13,21 +14,6 @@ use crate::store::{
     notification::told,
 };
 use crate::telemetry::Stored;
-
-/// A transition that joins its group.
-pub(super) struct Joining<'a> {
-    pub join: &'a Join,
-    pub member: Member,
-    /// Nothing else that joins with it is of its group.
-    pub is_alone: bool,
-}
-
-impl Joining<'_> {
-    /// What the member is called among those of all groups.
-    pub fn name(&self) -> String {
-        format!("{}\n{}", self.join.group.key, self.member.id)
-    }
-}
 
 /// How many transitions join, and how many groups are sealed, in one script: within a millisecond, for
 /// no other command is served meanwhile.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::RedisEngine;
-use super::groups::Joining;
+use super::joining::Joining;
 use crate::clock::Timestamp;
 use crate::presence::Form;
 use crate::store::json::to_json;
@@ -96,6 +96,18 @@ async fn hand_out_step<'a>(
         script.arg(format!("1 {id}\n{told}"));
     }
     let answers: Vec<u8> = engine.topology.tell("hand_out", &script).await?;
+    Ok(sorted(step, answers, receivers, &room, now))
+}
+
+/// The deliveries that the caller may take along, and the transitions that have to join their groups. `answers`: 0
+/// for each of the latter.
+fn sorted<'a>(
+    step: Vec<Silence<'a>>,
+    answers: Vec<u8>,
+    receivers: &[String],
+    room: &Capacity,
+    now: Timestamp,
+) -> (Joined, Vec<Joining<'a>>) {
     let (mut joined, mut refused) = (Joined::default(), Vec::new());
     for (Silence { joining, id }, answer) in step.into_iter().zip(answers) {
         if answer == 0 {
@@ -117,5 +129,5 @@ async fn hand_out_step<'a>(
             });
         }
     }
-    Ok((joined, refused))
+    (joined, refused)
 }

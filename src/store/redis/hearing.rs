@@ -14,7 +14,7 @@ use super::RedisEngine;
 use super::conditional::{ConditionalWrite, Expect, Fields};
 use super::hearing_fields::{HearingFields, filter_field, membership, parse_filter};
 use super::ledger::{HowFar, TAKEN};
-use super::units::milliseconds;
+use super::reading::milliseconds;
 use crate::clock::Timestamp;
 use crate::presence::{
     BlindInterval, Gap, Hearing, HearingState, Member, Probed, Subscription, USEFUL, prove,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::conditional::{ConditionalWrite, Expect, Fields};
 use super::keys::Keys;
-use super::units::milliseconds;
+use super::reading::milliseconds;
 use crate::clock::Timestamp;
 use crate::presence::{HearingState, Kind, MemberState, SessionState};
 

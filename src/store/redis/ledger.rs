@@ -9,7 +9,7 @@ use redis::{Pipeline, Value, pipe};
 
 use super::RedisEngine;
 use super::hearing_fields::parse_filter;
-use super::units::milliseconds;
+use super::reading::milliseconds;
 use crate::clock::Timestamp;
 use crate::presence::{FilterProofs, Hearing, Interval, Kind, Ledger};
 use crate::store::{EngineError, Result};

@@ -6,7 +6,7 @@ use futures_util::future::try_join_all;
 use redis::{FromRedisValue, pipe};
 
 use super::RedisEngine;
-use super::units::{milliseconds, snapshot};
+use super::reading::{milliseconds, snapshot};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId, Snapshot, Unit};
 use crate::store::json::from_json;

@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use redis::pipe;
 
-use super::deliveries::Ending;
+use super::ending::Ending;
 use super::fields::Fields;
 use super::keys::Keys;
+use super::lanes::in_lane;
 use super::topology::Topology;
 use super::{RedisEngine, absence};
 use crate::clock::Timestamp;
@@ -166,13 +167,6 @@ async fn some_lanes(engine: &RedisEngine, partition: u16, receiver: &str) -> Res
         Delivery::of(told, &group, &format!("{id}.{receiver}"), receiver)
     });
     Ok(deliveries.collect())
-}
-
-/// The ids of the notifications of a lane, and what the first says if it is nowhere else: see `lease.lua`.
-pub(super) fn in_lane(lane: &str) -> (impl Iterator<Item = &str>, Option<&str>) {
-    let (ids, own) = lane.split_once('\n').map_or((lane, None), |(ids, own)| (ids, Some(own)));
-    // The attempts at the first come before them.
-    (ids.split(' ').skip(1), own)
 }
 
 async fn discard_letters(engine: &RedisEngine, partition: u16, receiver: &str) -> Result<usize> {

@@ -21,15 +21,11 @@ use tokio::time::Instant;
 
 use super::Config;
 use super::admission::{Admission, Permit};
+use super::config::{CONNECT, RESPONSE};
 use super::dedicated::{Dedicated, IdleConnections};
 use super::round_trip::{RoundTrip, times};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
-
-/// A batch of 500 units takes a busy server some ten milliseconds; one that does not answer in
-/// this time is not there.
-pub const RESPONSE: Duration = Duration::from_secs(5);
-pub const CONNECT: Duration = Duration::from_secs(2);
 
 /// The servers that hold the fleet.
 pub struct Topology {

@@ -1,0 +1,92 @@
+//! The moments at which a silence matters, and the state of a unit between them.
+
+use crate::clock::Timestamp;
+use crate::presence::{Facts, Hearing, KindRules, Ledger, Policy, Snapshot, Standing, State};
+
+/// The moments at which a silence matters.
+pub(super) struct Times {
+    pub late: Timestamp,
+    pub deadline: Timestamp,
+}
+
+/// The times of a unit whose silence begins at `silent`.
+pub(super) fn times_since(facts: &Facts, silent: Timestamp, policy: &Policy, hearing: &Hearing) -> Times {
+    times(facts, facts.last_seen, silent, policy, hearing)
+}
+
+pub(super) fn times(
+    facts: &Facts,
+    seen: Timestamp,
+    silent: Timestamp,
+    policy: &Policy,
+    hearing: &Hearing,
+) -> Times {
+    let sleep = facts.sleep.filter(|sleep| seen <= sleep.from);
+    let ledger: &Ledger = &hearing.ledger;
+    let ledger = ledger.with(facts.pause);
+    let ledger = ledger.with(sleep);
+    let owed = policy.timeout.min(hearing.settle);
+    let deadline = ledger.deadline(silent, policy.allowed(), owed);
+    let late = if policy.grace.is_zero() {
+        deadline
+    } else {
+        ledger.deadline(silent, policy.timeout, owed).min(deadline)
+    };
+    Times { late, deadline }
+}
+
+/// The next check of a unit that is not offline: no later than the expiry of a key that was set since this check,
+/// even if the next check is late. A check that comes too late to find that key has to wait for more hearing.
+pub(super) fn next_check(facts: &Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Timestamp {
+    let times = times_since(facts, facts.silent_since(), &facts.policy(rules), hearing);
+    let look = if now < times.late { times.late } else { times.deadline };
+    match facts.looked_at {
+        Some(_) => {
+            let lifetime = facts.key_lifetime(rules);
+            look.min(now + (lifetime - hearing.delay.min(lifetime / 4 * 3)))
+        }
+        None => look,
+    }
+}
+
+/// The deadline of a unit as far as the ledger reaches.
+pub fn deadline(seen: &Snapshot, rules: &KindRules, hearing: &Hearing) -> Option<Timestamp> {
+    let hearing = hearing.of(&rules.kind);
+    let facts = seen.facts.as_ref()?;
+    match &facts.standing {
+        Standing::Offline(silence) => Some(silence.deadline),
+        Standing::Retired(_) => None,
+        _ => {
+            let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
+            let silent = facts.silent_since().max(newest);
+            Some(times(facts, newest, silent, &facts.policy(rules), hearing).deadline)
+        }
+    }
+}
+
+/// The state of a unit; `None` for an unknown unit and one that was removed.
+pub fn state(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Option<State> {
+    let hearing = hearing.of(&rules.kind);
+    let facts = seen.facts.as_ref()?;
+    match &facts.standing {
+        Standing::Offline(_) => return Some(State::Offline),
+        Standing::Retired(_) => return None,
+        Standing::NeverSeen | Standing::Present => {}
+    }
+    let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
+    let asleep = facts.sleep.filter(|sleep| newest <= sleep.from);
+    if [facts.pause, asleep].into_iter().flatten().any(|i| i.contains(now)) {
+        return Some(State::Paused);
+    }
+    let silent = facts.silent_since().max(newest);
+    let times = times(facts, newest, silent, &facts.policy(rules), hearing);
+    Some(if times.deadline < now {
+        State::Unknown
+    } else if facts.standing == Standing::NeverSeen {
+        State::NeverSeen
+    } else if times.late < now {
+        State::Late
+    } else {
+        State::Online
+    })
+}

@@ -115,6 +115,8 @@ async fn an_outage_of_the_broker_marks_no_unit_offline() {
     let mut world = World::new(options, &[]).await;
     let unit = units(1);
     world.beat(&unit).await;
+    // The broker takes a heartbeat before Rollcall has it.
+    world.eventually("the unit is online", async || world.state("unit-000").await == "online").await;
     world.broker.kill();
     // Its deadline has passed, which Rollcall cannot know.
     world.eventually("the state is unknown", async || world.state("unit-000").await == "unknown").await;

@@ -267,7 +267,7 @@ labels! {
         Facts => "facts",
         /// The expiry key of a unit.
         ExpiryKey => "expiry_key",
-        /// The index of deadlines.
+        /// The deadline index.
         Deadlines => "deadlines",
         /// A record, or an index of records.
         Record => "record",

@@ -11,7 +11,7 @@
 //!
 //! # Why it is enough to watch facts
 //! A unit that is offline has no key, and only a change brings a key about, which changes the facts. And
-//! a change that takes a unit out of the index of deadlines changes its facts in the same step, so if the facts
+//! a change that takes a unit out of the deadline index changes its facts in the same step, so if the facts
 //! are as they were, the unit is in the index: the removal is the lock, as ever, and won.
 //!
 //! # Why a page is not cut

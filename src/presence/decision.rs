@@ -99,13 +99,23 @@ fn come_back(
     let back = Facts { standing: Standing::Present, last_seen: beat.at, silent_from: None, ..facts.clone() };
     let back = declare(back, beat);
     let sent = beat.not_before.map_or(beat.at, |earliest| earliest.min(beat.at));
-    if sent <= facts.silent_since() + same_heartbeat(silence)
+    if sent <= known_until(facts, silence, rules)
         || times(&back, beat.at, beat.at, &back.policy(rules), hearing).deadline < now
     {
         return (Heard::Stale, None);
     }
     let record = facts.closed(&seen.unit, silence, beat.at, Closing::Return);
     (Heard::Back, Some(Change { record: Some(record), ..present(back, rules, hearing, now) }))
+}
+
+/// What was sent up to then is part of the silence for which the record was opened. A late instance may write it
+/// after that; it must not close the record.
+///
+/// Either it is the last heartbeat, or it came unseen: the check that opened the record found no expiry key, so no
+/// heartbeat had been recorded for the lifetime of a key.
+fn known_until(facts: &Facts, silence: &Silence, rules: &KindRules) -> Timestamp {
+    let last = facts.silent_since() + same_heartbeat(silence);
+    last.max(silence.detected_at - facts.key_lifetime(rules))
 }
 
 /// How much later than the last heartbeat of an offline unit another one may be and still count as the same.

@@ -44,7 +44,11 @@ fn present() -> Snapshot {
 
 /// The same unit with an open record, written an hour after its deadline.
 fn offline() -> Snapshot {
-    let now = BEGIN + 49 * HOUR;
+    offline_at(BEGIN + 49 * HOUR)
+}
+
+/// The same with a record that was written then.
+fn offline_at(now: Timestamp) -> Snapshot {
     match check_deadline(&present(), &rules(), &heard_until(now), now) {
         Verdict::Offline(change) => after(&present(), &change),
         other => panic!("{other:?}"),
@@ -173,23 +177,37 @@ fn a_heartbeat_may_have_come_after_the_deadline_where_nobody_looked_and_little_w
 }
 
 #[test]
-fn a_word_that_was_under_way_brings_back_only_who_was_silent_when_it_was_sent_at_the_earliest() {
+fn a_delayed_heartbeat_closes_only_a_record_that_was_open_when_it_was_sent_at_the_earliest() {
     let now = BEGIN + 49 * HOUR;
-    for (not_before, expected) in [(BEGIN, Heard::Stale), (BEGIN + HOUR, Heard::Back)] {
+    // The record was opened an hour late, so a heartbeat of the first hour may have come and expired unseen.
+    for (not_before, expected) in
+        [(BEGIN, Heard::Stale), (BEGIN + HOUR, Heard::Stale), (BEGIN + HOUR + MS, Heard::Back)]
+    {
         let late = Heartbeat { not_before: Some(not_before), ..beat(BEGIN + 2 * HOUR) };
         assert_eq!(hear(&offline(), &late, &rules(), &heard_until(now), now).0, expected);
     }
 }
 
 #[test]
-fn the_last_word_of_a_unit_heard_a_little_later_by_another_instance_is_the_same_word() {
+fn the_last_heartbeat_of_a_unit_recorded_a_little_later_by_another_instance_is_the_same_one() {
     // Not older than it is allowed to be silent.
-    let now = BEGIN + 48 * HOUR;
+    let (now, offline) = (BEGIN + 48 * HOUR, offline_at(BEGIN + 48 * HOUR + MS));
     let second = Duration::from_secs(1);
     for (at, expected) in
         [(BEGIN + MS, Heard::Stale), (BEGIN + second, Heard::Stale), (BEGIN + second + MS, Heard::Back)]
     {
-        assert_eq!(hear(&offline(), &beat(at), &rules(), &heard_until(now), now).0, expected, "{at}");
+        assert_eq!(hear(&offline, &beat(at), &rules(), &heard_until(now), now).0, expected, "{at}");
+    }
+}
+
+#[test]
+fn a_heartbeat_that_expired_unseen_closes_no_record_when_a_late_instance_records_it_again() {
+    // The one instance has heard and checked everything. The other still believes that all of this time is blind.
+    let (now, mut late) = (BEGIN + 60 * HOUR, heard_until(BEGIN));
+    late.ledger = Ledger::new([Interval { from: BEGIN, to: Timestamp::NEVER }]);
+    let offline = offline_at(BEGIN + 59 * HOUR);
+    for (at, expected) in [(10, Heard::Stale), (11, Heard::Stale), (12, Heard::Back)] {
+        assert_eq!(hear(&offline, &beat(BEGIN + at * HOUR), &rules(), &late, now).0, expected, "{at} h");
     }
 }
 

@@ -22,8 +22,8 @@
 //! no message at QoS 1 is lost. Messages at QoS 0 are not held back: to leave
 //! them unread would only starve the connection of its keep-alive. So when the queue is full they are
 //! dropped and counted as `overflow`, and the canaries behind them are withheld until the ledger
-//! shows that time as blind. The queue reserves room for each message at QoS 1 that the
-//! broker may send.
+//! shows that time as blind. The queue reserves room for the messages at QoS 1 that a
+//! broker may send, and for many that it may not: brokers do.
 //!
 //! # What it never does
 //! It never decides anything about a unit, reads no clock but the one handed in, and does not end on its own.
@@ -68,9 +68,6 @@ pub use topic::{Template, TemplateError};
 
 /// The name of the first connection.
 const MAIN: &str = "main";
-
-/// The least room of the queue: about half a second of messages at the highest rate of a broker.
-const LEAST_QUEUE: usize = 65_536;
 
 /// The issues of one message, each kind once, however often a payload repeats it.
 #[derive(Default)]
@@ -157,7 +154,7 @@ pub fn reader_of_any(
         telemetry: telemetry.clone(),
     };
     Ok(move |topic: &[u8], payload: &[u8]| {
-        let message = reader::Incoming { topic, payload, retain: false, sent_between: None };
+        let message = reader::Incoming { topic, payload, retain: false, sent_after: None, sent_before: None };
         match reader.read(&message, clock.now()) {
             reader::Content::Heartbeat(beat) => Some(beat),
             _ => None,
@@ -187,7 +184,8 @@ async fn listen(
 ) -> anyhow::Result<()> {
     writer.telemetry.connection_configured(name);
     let session = Arc::new(mqtt::Session::new(config, name, topics.filters())?);
-    let room = LEAST_QUEUE.max(4 * usize::from(config.receive_maximum));
+    // The second half is for messages that are not acknowledged.
+    let room = 2 * session.most_unacknowledged;
     // If the engine is away, this is not worth the wait.
     let heard = writer.roll.heard_by(session.client_id()).await.ok().flatten();
     let (queue, queued) = mpsc::channel(room);

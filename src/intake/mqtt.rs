@@ -216,9 +216,9 @@ impl Connection {
         open: &mut OpenConnection,
         events: &mut EventLoop,
     ) -> Result<Option<Result<Event, ConnectionError>>, End> {
-        let (unacknowledged, window) = (open.unacknowledged.clone(), usize::from(self.session.window));
+        let (unacknowledged, most) = (open.unacknowledged.clone(), self.session.most_unacknowledged);
         let mut poll = pin!(async {
-            unacknowledged.at_most(window).await;
+            unacknowledged.at_most(most).await;
             events.poll().await
         });
         let is_in_burst = open.coalescer.is_in_burst();
@@ -241,7 +241,7 @@ impl Connection {
                     self.state.on_stop(Instant::now(), &mut open.actions);
                 }
                 () = sleep_until(timer) => {
-                    let is_held_back = open.unacknowledged.is_more_than(window);
+                    let is_held_back = open.unacknowledged.is_more_than(most);
                     self.state.on_timer(Instant::now(), is_held_back, &mut open.actions);
                 }
                 Ok(()) = self.proof.changed() => {

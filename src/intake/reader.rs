@@ -38,8 +38,10 @@ pub(super) struct Incoming<'a> {
     pub topic: &'a [u8],
     pub payload: &'a [u8],
     pub retain: bool,
-    /// When it was sent, at the earliest and at the latest, if it was in transit for long.
-    pub sent_between: Option<(Timestamp, Timestamp)>,
+    /// The earliest moment at which it was sent, if that is known.
+    pub sent_after: Option<Timestamp>,
+    /// The latest one, if it was in transit for long.
+    pub sent_before: Option<Timestamp>,
 }
 
 pub(super) struct Reader {
@@ -92,7 +94,7 @@ impl Reader {
             let probe = self.probes.read(&self.key, topic, message.payload, arrived)?;
             return Ok(probe.map_or(Content::Nothing, |(index, sent_at)| Content::Probe(index, sent_at)));
         }
-        let latest = message.sent_between.map_or(arrived, |(_, latest)| latest.min(arrived));
+        let latest = message.sent_before.map_or(arrived, |latest| latest.min(arrived));
         self.probes.unit_heard(topic, latest);
         if message.payload.len() > self.max_payload {
             return Err((Rejection::TooLarge, format!("{} bytes of payload", message.payload.len())));
@@ -117,8 +119,8 @@ impl Reader {
         for (issue, detail) in issues.take() {
             self.telemetry.payload_issue(&origin.unit, issue, &detail);
         }
-        let not_before = message.sent_between.map(|(earliest, _)| earliest);
-        Ok(Content::Heartbeat(Heartbeat { unit: origin.unit, at: parsed.at, not_before, declared }))
+        let (unit, at, not_before) = (origin.unit, parsed.at, message.sent_after);
+        Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, declared }))
     }
 
     fn canary(&self, topic: &str, message: &Incoming, arrived: Timestamp) -> Result<Content, Refusal> {
@@ -167,7 +169,10 @@ mod tests {
     }
 
     fn read(reader: &Reader, topic: &str, payload: &[u8], retain: bool) -> Content {
-        reader.read(&Incoming { topic: topic.as_bytes(), payload, retain, sent_between: None }, NOW)
+        reader.read(
+            &Incoming { topic: topic.as_bytes(), payload, retain, sent_after: None, sent_before: None },
+            NOW,
+        )
     }
 
     #[test]
@@ -193,7 +198,8 @@ mod tests {
             assert_eq!(read(&reader, topic, payload, retain), Content::Nothing, "{topic}");
             assert_eq!(count(&reader, reason), 1, "{reason}");
         }
-        let message = Incoming { topic: b"\xff", payload: b"", retain: false, sent_between: None };
+        let message =
+            Incoming { topic: b"\xff", payload: b"", retain: false, sent_after: None, sent_before: None };
         assert_eq!(reader.read(&message, NOW), Content::Nothing);
         assert_eq!(count(&reader, "bad_topic"), 2);
         assert!(matches!(read(&reader, "north/7/data", &large[..1024], false), Content::Heartbeat(_)));

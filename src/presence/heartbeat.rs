@@ -55,7 +55,7 @@ pub struct Heartbeat {
     pub unit: Unit,
     /// The arrival, or the device's own time where the kind trusts it.
     pub at: Timestamp,
-    /// The earliest moment at which it was sent, where it was under way for long; `at` is then the latest.
+    /// The earliest moment at which it was sent, if that is known: its arrival may have been delayed.
     pub not_before: Option<Timestamp>,
     pub declared: Declared,
 }

@@ -3,8 +3,9 @@
 //! After a lost connection the broker delivers again every message whose acknowledgement it did not see. Most of
 //! them were recorded before. A message is remembered until the broker has certainly seen its acknowledgement:
 //! acknowledgements go out after recording, and a canary that is sent after that and comes back has followed them
-//! all the way. So messages are remembered for a few seconds, and never more of them than the broker may have
-//! unacknowledged.
+//! all the way. So messages are remembered for a few seconds, and never more of them than can be unacknowledged.
+//!
+//! A broker sends them again in the order of the first time, so each is searched for behind the one before.
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
@@ -21,6 +22,8 @@ pub struct RedeliveryFilter {
     hasher: RandomState,
     /// Everything that arrived up to the first moment was acknowledged at the second.
     acknowledged: Option<(Timestamp, Timestamp)>,
+    /// Where the next redelivered message is likely to be.
+    next: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,13 +35,14 @@ struct Delivery {
 }
 
 impl RedeliveryFilter {
-    /// `most`: how many messages the broker may have unacknowledged.
-    pub fn new(most: u16) -> RedeliveryFilter {
+    /// `most`: how many messages the broker can have unacknowledged.
+    pub fn new(most: usize) -> RedeliveryFilter {
         RedeliveryFilter {
             deliveries: VecDeque::new(),
-            most: most.into(),
+            most,
             hasher: RandomState::default(),
             acknowledged: None,
+            next: 0,
         }
     }
 
@@ -53,8 +57,7 @@ impl RedeliveryFilter {
         now: Timestamp,
     ) -> bool {
         let digest = self.hasher.hash_one((topic, payload));
-        let is_known = |known: &Delivery| known.packet == packet && known.digest == digest;
-        if is_flagged && self.deliveries.iter().any(is_known) {
+        if is_flagged && self.is_known(packet, digest) {
             return false;
         }
         if self.deliveries.len() >= self.most {
@@ -62,6 +65,15 @@ impl RedeliveryFilter {
         }
         self.deliveries.push_back(Delivery { packet, digest, arrived: now });
         true
+    }
+
+    fn is_known(&mut self, packet: u16, digest: u64) -> bool {
+        let is_it = |known: &Delivery| known.packet == packet && known.digest == digest;
+        let next = self.next.min(self.deliveries.len());
+        let behind = self.deliveries.range(next..).position(is_it).map(|index| next + index);
+        let found = behind.or_else(|| self.deliveries.range(..next).position(is_it));
+        self.next = found.map_or(next, |index| index + 1);
+        found.is_some()
     }
 
     /// Everything that arrived before that canary was sent is recorded and acknowledged.
@@ -72,6 +84,7 @@ impl RedeliveryFilter {
     /// The broker kept nothing from before.
     pub fn session_began(&mut self) {
         self.deliveries.clear();
+        self.next = 0;
         self.acknowledged = None;
     }
 
@@ -89,6 +102,7 @@ impl RedeliveryFilter {
     /// The connection is lost; its last acknowledgements may not have reached the broker.
     pub fn connection_lost(&mut self) {
         self.acknowledged = None;
+        self.next = 0;
     }
 }
 
@@ -96,7 +110,7 @@ impl RedeliveryFilter {
 mod tests {
     use super::*;
 
-    const MOST: u16 = 3;
+    const MOST: usize = 3;
 
     fn at(ms: i64) -> Timestamp {
         Timestamp::from_millis(ms)

@@ -5,6 +5,12 @@
 //! their messages are counted as `bad_topic`. A shared subscription begins anew each time: a member
 //! that is away with a living session would keep its share of the messages.
 //!
+//! # Why more may be unacknowledged than the broker may send
+//! Mosquitto 2.0 does not count messages that it takes from its queue, and so sends many more than the receive maximum
+//! allows when acknowledgements stop, go on and stop again. While reading stops, no ping goes out either, and after one
+//! and a half keep-alives the broker drops the connection and sends all of it again. So reading stops only where memory
+//! has to be bounded.
+//!
 //! # Why a session store that stores nothing
 //! A new process that resumes its old session must tell the library which packets the broker has not
 //! acknowledged; otherwise the library refuses to publish at QoS 1. At QoS 0 and 1 such a packet can only be a
@@ -24,6 +30,9 @@ use super::LARGEST_PACKET;
 use crate::address::{BrokerAddress, Scheme};
 use crate::intake::{Config, MAIN, Tls, TlsFiles, canary, drops};
 use crate::store::Member;
+
+/// The least number of messages that may be unacknowledged; a few megabytes.
+const LEAST_UNACKNOWLEDGED: usize = 32_768;
 
 /// Canaries and probes on their way to the broker; the default would reserve 14 MB for them.
 const OUTGOING: u16 = 128;
@@ -55,7 +64,10 @@ pub(in crate::intake) struct Session {
     pub(super) keep_alive: Duration,
     /// As configured; a short timeout may shorten it.
     pub(super) canary_period: Duration,
+    /// How many messages the broker may send unacknowledged.
     pub(super) window: u16,
+    /// How many messages may be unacknowledged before reading stops: see the head of this file.
+    pub(in crate::intake) most_unacknowledged: usize,
     pub(super) limits: SilenceLimits,
 }
 
@@ -132,6 +144,7 @@ impl Session {
             keep_alive: config.keep_alive,
             canary_period: config.canary_period,
             window: config.receive_maximum,
+            most_unacknowledged: LEAST_UNACKNOWLEDGED.max(2 * usize::from(config.receive_maximum)),
             limits: SilenceLimits { silence: 2 * config.keep_alive, of_member },
         })
     }
@@ -180,7 +193,7 @@ impl Session {
             options.set_credentials(name, password.clone());
         }
         // Room for every acknowledgement that can be due, and then some.
-        AsyncClient::builder(options).capacity(4 * usize::from(self.window) + 64).build()
+        AsyncClient::builder(options).capacity(self.most_unacknowledged + 64).build()
     }
 
     fn transport(&self) -> MqttOptions {

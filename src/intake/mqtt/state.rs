@@ -110,7 +110,7 @@ impl ConnectionState {
             leave_until: now,
             canaries: CanarySequence::new(instance),
             transit: Transit::new(heard, pace.gap()),
-            redelivery: RedeliveryFilter::new(session.window),
+            redelivery: RedeliveryFilter::new(2 * session.most_unacknowledged),
             deaf_until: Timestamp::ZERO,
             probes,
             session,
@@ -127,10 +127,10 @@ impl ConnectionState {
         self.pace.period(self.session.canary_period)
     }
 
-    /// The room in the queue for messages that are acknowledged: as many as the broker may send, and one that it may
-    /// not.
+    /// The room in the queue for messages that are acknowledged: reading stops after one more than may be
+    /// unacknowledged.
     pub fn reserved(&self) -> usize {
-        usize::from(self.session.window) + 1
+        self.session.most_unacknowledged + 1
     }
 
     /// Whether canaries are sent.
@@ -243,8 +243,8 @@ impl ConnectionState {
         let is_new =
             !is_acknowledged || self.redelivery.is_new(publish.pkid, publish.dup, topic, payload, now);
         let mut content = if is_new {
-            let sent_between = self.transit.sent_between(now);
-            read(&Incoming { topic, payload, retain: publish.retain, sent_between })
+            let (sent_after, sent_before) = (self.transit.sent_after(), self.transit.sent_before(now));
+            read(&Incoming { topic, payload, retain: publish.retain, sent_after, sent_before })
         } else {
             // Behind the first one in the queue, so that it is acknowledged after that is recorded.
             Content::Nothing

@@ -16,6 +16,8 @@ use crate::presence::{Kind, KindRules};
 use crate::telemetry::Telemetry;
 
 const WINDOW: u16 = 3;
+/// How many messages may be unacknowledged.
+const MOST: usize = 6;
 
 pub(super) fn config(share: &str) -> Config {
     Config {
@@ -53,7 +55,9 @@ impl World {
         let rules: Rules = [(kind.clone(), KindRules::new(kind.clone()))].into();
         let topics = Topics::new(vec![Template::parse("units/{unit}", Some(kind)).unwrap()], &rules);
         let clock = Clock::by_hand(Timestamp::from_millis(1_000_000));
-        let session = Arc::new(Session::new(&config(""), "main", topics.filters()).unwrap());
+        let mut session = Session::new(&config(""), "main", topics.filters()).unwrap();
+        session.most_unacknowledged = MOST;
+        let session = Arc::new(session);
         let reader = Reader {
             probes: Arc::new(Probes::new(&topics.filters_of_kinds(&rules), &rules)),
             topics: Arc::new(topics),
@@ -105,32 +109,32 @@ fn heartbeat(qos: QoS, pkid: u16) -> Publish {
 
 #[tokio::test]
 async fn the_last_places_in_the_queue_are_for_messages_that_are_acknowledged() {
-    let mut world = World::new(6);
-    for _ in 0..9 {
+    let mut world = World::new(MOST + 3);
+    for _ in 0..MOST + 6 {
         world.receive(heartbeat(QoS::AtMostOnce, 0)).unwrap_or_else(|_| panic!("there is room"));
     }
-    // One more than the broker may send.
-    for pkid in 1..=WINDOW + 1 {
+    // One more than may be unacknowledged.
+    for pkid in 1..=MOST as u16 + 1 {
         world.receive(heartbeat(QoS::AtLeastOnce, pkid)).unwrap_or_else(|_| panic!("there is room"));
     }
-    assert!(world.receive(heartbeat(QoS::AtLeastOnce, 5)).is_err());
+    assert!(world.receive(heartbeat(QoS::AtLeastOnce, MOST as u16 + 2)).is_err());
     let acks: Vec<bool> = world.recorded().iter().map(|message| message.ack.is_some()).collect();
-    assert_eq!(acks, [false, false, true, true, true, true]);
+    assert_eq!(acks, [[false; 2].as_slice(), &[true; MOST + 1]].concat());
 }
 
 #[tokio::test]
 async fn a_broker_that_sends_more_than_it_may_is_held_back_until_enough_is_acknowledged() {
-    let mut world = World::new(10);
+    let mut world = World::new(MOST + 7);
     let accept = Action::Accept { release: Duration::ZERO };
     world.connection.carry_out(accept, &mut world.open, None).unwrap_or_else(|_| panic!("it cannot fail"));
     let unacknowledged = world.open.unacknowledged.clone();
-    for pkid in 1..=WINDOW {
+    for pkid in 1..=MOST as u16 {
         world.receive(heartbeat(QoS::AtLeastOnce, pkid)).unwrap_or_else(|_| panic!("there is room"));
     }
-    assert!(unacknowledged.at_most(WINDOW.into()).now_or_never().is_some());
-    world.receive(heartbeat(QoS::AtLeastOnce, 4)).unwrap_or_else(|_| panic!("there is room"));
+    assert!(unacknowledged.at_most(MOST).now_or_never().is_some());
+    world.receive(heartbeat(QoS::AtLeastOnce, MOST as u16 + 1)).unwrap_or_else(|_| panic!("there is room"));
     world.receive(heartbeat(QoS::AtMostOnce, 0)).unwrap_or_else(|_| panic!("there is room"));
-    let mut waits = pin!(unacknowledged.at_most(WINDOW.into()));
+    let mut waits = pin!(unacknowledged.at_most(MOST));
     assert!(waits.as_mut().now_or_never().is_none());
     let acks: Vec<Ack> = world.recorded().iter().filter_map(|message| message.ack).collect();
     let link = world.connection.link.borrow();

@@ -9,8 +9,8 @@
 //! sent after that canary and before the next one: less than a gap later, or the time up to it is blind. So a
 //! message that arrives more than a gap after the canary before it was sent has been in transit, and was sent
 //! between that canary and a gap after it. A unit that is present was heard at the later of the two, so it is never
-//! declared offline too early. A unit that is offline is back only if it was silent at the earlier one already: its
-//! last heartbeat, delivered twice, is one heartbeat. How far an earlier process heard with the same session is
+//! declared offline too early. A unit that is offline is back only if it was silent when the canary before the message
+//! was sent, however old that is: its last heartbeat, delivered twice or late, is one heartbeat. How far an earlier process heard with the same session is
 //! stored in the engine. A new session brings only messages that were sent after it began.
 //!
 //! A connection that stalls in both directions delays the canaries on their way to the broker as well. Then
@@ -42,11 +42,15 @@ impl Transit {
         self.gap = gap;
     }
 
-    /// The earliest and the latest moment at which a message that arrives now was sent, if it was in transit for
-    /// longer than a gap.
-    pub fn sent_between(&self, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
+    /// The earliest moment at which a message that arrives now was sent, if that is known.
+    pub fn sent_after(&self) -> Option<Timestamp> {
+        self.canary
+    }
+
+    /// The latest moment at which a message that arrives now was sent, if it was in transit for longer than a gap.
+    pub fn sent_before(&self, now: Timestamp) -> Option<Timestamp> {
         let canary = self.canary.filter(|canary| now.since(*canary) > self.gap)?;
-        Some((canary, canary + self.gap))
+        Some(canary + self.gap)
     }
 
     /// Whether no canary bounds the age of a heartbeat that arrives now.
@@ -84,20 +88,20 @@ mod tests {
     #[test]
     fn a_message_that_was_in_transit_was_sent_within_a_gap_after_the_canary_before_it() {
         let mut transit = Transit::new(None, GAP);
-        assert_eq!(transit.sent_between(at(900)), None);
+        assert_eq!((transit.sent_after(), transit.sent_before(at(900))), (None, None));
         assert!(transit.canary_returned(at(100), at(100)));
-        assert_eq!(transit.sent_between(at(130)), None);
-        assert_eq!(transit.sent_between(at(131)), Some((at(100), at(130))));
+        assert_eq!((transit.sent_after(), transit.sent_before(at(130))), (Some(at(100)), None));
+        assert_eq!(transit.sent_before(at(131)), Some(at(130)));
         // Canaries that were in transit for as long move the bounds.
         assert!(transit.canary_returned(at(120), at(120)));
-        assert_eq!(transit.sent_between(at(901)), Some((at(120), at(150))));
+        assert_eq!(transit.sent_before(at(901)), Some(at(150)));
         assert!(!transit.canary_returned(at(110), at(110)));
-        assert_eq!(transit.sent_between(at(902)), Some((at(120), at(150))));
+        assert_eq!(transit.sent_before(at(902)), Some(at(150)));
     }
 
     #[test]
     fn a_new_process_goes_by_how_far_the_one_before_had_heard() {
-        assert_eq!(Transit::new(Some(at(50)), GAP).sent_between(at(900)), Some((at(50), at(80))));
+        assert_eq!(Transit::new(Some(at(50)), GAP).sent_before(at(900)), Some(at(80)));
     }
 
     #[test]
@@ -116,7 +120,7 @@ mod tests {
     fn the_messages_of_a_new_session_were_sent_after_it_began() {
         let mut transit = Transit::new(Some(at(50)), GAP);
         transit.session_began(at(900));
-        assert_eq!(transit.sent_between(at(910)), None);
-        assert_eq!(transit.sent_between(at(990)), Some((at(900), at(930))), "but not how long after it");
+        assert_eq!(transit.sent_before(at(910)), None);
+        assert_eq!(transit.sent_before(at(990)), Some(at(930)), "but not how long after it");
     }
 }

@@ -70,7 +70,9 @@ impl World {
         let probes = Arc::new(Probes::new(&topics.filters_of_kinds(&rules), &rules));
         let is_probing = share == PROBING;
         let share = if is_probing { PLAIN } else { share };
-        let session = Arc::new(Session::new(&config(share), "main", topics.filters()).unwrap());
+        let mut session = Session::new(&config(share), "main", topics.filters()).unwrap();
+        session.most_unacknowledged = 6;
+        let session = Arc::new(session);
         let pace = Arc::new(CanaryPace::fixed(GAP));
         let heard = heard.map(|second| Timestamp::from_millis(second * 1000));
         let schedule = is_probing.then(|| ProbeSchedule::new(probes));
@@ -88,8 +90,8 @@ impl World {
             Some(canary) => Content::Canary(canary),
             None => Content::Heartbeat(Heartbeat {
                 unit: "pump:7".parse().unwrap(),
-                at: message.sent_between.map_or(now, |(_, latest)| latest),
-                not_before: message.sent_between.map(|(earliest, _)| earliest),
+                at: message.sent_before.unwrap_or(now),
+                not_before: message.sent_after,
                 declared: Declared::default(),
             }),
         };
@@ -203,12 +205,12 @@ fn shown(action: &Action) -> String {
         Action::UnsubscribeShare => "unsubscribe".to_owned(),
         Action::ReportGrants(grants) => grants.refusal().map_or("granted", |_| "refused").to_owned(),
         Action::ReportConnected => "connected".to_owned(),
-        Action::Record(QueuedMessage { content, ack, .. }) => {
+        Action::Record(QueuedMessage { content, arrived, ack, .. }) => {
             let content = match content {
-                Content::Heartbeat(Heartbeat { not_before: None, .. }) => "beat".to_owned(),
-                Content::Heartbeat(Heartbeat { not_before: Some(earliest), at, .. }) => {
+                Content::Heartbeat(Heartbeat { not_before: Some(earliest), at, .. }) if at < arrived => {
                     format!("beat between {} and {}", seconds(*earliest), seconds(*at))
                 }
+                Content::Heartbeat(_) => "beat".to_owned(),
                 Content::Canary(canary) => format!("canary {}", canary.seq),
                 Content::Unsubscribed => "unsubscribed".to_owned(),
                 _ => "nothing".to_owned(),

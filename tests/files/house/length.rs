@@ -11,17 +11,11 @@ const LONG_FUNCTION: usize = 50;
 /// A function that is in one piece for a reason says so in its head, after this.
 const REASON: &str = "In one piece: ";
 
-/// Why a file is too long, unless it is listed.
-pub fn long_file(source: &Source, listed: &[(&str, &str)]) -> Option<String> {
+/// Why a file is too long.
+pub fn long_file(source: &Source) -> Option<String> {
     let lines = source.text.lines().count();
-    let is_listed = listed.iter().any(|(path, _)| *path == source.path);
-    match (lines > LONG_FILE, is_listed) {
-        (true, false) => {
-            Some(format!("{} has {lines} lines: is it the noun to which everything is added?", source.path))
-        }
-        (false, true) => Some(format!("{} is listed as long and has {lines} lines", source.path)),
-        _ => None,
-    }
+    let why = || format!("{} has {lines} lines: is it the noun to which everything is added?", source.path);
+    (lines > LONG_FILE).then(why)
 }
 
 /// Functions that are too long without a reason, and those that give a reason and are short.

@@ -19,6 +19,15 @@ pub fn silence(limit: Duration) -> String {
     )
 }
 
+/// The broker did not answer a subscription for that long.
+pub fn unanswered(limit: Duration) -> String {
+    format!(
+        "the broker has not answered the subscription for {} s; it speaks no MQTT as it should, or is overloaded: its \
+         log says more",
+        limit.as_secs()
+    )
+}
+
 /// No canary of a member was recorded for that long.
 pub fn unproved(limit: Duration) -> String {
     format!(

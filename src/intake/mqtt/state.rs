@@ -173,8 +173,14 @@ impl ConnectionState {
         self.liveness.packet_arrived(now.instant);
         match packet {
             Packet::Publish(publish) => self.on_publish(publish, now.clock, room, read, actions),
-            Packet::ConnAck(answer) => self.on_connack(answer, now.clock, actions),
-            Packet::SubAck(answer) => self.on_suback(answer, now.clock, actions),
+            Packet::ConnAck(answer) => {
+                self.liveness.requested(now.instant);
+                self.on_connack(answer, now.clock, actions);
+            }
+            Packet::SubAck(answer) => {
+                self.liveness.answered();
+                self.on_suback(answer, now.clock, actions);
+            }
             Packet::UnsubAck(_) if self.stage == Stage::Unsubscribing => {
                 self.stage = Stage::Draining(self.canaries.next());
                 actions.push(Action::TickNow);
@@ -331,6 +337,7 @@ impl ConnectionState {
         if self.stage == Stage::Proving && proof.attends == self.number {
             self.stage = Stage::SubscribingShare;
             self.liveness.attend(now.instant);
+            self.liveness.requested(now.instant);
             actions.push(Action::Subscribe(Requests::Share));
         }
     }
@@ -356,7 +363,7 @@ impl ConnectionState {
     /// A timer has run out. `is_held_back`: the packets of the broker stay unread, so it is not silent.
     pub fn on_timer(&mut self, now: Instant, is_held_back: bool, actions: &mut Actions) {
         if is_held_back {
-            self.liveness.packet_arrived(now);
+            self.liveness.held_back(now);
         }
         if self.is_leaving() && now >= self.leave_until {
             self.close(actions);

@@ -14,17 +14,35 @@ pub struct Liveness {
     last_packet: Instant,
     /// When a canary was last recorded, or the member began to attend.
     last_proof: Instant,
+    /// When a subscription was requested that the broker has not answered.
+    requested: Option<Instant>,
     /// Whether the limits of a member apply.
     is_attending: bool,
 }
 
 impl Liveness {
     pub fn new(limits: SilenceLimits, now: Instant) -> Liveness {
-        Liveness { limits, last_packet: now, last_proof: now, is_attending: false }
+        Liveness { limits, last_packet: now, last_proof: now, requested: None, is_attending: false }
     }
 
     pub fn packet_arrived(&mut self, at: Instant) {
         self.last_packet = at;
+    }
+
+    /// The packets of the broker stay unread, so it is not silent.
+    pub fn held_back(&mut self, now: Instant) {
+        self.last_packet = now;
+        self.requested = self.requested.map(|_| now);
+    }
+
+    /// A subscription was requested.
+    pub fn requested(&mut self, at: Instant) {
+        self.requested = Some(at);
+    }
+
+    /// The broker answered the request.
+    pub fn answered(&mut self) {
+        self.requested = None;
     }
 
     pub fn proved(&mut self, at: Instant) {
@@ -45,8 +63,9 @@ impl Liveness {
     /// When a limit is exceeded if nothing happens until then.
     pub fn limit(&self) -> Instant {
         let (silence, unproved) = self.longest();
-        let silent = self.last_packet + silence;
-        unproved.map_or(silent, |unproved| silent.min(self.last_proof + unproved))
+        let unanswered = self.requested.map(|at| at + self.limits.silence);
+        let unproved = unproved.map(|unproved| self.last_proof + unproved);
+        unanswered.into_iter().chain(unproved).fold(self.last_packet + silence, Instant::min)
     }
 
     /// Why the connection is of no use; `None`: no limit is exceeded.
@@ -54,6 +73,9 @@ impl Liveness {
         let (silence, unproved) = self.longest();
         if now.duration_since(self.last_packet) >= silence {
             return Some(failure::silence(silence));
+        }
+        if self.requested.is_some_and(|at| now.duration_since(at) >= self.limits.silence) {
+            return Some(failure::unanswered(self.limits.silence));
         }
         unproved.filter(|most| now.duration_since(self.last_proof) >= *most).map(failure::unproved)
     }

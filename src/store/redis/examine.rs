@@ -38,10 +38,12 @@ struct Look {
 
 /// Looks at a server on which the service may run one day, and tries every right that it needs.
 pub(super) async fn survey(topology: &Topology, keys: &Keys, now: Timestamp) -> Result<Condition> {
+    let began = Instant::now();
     if let Some(text) = rights::missing(topology, keys).await? {
         return Err(EngineError::Refused(text));
     }
-    let look = look(topology, keys, now).await?;
+    // It has taken a while to connect, and the clocks are compared now.
+    let look = look(topology, keys, now + began.elapsed()).await?;
     check_version(&look.info)?;
     check_whole(topology, keys).await?;
     look.partitions.map_or(Ok(()), |found| check_partitions(topology, keys, found))?;
@@ -56,11 +58,12 @@ pub(super) async fn survey(topology: &Topology, keys: &Keys, now: Timestamp) -> 
 
 /// Looks at the server of a running service, and puts right what can be put right.
 pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
+    let began = Instant::now();
     if engine.topology.takes_wrong_type() {
         quarantine::quarantine_wrong_types(&engine.topology, &engine.keys, &engine.telemetry).await?;
     }
     quarantine::report_quarantined(&engine.topology, &engine.keys, &engine.telemetry).await?;
-    let look = look(&engine.topology, &engine.keys, now).await?;
+    let look = look(&engine.topology, &engine.keys, now + began.elapsed()).await?;
     check_version(&look.info)?;
     let mut warnings = look.warnings();
     if let Some(text) = rights::missing(&engine.topology, &engine.keys).await? {

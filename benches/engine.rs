@@ -134,24 +134,24 @@ async fn send(port: u16, batches: &[(Vec<u8>, usize)]) -> anyhow::Result<()> {
 /// The commands of one batch and the length of their answers.
 fn commands(beats: &[Heartbeat]) -> (Vec<u8>, usize) {
     let mut bytes = Vec::new();
-    let mut looks: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+    let mut checks: BTreeMap<u16, Vec<String>> = BTreeMap::new();
     for beat in beats {
         let (partition, at) = (partition_of(&beat.unit, 16), beat.at.as_millis().to_string());
         let key = format!("rollcall:{{p{partition}}}:alive:{}", beat.unit);
         let ttl = TIMEOUT.as_millis().to_string();
         command(&mut bytes, &["SET", &key, &at, "PX", &ttl, "XX", "GET"]);
-        let look: Timestamp = beat.at + TIMEOUT;
-        let looks = looks.entry(partition).or_default();
-        looks.extend([look.as_millis().to_string(), beat.unit.to_string()]);
+        let deadline: Timestamp = beat.at + TIMEOUT;
+        let checks = checks.entry(partition).or_default();
+        checks.extend([deadline.as_millis().to_string(), beat.unit.to_string()]);
     }
-    for (partition, looks) in &looks {
+    for (partition, checks) in &checks {
         let key = format!("rollcall:{{p{partition}}}:deadlines");
         let arguments: Vec<&str> =
-            ["ZADD", &key, "XX", "LT"].into_iter().chain(looks.iter().map(String::as_str)).collect();
+            ["ZADD", &key, "XX", "LT"].into_iter().chain(checks.iter().map(String::as_str)).collect();
         command(&mut bytes, &arguments);
     }
     // "$13\r\n<13 digits>\r\n" for each SET, ":0\r\n" for each ZADD.
-    (bytes, beats.len() * 20 + looks.len() * 4)
+    (bytes, beats.len() * 20 + checks.len() * 4)
 }
 
 fn command(bytes: &mut Vec<u8>, arguments: &[&str]) {

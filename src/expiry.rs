@@ -35,7 +35,7 @@ use crate::telemetry::{CheckSource, Loop, Telemetry};
 
 mod passes;
 
-use passes::{Done, Due, First, FirstLook, Look, Passes, Sweep, Taken};
+use passes::{Check, Done, Due, First, FirstCheck, Passes, Sweep, Taken};
 
 /// Hints that wait to be acted upon; more are dropped, for the sweep finds their units.
 const MOST_HINTS: usize = 16_384;
@@ -131,7 +131,7 @@ impl Expiry {
         let mut hinted = Vec::new();
         let mut ownership = self.ownership.clone();
         loop {
-            self.look_again(&mut passes, &mut work);
+            self.recheck(&mut passes, &mut work);
             self.follow(&mut hinted, &mut passes, &mut work);
             self.ask(&mut passes, &mut work);
             let rest = passes.rest(self.clock.now(), self.config.tick);
@@ -165,14 +165,14 @@ impl Expiry {
                     Some(error)
                 }
             },
-            Done::Looked(look, mut undecided) => {
+            Done::Checked(check, mut undecided) => {
                 if let (CheckSource::Notification, true, Ok(units)) =
-                    (look.source, self.config.sweep, &mut undecided)
+                    (check.source, self.config.sweep, &mut undecided)
                 {
                     // The sweep finds those whose kind is not heard, and looks at them less often.
                     units.retain(|unit| !self.roll.is_behind(&unit.kind));
                 }
-                passes.looked(look, undecided, self.roll.hearing().heard).err()
+                passes.checked(check, undecided, self.roll.hearing().heard).err()
             }
             Done::Swept(sweep, undecided) => passes.swept(sweep, undecided, self.roll.hearing().heard).err(),
         };
@@ -191,20 +191,21 @@ impl Expiry {
     }
 
     /// Looks anew at those that wait, if Rollcall has heard more or a tick has passed.
-    fn look_again(self: &Arc<Self>, passes: &mut Passes, work: &mut JoinSet<Done>) {
+    fn recheck(self: &Arc<Self>, passes: &mut Passes, work: &mut JoinSet<Done>) {
         let is_far = !self.roll.round_trip().is_zero();
         // Far away none waits for the records of others.
         let apart = |unit: &Unit| if is_far { partition_of(unit, self.engine.partitions()) } else { 0 };
-        for look in passes.begin(self.roll.hearing().heard, self.config.tick, is_far, apart) {
-            self.spawn_look(look, work);
+        for check in passes.begin(self.roll.hearing().heard, self.config.tick, is_far, apart) {
+            self.spawn_check(check, work);
         }
     }
 
-    fn spawn_look(self: &Arc<Self>, look: Look, work: &mut JoinSet<Done>) {
+    fn spawn_check(self: &Arc<Self>, check: Check, work: &mut JoinSet<Done>) {
         let expiry = self.clone();
         work.spawn(async move {
-            let undecided = expiry.roll.check_suspects(&look.units, look.source, || expiry.clock.now()).await;
-            Done::Looked(look, undecided)
+            let undecided =
+                expiry.roll.check_suspects(&check.units, check.source, || expiry.clock.now()).await;
+            Done::Checked(check, undecided)
         });
     }
 
@@ -252,7 +253,7 @@ impl Expiry {
         firsts: Vec<Option<(Timestamp, String)>>,
         known: &mut HashMap<u16, First>,
         now: Timestamp,
-    ) -> Vec<FirstLook> {
+    ) -> Vec<FirstCheck> {
         let view = self.ownership.view();
         let firsts = (0..).zip(firsts);
         let first = |(partition, first): (u16, Option<(Timestamp, String)>)| {
@@ -272,7 +273,7 @@ impl Expiry {
                 None => at,
             };
             known.insert(partition, First { name, since });
-            Some(FirstLook { partition, at, since, patience, slack })
+            Some(FirstCheck { partition, at, since, patience, slack })
         };
         firsts.filter_map(first).collect()
     }
@@ -299,8 +300,8 @@ impl Expiry {
             }
             waits
         });
-        let look = passes.follow(suspects, self.roll.hearing().heard);
-        look.into_iter().for_each(|look| self.spawn_look(look, work));
+        let check = passes.follow(suspects, self.roll.hearing().heard);
+        check.into_iter().for_each(|check| self.spawn_check(check, work));
     }
 
     /// Looks at every unit that is due, and answers with those that could not be decided.

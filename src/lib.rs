@@ -31,7 +31,7 @@
 //! still as it was read. Then the message is acknowledged.
 //!
 //! # Journey of an expiry
-//! The deadline index holds for each unit the next time worth looking, and moves lazily: a heartbeat does not touch it.
+//! The deadline index holds the next check of each unit, and moves lazily: a heartbeat does not touch it.
 //! When the first entry is due, or Redis hints that a key expired, [`expiry`] lets the roll check the deadline.
 //! [`presence::check_deadline`] takes the last heartbeat, adds timeout, grace and blind time, and answers: alive until then;
 //! undecided, because Rollcall has not heard so far; or offline. The change that opens the record takes the unit out of the

@@ -94,10 +94,10 @@ impl Fleet {
 /// The change that adds a unit that was seen at `last_seen`.
 fn present(unit: Unit, last_seen: Timestamp, now: Timestamp, labels: Labels) -> (Snapshot, Change) {
     let deadline = last_seen + TIMEOUT;
-    let facts = Facts { looked_at: Some(now), labels, ..Facts::new(Standing::Present, last_seen) };
+    let facts = Facts { checked_at: Some(now), labels, ..Facts::new(Standing::Present, last_seen) };
     let change = Change {
         key: KeyChange::Set { last_seen, ttl: deadline.since(now).max(Duration::from_millis(1)) },
-        index: IndexChange::LookAt(deadline),
+        index: IndexChange::CheckAt(deadline),
         facts: Some(facts),
         record: None,
     };

@@ -33,7 +33,7 @@ struct Waiting {
 struct Part {
     count: usize,
     sets: Vec<u8>,
-    looks: Vec<u8>,
+    checks: Vec<u8>,
 }
 
 /// Writes heartbeats.
@@ -92,8 +92,8 @@ impl RedisWriter {
         number(&mut part.sets, ttl);
         argument(&mut part.sets, &["XX"]);
         argument(&mut part.sets, &["GET"]);
-        number(&mut part.looks, now + ttl);
-        argument(&mut part.looks, &name);
+        number(&mut part.checks, now + ttl);
+        argument(&mut part.checks, &name);
         drop(waiting);
         self.more.notify_one();
         Ok(())
@@ -117,7 +117,7 @@ impl RedisWriter {
                 argument(&mut bytes, &["rollcall:{p", TAGS[partition], "}:deadlines"]);
                 argument(&mut bytes, &["XX"]);
                 argument(&mut bytes, &["LT"]);
-                bytes.extend_from_slice(&part.looks);
+                bytes.extend_from_slice(&part.checks);
             }
             stream.write_all(&bytes).await?;
             while open > 0 {

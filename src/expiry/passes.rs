@@ -53,7 +53,7 @@ pub(super) struct First {
 
 /// The first look that a partition needs, and when this instance takes it on.
 #[derive(Clone, Copy)]
-pub(super) struct FirstLook {
+pub(super) struct FirstCheck {
     pub partition: u16,
     pub at: Timestamp,
     /// See [`First::since`].
@@ -64,7 +64,7 @@ pub(super) struct FirstLook {
     pub slack: Duration,
 }
 
-impl FirstLook {
+impl FirstCheck {
     /// When this instance takes it on.
     fn our_turn(&self) -> Timestamp {
         self.since + self.patience
@@ -93,7 +93,7 @@ pub(super) struct Sweep {
 }
 
 /// A look at units that are known by name.
-pub(super) struct Look {
+pub(super) struct Check {
     pub units: Vec<Unit>,
     pub source: CheckSource,
     /// How far Rollcall had heard when it began.
@@ -105,7 +105,7 @@ pub(super) enum Done {
     /// The index was asked what is due first in each partition.
     Asked(Result<Vec<Option<(Timestamp, String)>>>),
     /// With the units that could not be decided.
-    Looked(Look, Result<Vec<Unit>>),
+    Checked(Check, Result<Vec<Unit>>),
     /// With the units that could not be decided.
     Swept(Sweep, Result<Vec<Unit>>),
 }
@@ -225,7 +225,7 @@ impl Passes {
         tick: Duration,
         is_far: bool,
         apart: impl Fn(&Unit) -> u16,
-    ) -> Vec<Look> {
+    ) -> Vec<Check> {
         let is_tick = self.began.is_none_or(|began| began.elapsed() >= tick);
         if !is_tick && !self.is_stale && self.heard == heard {
             return Vec::new();
@@ -241,13 +241,13 @@ impl Passes {
             self.began = Some(Instant::now());
         }
         (self.heard, self.is_stale, self.is_overfull) = (heard, false, false);
-        let mut looks: HashMap<(CheckSource, u16), Vec<Unit>> = HashMap::new();
+        let mut checks: HashMap<(CheckSource, u16), Vec<Unit>> = HashMap::new();
         for (unit, source) in self.waiting.drain() {
             let part = apart(&unit);
-            looks.entry((source, part)).or_default().push(unit);
+            checks.entry((source, part)).or_default().push(unit);
         }
-        self.hints += looks.keys().filter(|(source, _)| *source == CheckSource::Notification).count();
-        looks.into_iter().map(|((source, _), units)| Look { units, source, heard }).collect()
+        self.hints += checks.keys().filter(|(source, _)| *source == CheckSource::Notification).count();
+        checks.into_iter().map(|((source, _), units)| Check { units, source, heard }).collect()
     }
 
     /// Whether more hearing would have something looked at.
@@ -299,7 +299,7 @@ impl Passes {
     /// The sweeps that begin, of those partitions whose turn it is by `latest`.
     pub fn take(
         &mut self,
-        firsts: &[FirstLook],
+        firsts: &[FirstCheck],
         latest: Timestamp,
         heard: Option<Timestamp>,
         round_trip: Duration,
@@ -394,24 +394,24 @@ impl Passes {
     }
 
     /// The look at units that hints named.
-    pub fn follow(&mut self, mut suspects: HashSet<Unit>, heard: Option<Timestamp>) -> Option<Look> {
+    pub fn follow(&mut self, mut suspects: HashSet<Unit>, heard: Option<Timestamp>) -> Option<Check> {
         suspects.retain(|unit| !self.taken.contains(unit));
         if suspects.is_empty() {
             return None;
         }
         self.hints += 1;
         self.taken.add(&suspects);
-        Some(Look { units: suspects.into_iter().collect(), source: CheckSource::Notification, heard })
+        Some(Check { units: suspects.into_iter().collect(), source: CheckSource::Notification, heard })
     }
 
     /// A look has ended.
-    pub fn looked(
+    pub fn checked(
         &mut self,
-        look: Look,
+        check: Check,
         undecided: Result<Vec<Unit>>,
         heard: Option<Timestamp>,
     ) -> Result<()> {
-        let Look { units, source, heard: before } = look;
+        let Check { units, source, heard: before } = check;
         if source == CheckSource::Notification {
             self.hints = self.hints.saturating_sub(1);
         }

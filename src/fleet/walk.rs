@@ -280,7 +280,7 @@ impl Walk {
             let names: Vec<&str> = held.names().collect();
             let alive = self.engine.alive(partition, &names).await?;
             let odd = self.mirror.heard(partition, &held, &alive);
-            self.look(&odd.with, self.clock.now()).await?;
+            self.check(&odd.with, self.clock.now()).await?;
             self.roll.compare(partition, &odd.without).await?;
             steps += 1;
             if steps % PAGES_A_STEP == 0 {

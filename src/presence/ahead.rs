@@ -30,7 +30,7 @@ pub fn corrected(seen: &Snapshot, now: Timestamp) -> Option<Snapshot> {
     let facts = facts.map(|facts| Facts {
         last_seen: facts.last_seen.min(now),
         silent_from: facts.silent_from.map(|from| from.min(now)),
-        looked_at: facts.looked_at.map(|at| at.min(now)),
+        checked_at: facts.checked_at.map(|at| at.min(now)),
         ..facts.clone()
     });
     Some(Snapshot { alive: seen.alive.map(|at| at.min(now)), facts, ..seen.clone() })
@@ -44,7 +44,7 @@ pub fn future_moment(seen: &Snapshot, now: Timestamp) -> Option<Timestamp> {
 
 /// The change of a check that was made from [`corrected`] facts: a key that stays would be corrected again.
 pub fn as_corrected(change: Change, corrected: &Snapshot, rules: &KindRules) -> Change {
-    let Change { key: KeyChange::Keep, index: IndexChange::LookAt(_), facts: Some(facts), .. } = &change
+    let Change { key: KeyChange::Keep, index: IndexChange::CheckAt(_), facts: Some(facts), .. } = &change
     else {
         return change;
     };
@@ -54,7 +54,7 @@ pub fn as_corrected(change: Change, corrected: &Snapshot, rules: &KindRules) -> 
 }
 
 fn moments(facts: &Facts) -> impl Iterator<Item = Timestamp> {
-    [Some(facts.last_seen), facts.silent_from, facts.looked_at].into_iter().flatten()
+    [Some(facts.last_seen), facts.silent_from, facts.checked_at].into_iter().flatten()
 }
 
 #[cfg(test)]

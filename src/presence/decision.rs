@@ -138,11 +138,11 @@ fn declare(mut facts: Facts, beat: &Heartbeat) -> Facts {
 /// The change that makes a unit with these facts present.
 fn present(mut facts: Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Change {
     let policy = facts.policy(rules);
-    facts.looked_at = Some(now);
-    let look = next_check(&facts, rules, hearing, now);
+    facts.checked_at = Some(now);
+    let next_check = next_check(&facts, rules, hearing, now);
     Change {
         key: KeyChange::Set { last_seen: facts.last_seen, ttl: policy.allowed() },
-        index: IndexChange::LookAt(look),
+        index: IndexChange::CheckAt(next_check),
         facts: Some(facts),
         record: None,
     }
@@ -203,7 +203,7 @@ fn check_watched(
     let policy = facts.policy(rules);
     let deadline = times_since(&facts, facts.silent_since(), &policy, hearing).deadline;
     if deadline >= now {
-        let index = IndexChange::LookAt(next_check(&facts, rules, hearing, now));
+        let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
         return Verdict::Alive(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None });
     }
     // The ledger may not show yet why no check ran in time. So hearing must also cover the silence after a
@@ -219,7 +219,7 @@ fn check_watched(
     // is fixed once and does not move again, so the wait for hearing ends.
     if let Some(at) = presumed.filter(|at| *at > deadline && !covers(after(*at))) {
         facts.silent_from = Some(at);
-        let index = IndexChange::LookAt(next_check(&facts, rules, hearing, now));
+        let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
         return Verdict::Alive(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None });
     }
     let cause = match facts.standing {
@@ -229,7 +229,7 @@ fn check_watched(
     let silence = Silence { deadline, detected_at: now, cause, allowed: policy.allowed() };
     let record = facts.record(&seen.unit, &silence);
     facts.standing = Standing::Offline(silence);
-    facts.looked_at = None;
+    facts.checked_at = None;
     Verdict::Offline(Change {
         key: KeyChange::Delete,
         index: IndexChange::Take,
@@ -250,13 +250,13 @@ fn as_seen(
 ) -> Facts {
     if let Some(alive) = seen.alive {
         let newest = alive.max(facts.last_seen);
-        return Facts { looked_at: Some(now), ..facts.heard(newest) };
+        return Facts { checked_at: Some(now), ..facts.heard(newest) };
     }
     // Where the deadline has passed either way, nothing is presumed of the silence.
     let policy = facts.policy(rules);
     let matters = |at: &Timestamp| times_since(&facts, *at, &policy, hearing).deadline > now;
     let silent_from = presumed.filter(matters).or(facts.silent_from);
-    Facts { looked_at: None, silent_from, ..facts }
+    Facts { checked_at: None, silent_from, ..facts }
 }
 
 /// The latest moment at which a heartbeat may have come whose key has expired since; `None` if no heartbeat
@@ -268,9 +268,9 @@ fn presumed(
     hearing: &Hearing,
     gone: Timestamp,
 ) -> Option<Timestamp> {
-    let looked_at = facts.looked_at.filter(|_| seen.alive.is_none())?;
+    let checked_at = facts.checked_at.filter(|_| seen.alive.is_none())?;
     let newest_unseen = gone - facts.key_lifetime(rules);
-    let is_possible = newest_unseen > looked_at;
+    let is_possible = newest_unseen > checked_at;
     is_possible.then(|| hearing.ledger.latest_hearing(newest_unseen).max(facts.silent_since()))
 }
 
@@ -319,8 +319,8 @@ fn reprieve(
         Cause::NeverSeen => Standing::NeverSeen,
         Cause::Silence => Standing::Present,
     };
-    facts.looked_at = None;
-    let index = IndexChange::LookAt(next_check(&facts, rules, hearing, now));
+    facts.checked_at = None;
+    let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
     Some(Change { key, index, facts: Some(facts), record: Some(record) })
 }
 
@@ -361,7 +361,7 @@ pub fn register(
     }
     let presumed = presumed(seen, &facts, rules, hearing, now);
     let facts = as_seen(seen, facts, presumed, rules, hearing, now);
-    let index = IndexChange::LookAt(next_check(&facts, rules, hearing, now));
+    let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
     let ttl = facts.policy(rules).allowed();
     let key = match seen.alive {
         Some(last_seen) => KeyChange::Set { last_seen, ttl },
@@ -385,8 +385,8 @@ pub fn retire(seen: &Snapshot, now: Timestamp) -> Option<Change> {
 }
 
 /// Closes the open record of a unit whose kind is configured no more; `None` if it has none. The unit starts anew: if
-/// its kind comes back it is like one that was registered now and not heard yet. `look`: the next look at it.
-pub fn unwatch(seen: &Snapshot, look: Timestamp, now: Timestamp) -> Option<Change> {
+/// its kind comes back it is like one that was registered now and not heard yet.
+pub fn unwatch(seen: &Snapshot, next_check: Timestamp, now: Timestamp) -> Option<Change> {
     let facts = seen.facts.as_ref()?;
     let Standing::Offline(silence) = &facts.standing else { return None };
     let record = facts.closed(&seen.unit, silence, now, Closing::KindRemoved);
@@ -394,11 +394,11 @@ pub fn unwatch(seen: &Snapshot, look: Timestamp, now: Timestamp) -> Option<Chang
         standing: Standing::NeverSeen,
         last_seen: now,
         silent_from: None,
-        looked_at: None,
+        checked_at: None,
         sleep: None,
         ..facts.clone()
     };
-    let index = IndexChange::LookAt(look);
+    let index = IndexChange::CheckAt(next_check);
     Some(Change { key: KeyChange::Delete, index, facts: Some(anew), record: Some(record) })
 }
 

@@ -46,7 +46,7 @@ pub struct Facts {
     pub silent_from: Option<Timestamp>,
     /// When a check last found the expiry key. `None`: the key was absent at the last check, so
     /// `last_seen` is final until a heartbeat is admitted.
-    pub looked_at: Option<Timestamp>,
+    pub checked_at: Option<Timestamp>,
     /// The timeout that the unit declared.
     pub declared_timeout: Option<Duration>,
     pub set: Override,
@@ -65,7 +65,7 @@ impl Facts {
             standing,
             last_seen: moment,
             silent_from: None,
-            looked_at: None,
+            checked_at: None,
             declared_timeout: None,
             set: Override::default(),
             labels: Labels::new(),
@@ -188,7 +188,7 @@ pub enum KeyChange {
 pub enum IndexChange {
     Keep,
     /// The next check is at that moment.
-    LookAt(Timestamp),
+    CheckAt(Timestamp),
     /// The entry is removed. If another caller has removed it before, the whole change is void: this is the won
     /// lock.
     Take,

@@ -27,7 +27,7 @@ pub struct Hearing {
     pub ledger: Ledger,
     /// The most hearing that is owed after an interval.
     pub settle: Duration,
-    /// How late a look may be, for the engine is so far away.
+    /// How late a check may be, because the engine is so far away.
     pub delay: Duration,
     /// What was heard of single kinds, as it is stored.
     pub filters: Arc<FilterProofs>,
@@ -128,10 +128,10 @@ impl Hearing {
         self.of(kind).heard.is_none_or(|heard| fleet.since(heard) > gap)
     }
 
-    /// When to look again at a unit of a kind that is not heard, whose time is up. When the kind is heard again its
-    /// deadline moves to as long after that as it was blind, at most to `settle`, and in any case by its slack. So
-    /// no look before that would find anything, and this one is not late.
-    pub fn look_again(&self, kind: &Kind, policy: &Policy, now: Timestamp) -> Timestamp {
+    /// The next check of an overdue unit of a kind that is not heard. When the kind is heard again, the deadline of
+    /// the unit moves by as long as the kind was blind, by at most `settle`, and at least by its slack. So an earlier
+    /// check would find nothing, and this one is not late.
+    pub fn recheck_at(&self, kind: &Kind, policy: &Policy, now: Timestamp) -> Timestamp {
         let blind = self.of(kind).heard.map_or(Duration::ZERO, |heard| now.since(heard));
         now + blind.min(policy.timeout).min(self.settle).max(policy.slack())
     }
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_of_a_kind_that_is_not_heard_is_looked_at_seldom_and_never_too_late() {
+    fn a_unit_of_a_kind_that_is_not_heard_is_checked_seldom_and_never_too_late() {
         let kind: Kind = "pump".parse().unwrap();
         let policy = |seconds| Policy { timeout: Duration::from_secs(seconds), grace: Duration::ZERO };
         // Heard of the kind, now, timeout, settle (s), and how long to wait (ms).
@@ -331,8 +331,8 @@ mod tests {
             };
             assert!(hearing.is_behind(&kind, Duration::from_secs(9)), "{heard:?}");
             assert!(!hearing.is_behind(&"other".parse().unwrap(), Duration::ZERO), "nothing says so");
-            assert_eq!(hearing.look_again(&kind, &policy(timeout), at(now * 1000)), at(now * 1000 + wait));
-            // However it goes on, the deadline is not before that look.
+            assert_eq!(hearing.recheck_at(&kind, &policy(timeout), at(now * 1000)), at(now * 1000 + wait));
+            // However it goes on, the deadline is not before that check.
             let Some(heard) = heard else { continue };
             let (since, owed) = (at(heard * 1000), policy(timeout).timeout.min(hearing.settle));
             let due = since + policy(timeout).slack() + Duration::from_millis(1);

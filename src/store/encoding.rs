@@ -1,7 +1,7 @@
 //! How facts are written down, the same in every engine.
 //!
 //! One line of text: a letter for the standing, the last seen time in ms, the distance from there
-//! to the last look (absent when the key was gone), and, only for units that need it, a JSON
+//! to the last check (absent when the key was gone), and, only for units that need it, a JSON
 //! object with the rest. An ordinary unit takes about 20 bytes:
 //!
 //! ```text
@@ -76,8 +76,8 @@ pub fn encode(facts: &Facts) -> String {
         retired,
     };
     let mut text = format!("{letter}{seen}");
-    if let Some(looked_at) = facts.looked_at {
-        text += &format!("{:+}", looked_at.as_millis() - seen);
+    if let Some(checked_at) = facts.checked_at {
+        text += &format!("{:+}", checked_at.as_millis() - seen);
     }
     if rest != Rest::default() {
         text += &serde_json::to_string(&rest).expect("plain numbers and strings");
@@ -93,7 +93,7 @@ pub fn decode(text: &str) -> Option<Facts> {
     };
     let letter = numbers.chars().next()?;
     let numbers = numbers.get(1..)?;
-    let (seen, looked_at) = match numbers.find(['+', '-']) {
+    let (seen, checked_at) = match numbers.find(['+', '-']) {
         Some(at) => (&numbers[..at], Some(numbers[at..].parse::<i64>().ok()?)),
         None => (numbers, None),
     };
@@ -119,7 +119,7 @@ pub fn decode(text: &str) -> Option<Facts> {
             Some(distance) => Some(moment(seen.checked_add(distance)?)),
             None => None,
         },
-        looked_at: looked_at.map(|distance| moment(seen.saturating_add(distance))),
+        checked_at: checked_at.map(|distance| moment(seen.saturating_add(distance))),
         declared_timeout: rest.declared_ms.map(Duration::from_millis),
         set: Override {
             timeout: rest.set_timeout_ms.map(Duration::from_millis),
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn an_ordinary_unit_is_one_short_line() {
         let mut facts = Facts::new(Standing::Present, Timestamp::from_millis(1_732_147_200_000));
-        facts.looked_at = Some(Timestamp::from_millis(1_732_147_200_003));
+        facts.checked_at = Some(Timestamp::from_millis(1_732_147_200_003));
         assert_eq!(encode(&facts), "p1732147200000+3");
     }
 
@@ -208,7 +208,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_reads_back(
-            standing in standing(), last_seen in moment(), looked_at in prop::option::of(moment()),
+            standing in standing(), last_seen in moment(), checked_at in prop::option::of(moment()),
             times in (prop::option::of(span()), prop::option::of(span()), prop::option::of(span())),
             labels in prop::collection::btree_map("[a-z]{1,8}", "\\PC{1,16}", 0..4),
             silent_from in prop::option::of(moment()),
@@ -216,7 +216,7 @@ mod tests {
         ) {
             let (declared_timeout, timeout, grace) = times;
             let set = Override { timeout, grace };
-            let facts = Facts { standing, last_seen, silent_from, looked_at, declared_timeout, set, labels, sleep, pause };
+            let facts = Facts { standing, last_seen, silent_from, checked_at, declared_timeout, set, labels, sleep, pause };
             prop_assert_eq!(decode(&encode(&facts)), Some(facts));
         }
     }

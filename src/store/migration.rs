@@ -34,8 +34,8 @@ pub enum MigrationItem {
         facts: String,
         /// Its expiry key.
         alive: Option<Timestamp>,
-        /// Its next look.
-        look: Option<Timestamp>,
+        /// `None`: it is not in the deadline index.
+        next_check: Option<Timestamp>,
     },
     /// The newest value of a unit's metric. Comes after the unit.
     Value {

@@ -31,7 +31,7 @@
 //! 13. A changed timeout moves the deadline at once.
 //! 14. A deadline at exactly now is not yet passed.
 //! 15. A lost reply or a crash between any two commands leaves nothing that the next heartbeat,
-//!     look or walk does not repair.
+//!     deadline check or walk does not repair.
 
 use async_trait::async_trait;
 
@@ -96,12 +96,12 @@ pub struct Condition {
     pub warnings: Vec<Warning>,
 }
 
-/// A reason to look.
+/// A reason for deadline checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hint {
     /// The unit's expiry key has expired.
     Expired(Unit),
-    /// Hints may have been lost: look at whatever is due.
+    /// Hints may have been lost: every due unit needs a check.
     Doubt,
 }
 

@@ -20,8 +20,8 @@ pub struct Refresh<'a> {
     pub at: Timestamp,
     /// How long its key stands from now.
     pub ttl: Duration,
-    /// The look that it needs at the latest; an earlier one stays.
-    pub look: Timestamp,
+    /// The latest moment for its next check; an earlier check stays.
+    pub check_by: Timestamp,
 }
 
 /// The state of units.
@@ -50,13 +50,13 @@ pub trait UnitStore: Layout {
     /// a record is as its id says.
     async fn open_records(&self, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>>;
 
-    /// Has the next look of units that are in the index be at `until`, whatever else is stored of them.
+    /// Moves the next check of units that are in the index to `until`, whatever else is stored of them.
     async fn put_off(&self, units: &[Unit], until: Timestamp) -> Result<()>;
 
-    /// Puts units into the index that are known and not in there, for a look at `at`.
+    /// Puts known units that are not in the index there, with their next check at `at`.
     async fn put_in(&self, units: &[Unit], at: Timestamp) -> Result<()>;
 
-    /// Units of a partition whose next look is after `after`, where that is given, and at or before `until`: up to
+    /// Units of a partition whose next check is after `after`, where that is given, and at or before `until`: up to
     /// `limit` of them after the first `skip`, unordered.
     async fn due(
         &self,
@@ -67,8 +67,8 @@ pub trait UnitStore: Layout {
         limit: usize,
     ) -> Result<Vec<Unit>>;
 
-    /// The earliest next look of each partition, after the moment that `after` holds for it, and the name of the unit
-    /// that it is for.
+    /// The earliest next check of each partition, after the moment that `after` holds for it, and the name of its
+    /// unit.
     async fn first_checks(&self, after: &HashMap<u16, Timestamp>)
     -> Result<Vec<Option<(Timestamp, String)>>>;
 

@@ -73,13 +73,13 @@ const COMMANDS: [f64; 3] = [0.001, 0.01, 0.1];
 /// notifications. There are three times as many calls, and each would have six series.
 pub(super) const NAMED_COMMANDS: [&str; 18] = [
     "refresh",
-    "look",
+    "deadline_check",
     "apply",
     "due",
     "first_checks",
     "advance",
     "attend",
-    "gone",
+    "depart",
     "renew",
     "page",
     "keep_values",

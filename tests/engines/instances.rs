@@ -149,7 +149,7 @@ impl Instance {
     }
 
     /// How often it asked for the first due unit.
-    fn looked(&self) -> usize {
+    fn asked_for_due(&self) -> usize {
         self.commands("first_checks")
     }
 
@@ -232,8 +232,8 @@ async fn partitions_of_a_dead_owner_are_swept_after_a_second() {
     until("its own are recorded", async || a.records().await == a.own()).await;
     clock.advance(SECOND - MILLISECOND);
     a.roll.canary_returned(clock.now()).await.unwrap();
-    let before = a.looked();
-    until("it has looked again", async || a.looked() > before + 2).await;
+    let before = a.asked_for_due();
+    until("it has asked again", async || a.asked_for_due() > before + 2).await;
     assert_eq!(a.swept(), a.own(), "the others have a second");
     clock.advance(MILLISECOND);
     until("all are recorded", async || a.records().await == UNITS).await;
@@ -245,11 +245,11 @@ async fn a_slow_owner_that_makes_progress_sweeps_alone() {
     let (_redis, clock, a, b) = overdue().await;
     let _only_a = a.expire(true, false);
     until("its own are recorded", async || a.records().await == a.own()).await;
-    let has_looked = async || {
-        let before = a.looked();
-        until("it has looked again", async || a.looked() > before + 2).await;
+    let has_asked = async || {
+        let before = a.asked_for_due();
+        until("it has asked again", async || a.asked_for_due() > before + 2).await;
     };
-    has_looked().await;
+    has_asked().await;
     clock.advance(SECOND - MILLISECOND);
     a.roll.canary_returned(clock.now()).await.unwrap();
     let mut done = 0;
@@ -258,10 +258,10 @@ async fn a_slow_owner_that_makes_progress_sweeps_alone() {
         done += first.len();
         b.roll.check_deadlines(&first, clock.now()).await.unwrap();
     }
-    has_looked().await;
+    has_asked().await;
     clock.advance(SECOND / 2);
     a.roll.canary_returned(clock.now()).await.unwrap();
-    has_looked().await;
+    has_asked().await;
     assert_eq!((a.swept(), b.won()), (a.own(), done), "the owner did something half a second ago");
     clock.advance(SECOND / 2 + MILLISECOND);
     until("all are recorded", async || a.records().await == UNITS).await;
@@ -295,8 +295,8 @@ async fn a_storm_lasts_until_the_last_owner_is_done() {
     a.roll.canary_returned(clock.now()).await.unwrap();
     until("its own are recorded", async || a.won() == many.len()).await;
     until("hints are not heard", async || redis.listeners() == 0).await;
-    let before = a.looked();
-    until("it has looked again", async || a.looked() > before + 5).await;
+    let before = a.asked_for_due();
+    until("it has asked again", async || a.asked_for_due() > before + 5).await;
     assert_eq!(redis.listeners(), 0, "the other is not done");
     let read = a.engine.walk(whose(&a), 0);
     tokio::time::timeout(50 * MILLISECOND, read).await.expect_err("the mirror is not read for meanwhile");

@@ -342,7 +342,7 @@ async fn a_migration_that_was_interrupted_leaves_no_fleet_and_begins_anew() {
         }
     }
     let stray = here.read(&[unit(0)]).await.unwrap().remove(0).stored.unwrap().to_string();
-    let stray = MigrationItem::Unit { unit: unit(999), facts: stray, alive: None, look: None };
+    let stray = MigrationItem::Unit { unit: unit(999), facts: stray, alive: None, next_check: None };
     broken_off.unpack(vec![stray.clone()]).await.unwrap();
     let why = places.connect().await.err().unwrap().to_string();
     assert!(why.contains("has begun and is not complete"), "{why}");

@@ -115,7 +115,7 @@ fn a_page_that_was_read_before_a_change_does_not_undo_it() {
     let partition = partition_of(&unit(1), 3);
     let mark = model.mirror.mark(partition);
     let page = model.page(partition);
-    model.look(&unit(1), &hearing, at(500));
+    model.check(&unit(1), &hearing, at(500));
     model.mirror.compare(mark, &page);
     assert_eq!(listed(&model.mirror, &hearing, at(500))[0].1, State::Offline);
 }
@@ -206,12 +206,12 @@ fn a_change_that_is_told_after_the_removal_that_followed_it_does_not_bring_the_u
     let hearing = Hearing::default();
     model.hear(&beat(unit(1), at(0)), &hearing, at(0));
     let seen = model.read(&unit(1));
-    let Verdict::Alive(look) = presence::check_deadline(&seen, model.rules(), &hearing, at(5)) else {
+    let Verdict::Alive(change) = presence::check_deadline(&seen, model.rules(), &hearing, at(5)) else {
         panic!()
     };
-    model.apply(&seen, &look);
+    model.apply(&seen, &change);
     model.retire(&unit(1), at(6));
-    let _ = model.mirror.changed(&seen, &look);
+    let _ = model.mirror.changed(&seen, &change);
     assert!(ids(&model.mirror).is_empty());
 }
 
@@ -345,7 +345,7 @@ fn units_of_kinds_without_rules_are_not_kept() {
 #[derive(Clone, Debug)]
 enum Event {
     Heartbeat { late: u64, declares: Option<u64>, sleeps: Option<u64> },
-    Look,
+    Check,
     Register { timeout: Option<u64>, pause: Option<(u64, u64)> },
     Retire,
     ReadPage,
@@ -356,7 +356,7 @@ fn events() -> impl Strategy<Value = Vec<(usize, u64, Event)>> {
     let event = prop_oneof![
         6 => (0u64..60, prop::option::weighted(0.2, 1u64..300), prop::option::weighted(0.1, 1u64..300))
             .prop_map(|(late, declares, sleeps)| Event::Heartbeat { late, declares, sleeps }),
-        4 => Just(Event::Look),
+        4 => Just(Event::Check),
         1 => (prop::option::of(1u64..300), prop::option::of((0u64..100, 1u64..300)))
             .prop_map(|(timeout, pause)| Event::Register { timeout, pause }),
         1 => Just(Event::Retire),
@@ -388,7 +388,7 @@ proptest! {
                     };
                     model.hear(&Heartbeat { unit: whose, at: now - seconds(late), not_before: None, declared }, &hearing, now);
                 }
-                Event::Look => model.look(&whose, &hearing, now),
+                Event::Check => model.check(&whose, &hearing, now),
                 Event::Register { timeout, pause } => {
                     let wanted = Registration {
                         set: Override { timeout: timeout.map(Duration::from_secs), grace: None },

@@ -82,7 +82,7 @@ impl Roll {
                 unit: &beat.unit,
                 at: beat.at,
                 ttl: policy.allowed(),
-                look: policy.first_check(beat.at),
+                check_by: policy.first_check(beat.at),
             });
         }
         if refreshes.is_empty() {

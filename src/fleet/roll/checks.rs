@@ -226,7 +226,7 @@ impl Roll {
 fn put_off(seen: &Snapshot, next_check: Timestamp) -> Change {
     Change {
         key: KeyChange::Keep,
-        index: IndexChange::LookAt(next_check),
+        index: IndexChange::CheckAt(next_check),
         facts: seen.facts.clone(),
         record: None,
     }

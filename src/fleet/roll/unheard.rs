@@ -44,10 +44,10 @@ impl Roll {
             return None;
         }
         let facts = seen.facts.clone()?;
-        let next_check = hearing.look_again(&rules.kind, &facts.policy(rules), now);
+        let next_check = hearing.recheck_at(&rules.kind, &facts.policy(rules), now);
         Some(Change {
             key: KeyChange::Keep,
-            index: IndexChange::LookAt(next_check),
+            index: IndexChange::CheckAt(next_check),
             facts: Some(facts),
             record: None,
         })

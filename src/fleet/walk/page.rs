@@ -31,13 +31,13 @@ impl Walk {
         let (suspects, unhelped): (Vec<Snapshot>, Vec<Snapshot>) =
             odd.partition(|seen| self.can_be_helped(seen, &hearing, now));
         let suspects: Vec<Unit> = suspects.into_iter().map(|seen| seen.unit).collect();
-        self.look(&suspects, now).await?;
+        self.check(&suspects, now).await?;
         let found = if unhelped.is_empty() { Found::Nothing } else { Found::Unhelped };
         Ok((found, unwatched))
     }
 
     /// Looks at units that nothing else would lead to.
-    pub(super) async fn look(&self, suspects: &[Unit], now: Timestamp) -> Result<()> {
+    pub(super) async fn check(&self, suspects: &[Unit], now: Timestamp) -> Result<()> {
         if !suspects.is_empty() {
             self.roll.check_deadlines(suspects, now).await?;
         }

@@ -55,9 +55,9 @@ fn offline_at(now: Timestamp) -> Snapshot {
     }
 }
 
-fn look_at(change: &Change) -> Timestamp {
+fn check_at(change: &Change) -> Timestamp {
     match change.index {
-        IndexChange::LookAt(at) => at,
+        IndexChange::CheckAt(at) => at,
         other => panic!("{other:?}"),
     }
 }
@@ -91,7 +91,7 @@ fn with_grace_a_unit_is_late_first() {
     let hearing = heard_until(BEGIN + 100 * HOUR);
     let (_, change) = hear(&stranger(), &beat(BEGIN), &rules, &hearing, BEGIN);
     let change = change.unwrap();
-    assert_eq!(look_at(&change), BEGIN + 48 * HOUR);
+    assert_eq!(check_at(&change), BEGIN + 48 * HOUR);
     let seen = after(&stranger(), &change);
     let cases = [
         (48 * HOUR, State::Online),
@@ -103,21 +103,21 @@ fn with_grace_a_unit_is_late_first() {
         assert_eq!(state(&seen, &rules, &hearing, BEGIN + after), Some(expected), "{after:?}");
     }
     let Verdict::Alive(next) = check_deadline(&seen, &rules, &hearing, BEGIN + 48 * HOUR) else { panic!() };
-    assert_eq!(look_at(&next), BEGIN + 49 * HOUR);
+    assert_eq!(check_at(&next), BEGIN + 49 * HOUR);
 }
 
 #[test]
-fn a_look_reads_the_key_and_is_never_further_away_than_the_key_stands() {
+fn a_check_reads_the_key_and_the_next_check_is_never_later_than_its_expiry() {
     let mut seen = present();
     seen.alive = Some(BEGIN + 40 * HOUR);
     let now = BEGIN + 48 * HOUR + MS;
     let Verdict::Alive(change) = check_deadline(&seen, &rules(), &heard_until(now), now) else { panic!() };
-    assert_eq!(look_at(&change), BEGIN + 88 * HOUR);
-    // A unit that may be silent for a year is looked at every 48 hours as long as its key stands.
+    assert_eq!(check_at(&change), BEGIN + 88 * HOUR);
+    // A unit that may be silent for a year is checked every 48 hours as long as its key exists.
     let set = Override { timeout: Some(365 * 24 * HOUR), grace: None };
     let wanted = Registration { set, ..Registration::default() };
     let change = register(&seen, &wanted, &rules(), &heard_until(now), now);
-    assert_eq!(look_at(&change), now + 48 * HOUR);
+    assert_eq!(check_at(&change), now + 48 * HOUR);
     let KeyChange::Set { ttl, .. } = change.key else { panic!() };
     assert_eq!(ttl, 365 * 24 * HOUR);
     // When the key is gone there is nothing more to read before the deadline.
@@ -126,13 +126,13 @@ fn a_look_reads_the_key_and_is_never_further_away_than_the_key_stands() {
     let Verdict::Alive(change) = check_deadline(&gone, &rules(), &heard_until(later), later) else {
         panic!()
     };
-    assert_eq!(look_at(&change), BEGIN + (40 + 365 * 24) * HOUR);
+    assert_eq!(check_at(&change), BEGIN + (40 + 365 * 24) * HOUR);
 }
 
 #[test]
-fn a_look_that_is_a_little_late_presumes_nothing() {
-    // Between the last look and this one a heartbeat could have come and its key gone; but the time
-    // is up either way, and the record tells of the heartbeat that is known.
+fn a_check_that_is_a_little_late_presumes_nothing() {
+    // Between the last check and this one a heartbeat could have come and its key could have expired. The deadline
+    // has passed either way, and the record names the heartbeat that is known.
     let gone = Snapshot { alive: None, ..present() };
     let now = BEGIN + 48 * HOUR + Duration::from_secs(60);
     let Verdict::Offline(change) = check_deadline(&gone, &rules(), &heard_until(now), now) else { panic!() };
@@ -154,17 +154,17 @@ fn a_heartbeat_that_may_have_come_unseen_needs_hearing_after_it() {
 }
 
 #[test]
-fn a_heartbeat_may_have_come_after_the_deadline_where_nobody_looked_and_little_was_recorded() {
-    // The first look for four and a half days, and what was heard in the last twelve hours is not
-    // recorded yet: it may have been alive until half a day after its deadline, and since.
+fn a_heartbeat_may_have_come_after_the_deadline_where_no_check_ran_and_little_was_recorded() {
+    // The first check for four and a half days. Hearing of the last twelve hours is not recorded yet: the unit may
+    // have been alive until half a day after its deadline, and since.
     let gone = Snapshot { alive: None, ..present() };
     let (heard, now) = (BEGIN + 96 * HOUR, BEGIN + 108 * HOUR);
     let Verdict::Alive(change) = check_deadline(&gone, &rules(), &heard_until(heard), now) else { panic!() };
     let facts = change.facts.clone().unwrap();
     assert_eq!((facts.last_seen, facts.silent_from), (BEGIN, Some(BEGIN + 60 * HOUR)));
-    assert_eq!(facts.looked_at, None);
-    assert_eq!(look_at(&change), now);
-    // Presumed once: however late it is looked at again, hearing up to there is enough.
+    assert_eq!(facts.checked_at, None);
+    assert_eq!(check_at(&change), now);
+    // Presumed once: however late the next check is, hearing up to there is enough.
     let again = after(&gone, &change);
     for (heard, is_decided) in [(now - HOUR, false), (now, true)] {
         let verdict = check_deadline(&again, &rules(), &heard_until(heard), now + 100 * HOUR);
@@ -221,8 +221,8 @@ fn a_presumed_heartbeat_is_kept_and_does_not_move_again() {
         panic!()
     };
     let facts = change.facts.clone().unwrap();
-    assert_eq!((facts.last_seen, facts.silent_from, facts.looked_at), (BEGIN, Some(blind.from), None));
-    assert_eq!(look_at(&change), BEGIN + 148 * HOUR);
+    assert_eq!((facts.last_seen, facts.silent_from, facts.checked_at), (BEGIN, Some(blind.from), None));
+    assert_eq!(check_at(&change), BEGIN + 148 * HOUR);
     let again = after(&gone, &change);
     assert_eq!(deadline(&again, &rules(), &hearing), Some(BEGIN + 148 * HOUR));
     assert_eq!(state(&again, &rules(), &hearing, BEGIN + 148 * HOUR), Some(State::Online));

@@ -39,13 +39,13 @@ pub(super) fn times(
 /// even if the next check is late. A check that comes too late to find that key has to wait for more hearing.
 pub(super) fn next_check(facts: &Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Timestamp {
     let times = times_since(facts, facts.silent_since(), &facts.policy(rules), hearing);
-    let look = if now < times.late { times.late } else { times.deadline };
-    match facts.looked_at {
+    let next_check = if now < times.late { times.late } else { times.deadline };
+    match facts.checked_at {
         Some(_) => {
             let lifetime = facts.key_lifetime(rules);
-            look.min(now + (lifetime - hearing.delay.min(lifetime / 4 * 3)))
+            next_check.min(now + (lifetime - hearing.delay.min(lifetime / 4 * 3)))
         }
-        None => look,
+        None => next_check,
     }
 }
 

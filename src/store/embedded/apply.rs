@@ -55,7 +55,7 @@ impl PreparedChange {
         let next_check = match change.index {
             IndexChange::Keep => None,
             IndexChange::Take => Some(Moment::NONE),
-            IndexChange::LookAt(at) => Some(Some(at).into()),
+            IndexChange::CheckAt(at) => Some(Some(at).into()),
         };
         let wanted = Wanted {
             alive: seen.alive.into(),
@@ -188,17 +188,17 @@ impl<'a> UnitStatements<'a> {
     fn write_unit(&mut self, change: &PreparedChange, held: &Held, number: i64) -> rusqlite::Result<()> {
         let id = unit_id(change.partition, held.slot);
         let ms = |moment: Moment| moment.get().map(Timestamp::as_millis);
-        let (alive, look) = (ms(held.alive), ms(held.look));
+        let (alive, next_check) = (ms(held.alive), ms(held.next_check));
         match &change.facts {
             None => self.delete.execute([id])?,
             Some(facts) => {
                 let name = change.unit.to_string();
-                let is_there =
-                    held.is_stored && self.update.execute(params![name, facts, alive, look, number, id])? > 0;
+                let is_there = held.is_stored
+                    && self.update.execute(params![name, facts, alive, next_check, number, id])? > 0;
                 if is_there {
                     1
                 } else {
-                    self.insert.execute(params![id, name, facts, alive, look, number])?
+                    self.insert.execute(params![id, name, facts, alive, next_check, number])?
                 }
             }
         };

@@ -24,9 +24,9 @@ impl Exporter for EmbeddedEngine {
         let units = self.walk(partition, page).await?.into_iter().filter_map(|seen| {
             let shard = self.memory.shard(partition);
             let (slot, _) = shard.get(&seen.unit)?;
-            let look = shard.rows[slot as usize].look.get();
+            let next_check = shard.rows[slot as usize].next_check.get();
             let facts = seen.stored.as_deref()?.to_owned();
-            Some(MigrationItem::Unit { unit: seen.unit, facts, alive: seen.alive, look })
+            Some(MigrationItem::Unit { unit: seen.unit, facts, alive: seen.alive, next_check })
         });
         let mut items: Vec<MigrationItem> = units.collect();
         let bound = |page: u32| unit_id(partition, page.saturating_mul(PAGE));

@@ -69,7 +69,7 @@ impl HearingStore for EmbeddedEngine {
 
     async fn gone(&self, member: &Member, at: Timestamp) -> Result<bool> {
         let was_member = self.memory.heard().state.depart(member, Some(at));
-        self.writer.flush("gone").await?;
+        self.writer.flush("depart").await?;
         Ok(was_member)
     }
 }

@@ -118,14 +118,14 @@ impl TargetDatabase {
 
     fn insert_unit(&mut self, item: &MigrationItem) -> DatabaseResult<()> {
         match item {
-            MigrationItem::Unit { unit, facts, alive, look } => {
+            MigrationItem::Unit { unit, facts, alive, next_check } => {
                 let partition = partition_of(unit, self.partitions);
                 let slot = &mut self.next_slots[usize::from(partition)];
                 let (id, name) = (unit_id(partition, *slot), unit.to_string());
                 *slot += 1;
                 self.execute(
                     "INSERT INTO units(id, name, facts, alive, look, after) VALUES(?, ?, ?, ?, ?, 0)",
-                    params![id, name, facts, ms(alive), ms(look)],
+                    params![id, name, facts, ms(alive), ms(next_check)],
                 )
             }
             MigrationItem::Value { unit, metric, at, value } => {

@@ -191,8 +191,8 @@ impl Flush {
         let mut update = database.prepare_cached("UPDATE units SET look = ? WHERE id = ?")?;
         for (partition, taken) in &self.taken {
             for beat in taken {
-                if let Some(look) = beat.look.and_then(Moment::get) {
-                    update.execute(params![look.as_millis(), unit_id(*partition, beat.slot)])?;
+                if let Some(next_check) = beat.next_check.and_then(Moment::get) {
+                    update.execute(params![next_check.as_millis(), unit_id(*partition, beat.slot)])?;
                 }
             }
         }

@@ -186,10 +186,10 @@ impl Loader<'_> {
             while let Some(row) = rows.next()? {
                 let id: i64 = row.get(0)?;
                 let name = text(row, 1)?;
-                let (alive, look) = (moment(row.get(3)?), moment(row.get(4)?));
+                let (alive, next_check) = (moment(row.get(3)?), moment(row.get(4)?));
                 let facts = self.memory.digest(Some(text(row, 2)?));
                 let after: i64 = row.get(5)?;
-                let loaded = shard.load(id as u32, name, alive, look, facts);
+                let loaded = shard.load(id as u32, name, alive, next_check, facts);
                 // Treated as a value of the wrong type: it is quarantined, and the load begins anew.
                 let unreadable = || rusqlite::Error::InvalidColumnType(1, "name".to_owned(), Type::Text);
                 loaded.ok_or_else(unreadable)?;

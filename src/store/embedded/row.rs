@@ -25,8 +25,8 @@ impl From<Option<Timestamp>> for Moment {
 pub(super) struct Row {
     /// The expiry key: the newest heartbeat.
     pub alive: Moment,
-    /// Its place in the deadline index: the next look.
-    pub look: Moment,
+    /// Its next check, for the deadline index.
+    pub next_check: Moment,
     /// A digest of its facts as stored, zero for none.
     pub facts: u64,
     /// Where its id starts in the names.
@@ -50,8 +50,8 @@ impl Row {
 
 impl table::Row for Row {
     fn vacant() -> Row {
-        let (alive, look) = (Moment::NONE, Moment::NONE);
-        Row { alive, look, facts: 0, name: 0, kind: 0, length: 0, marks: Marks::FREE }
+        let (alive, next_check) = (Moment::NONE, Moment::NONE);
+        Row { alive, next_check, facts: 0, name: 0, kind: 0, length: 0, marks: Marks::FREE }
     }
 
     fn is_vacant(&self) -> bool {
@@ -76,8 +76,8 @@ impl Marks {
     pub const BUSY: Marks = Marks(1);
     /// Its newest heartbeat is not on disk yet.
     pub const UNWRITTEN: Marks = Marks(2);
-    /// A heartbeat brought its look forward, which is not on disk yet.
-    pub const LOOK_MOVED: Marks = Marks(4);
+    /// A heartbeat brought its next check forward, which is not on disk yet.
+    pub const CHECK_MOVED: Marks = Marks(4);
     /// No unit: the slot is free for the next one.
     pub const FREE: Marks = Marks(8);
     /// It is on disk: what comes next updates it.

@@ -16,7 +16,7 @@ pub(super) struct Held {
     /// Whether the unit is on disk already.
     pub is_stored: bool,
     pub alive: Moment,
-    pub look: Moment,
+    pub next_check: Moment,
 }
 
 /// What a change wants of its row.
@@ -37,8 +37,8 @@ pub(super) struct Wanted {
 pub(super) struct Unwritten {
     pub slot: u32,
     pub alive: Moment,
-    /// The look, if that was brought forward.
-    pub look: Option<Moment>,
+    /// The next check, if a heartbeat brought it forward.
+    pub next_check: Option<Moment>,
 }
 
 /// The units of one partition.
@@ -67,10 +67,10 @@ impl Shard {
             row.alive = Some(beat.at).into();
             is_news = true;
         }
-        let later = row.look.get().filter(|look| beat.look < *look);
+        let later = row.next_check.get().filter(|next_check| beat.check_by < *next_check);
         if later.is_some() {
-            row.look = Some(beat.look).into();
-            row.marks.set(Marks::LOOK_MOVED);
+            row.next_check = Some(beat.check_by).into();
+            row.marks.set(Marks::CHECK_MOVED);
             is_news = true;
         }
         if is_news && !row.marks.has(Marks::UNWRITTEN) {
@@ -88,7 +88,7 @@ impl Shard {
         self.find(unit).map(|slot| (slot, self.rows[slot as usize].alive))
     }
 
-    /// Units whose look is after `after` and at or before `until`: up to `limit` of them after the first `skip`,
+    /// Units whose next check is after `after` and at or before `until`: up to `limit` of them after the first `skip`,
     /// in the order in which their facts lie on disk.
     pub fn due(
         &self,
@@ -101,33 +101,32 @@ impl Shard {
         due.map(|slot| self.unit(&self.rows[slot as usize])).collect()
     }
 
-    /// The next look of a unit that is in the index is then. Not written down: at the next start it is as it
-    /// was.
+    /// Moves the next check of a unit that is in the index to `until`. Not stored: after a restart it is as before.
     pub fn put_off(&mut self, unit: &Unit, until: Timestamp) {
-        self.move_look(unit, until, true);
+        self.move_check(unit, until, true);
     }
 
-    /// A unit that is not in the index is put in there. Not written down either.
+    /// Puts a unit that is not in the index there. Not stored either.
     pub fn put_in(&mut self, unit: &Unit, at: Timestamp) {
-        self.move_look(unit, at, false);
+        self.move_check(unit, at, false);
     }
 
-    fn move_look(&mut self, unit: &Unit, to: Timestamp, is_in: bool) {
+    fn move_check(&mut self, unit: &Unit, to: Timestamp, is_in: bool) {
         let Some(slot) = self.find(unit) else { return };
         let row = &mut self.rows[slot as usize];
-        let before = row.look.get();
+        let before = row.next_check.get();
         if before.is_some() == is_in && !row.marks.has(Marks::BUSY) {
-            row.look = Some(to).into();
+            row.next_check = Some(to).into();
             self.deadlines.moved(self.rows.rows(), slot, before);
         }
     }
 
-    /// The earliest look after `after`, and the name of the unit that it is for.
-    pub fn first_look(&self, after: Option<Timestamp>) -> Option<(Timestamp, String)> {
-        let (look, slot) = self.deadlines.first(self.rows.rows(), after)?;
+    /// The earliest next check after `after`, and the name of its unit.
+    pub fn first_check(&self, after: Option<Timestamp>) -> Option<(Timestamp, String)> {
+        let (next_check, slot) = self.deadlines.first(self.rows.rows(), after)?;
         let row = &self.rows[slot as usize];
         let (kind, id) = (&self.kinds[usize::from(row.kind)], self.rows.id(row));
-        Some((look, format!("{kind}:{id}")))
+        Some((next_check, format!("{kind}:{id}")))
     }
 
     /// The expiry key of a unit by its name.
@@ -153,7 +152,7 @@ impl Shard {
         };
         let row = &mut self.rows[slot as usize];
         let differs = row.alive != wanted.alive || row.facts != wanted.facts;
-        let is_lost = wanted.is_take && row.look == Moment::NONE;
+        let is_lost = wanted.is_take && row.next_check == Moment::NONE;
         if row.marks.has(Marks::BUSY) || differs || is_lost {
             return None;
         }
@@ -162,7 +161,7 @@ impl Shard {
             slot,
             is_stored: row.marks.has(Marks::STORED),
             alive: wanted.next_alive.unwrap_or(row.alive),
-            look: wanted.next_check.unwrap_or(row.look),
+            next_check: wanted.next_check.unwrap_or(row.next_check),
         })
     }
 
@@ -189,9 +188,9 @@ impl Shard {
             return self.remove(held.slot);
         }
         let row = &mut self.rows[held.slot as usize];
-        let before = row.look.get();
+        let before = row.next_check.get();
         row.alive = held.alive;
-        row.look = held.look;
+        row.next_check = held.next_check;
         row.facts = facts;
         row.marks = Marks::default();
         row.marks.set(Marks::STORED);
@@ -221,10 +220,10 @@ impl Shard {
                 busy.push(slot);
                 continue;
             }
-            let look = row.marks.has(Marks::LOOK_MOVED).then_some(row.look);
+            let next_check = row.marks.has(Marks::CHECK_MOVED).then_some(row.next_check);
             row.marks.clear(Marks::UNWRITTEN);
-            row.marks.clear(Marks::LOOK_MOVED);
-            taken.push(Unwritten { slot, alive: row.alive, look });
+            row.marks.clear(Marks::CHECK_MOVED);
+            taken.push(Unwritten { slot, alive: row.alive, next_check });
         }
         self.unwritten = busy;
         taken
@@ -232,10 +231,10 @@ impl Shard {
 
     /// What was taken out could not be written.
     pub fn put_back(&mut self, unwritten: &[Unwritten]) {
-        for Unwritten { slot, look, .. } in unwritten {
+        for Unwritten { slot, next_check, .. } in unwritten {
             let row = &mut self.rows[*slot as usize];
-            if look.is_some() {
-                row.marks.set(Marks::LOOK_MOVED);
+            if next_check.is_some() {
+                row.marks.set(Marks::CHECK_MOVED);
             }
             if !row.marks.has(Marks::UNWRITTEN) {
                 row.marks.set(Marks::UNWRITTEN);
@@ -245,11 +244,18 @@ impl Shard {
     }
 
     /// A unit as it was found on disk, at its slot there.
-    pub fn load(&mut self, slot: u32, name: &str, alive: Moment, look: Moment, facts: u64) -> Option<()> {
+    pub fn load(
+        &mut self,
+        slot: u32,
+        name: &str,
+        alive: Moment,
+        next_check: Moment,
+        facts: u64,
+    ) -> Option<()> {
         let (kind, id) = name.split_once(':')?;
         let key = self.key_of(kind, id)?;
         self.rows.add_at(slot, key, |name| {
-            let mut row = Row { alive, look, facts, ..Row::named(name) };
+            let mut row = Row { alive, next_check, facts, ..Row::named(name) };
             row.marks.set(Marks::STORED);
             row
         })?;
@@ -291,7 +297,7 @@ impl Shard {
     }
 
     fn remove(&mut self, slot: u32) {
-        let before = self.rows.remove(slot).look.get();
+        let before = self.rows.remove(slot).next_check.get();
         self.deadlines.moved(self.rows.rows(), slot, before);
         self.rows.tidy();
     }

@@ -122,7 +122,7 @@ impl UnitStore for EmbeddedEngine {
         &self,
         after: &HashMap<u16, Timestamp>,
     ) -> Result<Vec<Option<(Timestamp, String)>>> {
-        let first = |partition| self.memory.shard(partition).first_look(after.get(&partition).copied());
+        let first = |partition| self.memory.shard(partition).first_check(after.get(&partition).copied());
         Ok((0..self.memory.partitions()).map(first).collect())
     }
 

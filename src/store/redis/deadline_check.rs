@@ -100,9 +100,9 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
     pipe.exists(engine.keys.in_partition(partition, "archive"));
     engine.ask_how_far(&mut pipe);
     let (connection, mut answers): (Option<Dedicated>, Vec<Value>) = if is_far {
-        (None, engine.topology.send("look", &pipe).await?)
+        (None, engine.topology.send("deadline_check", &pipe).await?)
     } else {
-        let (connection, answers) = engine.topology.ask_dedicated("look", &pipe).await?;
+        let (connection, answers) = engine.topology.ask_dedicated("deadline_check", &pipe).await?;
         (Some(connection), answers)
     };
     let last = answers.split_off(answers.len().saturating_sub(4));
@@ -150,7 +150,7 @@ fn guard(engine: &RedisEngine, partition: u16, units: &[Unit], pipe: &mut Pipeli
 const GUARDS: usize = 7;
 
 fn again(why: &str) -> EngineError {
-    EngineError::WrongType(format!("{why}; the units are looked at again at once"))
+    EngineError::WrongType(format!("{why}; the units are checked again at once"))
 }
 
 #[async_trait]

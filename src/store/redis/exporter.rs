@@ -54,16 +54,16 @@ impl Exporter for RedisEngine {
         pipe.cmd("ZMSCORE").arg(self.keys.in_partition(partition, "deadlines")).arg(&names);
         pipe.smembers(self.keys.in_partition(partition, "data"));
         type Answer = (Vec<Option<f64>>, Vec<String>);
-        let (looks, metrics): Answer = self.topology.send("pack_units", &pipe).await?;
+        let (next_checks, metrics): Answer = self.topology.send("pack_units", &pipe).await?;
         let mut parcels = Vec::new();
-        for (seen, look) in units.into_iter().zip(looks) {
+        for (seen, next_check) in units.into_iter().zip(next_checks) {
             let facts = seen.stored.as_deref().unwrap_or_default().to_owned();
             let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
             parcels.push(MigrationItem::Unit {
                 unit: seen.unit,
                 facts,
                 alive: seen.alive,
-                look: look.map(moment),
+                next_check: next_check.map(moment),
             });
             parcels.extend(open.map(MigrationItem::Record));
         }

@@ -75,7 +75,7 @@ impl HearingStore for RedisEngine {
     }
 
     async fn gone(&self, member: &Member, at: Timestamp) -> Result<bool> {
-        self.change_members("gone", |state| state.depart(member, Some(at))).await
+        self.change_members("depart", |state| state.depart(member, Some(at))).await
     }
 }
 

@@ -90,16 +90,16 @@ impl RedisImporter {
     /// In one piece: one arm for each sort of item.
     fn put(&self, parcel: &MigrationItem, pipe: &mut Pipeline) -> Result<()> {
         match parcel {
-            MigrationItem::Unit { unit, facts, alive, look } => {
+            MigrationItem::Unit { unit, facts, alive, next_check } => {
                 let (partition, page) = self.keys.page_id(unit);
                 pipe.hset(self.keys.facts_page(partition, page), unit.to_string(), facts).ignore();
                 if let Some(alive) = alive {
                     let stands = STANDS.as_millis() as u64;
                     pipe.pset_ex(self.keys.alive(unit), alive.as_millis(), stands).ignore();
                 }
-                if let Some(look) = look {
+                if let Some(next_check) = next_check {
                     let deadlines = self.keys.in_partition(partition, "deadlines");
-                    pipe.zadd(deadlines, unit.to_string(), look.as_millis()).ignore();
+                    pipe.zadd(deadlines, unit.to_string(), next_check.as_millis()).ignore();
                 }
             }
             MigrationItem::Value { unit, metric, at, value } => {

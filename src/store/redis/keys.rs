@@ -21,7 +21,7 @@
 //! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when one is (ms), or `absent` and since when it is not (ms), see `absence.rs` |
 //! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal (ms) |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
-//! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next look (ms) |
+//! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next check (ms) |
 //! | `rollcall:{pN}:facts:<page>` | hash | `<kind>:<unit>` → facts, see `engine/encoding.rs` |
 //! | `rollcall:{pN}:data` | set | names of the metrics that units of this partition have values of |
 //! | `rollcall:{pN}:data:<metric>:<page>` | hash | `<kind>:<unit>` → `<at> <value>`: the newest value and when it came (ms) |

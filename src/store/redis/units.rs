@@ -46,8 +46,8 @@ const DUE_STEP: usize = 2000;
 const APPLY_STEP: usize = 64;
 /// Room for a `SET` of an expiry key, without the key.
 const SET_BYTES: usize = 48;
-/// Room for a look at a unit whose name is about as long as most.
-const LOOK_BYTES: usize = 48;
+/// Room for the next check of a unit with a name of usual length.
+const CHECK_BYTES: usize = 48;
 
 /// The arguments of `apply.lua` for each change.
 const COLUMNS: usize = 12;
@@ -83,11 +83,11 @@ impl UnitStore for RedisEngine {
     }
 
     async fn put_off(&self, units: &[Unit], until: Timestamp) -> Result<()> {
-        self.set_looks(units, "XX", until).await
+        self.set_checks(units, "XX", until).await
     }
 
     async fn put_in(&self, units: &[Unit], at: Timestamp) -> Result<()> {
-        self.set_looks(units, "NX", at).await
+        self.set_checks(units, "NX", at).await
     }
 
     async fn due(
@@ -151,13 +151,13 @@ impl RedisEngine {
         (self.keys.partition(&unit) == partition).then_some(unit)
     }
 
-    async fn set_looks(&self, units: &[Unit], condition: &str, at: Timestamp) -> Result<()> {
+    async fn set_checks(&self, units: &[Unit], condition: &str, at: Timestamp) -> Result<()> {
         let mut pipe = pipe();
         for unit in units {
             let deadlines = self.keys.in_partition(self.keys.partition(unit), "deadlines");
             pipe.cmd("ZADD").arg(deadlines).arg(condition).arg(at.as_millis()).arg(unit.to_string()).ignore();
         }
-        if pipe.is_empty() { Ok(()) } else { self.topology.send("set_looks", &pipe).await }
+        if pipe.is_empty() { Ok(()) } else { self.topology.send("set_checks", &pipe).await }
     }
 
     async fn refresh_batch(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
@@ -172,17 +172,17 @@ impl RedisEngine {
             let partition = indices[0].0;
             self.keys.begin_alive(partition, &mut key);
             let name = key.len();
-            // Brings a look forward where the allowed silence is shorter than it was; never back.
-            let mut looks = Cmd::with_capacity(4 + 2 * indices.len(), 64 + LOOK_BYTES * indices.len());
-            looks.arg("ZADD").arg(self.keys.in_partition(partition, "deadlines")).arg("XX").arg("LT");
+            // Brings a check forward where the allowed silence is shorter than it was; never puts one off.
+            let mut checks = Cmd::with_capacity(4 + 2 * indices.len(), 64 + CHECK_BYTES * indices.len());
+            checks.arg("ZADD").arg(self.keys.in_partition(partition, "deadlines")).arg("XX").arg("LT");
             for (_, index) in indices {
                 let beat = &beats[*index];
                 key.truncate(name);
                 beat.unit.write_into(&mut key);
                 set_alive(&mut pipe, &key, beat.at.as_millis(), beat);
-                looks.arg(beat.look.as_millis()).arg(&key[name..]);
+                checks.arg(beat.check_by.as_millis()).arg(&key[name..]);
             }
-            pipe.add_command(looks);
+            pipe.add_command(checks);
         }
         let answers = |answers: Vec<Value>| {
             let mut before = vec![None; beats.len()];
@@ -329,10 +329,10 @@ fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
             (last_seen.as_millis().to_string(), ttl.as_millis().max(1).to_string())
         }
     };
-    let look = match change.index {
+    let next_check = match change.index {
         IndexChange::Keep => String::new(),
         IndexChange::Take => "-".to_owned(),
-        IndexChange::LookAt(at) => at.as_millis().to_string(),
+        IndexChange::CheckAt(at) => at.as_millis().to_string(),
     };
     let detected_at = change.record.as_ref().map(|record| record.detected_at.as_millis().to_string());
     let id = change.record.as_ref().map(|record| record.id.to_string());
@@ -348,7 +348,7 @@ fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
         seen.stored.as_deref().unwrap_or_default().to_owned(),
         value,
         ttl,
-        look,
+        next_check,
         change.facts.as_ref().map(encoding::encode).unwrap_or_default(),
         detected_at.unwrap_or_default(),
         id.unwrap_or_default(),

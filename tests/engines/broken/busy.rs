@@ -75,15 +75,15 @@ async fn told_once(
     fleet.heard_until(hours(POISONED + 49)).await;
     fleet.pass(hours(POISONED + 49), false).await;
     fleet.heard_until(hours(POISONED + 52)).await;
-    fleet.look(&units(InHand), hours(POISONED + 50)).await;
+    fleet.check(&units(InHand), hours(POISONED + 50)).await;
     fleet.join(Duration::ZERO, hours(POISONED + 50)).await;
     let leased = fleet.lease(hours(POISONED + 50)).await;
-    fleet.look(&units(Queued), hours(POISONED + 51)).await;
+    fleet.check(&units(Queued), hours(POISONED + 51)).await;
     fleet.join(Duration::ZERO, hours(POISONED + 51)).await;
     let now = hours(POISONED + 52);
-    fleet.look(&units(Waiting), now).await;
+    fleet.check(&units(Waiting), now).await;
     fleet.join(HOUR, now).await;
-    fleet.look(&units(Outbox), now).await;
+    fleet.check(&units(Outbox), now).await;
     fleet.hear(&units(Back), now).await;
     assert_eq!((fleet.notified.len(), leased.len()), (WAVE, WAVE), "the stages are not as they should be");
 

@@ -171,7 +171,7 @@ impl Fleet {
             if let Ok(due) = self.engine.due(partition, None, now, 0, 1000).await
                 && let Err(why) = self.roll.check_deadlines(&due, now).await
             {
-                self.failures.push(format!("look: {why}"));
+                self.failures.push(format!("check: {why}"));
             }
             for page in 0..if walks { self.engine.pages() } else { 0 } {
                 let Ok(seen) = self.engine.walk(partition, page).await else { continue };
@@ -186,7 +186,7 @@ impl Fleet {
     }
 
     /// Checks units.
-    pub async fn look(&self, units: &[Unit], now: Timestamp) {
+    pub async fn check(&self, units: &[Unit], now: Timestamp) {
         self.roll.check_deadlines(units, now).await.unwrap();
     }
 

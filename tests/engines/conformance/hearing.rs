@@ -430,15 +430,18 @@ pub async fn a_unit_of_a_kind_that_is_not_heard_is_checked_seldom_and_reported_i
     world.hear(&unit, world.at(1)).await;
     let due = async |hours: u32| engine.due(partition, None, world.hours(hours), 0, 10).await.unwrap();
     // The fleet is heard all the time, the kind is not.
-    let mut looks = 0;
+    let mut checks = 0;
     for minute in (60 * 48 + 1)..(60 * 50) {
         let now = world.at(1) + minute * HOUR / 60;
         world.heard_until(now).await;
         let due = engine.due(partition, None, now, 0, 10).await.unwrap();
-        looks += due.len();
+        checks += due.len();
         assert_eq!(roll.check_suspects(&due, CheckSource::Sweep, || now).await.unwrap(), []);
     }
-    assert!((1..=30).contains(&looks), "{looks} looks, with a settle of five minutes at the least between");
+    assert!(
+        (1..=30).contains(&checks),
+        "{checks} checks, with a settle of five minutes at the least between"
+    );
     assert!(world.open_records().await.is_empty());
     roll.canary_returned(world.hours(50)).await.unwrap();
     for hour in 51..=100 {

@@ -31,8 +31,8 @@ pub async fn promise_02_each_silence_is_taken_by_exactly_one_caller<G: Ground>(w
     for _ in 0..4 {
         rivals.push(world.another().await.1);
     }
-    let looks = rivals.iter().map(|rival| rival.check_deadlines(&units, world.hours(49)));
-    for checked in futures_util::future::join_all(looks).await {
+    let checks = rivals.iter().map(|rival| rival.check_deadlines(&units, world.hours(49)));
+    for checked in futures_util::future::join_all(checks).await {
         assert_eq!(checked.unwrap(), []);
     }
     let transitions = world.transitions().await;

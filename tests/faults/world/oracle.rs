@@ -22,7 +22,7 @@ const GAP: Duration = Duration::from_millis(3 * 250);
 /// The largest difference between the clocks of fleet and diaries.
 const SKEW: Duration = Duration::from_millis(50);
 /// A partition whose owner died is swept by the others this late at the most.
-const LATE_LOOK: Duration = Duration::from_secs(3);
+const LATE_CHECK: Duration = Duration::from_secs(3);
 /// By then every instance has renewed its lease, and so knows the time.
 const RENEWAL: Duration = Duration::from_millis(2500);
 /// A silence that lasts for longer than this after its detection must be notified.
@@ -164,8 +164,8 @@ impl Evidence {
     /// next check found, and everything had been heard up to a gap before that.
     fn is_presumed(&self, unit: &str, moment: Timestamp) -> bool {
         let of_it = self.broken.iter().filter(|broken| !broken.is_facts && broken.unit == unit);
-        let mut looks = of_it.map(|broken| (broken.at - GAP, broken.at + TIMEOUT + LATE_LOOK));
-        looks.any(|(from, to)| from <= moment && moment <= to)
+        let mut checks = of_it.map(|broken| (broken.at - GAP, broken.at + TIMEOUT + LATE_CHECK));
+        checks.any(|(from, to)| from <= moment && moment <= to)
     }
 
     /// The heartbeat after which the silence of this record began; `None` if there was no silence.

@@ -144,8 +144,8 @@ impl Redis {
     pub async fn knows(&self, name: &str) -> Option<bool> {
         for partition in 0..PARTITIONS {
             let key = format!("rollcall:{{p{partition}}}:deadlines");
-            let look = self.try_ask::<Option<f64>>(redis::cmd("ZSCORE").arg(key).arg(name)).await.ok()?;
-            if look.is_some() {
+            let check = self.try_ask::<Option<f64>>(redis::cmd("ZSCORE").arg(key).arg(name)).await.ok()?;
+            if check.is_some() {
                 return Some(true);
             }
         }

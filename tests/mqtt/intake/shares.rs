@@ -98,7 +98,7 @@ async fn a_member_whose_connection_is_cut_makes_that_time_blind_and_joins_again(
     assert_eq!(world.blind().await, []);
     let cut = Clock::system().now();
     relay.cut();
-    eventually("the broker said so", async || one.asked("gone") >= 1.0).await;
+    eventually("the broker said so", async || one.asked("depart") >= 1.0).await;
     eventually("it is back", async || world.connections("test-main") == 3 && two.is_connected()).await;
     world.hears_on().await;
     let blind = world.blind().await;
@@ -116,7 +116,7 @@ async fn the_only_member_is_replaced_at_once_after_a_crash() {
     one.crash().await;
     // No member was there when the broker reported the end, and yet the next member does not wait for the release.
     let two = world.start().await;
-    eventually("the broker has kept its word", async || two.asked("gone") >= 1.0).await;
+    eventually("the broker has kept its word", async || two.asked("depart") >= 1.0).await;
     world.hears_on().await;
     let blind = world.blind().await;
     assert!(blind.iter().any(|interval| interval.contains(crashed)), "{crashed} {blind:?}");

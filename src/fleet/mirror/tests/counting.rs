@@ -9,7 +9,7 @@ fn units_are_counted_by_state_and_by_the_window_they_were_seen_in() {
     let now = at(10_000);
     for (number, ago) in [(1, 0), (2, 60), (3, 110), (4, 500), (5, 3600)] {
         model.hear(&beat(unit(number), at(10_000 - ago)), &hearing, at(10_000 - ago));
-        model.look(&unit(number), &hearing, now);
+        model.check(&unit(number), &hearing, now);
     }
     model.register(&unit(6), &Registration::default(), &hearing, now);
     let pause = Some(Interval { from: at(9_999), to: at(20_000) });

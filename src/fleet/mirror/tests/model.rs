@@ -55,7 +55,7 @@ impl Model {
         }
     }
 
-    pub fn look(&mut self, unit: &Unit, hearing: &Hearing, now: Timestamp) {
+    pub fn check(&mut self, unit: &Unit, hearing: &Hearing, now: Timestamp) {
         let seen = self.read(unit);
         match presence::check_deadline(&seen, self.rules(), hearing, now) {
             Verdict::Alive(change) | Verdict::Offline(change) | Verdict::Back(change) => {

@@ -2,9 +2,9 @@
 --
 -- A change holds for the unit as it was read: if its key or its facts are different now, or it is
 -- to be taken out of the index and is not in there, nothing of it is applied. A key that was not there
--- is looked at no more: only a change may bring it about, and that changes the facts. Removing it from the
--- index is the lock: of several callers exactly one removes it. Nobody comes between the look at the
--- index and the removal, for a script is one step.
+-- is not read again: only a change sets it, and that changes the facts. Removing the unit from the
+-- index is the lock: of several callers exactly one removes it. No other command runs between the
+-- read of the index and the removal, because a script is one step.
 --
 -- Everything that is asked or written in the same place goes there in one command: a command costs
 -- more than what it does. So the changes come by the page that holds the facts of their units, and
@@ -13,7 +13,7 @@
 -- A record that is open is what the facts say, and an opening is told by the facts, too: there is
 -- nothing else to write down of it but the place of its unit among those that are offline.
 --
--- KEYS[1] deadlines  zset  <kind>:<unit> -> next look (ms)
+-- KEYS[1] deadlines  zset  <kind>:<unit> -> next check (ms)
 -- KEYS[2] offline    zset  <kind>:<unit> -> detected at (ms), units with an open record
 -- KEYS[3] archive    hash  record id -> record (JSON), closed records
 -- KEYS[4] past       zset  record id -> detected at (ms), closed records
@@ -31,7 +31,7 @@
 --  4 facts as read, "" if there were none
 --  5 expiry key from now on: "" as it is, "-" none, else the value
 --  6 for how long the value stands (ms)
---  7 index from now on: "" as it is, "-" taken out, else the next look (ms)
+--  7 index from now on: "" as it is, "-" taken out, else the next check (ms)
 --  8 facts from now on, "" for none
 --  9 when the record was detected that is opened or closed (ms), "" if none is
 -- 10 id of the record that is opened or closed
@@ -66,7 +66,7 @@ local alive_seen, alive_seen_by = column()
 local facts_seen, facts_seen_by = column()
 local alive_now, alive_now_by = column()
 local ttl, ttl_by = column()
-local look, look_by = column()
+local check_at, check_at_by = column()
 local facts_now, facts_now_by = column()
 local detected, detected_by = column()
 local id, id_by = column()
@@ -77,7 +77,7 @@ local last_key = 6 + pages
 local alive = #KEYS > last_key and redis.call('MGET', unpack(KEYS, last_key + 1)) or {}
 local marks = 0
 local indexed
-local answers, keys, expired, taken, looks = {}, {}, {}, {}, {}
+local answers, keys, expired, taken, checks = {}, {}, {}, {}, {}
 local offline, opened, back, archive, past, closings, news = {}, {}, {}, {}, {}, {}, {}
 local from = 0
 local read = {}
@@ -91,7 +91,7 @@ for page = 1, pages do
   local known, unknown = {}, {}
   for index = 1, #facts do
     local i = from + index
-    local name, next_look = ARGV[unit + i], ARGV[look + look_by * i]
+    local name, next_check = ARGV[unit + i], ARGV[check_at + check_at_by * i]
     local standing, key
     if ARGV[marked + marked_by * i] == '1' then
       marks = marks + 1
@@ -100,7 +100,7 @@ for page = 1, pages do
     local holds = (standing or '') == ARGV[alive_seen + alive_seen_by * i]
       and (facts[index] or '') == ARGV[facts_seen + facts_seen_by * i]
       and name ~= (i > 1 and ARGV[unit + i - 1])
-    if holds and next_look == '-' then
+    if holds and next_check == '-' then
       indexed = indexed or redis.call('ZMSCORE', KEYS[1], unpack(ARGV, unit + 1, unit + count))
       holds = indexed[i]
     end
@@ -113,11 +113,11 @@ for page = 1, pages do
       elseif value ~= '' then
         keys[#keys + 1] = { key, value, ARGV[ttl + ttl_by * i] }
       end
-      if next_look == '-' then
+      if next_check == '-' then
         taken[#taken + 1] = name
-      elseif next_look ~= '' then
-        looks[#looks + 1] = next_look
-        looks[#looks + 1] = name
+      elseif next_check ~= '' then
+        checks[#checks + 1] = next_check
+        checks[#checks + 1] = name
       end
       value = ARGV[facts_now + facts_now_by * i]
       if value == '' then
@@ -168,8 +168,8 @@ end
 if #taken > 0 then
   redis.call('ZREM', KEYS[1], unpack(taken))
 end
-if #looks > 0 then
-  redis.call('ZADD', KEYS[1], unpack(looks))
+if #checks > 0 then
+  redis.call('ZADD', KEYS[1], unpack(checks))
 end
 if #offline > 0 then
   redis.call('ZADD', KEYS[2], unpack(offline))

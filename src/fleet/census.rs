@@ -1,14 +1,14 @@
-//! How many units of each kind the fleet has, and whether there is room for another one; and what instances tell each
-//! other with that: the shortest timeouts that they met, see [`super::canary_pace`].
+//! The number of units of each kind, and whether there is room for another one. Instances exchange their counts, and
+//! with them the shortest timeouts of their units: see [`super::canary_pace`].
 //!
-//! Ids come from devices, and one that invents a new id with each message would fill the engine. So a
-//! kind has `max_units`: an id beyond is not admitted, which is counted, logged and shown. Units that are there
-//! already go on, and what an operator registers is always admitted.
+//! Ids come from devices, and a device that invents a new id with each message would fill the engine. So a kind has
+//! `max_units`: an id beyond is not admitted, which is counted, logged and shown. Known units are unaffected, and a
+//! unit that an operator registers is always admitted.
 //!
-//! # How exact it is
-//! One instance counts its whole fleet at any moment, so it never admits one too many. Several tell each other
-//! every two seconds what they count, so they may admit as many more as come within that time. Until an instance
-//! has read its partitions after a start or a takeover it knows of fewer than there are.
+//! # How exact the limit is
+//! A single instance counts its whole fleet at any moment, so it never admits one unit too many. Several instances
+//! exchange counts every two seconds, so they may admit as many more as come within that time. An instance that has
+//! not read its partitions yet, after a start or a takeover, counts too few.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::store::roster::Count;
 use crate::store::{Result, Roster, partition_of};
 use crate::telemetry::{Loop, Telemetry};
 
-/// How often instances tell each other what they count, and for how long that holds.
+/// How often instances exchange counts, and how long a count is valid.
 const EVERY: Duration = Duration::from_secs(2);
 const HOLDS: Duration = Duration::from_secs(8);
 
-/// A kind that has refused nothing for so long has room.
+/// A kind that refused no unit for so long has room.
 const CALM: Duration = Duration::from_secs(60);
 
 /// The counts of every kind.
@@ -42,25 +42,25 @@ pub struct Census {
 
 struct Limit {
     most: u64,
-    /// Places that were given and are not taken yet.
-    under_way: AtomicU64,
-    /// What other instances count.
+    /// Reservations for units that are not admitted yet.
+    reserved: AtomicU64,
+    /// The counts of other instances.
     elsewhere: AtomicU64,
-    /// What was admitted to partitions of other instances, since the last exchange and in the one before: they
-    /// count those by then.
-    given: [AtomicU64; 2],
-    /// When one was refused last, in milliseconds since the beginning and one more; 0: not lately.
+    /// Units that were admitted to partitions of other instances since the last exchange, and between the last two:
+    /// by then the others count them.
+    admitted: [AtomicU64; 2],
+    /// The last refusal, in milliseconds since the start plus one; 0: none lately.
     refused: AtomicU64,
 }
 
-/// A place for a unit that is about to be admitted.
-pub struct Place<'a> {
+/// Room for a unit that is about to be admitted.
+pub struct Reservation<'a> {
     limit: Option<&'a Limit>,
     is_foreign: bool,
 }
 
 impl Census {
-    /// The census of what a mirror holds.
+    /// The census of a mirror.
     pub fn new(
         rules: &Rules,
         mirror: Arc<Mirror>,
@@ -69,24 +69,26 @@ impl Census {
     ) -> Census {
         let limit = |most: u64| Limit {
             most,
-            under_way: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
             elsewhere: AtomicU64::new(0),
-            given: Default::default(),
+            admitted: Default::default(),
             refused: AtomicU64::new(0),
         };
         let kinds = rules.values().map(|rules| (rules.kind.clone(), limit(rules.max_units))).collect();
         Census { mirror, telemetry, pace, kinds, begun: Instant::now() }
     }
 
-    /// A place for a new unit; `None`, which is told, if its kind is full.
-    pub fn place(&self, unit: &Unit) -> Option<Place<'_>> {
+    /// Reserves room for a new unit; `None`, which is logged, if its kind is full.
+    pub fn reserve(&self, unit: &Unit) -> Option<Reservation<'_>> {
         let is_foreign = !self.mirror.keeps(partition_of(unit, self.mirror.partition_count()));
-        let Some(limit) = self.kinds.get(&unit.kind) else { return Some(Place { limit: None, is_foreign }) };
-        // Places first: a unit that takes its own meanwhile is counted twice rather than not at all.
-        let others = limit.under_way.fetch_add(1, Ordering::SeqCst);
-        let place = Place { limit: Some(limit), is_foreign };
-        if others + self.mirror.heads(&unit.kind) + limit.elsewhere() < limit.most {
-            return Some(place);
+        let Some(limit) = self.kinds.get(&unit.kind) else {
+            return Some(Reservation { limit: None, is_foreign });
+        };
+        // Reservations first: a unit that is admitted meanwhile is counted twice rather than not at all.
+        let others = limit.reserved.fetch_add(1, Ordering::SeqCst);
+        let reservation = Reservation { limit: Some(limit), is_foreign };
+        if others + self.mirror.unit_count(&unit.kind) + limit.elsewhere() < limit.most {
+            return Some(reservation);
         }
         limit.refused.store(self.begun.elapsed().as_millis() as u64 + 1, Ordering::SeqCst);
         self.telemetry.unit_refused(unit, limit.most);
@@ -108,12 +110,12 @@ impl Census {
                 Ok(()) => self.telemetry.engine_answered(Loop::Census, ""),
                 Err(error) => self.telemetry.engine_failed(Loop::Census, "", &error),
             }
-            self.tell_room();
+            self.report_room();
         }
         Ok(())
     }
 
-    /// Tells the others what this instance counts, and learns what they do.
+    /// Announces the counts of this instance and reads those of the others.
     pub async fn exchange(&self, roster: &dyn Roster, instance: &str, others: Vec<String>) -> Result<()> {
         if others.is_empty() {
             self.kinds.values().for_each(|limit| limit.learn(0));
@@ -122,7 +124,7 @@ impl Census {
         }
         let count = |kind: &Kind| {
             let shortest_ms = self.pace.met_of(kind).map(|shortest| shortest.as_millis() as u64);
-            (kind.to_string(), Count { units: self.mirror.heads(kind), shortest_ms })
+            (kind.to_string(), Count { units: self.mirror.unit_count(kind), shortest_ms })
         };
         roster.tell_counts(instance, &self.kinds.keys().map(count).collect(), HOLDS).await?;
         let counts = roster.counts(&others).await?;
@@ -137,7 +139,7 @@ impl Census {
         Ok(())
     }
 
-    fn tell_room(&self) {
+    fn report_room(&self) {
         for (kind, limit) in &self.kinds {
             let refused = limit.refused.load(Ordering::SeqCst);
             let until = Duration::from_millis(refused) + CALM;
@@ -150,32 +152,32 @@ impl Census {
 }
 
 impl Limit {
-    /// Units that are not in this instance's mirror.
+    /// The number of units that are not in the mirror of this instance.
     fn elsewhere(&self) -> u64 {
-        let given: u64 = self.given.iter().map(|given| given.load(Ordering::SeqCst)).sum();
-        given + self.elsewhere.load(Ordering::SeqCst)
+        let admitted: u64 = self.admitted.iter().map(|count| count.load(Ordering::SeqCst)).sum();
+        admitted + self.elsewhere.load(Ordering::SeqCst)
     }
 
     fn learn(&self, elsewhere: u64) {
-        let [now, before] = &self.given;
+        let [now, before] = &self.admitted;
         before.store(now.swap(0, Ordering::SeqCst), Ordering::SeqCst);
         self.elsewhere.store(elsewhere, Ordering::SeqCst);
     }
 }
 
-impl Place<'_> {
+impl Reservation<'_> {
     /// The unit was admitted: the mirror of its owner counts it from now on.
-    pub fn taken(self) {
+    pub fn admitted(self) {
         if let (Some(limit), true) = (self.limit, self.is_foreign) {
-            limit.given[0].fetch_add(1, Ordering::SeqCst);
+            limit.admitted[0].fetch_add(1, Ordering::SeqCst);
         }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if let Some(limit) = self.limit {
-            limit.under_way.fetch_sub(1, Ordering::SeqCst);
+            limit.reserved.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }

@@ -1,25 +1,22 @@
 //! A dense copy of the roll in memory, for lists, counts and per-unit metrics.
 //!
-//! Whoever wants to count or to list a million units asks here and not the engine. Three things
-//! keep the copy true: heartbeats ([`Mirror::seen`]) and changes ([`Mirror::changed`]) as this
-//! instance applies them, and a walk over the engine ([`super::walk`]), which brings what others
-//! applied and whatever else was missed. It keeps the partitions that are this instance's and passes
-//! over what it is told of others.
+//! Lists and counts of a million units come from here and not from the engine. Three sources keep the copy true:
+//! heartbeats ([`Mirror::seen`]) and changes ([`Mirror::changed`]) as this instance applies them, and a walk over the
+//! engine ([`super::walk`]), which brings the changes of other instances and all that was missed. The mirror keeps
+//! the partitions of this instance and ignores updates of others.
 //!
-//! It holds what the state of a unit depends on and nothing that was derived from it: states are
-//! judged by the rules of [`crate::presence`] at the moment of asking. No decision is ever made
-//! from the mirror.
+//! A row holds what the state of its unit depends on, and nothing derived: the rules of [`crate::presence`] give the
+//! state at the moment of the read. No decision is made from the mirror.
 //!
 //! # Why marks
-//! A page of the engine is read at one moment and compared at a later one; meanwhile units come,
-//! go and change. So a [`Mark`] is set before the page is read, each row knows the mark at which it
-//! was last told of, and a row that was told after the page's mark is left as it is.
+//! A page of the engine is read at one moment and compared at a later one; meanwhile units come, go and change. So a
+//! [`Mark`] is set before the page is read, and each row holds the last mark before its last update. A row that was
+//! updated after the mark of a page stays as it is.
 //!
 //! # Why so dense
-//! At a million units a map of strings takes 223 MB. Here a unit is a row of 24 bytes, a place in
-//! a table and its id in a long text, in as many parts as the engine has partitions, each behind a
-//! lock of its own that is held for microseconds and never over an await. Each label that units are
-//! counted by adds two bytes.
+//! At a million units a map of strings takes 223 MB. Here a unit is a row of 24 bytes, an entry of a hash table and
+//! its id in a long text. There is one shard for each partition of the engine, behind a lock of its own, which is
+//! held for microseconds and never over an await. Each label that units are counted by adds two bytes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -33,29 +30,28 @@ use crate::clock::Timestamp;
 use crate::presence::{Change, KeyChange, Kind, KindRules, Snapshot, Standing, Unit};
 use crate::store::{partition_of, table::Key};
 
-mod held;
+mod filter;
+mod key_batch;
 mod kind_counts;
+mod label_counter;
 mod label_index;
 mod policies;
 mod row;
 mod shard;
-mod tally;
 #[cfg(test)]
 mod tests;
 mod view;
-mod wanted;
 
-pub use held::{Held, Odd};
+pub use filter::{FleetShard, UnitFilter};
+pub use key_batch::{KeyBatch, KeyMismatch};
 use kind_counts::KindCounts;
+pub use label_counter::{CountsByLabel, MOST_LABELS};
 use label_index::LabelIndex;
-use row::Known;
+use row::RowUpdate;
 use shard::Shard;
-pub use tally::{Counted, MOST_LABELS};
-pub use view::{Chunk, Cursor, Found, Seen, Summary, Values, WINDOWS};
-pub use wanted::{Part, Wanted};
+pub use view::{Chunk, Cursor, NameMatch, Summary, UnitView, Values, WINDOWS};
 
-/// A moment in the life of a partition's copy: what is told after it is newer than whatever was
-/// read from the engine before it.
+/// A moment in the life of a shard: updates after it are newer than all that was read from the engine before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     partition: u16,
@@ -64,71 +60,70 @@ pub struct Mark {
 
 /// The mirror of the roll.
 pub struct Mirror {
-    /// The rules of each kind, by name; its place is the kind's number.
+    /// The rules of each kind, by name; the index is the number of the kind.
     kinds: Vec<KindRules>,
     numbers: HashMap<Kind, u16, FixedState>,
     hasher: RandomState,
-    heads: KindCounts,
+    unit_counts: KindCounts,
     shards: Box<[RwLock<Shard>]>,
     was_ever_filled: AtomicBool,
 }
 
 impl Mirror {
-    /// An empty mirror of so many partitions, which keeps all of them until [`Mirror::keep`] says
-    /// otherwise. Units of kinds without rules are not kept.
+    /// An empty mirror of so many partitions; it keeps all of them until [`Mirror::keep`]. Units of kinds without
+    /// rules are not kept.
     pub fn new(rules: Arc<Rules>, partitions: u16) -> Mirror {
         let mut kinds: Vec<KindRules> = rules.values().cloned().collect();
         kinds.sort_by(|a, b| a.kind.cmp(&b.kind));
         kinds.truncate(usize::from(u16::MAX));
         let numbers = (0u16..).zip(&kinds).map(|(number, rules)| (rules.kind.clone(), number)).collect();
-        let heads = KindCounts::new(kinds.len());
+        let unit_counts = KindCounts::new(kinds.len());
         let hasher = RandomState::default();
-        let shard = || Shard::new(heads.part(), hasher.clone());
+        let shard = || Shard::new(unit_counts.partition(), hasher.clone());
         let shards = (0..partitions.max(1)).map(|_| RwLock::new(shard())).collect();
-        Mirror { kinds, numbers, hasher, shards, heads, was_ever_filled: AtomicBool::new(false) }
+        Mirror { kinds, numbers, hasher, shards, unit_counts, was_ever_filled: AtomicBool::new(false) }
     }
 
-    /// The same, which also knows the values of these labels. To be said while it is empty.
+    /// The same mirror, which also holds the values of these labels. Call it while the mirror is empty.
     pub fn with_labels(mut self, labels: &[String]) -> Mirror {
         for shard in &mut self.shards {
             let shard = shard.get_mut().expect("nothing panics under this lock");
-            shard.tags = labels.iter().map(|label| LabelIndex::new(label.as_str().into())).collect();
+            shard.labels = labels.iter().map(|label| LabelIndex::new(label.as_str().into())).collect();
         }
         self
     }
 
-    /// The labels whose values it knows.
+    /// The labels whose values it holds.
     pub fn labels(&self) -> Vec<String> {
-        self.read(0).tags.iter().map(|tags| tags.label().to_owned()).collect()
+        self.read(0).labels.iter().map(|index| index.label().to_owned()).collect()
     }
 
-    /// Keeps these partitions from now on and no others. What is not kept any more is gone when this
-    /// returns; what is new has yet to be filled.
+    /// Keeps these partitions from now on and no others. The rows of other partitions are gone when this returns; new
+    /// partitions are empty until they are filled.
     pub fn keep(&self, is_kept: impl Fn(u16) -> bool) {
         for partition in self.partitions() {
             if self.keeps(partition) != is_kept(partition) {
-                self.write(partition).begin_anew(is_kept(partition));
+                self.write(partition).reset(is_kept(partition));
             }
         }
     }
 
-    /// Whether that partition is kept.
     pub fn keeps(&self, partition: u16) -> bool {
         !self.read(partition).is_foreign
     }
 
-    /// A heartbeat of a unit that is present was recorded. The newest wins.
+    /// Notes a recorded heartbeat of a unit that is present. The newest wins.
     pub fn seen(&self, unit: &Unit, at: Timestamp) {
         if let Some((key, rules)) = self.key(unit) {
             self.shard_of(unit).seen(key, at, rules.policy);
         }
     }
 
-    /// A change was applied to the unit of that snapshot. A unit that it removes is gone when this
-    /// returns, and heartbeats of it that are still on their way do not bring it back.
+    /// Notes a change that was applied to the unit of that snapshot. A unit that the change removes is gone when this
+    /// returns, and its heartbeats that are still under way do not bring it back.
     ///
-    /// `false`: it seems older than what is known, and nothing is changed. Most often it is; but a heartbeat may
-    /// be known here that the engine has lost, or another instance's copy of one. The engine has to be asked.
+    /// `false`: the change seems older than the row, and nothing is changed. Most often it is older; but the row may
+    /// hold a heartbeat that the engine has lost, or another instance's copy of one. Compare the unit with the engine.
     #[must_use]
     pub fn changed(&self, before: &Snapshot, change: &Change) -> bool {
         let Some((key, rules)) = self.key(&before.unit) else { return true };
@@ -137,36 +132,35 @@ impl Mirror {
             KeyChange::Set { last_seen, .. } => Some(last_seen),
             KeyChange::Delete => None,
         };
-        let known = change.facts.as_ref().and_then(|facts| Known::of(facts, alive, rules));
+        let update = change.facts.as_ref().and_then(|facts| RowUpdate::of(facts, alive, rules));
         let was_there =
             before.facts.as_ref().is_some_and(|facts| !matches!(facts.standing, Standing::Retired(_)));
-        self.shard_of(&before.unit).changed(key, known, was_there)
+        self.shard_of(&before.unit).changed(key, update, was_there)
     }
 
-    /// Whether a unit is known to be offline.
     pub fn is_offline(&self, unit: &Unit) -> bool {
         let Some((key, _)) = self.key(unit) else { return false };
         self.read(partition_of(unit, self.shards.len() as u16)).is_offline(key)
     }
 
-    /// Sets a mark in a partition, to be set before the engine is read.
+    /// Sets a mark in a partition, before the engine is read.
     pub fn mark(&self, partition: u16) -> Mark {
         Mark { partition, number: self.write(partition).mark() }
     }
 
-    /// Units of the mark's partition as the engine was read after it. What this instance told of a
-    /// unit since the mark is newer and stays.
+    /// Updates rows of the partition of the mark from snapshots that were read after it. A row that this instance
+    /// updated since the mark is newer and stays.
     pub fn compare(&self, mark: Mark, snapshots: &[Snapshot]) {
         let mut shard = self.write(mark.partition);
         for seen in snapshots {
             let Some((key, rules)) = self.key(&seen.unit) else { continue };
-            let known = seen.facts.as_ref().and_then(|facts| Known::of(facts, seen.alive, rules));
-            shard.compare(key, known, mark.number);
+            let update = seen.facts.as_ref().and_then(|facts| RowUpdate::of(facts, seen.alive, rules));
+            shard.compare(key, update, mark.number);
         }
     }
 
-    /// The whole partition was compared since `mark`, which was set at `began`: units that were not
-    /// found are gone.
+    /// The whole partition was compared since `mark`, which was set at `began`: rows of units that were not found are
+    /// removed.
     pub fn finish(&self, mark: Mark, began: Timestamp) {
         self.write(mark.partition).finish(mark.number, began);
         if self.is_filled() {
@@ -174,13 +168,12 @@ impl Mirror {
         }
     }
 
-    /// Whether it was filled once, with the partitions that were kept then.
+    /// Whether the mirror was filled once, with the partitions that were kept then.
     pub fn was_ever_filled(&self) -> bool {
         self.was_ever_filled.load(Ordering::Relaxed)
     }
 
-    /// The expiry keys of a partition, which was completely compared before, were as it says at that
-    /// moment.
+    /// The expiry keys of a partition that was completely compared before were compared at `at`.
     pub fn refreshed(&self, partition: u16, at: Timestamp) {
         let mut shard = self.write(partition);
         shard.compared_at = shard.compared_at.map(|_| at);
@@ -196,8 +189,8 @@ impl Mirror {
         self.read(partition).compared_at.is_some()
     }
 
-    /// Since the oldest partition that is kept was compared with the engine; `None` before all were,
-    /// and where none is kept.
+    /// The time since the oldest comparison of a kept partition with the engine; `None` before all were compared, and
+    /// where none is kept.
     pub fn age(&self, now: Timestamp) -> Option<Duration> {
         Some(now.since(self.compared_at()?))
     }
@@ -207,17 +200,15 @@ impl Mirror {
         self.kinds.iter().map(|rules| &rules.kind)
     }
 
-    /// How many units of a kind it holds.
-    pub fn heads(&self, kind: &Kind) -> u64 {
-        self.numbers.get(kind).map_or(0, |number| self.heads.of(*number))
+    pub fn unit_count(&self, kind: &Kind) -> u64 {
+        self.numbers.get(kind).map_or(0, |number| self.unit_counts.of(*number))
     }
 
-    /// About how much memory it takes.
+    /// The approximate memory of the mirror.
     pub fn bytes(&self) -> usize {
         self.partitions().map(|partition| self.read(partition).bytes()).sum()
     }
 
-    /// Over how many partitions the fleet is spread.
     pub fn partition_count(&self) -> u16 {
         self.shards.len() as u16
     }
@@ -227,7 +218,7 @@ impl Mirror {
     }
 
     fn compared_at(&self) -> Option<Timestamp> {
-        // The least of some moments, and nothing if one of them is missing.
+        // `None` is less than every moment, so one missing moment makes the result `None`.
         self.kept().map(|partition| self.read(partition).compared_at).min().flatten()
     }
 

@@ -1,31 +1,32 @@
-//! The walk: slowly, again and again, over every unit of this instance's partitions.
+//! The walk: slow, repeated rounds over every unit of this instance's partitions.
 //!
-//! A partition that comes to this instance is read as fast as the engine answers; one that goes is
-//! dropped. From then on the mirror is kept true by rounds, each spread evenly over a period:
-//! - of most partitions they compare expiry keys only, which is a tenth of the work and brings the
-//!   heartbeats that other instances recorded; where there are no others there is nothing to bring. A unit
-//!   that is present and has no key is read whole: it may be offline, and the instance that found that out
-//!   died before it could note it;
-//! - of every tenth, another one each time, they read everything, and look at those units that nothing
-//!   else would lead to: one with an open record whose expiry key stands (a crash came between the
-//!   two), one with an open record that is allowed another silence than when it was written, one that is
-//!   overdue although its next look is far away (its kind's timeout was shortened);
-//! - open records of kinds that are configured no more, see `walk/removed.rs`.
+//! A new partition of this instance is read as fast as the engine answers; one that it loses is dropped. From then on
+//! rounds keep the mirror true, each spread evenly over a period:
+//! - of most partitions a round compares expiry keys only, which is a tenth of the work and brings the heartbeats
+//!   that other instances recorded; without other instances there is nothing to bring. A present unit without a key
+//!   is read whole: it may be offline, and the instance that marked it died before it noted the page;
+//! - of every tenth partition, another one each time, a round reads everything, and checks the units that nothing
+//!   else would find: a unit with an open record and an expiry key (a crash came between the two), a unit with an
+//!   open record that is allowed another silence than when the record was written, and a unit that is overdue though
+//!   its next check is far away (the timeout of its kind was shortened);
+//! - open records of kinds that are no longer configured: see `walk/removed.rs`.
 //!
-//! What other instances change otherwise (a unit is new, back, offline, removed) they note for the
-//! owner, page by page, and the owner reads those pages every second. As often it has the roll ask about
-//! changes whose reply was lost: see [`Roll::settle`].
+//! Other changes of other instances (a unit is new, back, offline or removed) are noted for the owner, page by page,
+//! and the owner reads those pages every second. As often it lets the roll ask about changes whose reply was lost: see
+//! [`Roll::settle`].
 //!
-//! Holds a few pages at a time. It decides nothing: [`Roll::check_deadlines`] does. When the engine fails it
-//! says so, waits a little and goes on with the next partition; a partition that was not walked
-//! completely counts as not compared.
+//! The walk holds a few pages at a time. It decides nothing: [`Roll::check_deadlines`] does. When the engine fails, the
+//! walk reports it, waits a little and goes on with the next partition; a partition that was not read completely
+//! counts as not compared.
 //!
-//! # Which partitions are read again at once
-//! One that came while there were others: while it moves, its old owner may apply a change and take
-//! itself for the owner still; then it notes nothing. A round later all agree whose it is. And one in
-//! which a unit differs that could not be put right, because Rollcall had not heard far enough, as after a
-//! start with a shorter timeout. An instance that starts alone has just read everything; to read it all again
-//! within half a minute cost more than a minute of everything else.
+//! # Which partitions are read again in the next round
+//! - A partition that came while there were other instances: its old owner may apply a change, still believe that it
+//!   is the owner, and note nothing. A round later all instances agree on the owner.
+//! - A partition with a unit that differs and could not be decided, because Rollcall had not heard far enough, as
+//!   after a start with a shorter timeout.
+//!
+//! An instance that starts alone has just read everything; to read it again within half a minute cost more than a
+//! minute of all other work.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -35,7 +36,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::mirror::Held;
+use super::mirror::KeyBatch;
 use super::{Mirror, Ownership, Roll};
 use crate::clock::Clock;
 use crate::store::{Queries, Result, Roster};
@@ -46,52 +47,47 @@ mod page;
 mod removed;
 
 use pace::Pace;
-use page::Found;
+use page::PageOutcome;
 pub use removed::Removed;
 use removed::UnwatchedRecords;
 
-/// How many pages are read before the next rest. Each rest costs a wake-up of several threads,
-/// which for a single page of some sixty units is more than the page itself.
+/// Pages that are read before the next rest. Each rest wakes several threads, which costs more than a single page of
+/// some sixty units.
 const PAGES_A_STEP: u32 = 16;
 
-/// How many pages are under way at once, so that the engine works on one while another is compared.
+/// Pages that are under way at once, so that the engine reads one while another is compared.
 const PAGES_AT_ONCE: usize = 8;
 
-/// How many partitions are filled at once: unpacking takes the time, on as many threads.
+/// Partitions that are filled at once: the time goes into decoding, on as many threads.
 const PARTITIONS_AT_ONCE: usize = 4;
 
-/// How many expiry keys are read at a time.
+/// Expiry keys that are read at a time.
 const KEYS_A_STEP: usize = 500;
 
-/// In how many rounds every partition is read whole once.
+/// In so many rounds every partition is read whole once.
 const WHOLE_EVERY: u32 = 10;
 
-/// How often it is asked what others have noted.
-const NOTES: Duration = Duration::from_secs(1);
+/// How often the notes of other instances are read.
+const READ_NOTES_EVERY: Duration = Duration::from_secs(1);
 
 /// The wait after the engine failed.
-const REST: Duration = Duration::from_secs(1);
+const RETRY_WAIT: Duration = Duration::from_secs(1);
 
-/// How many times a round old records are removed; each time the engine removes a bounded number.
+/// The most removals of old records in a round; each removes a bounded number.
 const REMOVALS_A_ROUND: usize = 20;
 
-/// What the walk needs.
+/// The parts that the walk needs.
 pub struct Walk {
-    /// The units and records of the store.
     pub engine: Arc<dyn Queries>,
-    /// Which kinds other instances watch.
+    /// The kinds that other instances are configured with.
     pub roster: Arc<dyn Roster>,
-    /// Which part of it.
     pub ownership: Ownership,
-    /// Looks at suspects.
+    /// Checks the deadlines of suspects.
     pub roll: Arc<Roll>,
-    /// What is filled and compared.
     pub mirror: Arc<Mirror>,
-    /// Tells the time.
     pub clock: Clock,
-    /// Says when the engine fails.
     pub telemetry: Arc<Telemetry>,
-    /// How long a round takes, at the least.
+    /// The shortest time of a round.
     pub period: Duration,
     /// How long closed records are kept.
     pub keep_records: Duration,
@@ -99,10 +95,10 @@ pub struct Walk {
     pub removed: Removed,
 }
 
-/// What the tasks that fill and the task that goes round share.
+/// State that the task that fills and the task that runs rounds share.
 #[derive(Default)]
 struct Filled {
-    /// Rung when every partition is filled.
+    /// Notified when every partition is filled.
     all: Notify,
     /// Partitions that the next round reads whole.
     again: Mutex<HashSet<u16>>,
@@ -119,56 +115,56 @@ impl Walk {
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let walk = Arc::new(self);
         let filled = Filled::default();
-        let work = async { tokio::join!(walk.follow(&filled), walk.go_round(&filled)) };
+        let work = async { tokio::join!(walk.follow_ownership(&filled), walk.run_rounds(&filled)) };
         stop.run_until_cancelled(work).await;
         Ok(())
     }
 
-    /// Keeps what is this instance's, and reads what others have noted for it.
-    async fn follow(self: &Arc<Self>, filled: &Filled) {
+    /// Keeps the mirror to the partitions of this instance, and reads the notes of others.
+    async fn follow_ownership(self: &Arc<Self>, filled: &Filled) {
         let mut ownership = self.ownership.clone();
         loop {
             self.mirror.keep(|partition| self.ownership.owns(partition));
-            if let Err(error) = self.see_to_mirror(filled).await {
+            if let Err(error) = self.update_mirror(filled).await {
                 self.telemetry.engine_failed(Loop::Mirror, "", &error);
-                tokio::time::sleep(REST).await;
+                tokio::time::sleep(RETRY_WAIT).await;
                 continue;
             }
             self.telemetry.engine_answered(Loop::Mirror, "");
             tokio::select! {
                 () = ownership.changed() => {}
-                () = tokio::time::sleep(NOTES) => {}
+                () = tokio::time::sleep(READ_NOTES_EVERY) => {}
             }
         }
     }
 
-    /// Brings into the mirror what came, what is in doubt, and what others have noted.
-    async fn see_to_mirror(self: &Arc<Self>, filled: &Filled) -> Result<()> {
+    /// Brings new partitions, unconfirmed changes and noted pages into the mirror.
+    async fn update_mirror(self: &Arc<Self>, filled: &Filled) -> Result<()> {
         self.fill(filled).await?;
         self.roll.settle().await?;
         self.read_notes().await
     }
 
-    /// Reads the partitions that came, as fast as that goes.
+    /// Reads the new partitions as fast as the engine answers.
     async fn fill(self: &Arc<Self>, filled: &Filled) -> Result<()> {
         let unfilled = |partition: &u16| !self.mirror.is_partition_filled(*partition);
-        let partitions: Vec<u16> = self.own().into_iter().filter(unfilled).collect();
+        let partitions: Vec<u16> = self.own_partitions().into_iter().filter(unfilled).collect();
         if !partitions.is_empty() {
             filled.again().extend(&partitions);
             let fill = |partition| {
                 let walk = self.clone();
-                // A task of its own; it ends soon, and by itself if this is cancelled.
-                tokio::spawn(async move { (partition, walk.partition(partition, None).await) })
+                // A task of its own; it ends soon by itself, also if this future is dropped.
+                tokio::spawn(async move { (partition, walk.read_partition(partition, None).await) })
             };
             let mut fills = stream::iter(partitions).map(fill).buffer_unordered(PARTITIONS_AT_ONCE);
             while let Some(ended) = fills.next().await {
                 let (partition, read) =
                     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-                if read? == Found::Nothing && self.is_alone() {
+                if read? == PageOutcome::Resolved && self.is_alone() {
                     filled.again().remove(&partition);
                 }
             }
-            self.tell_removed();
+            self.report_removed();
         }
         if self.mirror.is_filled() {
             filled.all.notify_one();
@@ -177,16 +173,16 @@ impl Walk {
     }
 
     async fn read_notes(&self) -> Result<()> {
-        let noted = self.engine.noted(&self.own()).await?;
-        let read = stream::iter(noted).map(|(partition, page)| self.page(partition, page));
+        let noted = self.engine.noted(&self.own_partitions()).await?;
+        let read = stream::iter(noted).map(|(partition, page)| self.compare_page(partition, page));
         read.buffer_unordered(PAGES_AT_ONCE).try_for_each(|_| async { Ok(()) }).await
     }
 
-    /// Goes round, once everything is filled.
-    async fn go_round(&self, filled: &Filled) {
+    /// Runs rounds once everything is filled.
+    async fn run_rounds(&self, filled: &Filled) {
         let mut number = 0;
         let mut failed = HashSet::new();
-        // What was filled while there were others is read again in any case.
+        // A partition that was filled while there were others is read again in any case.
         let mut was_alone = true;
         let mut fleet = self.engine.fleet_id();
         loop {
@@ -196,41 +192,40 @@ impl Walk {
             let pace = Pace::new(self.period);
             let is_alone = self.is_alone();
             let mut again = std::mem::take(&mut *filled.again());
-            // What the mirror has is of a fleet that was lost.
-            let found = self.engine.fleet_id();
-            if std::mem::replace(&mut fleet, found.clone()) != found {
-                again.extend(self.own());
+            // The mirror holds units of a fleet that the engine has lost.
+            let current = self.engine.fleet_id();
+            if std::mem::replace(&mut fleet, current.clone()) != current {
+                again.extend(self.own_partitions());
             }
             let round = Round { number, again, is_alone: is_alone && was_alone };
             self.round(&round, &pace, &mut failed).await;
-            self.tell_removed();
+            self.report_removed();
             number += 1;
             was_alone = is_alone;
             pace.rest(1.0).await;
         }
     }
 
-    /// Walks over everything once. `failed` are the partitions that could not be compared when it was their
-    /// turn last.
+    /// Runs one round over all partitions. `failed`: the partitions whose last comparison failed.
     async fn round(&self, round: &Round, pace: &Pace, failed: &mut HashSet<u16>) {
-        let partitions = self.own();
-        for (place, &partition) in partitions.iter().enumerate() {
-            let part = Part { pace, done: place as f64, of: partitions.len() as f64 };
+        let partitions = self.own_partitions();
+        for (index, &partition) in partitions.iter().enumerate() {
+            let progress = RoundProgress { pace, done: index as f64, of: partitions.len() as f64 };
             let walked = if round.is_whole(partition) {
-                self.partition(partition, Some(&part)).await.map(|_| ())
+                self.read_partition(partition, Some(&progress)).await.map(|_| ())
             } else if round.is_alone {
-                // Every heartbeat comes through here.
+                // All heartbeats come through this instance.
                 self.mirror.refreshed(partition, self.clock.now());
                 Ok(())
             } else {
-                self.keys(partition, &part).await
+                self.compare_keys(partition, &progress).await
             };
             match walked {
                 Ok(()) => drop(failed.remove(&partition)),
                 Err(error) => {
                     failed.insert(partition);
                     self.telemetry.engine_failed(Loop::Walk, "", &error);
-                    tokio::time::sleep(REST).await;
+                    tokio::time::sleep(RETRY_WAIT).await;
                 }
             }
             if failed.is_empty() {
@@ -242,49 +237,53 @@ impl Walk {
             Ok(()) => self.telemetry.engine_answered(Loop::Walk, "old records"),
             Err(error) => {
                 self.telemetry.engine_failed(Loop::Walk, "old records", &error);
-                tokio::time::sleep(REST).await;
+                tokio::time::sleep(RETRY_WAIT).await;
             }
         }
     }
 
-    /// Reads everything of a partition; as part of a round or, without one, as fast as it goes.
-    async fn partition(&self, partition: u16, part: Option<&Part<'_>>) -> Result<Found> {
-        let mut found = Found::Nothing;
+    /// Reads a whole partition: with `progress` at the pace of its round, else as fast as the engine answers.
+    async fn read_partition(
+        &self,
+        partition: u16,
+        progress: Option<&RoundProgress<'_>>,
+    ) -> Result<PageOutcome> {
+        let mut outcome = PageOutcome::Resolved;
         let mut unwatched = UnwatchedRecords::new();
         let began = self.clock.now();
         let whole = self.mirror.mark(partition);
         let pages = self.engine.pages();
         for from in (0..pages).step_by(PAGES_A_STEP as usize) {
             let step = from..pages.min(from + PAGES_A_STEP);
-            let read = stream::iter(step.clone()).map(|page| self.page(partition, page));
+            let read = stream::iter(step.clone()).map(|page| self.compare_page(partition, page));
             let mut read = read.buffer_unordered(PAGES_AT_ONCE);
-            while let Some((page, of_page)) = read.try_next().await? {
-                found = found.max(page);
-                of_page.into_iter().for_each(|(kind, open)| *unwatched.entry(kind).or_default() += open);
+            while let Some((of_page, records)) = read.try_next().await? {
+                outcome = outcome.max(of_page);
+                records.into_iter().for_each(|(kind, open)| *unwatched.entry(kind).or_default() += open);
             }
-            if let Some(part) = part {
-                part.rest(f64::from(step.end) / f64::from(pages)).await;
+            if let Some(progress) = progress {
+                progress.rest(f64::from(step.end) / f64::from(pages)).await;
             }
         }
         self.mirror.finish(whole, began);
-        self.removed.found(partition, unwatched);
-        Ok(found)
+        self.removed.counted(partition, unwatched);
+        Ok(outcome)
     }
 
-    /// Reads the expiry keys of the units that the mirror knows.
-    async fn keys(&self, partition: u16, part: &Part<'_>) -> Result<()> {
+    /// Compares the expiry keys of the units in the mirror.
+    async fn compare_keys(&self, partition: u16, progress: &RoundProgress<'_>) -> Result<()> {
         let began = self.clock.now();
-        let mut held = Held::default();
+        let mut batch = KeyBatch::default();
         let mut steps = 0;
-        while self.mirror.hold_next(partition, &mut held, KEYS_A_STEP) {
-            let names: Vec<&str> = held.names().collect();
+        while self.mirror.next_batch(partition, &mut batch, KEYS_A_STEP) {
+            let names: Vec<&str> = batch.names().collect();
             let alive = self.engine.alive(partition, &names).await?;
-            let odd = self.mirror.heard(partition, &held, &alive);
-            self.check(&odd.with, self.clock.now()).await?;
-            self.roll.compare(partition, &odd.without).await?;
+            let mismatch = self.mirror.apply_keys(partition, &batch, &alive);
+            self.check(&mismatch.unexpected, self.clock.now()).await?;
+            self.roll.compare(partition, &mismatch.missing).await?;
             steps += 1;
             if steps % PAGES_A_STEP == 0 {
-                part.rest(held.done()).await;
+                progress.rest(batch.done()).await;
             }
         }
         self.mirror.refreshed(partition, began);
@@ -294,18 +293,18 @@ impl Walk {
     async fn forget_records(&self) -> Result<()> {
         let before = self.clock.now() - self.keep_records;
         for _ in 0..REMOVALS_A_ROUND {
-            if self.engine.forget_records(&self.own(), before).await? == 0 {
+            if self.engine.forget_records(&self.own_partitions(), before).await? == 0 {
                 break;
             }
         }
         Ok(())
     }
 
-    fn tell_removed(&self) {
-        self.telemetry.removed_kinds(&self.removed.open(&self.own()), self.removed.stay());
+    fn report_removed(&self) {
+        self.telemetry.removed_kinds(&self.removed.open(&self.own_partitions()), self.removed.stay());
     }
 
-    fn own(&self) -> Vec<u16> {
+    fn own_partitions(&self) -> Vec<u16> {
         self.ownership.view().partitions.clone()
     }
 
@@ -314,9 +313,8 @@ impl Walk {
     }
 }
 
-/// What a round does.
 struct Round {
-    /// How many were before it.
+    /// From 0.
     number: u32,
     /// Partitions that are read again.
     again: HashSet<u16>,
@@ -331,15 +329,16 @@ impl Round {
     }
 }
 
-/// The part of a round that one partition is.
-struct Part<'a> {
+/// The progress of a round before one of its partitions.
+struct RoundProgress<'a> {
     pace: &'a Pace,
+    /// Partitions that are done.
     done: f64,
     of: f64,
 }
 
-impl Part<'_> {
-    /// Rests until it is time to go on, with so much of the part done, from 0 to 1.
+impl RoundProgress<'_> {
+    /// Rests until it is time to go on. `done`: how much of the partition is done, from 0 to 1.
     async fn rest(&self, done: f64) {
         self.pace.rest((self.done + done) / self.of).await;
     }

@@ -123,7 +123,7 @@ async fn write(
         mirror: mirror.clone(),
         hearing: roll.hearing(),
         now: clock.now(),
-        wanted: selection.wanted.clone(),
+        filter: selection.filter.clone(),
         limit,
     };
     let mut text = Text::new(source, format, gzip);
@@ -141,8 +141,8 @@ async fn write(
         }
     }
     let mut values_read = None;
-    if let Some(wanted) = selection.wanted.filter(|_| !metrics.is_empty()) {
-        let (rest, read) = Values { engine, mirror, metrics, wanted }.write(text, &frames).await?;
+    if let Some(filter) = selection.filter.filter(|_| !metrics.is_empty()) {
+        let (rest, read) = Values { engine, mirror, metrics, filter }.write(text, &frames).await?;
         (text, values_read) = (rest, Some(read));
     }
     text.end(values_read);

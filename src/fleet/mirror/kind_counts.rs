@@ -1,4 +1,4 @@
-//! How many units of each kind there are in all partitions together, known at any moment without counting.
+//! The number of units of each kind in all partitions together, known at any moment without counting.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Default)]
 pub(super) struct KindCounts(Arc<[AtomicU64]>);
 
-/// What one partition adds to them, until it is dropped.
+/// The share of one partition in the sums, which ends when it is dropped.
 #[derive(Default)]
-pub(super) struct Part {
+pub(super) struct PartitionCounts {
     sums: KindCounts,
     here: Vec<u32>,
 }
@@ -23,15 +23,15 @@ impl KindCounts {
         self.0.get(usize::from(kind)).map_or(0, |sum| sum.load(Ordering::SeqCst))
     }
 
-    pub fn part(&self) -> Part {
-        Part { sums: self.clone(), here: vec![0; self.0.len()] }
+    pub fn partition(&self) -> PartitionCounts {
+        PartitionCounts { sums: self.clone(), here: vec![0; self.0.len()] }
     }
 }
 
-impl Part {
-    /// That of a partition that begins anew.
-    pub fn anew(&self) -> Part {
-        self.sums.part()
+impl PartitionCounts {
+    /// The counts of the same partition without any unit.
+    pub fn zeroed(&self) -> PartitionCounts {
+        self.sums.partition()
     }
 
     pub fn add(&mut self, kind: u16) {
@@ -53,7 +53,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for PartitionCounts {
     fn drop(&mut self) {
         for (here, sum) in self.here.iter().zip(self.sums.0.iter()) {
             sum.fetch_sub(u64::from(*here), Ordering::SeqCst);

@@ -1,81 +1,80 @@
-//! Which value of one label each unit of a partition has: two bytes a unit.
+//! The value of one label for each unit of a partition: two bytes a unit.
 //!
-//! For counting and filtering, and only of the labels that were asked for. A value is kept once,
-//! for as long as a unit has it. Values come from devices and may be without end, so beyond a number
-//! of them units are only known to have another one.
+//! For counts and filters, and only for labels of `http.count_by_labels`. A value is stored once, for as long as a
+//! unit has it. Values come from devices and may be without end: beyond [`MOST_VALUES`] of them a unit only has
+//! "another value".
 
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-/// The most values of a label that are told apart in a partition.
+/// The most values of a label in a partition that have numbers of their own.
 pub(super) const MOST_VALUES: usize = 10_000;
 
-/// The number of a value that is not told apart.
+/// The number of all further values.
 const OTHER: u16 = 1;
 /// The number of the first value; 0 is no value.
 const FIRST: u16 = 2;
 
-/// What stands for values that are not told apart.
+/// Stands for all further values.
 pub(super) const OTHER_VALUE: &str = "other";
 
-/// The values of one label, by the places of the rows.
+/// The values of one label, by slot.
 #[derive(Default)]
 pub(super) struct LabelIndex {
     label: Arc<str>,
+    /// The number of the value of each slot.
     numbers: Vec<u16>,
-    /// Each value and how many units have it.
+    /// Each value and how many units have it, by number.
     values: Vec<(Arc<str>, u32)>,
-    known: HashMap<Arc<str>, u16, FixedState>,
+    by_value: HashMap<Arc<str>, u16, FixedState>,
     free: Vec<u16>,
-    /// How often a number was given to another value.
+    /// How often a number got another value.
     generation: u64,
 }
 
 impl LabelIndex {
-    /// No values of that label.
     pub fn new(label: Arc<str>) -> LabelIndex {
         LabelIndex { label, ..LabelIndex::default() }
     }
 
-    /// The same without any unit.
-    pub fn anew(&self) -> LabelIndex {
+    /// The index of the same label without any unit.
+    pub fn cleared(&self) -> LabelIndex {
         LabelIndex { generation: self.generation + 1, ..LabelIndex::new(self.label.clone()) }
     }
 
-    /// The label.
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// Says when numbers change their meaning: as long as it is the same they have not.
+    /// As long as this stays the same, no number got another value.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The unit at that place has this value from now on.
-    pub fn set(&mut self, place: u32, value: Option<&str>) {
-        let place = place as usize;
-        if self.numbers.len() <= place {
+    /// Sets the value of the unit in that slot.
+    pub fn set(&mut self, slot: u32, value: Option<&str>) {
+        let slot = slot as usize;
+        if self.numbers.len() <= slot {
             if value.is_none() {
                 return;
             }
             // Doubling would leave half of the memory of a large fleet unused.
-            let missing = place + 1 - self.numbers.len();
-            if self.numbers.capacity() <= place {
+            let missing = slot + 1 - self.numbers.len();
+            if self.numbers.capacity() <= slot {
                 self.numbers.reserve_exact(missing + self.numbers.len() / 8 + 64);
             }
-            self.numbers.resize(place + 1, 0);
+            self.numbers.resize(slot + 1, 0);
         }
-        let number = value.map_or(0, |value| self.take(value));
-        let before = std::mem::replace(&mut self.numbers[place], number);
-        self.give_back(before);
+        let number = value.map_or(0, |value| self.acquire(value));
+        let before = std::mem::replace(&mut self.numbers[slot], number);
+        self.release(before);
     }
 
-    /// The number of the value of the unit at that place; 0 if it has none.
-    pub fn number_at(&self, place: usize) -> u16 {
-        self.numbers.get(place).copied().unwrap_or_default()
+    /// The number of the value of the unit in that slot; 0 if it has none.
+    pub fn number_at(&self, slot: usize) -> u16 {
+        self.numbers.get(slot).copied().unwrap_or_default()
     }
 
     /// All numbers are less than this.
@@ -83,9 +82,9 @@ impl LabelIndex {
         usize::from(FIRST) + self.values.len()
     }
 
-    /// The number of a value, if a unit has it and it is told apart.
+    /// The number of a value, if a unit has it and it has a number of its own.
     pub fn number_of(&self, value: &str) -> Option<u16> {
-        self.known.get(value).copied()
+        self.by_value.get(value).copied()
     }
 
     /// The value with that number.
@@ -96,18 +95,18 @@ impl LabelIndex {
         }
     }
 
-    /// Whether there are units whose value is not told apart.
+    /// Whether the next new value gets no number of its own.
     pub fn is_full(&self) -> bool {
-        self.known.len() >= MOST_VALUES
+        self.by_value.len() >= MOST_VALUES
     }
 
-    /// About how much memory it takes, without the values.
+    /// The approximate memory, without the values.
     pub fn bytes(&self) -> usize {
         self.numbers.capacity() * size_of::<u16>()
     }
 
-    fn take(&mut self, value: &str) -> u16 {
-        if let Some(&number) = self.known.get(value) {
+    fn acquire(&mut self, value: &str) -> u16 {
+        if let Some(&number) = self.by_value.get(value) {
             self.values[usize::from(number - FIRST)].1 += 1;
             return number;
         }
@@ -126,16 +125,16 @@ impl LabelIndex {
                 FIRST + (self.values.len() - 1) as u16 // At most MOST_VALUES.
             }
         };
-        self.known.insert(value, number);
+        self.by_value.insert(value, number);
         number
     }
 
-    fn give_back(&mut self, number: u16) {
+    fn release(&mut self, number: u16) {
         let Some(at) = number.checked_sub(FIRST) else { return };
         let (value, units) = &mut self.values[usize::from(at)];
         *units -= 1;
         if *units == 0 {
-            self.known.remove(value);
+            self.by_value.remove(value);
             self.free.push(number);
         }
     }
@@ -146,32 +145,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_unit_whose_value_changes_each_time_uses_one_place_and_numbers_that_change_are_noticed() {
-        let mut tags = LabelIndex::new("site".into());
-        tags.set(7, Some("north"));
-        let (number, generation) = (tags.number_at(7), tags.generation());
-        assert_eq!((&*tags.value(number), tags.number_of("north")), ("north", Some(number)));
+    fn a_unit_whose_value_changes_each_time_uses_one_number_and_the_generation_shows_reused_numbers() {
+        let mut index = LabelIndex::new("site".into());
+        index.set(7, Some("north"));
+        let (number, generation) = (index.number_at(7), index.generation());
+        assert_eq!((&*index.value(number), index.number_of("north")), ("north", Some(number)));
         for site in 0..1000 {
-            tags.set(7, Some(&site.to_string()));
+            index.set(7, Some(&site.to_string()));
         }
-        assert!(tags.values.len() <= 2 && tags.known.len() == 1);
-        assert_eq!(tags.number_of("north"), None);
-        assert!(tags.generation() > generation);
-        tags.set(7, None);
-        assert_eq!((tags.number_at(7), tags.number_at(9), tags.known.len()), (0, 0, 0));
+        assert!(index.values.len() <= 2 && index.by_value.len() == 1);
+        assert_eq!(index.number_of("north"), None);
+        assert!(index.generation() > generation);
+        index.set(7, None);
+        assert_eq!((index.number_at(7), index.number_at(9), index.by_value.len()), (0, 0, 0));
     }
 
     #[test]
     fn values_without_end_take_memory_with_an_end() {
-        let mut tags = LabelIndex::new("site".into());
-        for place in 0..MOST_VALUES as u32 + 100 {
-            tags.set(place, Some(&place.to_string()));
+        let mut index = LabelIndex::new("site".into());
+        for slot in 0..MOST_VALUES as u32 + 100 {
+            index.set(slot, Some(&slot.to_string()));
         }
-        assert_eq!((tags.known.len(), tags.is_full()), (MOST_VALUES, true));
-        let beyond = tags.number_at(MOST_VALUES + 5);
-        assert_eq!(&*tags.value(beyond), OTHER_VALUE);
-        tags.set(0, None);
-        tags.set(MOST_VALUES as u32 + 5, Some("now there is room"));
-        assert!(tags.number_of("now there is room").is_some());
+        assert_eq!((index.by_value.len(), index.is_full()), (MOST_VALUES, true));
+        let beyond = index.number_at(MOST_VALUES + 5);
+        assert_eq!(&*index.value(beyond), OTHER_VALUE);
+        index.set(0, None);
+        index.set(MOST_VALUES as u32 + 5, Some("now there is room"));
+        assert!(index.number_of("now there is room").is_some());
     }
 }

@@ -1,7 +1,7 @@
-//! The policies of a partition's units, each kept once and counted.
+//! The policies of the units of a partition, each stored once, with the number of its units.
 //!
-//! A fleet has a handful. A device may declare any timeout it likes, though, and another one with
-//! each heartbeat; so a policy that no unit has any more gives its place to the next.
+//! A fleet has a handful. But a device may declare another timeout with each heartbeat, so the number of a policy
+//! that no unit has any more is used again.
 
 use std::collections::HashMap;
 
@@ -16,8 +16,8 @@ pub(super) struct Policies {
 }
 
 impl Policies {
-    /// The number of a policy, which one unit more has.
-    pub fn take(&mut self, policy: Policy) -> u32 {
+    /// The number of a policy; one more unit has it.
+    pub fn acquire(&mut self, policy: Policy) -> u32 {
         if let Some(&number) = self.numbers.get(&key(&policy)) {
             self.kept[number as usize].1 += 1;
             return number;
@@ -36,13 +36,12 @@ impl Policies {
         number
     }
 
-    /// The policy with that number.
     pub fn get(&self, number: u32) -> Policy {
         self.kept[number as usize].0
     }
 
-    /// One unit less has the policy with that number.
-    pub fn give_back(&mut self, number: u32) {
+    /// One unit less has that policy.
+    pub fn release(&mut self, number: u32) {
         let (policy, units) = &mut self.kept[number as usize];
         *units -= 1;
         if *units == 0 {
@@ -62,13 +61,13 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_device_that_declares_another_timeout_each_time_uses_one_place() {
+    fn a_device_that_declares_another_timeout_each_time_uses_one_number() {
         let mut policies = Policies::default();
         let policy = |s| Policy { timeout: Duration::from_secs(s), grace: Duration::ZERO };
-        let mut number = policies.take(policy(1));
+        let mut number = policies.acquire(policy(1));
         for seconds in 2..10_000 {
-            let next = policies.take(policy(seconds));
-            policies.give_back(number);
+            let next = policies.acquire(policy(seconds));
+            policies.release(number);
             assert_eq!(policies.get(next), policy(seconds));
             number = next;
         }

@@ -1,4 +1,4 @@
-//! What the mirror keeps of a unit, and which of two things it is told is the newer one.
+//! The row of a unit, and which of two updates of it is newer.
 
 use crate::clock::Timestamp;
 use crate::presence::{Cause, Facts, Interval, KindRules, Labels, Policy, Standing};
@@ -36,19 +36,18 @@ impl RowState {
 
 /// One unit in 24 bytes.
 pub(super) struct Row {
-    /// The newest heartbeat or, never heard, the registration.
+    /// The newest heartbeat; of a unit that was never heard, its registration.
     pub last_seen: Timestamp,
     /// Where its id starts in the names.
     pub name: u32,
-    /// The shard's count of marks when its facts were last told; see [`super::Mark`].
-    pub told: u32,
+    /// The last mark of the shard when the row was last updated from facts; see [`super::Mark`].
+    pub mark: u32,
     /// The number of its policy.
     pub policy: u32,
     /// The number of its kind.
     pub kind: u16,
     /// The length of its id.
     pub length: u8,
-
     pub state: RowState,
 }
 
@@ -57,7 +56,7 @@ const _: () = assert!(size_of::<Row>() == 24);
 impl table::Row for Row {
     fn vacant() -> Row {
         let (last_seen, state) = (Timestamp::ZERO, RowState::Free);
-        Row { last_seen, name: 0, told: 0, policy: 0, kind: 0, length: 0, state }
+        Row { last_seen, name: 0, mark: 0, policy: 0, kind: 0, length: 0, state }
     }
 
     fn is_vacant(&self) -> bool {
@@ -73,7 +72,7 @@ impl table::Row for Row {
     }
 }
 
-/// When a unit need not be heard, or may have been heard unseen; few units have any.
+/// Intervals in which a unit need not be heard, or may have been heard unseen; few units have any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Absence {
     /// Planned by an operator.
@@ -84,19 +83,19 @@ pub(super) struct Absence {
     pub silent_from: Option<Timestamp>,
 }
 
-/// What facts and expiry key say of a unit.
-pub(super) struct Known<'a> {
+/// A new state of a row, from facts and expiry key.
+pub(super) struct RowUpdate<'a> {
     pub state: RowState,
     pub last_seen: Timestamp,
     pub policy: Policy,
     pub absence: Option<Absence>,
-    /// `None`: nothing is said of them.
+    /// `None`: labels stay.
     pub labels: Option<&'a Labels>,
 }
 
-impl Known<'_> {
+impl RowUpdate<'_> {
     /// `None`: the unit was removed.
-    pub fn of<'a>(facts: &'a Facts, alive: Option<Timestamp>, rules: &KindRules) -> Option<Known<'a>> {
+    pub fn of<'a>(facts: &'a Facts, alive: Option<Timestamp>, rules: &KindRules) -> Option<RowUpdate<'a>> {
         let state = match &facts.standing {
             Standing::Retired(_) => return None,
             Standing::NeverSeen => RowState::NeverSeen,
@@ -107,7 +106,7 @@ impl Known<'_> {
             },
         };
         let absent = facts.pause.is_some() || facts.sleep.is_some() || facts.silent_from.is_some();
-        Some(Known {
+        Some(RowUpdate {
             state,
             last_seen: alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen)),
             policy: facts.policy(rules),
@@ -120,20 +119,20 @@ impl Known<'_> {
         })
     }
 
-    /// What a heartbeat alone says.
-    pub fn heard(at: Timestamp, policy: Policy) -> Known<'static> {
-        Known { state: RowState::Assumed, last_seen: at, policy, absence: None, labels: None }
+    /// An update from a heartbeat alone.
+    pub fn heard(at: Timestamp, policy: Policy) -> RowUpdate<'static> {
+        RowUpdate { state: RowState::Assumed, last_seen: at, policy, absence: None, labels: None }
     }
 
-    /// Whether this tells of an earlier time than the row. Two tasks apply their changes in one
-    /// order and may come here in the other: a silence that ended meanwhile must not come back.
+    /// Whether this update is older than the row. Two tasks apply their changes in one order and may update the
+    /// mirror in the other: a silence that ended meanwhile must not come back.
     pub fn is_older_than(&self, row: &Row) -> bool {
         let present = matches!(row.state, RowState::Assumed | RowState::Present);
         let unheard = !self.state.is_heard();
         present && (unheard || self.state.is_offline() && self.last_seen < row.last_seen)
     }
 
-    /// The last seen time of the row from now on: a heartbeat that came here before is not lost.
+    /// The next last seen time of the row: a heartbeat that is newer than the update is not lost.
     pub fn newest(&self, row: &Row) -> Timestamp {
         if self.state == RowState::Present && row.state.is_heard() {
             self.last_seen.max(row.last_seen)

@@ -121,7 +121,7 @@ fn a_page_that_was_read_before_a_change_does_not_undo_it() {
 }
 
 #[test]
-fn a_page_brings_what_others_applied() {
+fn a_page_brings_changes_of_other_instances() {
     let mirror = Mirror::new(rules(), 3);
     let mine = partition_of(&unit(1), 3);
     mirror.seen(&unit(1), at(9));
@@ -156,7 +156,7 @@ fn a_unit_that_appears_during_a_round_stays() {
 }
 
 #[test]
-fn facts_that_are_read_during_a_round_correct_what_a_heartbeat_let_assume() {
+fn facts_that_are_read_during_a_round_correct_what_a_heartbeat_alone_assumed() {
     let mirror = Mirror::new(rules(), 1);
     let mut short = present(unit(1), at(0));
     short.facts.as_mut().unwrap().set = Override { timeout: Some(SECOND), grace: Some(Duration::ZERO) };
@@ -168,7 +168,7 @@ fn facts_that_are_read_during_a_round_correct_what_a_heartbeat_let_assume() {
 }
 
 #[test]
-fn a_take_that_is_told_after_the_return_that_followed_it_does_not_hide_the_unit() {
+fn an_offline_change_that_comes_after_the_return_that_followed_it_does_not_hide_the_unit() {
     let mut model = Model::new();
     let hearing = Hearing { heard: Some(at(500)), ..Hearing::default() };
     model.hear(&beat(unit(1), at(0)), &hearing, at(0));
@@ -183,7 +183,7 @@ fn a_take_that_is_told_after_the_return_that_followed_it_does_not_hide_the_unit(
 }
 
 #[test]
-fn a_change_that_seems_older_than_what_is_known_is_said_to_be_and_settled_by_what_the_engine_says() {
+fn a_change_that_seems_older_than_its_row_is_refused_and_settled_by_a_comparison_with_the_engine() {
     let mut model = Model::with_partitions(1);
     let hearing = Hearing { heard: Some(at(500)), ..Hearing::default() };
     model.hear(&beat(unit(1), at(0)), &hearing, at(0));
@@ -201,7 +201,7 @@ fn a_change_that_seems_older_than_what_is_known_is_said_to_be_and_settled_by_wha
 }
 
 #[test]
-fn a_change_that_is_told_after_the_removal_that_followed_it_does_not_bring_the_unit_back() {
+fn a_change_that_comes_after_the_removal_that_followed_it_does_not_bring_the_unit_back() {
     let mut model = Model::new();
     let hearing = Hearing::default();
     model.hear(&beat(unit(1), at(0)), &hearing, at(0));
@@ -247,7 +247,7 @@ fn removals_are_forgotten_after_two_rounds_and_their_memory_is_used_again() {
 }
 
 #[test]
-fn what_is_not_kept_is_gone_and_passed_over_until_it_is_kept_again() {
+fn a_partition_that_is_not_kept_has_no_rows_and_ignores_updates_until_it_is_kept_again() {
     let mirror = Mirror::new(rules(), 2);
     let is_first = |unit: &Unit| partition_of(unit, 2) == 0;
     let (first, second): (Vec<Unit>, Vec<Unit>) = (0..20).map(unit).partition(is_first);
@@ -268,7 +268,7 @@ fn what_is_not_kept_is_gone_and_passed_over_until_it_is_kept_again() {
     walk(&mirror, 1, || vec![present(second[0].clone(), at(1))]);
     assert_eq!(ids(&mirror).len(), first.len());
     walk(&mirror, 0, || first.iter().map(|unit| present(unit.clone(), at(0))).collect());
-    assert!(mirror.is_filled() && mirror.was_ever_filled(), "what is not kept need not be filled");
+    assert!(mirror.is_filled() && mirror.was_ever_filled(), "only kept partitions need to be filled");
     mirror.keep(|_| true);
     assert!(!mirror.is_filled() && mirror.keeps(1));
     // Read when it was kept before, or not at all.
@@ -280,11 +280,11 @@ fn what_is_not_kept_is_gone_and_passed_over_until_it_is_kept_again() {
     assert_eq!(ids(&mirror).len(), first.len() + 1);
 }
 
-/// Holds all rows of the only partition.
-fn held(mirror: &Mirror) -> Held {
-    let mut held = Held::default();
-    assert!(mirror.hold_next(0, &mut held, 100));
-    held
+/// A batch of all rows of the only partition.
+fn key_batch(mirror: &Mirror) -> KeyBatch {
+    let mut batch = KeyBatch::default();
+    assert!(mirror.next_batch(0, &mut batch, 100));
+    batch
 }
 
 #[test]
@@ -298,25 +298,25 @@ fn expiry_keys_bring_heartbeats_and_name_units_that_should_have_none_or_one() {
         allowed: 100 * SECOND,
     });
     walk(&mirror, 0, || vec![present(unit(0), at(5)), silent, present(unit(2), at(5))]);
-    let held = held(&mirror);
-    assert_eq!(held.names().collect::<Vec<_>>(), ["detector:unit 0", "detector:unit 1", "detector:unit 2"]);
-    assert_eq!(held.done(), 1.0);
-    let odd = mirror.heard(0, &held, &[Some(at(9)), Some(at(9)), None]);
-    assert_eq!((odd.with, odd.without), (vec![unit(1)], vec![unit(2)]));
+    let batch = key_batch(&mirror);
+    assert_eq!(batch.names().collect::<Vec<_>>(), ["detector:unit 0", "detector:unit 1", "detector:unit 2"]);
+    assert_eq!(batch.done(), 1.0);
+    let mismatch = mirror.apply_keys(0, &batch, &[Some(at(9)), Some(at(9)), None]);
+    assert_eq!((mismatch.unexpected, mismatch.missing), (vec![unit(1)], vec![unit(2)]));
     let seen: Vec<_> = listed(&mirror, &Hearing::default(), at(10)).into_iter().map(|row| row.2).collect();
     assert_eq!(seen, [Some(at(9)), Some(at(0)), Some(at(5))]);
-    assert_eq!(mirror.heard(0, &held, &[Some(at(3)), None, Some(at(3))]), Odd::default());
+    assert_eq!(mirror.apply_keys(0, &batch, &[Some(at(3)), None, Some(at(3))]), KeyMismatch::default());
     assert_eq!(listed(&mirror, &Hearing::default(), at(10))[0].2, Some(at(9)), "the newest wins");
 }
 
 #[test]
-fn an_expiry_key_is_not_told_to_another_unit_that_has_the_row_by_now() {
+fn an_expiry_key_is_not_applied_to_another_unit_that_has_the_row_by_now() {
     let mut model = Model::with_partitions(1);
     model.hear(&beat(unit(1), at(0)), &Hearing::default(), at(0));
-    let held = held(&model.mirror);
+    let batch = key_batch(&model.mirror);
     model.retire(&unit(1), at(1));
     model.hear(&beat(unit(2), at(1)), &Hearing::default(), at(1));
-    assert_eq!(model.mirror.heard(0, &held, &[Some(at(7))]), Odd::default());
+    assert_eq!(model.mirror.apply_keys(0, &batch, &[Some(at(7))]), KeyMismatch::default());
     assert_eq!(
         listed(&model.mirror, &Hearing::default(), at(10)),
         [("unit 2".into(), State::Online, Some(at(1)))]
@@ -324,7 +324,7 @@ fn an_expiry_key_is_not_told_to_another_unit_that_has_the_row_by_now() {
 }
 
 #[test]
-fn it_is_filled_when_the_last_partition_was_compared_and_as_old_as_the_oldest() {
+fn the_mirror_is_filled_when_the_last_partition_was_compared_and_as_old_as_the_oldest() {
     let mirror = Mirror::new(rules(), 2);
     let first = mirror.mark(0);
     mirror.finish(first, at(5));
@@ -341,7 +341,7 @@ fn units_of_kinds_without_rules_are_not_kept() {
     assert!(ids(&mirror).is_empty());
 }
 
-/// Something that happens to one of a few units.
+/// An event of one of a few units.
 #[derive(Clone, Debug)]
 enum Event {
     Heartbeat { late: u64, declares: Option<u64>, sleeps: Option<u64> },
@@ -368,7 +368,7 @@ fn events() -> impl Strategy<Value = Vec<(usize, u64, Event)>> {
 
 proptest! {
     #[test]
-    fn the_mirror_says_of_every_unit_what_presence_says(
+    fn the_mirror_shows_every_unit_as_presence_evaluates_it(
         events in events(), blind in 0u64..2_000, length in 1u64..200,
     ) {
         let mut model = Model::new();
@@ -378,7 +378,7 @@ proptest! {
             now = now + seconds(passes);
             let ledger = Ledger::new([Interval { from: at(blind), to: at(blind + length) }]);
             let hearing = Hearing { heard: Some(now), ledger, settle: 30 * SECOND, ..Hearing::default() };
-            let whose = unit(number);
+            let one = unit(number);
             match event {
                 Event::Heartbeat { late, declares, sleeps } => {
                     let declared = Declared {
@@ -386,9 +386,9 @@ proptest! {
                         labels: Labels::new(),
                         sleep: sleeps.map(Duration::from_secs),
                     };
-                    model.hear(&Heartbeat { unit: whose, at: now - seconds(late), not_before: None, declared }, &hearing, now);
+                    model.hear(&Heartbeat { unit: one, at: now - seconds(late), not_before: None, declared }, &hearing, now);
                 }
-                Event::Check => model.check(&whose, &hearing, now),
+                Event::Check => model.check(&one, &hearing, now),
                 Event::Register { timeout, pause } => {
                     let wanted = Registration {
                         set: Override { timeout: timeout.map(Duration::from_secs), grace: None },
@@ -398,9 +398,9 @@ proptest! {
                             Interval { from, to: from + seconds(length) }
                         }),
                     };
-                    model.register(&whose, &wanted, &hearing, now);
+                    model.register(&one, &wanted, &hearing, now);
                 }
-                Event::Retire => model.retire(&whose, now),
+                Event::Retire => model.retire(&one, now),
                 Event::ReadPage => {
                     let partition = number as u16 % 3;
                     let mark = model.mirror.mark(partition);

@@ -1,27 +1,27 @@
-//! Looking into the mirror: every unit, piece by piece, and how many there are of each sort.
+//! Reads of the mirror: every unit, chunk by chunk, and counts.
 //!
-//! A piece is read under the lock of its partition, which is open again before the next one, so
-//! that no heartbeat waits for a list of a million units.
+//! A chunk is read under the lock of its partition, which is released before the next one, so that no heartbeat
+//! waits for a list of a million units.
 
 use std::ops::Range;
 use std::time::Duration;
 
+use super::filter::{FleetShard, RowFilter, UnitFilter};
+use super::label_counter::{CountsByLabel, LabelCounter, StateCounts, TOP};
 use super::row::{Absence, Row};
 use super::shard::Shard;
-use super::tally::{Counted, Counts, TOP, Tally};
-use super::wanted::{Filter, Part, Wanted};
 use super::{Mirror, row::RowState};
 use crate::clock::Timestamp;
 use crate::presence::{self, Facts, Hearing, Kind, KindRules, Override, Snapshot, Standing, State, Unit};
 use crate::store::table::Key;
 
-/// How many rows are read at a time, within some tens of microseconds.
-const PIECE: usize = 1024;
+/// The rows of a chunk, which are read within some tens of microseconds.
+const CHUNK_ROWS: usize = 1024;
 
-/// On how many threads the units of a large fleet are counted, each some of the partitions.
+/// The threads that count the units of a large fleet; each has a shard of it.
 const COUNTERS: u16 = 4;
 
-/// So few units are counted sooner than a thread is started.
+/// Fewer units are counted sooner than a thread is started.
 const FEW: usize = 100_000;
 
 /// The windows within which units are counted as seen: from a minute to a week.
@@ -36,61 +36,56 @@ pub const WINDOWS: [Duration; 8] = [
     Duration::from_secs(7 * 86_400),
 ];
 
-/// How many units there are of each sort.
+/// Counts of the units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// For each configured kind, in order, the number of units in each of [`State::ALL`].
-    pub kinds: Vec<(Kind, Counts)>,
-    /// For each of these, the last sign of life of the unit that has been offline for longest.
+    pub kinds: Vec<(Kind, StateCounts)>,
+    /// For each kind, the last heartbeat of the unit that has been offline for longest.
     pub silent_since: Vec<Option<Timestamp>>,
-    /// The same numbers by the values of each of [`Mirror::labels`].
-    pub labels: Counted,
+    /// The numbers of units by the values of each of [`Mirror::labels`].
+    pub labels: CountsByLabel,
     /// How many units were heard within each of [`WINDOWS`]; a longer one includes the shorter.
     pub seen_within: [u64; WINDOWS.len()],
     /// How many units were ever heard.
     pub heard: u64,
-    /// How long ago they were heard, added up.
+    /// The sum of their times since the last heartbeat.
     pub silence: Duration,
 }
 
-/// Where a reader of the mirror has come to, and what it wants to see.
+/// The position of a reader of the mirror, and the units that it selects.
 #[derive(Clone, Debug, Default)]
 pub struct Cursor {
     partition: u16,
-    place: usize,
-    wanted: Wanted,
+    slot: usize,
+    filter: UnitFilter,
 }
 
 impl Cursor {
-    /// At the beginning of those units.
-    pub fn of(wanted: Wanted) -> Cursor {
-        Cursor { wanted, ..Cursor::default() }
+    /// A cursor before the first of those units.
+    pub fn new(filter: UnitFilter) -> Cursor {
+        Cursor { filter, ..Cursor::default() }
     }
 }
 
-/// What the mirror knows of a unit that a caller named.
+/// Whether a named unit is in the mirror, and whether a filter selects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// It is wanted.
-    Wanted,
-    /// It is there and not wanted.
-    Unwanted,
+pub enum NameMatch {
+    Selected,
+    NotSelected,
     /// There is no such unit.
-    Nobody,
+    Unknown,
 }
 
-/// One unit as a reader sees it.
+/// One unit of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen<'a> {
-    /// Its kind.
+pub struct UnitView<'a> {
     pub kind: &'a str,
-    /// Its id.
     pub id: &'a str,
-    /// Its state.
     pub state: State,
     /// Its newest heartbeat; `None` if it was never heard.
     pub last_seen: Option<Timestamp>,
-    /// Its value of each of [`Mirror::labels`], if a reader wants them; empty where it has none.
+    /// Its value of each of [`Mirror::labels`] in a chunk [with values](Chunk::with_values); empty where it has none.
     pub values: Values<'a>,
 }
 
@@ -98,38 +93,38 @@ pub struct Seen<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Values<'a> {
     text: &'a str,
-    places: &'a [Range<usize>],
+    ranges: &'a [Range<usize>],
 }
 
 impl<'a> Values<'a> {
-    /// The values.
     pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let text = self.text;
-        self.places.iter().map(move |place| &text[place.clone()])
+        self.ranges.iter().map(move |range| &text[range.clone()])
     }
 }
 
-/// A piece of the mirror, to be used again for the next one.
+/// Some units of the mirror; the buffer is used again for the next chunk.
 #[derive(Default)]
 pub struct Chunk {
-    names: String,
+    /// Ids of units, and values of labels.
+    text: String,
     units: Vec<(usize, Range<usize>, State, Option<Timestamp>)>,
-    /// Whether values of labels are read, too: that costs more than all the rest.
+    /// Whether values of labels are read too, which costs more than all the rest.
     with_values: bool,
-    /// Of all units one after the other, as places in `names`.
+    /// The values of all units, one unit after the other, as ranges of `text`.
     values: Vec<Range<usize>>,
 }
 
 impl Chunk {
-    /// One that has values of labels beside the units.
+    /// A chunk that also reads the values of labels.
     pub fn with_values() -> Chunk {
         Chunk { with_values: true, ..Chunk::default() }
     }
 }
 
 impl Mirror {
-    /// Reads the next piece into `chunk`; false if there is none. Units that are there all the
-    /// while are read exactly once.
+    /// Reads the next units into `chunk`; false if there are none. A unit that is there from the first chunk to the
+    /// last is read exactly once.
     pub fn read_next(
         &self,
         cursor: &mut Cursor,
@@ -137,84 +132,79 @@ impl Mirror {
         hearing: &Hearing,
         now: Timestamp,
     ) -> bool {
-        chunk.names.clear();
+        chunk.text.clear();
         chunk.units.clear();
         chunk.values.clear();
         let mut evaluator = StateEvaluator::new(&self.kinds, hearing, now);
-        self.read_piece(cursor, |piece| {
-            let shard = piece.shard;
-            for (place, row) in piece.units().filter(|(place, row)| piece.filter.matches(shard, *place, row))
-            {
-                let start = chunk.names.len();
-                chunk.names.push_str(shard.id(row));
-                let name = start..chunk.names.len();
+        self.read_rows(cursor, |rows| {
+            let shard = rows.shard;
+            for (slot, row) in rows.units().filter(|(slot, row)| rows.filter.matches(shard, *slot, row)) {
+                let start = chunk.text.len();
+                chunk.text.push_str(shard.id(row));
+                let id = start..chunk.text.len();
                 let last_seen = row.state.is_heard().then_some(row.last_seen);
-                chunk.units.push((
-                    usize::from(row.kind),
-                    name,
-                    evaluator.state(shard, place, row),
-                    last_seen,
-                ));
-                for tags in shard.tags.iter().filter(|_| chunk.with_values) {
-                    let start = chunk.names.len();
-                    match tags.number_at(place) {
+                chunk.units.push((usize::from(row.kind), id, evaluator.state(shard, slot, row), last_seen));
+                for index in shard.labels.iter().filter(|_| chunk.with_values) {
+                    let start = chunk.text.len();
+                    match index.number_at(slot) {
                         0 => {}
-                        number => chunk.names.push_str(&tags.value(number)),
+                        number => chunk.text.push_str(&index.value(number)),
                     }
-                    chunk.values.push(start..chunk.names.len());
+                    chunk.values.push(start..chunk.text.len());
                 }
             }
         })
     }
 
-    /// What is known of units of a partition, each named `<kind>:<unit>`, in order.
-    pub fn find_all<'a>(
+    /// Applies a filter to units of a partition by their names, `<kind>:<unit>`, in order.
+    pub fn match_names<'a>(
         &self,
         partition: u16,
-        wanted: &Wanted,
+        filter: &UnitFilter,
         names: impl Iterator<Item = &'a str>,
-    ) -> Vec<Found> {
+    ) -> Vec<NameMatch> {
         let shard = self.read(partition);
-        let filter = Filter::new(wanted, self, &shard).filter(|_| wanted.takes(partition));
+        let is_there = filter.has_partition(partition);
+        let filter = RowFilter::new(filter, self, &shard).filter(|_| is_there);
         let find = |name: &str| {
             let (kind, id) = name.split_once(':')?;
             let kind = self.kinds.iter().position(|rules| rules.kind.as_str() == kind)? as u16;
             shard.find(Key::new(&self.hasher, kind, id))
         };
-        let evaluator = |name| match find(name) {
-            None => Found::Nobody,
-            Some(place) => match &filter {
-                Some(filter) if filter.matches(&shard, place, &shard.rows[place]) => Found::Wanted,
-                _ => Found::Unwanted,
+        let match_name = |name| match find(name) {
+            None => NameMatch::Unknown,
+            Some(slot) => match &filter {
+                Some(filter) if filter.matches(&shard, slot, &shard.rows[slot]) => NameMatch::Selected,
+                _ => NameMatch::NotSelected,
             },
         };
-        names.map(evaluator).collect()
+        names.map(match_name).collect()
     }
 
-    /// The units of a piece that was read.
-    pub fn units<'a>(&'a self, chunk: &'a Chunk) -> impl Iterator<Item = Seen<'a>> {
+    /// The units of a chunk.
+    pub fn units<'a>(&'a self, chunk: &'a Chunk) -> impl Iterator<Item = UnitView<'a>> {
         let labels = chunk.values.len() / chunk.units.len().max(1);
-        chunk.units.iter().enumerate().map(move |(number, (kind, name, state, last_seen))| Seen {
+        chunk.units.iter().enumerate().map(move |(number, (kind, id, state, last_seen))| UnitView {
             kind: self.kinds[*kind].kind.as_str(),
-            id: &chunk.names[name.clone()],
+            id: &chunk.text[id.clone()],
             state: *state,
             last_seen: *last_seen,
             values: Values {
-                text: &chunk.names,
-                places: &chunk.values[number * labels..(number + 1) * labels],
+                text: &chunk.text,
+                ranges: &chunk.values[number * labels..(number + 1) * labels],
             },
         })
     }
 
     /// Counts all units, on a few threads. Takes some milliseconds for a million.
     pub fn summary(&self, hearing: &Hearing, now: Timestamp) -> Summary {
-        let threads = if self.size() < FEW { 1 } else { COUNTERS };
-        let count = |number| self.count(Part { number, of: threads }, hearing, now);
+        let threads = if self.row_count() < FEW { 1 } else { COUNTERS };
+        let count = |number| self.count(FleetShard { number, of: threads }, hearing, now);
         let sum = std::thread::scope(|scope| {
             let others: Vec<_> = (1..threads).map(|number| scope.spawn(move || count(number))).collect();
             let mut sum = count(0);
             for other in others {
-                sum.absorb(other.join().expect("counting does not panic"));
+                sum.merge(other.join().expect("counting does not panic"));
             }
             sum
         });
@@ -222,39 +212,38 @@ impl Mirror {
         let seen_within = std::array::from_fn(|window| sum.heard_in[WINDOWS.len() - window..].iter().sum());
         let heard = sum.heard_in.iter().sum();
         let silence = Duration::from_millis(sum.silence_ms);
-        let mut labels = Counted::new();
+        let mut labels = CountsByLabel::new();
         let values = TOP / self.labels().len().max(1);
-        for (label, tally) in self.labels().iter().zip(sum.tallies) {
-            tally.finish(label, values, &mut labels);
+        for (label, counter) in self.labels().iter().zip(sum.counters) {
+            counter.finish(label, values, &mut labels);
         }
         let kinds = self.kinds().cloned().zip(sum.states).collect();
         Summary { kinds, silent_since: sum.silent_since, labels, seen_within, heard, silence }
     }
 
-    /// About how many units there are.
-    fn size(&self) -> usize {
+    /// The number of rows, of which a few are free.
+    fn row_count(&self) -> usize {
         self.partitions().map(|partition| self.read(partition).rows.len()).sum()
     }
 
-    /// Counts the units of a part.
-    fn count(&self, part: Part, hearing: &Hearing, now: Timestamp) -> Count {
+    fn count(&self, shard: FleetShard, hearing: &Hearing, now: Timestamp) -> PartialSummary {
         let mut evaluator = StateEvaluator::new(&self.kinds, hearing, now);
-        let mut count = Count {
-            states: vec![Counts::default(); self.kinds.len()],
+        let mut count = PartialSummary {
+            states: vec![StateCounts::default(); self.kinds.len()],
             silent_since: vec![None; self.kinds.len()],
-            tallies: self.labels().iter().map(|_| Tally::default()).collect(),
+            counters: self.labels().iter().map(|_| LabelCounter::default()).collect(),
             heard_in: Default::default(),
             silence_ms: 0,
         };
         let starts = WINDOWS.map(|length| now - length);
-        let mut cursor = Cursor::of(Wanted { part: Some(part), ..Wanted::default() });
-        while self.read_piece(&mut cursor, |piece| {
-            let shard = piece.shard;
-            for (tally, tags) in count.tallies.iter_mut().zip(&shard.tags) {
-                tally.go_on(piece.partition, tags);
+        let mut cursor = Cursor::new(UnitFilter { shard: Some(shard), ..UnitFilter::default() });
+        while self.read_rows(&mut cursor, |rows| {
+            let shard = rows.shard;
+            for (counter, index) in count.counters.iter_mut().zip(&shard.labels) {
+                counter.begin(rows.partition, index);
             }
-            for (place, row) in piece.units() {
-                let state = evaluator.state(shard, place, row);
+            for (slot, row) in rows.units() {
+                let state = evaluator.state(shard, slot, row);
                 count.states[usize::from(row.kind)][state as usize] += 1;
                 if row.state.is_heard() {
                     // Counting without branches is the fastest, as each row may fall into another window.
@@ -265,57 +254,57 @@ impl Mirror {
                     let since = &mut count.silent_since[usize::from(row.kind)];
                     *since = earlier(*since, Some(row.last_seen));
                 }
-                for (tally, tags) in count.tallies.iter_mut().zip(&shard.tags) {
-                    tally.add(tags, place, state);
+                for (counter, index) in count.counters.iter_mut().zip(&shard.labels) {
+                    counter.add(index, slot, state);
                 }
             }
         }) {}
         count
     }
 
-    fn read_piece(&self, cursor: &mut Cursor, each: impl FnOnce(&Piece)) -> bool {
+    fn read_rows(&self, cursor: &mut Cursor, each: impl FnOnce(&LockedRows)) -> bool {
         while usize::from(cursor.partition) < self.shards.len() {
-            if cursor.wanted.takes(cursor.partition) {
+            if cursor.filter.has_partition(cursor.partition) {
                 let shard = self.read(cursor.partition);
-                let end = shard.rows.len().min(cursor.place + PIECE);
-                let filter = Filter::new(&cursor.wanted, self, &shard);
-                if let Some(filter) = filter.filter(|_| cursor.place < end) {
-                    let places = cursor.place..end;
-                    each(&Piece { partition: cursor.partition, shard: &shard, places, filter });
-                    cursor.place = end;
+                let end = shard.rows.len().min(cursor.slot + CHUNK_ROWS);
+                let filter = RowFilter::new(&cursor.filter, self, &shard);
+                if let Some(filter) = filter.filter(|_| cursor.slot < end) {
+                    let slots = cursor.slot..end;
+                    each(&LockedRows { partition: cursor.partition, shard: &shard, slots, filter });
+                    cursor.slot = end;
                     return true;
                 }
             }
             cursor.partition += 1;
-            cursor.place = 0;
+            cursor.slot = 0;
         }
         false
     }
 }
 
-/// What was counted of a part of the units.
-struct Count {
+/// The counts of one shard of the fleet.
+struct PartialSummary {
     /// By kind.
-    states: Vec<Counts>,
+    states: Vec<StateCounts>,
     /// By kind.
     silent_since: Vec<Option<Timestamp>>,
     /// By label.
-    tallies: Vec<Tally>,
-    /// By in how many of [`WINDOWS`] they were heard.
+    counters: Vec<LabelCounter>,
+    /// Units by the number of [`WINDOWS`] in which they were heard.
     heard_in: [u64; WINDOWS.len() + 1],
-    /// How long ago they were heard, added up.
+    /// The sum of their times since the last heartbeat.
     silence_ms: u64,
 }
 
-impl Count {
-    fn absorb(&mut self, other: Count) {
+impl PartialSummary {
+    fn merge(&mut self, other: PartialSummary) {
         for (sum, counts) in self.states.iter_mut().zip(other.states) {
             sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
         for (since, other) in self.silent_since.iter_mut().zip(other.silent_since) {
             *since = earlier(*since, other);
         }
-        self.tallies.iter_mut().zip(other.tallies).for_each(|(tally, other)| tally.absorb(other));
+        self.counters.iter_mut().zip(other.counters).for_each(|(counter, other)| counter.merge(other));
         self.heard_in.iter_mut().zip(other.heard_in).for_each(|(sum, count)| *sum += count);
         self.silence_ms += other.silence_ms;
     }
@@ -326,21 +315,20 @@ fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp
 }
 
 /// Some rows of a partition, under its lock.
-struct Piece<'a> {
+struct LockedRows<'a> {
     partition: u16,
     shard: &'a Shard,
-    places: Range<usize>,
-    filter: Filter,
+    slots: Range<usize>,
+    filter: RowFilter,
 }
 
-impl Piece<'_> {
+impl LockedRows<'_> {
     fn units(&self) -> impl Iterator<Item = (usize, &Row)> {
-        self.shard.units_in(self.places.clone())
+        self.shard.units_in(self.slots.clone())
     }
 }
 
-/// Says the state of rows by the rules of presence: it lays what a row holds into a snapshot that
-/// is made once.
+/// Evaluates the state of rows by the rules of presence: copies each row into a snapshot that is made once.
 struct StateEvaluator<'a> {
     kinds: &'a [KindRules],
     hearing: &'a Hearing,
@@ -359,14 +347,14 @@ impl StateEvaluator<'_> {
         }
     }
 
-    fn state(&mut self, shard: &Shard, place: usize, row: &Row) -> State {
+    fn state(&mut self, shard: &Shard, slot: usize, row: &Row) -> State {
         if row.state.is_offline() {
             return State::Offline;
         }
         let policy = shard.policy(row);
-        let absence = shard.absence(place);
-        // Most rows. Blind time only ever moves a deadline back, so a unit that was heard within its
-        // timeout has time left by any ledger, and nothing else has to be asked.
+        let absence = shard.absence(slot);
+        // Most rows. Blind time only ever moves a deadline back, so a unit that was heard within its timeout has
+        // time left by any ledger.
         if absence == Absence::default() && self.now.since(row.last_seen) <= policy.timeout {
             return if row.state.is_heard() { State::Online } else { State::NeverSeen };
         }

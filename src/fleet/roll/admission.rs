@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use super::rounds::{Step, UnitHeartbeats, by_unit};
 use super::{ATTEMPTS, Roll};
 use crate::clock::Timestamp;
-use crate::fleet::census::Place;
+use crate::fleet::census::Reservation;
 use crate::presence::{Change, Heard, Hearing, Heartbeat, KindRules, Snapshot, Unit};
 use crate::store::{EngineError, LARGEST_STEP, Refresh, Result};
 
@@ -38,7 +38,7 @@ struct Batch<'a> {
 struct Decided<'b, 'a, 'r> {
     unit: &'b mut UnitHeartbeats<'a>,
     step: Step<'a>,
-    place: Option<Place<'r>>,
+    reservation: Option<Reservation<'r>>,
 }
 
 impl Roll {
@@ -115,7 +115,7 @@ impl Roll {
             }
             self.close_lost(&mut changes, now).await?;
             in_vain += 1;
-            for (Decided { unit, step, place }, applied) in
+            for (Decided { unit, step, reservation }, applied) in
                 decided.into_iter().zip(self.apply(&changes).await?)
             {
                 if !applied {
@@ -123,7 +123,7 @@ impl Roll {
                     continue;
                 }
                 in_vain = 0;
-                self.admitted(&step, place);
+                self.admitted(&step, reservation);
                 if unit.done(&step) {
                     open.push(unit);
                 }
@@ -155,14 +155,14 @@ impl Roll {
         let count = |heard, number| self.telemetry.heartbeats(heard, number);
         let step = unit.next(believed.as_ref().unwrap_or(seen), rules, hearing, now, count)?;
         let is_known = seen.is_known() || seen.is_unreadable();
-        let place = if is_known { None } else { Some(self.census.place(&seen.unit)?) };
+        let reservation = if is_known { None } else { Some(self.census.reserve(&seen.unit)?) };
         let change = step.change.clone();
-        Some((Decided { unit, step, place }, change))
+        Some((Decided { unit, step, reservation }, change))
     }
 
-    fn admitted(&self, step: &Step<'_>, place: Option<Place<'_>>) {
-        if let Some(place) = place {
-            place.taken();
+    fn admitted(&self, step: &Step<'_>, reservation: Option<Reservation<'_>>) {
+        if let Some(reservation) = reservation {
+            reservation.admitted();
         }
         self.declared.admitted(step.beat);
         step.counts().into_iter().for_each(|(heard, number)| self.telemetry.heartbeats(heard, number));

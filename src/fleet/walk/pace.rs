@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// When a round began and how long it may take. Behind its time it goes on without a wait.
+/// The beginning and the period of a round. A round that is late goes on without a rest.
 pub(super) struct Pace {
     began: Instant,
     period: Duration,

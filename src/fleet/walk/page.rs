@@ -1,4 +1,4 @@
-//! One page: compared with the mirror, and its suspects looked at.
+//! One page: compared with the mirror, and the deadlines of its suspects checked.
 
 use super::Walk;
 use super::removed::UnwatchedRecords;
@@ -6,18 +6,21 @@ use crate::clock::Timestamp;
 use crate::presence::{self, Hearing, Snapshot, Standing, Unit, Verdict};
 use crate::store::Result;
 
-/// What a page holds that the walk is there to find.
+/// Whether the units of a page that need a check could be decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Found {
-    /// Nothing that was left as it is.
-    Nothing,
-    /// A unit that differs and cannot be put right now.
-    Unhelped,
+pub(super) enum PageOutcome {
+    Resolved,
+    /// The page holds a suspect that cannot be decided now.
+    Unresolved,
 }
 
 impl Walk {
-    /// Reads a page and compares it. Answers also how many open records of kinds that are not configured it holds.
-    pub(super) async fn page(&self, partition: u16, page: u32) -> Result<(Found, UnwatchedRecords)> {
+    /// Reads a page and compares it. Also answers the number of open records of kinds that are not configured.
+    pub(super) async fn compare_page(
+        &self,
+        partition: u16,
+        page: u32,
+    ) -> Result<(PageOutcome, UnwatchedRecords)> {
         let mark = self.mirror.mark(partition);
         let snapshots = self.engine.walk(partition, page).await?;
         let unwatched = self.unwatched(&snapshots).await?;
@@ -25,18 +28,18 @@ impl Walk {
         snapshots.iter().for_each(|seen| self.roll.meet(&seen.unit, seen.facts.as_ref()));
         let now = self.clock.now();
         let hearing = self.roll.hearing();
-        let odd = snapshots.into_iter().filter(|seen| self.is_odd(seen, &hearing, now));
-        // Most of what is odd cannot be helped now, such as a fleet that is due while Rollcall is
-        // blind; reading all of it again would be for nothing.
-        let (suspects, unhelped): (Vec<Snapshot>, Vec<Snapshot>) =
-            odd.partition(|seen| self.can_be_helped(seen, &hearing, now));
+        let suspects = snapshots.into_iter().filter(|seen| self.is_suspect(seen, &hearing, now));
+        // Most suspects cannot be decided now, such as a fleet that is due while Rollcall is blind; to read all of
+        // them again would be in vain.
+        let (suspects, unresolved): (Vec<Snapshot>, Vec<Snapshot>) =
+            suspects.partition(|seen| self.can_be_resolved(seen, &hearing, now));
         let suspects: Vec<Unit> = suspects.into_iter().map(|seen| seen.unit).collect();
         self.check(&suspects, now).await?;
-        let found = if unhelped.is_empty() { Found::Nothing } else { Found::Unhelped };
-        Ok((found, unwatched))
+        let outcome = if unresolved.is_empty() { PageOutcome::Resolved } else { PageOutcome::Unresolved };
+        Ok((outcome, unwatched))
     }
 
-    /// Looks at units that nothing else would lead to.
+    /// Checks the deadlines of these units now.
     pub(super) async fn check(&self, suspects: &[Unit], now: Timestamp) -> Result<()> {
         if !suspects.is_empty() {
             self.roll.check_deadlines(suspects, now).await?;
@@ -44,7 +47,7 @@ impl Walk {
         Ok(())
     }
 
-    fn is_odd(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {
+    fn is_suspect(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {
         if seen.is_unreadable() {
             return true;
         }
@@ -60,7 +63,7 @@ impl Walk {
         }
     }
 
-    fn can_be_helped(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {
+    fn can_be_resolved(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> bool {
         if seen.is_unreadable() {
             return true;
         }

@@ -1,8 +1,8 @@
-//! Open records of kinds that are configured no more: nothing watches their units, so nothing would ever close them.
+//! Open records of kinds that are no longer configured: nothing watches their units, so nothing would ever close them.
 //!
-//! They are shown as soon as they are met, and closed after a time in which this instance ran and met them, and no
-//! instance was configured with their kind. The time is counted in memory, so a restart begins it anew: a wrong file
-//! that is mended closes nothing. What other instances are configured with, they tell with their counts, see
+//! They are shown as soon as the walk finds them. They are closed when this instance has found them for long enough
+//! and no instance was configured with their kind meanwhile. The time is counted in memory, so a restart begins it
+//! anew: a wrong file that is corrected in time closes nothing. Instances announce their kinds with their counts: see
 //! [`crate::fleet::census`].
 
 use std::collections::{BTreeMap, HashMap};
@@ -14,75 +14,75 @@ use crate::clock::Timestamp;
 use crate::presence::{Kind, Snapshot, Standing, Unit};
 use crate::store::Result;
 
-/// How many open records there are, by kind.
+/// The number of open records by kind.
 pub(super) type UnwatchedRecords = BTreeMap<Kind, u64>;
 
-/// What is known of kinds that are not configured.
+/// The open records of kinds that are not configured, and since when.
 pub struct Removed {
+    /// How long records stay open.
     stay: Duration,
-    known: Mutex<Known>,
+    state: Mutex<State>,
 }
 
 #[derive(Default)]
-struct Known {
-    /// Open records by partition, as of the last time that it was read whole.
+struct State {
+    /// Open records by partition, as of its last whole read.
     open: HashMap<u16, UnwatchedRecords>,
     /// Since when no instance is known to be configured with the kind.
     since: BTreeMap<Kind, Timestamp>,
 }
 
 impl Removed {
-    /// Records stay open for so long after their kind is known to be gone.
+    /// Records stay open for `stay` after their kind is known to be removed.
     pub fn new(stay: Duration) -> Removed {
-        Removed { stay, known: Mutex::default() }
+        Removed { stay, state: Mutex::default() }
     }
 
-    /// For how long they stay open.
     pub fn stay(&self) -> Duration {
         self.stay
     }
 
-    /// How many are open in these partitions, by kind.
+    /// Open records of these partitions.
     pub(super) fn open(&self, partitions: &[u16]) -> BTreeMap<Kind, u64> {
         let mut sum = UnwatchedRecords::new();
-        for (kind, open) in partitions.iter().filter_map(|one| self.known().open.get(one).cloned()).flatten()
+        for (kind, open) in partitions.iter().filter_map(|one| self.state().open.get(one).cloned()).flatten()
         {
             *sum.entry(kind).or_default() += open;
         }
         sum
     }
 
-    /// So many are open in a partition that was read whole.
-    pub(super) fn found(&self, partition: u16, unwatched: UnwatchedRecords) {
-        let mut known = self.known();
+    /// Notes the open records of a partition that was read whole.
+    pub(super) fn counted(&self, partition: u16, unwatched: UnwatchedRecords) {
+        let mut state = self.state();
         if unwatched.is_empty() {
-            known.open.remove(&partition);
+            state.open.remove(&partition);
         } else {
-            known.open.insert(partition, unwatched);
+            state.open.insert(partition, unwatched);
         }
-        let Known { open, since } = &mut *known;
+        let State { open, since } = &mut *state;
         since.retain(|kind, _| open.values().any(|unwatched| unwatched.contains_key(kind)));
     }
 
-    /// Open records of that kind were met. Whether it is gone for long enough.
+    /// The walk found open records of that kind. Answers whether it was removed for long enough.
     fn is_due(&self, kind: &Kind, now: Timestamp) -> bool {
-        let since = *self.known().since.entry(kind.clone()).or_insert(now);
+        let since = *self.state().since.entry(kind.clone()).or_insert(now);
         now.since(since) >= self.stay
     }
 
-    /// An instance is configured with it.
-    fn is_watched(&self, kind: &Kind, now: Timestamp) {
-        self.known().since.insert(kind.clone(), now);
+    /// Another instance is configured with that kind.
+    fn watched(&self, kind: &Kind, now: Timestamp) {
+        self.state().since.insert(kind.clone(), now);
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().expect("nothing panics under this lock")
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics under this lock")
     }
 }
 
 impl Walk {
-    /// Closes open records of kinds that have not been configured for long enough. Answers how many of others are
-    /// left, by kind.
+    /// Closes open records of kinds that have not been configured for long enough. Answers the number of open records
+    /// of other kinds that are not configured.
     pub(super) async fn unwatched(&self, page: &[Snapshot]) -> Result<UnwatchedRecords> {
         let now = self.clock.now();
         let mut met: BTreeMap<&Kind, Vec<Unit>> = BTreeMap::new();
@@ -103,7 +103,7 @@ impl Walk {
         let elsewhere = if others.is_empty() { Vec::new() } else { self.roster.counts(&others).await? };
         for (kind, units) in met {
             if elsewhere.iter().any(|counts| counts.contains_key(kind.as_str())) {
-                self.removed.is_watched(kind, now);
+                self.removed.watched(kind, now);
             } else if self.removed.is_due(kind, now) {
                 self.roll.close_unwatched(&units, now).await?;
                 continue;

@@ -4,7 +4,7 @@ use axum::http::Uri;
 use serde::Deserialize;
 
 use crate::fleet::Mirror;
-use crate::fleet::{mirror::Part, mirror::Wanted};
+use crate::fleet::{mirror::FleetShard, mirror::UnitFilter};
 use crate::http::UnitMetrics;
 use crate::http::problem::{Problem, query};
 use crate::presence::Kind;
@@ -21,7 +21,7 @@ struct Query {
 
 pub(super) struct Selection {
     /// `None`: no units.
-    pub wanted: Option<Wanted>,
+    pub filter: Option<UnitFilter>,
     /// 0 without shards.
     pub shard: u16,
 }
@@ -29,22 +29,28 @@ pub(super) struct Selection {
 impl Selection {
     pub fn read(uri: &Uri, default_mode: UnitMetrics, mirror: &Mirror) -> Result<Selection, Problem> {
         let Query { mode, shard, shards, kind, label } = query(uri)?;
-        let part = part(shard, shards, mirror.partition_count())?;
+        let shard = fleet_shard(shard, shards, mirror.partition_count())?;
         let kind = kind.map(|kind| known_kind(&kind, mirror)).transpose()?;
         let label = label.map(|label| pair(&label, mirror)).transpose()?;
         let mode = mode.unwrap_or(default_mode);
-        let wanted = Wanted { part, kind, label, offline: mode == UnitMetrics::Offline };
+        let filter = UnitFilter { shard, kind, label, offline: mode == UnitMetrics::Offline };
         Ok(Selection {
-            wanted: (mode != UnitMetrics::Off).then_some(wanted),
-            shard: part.map_or(0, |part| part.number),
+            filter: (mode != UnitMetrics::Off).then_some(filter),
+            shard: shard.map_or(0, |shard| shard.number),
         })
     }
 }
 
-fn part(shard: Option<u16>, shards: Option<u16>, partitions: u16) -> Result<Option<Part>, Problem> {
+fn fleet_shard(
+    shard: Option<u16>,
+    shards: Option<u16>,
+    partitions: u16,
+) -> Result<Option<FleetShard>, Problem> {
     let problem = match (shard, shards) {
         (None, None) => return Ok(None),
-        (Some(number), Some(of)) if number < of && of <= partitions => return Ok(Some(Part { number, of })),
+        (Some(number), Some(of)) if number < of && of <= partitions => {
+            return Ok(Some(FleetShard { number, of }));
+        }
         (Some(_), Some(of)) if of > partitions => {
             format!("shards is at most {partitions}, the number of partitions (engine.partitions)")
         }
@@ -68,7 +74,7 @@ fn pair(label: &str, mirror: &Mirror) -> Result<(String, String), Problem> {
             "units can be selected by the labels in http.count_by_labels only; add {name:?} there"
         )));
     }
-    if mirror.is_vague(name) {
+    if mirror.has_too_many_values(name) {
         return Err(Problem::bad_request(format!(
             "label {name:?} has too many values to select units by; take one with fewer"
         )));
@@ -82,13 +88,13 @@ mod tests {
 
     #[test]
     fn there_are_at_most_as_many_shards_as_partitions() {
-        assert_eq!(part(None, None, 16).unwrap(), None);
-        assert_eq!(part(Some(3), Some(4), 16).unwrap(), Some(Part { number: 3, of: 4 }));
-        assert_eq!(part(Some(15), Some(16), 16).unwrap(), Some(Part { number: 15, of: 16 }));
+        assert_eq!(fleet_shard(None, None, 16).unwrap(), None);
+        assert_eq!(fleet_shard(Some(3), Some(4), 16).unwrap(), Some(FleetShard { number: 3, of: 4 }));
+        assert_eq!(fleet_shard(Some(15), Some(16), 16).unwrap(), Some(FleetShard { number: 15, of: 16 }));
         for (shard, shards) in
             [(Some(4), Some(4)), (Some(0), Some(0)), (Some(0), Some(17)), (Some(0), None), (None, Some(4))]
         {
-            assert!(part(shard, shards, 16).is_err(), "{shard:?} of {shards:?}");
+            assert!(fleet_shard(shard, shards, 16).is_err(), "{shard:?} of {shards:?}");
         }
     }
 }

@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 
 use crate::clock::Timestamp;
 use crate::fleet::Mirror;
-use crate::fleet::{mirror::Chunk, mirror::Cursor, mirror::Found, mirror::Seen, mirror::Wanted};
+use crate::fleet::{mirror::Chunk, mirror::Cursor, mirror::NameMatch, mirror::UnitFilter, mirror::UnitView};
 use crate::http::exposition::{Family, Format};
 use crate::presence::{Hearing, State};
 use crate::store::{Metric, MetricType};
@@ -45,7 +45,7 @@ pub(super) struct TextSource {
     pub hearing: Arc<Hearing>,
     pub now: Timestamp,
     /// `None`: no units.
-    pub wanted: Option<Wanted>,
+    pub filter: Option<UnitFilter>,
     /// The most units.
     pub limit: u64,
 }
@@ -67,7 +67,7 @@ pub(super) struct Text {
 }
 
 /// Writes the sample of a unit; the names are those of [`Mirror::labels`].
-type WriteSample = fn(&mut Vec<u8>, &Seen, &[String]);
+type WriteSample = fn(&mut Vec<u8>, &UnitView, &[String]);
 
 /// The families from the mirror; the last only if units are counted by labels.
 const STATES: [(Family, WriteSample); 3] = [(UP, write_up), (LAST_SEEN, write_last_seen), (INFO, write_info)];
@@ -118,17 +118,17 @@ impl Text {
         partition: u16,
         values: Vec<(String, String)>,
     ) -> Vec<String> {
-        let Some(wanted) = &self.source.wanted else { return Vec::new() };
+        let Some(filter) = &self.source.filter else { return Vec::new() };
         let names = values.iter().map(|(name, _)| name.as_str());
-        let found = self.source.mirror.find_all(partition, wanted, names);
+        let found = self.source.mirror.match_names(partition, filter, names);
         let mut unknown = Vec::new();
         for ((name, value), found) in values.into_iter().zip(found) {
             match found {
-                Found::Wanted if self.units < self.source.limit => {
+                NameMatch::Selected if self.units < self.source.limit => {
                     self.units += u64::from(write_value(&mut self.plain, metric, &name, &value));
                 }
-                Found::Wanted | Found::Unwanted => {}
-                Found::Nobody => unknown.push(name),
+                NameMatch::Selected | NameMatch::NotSelected => {}
+                NameMatch::Unknown => unknown.push(name),
             }
         }
         unknown
@@ -181,12 +181,12 @@ impl Text {
             }
         }
         self.units = 0;
-        self.cursor = Cursor::of(self.source.wanted.clone().unwrap_or_default());
+        self.cursor = Cursor::new(self.source.filter.clone().unwrap_or_default());
     }
 
     fn write_chunk(&mut self) {
-        let TextSource { mirror, hearing, now, wanted, limit } = &self.source;
-        let any = wanted.is_some() && mirror.read_next(&mut self.cursor, &mut self.chunk, hearing, *now);
+        let TextSource { mirror, hearing, now, filter, limit } = &self.source;
+        let any = filter.is_some() && mirror.read_next(&mut self.cursor, &mut self.chunk, hearing, *now);
         if !any {
             self.left_out = self.units.saturating_sub(*limit);
             self.family += 1;
@@ -207,19 +207,19 @@ pub(in crate::http) fn is_up(state: State) -> bool {
     !matches!(state, State::Offline | State::NeverSeen)
 }
 
-fn write_up(out: &mut Vec<u8>, unit: &Seen, _: &[String]) {
+fn write_up(out: &mut Vec<u8>, unit: &UnitView, _: &[String]) {
     UP.sample(out, unit.kind, unit.id, None);
     out.extend_from_slice(if is_up(unit.state) { b"1\n" } else { b"0\n" });
 }
 
-fn write_last_seen(out: &mut Vec<u8>, unit: &Seen, _: &[String]) {
+fn write_last_seen(out: &mut Vec<u8>, unit: &UnitView, _: &[String]) {
     // The time of a registration is not a time at which the unit was heard.
     let Some(last_seen) = unit.last_seen else { return };
     LAST_SEEN.sample(out, unit.kind, unit.id, None);
     write_moment(out, last_seen);
 }
 
-fn write_info(out: &mut Vec<u8>, unit: &Seen, labels: &[String]) {
+fn write_info(out: &mut Vec<u8>, unit: &UnitView, labels: &[String]) {
     let names = labels.iter().map(String::as_str);
     let mut own = names.zip(unit.values.iter()).filter(|(_, value)| !value.is_empty()).peekable();
     if own.peek().is_some() {

@@ -12,7 +12,7 @@ use futures_util::stream::{self, Stream, StreamExt};
 use super::FrameSender;
 use super::text::Text;
 use crate::fleet::Mirror;
-use crate::fleet::mirror::Wanted;
+use crate::fleet::mirror::UnitFilter;
 use crate::presence::Unit;
 use crate::store::{DataStore, EngineError, Metric, Result};
 
@@ -27,7 +27,7 @@ pub(super) struct Values {
     pub engine: Arc<dyn DataStore>,
     pub mirror: Arc<Mirror>,
     pub metrics: Vec<Metric>,
-    pub wanted: Wanted,
+    pub filter: UnitFilter,
 }
 
 /// The values of some pages of a partition, with the names of their units.
@@ -60,8 +60,9 @@ impl Values {
 
     fn batches(&self, metric: &str) -> impl Stream<Item = Result<Batch>> + Unpin {
         let pages = self.engine.pages();
-        let wanted = |partition: &u16| self.mirror.keeps(*partition) && self.wanted.takes(*partition);
-        let partitions: Vec<u16> = (0..self.mirror.partition_count()).filter(wanted).collect();
+        let is_read =
+            |partition: &u16| self.mirror.keeps(*partition) && self.filter.has_partition(*partition);
+        let partitions: Vec<u16> = (0..self.mirror.partition_count()).filter(is_read).collect();
         let (engine, metric) = (self.engine.clone(), metric.to_owned());
         let steps = partitions.into_iter().flat_map(move |partition| {
             let starts = (0..pages).step_by(PAGES_AT_ONCE as usize);

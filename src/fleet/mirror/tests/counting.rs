@@ -75,7 +75,7 @@ fn with_sites() -> Mirror {
 }
 
 #[test]
-fn units_are_counted_by_label_and_those_of_a_partition_that_goes_are_gone_at_once() {
+fn units_are_counted_by_label_and_units_of_a_partition_that_is_no_longer_kept_are_not() {
     let mirror = with_sites();
     let counted = |mirror: &Mirror| {
         let labels = mirror.summary(&Hearing::default(), at(10)).labels.into_iter();
@@ -89,8 +89,8 @@ fn units_are_counted_by_label_and_those_of_a_partition_that_goes_are_gone_at_onc
     mirror.compare(mark, &[at_site(1, Some("south"), Standing::Present)]);
     let removed = presence::retire(&at_site(2, Some("south"), silent()), at(9)).unwrap();
     let _ = mirror.changed(&at_site(2, Some("south"), silent()), &removed);
-    let heir = (20..).map(unit).find(|unit| partition_of(unit, 3) == partition_of(&self::unit(2), 3));
-    mirror.seen(&heir.unwrap(), at(9));
+    let next = (20..).map(unit).find(|unit| partition_of(unit, 3) == partition_of(&self::unit(2), 3));
+    mirror.seen(&next.unwrap(), at(9));
     assert_eq!(counted(&mirror), [site("north", 3, 1), site("south", 2, 0)]);
     assert_eq!(mirror.summary(&Hearing::default(), at(10)).silent_since, [Some(at(3))]);
     let kept: u64 = counted(&mirror).iter().map(|(_, online, offline)| online + offline).sum();
@@ -104,10 +104,10 @@ fn units_are_counted_by_label_and_those_of_a_partition_that_goes_are_gone_at_onc
 }
 
 #[test]
-fn a_reader_sees_the_units_that_it_wants() {
+fn a_reader_gets_the_units_that_its_filter_selects() {
     let mirror = with_sites();
-    let seen = |wanted: Wanted| {
-        let (mut cursor, mut chunk, mut all) = (Cursor::of(wanted), Chunk::default(), Vec::new());
+    let seen = |filter: UnitFilter| {
+        let (mut cursor, mut chunk, mut all) = (Cursor::new(filter), Chunk::default(), Vec::new());
         while mirror.read_next(&mut cursor, &mut chunk, &Hearing::default(), at(10)) {
             all.extend(mirror.units(&chunk).map(|seen| seen.id[5..].parse::<u32>().unwrap()));
         }
@@ -115,33 +115,34 @@ fn a_reader_sees_the_units_that_it_wants() {
         all
     };
     let site = |site: &str| Some(("site".to_owned(), site.to_owned()));
-    let wanted = Wanted::default;
-    assert_eq!(seen(wanted()), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
-    assert_eq!(seen(Wanted { offline: true, ..wanted() }), [2, 3]);
-    assert_eq!(seen(Wanted { label: site("south"), ..wanted() }), [2, 4]);
-    assert_eq!(seen(Wanted { label: site("south"), offline: true, ..wanted() }), [2]);
-    assert_eq!(seen(Wanted { label: site("west"), ..wanted() }), [0; 0]);
-    assert_eq!(seen(Wanted { kind: Some("detector".parse().unwrap()), ..wanted() }).len(), 9);
-    assert_eq!(seen(Wanted { kind: Some("other".parse().unwrap()), ..wanted() }), [0; 0]);
-    let part = |number| Wanted { part: Some(Part { number, of: 2 }), ..wanted() };
-    let (mut first, second) = (seen(part(0)), seen(part(1)));
+    let all = UnitFilter::default;
+    assert_eq!(seen(all()), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(seen(UnitFilter { offline: true, ..all() }), [2, 3]);
+    assert_eq!(seen(UnitFilter { label: site("south"), ..all() }), [2, 4]);
+    assert_eq!(seen(UnitFilter { label: site("south"), offline: true, ..all() }), [2]);
+    assert_eq!(seen(UnitFilter { label: site("west"), ..all() }), [0; 0]);
+    assert_eq!(seen(UnitFilter { kind: Some("detector".parse().unwrap()), ..all() }).len(), 9);
+    assert_eq!(seen(UnitFilter { kind: Some("other".parse().unwrap()), ..all() }), [0; 0]);
+    let shard = |number| UnitFilter { shard: Some(FleetShard { number, of: 2 }), ..all() };
+    let (mut first, second) = (seen(shard(0)), seen(shard(1)));
     assert!(!first.is_empty() && !second.is_empty());
     first.extend(second);
     first.sort();
-    assert_eq!(first, [1, 2, 3, 4, 5, 6, 7, 8, 9], "each is in one part");
+    assert_eq!(first, [1, 2, 3, 4, 5, 6, 7, 8, 9], "each unit is in one shard");
 
     let names = ["detector:unit 2", "detector:unit 4", "detector:unit 99", "other:unit 2", "detector"];
     for partition in 0..3 {
-        let wanted = Wanted { offline: true, ..wanted() };
-        let found = mirror.find_all(partition, &wanted, names.iter().copied());
-        let expect =
-            |number, found| if partition_of(&unit(number), 3) == partition { found } else { Found::Nobody };
+        let filter = UnitFilter { offline: true, ..all() };
+        let found = mirror.match_names(partition, &filter, names.iter().copied());
+        let expect = |number, found| {
+            if partition_of(&unit(number), 3) == partition { found } else { NameMatch::Unknown }
+        };
         let expected = [
-            expect(2, Found::Wanted),
-            expect(4, Found::Unwanted),
-            Found::Nobody,
-            Found::Nobody,
-            Found::Nobody,
+            expect(2, NameMatch::Selected),
+            expect(4, NameMatch::NotSelected),
+            NameMatch::Unknown,
+            NameMatch::Unknown,
+            NameMatch::Unknown,
         ];
         assert_eq!(found, expected);
     }

@@ -1,10 +1,11 @@
-//! How often canaries go out and how large a hole between them is blind time: as configured, or as the shortest
-//! timeout wants it that was met so far.
+//! The period of canaries, and the gap between them that is blind time: as configured, or as the shortest timeout so
+//! far needs them.
 //!
-//! Kinds are known from the start. What units declare and operators set is met with the first look at the fleet
-//! and with every change after that. It only ever gets shorter: an instance that goes on proving faster than it
-//! must harms nothing. An instance that shares a subscription meets the units of its own partitions, and the fleet is
-//! heard as far as its slowest member: so instances tell each other what they met, see [`super::census`].
+//! The timeouts of kinds are known from the start. Timeouts that units declare and operators set are met when the walk
+//! first reads the fleet, and with every change after that. The shortest timeout only ever gets shorter: canaries that
+//! are faster than necessary do no harm. An instance of a shared subscription meets the units of its own partitions
+//! only, and the fleet is heard as far as its slowest member. So instances exchange their shortest timeouts: see
+//! [`super::census`].
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -14,16 +15,16 @@ use crate::presence::{
     Facts, Kind, KindRules, SHORTEST_TIMEOUT, blind_gap, canary_period, probe_gap, probe_period,
 };
 
-/// The pace of the proof of hearing.
+/// The pace of canaries and probes.
 #[derive(Debug)]
 pub struct CanaryPace {
-    /// What was configured, or follows from the configured kinds.
+    /// The configured gap, or the gap that follows from the configured kinds.
     gap: Duration,
-    /// Whether it follows the shortest timeout that is met.
+    /// Whether the pace follows the shortest timeout.
     follows: bool,
-    /// The shortest timeout of each kind that was met.
+    /// The shortest timeouts that this instance met.
     met: RwLock<Shortest>,
-    /// And what other instances met.
+    /// The shortest timeouts that other instances met.
     elsewhere: RwLock<Shortest>,
 }
 
@@ -31,17 +32,17 @@ pub struct CanaryPace {
 type Shortest = HashMap<Kind, Duration>;
 
 impl CanaryPace {
-    /// A pace that stays.
+    /// A pace that does not change.
     pub fn fixed(gap: Duration) -> CanaryPace {
         CanaryPace { gap, follows: false, met: RwLock::default(), elsewhere: RwLock::default() }
     }
 
-    /// One that follows the shortest timeout that is met.
+    /// A pace that follows the shortest timeout.
     pub fn following(gap: Duration) -> CanaryPace {
         CanaryPace { follows: true, ..CanaryPace::fixed(gap) }
     }
 
-    /// A unit with these facts is watched.
+    /// Notes the timeout of a unit that is watched.
     pub fn met(&self, facts: &Facts, rules: &KindRules) {
         if facts.declared_timeout.is_none() && facts.set.timeout.is_none() {
             return;
@@ -59,7 +60,7 @@ impl CanaryPace {
         read(&self.met).get(kind).copied()
     }
 
-    /// Other instances met these, and none that they said before.
+    /// Replaces the shortest timeouts of other instances.
     pub fn met_elsewhere(&self, shortest: impl IntoIterator<Item = (Kind, Duration)>) {
         let mut elsewhere = Shortest::new();
         for (kind, timeout) in shortest {
@@ -75,12 +76,12 @@ impl CanaryPace {
         self.shortest().map_or(self.gap, |shortest| self.gap.min(blind_gap(shortest)))
     }
 
-    /// The time between two canaries, where `configured` is that of the kinds or of the configuration.
+    /// The time between two canaries. `configured`: the period of the configuration or of the configured kinds.
     pub fn period(&self, configured: Duration) -> Duration {
         self.shortest().map_or(configured, |shortest| configured.min(canary_period(shortest)))
     }
 
-    /// How often it is proved that the filters of a kind are heard, if canaries are as fast.
+    /// The time between two probes of a filter of that kind, if canaries are as fast.
     pub fn probe_period(&self, rules: &KindRules) -> Duration {
         probe_period(self.shortest_of(rules))
     }
@@ -90,7 +91,7 @@ impl CanaryPace {
         probe_gap(self.shortest_of(rules), self.gap())
     }
 
-    /// The shortest timeout of that kind that was met, or its own.
+    /// The shortest timeout of a unit of that kind, or the timeout of the kind.
     pub fn shortest_of(&self, rules: &KindRules) -> Duration {
         let elsewhere = read(&self.elsewhere).get(&rules.kind).copied();
         let met = self.met_of(&rules.kind).into_iter().chain(elsewhere);
@@ -132,12 +133,12 @@ mod tests {
         let fast = (Duration::from_millis(100), Duration::from_millis(500));
         assert_eq!(paces(Some(2 * SECOND), &mut facts), [fast, slow]);
         assert_eq!(paces(Some(600 * SECOND), &mut facts), [fast, slow], "it stays as fast as it was");
-        // What does not count is not met.
+        // A declared timeout that the kind does not accept is not met.
         let deaf = KindRules { accept_timeout: false, ..rules.clone() };
         facts.declared_timeout = Some(SECOND);
         following.met(&facts, &deaf);
         assert_eq!(following.period(SECOND), fast.0);
-        // What another instance met counts as long as it says so.
+        // A timeout of another instance counts as long as that instance announces it.
         let met = |timeout: Duration| [(rules.kind.clone(), timeout)];
         following.met_elsewhere(met(SECOND));
         fixed.met_elsewhere(met(SECOND));

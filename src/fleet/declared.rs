@@ -1,8 +1,8 @@
-//! What units declared when they were last admitted here, so that a heartbeat which says the same
-//! again takes the fast road.
+//! The declarations of units as this instance last admitted them, so that a heartbeat that declares the same again
+//! takes the fast path.
 //!
-//! Holds a fingerprint of eight bytes a unit that declared anything. When it is full it starts
-//! anew: the next heartbeat of each unit is then admitted once more, which is harmless.
+//! Holds a fingerprint of eight bytes for each unit that declared anything. A full table is cleared: the next
+//! heartbeat of each unit is then admitted once more, which is harmless.
 
 use std::hash::BuildHasher;
 use std::sync::Mutex;
@@ -30,7 +30,7 @@ impl Declarations {
             && self.lock().get(&hash(&beat.unit)) == Some(&fingerprint(&beat.declared))
     }
 
-    /// The engine has applied this heartbeat and what it declares.
+    /// The engine has applied this heartbeat and its declaration.
     pub fn admitted(&self, beat: &Heartbeat) {
         if beat.declared.is_empty() {
             return;
@@ -42,7 +42,7 @@ impl Declarations {
         known.insert(hash(&beat.unit), fingerprint(&beat.declared));
     }
 
-    /// The unit is gone; what it declares next is new.
+    /// The unit was removed; its next declaration is new.
     pub fn forget(&self, unit: &Unit) {
         self.lock().remove(&hash(unit));
     }

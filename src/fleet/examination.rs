@@ -1,5 +1,5 @@
-//! The examination: at the start and every minute, is something wrong with the engine though it
-//! answers? Each problem is told when it comes and when it goes.
+//! The examination: at the start and every minute, the engine is asked for problems that it has though it answers.
+//! Each problem is logged when it comes and when it goes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::telemetry::{EngineWarning, Loop, Telemetry};
 
 const EVERY: Duration = Duration::from_secs(60);
 
-/// The wait before one that was asked for: what else is met meanwhile is put right with it.
+/// The wait before an examination on request: it also repairs what is found during the wait.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What an examination without an error shows to be possible again: what is asked for so rarely that the
-/// next success may be hours away. Everything else tells by itself when it succeeds.
+/// Loops that an examination without an error shows to work again: their own calls are so rare that the next success
+/// may be hours away.
 const EXAMINED: [Loop; 3] = [Loop::Examination, Loop::Records, Loop::Notes];
 
 /// Examines until `stop`.
@@ -40,13 +40,13 @@ pub async fn run(
                 continue;
             }
         };
-        for what in EXAMINED {
-            telemetry.engine_answered(what, "");
+        for examined in EXAMINED {
+            telemetry.engine_answered(examined, "");
         }
-        // Clocks are compared whenever the lease is renewed.
-        for ailment in EngineWarning::ALL.iter().filter(|ailment| **ailment != EngineWarning::ClockOff) {
-            let warning = warnings.iter().find(|warning| warning.name == *ailment);
-            telemetry.engine_warning(*ailment, warning.map(|warning| warning.text.as_str()));
+        // Clocks are compared with each renewal of the lease.
+        for name in EngineWarning::ALL.iter().filter(|name| **name != EngineWarning::ClockOff) {
+            let warning = warnings.iter().find(|warning| warning.name == *name);
+            telemetry.engine_warning(*name, warning.map(|warning| warning.text.as_str()));
         }
     }
 }

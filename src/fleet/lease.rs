@@ -1,16 +1,16 @@
-//! The lease of this instance: renewed for as long as it lives, given up when it goes in order.
+//! The lease of this instance: renewed while the process runs, given up when it stops in order.
 //!
-//! Each renewal answers two things: the time, which the clock of this process follows, and the other
-//! instances, from which follows what this instance owns. Both are handed to the loops as views
-//! that they only read.
+//! Each renewal answers two things: the time, which the clock of this process follows, and the other instances, from
+//! which the partitions of this instance follow. Loops get both as views that they only read.
 //!
-//! An instance that cannot renew goes on believing what it believed. Others see its lease end and take
-//! over; should it still reach the engine somehow, they do some work twice.
+//! An instance that cannot renew keeps its last view. Others see its lease end and take over; if it still reaches the
+//! engine, some work is done twice.
 //!
 //! # Why so short
-//! What a dead instance held waits for as long as its lease: two and a half seconds at the most, for another one
-//! asks when the first lease ends that was not renewed. A lease that ends by mistake costs the others a fill of their mirrors and no more. It
-//! does not end while the engine answers no instance, see [`crate::store::Roster::renew`].
+//! The partitions of a dead instance wait for its lease to end: two and a half seconds at the most, because another
+//! instance asks at the moment when the first lease may end. A lease that ends by mistake costs the others a fill of
+//! their mirrors and no more. No lease ends while the engine answers no instance: see
+//! [`crate::store::Roster::renew`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,34 +26,34 @@ use crate::store::roster::Attendance;
 use crate::store::{HearingStore, Result, Roster};
 use crate::telemetry::{EngineWarning, Loop, Telemetry};
 
-/// How long an instance that does not renew is taken to be there.
+/// How long an instance that does not renew counts as running.
 pub const LENGTH: Duration = Duration::from_millis(2500);
 
-/// How often it renews: four renewals may fail.
+/// The time between two renewals: four may fail.
 pub const EVERY: Duration = Duration::from_millis(500);
 
-/// The shortest time between two renewals, however many come and go.
+/// The shortest time between two renewals, however many instances come and go.
 const SHORTEST: Duration = Duration::from_millis(50);
 
-/// The longest try to give the lease up; it ends by itself soon after.
-const LONGEST_FAREWELL: Duration = Duration::from_secs(1);
+/// The longest attempt to give the lease up; it ends by itself soon after.
+const RESIGN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Clocks further apart than this are worth a word.
-const FARTHEST: Duration = Duration::from_millis(500);
+/// Clocks further apart than this are a warning.
+const LARGEST_CLOCK_DIFFERENCE: Duration = Duration::from_millis(500);
 
-/// A lease that is held.
+/// The lease of a running instance.
 pub struct Lease {
     roster: Arc<dyn Roster>,
     hearing: Arc<dyn HearingStore>,
     clock: Clock,
     telemetry: Arc<Telemetry>,
     view: watch::Sender<Arc<View>>,
-    /// Where this instance is asked for metrics.
+    /// The address of this instance for metrics.
     address: Option<String>,
 }
 
 impl Lease {
-    /// Takes the lease of `instance`. From now on `clock` tells the time of the fleet.
+    /// Takes the lease of `instance`. From now on `clock` follows the time of the fleet.
     pub async fn take(
         roster: Arc<dyn Roster>,
         hearing: Arc<dyn HearingStore>,
@@ -68,7 +68,7 @@ impl Lease {
         Ok(lease)
     }
 
-    /// Says from now on where this instance is asked for metrics.
+    /// Announces the address of this instance for metrics, now and with each renewal.
     pub async fn announce(&mut self, address: String) -> Result<()> {
         let instance = self.view.borrow().instance.clone();
         self.roster.announce(&instance, &address, LENGTH).await?;
@@ -76,7 +76,7 @@ impl Lease {
         Ok(())
     }
 
-    /// What this instance owns, now and later.
+    /// The partitions of this instance, now and later.
     pub fn ownership(&self) -> Ownership {
         Ownership::follow(self.view.subscribe())
     }
@@ -96,14 +96,14 @@ impl Lease {
             });
         }
         let instance = self.view.borrow().instance.clone();
-        match tokio::time::timeout(LONGEST_FAREWELL, self.roster.resign(&instance)).await {
+        match tokio::time::timeout(RESIGN_TIMEOUT, self.roster.resign(&instance)).await {
             Ok(Ok(())) => tracing::info!(instance, "left; the others take over"),
             _ => tracing::warn!(instance, "could not say that it leaves; the others notice within seconds"),
         }
         Ok(())
     }
 
-    /// Answers for how long nothing has to be renewed and no other lease ends.
+    /// Renews, and answers the time until the next renewal or the end of another lease.
     async fn renew(&self) -> Result<Duration> {
         let before = self.view.borrow().clone();
         let heard = self.hearing.hearing().await?.heard;
@@ -130,10 +130,10 @@ impl Lease {
         Ok(rest(&attendance))
     }
 
-    /// What is wrong with the clocks, if something is. `behind`: by how much that of the engine is
-    /// behind the time of the fleet.
+    /// The text of the warning, if clocks differ. `behind`: how far the clock of the engine is behind the time of the
+    /// fleet.
     fn clock_is_off(&self, behind: Duration) -> Option<String> {
-        if behind > FARTHEST {
+        if behind > LARGEST_CLOCK_DIFFERENCE {
             return Some(format!(
                 "the clock of the engine is {} ms behind the time of the fleet, which goes on from where it was: \
                  the clock was set back, or a server with another one took over; run a time service such as chrony \
@@ -142,7 +142,7 @@ impl Lease {
             ));
         }
         let (apart, is_ahead) = self.clock.machine_is_off();
-        (apart > FARTHEST).then(|| {
+        (apart > LARGEST_CLOCK_DIFFERENCE).then(|| {
             let direction = if is_ahead { "ahead of" } else { "behind" };
             format!(
                 "the clock of this machine is {} ms {direction} that of the engine, which counts; its logs and \
@@ -153,8 +153,8 @@ impl Lease {
     }
 }
 
-/// Until the next renewal, or the end of a lease that was not renewed in time: of an instance that lives it is always
-/// further away.
+/// The time until the next renewal, or until the end of a lease that was not renewed in time. The lease of a running
+/// instance always ends later than the next renewal.
 fn rest(attendance: &Attendance) -> Duration {
     let end = attendance.first_end.map(|end| end.since(attendance.now) + Duration::from_millis(1));
     end.map_or(EVERY, |end| end.clamp(SHORTEST, EVERY))
@@ -166,7 +166,7 @@ mod tests {
     use crate::clock::Timestamp;
 
     #[test]
-    fn a_lease_that_ends_soon_is_asked_for_when_it_does() {
+    fn the_next_renewal_is_at_the_end_of_a_lease_that_ends_soon() {
         let now = Timestamp::from_millis(1_000_000);
         for (ends_in, expected) in [(None, 500), (Some(2000), 500), (Some(300), 301), (Some(3), 50)] {
             let first_end = ends_in.map(|ms| now + Duration::from_millis(ms));

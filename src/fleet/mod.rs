@@ -1,14 +1,14 @@
-//! What thinks above a store: one place where stored state meets the rules, the mirror of the fleet in memory, and
-//! which instance does what.
+//! The logic above a store: stored state meets the rules here. Also the mirror of the fleet in memory, and the
+//! division of the fleet among instances.
 //!
 //! | module | what it is for |
 //! |---|---|
 //! | [`roll`] | reads snapshots, lets `presence` decide and applies the changes |
-//! | [`mirror`] | what this instance knows of its partitions, to be read without asking the store |
+//! | [`mirror`] | a copy of this instance's partitions, read without calls of the store |
 //! | [`walk`] | compares the mirror with the store, page by page |
-//! | [`lease`], [`ownership`] | the lease of this instance, and the partitions that follow from those of all |
-//! | [`census`] | how many units each kind has, and whether there is room for another one |
-//! | [`examination`] | what is wrong with a store that answers |
+//! | [`lease`], [`ownership`] | the lease of this instance, and the partitions that follow from all leases |
+//! | [`census`] | the number of units of each kind, and whether there is room for another one |
+//! | [`examination`] | the problems of a store that answers |
 
 use std::collections::HashMap;
 

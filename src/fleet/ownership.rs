@@ -1,39 +1,39 @@
-//! Who is there, what the time is, and which part of the fleet is whose.
+//! The owner of each partition: the instance that sweeps it, delivers its notifications and shows its units.
 //!
-//! There is no leader. Each instance keeps a lease in the engine and learns of the leases of the others.
-//! From that alone every instance works out, alike, which instance sweeps, tells and shows which partition.
+//! There is no leader. Each instance keeps a lease in the engine and reads the leases of the others. From these alone
+//! every instance computes the same owners.
 //!
 //! # Why views may differ
-//! An instance that joins, leaves or freezes is noticed by some a little before others, and one that
-//! cannot reach the engine goes on believing what it believed. Then a partition has two owners for a
-//! while, or none. Two do the same work twice, and every step is taken by one of them; a
-//! partition without an owner is noticed by the others, because every instance checks what is long overdue.
+//! Some instances notice a join, a leave or a freeze a little before others, and an instance that cannot reach the
+//! engine keeps its last view. Then a partition has two owners for a while, or none. Two owners do the same work, and
+//! each step succeeds for one of them. A partition without an owner is covered by the others, because every instance
+//! checks units that are long overdue.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Which partitions are whose, as one instance sees it. Copies see the same.
+/// The view of one instance; copies share it.
 #[derive(Clone, Debug)]
 pub struct Ownership(watch::Receiver<Arc<View>>);
 
-/// What an instance believes at one moment.
+/// The instances and partitions as one instance knows them at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Its own name.
+    /// The name of this instance.
     pub instance: String,
-    /// All instances that are there, in order.
+    /// All instances with a lease, in order.
     pub instances: Vec<String>,
-    /// Its partitions, in order.
+    /// The partitions of this instance, in order.
     pub partitions: Vec<u16>,
-    /// Those and, if it is its, the one after the last, which stands for what belongs to no unit: news
-    /// of hearing.
+    /// `partitions` and, if this instance owns it, the number after the last partition: the outbox of hearing, whose
+    /// events belong to no unit.
     pub outboxes: Vec<u16>,
 }
 
 impl View {
-    /// What `instance` owns of so many partitions while these are there. Without any it owns
-    /// everything: an instance that cannot know assumes that it is alone.
+    /// The view of `instance` while these instances have leases. Without any it owns everything: an instance without
+    /// a view of others assumes that it is alone.
     pub fn new(instance: &str, mut instances: Vec<String>, partitions: u16) -> View {
         instances.sort();
         let mine = |partition: &u16| owner(*partition, &instances).is_none_or(|owner| owner == instance);
@@ -44,52 +44,50 @@ impl View {
 }
 
 impl Ownership {
-    /// What a view that changes says at any moment.
+    /// The ownership of a view that changes.
     pub fn follow(view: watch::Receiver<Arc<View>>) -> Ownership {
         Ownership(view)
     }
 
-    /// That of an instance which is alone.
+    /// The ownership of an instance without others.
     pub fn of_everything(partitions: u16) -> Ownership {
         Ownership::fixed(View::new("alone", Vec::new(), partitions))
     }
 
-    /// One that does not change.
+    /// An ownership that does not change.
     pub fn fixed(view: View) -> Ownership {
         Ownership(watch::channel(Arc::new(view)).1)
     }
 
-    /// What is believed now.
     pub fn view(&self) -> Arc<View> {
         self.0.borrow().clone()
     }
 
-    /// Whether that partition is this instance's.
     pub fn owns(&self, partition: u16) -> bool {
         self.0.borrow().partitions.binary_search(&partition).is_ok()
     }
 
-    /// Ends when something else is believed than when this copy was made or last waited.
+    /// Waits until the view differs from that at the last wait of this copy, or at its creation.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
-            // No sender is left that could change it.
+            // No sender is left, so the view does not change any more.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// Whose a partition is while these instances are there; `None` if there are none. Every instance, of
-/// whatever version, has to answer alike.
+/// The owner of a partition among these instances; `None` if there are none. Instances of all versions must compute the
+/// same owner.
 ///
-/// Rendezvous hashing: each instance draws a number for the partition, and the highest has it. So when one
-/// leaves, only its partitions move, and when one comes, only to it.
+/// Rendezvous hashing: each instance has a score for the partition, and the highest owns it. So when an instance
+/// leaves, only its partitions move; when one joins, partitions move only to it.
 pub fn owner(partition: u16, instances: &[String]) -> Option<&str> {
-    instances.iter().map(String::as_str).max_by_key(|instance| (drawn(instance, partition), *instance))
+    instances.iter().map(String::as_str).max_by_key(|instance| (score(instance, partition), *instance))
 }
 
-/// FNV-1a over the name and the number, and the finish of SplitMix64, without which names that differ
-/// in their last letter would draw much alike.
-fn drawn(instance: &str, partition: u16) -> u64 {
+/// FNV-1a over the name and the number, and the finish of SplitMix64, without which names that differ in their last
+/// letter would have similar scores.
+fn score(instance: &str, partition: u16) -> u64 {
     let bytes = instance.bytes().chain(partition.to_be_bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -128,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_answers_alike_in_whatever_order_they_learned_the_names() {
+    fn the_order_of_names_does_not_matter() {
         let one = View::new("a", named(&["a", "b", "c"]), 64);
         let other = View::new("b", named(&["c", "b", "a"]), 64);
         assert_eq!(one.instances, other.instances);
@@ -136,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn whose_a_partition_is_stays_the_same_over_versions() {
+    fn the_owner_of_a_partition_stays_the_same_over_versions() {
         let names = named(&["rollcall-1", "rollcall-2", "rollcall-3"]);
         let owners: Vec<&str> = (0..8).map(|partition| &owner(partition, &names).unwrap()[9..]).collect();
         assert_eq!(owners, ["2", "3", "1", "3", "1", "2", "2", "2"]);
     }
 
     #[test]
-    fn whoever_is_alone_or_knows_of_nobody_owns_everything() {
+    fn an_instance_that_is_alone_or_knows_no_other_owns_everything() {
         assert_eq!(View::new("a", named(&["a"]), 3).outboxes, [0, 1, 2, 3]);
         assert_eq!(View::new("a", named(&[]), 3).partitions, [0, 1, 2]);
         assert!(Ownership::of_everything(3).owns(2) && !Ownership::of_everything(3).owns(3));

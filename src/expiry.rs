@@ -1,23 +1,23 @@
-//! From a silence to its record: finds the units that may be due and has the roll look at them.
+//! From a silence to its record: finds the units that may be due, and lets the roll check their deadlines.
 //!
-//! Two sources, one look. The deadline index is swept as soon as its first entry is due, at the
-//! latest every tick. Expiry notifications of the engine are hints that come in between. Either
-//! alone finds every silence; neither decides anything.
+//! Two sources, one check. The deadline index is swept as soon as its first entry is due, at the latest every tick.
+//! Expiry notifications of the engine are hints that come in between. Either source alone finds every silence;
+//! neither decides anything.
 //!
-//! # Why nothing is due further than Rollcall has heard
-//! While no canary comes back, no unit can be called silent. Looking at those that come due would
-//! cost a million looks in vain, so the sweep stays within what was heard and the longest slack.
-//! Units that are due a little beyond that, with shorter slack, are looked at once, and again when Rollcall
-//! has heard more. Until then they hold up nothing: sweeps leave them out, see `passes`.
+//! # Why sweeps end where hearing ends
+//! While no canary comes back, no unit can be declared offline: a million checks of due units would be in vain. So
+//! a sweep ends at the last moment that was heard plus the longest slack. A unit that is due within that slack
+//! and has a shorter one itself is checked once, and again when Rollcall has heard more. Until then sweeps leave it
+//! out, so that it delays no other unit: see `passes`.
 //!
-//! # Whose turn it is
-//! Each partition is swept by its owner as soon as something in it is due. What is still due a second
-//! later is swept by every instance, unless the owner moves on: then the first unit that was due is not due any
-//! more, and rivals would only slow the owner down. If the owner does not move on, it is frozen, or not yet known to be
-//! gone. No instance has to find out which, and as long as all is well no instance does the work of another.
+//! # Which instance sweeps a partition
+//! The owner sweeps its partition as soon as a unit in it is due. Units that are still due a second later are swept
+//! by every instance, unless the owner makes progress: then the first due unit changes, and rivals would only slow the
+//! owner down. An owner without progress is frozen, or dead and not yet known to be. No instance has to find out
+//! which, and while all owners work no instance does the work of another.
 //!
-//! A storm concerns every instance until the last partition is swept: an instance that is done with its own partitions
-//! leaves the engine to the others, before it tells what it found.
+//! A storm concerns every instance until the last partition is swept: an instance whose own partitions are swept leaves
+//! the engine to the records of the others before it sends notifications.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -35,30 +35,29 @@ use crate::telemetry::{CheckSource, Loop, Telemetry};
 
 mod passes;
 
-use passes::{Check, Done, Due, First, FirstCheck, Passes, Sweep, Taken};
+use passes::{Check, Done, Due, Excluded, First, FirstCheck, Passes, Sweep};
 
-/// Hints that wait to be acted upon; more are dropped, for the sweep finds their units.
+/// The most hints that wait. More are dropped; the sweep finds their units.
 const MOST_HINTS: usize = 16_384;
 
 /// The longest slack of any policy: see `Policy::slack`.
 const LONGEST_SLACK: Duration = Duration::from_secs(10);
 
-/// How long what is due is left to the owner of its partition.
+/// How long due units are left to the owner of their partition.
 const OWNERS_TURN: Duration = Duration::from_secs(1);
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// So many units of a partition that are due are a storm: see [`UnitStore::put_records_first`].
+/// So many due units of a partition are a storm: see [`UnitStore::put_records_first`].
 const MANY: usize = 1000;
 
-/// Units that are due which one question of a sweep is answered with. Many, so that several are on
-/// the same page of the engine and cost it one command.
+/// The most due units that one request of a sweep returns. Many, so that several are on the same page of the engine
+/// and cost it one command.
 const MOST_DUE: usize = 8000;
 
-/// How silence is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The longest time between two looks at the deadline index.
+    /// The longest time between two reads of the deadline index.
     pub tick: Duration,
     /// Whether the deadline index is swept.
     pub sweep: bool,
@@ -66,21 +65,17 @@ pub struct Config {
     pub hints: bool,
 }
 
-/// What expiry needs.
+/// The parts that expiry needs.
 pub struct Expiry {
-    /// How silence is found.
     pub config: Config,
-    /// Where deadlines and hints come from.
+    /// The deadline index and the hints.
     pub engine: Arc<dyn UnitStore>,
-    /// Looks at suspects.
+    /// Checks the deadlines of suspects.
     pub roll: Arc<Roll>,
-    /// Whose turn it is.
     pub ownership: Ownership,
-    /// Knows which units are offline already.
+    /// Units that are offline already.
     pub mirror: Arc<Mirror>,
-    /// Tells the time.
     pub clock: Clock,
-    /// Counts.
     pub telemetry: Arc<Telemetry>,
 }
 
@@ -99,7 +94,7 @@ impl Expiry {
         Ok(())
     }
 
-    /// Listens for hints, again and again.
+    /// Receives hints; listens again after an error.
     async fn listen(&self, hints: mpsc::Sender<Hint>) {
         if !self.config.hints {
             return;
@@ -112,11 +107,11 @@ impl Expiry {
         }
     }
 
-    /// Every tick: what other instances heard counts too.
+    /// Reads every tick how far Rollcall has heard: proof of other instances counts too.
     async fn keep_hearing(&self) {
         loop {
             let read = self.roll.refresh_hearing().await;
-            self.say("how far was heard", &read);
+            self.report("how far was heard", &read);
             if let Ok(hearing) = read {
                 let is_blind = |heard| self.clock.now().since(heard) > self.roll.gap();
                 self.telemetry.blind(hearing.heard.is_none_or(is_blind), hearing.heard);
@@ -140,7 +135,7 @@ impl Expiry {
                     let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
                     self.done(done, &mut passes, &mut work);
                 }
-                // Cancel-safe: what was received is in `hinted`.
+                // Cancel-safe: received hints are in `hinted`.
                 _ = hints.recv_many(&mut hinted, LARGEST_STEP),
                     if self.config.hints && hinted.len() < LARGEST_STEP => {}
                 () = self.roll.heard_more(), if passes.wait_for_hearing() => {}
@@ -150,14 +145,14 @@ impl Expiry {
         }
     }
 
-    /// Notes what came of something that was under way. Each failure stops only what failed: others go on.
+    /// Notes the result of a step that has ended. A failure stops only its own step.
     fn done(self: &Arc<Self>, done: Done, passes: &mut Passes, work: &mut JoinSet<Done>) {
         let failed = match done {
             Done::Asked(answer) => match answer {
                 Ok(firsts) => {
                     self.telemetry.swept();
                     passes.answered();
-                    self.take(firsts, passes, work);
+                    self.begin_sweeps(firsts, passes, work);
                     None
                 }
                 Err(error) => {
@@ -169,7 +164,7 @@ impl Expiry {
                 if let (CheckSource::Notification, true, Ok(units)) =
                     (check.source, self.config.sweep, &mut undecided)
                 {
-                    // The sweep finds those whose kind is not heard, and looks at them less often.
+                    // The sweep finds units whose kind is not heard, and checks them less often.
                     units.retain(|unit| !self.roll.is_behind(&unit.kind));
                 }
                 passes.checked(check, undecided, self.roll.hearing().heard).err()
@@ -183,19 +178,19 @@ impl Expiry {
         }
     }
 
-    fn say<T>(&self, what: &str, result: &Result<T>) {
+    fn report<T>(&self, what: &str, result: &Result<T>) {
         match result {
             Ok(_) => self.telemetry.engine_answered(Loop::Sweep, what),
             Err(error) => self.telemetry.engine_failed(Loop::Sweep, what, error),
         }
     }
 
-    /// Looks anew at those that wait, if Rollcall has heard more or a tick has passed.
+    /// Checks units again that wait for hearing, if Rollcall has heard more or a tick has passed.
     fn recheck(self: &Arc<Self>, passes: &mut Passes, work: &mut JoinSet<Done>) {
         let is_far = !self.roll.round_trip().is_zero();
-        // Far away none waits for the records of others.
+        // Where the engine is far away, no unit waits for the records of others.
         let apart = |unit: &Unit| if is_far { partition_of(unit, self.engine.partitions()) } else { 0 };
-        for check in passes.begin(self.roll.hearing().heard, self.config.tick, is_far, apart) {
+        for check in passes.rechecks(self.roll.hearing().heard, self.config.tick, is_far, apart) {
             self.spawn_check(check, work);
         }
     }
@@ -209,7 +204,7 @@ impl Expiry {
         });
     }
 
-    /// Asks what comes due, if there may be news.
+    /// Asks the deadline index for the first check of each partition, if it may have changed.
     fn ask(self: &Arc<Self>, passes: &mut Passes, work: &mut JoinSet<Done>) {
         if self.config.sweep && passes.is_time_to_ask(self.clock.now(), self.config.tick) {
             let view = self.ownership.view();
@@ -220,9 +215,9 @@ impl Expiry {
         }
     }
 
-    /// Sweeps those partitions whose turn it is. Tasks, for deciding and writing down a hundred thousand units is
-    /// work for every core; they end with the set.
-    fn take(
+    /// Sweeps the partitions that are due now. Each sweep is a task, because to decide and record a hundred thousand
+    /// units is work for every core; the tasks end with the set.
+    fn begin_sweeps(
         self: &Arc<Self>,
         firsts: Vec<Option<(Timestamp, String)>>,
         passes: &mut Passes,
@@ -235,11 +230,11 @@ impl Expiry {
         let heard = self.roll.hearing().heard;
         let round_trip = self.roll.round_trip();
         let is_far = !round_trip.is_zero();
-        for due in passes.take(&firsts, latest, heard, round_trip) {
-            let (expiry, taken) = (self.clone(), passes.taken.clone());
+        for due in passes.begin_sweeps(&firsts, latest, heard, round_trip) {
+            let (expiry, excluded) = (self.clone(), passes.excluded.clone());
             work.spawn(async move {
                 let mut sweep = Sweep { due, heard, held: Vec::new() };
-                let undecided = expiry.sweep_partition(&mut sweep, &taken, is_far).await;
+                let undecided = expiry.sweep_partition(&mut sweep, &excluded, is_far).await;
                 Done::Swept(sweep, undecided)
             });
         }
@@ -258,7 +253,7 @@ impl Expiry {
         let firsts = (0..).zip(firsts);
         let first = |(partition, first): (u16, Option<(Timestamp, String)>)| {
             let is_own = view.partitions.binary_search(&partition).is_ok();
-            // Nobody else's units are looked at in vain: those are decided that were surely heard of.
+            // Units of other owners are not checked in vain: only those are that can surely be decided.
             let (patience, slack) =
                 if is_own { (Duration::ZERO, LONGEST_SLACK) } else { (OWNERS_TURN, Duration::ZERO) };
             let Some((at, name)) = first else {
@@ -268,7 +263,7 @@ impl Expiry {
             let since = match known.remove(&partition) {
                 _ if is_own => at,
                 Some(known) if known.name == name => known.since.max(at),
-                // Somebody looked at the one that was first.
+                // Another instance has checked the unit that was first.
                 Some(_) => now.max(at),
                 None => at,
             };
@@ -278,13 +273,13 @@ impl Expiry {
         firsts.filter_map(first).collect()
     }
 
-    /// Whether this instance acts on that hint. Hints of others' units are covered by the sweep.
+    /// Whether this instance follows hints of that unit. The sweep covers units of other owners.
     fn is_ours(&self, unit: &Unit) -> bool {
         !self.config.sweep || self.ownership.owns(partition_of(unit, self.engine.partitions()))
     }
 
-    /// Looks at the units of hints whose silence is not known yet, but for those that are being looked at or wait for
-    /// more hearing. Hints of partitions that are being swept wait: most of them come of that.
+    /// Checks the units of hints, except units that are offline already, are being checked or wait for hearing.
+    /// Hints of partitions that are being swept wait: the sweep itself causes most of them.
     fn follow(self: &Arc<Self>, hinted: &mut Vec<Hint>, passes: &mut Passes, work: &mut JoinSet<Done>) {
         let is_far = !self.roll.round_trip().is_zero();
         if hinted.is_empty() || !passes.has_room_for_hints(is_far) {
@@ -304,8 +299,13 @@ impl Expiry {
         check.into_iter().for_each(|check| self.spawn_check(check, work));
     }
 
-    /// Looks at every unit that is due, and answers with those that could not be decided.
-    async fn sweep_partition(&self, sweep: &mut Sweep, taken: &Taken, is_far: bool) -> Result<Vec<Unit>> {
+    /// Checks every due unit, and answers with the units that could not be decided.
+    async fn sweep_partition(
+        &self,
+        sweep: &mut Sweep,
+        excluded: &Excluded,
+        is_far: bool,
+    ) -> Result<Vec<Unit>> {
         let Due { partition, after, until } = sweep.due;
         let (mut undecided, mut left) = (Vec::new(), 0);
         loop {
@@ -315,11 +315,11 @@ impl Expiry {
             if count >= MANY {
                 self.engine.put_records_first(true);
             }
-            taken.leave_out(&mut due);
+            excluded.remove_from(&mut due);
             left += count - due.len();
             if is_far {
-                // Another sweep may come upon them before this one is done.
-                taken.add(&due);
+                // Another sweep may find them before this one has ended.
+                excluded.add(&due);
                 sweep.held.extend(due.iter().cloned());
             }
             if !due.is_empty() {

@@ -1,13 +1,13 @@
-//! What is under way to find silences, and what it left: decides what is begun next, and does nothing itself.
+//! The steps that are under way to find silences, and their results: decides which step begins next, without I/O.
 //!
-//! # Why nothing waits for anything else
-//! To ask what is due, to look at it and to write it down takes the engine three answers. Where each takes
-//! half a second, a unit that comes due meanwhile must not wait for the last of them, and proof that
-//! arrives meanwhile must find the units that wait for it. So asking, sweeping and looking go on side by side. No unit is
-//! looked at twice at a time: a sweep goes on where the one before it in its partition ends, and leaves
-//! out those units that hints named or that wait for more hearing.
+//! # Why no step waits for another
+//! To read the due units, to check them and to record the result takes three answers of the engine. Where each takes
+//! half a second, a unit that comes due meanwhile must not wait for the last answer, and proof that arrives meanwhile
+//! must find the units that wait for it. So requests, sweeps and checks run at the same time. No unit is checked
+//! twice at a time: a sweep begins where the last one of its partition ends, and leaves out units that hints named or
+//! that wait for hearing.
 //!
-//! Near by, a partition has one sweep at a time: what comes due meanwhile is looked at together, which costs less.
+//! Near by, a partition has one sweep at a time: units that come due meanwhile are checked together, which costs less.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,52 +20,51 @@ use crate::presence::Unit;
 use crate::store::{EngineError, Result};
 use crate::telemetry::CheckSource;
 
-/// Units that could not be decided upon; the sweep finds more of them every tick.
+/// The most undecided units that wait here; the sweep finds more of them every tick.
 const MOST_WAITING: usize = 100_000;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// How long after one look it is seen whether others are done with what is due in theirs, and what came due since
-/// sweeps began.
-const MEANWHILE: Duration = Duration::from_millis(10);
+/// The time until the index is asked again while sweeps are under way, or units of other owners are due.
+const ASK_SOON: Duration = Duration::from_millis(10);
 
-/// Partitions that are swept at the same time, each on a task of its own: all that an instance has of a new
-/// fleet beside another one, for a partition that waits looks to the other instance as if it were not swept.
+/// Partitions that are swept at the same time, each on a task of its own: all that one of two instances owns of a new
+/// fleet, because a partition that waits seems unswept to the other instance.
 const AT_ONCE: usize = 8;
 
-/// The same where the engine is far away, and how many sweeps one partition has there.
+/// The most sweeps where the engine is far away: in all, and of one partition.
 const FAR_AT_ONCE: usize = 128;
 const FAR_OF_ONE: usize = 8;
 
-/// To ask for what is due, to look at it, to write it down, and to wait for a turn.
+/// To read the due units, to check them, to record the result, and to wait for a free slot.
 const ROUND_TRIPS_OF_A_SWEEP: u32 = 4;
 
-/// How many looks at units of hints are under way at once, near by and far away.
+/// The most checks of hinted units at once, near by and far away.
 const HINTS_AT_ONCE: usize = 1;
 const FAR_HINTS_AT_ONCE: usize = 8;
 
 /// The unit that is first in a partition.
 pub(super) struct First {
     pub name: String,
-    /// Since when no instance checks it that could.
+    /// Since when no instance has checked it, though one could.
     pub since: Timestamp,
 }
 
-/// The first look that a partition needs, and when this instance takes it on.
+/// The first check that a partition needs, and when this instance does it.
 #[derive(Clone, Copy)]
 pub(super) struct FirstCheck {
     pub partition: u16,
     pub at: Timestamp,
     /// See [`First::since`].
     pub since: Timestamp,
-    /// How long it is left to another instance.
+    /// How long it is left to the owner.
     pub patience: Duration,
-    /// How far beyond what was heard units are looked at.
+    /// How far beyond the last moment that was heard units are checked.
     pub slack: Duration,
 }
 
 impl FirstCheck {
-    /// When this instance takes it on.
+    /// When this instance does the check.
     fn our_turn(&self) -> Timestamp {
         self.since + self.patience
     }
@@ -75,7 +74,7 @@ impl FirstCheck {
     }
 }
 
-/// Units of a partition whose look is after one moment and not after another.
+/// Units of a partition whose next check is after `after` and at or before `until`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub partition: u16,
@@ -83,16 +82,16 @@ pub(super) struct Due {
     pub until: Timestamp,
 }
 
-/// A look at every unit that is due.
+/// A check of all due units of a partition.
 pub(super) struct Sweep {
     pub due: Due,
     /// How far Rollcall had heard when it began.
     pub heard: Option<Timestamp>,
-    /// Units that no other sweep looks at until this one ends.
+    /// Units that no other sweep checks until this one ends.
     pub held: Vec<Unit>,
 }
 
-/// A look at units that are known by name.
+/// A check of units by their names.
 pub(super) struct Check {
     pub units: Vec<Unit>,
     pub source: CheckSource,
@@ -100,25 +99,25 @@ pub(super) struct Check {
     pub heard: Option<Timestamp>,
 }
 
-/// Something has ended.
+/// A step that has ended.
 pub(super) enum Done {
-    /// The index was asked what is due first in each partition.
+    /// The index answered with the first check of each partition.
     Asked(Result<Vec<Option<(Timestamp, String)>>>),
-    /// With the units that could not be decided.
+    /// With the undecided units.
     Checked(Check, Result<Vec<Unit>>),
-    /// With the units that could not be decided.
+    /// With the undecided units.
     Swept(Sweep, Result<Vec<Unit>>),
 }
 
-/// Units that sweeps leave out: they are being looked at, or wait for more hearing.
+/// Units that sweeps leave out: they are being checked, or wait for hearing.
 #[derive(Clone, Default)]
-pub(super) struct Taken(Arc<Mutex<HashSet<Unit>>>);
+pub(super) struct Excluded(Arc<Mutex<HashSet<Unit>>>);
 
-impl Taken {
-    pub fn leave_out(&self, units: &mut Vec<Unit>) {
-        let taken = self.lock();
-        if !taken.is_empty() {
-            units.retain(|unit| !taken.contains(unit));
+impl Excluded {
+    pub fn remove_from(&self, units: &mut Vec<Unit>) {
+        let excluded = self.lock();
+        if !excluded.is_empty() {
+            units.retain(|unit| !excluded.contains(unit));
         }
     }
 
@@ -126,10 +125,10 @@ impl Taken {
         self.lock().extend(units.into_iter().cloned());
     }
 
-    fn free<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
-        let mut taken = self.lock();
+    fn release<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
+        let mut excluded = self.lock();
         for unit in units {
-            taken.remove(unit);
+            excluded.remove(unit);
         }
     }
 
@@ -142,49 +141,49 @@ impl Taken {
     }
 }
 
-/// What is under way, and what it left.
+/// The steps that are under way, and their results.
 pub(super) struct Passes {
     /// The unit that was first in each partition.
     pub firsts: HashMap<u16, First>,
-    pub taken: Taken,
-    /// Units that wait for more hearing, by what named them.
+    pub excluded: Excluded,
+    /// Units that wait for hearing, with the source of their check.
     waiting: HashMap<Unit, CheckSource>,
-    /// More of them than are kept.
-    is_overfull: bool,
-    /// When those that wait were looked at last though nothing new was heard.
-    began: Option<Instant>,
-    /// How far Rollcall had heard when they were looked at last.
+    /// There were more such units than `waiting` may hold.
+    has_overflowed: bool,
+    /// The last recheck of waiting units because of a tick.
+    last_tick: Option<Instant>,
+    /// How far Rollcall had heard at the last recheck.
     heard: Option<Timestamp>,
-    /// More was heard while some were looked at that still wait.
+    /// Rollcall heard more during a check of units that still wait.
     is_stale: bool,
-    /// Something is due further than Rollcall has heard.
-    is_deaf: bool,
+    /// Units are due later than Rollcall has heard.
+    needs_hearing: bool,
     /// Up to when partitions were swept, or are being swept.
     swept: HashMap<u16, Timestamp>,
     /// How many sweeps of a partition are under way.
     sweeping: HashMap<u16, usize>,
-    /// How many looks at units of hints are.
+    /// How many checks of hinted units are under way.
     hints: usize,
-    /// Partitions whose sweep failed: they rest until more was heard, or for a tick.
+    /// Partitions whose sweep failed: they rest until Rollcall has heard more, or for a tick.
     resting: HashSet<u16>,
-    /// What failed the last time that it was tried; `None` is a look at units that are known by name.
+    /// Partitions whose last sweep failed; `None`: the last check by names failed.
     failing: HashSet<Option<u16>>,
-    /// The index is being asked.
+    /// A request to the index is under way.
     is_asking: bool,
-    /// When it was asked last.
+    /// The last request to the index.
     asked: Option<Instant>,
-    /// There may be news in it.
-    is_news: bool,
-    /// There may be, in a little while.
-    is_news_soon: bool,
-    /// Some is due that is others'.
-    is_with_others: bool,
-    /// When the next unit comes due that no step checks yet.
+    /// The index may have changed since.
+    has_changed: bool,
+    /// The index is about to change.
+    changes_soon: bool,
+    /// Units of other owners are due.
+    waits_for_owner: bool,
+    /// When the next unit comes due that no step covers yet.
     next: Timestamp,
 }
 
-/// Where a sweep begins of a partition that was swept up to `until`. A look sets the next one for when the unit
-/// comes due; where the engine is far away, sweeps may have gone past that when it is written.
+/// The beginning of the next sweep of a partition that was swept up to `until`. A check sets the next check to the
+/// deadline of its unit; where the engine is far away, sweeps may have passed that moment when it is written.
 fn behind(until: Timestamp, round_trip: Duration) -> Timestamp {
     until - ROUND_TRIPS_OF_A_SWEEP * round_trip
 }
@@ -193,13 +192,13 @@ impl Default for Passes {
     fn default() -> Passes {
         Passes {
             firsts: HashMap::new(),
-            taken: Taken::default(),
+            excluded: Excluded::default(),
             waiting: HashMap::new(),
-            is_overfull: false,
-            began: None,
+            has_overflowed: false,
+            last_tick: None,
             heard: None,
             is_stale: false,
-            is_deaf: false,
+            needs_hearing: false,
             swept: HashMap::new(),
             sweeping: HashMap::new(),
             hints: 0,
@@ -207,40 +206,40 @@ impl Default for Passes {
             failing: HashSet::new(),
             is_asking: false,
             asked: None,
-            is_news: true,
-            is_news_soon: false,
-            is_with_others: false,
+            has_changed: true,
+            changes_soon: false,
+            waits_for_owner: false,
             next: Timestamp::NEVER,
         }
     }
 }
 
 impl Passes {
-    /// The looks at those that wait, if Rollcall has heard more or a tick has passed. With the tick the index is read
-    /// from its beginning again: what was put in behind a sweep is found so.
-    /// `apart` says which of them are looked at apart from each other.
-    pub fn begin(
+    /// The checks of waiting units, if Rollcall has heard more or a tick has passed. With a tick the index is read
+    /// from its beginning again, which finds entries that were written behind a sweep.
+    /// `apart`: units with different numbers are in different checks.
+    pub fn rechecks(
         &mut self,
         heard: Option<Timestamp>,
         tick: Duration,
         is_far: bool,
         apart: impl Fn(&Unit) -> u16,
     ) -> Vec<Check> {
-        let is_tick = self.began.is_none_or(|began| began.elapsed() >= tick);
+        let is_tick = self.last_tick.is_none_or(|last_tick| last_tick.elapsed() >= tick);
         if !is_tick && !self.is_stale && self.heard == heard {
             return Vec::new();
         }
-        self.is_news |= self.is_deaf || !self.resting.is_empty();
+        self.has_changed |= self.needs_hearing || !self.resting.is_empty();
         self.resting.clear();
-        if is_tick || self.is_overfull {
+        if is_tick || self.has_overflowed {
             let sweeping = &self.sweeping;
             self.swept.retain(|partition, _| !is_far && sweeping.contains_key(partition));
-            self.is_news = true;
+            self.has_changed = true;
         }
         if is_tick {
-            self.began = Some(Instant::now());
+            self.last_tick = Some(Instant::now());
         }
-        (self.heard, self.is_stale, self.is_overfull) = (heard, false, false);
+        (self.heard, self.is_stale, self.has_overflowed) = (heard, false, false);
         let mut checks: HashMap<(CheckSource, u16), Vec<Unit>> = HashMap::new();
         for (unit, source) in self.waiting.drain() {
             let part = apart(&unit);
@@ -250,14 +249,14 @@ impl Passes {
         checks.into_iter().map(|((source, _), units)| Check { units, source, heard }).collect()
     }
 
-    /// Whether more hearing would have something looked at.
+    /// Whether more hearing would lead to a check.
     pub fn wait_for_hearing(&self) -> bool {
-        self.is_deaf || self.is_overfull || !self.waiting.is_empty() || !self.resting.is_empty()
+        self.needs_hearing || self.has_overflowed || !self.waiting.is_empty() || !self.resting.is_empty()
     }
 
-    /// Something has changed: the index is asked at once.
+    /// The ownership has changed: the index is asked at once.
     pub fn ask_at_once(&mut self) {
-        self.is_news = true;
+        self.has_changed = true;
     }
 
     /// Whether the index is to be asked now.
@@ -265,21 +264,21 @@ impl Passes {
         !self.is_asking && self.until_asking(now, tick).is_zero()
     }
 
-    /// For how long there is nothing to do, unless something ends or is heard.
+    /// The time until the next step, unless a step ends or Rollcall hears more before.
     pub fn rest(&self, now: Timestamp, tick: Duration) -> Duration {
         if self.is_asking { tick } else { self.until_asking(now, tick) }
     }
 
     fn until_asking(&self, now: Timestamp, tick: Duration) -> Duration {
-        let Some(asked) = self.asked.filter(|_| !self.is_news) else { return Duration::ZERO };
-        let soon = if self.is_news_soon { MEANWHILE.min(tick) } else { tick };
+        let Some(asked) = self.asked.filter(|_| !self.has_changed) else { return Duration::ZERO };
+        let soon = if self.changes_soon { ASK_SOON.min(tick) } else { tick };
         soon.saturating_sub(asked.elapsed()).min(self.next.since(now))
     }
 
-    /// The index is asked. Answers after when, in partitions that are being swept or whose rest waits: see
+    /// The index is asked. Answers the moments after which it is read, for partitions that were swept up to there: see
     /// [`behind`].
     pub fn ask(&mut self, round_trip: Duration, is_own: impl Fn(u16) -> bool) -> HashMap<u16, Timestamp> {
-        (self.is_asking, self.is_news, self.is_news_soon) = (true, false, false);
+        (self.is_asking, self.has_changed, self.changes_soon) = (true, false, false);
         self.next = Timestamp::NEVER;
         let own = self.swept.iter().filter(|(partition, _)| is_own(**partition));
         own.map(|(partition, until)| (*partition, behind(*until, round_trip))).collect()
@@ -290,14 +289,14 @@ impl Passes {
         (self.is_asking, self.asked) = (false, Some(Instant::now()));
     }
 
-    /// It has not: it is asked again after a tick.
+    /// The index has not answered: it is asked again after a tick.
     pub fn not_answered(&mut self) {
         self.answered();
-        (self.is_news, self.next) = (false, Timestamp::NEVER);
+        (self.has_changed, self.next) = (false, Timestamp::NEVER);
     }
 
-    /// The sweeps that begin, of those partitions whose turn it is by `latest`.
-    pub fn take(
+    /// The sweeps that begin now, of partitions that this instance sweeps by `latest`.
+    pub fn begin_sweeps(
         &mut self,
         firsts: &[FirstCheck],
         latest: Timestamp,
@@ -308,7 +307,7 @@ impl Passes {
         let (most, most_of_one) = if is_far { (FAR_AT_ONCE, FAR_OF_ONE) } else { (AT_ONCE, 1) };
         let mut under_way: usize = self.sweeping.values().sum();
         let mut due = Vec::new();
-        (self.is_deaf, self.is_with_others) = (false, false);
+        (self.needs_hearing, self.waits_for_owner) = (false, false);
         let is_due = |failing: &Option<u16>| {
             failing.is_none_or(|partition| {
                 firsts.iter().any(|first| first.partition == partition && first.at <= latest)
@@ -318,19 +317,19 @@ impl Passes {
         for first in firsts {
             if first.our_turn() > latest {
                 self.next = self.next.min(first.our_turn() + MILLISECOND);
-                self.is_with_others |= first.at <= latest;
+                self.waits_for_owner |= first.at <= latest;
                 continue;
             }
             let wanted = latest - first.patience;
             let until = heard.map_or(Timestamp::ZERO, |heard| wanted.min(heard + first.slack));
-            // All that is due beyond what was heard waits for more hearing, and so will what comes due next.
-            self.is_deaf |= until < wanted && first.is_own();
+            // Units that are due later than Rollcall has heard wait for hearing, and so will the next due units.
+            self.needs_hearing |= until < wanted && first.is_own();
             let after = self.swept.get(&first.partition).copied();
             if first.at > until || after.is_some_and(|after| after >= until) {
                 continue;
             }
             let of_one = self.sweeping.get(&first.partition).copied().unwrap_or_default();
-            // When one of those that are under way ends it is asked again.
+            // When a sweep that is under way ends, the index is asked again.
             if self.resting.contains(&first.partition) || of_one >= most_of_one || under_way >= most {
                 continue;
             }
@@ -340,16 +339,15 @@ impl Passes {
             let after = after.map(|after| behind(after, round_trip));
             due.push(Due { partition: first.partition, after, until });
         }
-        self.is_news_soon = self.is_with_others || !due.is_empty();
+        self.changes_soon = self.waits_for_owner || !due.is_empty();
         due
     }
 
-    /// Whether very many units may still be due.
+    /// Whether many units may still be due.
     pub fn is_storm(&self) -> bool {
-        self.is_with_others || !self.sweeping.is_empty()
+        self.waits_for_owner || !self.sweeping.is_empty()
     }
 
-    /// Whether a sweep of that partition is under way.
     pub fn is_being_swept(&self, partition: u16) -> bool {
         self.sweeping.contains_key(&partition)
     }
@@ -368,8 +366,8 @@ impl Passes {
         } else {
             self.sweeping.insert(partition, others);
         }
-        self.taken.free(&sweep.held);
-        self.is_news = true;
+        self.excluded.release(&sweep.held);
+        self.has_changed = true;
         match undecided {
             Ok(undecided) => {
                 self.failing.remove(&Some(partition));
@@ -388,23 +386,23 @@ impl Passes {
         }
     }
 
-    /// Whether there is room for one more look at units of hints.
+    /// Whether one more check of hinted units may begin.
     pub fn has_room_for_hints(&self, is_far: bool) -> bool {
         self.hints < if is_far { FAR_HINTS_AT_ONCE } else { HINTS_AT_ONCE }
     }
 
-    /// The look at units that hints named.
+    /// The check of hinted units.
     pub fn follow(&mut self, mut suspects: HashSet<Unit>, heard: Option<Timestamp>) -> Option<Check> {
-        suspects.retain(|unit| !self.taken.contains(unit));
+        suspects.retain(|unit| !self.excluded.contains(unit));
         if suspects.is_empty() {
             return None;
         }
         self.hints += 1;
-        self.taken.add(&suspects);
+        self.excluded.add(&suspects);
         Some(Check { units: suspects.into_iter().collect(), source: CheckSource::Notification, heard })
     }
 
-    /// A look has ended.
+    /// A check by names has ended.
     pub fn checked(
         &mut self,
         check: Check,
@@ -415,7 +413,7 @@ impl Passes {
         if source == CheckSource::Notification {
             self.hints = self.hints.saturating_sub(1);
         }
-        self.taken.free(&units);
+        self.excluded.release(&units);
         let (undecided, failed) = match undecided {
             Ok(undecided) => (undecided, None),
             Err(error) => (units, Some(error)),
@@ -432,13 +430,13 @@ impl Passes {
     fn wait(&mut self, undecided: Vec<Unit>, source: CheckSource, is_stale: bool) {
         self.is_stale |= is_stale && !undecided.is_empty();
         let room = MOST_WAITING.saturating_sub(self.waiting.len());
-        self.is_overfull |= undecided.len() > room;
+        self.has_overflowed |= undecided.len() > room;
         let undecided: Vec<Unit> = undecided.into_iter().take(room).collect();
-        self.taken.add(&undecided);
+        self.excluded.add(&undecided);
         self.waiting.extend(undecided.into_iter().map(|unit| (unit, source)));
     }
 
-    /// Whether everything that was tried last worked.
+    /// Whether the last attempt of every step succeeded.
     pub fn nothing_fails(&self) -> bool {
         self.failing.is_empty()
     }

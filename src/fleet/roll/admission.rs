@@ -28,9 +28,9 @@ const STEPS_AT_ONCE: usize = 4;
 #[derive(Default)]
 struct Batch<'a> {
     refreshed: u64,
-    /// Those that declare something new or are late.
+    /// Heartbeats that declare something new or are late.
     skipped: Vec<&'a Heartbeat>,
-    /// Those that the engine did not apply.
+    /// Heartbeats that the engine did not apply.
     refused: Vec<&'a Heartbeat>,
 }
 
@@ -169,8 +169,8 @@ impl Roll {
     }
 }
 
-/// Whether it may overwrite a newer heartbeat for the moment until that is put back, as happens on
-/// the fast path: a check at that moment must not find the unit overdue.
+/// Whether the heartbeat may take the fast path, where it may overwrite a newer one until that is written again: a
+/// check at that moment must not find the unit overdue.
 fn is_timely(beat: &Heartbeat, rules: &KindRules, now: Timestamp) -> bool {
     now.since(beat.at) < rules.policy.timeout / 2
 }

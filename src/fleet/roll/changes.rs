@@ -26,8 +26,8 @@ impl Roll {
         Ok(applied)
     }
 
-    /// Tells whether records can be written, of changes that hold any. A refusal stays until a record is written; an
-    /// engine that is unavailable fails the same loop again.
+    /// Reports whether records can be written, if the changes hold any. A refusal stays until a record is written; an
+    /// engine that is unavailable fails the loop that applies the changes.
     fn records<T>(&self, changes: &[(Snapshot, Change)], answer: Result<T>) -> Result<T> {
         if changes.iter().any(|(_, change)| change.record.is_some()) {
             match &answer {
@@ -41,9 +41,8 @@ impl Roll {
         answer
     }
 
-    /// What follows from changes beside the work of the engine. None of it can fail: the changes stand.
-    /// What the mirror and the counters need comes first, before anything is awaited: a task that ends early
-    /// leaves out the rest.
+    /// The effects of applied changes in this process. No effect can undo a change. Mirror and counters come first,
+    /// before any await: a task that ends early leaves out the rest.
     async fn applied(&self, changes: &[(Snapshot, Change)], applied: &[bool]) {
         let mut has_record = false;
         let mut foreign = Vec::new();
@@ -70,14 +69,14 @@ impl Roll {
         if has_record {
             self.outbox_grew.notify_one();
         }
-        // Without this the owner's mirror learns of them when it next reads that partition whole.
+        // Without a note the mirror of the owner has these changes only after its next whole read of the partition.
         if !foreign.is_empty()
             && let Err(error) = self.engine.note(&foreign).await
         {
             self.unconfirmed.recheck(foreign);
             self.telemetry.engine_failed(Loop::Notes, "", &error);
         }
-        // Values of a removed unit are not shown; the page that meets them removes them, too.
+        // Values of a removed unit are not shown; the page that finds them removes them too.
         if !removed.is_empty()
             && let Err(error) = self.engine.forget_values(&removed).await
         {
@@ -85,7 +84,7 @@ impl Roll {
         }
     }
 
-    /// A unit is watched: hearing is proved as often as it needs.
+    /// Notes the timeout of a watched unit for the pace of canaries.
     pub(in crate::fleet) fn meet(&self, unit: &Unit, facts: Option<&Facts>) {
         if let Some((facts, rules)) = facts.zip(self.rules.get(&unit.kind)) {
             self.pace.met(facts, rules);

@@ -24,17 +24,17 @@ const FAR_CHECKS_AT_ONCE: usize = 32;
 /// The next check of a unit of which the stored state cannot be read.
 const UNREADABLE: Duration = Duration::from_secs(30);
 
-/// What was decided about one unit.
+/// The decision about one unit.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 enum Decision {
-    /// Nothing that is known of the unit says how long it may be silent: its next check is put off.
+    /// The allowed silence of the unit is unknown: its next check is put off.
     Unreadable,
     /// Rollcall has not heard far enough to decide.
     Undecided,
     Change(Change, CheckOutcome),
 }
 
-/// What was decided about the units of one check.
+/// The decisions about the units of one check.
 #[derive(Default)]
 struct Decisions {
     changes: Vec<(Snapshot, Change)>,
@@ -189,8 +189,8 @@ impl Roll {
         Ok(undecided)
     }
 
-    /// The walk found silences that no check could take: the index does not hold their units, as after it was
-    /// lost. They are put in, and taken by the next check.
+    /// Puts units back into the index whose silence the walk found and could not record, because the index does not
+    /// hold them, as after it was lost. The next check records the silence.
     async fn put_in(&self, changes: &[(Snapshot, Change)], applied: &[bool], now: Timestamp) -> Result<()> {
         let is_lost = |((_, change), applied): &(&(Snapshot, Change), &bool)| {
             !**applied && change.index == IndexChange::Take && change.record.is_some()
@@ -200,8 +200,8 @@ impl Roll {
         if lost.is_empty() { Ok(()) } else { self.engine.put_in(&lost, now).await }
     }
 
-    /// The change that admits a unit anew of which the stored state cannot be read, if it was heard lately. Until
-    /// then it is left out of checks: nothing that is known of it says what it is allowed.
+    /// The change that admits a unit with unreadable facts anew, if it was heard lately. Until then checks leave it
+    /// out: its allowed silence is unknown.
     fn admit_anew(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> Option<Change> {
         self.met_unreadable(seen);
         let (at, rules) = (seen.alive?, self.rules.get(&seen.unit.kind)?);
@@ -211,7 +211,7 @@ impl Roll {
     }
 
     pub(super) fn met_unreadable(&self, seen: &Snapshot) {
-        // What its next message declares is written again.
+        // The declaration of its next message is written again.
         self.declared.forget(&seen.unit);
         let text: String = seen.stored.as_deref().unwrap_or_default().chars().take(80).collect();
         let why = format!(
@@ -222,7 +222,8 @@ impl Roll {
     }
 }
 
-/// A unit whose kind is configured no more has no deadline; it is checked again later, because its kind may come back.
+/// A unit whose kind is no longer configured has no deadline; it is checked again later, because its kind may come
+/// back.
 fn put_off(seen: &Snapshot, next_check: Timestamp) -> Change {
     Change {
         key: KeyChange::Keep,

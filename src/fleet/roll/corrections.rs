@@ -1,4 +1,4 @@
-//! The stored state of a unit is unreadable, missing, or lies in the future: what is known beside it counts.
+//! Units whose stored state is unreadable, missing or in the future: other stored values count instead.
 
 use super::Roll;
 use crate::clock::Timestamp;
@@ -18,8 +18,8 @@ impl Roll {
         Some(believed)
     }
 
-    /// Units that become present without anything known of what they were may have an open record: it is closed
-    /// with that, and the return is told.
+    /// Closes the open records of units that become present and whose earlier state is unknown; their return is
+    /// notified.
     pub(super) async fn close_lost(&self, changes: &mut [(Snapshot, Change)], now: Timestamp) -> Result<()> {
         let is_lost = |(seen, change): &(Snapshot, Change)| {
             let becomes_present = matches!(&change.facts, Some(facts) if facts.standing == Standing::Present)

@@ -1,4 +1,4 @@
-//! How far Rollcall has heard: read from the store, moved on by canaries.
+//! How far Rollcall has heard: read from the store, advanced by canaries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use crate::clock::Timestamp;
 use crate::presence::{Hearing, Kind, Probed, RemovedFilter};
 use crate::store::{Advance, Gap, Member, Result, Subscription};
 
-/// Round trips from a check that sets the next one to that next one, beyond what it set: it is written, the index is
-/// asked, the unit is read, and a unit that comes due while the index is asked waits for the next time.
+/// Round trips by which a check may run later than the moment that the check before it set: that moment is written,
+/// the index is asked, the unit is read, and a unit that comes due during a request to the index waits for the next.
 const LATE_BY: u32 = 4;
 
-/// How blindness is measured and owed.
+/// How blindness is measured, and how much hearing is owed after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HearingConfig {
     /// Two canaries further apart than this enclose a blind interval.
     pub gap: Duration,
     /// Whether the gap shrinks with the shortest timeout of a unit.
     pub follows: bool,
-    /// The most hearing owed after one.
+    /// The most hearing that is owed after a blind interval.
     pub settle: Duration,
     /// Blind intervals longer than this are told to operators.
     pub tell: Duration,
@@ -29,7 +29,7 @@ pub struct HearingConfig {
 #[derive(Default)]
 pub(super) struct Heard {
     hearing: Arc<Hearing>,
-    /// The filters that are configured no more and hold back their kinds.
+    /// The filters that are no longer configured and hold back their kinds.
     removed: Arc<[RemovedFilter]>,
 }
 
@@ -44,12 +44,12 @@ impl Roll {
         self.heard.read().expect("nothing panics under this lock").hearing.clone()
     }
 
-    /// The filters that are configured no more and hold back their kinds, as of the same moment.
+    /// The filters that are no longer configured and hold back their kinds, as of the same moment.
     pub fn removed_filters(&self) -> Arc<[RemovedFilter]> {
         self.heard.read().expect("nothing panics under this lock").removed.clone()
     }
 
-    /// Ends when Rollcall has heard further than before.
+    /// Waits until Rollcall has heard further than before.
     pub async fn heard_more(&self) {
         self.heard_more.notified().await;
     }
@@ -96,8 +96,8 @@ impl Roll {
     ) -> Result<bool> {
         let gap = Gap { blind: unbroken, tell: self.config.tell };
         let prove = async { if probed.is_empty() { Ok(()) } else { self.engine.prove(probed).await } };
-        // In this order: an instance that reads that the fleet was heard further reads the same of its kinds. And
-        // without waiting for the first, for the engine may be far away.
+        // In this order: an instance that reads that the fleet was heard further reads the same of its kinds. Both
+        // are sent at once, because the engine may be far away.
         let (proved, advanced) =
             tokio::join!(prove, self.engine.advance_and_hear(subscription, sent_at, gap));
         proved?;
@@ -116,7 +116,7 @@ impl Roll {
         self.engine.key()
     }
 
-    /// Up to when a session that the broker keeps has heard, if that is known.
+    /// Up to when a session of the broker has heard, if that is known.
     pub async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
         self.engine.heard_by(client_id).await
     }

@@ -1,9 +1,9 @@
-//! Rounds of admission: what is decided at the same time about each unit.
+//! Rounds of admission: one decision about each unit at a time.
 //!
-//! Two decisions about one unit cannot both be made from one snapshot. But of heartbeats of a unit that say the
-//! same, the newest says all, unless they end a silence: then the first that does is when it ended. So a backlog
-//! of many heartbeats of each unit takes a round or two, however far away the engine is. With a round for each
-//! heartbeat, an engine that takes as long for a round as a unit for its next heartbeat was never done.
+//! Two decisions about one unit cannot both be made from one snapshot. But of heartbeats with the same declaration only
+//! the newest matters, unless they end a silence: then the first of them is the end. So a backlog of many heartbeats of
+//! each unit takes a round or two, however far away the engine is. With a round for each heartbeat, admission never
+//! ended where a round took as long as a unit waits between two heartbeats.
 
 use std::collections::HashMap;
 
@@ -15,30 +15,30 @@ pub(super) struct UnitHeartbeats<'a> {
     beats: Vec<&'a Heartbeat>,
 }
 
-/// A change that heartbeats of one unit make, once it is applied.
+/// One change for the first heartbeats of a unit.
 pub(super) struct Step<'a> {
-    /// The one that stands for all of them.
+    /// The heartbeat that stands for all of them.
     pub beat: &'a Heartbeat,
     pub heard: Heard,
     pub change: Change,
-    /// How many they are.
+    /// The number of heartbeats.
     count: usize,
 }
 
 impl Step<'_> {
-    /// What the heartbeats are counted as.
+    /// The effects of the heartbeats, for metrics.
     pub fn counts(&self) -> [(Heard, u64); 2] {
         counts(self.heard, self.count)
     }
 }
 
-/// What each of `count` heartbeats is that say the same, of which the newest is `heard`.
+/// The effects of `count` heartbeats with the same declaration, of which the newest has the effect `heard`.
 fn counts(heard: Heard, count: usize) -> [(Heard, u64); 2] {
     let others = if heard == Heard::New { Heard::Refreshed } else { heard };
     [(heard, 1), (others, count as u64 - 1)]
 }
 
-/// Heartbeats by unit, as they come first, each unit's in order.
+/// Heartbeats by unit: units in the order of their first heartbeat, heartbeats of a unit in order.
 pub(super) fn by_unit(beats: Vec<&Heartbeat>) -> Vec<UnitHeartbeats<'_>> {
     let mut units: Vec<UnitHeartbeats> = Vec::new();
     let mut indexes: HashMap<&Unit, usize> = HashMap::new();
@@ -57,8 +57,8 @@ impl<'a> UnitHeartbeats<'a> {
         &self.beats[0].unit
     }
 
-    /// The first change that they make, from what is stored; `None` if none makes any. Those before it are passed
-    /// over and told to `count`.
+    /// The first change that the heartbeats make; `None` if they make none. Heartbeats before it change nothing and
+    /// are passed to `count`.
     pub fn next(
         &mut self,
         seen: &Snapshot,
@@ -82,7 +82,7 @@ impl<'a> UnitHeartbeats<'a> {
         None
     }
 
-    /// The heartbeats of the step are done. Answers whether there are more.
+    /// Removes the heartbeats of the step. Answers whether there are more.
     pub fn done(&mut self, step: &Step<'a>) -> bool {
         self.beats.drain(..step.count);
         !self.beats.is_empty()
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn of_heartbeats_that_say_the_same_the_newest_says_all() {
+    fn of_heartbeats_with_the_same_declaration_only_the_newest_makes_a_change() {
         let plain = [1, 5, 3].map(|ms| beat("a:1", ms, None));
         assert_eq!(changes(&plain, None), (vec![5], vec![(Heard::New, 1), (Heard::Refreshed, 2)]));
         let declaring = [(1, None), (2, Some(60)), (3, Some(60)), (4, None), (5, None)];

@@ -124,7 +124,7 @@ impl Roll {
         self.engine.keep_values(readings).await
     }
 
-    /// Registers a unit or changes what was set for it; not one with the id of a probe.
+    /// Registers a unit or changes its settings; `false` for the id of a probe and for a kind that is not configured.
     pub async fn register(&self, unit: &Unit, wanted: &Registration, now: Timestamp) -> Result<bool> {
         let Some(rules) = self.rules.get(&unit.kind).filter(|_| !unit.id.is_reserved()) else {
             return Ok(false);

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 use crate::clock::Timestamp;
 use crate::presence::{Snapshot, Unit};
 
-/// Of more units each check presumes what it would presume the first time, which is only later.
+/// For more units than this, each check presumes a later heartbeat than the check before it.
 const MOST: usize = 100_000;
 
 /// When keys were found absent, by unit, and the facts that were stored then.

@@ -48,7 +48,7 @@ impl Roll {
         let batches = beats.chunks(BATCH).map(|batch| self.refresh(batch, now));
         let mut refreshed = 0;
         let (mut rest, mut refused) = (Vec::new(), Vec::new());
-        // Each goes on to its end, also if another fails: what it recorded goes into the mirror.
+        // Each batch goes on to its end, also if another fails: recorded heartbeats go into the mirror.
         for batch in join_all(batches).await.into_iter().collect::<Result<Vec<Batch>>>()? {
             refreshed += batch.refreshed;
             rest.extend(batch.skipped);
@@ -59,7 +59,7 @@ impl Roll {
         let mut units = by_unit(rest);
         for steps in units.chunks_mut(STEPS_AT_ONCE * LARGEST_STEP) {
             let steps = steps.chunks_mut(LARGEST_STEP).map(|step| self.admit(step, now));
-            // Each goes on to its end, also if another fails: what it applied is told.
+            // Each step goes on to its end, also if another fails: applied changes go into mirror and counters.
             join_all(steps).await.into_iter().collect::<Result<()>>()?;
         }
         Ok(())

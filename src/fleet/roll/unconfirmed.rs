@@ -1,17 +1,17 @@
-//! Changes without an answer, and units that the mirror may have wrong.
+//! Changes without an answer, and units whose row in the mirror may be wrong.
 //!
 //! An engine that fails while it applies changes may have applied them: the answer was lost, or a part of them
-//! was done before the rest failed. The records are durable and operators are told of them, but the mirror and
-//! the counters of this process learn from answers. So each call that applies changes leaves them here unless
-//! it is answered, also if it is dropped halfway, and the walk asks the engine what became of them.
+//! was done before the rest failed. The records are durable and operators are notified of them, but the mirror and
+//! the counters of this process are updated by answers. So each call that applies changes leaves them here unless
+//! it is answered, also if it is dropped halfway, and the walk asks the engine for their outcome.
 //!
 //! # Why a change is recognised
 //! A record holds the moment at which it was detected, or its unit was back. No two changes of one record have
-//! the same, so a record that is stored as the change would have written it is the work of that change.
+//! the same moments, so a record that is stored as the change would have written it was written by that change.
 //!
 //! # Why the engine is asked several times
-//! A server that hung works off what it had received, also from closed connections. So a change is not
-//! given up before the engine has answered for as long as that may take.
+//! A server that hung executes the commands that it had received, also from closed connections. So a change is
+//! kept until the engine has answered for as long as that may take.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
@@ -24,13 +24,13 @@ use super::Roll;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
 use crate::store::{EngineError, LARGEST_STEP, Result, partition_of};
 
-/// How long an engine that answers again may take to do what it had received before.
+/// How long an engine that answers again may take to execute the commands that it had received before.
 const LATE: Duration = Duration::from_secs(5);
 
 /// The most units that are kept here. Of more, the walk brings the mirror up to date, and the counters miss them.
 const MOST: usize = 200_000;
 
-/// How many units are asked about together, and how many records at once.
+/// Units that are read together, and records that are read at once.
 const ASKED_AT_ONCE: usize = 2000;
 const RECORDS_AT_ONCE: usize = 16;
 
@@ -42,7 +42,7 @@ pub(super) struct Unconfirmed(Mutex<HashMap<Unit, Pending>>);
 struct Pending {
     /// Records that may have been opened or closed.
     records: Vec<OfflineRecord>,
-    /// Whether a change may still come to pass.
+    /// Whether a change may still be applied.
     is_open: bool,
     /// Since when the engine answers.
     asked: Option<Instant>,
@@ -52,7 +52,7 @@ struct Pending {
 pub(super) struct Applying<'a> {
     unconfirmed: &'a Unconfirmed,
     changes: &'a [(Snapshot, Change)],
-    /// Of an earlier attempt, the same records.
+    /// The same records of an earlier attempt.
     earlier: Vec<OfflineRecord>,
     is_answered: bool,
 }
@@ -75,7 +75,7 @@ impl Unconfirmed {
         Applying { unconfirmed: self, changes, earlier, is_answered: false }
     }
 
-    /// The mirror may have these units wrong.
+    /// The rows of these units in the mirror may be wrong.
     pub fn recheck<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
         let mut pending_changes = self.lock();
         for unit in units {
@@ -85,7 +85,7 @@ impl Unconfirmed {
         }
     }
 
-    /// Some units that there is something to ask about, with records that may have been opened or closed.
+    /// Some units to ask about, with records that may have been opened or closed.
     pub fn some(&self, most: usize) -> Vec<(Unit, Vec<OfflineRecord>)> {
         let pending_changes = self.lock();
         pending_changes
@@ -95,7 +95,7 @@ impl Unconfirmed {
             .collect()
     }
 
-    /// The record is stored as one of these changes would have written it. Answers whether that was not known.
+    /// The record is stored as one of these changes would have written it. Answers whether that is new.
     pub fn confirm(&self, record: &OfflineRecord) -> bool {
         let unit = Unit::new(record.kind.clone(), record.unit.clone());
         let mut pending_changes = self.lock();
@@ -136,15 +136,15 @@ impl Unconfirmed {
 }
 
 impl Roll {
-    /// Asks the engine about changes whose reply was lost, and about units that the mirror may have wrong: what
-    /// was applied is counted, and the mirror is as the engine is.
+    /// Asks the engine about changes whose reply was lost, and about units whose row in the mirror may be wrong. After
+    /// that applied changes are counted, and the mirror agrees with the engine.
     pub async fn settle(&self) -> Result<()> {
         let some = self.unconfirmed.some(ASKED_AT_ONCE);
         let records: Vec<&OfflineRecord> = some.iter().flat_map(|(_, records)| records).collect();
         for records in records.chunks(RECORDS_AT_ONCE) {
             let stored = join_all(records.iter().map(|record| self.engine.record(&record.id))).await;
             for (record, stored) in records.iter().zip(stored) {
-                // What another program wrote over cannot be known any more.
+                // The outcome of a record that another program overwrote is unknown.
                 let is_ours = match stored {
                     Err(EngineError::Damaged(_)) => false,
                     stored => stored?.is_some_and(|stored| is_stored(record, &stored)),
@@ -190,13 +190,13 @@ impl Roll {
 }
 
 impl Applying<'_> {
-    /// The engine said what it applied.
+    /// The engine answered which changes it applied.
     pub fn answered(mut self, applied: &[bool]) {
         self.is_answered = true;
         if self.earlier.is_empty() {
             return;
         }
-        // One that was not applied now may have been applied at the earlier attempt.
+        // A change that was not applied now may have been applied at the earlier attempt.
         for ((seen, change), _) in self.changes.iter().zip(applied).filter(|(_, applied)| !**applied) {
             let record = change.record.as_ref();
             let earlier = record.and_then(|record| self.earlier.iter().find(|one| is_same(one, record)));

@@ -1,4 +1,4 @@
-//! What is counted and listed, where units have labels.
+//! Counts and lists of units with labels.
 
 use super::*;
 

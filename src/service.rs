@@ -132,7 +132,7 @@ fn start(
         tracing::warn!("{}", alerting::NO_RECEIVER);
     }
     let rules = Arc::new(config.rules);
-    let news = Arc::new(Notify::new());
+    let outbox_grew = Arc::new(Notify::new());
     let ownership = lease.ownership();
     let mirror = Mirror::new(rules.clone(), engine.partitions()).with_labels(&config.count_by_labels);
     let mirror = Arc::new(mirror);
@@ -144,7 +144,7 @@ fn start(
         mirror.clone(),
         telemetry.clone(),
         config.hearing,
-        news.clone(),
+        outbox_grew.clone(),
     );
     // What is wrong with a template, intake says.
     let filters = filters.unwrap_or_default();
@@ -186,7 +186,7 @@ fn start(
             ownership.clone(),
             clock_of_alerting,
             tell,
-            news,
+            outbox_grew,
             stop.clone(),
         ),
     );

@@ -69,8 +69,8 @@ fn step(units: &[(u16, String, Unit)], instant: Timestamp) -> Step {
     }
     let offline: Vec<(i64, &String)> = names.iter().map(|name| (instant.as_millis(), name)).collect();
     write.zadd_multiple(in_partition("offline"), &offline);
-    let news: Vec<(&String, &str)> = names.iter().map(|name| (name, facts.as_str())).collect();
-    write.xadd(in_partition("outbox"), "*", &news);
+    let entry: Vec<(&String, &str)> = names.iter().map(|name| (name, facts.as_str())).collect();
+    write.xadd(in_partition("outbox"), "*", &entry);
     Step { read, write }
 }
 

@@ -64,8 +64,8 @@ impl Watch {
             let wait = StreamReadOptions::default().block(200).count(1000);
             while Instant::now() < end {
                 let (keys, ids): (Vec<&String>, Vec<&String>) = last.iter().unzip();
-                let news: Option<Streams> = client.xread_options(&keys, &ids, &wait).await?;
-                for (key, entries) in news.into_iter().flatten() {
+                let streams: Option<Streams> = client.xread_options(&keys, &ids, &wait).await?;
+                for (key, entries) in streams.into_iter().flatten() {
                     for (id, fields) in entries {
                         late_ms.extend(fields.chunks(2).filter_map(|field| lateness(&id, field)));
                         last.insert(key.clone(), id);

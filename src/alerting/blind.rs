@@ -226,7 +226,7 @@ impl BlindNotifier {
         receivers: &[String],
         now: Timestamp,
     ) -> Result<()> {
-        let join = Join { group: group.clone(), news: OutboxEvent::Blind(interval) };
+        let join = Join { group: group.clone(), event: OutboxEvent::Blind(interval) };
         self.alerts.join(&[join], self.route.pace, receivers, &Capacity::NONE, now).await?;
         self.buffers.values().for_each(|buffer| buffer.notify());
         Ok(())

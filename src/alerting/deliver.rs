@@ -1,7 +1,7 @@
 //! From deliveries to one receiver: lease, attempt, record the outcome.
 //!
 //! Each receiver has a loop of its own with a bounded number of attempts under way. More deliveries are
-//! leased ahead, so that no attempt waits for the engine. A lease is short, and is prolonged for as long as
+//! leased ahead, so that no attempt waits for the engine. A lease is short, and is extended for as long as
 //! this instance holds the delivery: no other instance attempts it meanwhile, and what a dead instance held
 //! is leased by another one as soon as the death is known. The outcome of an attempt is kept until the engine has
 //! recorded it: an engine that fails just then costs a wait, not a second notification.
@@ -85,9 +85,9 @@ impl Deliver {
                     None
                 }
                 Some(recorded) = calls.recordings.next() => self.recorded(&mut in_flight, recorded),
-                Some(prolonged) = OptionFuture::from(calls.prolonging.as_mut()) => {
-                    calls.prolonging = None;
-                    self.prolonged(&mut in_flight, prolonged)
+                Some(extended) = OptionFuture::from(calls.extending.as_mut()) => {
+                    calls.extending = None;
+                    self.extended(&mut in_flight, extended)
                 }
                 Some(batch) = OptionFuture::from(calls.leasing.as_mut()) => {
                     calls.leasing = None;

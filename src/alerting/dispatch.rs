@@ -38,7 +38,7 @@ pub(super) struct Dispatcher {
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
     /// Notified when the outbox has a new entry.
-    pub news: Arc<Notify>,
+    pub outbox_grew: Arc<Notify>,
     /// For the deliveries that joining hands out, by receiver.
     pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
     pub stop: CancellationToken,
@@ -67,7 +67,7 @@ impl Dispatcher {
                 biased;
                 () = this.stop.cancelled() => return Ok(()),
                 // A new entry does not cut the wait for an engine that fails: there are many then.
-                () = this.news.notified(), if failures == 0 => {}
+                () = this.outbox_grew.notified(), if failures == 0 => {}
                 () = ownership.changed(), if failures == 0 => {}
                 () = tokio::time::sleep(wait) => {}
             }
@@ -106,8 +106,8 @@ impl Dispatcher {
         }
         let (positions, mut joins): (Vec<Position>, Vec<Join>) = entries
             .into_iter()
-            .map(|Entry { position, news }| {
-                (position, Join { group: group_of(&news, &self.route.group_by), news })
+            .map(|Entry { position, event }| {
+                (position, Join { group: group_of(&event, &self.route.group_by), event })
             })
             .unzip();
         // Joins of one partition go in one step, and so do their deliveries later.
@@ -118,7 +118,7 @@ impl Dispatcher {
             rest = self.join_some(rest).await?;
         }
         // Settle after joining: a crash in between joins once more, which changes nothing.
-        self.engine.settle(&positions).await?;
+        self.engine.remove_entries(&positions).await?;
         Ok(true)
     }
 

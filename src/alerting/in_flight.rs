@@ -82,14 +82,14 @@ impl InFlight {
     }
 
     /// The deliveries whose leases this instance still needs.
-    pub fn to_prolong(&self) -> Vec<Arc<Delivery>> {
+    pub fn to_extend(&self) -> Vec<Arc<Delivery>> {
         let needed = self.leased.values().filter(|leased| !leased.has_ended);
         needed.map(|leased| leased.delivery.clone()).collect()
     }
 
-    /// Writes down which leases were prolonged. A delivery that lost its lease before its attempt is left to the
+    /// Writes down which leases were extended. A delivery that lost its lease before its attempt is left to the
     /// instance that holds it now.
-    pub fn set_prolonged(&mut self, deliveries: &[Arc<Delivery>], until: Timestamp, still_leased: Vec<bool>) {
+    pub fn set_extended(&mut self, deliveries: &[Arc<Delivery>], until: Timestamp, still_leased: Vec<bool>) {
         let count = self.leased.len();
         for (delivery, is_leased) in deliveries.iter().zip(still_leased) {
             let Some(leased) = self.leased.get_mut(&delivery.id) else { continue };

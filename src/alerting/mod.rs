@@ -171,7 +171,7 @@ pub struct Stores {
 }
 
 /// Notifies operators until it is stopped; attempts that are under way get a moment to end. Ends early only
-/// with an error. `news` wakes it when the outbox has a new entry.
+/// with an error. `outbox_grew` wakes it when the outbox has a new entry.
 ///
 /// In one piece: it only builds the loops, one after the other.
 pub async fn run(
@@ -180,7 +180,7 @@ pub async fn run(
     ownership: Ownership,
     clock: Clock,
     telemetry: Arc<Telemetry>,
-    news: Arc<Notify>,
+    outbox_grew: Arc<Notify>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     type LoopEnd = (String, anyhow::Result<()>);
@@ -235,7 +235,7 @@ pub async fn run(
         ownership,
         clock,
         telemetry,
-        news,
+        outbox_grew,
         buffers,
         stop: stop.clone(),
     };

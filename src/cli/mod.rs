@@ -61,7 +61,7 @@ enum Command {
     Move(moving::Arguments),
     /// Discard the notifications of a receiver that was renamed or removed.
     Deliveries(deliveries::Arguments),
-    /// Show values that were put aside because they could not be read, put them back or delete them.
+    /// Show values that were quarantined because they could not be read, put them back or delete them.
     Repair(repair::Arguments),
     /// Send a receiver a notification that is marked as a test.
     SendTest(send_test::Arguments),

@@ -142,12 +142,12 @@ async fn move_fleet(from: Endpoint, to: Endpoint) -> anyhow::Result<Moved> {
     let moved = match &from {
         Endpoint::Embedded(config) => {
             let engine = EmbeddedEngine::open(config, telemetry.clone()).await?;
-            engine.check_rest().await?;
+            engine.check_not_served().await?;
             migrate(&engine, to.prepare(&telemetry).await?.as_ref(), show).await
         }
         Endpoint::Redis(config) => {
             let engine = RedisEngine::connect(config, telemetry.clone()).await?;
-            engine.check_rest().await?;
+            engine.check_not_served().await?;
             migrate(&engine, to.prepare(&telemetry).await?.as_ref(), show).await
         }
     };
@@ -164,7 +164,7 @@ fn summary(moved: &Moved) -> String {
         moved.values,
         moved.open_records,
         moved.closed_records,
-        moved.untold,
+        moved.unsealed,
         moved.undelivered,
         moved.dead_letters,
         moved.blind,

@@ -1,4 +1,4 @@
-//! `rollcall repair`: shows values that were put aside because they could not be read, puts back those that are
+//! `rollcall repair`: shows values that were quarantined because they could not be read, puts back those that are
 //! readable by now, or deletes them.
 
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::config::EngineConfig;
 use crate::store::embedded::EmbeddedRepair;
 use crate::store::redis::RedisRepair;
-use crate::store::{repair::Aside, repair::Repair};
+use crate::store::{repair::Quarantined, repair::Repair};
 use crate::telemetry::Telemetry;
 
 #[derive(Debug, Args)]
@@ -34,30 +34,30 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let stop = signals::stop(HangUp::Stop)?;
     let config = arguments.file.load()?;
     let Some(repair) = open(&config.engine)? else {
-        println!("there is no fleet yet, and nothing was put aside");
+        println!("there is no fleet yet, and nothing was quarantined");
         return Ok(ExitCode::SUCCESS);
     };
-    let aside = repair.aside().await?;
-    let Some(done) = stop.run_until_cancelled(work(repair.as_ref(), &aside, &arguments)).await else {
+    let quarantined = repair.quarantined().await?;
+    let Some(done) = stop.run_until_cancelled(work(repair.as_ref(), &quarantined, &arguments)).await else {
         bail!("broken off: the remaining values are as they were; the repair can be repeated");
     };
     let Done { restored, discarded } = done?;
-    let left = aside.len() - restored - discarded;
+    let left = quarantined.len() - restored - discarded;
     if arguments.restore {
         println!("{restored} values were put back");
     }
     if arguments.discard {
         println!("{discarded} values were deleted");
     }
-    println!("{left} values are put aside");
+    println!("{left} values are quarantined");
     let is_undone = (arguments.restore || arguments.discard) && left > 0;
     Ok(if is_undone { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
 
-/// The values that were put aside in an engine; none if there is no fleet.
-pub(super) async fn aside(engine: &EngineConfig) -> anyhow::Result<Vec<Aside>> {
+/// The values that were quarantined in an engine; none if there is no fleet.
+pub(super) async fn quarantined(engine: &EngineConfig) -> anyhow::Result<Vec<Quarantined>> {
     match open(engine)? {
-        Some(repair) => Ok(repair.aside().await?),
+        Some(repair) => Ok(repair.quarantined().await?),
         None => Ok(Vec::new()),
     }
 }
@@ -81,14 +81,18 @@ struct Done {
     discarded: usize,
 }
 
-async fn work(repair: &dyn Repair, aside: &[Aside], arguments: &Arguments) -> anyhow::Result<Done> {
-    let bar = ProgressBar::new(aside.len() as u64);
+async fn work(
+    repair: &dyn Repair,
+    quarantined: &[Quarantined],
+    arguments: &Arguments,
+) -> anyhow::Result<Done> {
+    let bar = ProgressBar::new(quarantined.len() as u64);
     bar.set_style(
         ProgressStyle::with_template("[{elapsed_precise}] {bar:30} {pos} of {len}")
             .expect("a constant template"),
     );
     let mut done = Done::default();
-    for one in aside {
+    for one in quarantined {
         let outcome = if arguments.restore && repair.restore(one).await? {
             done.restored += 1;
             "put back"
@@ -99,7 +103,7 @@ async fn work(repair: &dyn Repair, aside: &[Aside], arguments: &Arguments) -> an
         } else if arguments.restore {
             "cannot be put back"
         } else {
-            "put aside"
+            "quarantined"
         };
         bar.suspend(|| println!("{outcome}: {} {}: {}", one.what.as_str(), one.place, one.held));
         bar.inc(1);

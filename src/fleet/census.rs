@@ -126,7 +126,7 @@ impl Census {
             let shortest_ms = self.pace.met_of(kind).map(|shortest| shortest.as_millis() as u64);
             (kind.to_string(), Count { units: self.mirror.unit_count(kind), shortest_ms })
         };
-        roster.tell_counts(instance, &self.kinds.keys().map(count).collect(), HOLDS).await?;
+        roster.announce_counts(instance, &self.kinds.keys().map(count).collect(), HOLDS).await?;
         let counts = roster.counts(&others).await?;
         let mut met = Vec::new();
         for (kind, limit) in &self.kinds {

@@ -27,7 +27,7 @@ use ring::hmac;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::store::Member;
+use crate::store::ShareMember;
 
 /// The beginning of the topics of all canaries.
 pub(super) const PREFIX: &str = "rollcall/canary/";
@@ -132,19 +132,19 @@ pub(super) fn gone_topic(client_id: &str) -> String {
 }
 
 /// The payload of a member's last will.
-pub(super) fn gone_payload(member: &Member) -> Vec<u8> {
+pub(super) fn gone_payload(member: &ShareMember) -> Vec<u8> {
     let payload = GonePayload { share: member.share.clone(), connection: member.connection };
     serde_json::to_vec(&payload).expect("a text and a number")
 }
 
 /// The member that the broker has dropped, if this is a last will.
-pub(super) fn read_gone(topic: &str, payload: &[u8]) -> Option<Member> {
+pub(super) fn read_gone(topic: &str, payload: &[u8]) -> Option<ShareMember> {
     let client_id = topic.strip_prefix(PREFIX)?.strip_suffix(GONE)?;
     if client_id.is_empty() || client_id.contains('/') || payload.len() > LONGEST {
         return None;
     }
     let GonePayload { share, connection } = serde_json::from_slice(payload).ok()?;
-    (!share.contains('/')).then(|| Member { share, client_id: client_id.to_owned(), connection })
+    (!share.contains('/')).then(|| ShareMember { share, client_id: client_id.to_owned(), connection })
 }
 
 /// A canary that is reported to the engine.
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_last_will_is_believed_only_in_its_own_shape() {
-        let member = Member { share: "all".to_owned(), client_id: "you".to_owned(), connection: 3 };
+        let member = ShareMember { share: "all".to_owned(), client_id: "you".to_owned(), connection: 3 };
         let good = gone_payload(&member);
         assert_eq!(read_gone(&gone_topic("you"), &good), Some(member));
         for topic in ["rollcall/canary/you", "rollcall/canary/gone", "rollcall/canary/a/b/gone", "you/gone"] {

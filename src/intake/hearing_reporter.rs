@@ -27,7 +27,7 @@ use super::probe::{Probe, Probes};
 use crate::clock::Timestamp;
 use crate::fleet::Roll;
 use crate::presence::Probed;
-use crate::store::{Member, Subscription};
+use crate::store::{ShareMember, Subscription};
 
 /// Something that the engine has to know.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +37,7 @@ pub(super) enum HearingEvent {
     /// The probe of the filter with this index came back.
     Probe { index: usize, sent_at: Timestamp },
     /// The broker has dropped a member.
-    MemberLost { member: Member, at: Timestamp },
+    MemberLost { member: ShareMember, at: Timestamp },
     /// That connection has unsubscribed from its share, and everything that it was given is recorded.
     Unsubscribed { connection: u64 },
 }
@@ -158,7 +158,7 @@ impl HearingReporter {
     async fn attend_again(
         &self,
         writer: &EngineWriter,
-        member: &Member,
+        member: &ShareMember,
         sent_at: Timestamp,
         link: &watch::Receiver<Link>,
     ) -> Option<()> {
@@ -179,7 +179,7 @@ impl HearingReporter {
     async fn attend(
         &mut self,
         writer: &EngineWriter,
-        member: &Member,
+        member: &ShareMember,
         sent_at: Timestamp,
         link: &watch::Receiver<Link>,
     ) -> Option<()> {
@@ -205,7 +205,7 @@ impl HearingReporter {
     async fn member_lost(
         &self,
         writer: &EngineWriter,
-        member: &Member,
+        member: &ShareMember,
         at: Timestamp,
         link: &watch::Receiver<Link>,
     ) -> Option<()> {
@@ -237,9 +237,9 @@ impl HearingReporter {
         Subscription::Kept { client_id, connection, was_cut: connection != first, span: self.session_expiry }
     }
 
-    fn member(&self, connection: u64) -> Option<Member> {
+    fn member(&self, connection: u64) -> Option<ShareMember> {
         let share = self.share.clone()?;
-        Some(Member { share, client_id: self.client_id.clone(), connection })
+        Some(ShareMember { share, client_id: self.client_id.clone(), connection })
     }
 }
 

@@ -14,7 +14,7 @@ use super::value_buffer::ValueBuffer;
 use super::{Fields, PayloadIssues, canary, payload};
 use crate::clock::Timestamp;
 use crate::presence::Heartbeat;
-use crate::store::Member;
+use crate::store::ShareMember;
 use crate::telemetry::{Rejection, Telemetry};
 
 /// What a message says.
@@ -26,7 +26,7 @@ pub(super) enum Content {
     /// The probe of the filter with this index, and when it was sent.
     Probe(usize, Timestamp),
     /// The broker has dropped this member of a shared subscription.
-    MemberLost(Member),
+    MemberLost(ShareMember),
     /// The member has unsubscribed from its share: the messages before this are all that it is given.
     Unsubscribed,
     /// Nothing that counts.
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_last_will_counts_also_when_it_was_retained() {
-        let member = Member { share: "all".to_owned(), client_id: "you".to_owned(), connection: 3 };
+        let member = ShareMember { share: "all".to_owned(), client_id: "you".to_owned(), connection: 3 };
         let will = canary::gone_payload(&member);
         assert_eq!(read(&reader(), "rollcall/canary/you/gone", &will, true), Content::MemberLost(member));
     }

@@ -51,12 +51,12 @@ pub enum Subscription {
         span: Duration,
     },
     /// A member of a shared subscription: it hears a part.
-    Member(Member),
+    Member(ShareMember),
 }
 
 /// A member of a shared subscription: one connection, from its attending to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct ShareMember {
     /// The name of the shared subscription; without `/`.
     pub share: String,
     /// The id by which the broker knows it; without `/`.
@@ -131,7 +131,7 @@ impl MemberState {
     }
 }
 
-impl Member {
+impl ShareMember {
     fn name(&self) -> (String, String) {
         (self.share.clone(), self.client_id.clone())
     }
@@ -174,7 +174,7 @@ impl HearingState {
     }
 
     /// From `now` on the share has heard no further than this member.
-    pub fn attend(&mut self, member: &Member, now: Timestamp, release: Duration) {
+    pub fn attend(&mut self, member: &ShareMember, now: Timestamp, release: Duration) {
         if self.attending(member).is_some() {
             return;
         }
@@ -188,7 +188,7 @@ impl HearingState {
     }
 
     /// Removes a member; `lost_until` if it may have lost something. Whether it was one.
-    pub fn depart(&mut self, member: &Member, lost_until: Option<Timestamp>) -> bool {
+    pub fn depart(&mut self, member: &ShareMember, lost_until: Option<Timestamp>) -> bool {
         if self.attending(member).is_none() {
             return false;
         }
@@ -200,7 +200,7 @@ impl HearingState {
     }
 
     /// The connection of a member, if it is still the one that attends.
-    fn attending(&mut self, member: &Member) -> Option<&mut MemberState> {
+    fn attending(&mut self, member: &ShareMember) -> Option<&mut MemberState> {
         let state = self.members.get_mut(&member.name())?.as_mut();
         state.filter(|state| state.connection == member.connection)
     }

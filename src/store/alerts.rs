@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Interval, Labels, OfflineRecord, Pace};
 use crate::telemetry::Backlog;
 
-/// Something that operators may have to be told.
+/// An event that alerting may notify operators of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutboxEvent {
@@ -20,22 +20,21 @@ pub enum OutboxEvent {
     Blind(Interval),
 }
 
-/// OutboxEvent in the outbox.
+/// An event in the outbox.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// Where it stands; given back when it was dealt with. OutboxEvent that was written in one step may
-    /// stand in one place.
+    /// Passed to [`AlertStore::remove_entries`] after the event has joined its group. Events that were written in one
+    /// step may share a position.
     pub position: Position,
-    /// What it says.
-    pub news: OutboxEvent,
+    pub event: OutboxEvent,
 }
 
-/// The place of an entry in the outbox: which part of it, and its id there.
+/// The position of an entry in the outboxes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// The outbox that holds it, as the engine numbers them.
+    /// The outbox that holds the entry, as the engine numbers outboxes.
     pub outbox: u16,
-    /// Its id within that.
+    /// The id of the entry in its outbox.
     pub id: String,
 }
 
@@ -44,64 +43,59 @@ pub struct Position {
 pub struct Group {
     /// Unique text made from the labels, at most 512 bytes.
     pub key: String,
-    /// What the members share, e.g. `kind`.
+    /// The labels that all members share, e.g. `kind`.
     pub labels: Labels,
 }
 
-/// A transition on its way into a group.
+/// A transition that joins a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Join {
-    /// Which group.
     pub group: Group,
-    /// What to tell.
-    pub news: OutboxEvent,
+    pub event: OutboxEvent,
 }
 
-/// How many deliveries the caller of [`AlertStore::join`] takes on, and until when they are leased to it.
+/// How many deliveries the caller of [`AlertStore::join`] takes, and until when they are leased to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// How many for each receiver, in the order of the receivers; none for those that are missing.
+    /// The number for each receiver, in the order of the receivers; zero for receivers without an entry.
     pub most: Vec<usize>,
     pub until: Timestamp,
 }
 
 impl Capacity {
-    /// Deliveries are left to [`AlertStore::lease`].
+    /// The caller takes none: [`AlertStore::lease`] hands them out.
     pub const NONE: Capacity = Capacity { most: Vec::new(), until: Timestamp::ZERO };
 }
 
-/// What came of joining.
+/// The result of joining.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Joined {
     /// How many members were sealed.
     pub sealed: usize,
-    /// What was handed out.
+    /// Deliveries that are leased to the caller.
     pub deliveries: Vec<Delivery>,
 }
 
-/// One notification for one receiver; fixed when its group was sealed.
+/// One notification for one receiver; sealing fixes its content.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Delivery {
-    /// Stable over every attempt, restart and replay: `<notification>.<receiver>`.
+    /// The same in every attempt, restart and replay: `<notification>.<receiver>`.
     pub id: String,
-    /// The receiver's name.
     pub receiver: String,
-    /// What the members share.
     pub group: Group,
-    /// When the group was sealed.
     pub sealed_at: Timestamp,
     /// Records that were opened.
     pub offline: Vec<OfflineRecord>,
     /// Records that were closed.
     pub online: Vec<OfflineRecord>,
-    /// Blind intervals; such a notification holds nothing else.
+    /// Blind intervals; a notification with blind intervals has no records.
     pub blind: Vec<Interval>,
-    /// How many attempts were begun, this one included.
+    /// The number of this attempt, from 1.
     pub attempt: u32,
 }
 
 impl Delivery {
-    /// The id of the notification, which is the same for every receiver.
+    /// The id of the notification, the same for every receiver.
     pub fn notification(&self) -> &str {
         let id = self.id.strip_suffix(&self.receiver).and_then(|id| id.strip_suffix('.'));
         id.unwrap_or(&self.id)
@@ -111,31 +105,29 @@ impl Delivery {
 /// A delivery that was given up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeadLetter {
-    /// What could not be delivered.
     pub delivery: Delivery,
     /// When it was given up.
     pub at: Timestamp,
-    /// Why.
     pub reason: String,
 }
 
 /// The outbox, groups and deliveries.
 #[async_trait]
 pub trait AlertStore: Layout {
-    /// The oldest news of these outboxes, about `limit` of them, and all that stands in the same places.
-    /// It stays until [`AlertStore::settle`] is called. Each partition has an outbox; that of hearing has the number
-    /// after the last partition's.
+    /// The oldest events of these outboxes: about `limit`, and all other events of the same positions. They stay
+    /// until [`AlertStore::remove_entries`] removes them. Each partition has an outbox; the outbox of hearing has
+    /// the number after the last partition.
     async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>>;
 
-    /// Lets every member join its group, for a notification at the pace given. A member that has
-    /// joined before, in this form or a later one, changes nothing, also after it was sent. A
-    /// return that comes before its silence was told takes it back: neither is told. OutboxEvent of a record
-    /// joins the group that its first news joined, whichever is named: what was told belongs to the
-    /// record. A return is told to those receivers to which the silence was told, or will be.
+    /// Lets transitions join their groups, for notifications at the given pace. Joining is idempotent: a transition
+    /// that has joined before, in this form or a later one, changes nothing, also after its notification was sent. A
+    /// return that joins before its silence was sealed cancels the silence: receivers are notified of neither. All
+    /// events of a record join the group that its first event joined, whichever group the caller names, because the
+    /// notifications belong to the record. The notification of a return goes to the receivers of its silence.
     ///
-    /// A group that is due at once, in which no member waits and that one member joins alone is sealed
-    /// with that, as by [`AlertStore::seal`]. An engine may hand out silences among these at once, as by
-    /// [`AlertStore::lease`], up to the capacity of each receiver, where that saves it a request.
+    /// A group that is due at once, in which no member waits and that one member joins alone, is sealed in the same
+    /// step, as by [`AlertStore::seal`]. An engine may hand out such silences in the same step, as by
+    /// [`AlertStore::lease`], up to the capacity of each receiver, where that saves a request.
     async fn join(
         &self,
         joins: &[Join],
@@ -145,14 +137,14 @@ pub trait AlertStore: Layout {
         now: Timestamp,
     ) -> Result<Joined>;
 
-    /// Empties places of the outbox: everything that stood there was dealt with.
-    async fn settle(&self, entries: &[Position]) -> Result<()>;
+    /// Removes entries from the outboxes, after all events of their positions have joined.
+    async fn remove_entries(&self, entries: &[Position]) -> Result<()>;
 
-    /// Seals groups of these partitions that are due: fixes members and id of their notifications and queues a
-    /// delivery for each receiver. One notification holds at most 1000 members; a larger group is
-    /// sealed in several. A silence is sealed when its own wait is over; those that joined later follow
-    /// when the waits of all of them are over, in one notification more, and members that join after that
-    /// when the interval has passed. Answers how many members were sealed; more may be due if any were.
+    /// Seals due groups of these partitions: fixes the members and the id of their notifications and queues a
+    /// delivery for each receiver. One notification has at most 1000 members; a larger group is sealed as several
+    /// notifications. A silence is sealed when its own wait is over. Silences that joined later are sealed when the
+    /// waits of all of them are over, in one more notification; members that join after that are sealed when the
+    /// interval has passed. Answers how many members were sealed; more may be due if any were.
     async fn seal(
         &self,
         partitions: &[u16],
@@ -164,10 +156,10 @@ pub trait AlertStore: Layout {
     /// When the next group of these partitions is due.
     async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;
 
-    /// Hands out deliveries of a receiver that are due in these partitions, at most `limit`, those of
-    /// the first partitions first, and keeps them from other callers until `until`. Deliveries of
-    /// one group come one after the other, in order. A delivery of which nothing is to be told any more is ended instead,
-    /// and counted as left out. An engine within the process frees what is leased when the process ends.
+    /// Leases due deliveries of a receiver in these partitions to the caller until `until`: at most `limit`, and
+    /// those of the first partitions first. Of each group only the first delivery is leased, so deliveries of a
+    /// group stay in order. A delivery without content by now is ended instead, and counted as left out. The leases
+    /// of an engine within the process end with the process.
     async fn lease(
         &self,
         partitions: &[u16],
@@ -180,52 +172,52 @@ pub trait AlertStore: Layout {
     /// When the next delivery of a receiver is due in these partitions.
     async fn first_lease(&self, partitions: &[u16], receiver: &str) -> Result<Option<Timestamp>>;
 
-    /// These were delivered and are never leased again. `now` lets the next of their groups follow
-    /// at once. Safe to repeat.
+    /// Records that deliveries succeeded; they are never leased again. The next delivery of each of their groups is
+    /// due at `now`. Safe to repeat.
     async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()>;
 
-    /// Keeps deliveries that were leased, and have not ended, from every other instance until `until`.
-    /// Answers, in order, which the caller still holds: not those that were leased again since.
-    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>>;
+    /// Extends leases of deliveries that have not ended, until `until`. Answers, in order, which leases the caller
+    /// still holds: not those that another instance has taken since.
+    async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>>;
 
-    /// The attempt failed; the next is not before `at`. Changes nothing if the delivery was leased
-    /// again since.
-    async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()>;
+    /// Records that the attempt failed and that the next one is not before `at`. Changes nothing if another
+    /// instance has leased the delivery since.
+    async fn retry_later(&self, delivery: &Delivery, at: Timestamp) -> Result<()>;
 
-    /// Given up: kept as a dead letter. The return of a unit whose silence died here is not told
-    /// to this receiver.
-    async fn bury(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()>;
+    /// Gives a delivery up and keeps it as a dead letter. This receiver is not notified of the returns of its
+    /// silences.
+    async fn dead_letter(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()>;
 
     /// How many groups of a receiver wait for a delivery in these partitions, and how many dead letters
     /// it has there.
     async fn backlog(&self, partitions: &[u16], receiver: &str) -> Result<Backlog>;
 
-    /// Enters the receivers that are configured, at the least once each start, in the list of those for which
-    /// something may be kept. The others in the list are absent from now on. Safe to repeat.
+    /// Enters the configured receivers in the list of receivers; the service calls this at each start. The others
+    /// in the list are absent from now on. Safe to repeat.
     async fn enlist(&self, receivers: &[String], now: Timestamp) -> Result<()>;
 
-    /// Brings what waits for a receiver that was absent up to date, before any of it is handed out: silences that
-    /// are over by now, and their returns, are not told to it. From then on it is not absent. Answers how many are
-    /// left out; none where it was not absent. Safe to repeat.
+    /// Brings the deliveries of a receiver that was absent up to date, before any of them is leased: silences that
+    /// are over by now, and their returns, are left out. From then on the receiver is not absent. Answers how many
+    /// are left out; zero for a receiver that was not absent. Safe to repeat.
     async fn bring_up_to_date(&self, receiver: &str, now: Timestamp) -> Result<usize>;
 
-    /// What is kept for each receiver that was ever entered, configured or not, by its name; without those for
-    /// which nothing is kept.
+    /// The backlog of each receiver that was ever entered, configured or not, by its name; receivers without a
+    /// backlog are left out.
     async fn kept(&self) -> Result<Vec<(String, Backlog)>>;
 
-    /// One bounded step of discarding dead letters of a receiver and notifications that wait for it, which
-    /// become dead letters first. The returns of silences that are discarded are not told to this receiver.
+    /// Discards a bounded number of dead letters of a receiver and of notifications that wait for it, which become
+    /// dead letters first. This receiver is not notified of the returns of the discarded silences.
     async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded>;
 
     /// Dead letters of a receiver, newest first.
     async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>>;
 }
 
-/// What a step of discarding did; nothing, if nothing was left.
+/// What a step of discarding changed; zeros if nothing was left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Discarded {
-    /// Notifications that became dead letters, to be removed by a later step.
+    /// How many notifications became dead letters, which a later step removes.
     pub ended: usize,
-    /// What was removed.
+    /// How many dead letters were removed.
     pub removed: usize,
 }

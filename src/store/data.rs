@@ -1,8 +1,8 @@
-//! What units tell of themselves beside that they live: battery, signal, firmware.
+//! Metrics of units: battery, signal, firmware.
 //!
-//! A kind names [`Metric`]s that are taken from its messages. The engine keeps of each unit and metric
-//! the newest value, as the text that Prometheus is given, and nothing older: history is Prometheus's.
-//! Values decide nothing; they belong to their unit and leave with it.
+//! A kind names [`Metric`]s that are taken from its messages. The engine keeps the newest value of each unit and
+//! metric, as the text for Prometheus; history is left to Prometheus. No rule depends on values. They are removed
+//! with their unit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -17,14 +17,14 @@ use crate::presence::{Kind, Unit};
 /// The longest value, in bytes.
 pub const LONGEST_VALUE: usize = 128;
 
-/// What a value is to Prometheus.
+/// The type of a metric in Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricType {
     /// A number that goes up and down.
     Gauge,
-    /// A number that only grows, until it begins anew. Its name ends in `_total`.
+    /// A number that only grows, until it starts again. The name of the metric ends in `_total`.
     Counter,
-    /// A text, as a label of a series that is always 1. Its name ends in `_info`.
+    /// A text, as a label of a series that is always 1. The name of the metric ends in `_info`.
     Info,
 }
 
@@ -39,20 +39,18 @@ impl MetricType {
     }
 }
 
-/// A value that units of a kind tell.
+/// A metric of the units of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
     /// The name of its series.
     pub name: String,
-    /// Where it stands in a message: the tokens of a JSON pointer (RFC 6901).
+    /// Its location in a message: the tokens of a JSON pointer (RFC 6901).
     pub pointer: Vec<String>,
-    /// What it is.
     pub metric_type: MetricType,
-    /// What it means.
     pub help: String,
-    /// In what it is measured; empty: in nothing. The name ends in it.
+    /// The unit of measurement, with which the name ends; empty for a metric without one.
     pub unit: String,
-    /// The label that has the text of an info.
+    /// The label with the text of an info.
     pub label: String,
 }
 
@@ -61,7 +59,7 @@ pub struct Metric {
 pub struct Catalogue(HashMap<Kind, Arc<[Metric]>>);
 
 impl Catalogue {
-    /// The metrics of kinds. One name means the same wherever it is.
+    /// A name has the same meaning in all kinds.
     pub fn new(kinds: impl IntoIterator<Item = (Kind, Vec<Metric>)>) -> Catalogue {
         let some = kinds.into_iter().filter(|(_, metrics)| !metrics.is_empty());
         Catalogue(some.map(|(kind, metrics)| (kind, metrics.into())).collect())
@@ -90,23 +88,22 @@ impl Catalogue {
     }
 }
 
-/// A value on its way into the engine.
+/// A value to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading<'a> {
-    /// Whose.
     pub unit: &'a Unit,
     /// The name of the metric.
     pub metric: &'a str,
-    /// The moment of the heartbeat that brought it.
+    /// The moment of its heartbeat.
     pub at: Timestamp,
     /// The value as text, at most [`LONGEST_VALUE`] bytes without control characters.
     pub value: &'a str,
 }
 
-/// A value as the engine holds it.
+/// A stored value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// The moment of the heartbeat that brought it.
+    /// The moment of its heartbeat.
     pub at: Timestamp,
     /// The value as text.
     pub text: String,
@@ -115,17 +112,16 @@ pub struct Value {
 /// The newest values of units.
 #[async_trait]
 pub trait DataStore: Layout {
-    /// Writes values, unless there is a newer one of the same metric and unit. A unit that is not
-    /// known, or was removed, gets none. Answers, in order, whether the unit is known. Safe to repeat.
+    /// Writes values, unless a newer one of the same metric and unit is stored. Values of unknown and removed units
+    /// are dropped. Answers, in order, whether the unit is known. Safe to repeat.
     async fn keep_values(&self, readings: &[Reading<'_>]) -> Result<Vec<bool>>;
 
     /// The values of one unit, in the order of the metrics named.
     async fn values(&self, unit: &Unit, metrics: &[&str]) -> Result<Vec<Option<Value>>>;
 
-    /// The values of one metric on some pages of a partition, with the names of their units
-    /// (`<kind>:<unit>`), in any order. There are as many pages as [`super::Layout::pages`] says;
-    /// every value of a partition is on exactly one. Values of a unit that was removed a moment ago may
-    /// still be among them.
+    /// The values of one metric on some of the [`super::Layout::pages`] of a partition, with the names of their units
+    /// (`<kind>:<unit>`), in any order. Every value of a partition is on exactly one page. Values of a unit that was
+    /// removed a moment ago may still be among them.
     async fn walk_values(
         &self,
         partition: u16,
@@ -133,7 +129,7 @@ pub trait DataStore: Layout {
         pages: Range<u32>,
     ) -> Result<Vec<(String, String)>>;
 
-    /// Removes the values of those of these units that are not known or were removed, also of metrics
-    /// that are configured no more. Safe to repeat.
+    /// Removes the values of unknown and removed units among these, also of metrics that are not configured any
+    /// more. Safe to repeat.
     async fn forget_values(&self, units: &[Unit]) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! A deadline check: the units that may be due as they were read, and what the engine watches until they are decided.
+//! A deadline check: snapshots of units that may be due, and the guard that the engine holds until they are decided.
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
@@ -6,23 +6,22 @@ use futures_util::future::BoxFuture;
 use super::Result;
 use crate::presence::{Change, Hearing, Snapshot};
 
-/// A check of one batch of units that has yet to begin.
+/// A check of one batch of units that has not begun.
 pub type PendingCheck<'a> = BoxFuture<'a, Result<DeadlineCheck<'a>>>;
 
-/// One batch of units as they were read.
+/// One batch of units.
 pub struct DeadlineCheck<'a> {
-    /// In order.
+    /// In the order of the batch.
     pub units: Vec<Snapshot>,
-    /// How far Rollcall had heard after they were read. An engine that was restored to an earlier state has lost their
-    /// heartbeats; what was heard before that must not count.
+    /// Up to when Rollcall had heard after the units were read. An engine that was restored to an earlier state has
+    /// lost their heartbeats, so hearing from before the restore must not count.
     pub hearing: Hearing,
     pub guard: Box<dyn CheckGuard + 'a>,
 }
 
-/// What a check holds of the engine until its units are decided. To drop it changes nothing.
+/// Applies the decisions of a check. Dropping it changes nothing.
 #[async_trait]
 pub trait CheckGuard: Send {
-    /// Applies changes of the units of the check, as [`UnitStore::apply`](super::UnitStore::apply)
-    /// does.
+    /// Applies changes of units of the check, like [`UnitStore::apply`](super::UnitStore::apply).
     async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>>;
 }

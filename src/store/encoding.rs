@@ -1,4 +1,4 @@
-//! How facts are written down, the same in every engine.
+//! The stored form of facts, the same in every engine.
 //!
 //! One line of text: a letter for the standing, the last seen time in ms, the distance from there
 //! to the last check (absent when the key was gone), and, only for units that need it, a JSON
@@ -12,12 +12,12 @@
 //! |---|---|
 //! | `n` | registered, never seen |
 //! | `p` | present |
-//! | `f` | offline; `o` in the rest tells of the silence |
-//! | `r` | retired; `r` in the rest tells when |
+//! | `f` | offline; `o` in the JSON has the silence |
+//! | `r` | retired; `r` in the JSON has the time |
 //!
 //! # Why the times of a silence are distances
-//! Redis packs the small values of a page into one string. One longer than 64 bytes has it take the
-//! page apart, which costs memory for all units on it and is slow just when many fall silent.
+//! Redis stores a page of small values as one packed string. A value longer than 64 bytes makes it unpack the page,
+//! which costs memory for all units on the page and is slow just when many units fall silent.
 
 use std::time::Duration;
 
@@ -41,10 +41,10 @@ struct Rest {
     sleep: Option<(i64, i64)>,
     #[serde(rename = "p", skip_serializing_if = "Option::is_none")]
     pause: Option<(i64, i64)>,
-    /// From last seen to the deadline, from there to the detection, why, and what was allowed (ms).
+    /// From last seen to the deadline, from there to the detection (ms), the cause, and the allowed silence (ms).
     #[serde(rename = "o", skip_serializing_if = "Option::is_none")]
     silence: Option<(i64, i64, char, u64)>,
-    /// From last seen to where the silence is presumed to begin (ms).
+    /// From last seen to the presumed begin of the silence (ms).
     #[serde(rename = "u", skip_serializing_if = "Option::is_none")]
     unseen_ms: Option<i64>,
     #[serde(rename = "r", skip_serializing_if = "Option::is_none")]
@@ -85,7 +85,7 @@ pub fn encode(facts: &Facts) -> String {
     text
 }
 
-/// Facts from text; `None` if it is none that [`encode`] writes.
+/// Facts from text; `None` for a text that [`encode`] does not write.
 pub fn decode(text: &str) -> Option<Facts> {
     let (numbers, rest) = match text.find('{') {
         Some(at) => (&text[..at], serde_json::from_str(&text[at..]).ok()?),
@@ -154,9 +154,9 @@ mod tests {
         assert_eq!(encode(&facts), "p1732147200000+3");
     }
 
-    /// What Redis packs by default, see the head.
+    /// Redis packs values of up to 64 bytes by default: see the module.
     #[test]
-    fn the_longest_ordinary_silence_still_lies_on_a_packed_page() {
+    fn the_longest_ordinary_silence_stays_on_a_packed_page() {
         let year = Duration::from_secs(400 * 86_400);
         let seen = Timestamp::from_millis(1_732_147_200_000);
         let deadline = seen + year;
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_of_an_earlier_build_presume_nothing_and_what_is_presumed_reads_back() {
+    fn facts_of_an_earlier_build_have_no_presumed_begin_and_a_presumed_begin_reads_back() {
         let seen = Timestamp::from_millis(1_732_147_200_000);
         assert_eq!(decode("p1732147200000"), Some(Facts::new(Standing::Present, seen)));
         let facts =
@@ -207,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(
+        fn encoded_facts_read_back(
             standing in standing(), last_seen in moment(), checked_at in prop::option::of(moment()),
             times in (prop::option::of(span()), prop::option::of(span()), prop::option::of(span())),
             labels in prop::collection::btree_map("[a-z]{1,8}", "\\PC{1,16}", 0..4),

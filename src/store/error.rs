@@ -1,21 +1,21 @@
-//! Why a store could not do what was asked.
+//! Errors of an engine.
 
 use crate::telemetry::Failure;
 
-/// Why the engine could not do what was asked.
+/// Why an engine did not execute a call.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// It cannot be reached or did not answer; the same call may be made again.
+    /// The engine cannot be reached or did not answer; the call may be repeated.
     #[error("{0}")]
     Unavailable(String),
-    /// It refused; an operator has to change something.
+    /// The engine refused the call; an operator has to change something.
     #[error("{0}")]
     Refused(String),
-    /// A stored value is of a wrong type, or no value at all. It is put aside within a second or two; the same call
-    /// may be made again then.
+    /// A stored value is of a wrong type, or no valid value. It is quarantined within a second or two; the call may
+    /// be repeated then.
     #[error("{0}")]
     WrongType(String),
-    /// What is stored cannot be read.
+    /// A stored value is unreadable.
     #[error("{0}")]
     Damaged(String),
 }
@@ -26,5 +26,5 @@ impl Failure for EngineError {
     }
 }
 
-/// What an engine answers.
+/// The answer of an engine.
 pub type Result<T> = std::result::Result<T, EngineError>;

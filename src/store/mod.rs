@@ -1,32 +1,33 @@
 //! The state of the fleet, behind small traits cut by reader.
 //!
-//! | trait | read by | what it holds |
+//! | trait | read by | what it has |
 //! |---|---|---|
 //! | [`UnitStore`] | intake, expiry | expiry keys, the deadline index, facts, records |
 //! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
 //! | [`AlertStore`] | alerting | the outbox, groups, deliveries, dead letters |
-//! | [`DataStore`] | intake, http | the newest values of what units tell of themselves |
+//! | [`DataStore`] | intake, http | the newest values of the units' metrics |
 //! | [`Queries`] | http, the mirror | the same facts and records, read only |
 //! | [`Roster`] | every loop, through [`Ownership`](crate::fleet::Ownership) | the live instances, and the clock that they share |
 //! | [`Examine`] | the examination | the condition of the engine |
 //!
-//! [`Roll`](crate::fleet::Roll) stands above them: it reads snapshots, lets `presence` decide and applies the changes.
+//! [`Roll`](crate::fleet::Roll) stands above them: it reads snapshots, lets `presence` decide and applies the
+//! changes.
 //!
 //! # The promises
-//! Each is the name of a case of the conformance suite, which every engine passes.
+//! Each has cases `promise_NN_…` in the conformance suite, which every engine passes.
 //!
-//!  1. Recorded means applied; what a crash of the engine loses becomes blind time, and no
-//!     transition is lost.
-//!  2. Each silence is taken by exactly one caller.
-//!  3. Taking writes record and outbox in one step.
+//!  1. A recorded heartbeat is applied. Heartbeats that a crash of the engine loses become blind time, and no transition
+//!     is lost.
+//!  2. Exactly one caller opens the record of each silence.
+//!  3. Opening writes the record and the outbox entry in one step.
 //!  4. An older or repeated heartbeat never moves a deadline back.
-//!  5. A return closes the record and is notified once, to the receivers that were notified of the silence.
-//!  6. A dead holder's lease comes back.
-//!  7. Joining a group is idempotent, also after it was sent, and order-free.
-//!  8. Delivered is never leased again.
-//!  9. With every hint lost, ticks alone suffice; with the sweep held off, hints alone suffice.
+//!  5. A return closes the record. The receivers of the silence are notified of it once.
+//!  6. A delivery whose holder dies is leased again.
+//!  7. Joining a group is idempotent, also after the notification was sent, and independent of order.
+//!  8. A delivered notification is never leased again.
+//!  9. Without hints the sweep finds every due unit; without the sweep the hints do.
 //! 10. Time is always an argument.
-//! 11. Blind time is not silence.
+//! 11. Blind time is no silence.
 //! 12. A removed unit is never reported.
 //! 13. A changed timeout moves the deadline at once.
 //! 14. A deadline at exactly now is not yet passed.
@@ -55,12 +56,12 @@ mod queries;
 pub mod redis;
 pub mod repair;
 pub mod roster;
+mod sealed_members;
 pub mod table;
-mod told_members;
 mod units;
 mod untold;
 
-pub use crate::presence::{Gap, Member, Pace, Subscription};
+pub use crate::presence::{Gap, Pace, ShareMember, Subscription};
 pub use alerts::{
     AlertStore, Capacity, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined, OutboxEvent, Position,
 };
@@ -75,24 +76,23 @@ pub use queries::Queries;
 pub use roster::{Attendance, Roster};
 pub use units::{Refresh, UnitStore};
 
-/// The most units of one partition that one step of an engine takes on.
+/// The most units of one partition in one step of an engine.
 pub const LARGEST_STEP: usize = 500;
 
-/// What is wrong with an engine that works all the same, and what to do.
+/// A fault of an engine that works all the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// Its name, for logs and metrics.
+    /// The name of the fault in logs and metrics.
     pub name: EngineWarning,
-    /// What is wrong and what to do.
+    /// The fault, and advice for the operator.
     pub text: String,
 }
 
-/// What a look at an engine found on which the service may run one day.
+/// The condition of an engine that the service does not use yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// What it is, such as `Redis 7.0.15`.
+    /// The product and its version, such as `Redis 7.0.15`.
     pub server: String,
-    /// What is wrong with it.
     pub warnings: Vec<Warning>,
 }
 
@@ -105,12 +105,11 @@ pub enum Hint {
     Doubt,
 }
 
-/// How the fleet is cut; fixed for the life of a fleet.
+/// How the fleet is divided; fixed for the life of a fleet.
 pub trait Layout: Send + Sync {
-    /// How many partitions the units are spread over.
     fn partitions(&self) -> u16;
 
-    /// Into how many pages a partition is cut for [`Queries::walk`] and [`DataStore::walk_values`].
+    /// The number of pages in a partition, for [`Queries::walk`] and [`DataStore::walk_values`].
     fn pages(&self) -> u32;
 }
 
@@ -121,7 +120,7 @@ pub trait Examine: Send + Sync {
     /// engine cannot work at all.
     async fn examine(&self, now: Timestamp) -> Result<Vec<Warning>>;
 
-    /// Ends when the engine meets a fault that an examination repairs.
+    /// Ends when the engine finds a fault that an examination repairs.
     async fn wants_examination(&self);
 }
 

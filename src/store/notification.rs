@@ -1,5 +1,5 @@
-//! What every engine writes of notifications: how members of a group are named, what a notification
-//! holds, and how long either is kept.
+//! Stored notifications, the same in every engine: the names of group members, the content of a notification, and how
+//! long an engine keeps both.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,10 +17,9 @@ use crate::presence::{
     Cause, Closing, Form, Hearing, Interval, Kind, Labels, OfflineRecord, RecordId, Transition,
 };
 
-/// The most members of one notification.
 pub(super) const MOST_MEMBERS: usize = 1000;
 
-/// How long members that are over are kept against transitions that join again.
+/// How long members that are over are kept, so that their transitions do not join again.
 pub(super) const OVER: Duration = Duration::from_secs(86_400);
 
 /// Whether each transition is the only one of its group among these.
@@ -32,31 +31,31 @@ pub(super) fn alone(joins: &[Join]) -> impl Iterator<Item = bool> {
     joins.iter().map(move |join| of_group[join.group.key.as_str()] == 1)
 }
 
-/// The id of a notification: a digest of the group and of what is told of whom, so that the same news has
-/// the same id on every engine, even if what was sealed is lost and sealed again. `told` is for each member,
-/// in their order, the letter of what it is told and its name, with line breaks between them.
-pub(super) fn notification_id(group: &str, told: &str) -> String {
-    let digest = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{group}\n{told}").as_bytes());
+/// The id of a notification: a digest of its group and its members. So the same members have the same id on every
+/// engine, also if a sealed notification is lost and sealed again. `members` are, in order and separated by line
+/// breaks, the id letter and the name of each member.
+pub(super) fn notification_id(group: &str, members: &str) -> String {
+    let digest = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{group}\n{members}").as_bytes());
     format!("ntf_{}", HEXLOWER.encode(&digest.as_ref()[..12]))
 }
 
-/// How a member counts in the id: by what it is told, that it is offline or anything else.
-pub(super) fn letter_told(is_offline: bool) -> char {
+/// The letter of a member in the id of its notification: `o` for a silence, `b` for a return or a blind interval.
+pub(super) fn id_letter(is_offline: bool) -> char {
     if is_offline { 'o' } else { 'b' }
 }
 
-/// The id of the notification by which this news is told alone in the group with that key.
-pub fn notification_of(group: &str, news: &OutboxEvent) -> String {
-    let member = Member::new(news);
-    let letter = letter_told(member.form == Form::Offline);
+/// The id of the notification that has this event as its only member, in the group with that key.
+pub fn notification_of(group: &str, event: &OutboxEvent) -> String {
+    let member = GroupMember::new(event);
+    let letter = id_letter(member.form == Form::Offline);
     notification_id(group, &format!("{letter}{}", member.id))
 }
 
-/// The notification of one silence, in few words: the rest follows from these. There are many of them at a
-/// time, and an engine that is handed a quarter of the bytes has time for others.
+/// The notification of one silence in its short form, from which [`Notification`] is restored. A mass offline has
+/// many of them, and a quarter of the bytes saves the engine's time.
 ///
-/// The record's id, deadline, detected and sealed (ms), why, the unit's labels, and those that its group shares;
-/// and where it is presumed to begin, if that is later than its unit was seen.
+/// The record's id, its deadline, detection and sealing (ms), its cause, the labels of the unit, the labels of the
+/// group; and the presumed begin of the silence, if that is later than the last heartbeat.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Lone(
     RecordId,
@@ -70,7 +69,6 @@ pub(super) struct Lone(
 );
 
 impl Lone {
-    /// In few words.
     pub fn new(group: &Group, record: &OfflineRecord, sealed_at: Timestamp) -> Lone {
         let times = [record.deadline, record.detected_at, sealed_at].map(Timestamp::as_millis);
         let [deadline, detected_at, sealed_at] = times;
@@ -79,7 +77,7 @@ impl Lone {
         Lone(record.id.clone(), deadline, detected_at, sealed_at, record.cause, labels, shared, silent_from)
     }
 
-    /// In full, but for the key of its group.
+    /// The full form, without the key of its group.
     fn notification(self) -> Notification {
         let Lone(id, deadline, detected_at, sealed_at, cause, labels, shared, silent_from) = self;
         let times = [deadline, detected_at, sealed_at].map(Timestamp::from_millis);
@@ -104,26 +102,26 @@ impl Lone {
             offline: vec![record],
             online: Vec::new(),
             blind: Vec::new(),
-            told: Vec::new(),
+            told_to: Vec::new(),
         }
     }
 }
 
-/// What joining a group wants to know of one transition.
-pub(super) struct Member {
+/// One transition as a member of a group.
+pub(super) struct GroupMember {
     pub id: String,
     pub form: Form,
     pub detected_at: Timestamp,
 }
 
-impl Member {
-    /// A silence is one member, known by its record and its deadline. A record that is opened a
-    /// second time, after its unit was allowed more and then less again, is news: it has another
-    /// deadline or, where that is the same, joining tells it by when it was detected. Why that is
-    /// not simply part of the name: a silence that is detected again, because an engine lost the
-    /// first time, keeps its place and the id of its notification.
-    pub fn new(news: &OutboxEvent) -> Member {
-        match news {
+impl GroupMember {
+    /// A silence is one member, named by its record and its deadline. A record that is opened a second time, after
+    /// its unit was allowed more and then less again, is another member: it has another deadline or, where the
+    /// deadline is the same, joining distinguishes it by its time of detection. That time is not part of every
+    /// name, because a silence that is detected again after an engine lost its record keeps its name and the id of
+    /// its notification.
+    pub fn new(event: &OutboxEvent) -> GroupMember {
+        match event {
             OutboxEvent::Record(record) => {
                 let form = match (record.transition(), record.closed_by) {
                     (_, Some(Closing::Removed)) => Form::Removed,
@@ -131,43 +129,44 @@ impl Member {
                     (Transition::Online, _) => Form::Online,
                 };
                 let id = format!("{} {}", record.deadline.as_millis(), record.id);
-                Member { id, form, detected_at: record.detected_at }
+                GroupMember { id, form, detected_at: record.detected_at }
             }
             OutboxEvent::Blind(interval) => {
-                // By its beginning alone: the first event that says that it lasts, or is over, is the one that is told.
+                // Named by its beginning alone: only the first event of an interval that lasts, and the first of one
+                // that is over, are notified.
                 let is_over = if interval.is_over() { " over" } else { "" };
                 let id = format!("{}{is_over}", blindness(interval));
-                Member { id, form: Form::Blind, detected_at: Timestamp::ZERO }
+                GroupMember { id, form: Form::Blind, detected_at: Timestamp::ZERO }
             }
         }
     }
 }
 
-/// Of the name of a member that stands for a record: its id as [`Member::new`] makes it, and the record's. A
-/// silence that was detected once more has the time of that at the end of its name.
+/// Parses the name of the member of a record: the id that [`GroupMember::new`] makes, and the record's id. The name
+/// of a silence that was detected again ends with the time of that detection.
 pub(super) fn of_member(name: &str) -> Option<(&str, RecordId)> {
     let record = |id: &str| id.split_once(' ')?.1.parse().ok();
     let whole = record(name).map(|id| (name, id));
     whole.or_else(|| name.rsplit_once(' ').and_then(|(id, _)| Some((id, record(id)?))))
 }
 
-/// What is told of a transition (JSON).
-pub(super) fn told(news: &OutboxEvent) -> Result<String> {
-    match news {
+/// The record or the interval of an event (JSON).
+pub(super) fn event_json(event: &OutboxEvent) -> Result<String> {
+    match event {
         OutboxEvent::Record(record) => to_json(record),
         OutboxEvent::Blind(interval) => to_json(interval),
     }
 }
 
-/// Reads what stands in a queue for the group with that key as an engine does, for tests that try arbitrary
-/// bytes: the delivery to a receiver of that name, as far as it can be read.
+/// Reads a stored notification as an engine does, for tests that try arbitrary bytes: the delivery to a receiver,
+/// as far as it can be read.
 #[doc(hidden)]
 pub fn delivery_of_any(group: &str, stored: &[u8], receiver: &str) -> Option<Delivery> {
     let id = format!("{}.{receiver}", notification_id(group, ""));
-    Notification::read(group, stored).told.map(|told| told.delivery(id, receiver, 1))
+    Notification::read(group, stored).notification.map(|notification| notification.delivery(id, receiver, 1))
 }
 
-/// A notification as it was sealed, for whichever receiver.
+/// A sealed notification, the same for every receiver.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Notification {
     pub group: Group,
@@ -175,19 +174,19 @@ pub(super) struct Notification {
     pub offline: Vec<OfflineRecord>,
     pub online: Vec<OfflineRecord>,
     pub blind: Vec<Interval>,
-    /// For each of `online` the receivers that were told its silence, with commas between them; nothing if
-    /// that is not known. Empty if all of them were told all.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub told: Vec<Option<String>>,
+    /// For each record in `online`, the receivers that were notified of its silence, separated by commas; `None` if
+    /// they are not known. Empty if every receiver was notified of every silence.
+    #[serde(default, rename = "told", skip_serializing_if = "Vec::is_empty")]
+    pub told_to: Vec<Option<String>>,
 }
 
 impl Notification {
-    /// The delivery of this to one receiver: without the returns of silences that it was not told.
+    /// The delivery to one receiver: without the returns of silences that it was not notified of.
     pub fn delivery(mut self, id: String, receiver: &str, attempt: u32) -> Delivery {
-        let mut told = self.told.iter();
+        let mut told_to = self.told_to.iter();
         self.online.retain(|_| {
-            let told = told.next().and_then(|told| told.as_deref());
-            told.is_none_or(|told| told.split(',').any(|name| name == receiver))
+            let told_to = told_to.next().and_then(|receivers| receivers.as_deref());
+            told_to.is_none_or(|receivers| receivers.split(',').any(|name| name == receiver))
         });
         Delivery {
             id,
@@ -202,7 +201,7 @@ impl Notification {
     }
 }
 
-/// A notification in either of the forms in which it is stored: an object in full, or the list of a [`Lone`].
+/// A stored notification in one of its two forms: an object in full, or the list of a [`Lone`].
 struct Stored(Notification);
 
 impl<'de> Deserialize<'de> for Stored {
@@ -229,41 +228,43 @@ impl<'de> Visitor<'de> for EitherForm {
     }
 }
 
-/// What could be read of a stored notification.
+/// The readable part of a stored notification.
 pub(super) struct Readable {
-    /// `None`: nothing of it.
-    pub told: Option<Notification>,
-    /// What is wrong with it, if anything.
-    pub why: Option<EngineError>,
+    /// `None` if no member of it is readable.
+    pub notification: Option<Notification>,
+    /// Why a part of it is not readable.
+    pub error: Option<EngineError>,
 }
 
 impl Readable {
-    /// All of it, or why not.
+    /// The whole notification, or why a part of it is not readable.
     pub fn whole(self) -> Result<Notification> {
-        match self.why {
-            Some(why) => Err(why),
-            None => self.told.ok_or_else(|| EngineError::Damaged("a notification says nothing".to_owned())),
+        match self.error {
+            Some(error) => Err(error),
+            None => self
+                .notification
+                .ok_or_else(|| EngineError::Damaged("a notification has no content".to_owned())),
         }
     }
 }
 
 impl Notification {
-    /// What a notification to the group with that key says, as far as it can be read: one member that cannot be
-    /// read does not keep the others from being told.
+    /// Reads a stored notification of the group with that key, as far as it is readable: the readable members are
+    /// notified without the others.
     pub fn read(group: &str, text: &[u8]) -> Readable {
         let text = String::from_utf8_lossy(text);
         match from_json("a notification", &text) {
-            // It is ended where it lies, whatever it says.
-            Ok(Stored(told)) => {
-                let group = Group { key: group.to_owned(), ..told.group };
-                Readable { told: Some(Notification { group, ..told }), why: None }
+            // The key is that of the lane, whatever the text says: the delivery ends in that lane.
+            Ok(Stored(notification)) => {
+                let group = Group { key: group.to_owned(), ..notification.group };
+                Readable { notification: Some(Notification { group, ..notification }), error: None }
             }
-            Err(why) => Readable { told: Notification::in_part(group, &text), why: Some(why) },
+            Err(error) => Readable { notification: Notification::in_part(group, &text), error: Some(error) },
         }
     }
 
-    /// Those records and intervals of a notification that can be read. A quotation mark within a text is written
-    /// with a backslash, so what begins a list or a record here stands in no label.
+    /// The readable records and intervals of a notification. JSON escapes a quotation mark within a string, so no
+    /// label contains the begin of a list or of a record.
     fn in_part(group: &str, text: &str) -> Option<Notification> {
         let offline = text.find(OFFLINE)?;
         let online = offline + text[offline..].find(ONLINE)?;
@@ -271,17 +272,18 @@ impl Notification {
         let first = |after: &str| text.find(after).map(|at| &text[at + after.len()..]);
         let labels = first(r#"{"group":"#).and_then(first_of::<Group>).map(|group| group.labels);
         let sealed_at = first(r#","sealed_at":"#).and_then(first_of::<Timestamp>);
-        let told = Notification {
+        let notification = Notification {
             group: Group { key: group.to_owned(), labels: labels.unwrap_or_default() },
             sealed_at: sealed_at.unwrap_or(Timestamp::ZERO),
             offline: each_of(&text[offline..online], r#"{"id":"#),
             online: each_of(&text[online..blind], r#"{"id":"#),
             blind: each_of(&text[blind..], r#"{"from":"#),
-            // Which return is whose is not known any more: each is told.
-            told: Vec::new(),
+            // The list does not fit to the readable returns any more, so every receiver is notified of each.
+            told_to: Vec::new(),
         };
-        let is_empty = told.offline.is_empty() && told.online.is_empty() && told.blind.is_empty();
-        (!is_empty).then_some(told)
+        let Notification { offline, online, blind, .. } = &notification;
+        let is_empty = offline.is_empty() && online.is_empty() && blind.is_empty();
+        (!is_empty).then_some(notification)
     }
 }
 
@@ -289,44 +291,44 @@ pub(super) const OFFLINE: &str = r#","offline":["#;
 pub(super) const ONLINE: &str = r#"],"online":["#;
 pub(super) const BLIND: &str = r#"],"blind":["#;
 
-/// The value that a text begins with, whatever follows it.
+/// The value at the begin of a text, whatever follows it.
 fn first_of<T: serde::de::DeserializeOwned>(text: &str) -> Option<T> {
     serde_json::Deserializer::from_str(text).into_iter().next()?.ok()
 }
 
-/// The values of a list that begin like that and can be read.
+/// The readable values of a list, each of which begins with `begin`.
 fn each_of<T: serde::de::DeserializeOwned>(list: &str, begin: &str) -> Vec<T> {
     list.match_indices(begin).filter_map(|(at, _)| first_of(&list[at..])).collect()
 }
 
 impl Delivery {
-    /// What the first of a lane says, or nothing where it cannot be read: it can be ended all the same.
-    pub(super) fn of(told: Option<Notification>, group: &str, id: &str, receiver: &str) -> Delivery {
-        let told = told.unwrap_or_else(|| Notification {
+    /// The first delivery of a lane. One that is not readable has no content, and can be ended all the same.
+    pub(super) fn of(notification: Option<Notification>, group: &str, id: &str, receiver: &str) -> Delivery {
+        let notification = notification.unwrap_or_else(|| Notification {
             group: Group { key: group.to_owned(), labels: Labels::new() },
             sealed_at: Timestamp::ZERO,
             offline: Vec::new(),
             online: Vec::new(),
             blind: Vec::new(),
-            told: Vec::new(),
+            told_to: Vec::new(),
         });
-        told.delivery(id.to_owned(), receiver, 0)
+        notification.delivery(id.to_owned(), receiver, 0)
     }
 }
 
-/// As which a delivery is ended that is discarded.
+/// The dead letter of a delivery that is discarded.
 pub(super) fn discarded(delivery: Delivery, at: Timestamp) -> DeadLetter {
     DeadLetter { delivery, at, reason: "discarded".to_owned() }
 }
 
-/// By what blindness is known, the same while it lasts and when it is over.
+/// The name of a blind interval, the same while it lasts and when it is over.
 pub(super) fn blindness(interval: &Interval) -> String {
     format!("blind {}", interval.from.as_millis())
 }
 
 impl Notification {
-    /// Blindness that this tells as lasting, and that is over by now: of the fleet or, where its members share a
-    /// kind, of that.
+    /// Blind intervals that lasted when this was sealed and are over by now: of the fleet or, where the members
+    /// share a kind, of that kind.
     pub(super) fn over<'a>(&'a self, hearing: &'a Hearing) -> impl Iterator<Item = &'a Interval> {
         let kind = self.group.labels.get("kind").and_then(|kind| kind.parse::<Kind>().ok());
         let is_over = move |interval: &&Interval| match &kind {
@@ -363,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_cannot_be_read_keeps_no_other_from_being_told() {
+    fn an_unreadable_member_leaves_the_others_readable() {
         let group = Group { key: "g".into(), labels: Labels::from([("kind".into(), "detector".into())]) };
         let [a, b, c] = ["a", "b", "c"].map(|name| to_json(&record(name)).unwrap());
         let text = |group: &str, offline: &str| {
@@ -377,20 +379,20 @@ mod tests {
                 [format!("{a},{garbage},{b}"), format!("{garbage},{a},{b}"), format!("{a},{b},{garbage}")]
             {
                 let read = Notification::read("g", text(&group_json, &offline).as_bytes());
-                assert!(read.why.is_some(), "{garbage:?} counts as read");
-                let told = read.told.unwrap();
-                assert_eq!(told.offline, [record("a"), record("b")], "{garbage:?}");
-                assert_eq!((told.online, told.group), (vec![record("c")], group.clone()), "{garbage:?}");
+                assert!(read.error.is_some(), "{garbage:?} counts as read");
+                let Notification { offline, online, group: shared, .. } = read.notification.unwrap();
+                assert_eq!(offline, [record("a"), record("b")], "{garbage:?}");
+                assert_eq!((online, &shared), (vec![record("c")], &group), "{garbage:?}");
             }
         }
         let read = Notification::read("g", text("garbage{", &format!("{a},{b}")).as_bytes());
-        let told = read.told.unwrap();
-        assert_eq!((told.group.key.as_str(), told.offline.len(), told.online.len()), ("g", 2, 1));
+        let Notification { group, offline, online, .. } = read.notification.unwrap();
+        assert_eq!((group.key.as_str(), offline.len(), online.len()), ("g", 2, 1));
         let whole = Notification::read("g", text(&group_json, &a).as_bytes());
-        assert!(whole.why.is_none() && whole.told.is_some());
+        assert!(whole.error.is_none() && whole.notification.is_some());
         for garbage in ["garbage{", "", "[1", "{}", r#"{"group":{},"offline":[],"online":[],"blind":[]}"#] {
             let read = Notification::read("g", garbage.as_bytes());
-            assert!(read.told.is_none() && read.why.is_some(), "{garbage:?}");
+            assert!(read.notification.is_none() && read.error.is_some(), "{garbage:?}");
         }
     }
 }

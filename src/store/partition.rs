@@ -1,5 +1,5 @@
-//! Which partition holds what. Fixed for good: every instance and every program that reads the keys has
-//! to answer alike.
+//! The partition of a unit or a group. The rule never changes: every instance, and every program that reads the
+//! keys, has to agree on it.
 
 use crate::presence::Unit;
 

@@ -1,4 +1,4 @@
-//! Facts and records to look at, and what the mirror is compared with.
+//! Facts and records, read only, and the reads that keep the mirror true.
 
 use async_trait::async_trait;
 
@@ -6,14 +6,14 @@ use super::{Layout, Result};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId, Snapshot, Unit};
 
-/// Facts and records, to look at.
+/// Facts and records, read only.
 #[async_trait]
 pub trait Queries: Layout {
     /// The record of one silence.
     async fn record(&self, id: &RecordId) -> Result<Option<OfflineRecord>>;
 
-    /// Records by the time of detection, newest first, those strictly before `before` (time of
-    /// detection, id); at most `limit`. `open`: only open ones.
+    /// Up to `limit` records, newest detection first, strictly before `before` (time of detection, id). `open`:
+    /// only open records.
     async fn records(
         &self,
         open: bool,
@@ -21,25 +21,21 @@ pub trait Queries: Layout {
         limit: usize,
     ) -> Result<Vec<OfflineRecord>>;
 
-    /// The id of the fleet: another one after the engine lost its data. What was read before that no longer holds.
+    /// The id of the fleet. It changes when the engine loses its data, and earlier reads are then outdated.
     fn fleet_id(&self) -> String;
 
-    /// The units on one page of a partition, as they are now; every unit of the fleet is on
-    /// exactly one page.
+    /// The units on one page of a partition; every unit of the fleet is on exactly one page.
     async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>>;
 
-    /// What the expiry keys of these units of a partition hold, in order; each is named
-    /// `<kind>:<unit>`.
+    /// The values of the expiry keys of units (`<kind>:<unit>`) of a partition, in order.
     async fn alive(&self, partition: u16, names: &[&str]) -> Result<Vec<Option<Timestamp>>>;
 
-    /// Notes for the owners of their partitions that these units were changed by another instance.
+    /// Notes for the owners of their partitions that another instance changed these units.
     async fn note(&self, units: &[&Unit]) -> Result<()>;
 
-    /// Takes what was noted for these partitions, a bounded number: pages on which another
-    /// instance changed something.
+    /// Removes a bounded number of notes from these partitions and answers them: pages that another instance changed.
     async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>>;
 
-    /// Removes records of these partitions that were closed before `before`, a bounded number; answers
-    /// how many.
+    /// Removes a bounded number of records of these partitions that were closed before `before`. Answers how many.
     async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize>;
 }

@@ -1,4 +1,4 @@
-//! What was put aside because it could not be read, for the command that looks at it.
+//! Quarantined values, for `rollcall repair`.
 
 use async_trait::async_trait;
 
@@ -8,56 +8,46 @@ use crate::telemetry::Stored;
 /// The most characters of a value that are shown.
 pub(super) const SHOWN: usize = 80;
 
-/// Something that was put aside.
+/// A quarantined value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Aside {
-    /// What it was.
+pub struct Quarantined {
     pub what: Stored,
-    /// Where it was: a key or a table, and what finds it there.
+    /// Where the value was: a key, or a table, and its member or row there.
     pub place: String,
-    /// The beginning of what it held.
+    /// The begin of the value.
     pub held: String,
-    /// How the engine finds it again.
-    pub id: AsideId,
+    pub id: QuarantinedId,
 }
 
-/// How an engine finds what it put aside.
+/// Where an engine keeps a quarantined value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AsideId {
-    /// A row of a table.
+pub enum QuarantinedId {
+    /// The id of a row.
     Row(i64),
-    /// A field of a hash of what was put aside.
-    Field {
-        /// The hash.
-        hash: String,
-        /// The field.
-        field: Vec<u8>,
-    },
-    /// An entry of an outbox.
+    /// A field of a hash of quarantined values.
+    Field { hash: String, field: Vec<u8> },
+    /// An entry of a stream of quarantined entries.
     Entry {
-        /// The stream of what was put aside.
         stream: String,
-        /// The id of the entry there.
+        /// The id of the entry in that stream.
         id: String,
-        /// The outbox that it was in.
+        /// The outbox from which the entry was moved.
         outbox: String,
     },
 }
 
-/// What can be done about what was put aside. The fleet may be served meanwhile.
+/// Lists, restores and deletes quarantined values. Instances may serve the fleet meanwhile.
 #[async_trait]
 pub trait Repair: Send + Sync {
-    /// All of it.
-    async fn aside(&self) -> Result<Vec<Aside>>;
+    async fn quarantined(&self) -> Result<Vec<Quarantined>>;
 
-    /// Puts it back, if it can be read now and nothing else took its place. Whether it did.
-    async fn restore(&self, aside: &Aside) -> Result<bool>;
+    /// Restores a value if it is readable now and no other value has taken its place. Answers whether it is restored.
+    async fn restore(&self, quarantined: &Quarantined) -> Result<bool>;
 
-    /// Deletes it for good.
-    async fn discard(&self, aside: &Aside) -> Result<()>;
+    async fn discard(&self, quarantined: &Quarantined) -> Result<()>;
 }
 
-/// Text as it is shown: without control characters, and not too long.
+/// A value for display: without control characters, and cut after [`SHOWN`] characters.
 pub(super) fn shown(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(&text[..text.len().min(4 * SHOWN)]);
     text.chars().take(SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()

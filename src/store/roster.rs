@@ -1,4 +1,4 @@
-//! The instances that are there, and the clock that they share.
+//! The live instances, and the clock that they share.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,60 +9,56 @@ use serde::{Deserialize, Serialize};
 use super::{Layout, Result};
 use crate::clock::Timestamp;
 
-/// What an instance says of its own, by the name of the kind.
+/// The counts of an instance's own units, by the name of the kind.
 pub type Counts = BTreeMap<String, Count>;
 
-/// What an instance says of its own units of a kind.
+/// The count of an instance's own units of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// How many there are.
     pub units: u64,
-    /// The shortest timeout that one of them declared or was given (ms).
+    /// The shortest timeout that one of the units declared or was given (ms).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shortest_ms: Option<u64>,
 }
 
-/// What a renewed lease comes with.
+/// The answer to the renewal of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attendance {
-    /// The time of the fleet: the engine's clock, unless that went back. It never does.
+    /// The time of the fleet: the engine's clock, unless that clock went back. The time of the fleet never goes back.
     pub now: Timestamp,
-    /// What the engine's own clock told.
     pub engine_clock: Timestamp,
-    /// The instances whose lease stands, in order, the caller included.
+    /// The instances with a valid lease, in order, the caller included.
     pub instances: Vec<String>,
-    /// When the first lease of another ends, unless it is renewed.
+    /// When the first lease of another instance ends.
     pub first_end: Option<Timestamp>,
 }
 
-/// The instances that are there, and the clock that they share.
+/// The live instances, and the clock that they share.
 #[async_trait]
 pub trait Roster: Layout {
-    /// Takes or renews the lease of an instance. If it had none, the others are told.
+    /// Takes or renews the lease of an instance. The other instances are notified of a new lease.
     ///
-    /// Leases are measured by the engine's clock, so that instances agree whose stand. Where that clock
-    /// went back, the time of the fleet goes on from where it was; `heard`, how far Rollcall has heard,
-    /// is never after it. Time in which no instance could renew, because the engine stood still, is no time of
-    /// any lease.
+    /// Leases end by the engine's clock, so that all instances agree on the valid ones. If that clock goes back,
+    /// the time of the fleet goes on from its last value; it is never before `heard`, up to when Rollcall has
+    /// heard. Time in which no instance could renew, because the engine stood still, does not count for any lease.
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<Attendance>;
 
-    /// Gives up the lease of an instance and tells the others.
+    /// Gives up the lease of an instance, and notifies the other instances.
     async fn resign(&self, instance: &str) -> Result<()>;
 
-    /// Says where an instance is asked for metrics, for as long as a lease is; to be said again with
-    /// each renewal.
+    /// Announces the address of an instance for metrics, for the length of a lease; each renewal repeats it.
     async fn announce(&self, instance: &str, address: &str, lease: Duration) -> Result<()>;
 
-    /// Where instances are asked for metrics, in order; `None`: it did not say lately.
+    /// The addresses of instances for metrics, in order; `None` for an instance that did not announce one lately.
     async fn addresses(&self, instances: &[String]) -> Result<Vec<Option<String>>>;
 
-    /// Says how many units an instance counts of its own, for as long as that holds.
-    async fn tell_counts(&self, instance: &str, counts: &Counts, holds: Duration) -> Result<()>;
+    /// Announces the counts of an instance's own units; they are valid for `ttl`.
+    async fn announce_counts(&self, instance: &str, counts: &Counts, ttl: Duration) -> Result<()>;
 
-    /// What instances said lately that they count. What cannot be read was not said.
+    /// The valid counts of instances; unreadable counts are left out.
     async fn counts(&self, instances: &[String]) -> Result<Vec<Counts>>;
 
-    /// Ends when an instance came or went, as far as that is told at all: a caller renews from time to time as
-    /// well.
+    /// Ends when an instance starts or stops. The notification may be lost, so a caller also renews from time to
+    /// time.
     async fn changed(&self);
 }

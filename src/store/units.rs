@@ -11,14 +11,12 @@ use super::{Hint, Layout, PendingCheck, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
 
-/// A heartbeat of a unit that is expected to be present, ready to be written.
+/// A heartbeat of a unit that should be present, ready to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct Refresh<'a> {
-    /// Who.
     pub unit: &'a Unit,
-    /// When it was heard.
     pub at: Timestamp,
-    /// How long its key stands from now.
+    /// The TTL of its expiry key.
     pub ttl: Duration,
     /// The latest moment for its next check; an earlier check stays.
     pub check_by: Timestamp,
@@ -27,30 +25,28 @@ pub struct Refresh<'a> {
 /// The state of units.
 #[async_trait]
 pub trait UnitStore: Layout {
-    /// Writes heartbeats of units that are present. Answers, in order, whether each was applied;
-    /// one that was not (there is no key, or it holds a newer heartbeat) has to be decided upon.
-    /// Safe to repeat.
+    /// Writes heartbeats of present units. Answers, in order, which were applied; the others (there is no key, or
+    /// it holds a newer heartbeat) have to be decided by the rules. Safe to repeat.
     async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>>;
 
-    /// Reads units as they are now, in order. Reading an expiry key that is overdue makes it
-    /// expire.
+    /// Reads units, in order. An overdue expiry key expires when it is read.
     async fn read(&self, units: &[Unit]) -> Result<Vec<Snapshot>>;
 
-    /// Applies each change in one step if its unit is still as in its snapshot and, for a change
-    /// that takes the unit out of the index, if it was still in there. Answers, in order, which
-    /// were applied. A record of a change goes into the outbox in the same step.
+    /// Applies each change in one step if its unit is still as in its snapshot and, for a change that takes the
+    /// unit out of the index, if the index still has it. The same step writes the record of a change into the
+    /// outbox. Answers, in order, which changes were applied.
     async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>>;
 
-    /// Reads units that may be due, so that they can be changed if they are still the same. The engine cuts them
-    /// into batches as suits it and answers with one check for each; a check begins when it is polled. Reading an
-    /// expiry key that is overdue makes it expire.
+    /// Reads units that may be due, for changes that apply if the units are still the same. The engine divides them
+    /// into batches and answers with one check for each; a check begins when it is polled. An overdue expiry key
+    /// expires when it is read.
     fn check_deadlines<'a>(&'a self, units: &[Unit]) -> Vec<PendingCheck<'a>>;
 
-    /// The open records of units whose facts do not say, in order: for when these are lost. What cannot be said of
-    /// a record is as its id says.
+    /// The open records of units whose facts are lost, in order. Fields that no other stored value has follow from
+    /// the id of the record.
     async fn open_records(&self, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>>;
 
-    /// Moves the next check of units that are in the index to `until`, whatever else is stored of them.
+    /// Moves the next check of units that are in the index to `until`, also for units with unreadable facts.
     async fn put_off(&self, units: &[Unit], until: Timestamp) -> Result<()>;
 
     /// Puts known units that are not in the index there, with their next check at `at`.
@@ -72,16 +68,16 @@ pub trait UnitStore: Layout {
     async fn first_checks(&self, after: &HashMap<u16, Timestamp>)
     -> Result<Vec<Option<(Timestamp, String)>>>;
 
-    /// Sends hints that units may be due, until the receiver is dropped. Hints may be lost, late or wrong. An error
-    /// ends it; hints of the time after that are lost.
+    /// Sends hints that units may be due, until the receiver is dropped. Hints may be lost, late or wrong. After an
+    /// error no more hints are sent.
     async fn listen(&self, hints: mpsc::Sender<Hint>) -> Result<()>;
 
-    /// Very many units are due while this is on. An engine that serves one request after the other puts their records
-    /// before notifications, before reads for the mirror and before hints, which are of no use meanwhile.
+    /// Is on while very many units are due. An engine that serves one request after the other then writes their
+    /// records before notifications and reads for the mirror, and sends no hints, which are useless meanwhile.
     fn put_records_first(&self, _is_on: bool) {}
 
-    /// The time of a request and its answer on the network, where that is long beside the work of the engine; else
-    /// zero.
+    /// The time of a request and its answer on the network, if that is long compared with the work of the engine;
+    /// else zero.
     fn round_trip(&self) -> Duration {
         Duration::ZERO
     }

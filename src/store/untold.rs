@@ -1,4 +1,5 @@
-//! Silences, and blindness, that a receiver was not told: their returns are left out of what is told to it.
+//! Silences and blind intervals that a receiver was not notified of ("untold"): their returns are left out of its
+//! deliveries.
 
 use std::collections::HashMap;
 
@@ -8,27 +9,27 @@ use crate::clock::Timestamp;
 use crate::presence::{Interval, OfflineRecord};
 use crate::telemetry::Telemetry;
 
-/// Why a receiver was not told a silence, or blindness that lasted.
+/// Why a receiver was not notified of a silence, or of a blind interval that lasted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Untold {
-    /// It died as a dead letter.
+    /// Its notification became a dead letter.
     Dead,
-    /// It was over when the receiver came back, which was not configured for a while.
+    /// The receiver was absent, and the silence was over when the receiver was configured again.
     Past,
 }
 
 impl Untold {
-    /// What stands in the place of a dead letter for what was over.
+    /// The stored value for [`Untold::Past`].
     pub const PAST: &str = "-";
 
-    /// As it is stored: the id of a dead letter, or [`Untold::PAST`].
+    /// From the stored value: the id of a dead letter, or [`Untold::PAST`].
     pub fn of(stored: &str) -> Untold {
         if stored == Untold::PAST { Untold::Past } else { Untold::Dead }
     }
 }
 
 impl Delivery {
-    /// What is left of it for a receiver that was not told these.
+    /// This delivery without untold silences that are past, and without the returns of all untold silences.
     pub(super) fn without(mut self, untold: &HashMap<String, Untold>) -> Delivery {
         let is_past = |name: String| untold.get(&name) == Some(&Untold::Past);
         self.offline.retain(|record| !is_past(silence(record)));
@@ -37,25 +38,24 @@ impl Delivery {
         self
     }
 
-    /// Whether there is nothing to tell.
+    /// Whether the delivery has no members.
     pub(super) fn is_empty(&self) -> bool {
         self.offline.is_empty() && self.online.is_empty() && self.blind.is_empty()
     }
 }
 
-/// By what it is known among what a receiver was not told: the fleet and a kind may be blind from the same moment on.
+/// The name of a blind interval among untold ones; it contains the group, because the fleet and a kind may be blind
+/// from the same moment on.
 pub(super) fn blindness_in(group: &Group, interval: &Interval) -> String {
     format!("{} {}", blindness(interval), group.key)
 }
 
-/// One opening of a record, the same when it is closed. A record may be opened twice.
+/// The name of a silence: one opening of a record. A record may be opened twice.
 pub(super) fn silence(record: &OfflineRecord) -> String {
     format!("{} {}", record.detected_at.as_millis(), record.id)
 }
 
-/// Leaves out the returns of units whose silence this receiver was not told, because it died as a dead
-/// letter or was over before the receiver came back, and the latter themselves. A delivery with nothing left
-/// to say is ended.
+/// Leaves out the returns of untold silences, and untold silences that are past. A delivery without members is ended.
 pub(super) async fn leave_out_untold(
     store: &dyn AlertStore,
     telemetry: &Telemetry,

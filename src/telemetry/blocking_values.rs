@@ -1,4 +1,4 @@
-//! Unreadable values that block a loop until they are set aside. That takes a second or two, in which the
+//! Unreadable values that block a loop until they are quarantined. That takes a second or two, in which the
 //! engine answers and nothing is lost.
 
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Timestamp};
 
-/// A value that blocks for longer cannot be set aside, for example because a right is missing.
+/// A value that blocks for longer cannot be quarantined, for example because a right is missing.
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Why a loop failed.
 pub trait Failure: Display {
-    /// A stored value cannot be read and is set aside within a second or two.
+    /// A stored value cannot be read and is quarantined within a second or two.
     fn is_blocking_value(&self) -> bool {
         false
     }

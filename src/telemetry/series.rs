@@ -84,7 +84,7 @@ pub(super) const NAMED_COMMANDS: [&str; 18] = [
     "page",
     "keep_values",
     "outbox",
-    "settle",
+    "remove_entries",
     "join",
     "seal",
     "lease",

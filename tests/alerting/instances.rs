@@ -28,9 +28,10 @@ impl Instance {
         let view = watch::Sender::new(view(world, name, instances));
         let stop = CancellationToken::new();
         let (config, own) = (world.config.clone(), Ownership::follow(view.subscribe()));
-        let (clock, telemetry, news) = (world.clock.clone(), world.telemetry.clone(), world.news.clone());
+        let (clock, telemetry, outbox_grew) =
+            (world.clock.clone(), world.telemetry.clone(), world.outbox_grew.clone());
         let stores = alerting::Stores { alerts: world.engine.clone(), hearing: world.engine.clone() };
-        let run = alerting::run(config, stores, own, clock, telemetry, news, stop.clone());
+        let run = alerting::run(config, stores, own, clock, telemetry, outbox_grew, stop.clone());
         Instance { name, view, run: tokio::spawn(run), _stop: stop.drop_guard() }
     }
 
@@ -162,7 +163,7 @@ async fn no_instance_delivers_notifications_of_another() {
     world.lose(&[&name]).await;
     let before = world.commands("outbox");
     let asked = async || {
-        world.news.notify_one();
+        world.outbox_grew.notify_one();
         world.commands("outbox") > before + 2
     };
     until("it has looked again and again", asked).await;
@@ -186,7 +187,7 @@ async fn a_stalled_instance_does_not_deliver_what_another_took_over() {
         world.engine.first_lease(&world.partitions(), "hook").await.unwrap() > Some(world.clock.now())
     };
     until("it holds all of them", later).await;
-    // Its leases end, and another instance takes everything over before it can prolong them.
+    // Its leases end, and another instance takes everything over before it can extend them.
     let mut taken = Vec::new();
     while taken.len() < names.len() {
         world.clock.advance(alerting::LEASE);

@@ -224,7 +224,7 @@ async fn a_receiver_that_asks_for_a_longer_wait_gets_it() {
     world.notify_loss(&["a"]).await;
     sink.wait_for(1, PATIENCE).await.unwrap();
     let next = world.clock.now() + Duration::from_secs(7200);
-    until("it is postponed so long", async || {
+    until("the next attempt is that late", async || {
         world.engine.first_lease(&world.partitions(), "hook").await.unwrap() == Some(next)
     })
     .await;
@@ -395,7 +395,7 @@ async fn blindness_is_notified_once_while_it_lasts_and_so_is_its_end() {
     let received = sink.wait_for(3, PATIENCE).await.unwrap();
     assert_eq!(blind(&received[2])["to"], json!(null));
     world.roll.canary_returned(world.clock.now()).await.unwrap();
-    world.news.notify_one();
+    world.outbox_grew.notify_one();
     let received = sink.wait_for(4, PATIENCE).await.unwrap();
     assert_eq!(blind(&received[3])["seconds"], json!(720_000.0));
     let asked = reads(&world);

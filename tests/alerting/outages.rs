@@ -20,13 +20,13 @@ async fn one_hook() -> (WebhookSink, World) {
 /// Puts entries into the outbox again, as if the engine had died before they were settled.
 fn unsettle(world: &World, entries: &[Entry]) {
     let mut client = world.redis.client();
-    for Entry { position, news } in entries {
-        let OutboxEvent::Record(record) = news else { panic!("{news:?}") };
+    for Entry { position, event } in entries {
+        let OutboxEvent::Record(record) = event else { panic!("{event:?}") };
         let key = format!("rollcall:{{p{}}}:outbox", position.outbox);
         let json = serde_json::to_string(record).unwrap();
         redis::cmd("XADD").arg(key).arg(&["*", "record", &json]).exec(&mut client).unwrap();
     }
-    world.news.notify_one();
+    world.outbox_grew.notify_one();
 }
 
 /// How often each unit is listed, as `offline` or `online`.
@@ -264,20 +264,24 @@ async fn a_silence_that_was_taken_back_and_holds_after_all_is_notified_again() {
         assert_eq!(listed(&sink.wait_for(count, PATIENCE).await.unwrap()[count - 1], which), ["a"]);
     }
     let received = sink.received();
-    assert_ne!(received[0].header("webhook-id"), received[2].header("webhook-id"), "it is news");
+    assert_ne!(
+        received[0].header("webhook-id"),
+        received[2].header("webhook-id"),
+        "it is another notification"
+    );
     world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unreadable_outbox_entry_is_put_aside_and_delays_no_other() {
+async fn an_unreadable_outbox_entry_is_quarantined_and_delays_no_other() {
     let (sink, mut world) = one_hook().await;
     let mut client = world.redis.client();
-    let (outbox, aside) = ("rollcall:{p3}:outbox", "rollcall:{p3}:outbox:unreadable");
+    let (outbox, quarantine) = ("rollcall:{p3}:outbox", "rollcall:{p3}:outbox:unreadable");
     redis::cmd("XADD").arg(outbox).arg(&["*", "record", "{"]).exec(&mut client).unwrap();
     redis::cmd("XADD").arg(outbox).arg(&["*", "strange", "\u{1}", "more", ""]).exec(&mut client).unwrap();
     world.notify_loss(&["a", "b", "c"]).await;
     assert_eq!(listed(&sink.wait_for(1, PATIENCE).await.unwrap()[0], "offline"), ["a", "b", "c"]);
-    let kept: usize = redis::cmd("XLEN").arg(aside).query(&mut client).unwrap();
+    let kept: usize = redis::cmd("XLEN").arg(quarantine).query(&mut client).unwrap();
     assert_eq!(kept, 2);
     world.stop().await;
 }

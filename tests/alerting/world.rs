@@ -28,7 +28,7 @@ pub struct World {
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
     pub roll: Roll,
-    pub news: Arc<Notify>,
+    pub outbox_grew: Arc<Notify>,
     pub config: Config,
     pub loops: Option<(CancellationToken, JoinHandle<anyhow::Result<()>>)>,
     pub redis: Redis,
@@ -41,13 +41,13 @@ impl World {
         let clock = Clock::by_hand(now());
         let telemetry = Arc::new(Telemetry::new(&clock));
         let engine: Arc<dyn Engine> = redis.engine(&telemetry).await;
-        let news = Arc::new(Notify::new());
+        let outbox_grew = Arc::new(Notify::new());
         let mut rules = KindRules::new("detector".parse().unwrap());
         rules.policy.timeout = TIMEOUT;
         let hearing = HearingConfig { gap: 100 * HOUR, follows: false, settle: WAIT, tell: HOUR };
         let rules: Arc<Rules> = Arc::new([(rules.kind.clone(), rules)].into());
         let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
-        let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, news.clone());
+        let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, outbox_grew.clone());
         roll.canary_returned(clock.now()).await.unwrap();
         let route = Route {
             receivers: receivers.iter().map(|receiver| receiver.name.clone()).collect(),
@@ -57,7 +57,8 @@ impl World {
         let config = Config { route, receivers, blind_after: 100_000 * HOUR, filters: Filters::default() };
         assert_eq!(alerting::check(&config), Vec::<String>::new());
         let ownership = Ownership::of_everything(engine.partitions());
-        let mut world = World { engine, ownership, clock, telemetry, roll, news, config, loops: None, redis };
+        let mut world =
+            World { engine, ownership, clock, telemetry, roll, outbox_grew, config, loops: None, redis };
         world.start();
         world
     }
@@ -65,9 +66,10 @@ impl World {
     pub fn start(&mut self) {
         let stop = CancellationToken::new();
         let (engine, clock, telemetry) = (self.engine.clone(), self.clock.clone(), self.telemetry.clone());
-        let (config, own, news) = (self.config.clone(), self.ownership.clone(), self.news.clone());
+        let (config, own, outbox_grew) =
+            (self.config.clone(), self.ownership.clone(), self.outbox_grew.clone());
         let stores = alerting::Stores { alerts: engine.clone(), hearing: engine };
-        let run = alerting::run(config, stores, own, clock, telemetry, news, stop.clone());
+        let run = alerting::run(config, stores, own, clock, telemetry, outbox_grew, stop.clone());
         self.loops = Some((stop, tokio::spawn(run)));
     }
 
@@ -97,7 +99,7 @@ impl World {
     /// Moves the clock and wakes the loops before their tick.
     pub fn advance(&self, span: Duration) {
         self.clock.advance(span);
-        self.news.notify_one();
+        self.outbox_grew.notify_one();
     }
 
     pub async fn hear(&self, ids: &[&str]) {

@@ -94,16 +94,16 @@ async fn leases_of_a_process_are_free_as_soon_as_the_next_one_starts() {
     let blind = |hours: u32| OutboxEvent::Blind(Interval { from: BEGIN - hours * HOUR, to: BEGIN });
     let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
     let engine = open(dir.path()).await.unwrap();
-    let joins = [Join { group: group("a"), news: blind(1) }, Join { group: group("b"), news: blind(2) }];
+    let joins = [Join { group: group("a"), event: blind(1) }, Join { group: group("b"), event: blind(2) }];
     engine.join(&joins, pace, &hook, &Capacity::NONE, BEGIN).await.unwrap();
     engine.seal(&partitions, &hook, pace, BEGIN).await.unwrap();
     let held = engine.lease(&partitions, "hook", BEGIN, BEGIN + HOUR, 10).await.unwrap();
     assert_eq!(held.len(), 2);
     assert_eq!(engine.first_lease(&partitions, "hook").await.unwrap(), Some(BEGIN + HOUR));
-    // A delivery that a receiver postponed waits, also over a restart.
-    let (postponed, held): (Vec<Delivery>, Vec<Delivery>) =
+    // A delivery that is retried later waits, also over a restart.
+    let (retried, held): (Vec<Delivery>, Vec<Delivery>) =
         held.into_iter().partition(|delivery| delivery.group.key == "a");
-    engine.postpone(&postponed[0], BEGIN + 2 * HOUR).await.unwrap();
+    engine.retry_later(&retried[0], BEGIN + 2 * HOUR).await.unwrap();
     drop(engine);
     let engine = open(dir.path()).await.unwrap();
     let free = engine.lease(&partitions, "hook", BEGIN, BEGIN + HOUR, 10).await.unwrap();
@@ -315,11 +315,11 @@ async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
         engine.advance(&Subscription::Plain, sent_at, gap).await.unwrap();
     };
     let outboxes: Vec<u16> = (0..=engine.partitions()).collect();
-    let news = async || engine.outbox(&outboxes, 100).await.unwrap();
+    let outbox = async || engine.outbox(&outboxes, 100).await.unwrap();
     // The time around the restart was lost in part: it is blind, too short to be notified.
     hear(1).await;
     hear(2).await;
-    assert_eq!(news().await, []);
+    assert_eq!(outbox().await, []);
     std::fs::remove_dir_all(dir.path()).unwrap();
     for second in 3..6 {
         hear(second).await;
@@ -328,16 +328,16 @@ async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
     let warnings = engine.examine(BEGIN).await.unwrap();
     assert!(warnings.iter().any(|warning| warning.name == EngineWarning::LostItsData), "{warnings:?}");
     // Operators are notified, though nothing of it survives a restart.
-    let notified = news().await;
+    let notified = outbox().await;
     let [entry] = &notified[..] else { panic!("{notified:?}") };
     let at = |second: u64| BEGIN + HOUR + Duration::from_secs(second);
-    assert_eq!(entry.news, OutboxEvent::Blind(Interval { from: at(2), to: at(3) }));
+    assert_eq!(entry.event, OutboxEvent::Blind(Interval { from: at(2), to: at(3) }));
     let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
     let (hook, now) = (["hook".to_owned()], at(6));
     let group = Group { key: "blind".to_owned(), labels: Default::default() };
-    let joins = [Join { group, news: entry.news.clone() }];
+    let joins = [Join { group, event: entry.event.clone() }];
     engine.join(&joins, pace, &hook, &Capacity::NONE, now).await.unwrap();
-    engine.settle(std::slice::from_ref(&entry.position)).await.unwrap();
+    engine.remove_entries(std::slice::from_ref(&entry.position)).await.unwrap();
     let leased = engine.lease(&outboxes, "hook", now, now + HOUR, 10).await.unwrap();
     assert_eq!((leased.len(), leased[0].blind.len()), (1, 1));
     engine.delivered(&leased, now).await.unwrap();

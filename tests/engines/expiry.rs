@@ -45,8 +45,8 @@ impl World {
         let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
         let config =
             HearingConfig { gap: 1000 * SECOND, follows: false, settle: Duration::ZERO, tell: 1000 * SECOND };
-        let news = Arc::new(Notify::new());
-        let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, news);
+        let outbox_grew = Arc::new(Notify::new());
+        let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, outbox_grew);
         World { engine, roll: Arc::new(roll), mirror, telemetry, clock }
     }
 

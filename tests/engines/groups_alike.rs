@@ -28,7 +28,7 @@ struct Step {
 #[derive(Clone, Debug)]
 enum What {
     /// These join together; `has_room`: the caller takes deliveries along.
-    Join(Vec<News>, bool),
+    Join(Vec<JoinedEvent>, bool),
     Seal,
     /// Deliveries are leased, and delivered where that is so for their place.
     Lease(Vec<bool>),
@@ -36,7 +36,7 @@ enum What {
 
 /// Something that joins a group.
 #[derive(Clone, Debug)]
-enum News {
+enum JoinedEvent {
     /// Of a unit, detected as one of several silences, with how it was closed.
     Record {
         unit: u8,
@@ -57,21 +57,24 @@ struct Case {
     steps: Vec<Step>,
 }
 
-fn news() -> impl Strategy<Value = News> {
+fn events() -> impl Strategy<Value = JoinedEvent> {
     let closed = prop_oneof![
         3 => Just(None),
         2 => Just(Some(Closing::Return)),
         1 => Just(Some(Closing::Removed)),
     ];
-    let record =
-        (0..4u8, 0..2u8, closed).prop_map(|(unit, detected, closed)| News::Record { unit, detected, closed });
-    let blind = (0..2u8, any::<bool>()).prop_map(|(from, is_over)| News::Blind { from, is_over });
+    let record = (0..4u8, 0..2u8, closed).prop_map(|(unit, detected, closed)| JoinedEvent::Record {
+        unit,
+        detected,
+        closed,
+    });
+    let blind = (0..2u8, any::<bool>()).prop_map(|(from, is_over)| JoinedEvent::Blind { from, is_over });
     prop_oneof![6 => record, 1 => blind]
 }
 
 fn case() -> impl Strategy<Value = Case> {
     let what = prop_oneof![
-        5 => (prop::collection::vec(news(), 1..4), any::<bool>()).prop_map(|(all, room)| What::Join(all, room)),
+        5 => (prop::collection::vec(events(), 1..4), any::<bool>()).prop_map(|(all, room)| What::Join(all, room)),
         3 => Just(What::Seal),
         2 => prop::collection::vec(any::<bool>(), 4).prop_map(What::Lease),
     ];
@@ -93,22 +96,22 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_millis(BEGIN + seconds * 1000)
 }
 
-impl News {
+impl JoinedEvent {
     fn join(&self) -> Join {
-        let (key, news) = match self {
-            News::Record { unit, detected, closed } => {
+        let (key, event) = match self {
+            JoinedEvent::Record { unit, detected, closed } => {
                 let record = record(*unit, *detected, *closed);
                 let group = unit % 2;
                 (format!("kind=detector,site={group}"), OutboxEvent::Record(record))
             }
-            News::Blind { from, is_over } => {
+            JoinedEvent::Blind { from, is_over } => {
                 let from = at(i64::from(*from));
                 let to = if *is_over { from + Duration::from_secs(9) } else { Timestamp::NEVER };
                 ("blind".to_owned(), OutboxEvent::Blind(Interval { from, to }))
             }
         };
         let labels = [("kind".to_owned(), "detector".to_owned())].into();
-        Join { group: Group { key, labels }, news }
+        Join { group: Group { key, labels }, event }
     }
 }
 
@@ -146,8 +149,8 @@ async fn take(engine: &Arc<dyn Engine>, case: &Case, step: &Step, now: Timestamp
     let receivers = &["hook".to_owned(), "mail".to_owned()][..case.receivers];
     let mut leased = Vec::new();
     let sealed = match &step.what {
-        What::Join(news, has_room) => {
-            let joins: Vec<Join> = news.iter().map(News::join).collect();
+        What::Join(events, has_room) => {
+            let joins: Vec<Join> = events.iter().map(JoinedEvent::join).collect();
             let most = if *has_room { vec![1; case.receivers] } else { Vec::new() };
             let capacity = Capacity { most, until: now };
             engine.join(&joins, case.pace, receivers, &capacity, now).await.unwrap().sealed

@@ -62,8 +62,8 @@ impl Instance {
         let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
         let config =
             HearingConfig { gap: 1000 * SECOND, follows: false, settle: Duration::ZERO, tell: 1000 * SECOND };
-        let news = Arc::new(Notify::new());
-        let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, news);
+        let outbox_grew = Arc::new(Notify::new());
+        let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, outbox_grew);
         let view = watch::Sender::new(Arc::new(View::new(name, named(&["a", "b"]), engine.partitions())));
         let ownership = Ownership::follow(view.subscribe());
         mirror.keep(|partition| ownership.owns(partition));

@@ -116,8 +116,8 @@ fn group(name: &str) -> Group {
     Group { key: format!("kind={name}"), labels }
 }
 
-fn joins(news: &[OutboxEvent], group: &Group) -> Vec<Join> {
-    news.iter().map(|news| Join { group: group.clone(), news: news.clone() }).collect()
+fn joins(events: &[OutboxEvent], group: &Group) -> Vec<Join> {
+    events.iter().map(|event| Join { group: group.clone(), event: event.clone() }).collect()
 }
 
 /// Two groups of one partition.
@@ -159,39 +159,39 @@ async fn fill(engine: Arc<dyn Engine>) {
     let partitions: Vec<u16> = (0..engine.partitions()).collect();
     let mut entries = engine.outbox(&outboxes, 1000).await.unwrap();
     assert_eq!(entries.len(), 10, "eight silences, a return and an interval");
-    entries.sort_by_key(|entry| match &entry.news {
+    entries.sort_by_key(|entry| match &entry.event {
         OutboxEvent::Record(record) => (record.unit.to_string(), record.back_at),
         OutboxEvent::Blind(_) => (String::new(), None),
     });
-    let news: Vec<OutboxEvent> = entries.iter().map(|entry| entry.news.clone()).collect();
+    let events: Vec<OutboxEvent> = entries.iter().map(|entry| entry.event.clone()).collect();
     let receivers = receivers();
     let now = hours(61);
     engine
-        .join(&joins(&news[..4], &group("detector")), PACE, &receivers, &Capacity::NONE, now)
+        .join(&joins(&events[..4], &group("detector")), PACE, &receivers, &Capacity::NONE, now)
         .await
         .unwrap();
     engine.seal(&partitions, &receivers, PACE, now + 2 * MINUTE).await.unwrap();
     let later = now + 3 * MINUTE;
     let leased = engine.lease(&partitions, "hook", later, later + MINUTE, 10).await.unwrap();
-    engine.bury(&leased[0], "410 Gone", later).await.unwrap();
+    engine.dead_letter(&leased[0], "410 Gone", later).await.unwrap();
     let leased = engine.lease(&partitions, "mail", later, later + MINUTE, 10).await.unwrap();
-    engine.postpone(&leased[0], hours(62)).await.unwrap();
+    engine.retry_later(&leased[0], hours(62)).await.unwrap();
     engine
-        .join(&joins(&news[4..5], &group("detector")), PACE, &receivers, &Capacity::NONE, later)
+        .join(&joins(&events[4..5], &group("detector")), PACE, &receivers, &Capacity::NONE, later)
         .await
         .unwrap();
     engine
-        .join(&joins(&news[5..6], &group("other")), PACE, &receivers, &Capacity::NONE, later)
+        .join(&joins(&events[5..6], &group("other")), PACE, &receivers, &Capacity::NONE, later)
         .await
         .unwrap();
-    let in_hand = news[8..].iter().zip(in_one_partition(engine.partitions()));
-    let in_hand: Vec<Join> = in_hand.map(|(news, group)| Join { group, news: news.clone() }).collect();
+    let in_hand = events[8..].iter().zip(in_one_partition(engine.partitions()));
+    let in_hand: Vec<Join> = in_hand.map(|(event, group)| Join { group, event: event.clone() }).collect();
     let (at_once, room) =
         (Pace { wait: Duration::ZERO, ..PACE }, Capacity { most: vec![2, 1], until: later });
     let handed_out = engine.join(&in_hand, at_once, &receivers, &room, later).await.unwrap();
     assert_eq!(handed_out.sealed, 2);
     let done: Vec<_> = entries[..6].iter().chain(&entries[8..]).map(|entry| entry.position.clone()).collect();
-    engine.settle(&done).await.unwrap();
+    engine.remove_entries(&done).await.unwrap();
 }
 
 /// The whole contents, in an order that no engine decides. The labels of a group are unknown
@@ -201,19 +201,19 @@ async fn contents(engine: &(impl Exporter + Engine)) -> Vec<String> {
     for partition in 0..=engine.partitions() {
         for page in 0..engine.pages() {
             if partition < engine.partitions() {
-                all.extend(engine.pack_units(partition, page).await.unwrap());
+                all.extend(engine.export_units(partition, page).await.unwrap());
             }
         }
-        all.extend(engine.pack_rest(partition).await.unwrap());
+        all.extend(engine.export_rest(partition).await.unwrap());
     }
     let mut all: Vec<String> = all
         .into_iter()
-        .map(|parcel| match parcel {
+        .map(|item| match item {
             MigrationItem::Group { mut group, due: None, sealed } => {
                 group.labels.clear();
                 format!("{:?}", MigrationItem::Group { group, due: None, sealed })
             }
-            parcel => format!("{parcel:?}"),
+            item => format!("{item:?}"),
         })
         .collect();
     all.sort();
@@ -237,7 +237,7 @@ async fn a_fleet_is_the_same_after_a_migration_there_and_back() {
         values: 1,
         open_records: 7,
         closed_records: 1,
-        untold: 4,
+        unsealed: 4,
         undelivered: 5,
         dead_letters: 1,
         blind: 1,
@@ -276,12 +276,12 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
         due.sort();
         seen.push(format!("{due:?}"));
     }
-    let mut news: Vec<String> = Vec::new();
+    let mut events: Vec<String> = Vec::new();
     for entry in engine.outbox(&outboxes, 1000).await.unwrap() {
-        news.push(format!("{:?}", entry.news));
+        events.push(format!("{:?}", entry.event));
     }
-    news.sort();
-    seen.extend(news);
+    events.sort();
+    seen.extend(events);
     seen.push(format!("{:?}", engine.hearing().await.unwrap()));
     seen.push(format!("{:?}", engine.records(true, None, 100).await.unwrap()));
     seen.push(format!("{:?}", engine.records(false, None, 100).await.unwrap()));
@@ -336,14 +336,14 @@ async fn a_migration_that_was_interrupted_leaves_no_fleet_and_begins_anew() {
 
     let broken_off = places.to_redis().await.unwrap();
     for partition in 0..5 {
-        broken_off.unpack(here.pack_rest(partition).await.unwrap()).await.unwrap();
+        broken_off.import(here.export_rest(partition).await.unwrap()).await.unwrap();
         for page in 0..here.pages() {
-            broken_off.unpack(here.pack_units(partition, page).await.unwrap()).await.unwrap();
+            broken_off.import(here.export_units(partition, page).await.unwrap()).await.unwrap();
         }
     }
     let stray = here.read(&[unit(0)]).await.unwrap().remove(0).stored.unwrap().to_string();
     let stray = MigrationItem::Unit { unit: unit(999), facts: stray, alive: None, next_check: None };
-    broken_off.unpack(vec![stray.clone()]).await.unwrap();
+    broken_off.import(vec![stray.clone()]).await.unwrap();
     let why = places.connect().await.err().unwrap().to_string();
     assert!(why.contains("has begun and is not complete"), "{why}");
     let looked = on_redis::survey(&places.on_redis(), BEGIN, telemetry()).await;
@@ -355,7 +355,7 @@ async fn a_migration_that_was_interrupted_leaves_no_fleet_and_begins_anew() {
     assert!(other.read(&[unit(0)]).await.unwrap()[0].facts.is_some(), "it is not ours");
 
     let broken_off = places.to_directory("back").await.unwrap();
-    broken_off.unpack(vec![stray]).await.unwrap();
+    broken_off.import(vec![stray]).await.unwrap();
     drop(broken_off);
     carry(&*there, &places.to_directory("back").await.unwrap()).await;
     similar(&contents(&*places.open("back").await).await, &before);
@@ -415,7 +415,7 @@ async fn a_fleet_that_is_in_use_is_not_migrated() {
     for (lease, is_there) in [(30_000, true), (8_000, false)] {
         let roster = ["rollcall:{hearing}:roster", &(fleet + lease).to_string(), "one"];
         redis::cmd("ZADD").arg(&roster).exec(&mut client).unwrap();
-        assert_eq!(there.check_rest().await.is_err(), is_there);
+        assert_eq!(there.check_not_served().await.is_err(), is_there);
     }
     // An instance starts and stops during the migration.
     let moved = migrate(&*there, &Interrupting(there.clone(), &to), |_| {}).await;
@@ -427,9 +427,9 @@ struct Interrupting<'a>(Arc<RedisEngine>, &'a EmbeddedImporter);
 
 #[async_trait::async_trait]
 impl Importer for Interrupting<'_> {
-    async fn unpack(&self, parcels: Vec<MigrationItem>) -> Result<(), EngineError> {
+    async fn import(&self, items: Vec<MigrationItem>) -> Result<(), EngineError> {
         self.0.advance(&Subscription::Plain, hours(100), NEVER).await?;
-        self.1.unpack(parcels).await
+        self.1.import(items).await
     }
 
     async fn complete(&self, _: rollcall::presence::Hearing) -> Result<(), EngineError> {
@@ -461,7 +461,7 @@ async fn a_unit_that_is_silent_during_a_migration_is_notified_exactly_once() {
         }
         after.check_deadlines(&both, hours(hour)).await.unwrap();
         let entries = there.outbox(&outboxes, 1000).await.unwrap();
-        shown = entries.into_iter().map(|entry| (hour, entry.news)).collect();
+        shown = entries.into_iter().map(|entry| (hour, entry.event)).collect();
         if hour < 58 {
             assert!(shown.is_empty(), "48 hours of hearing are not over: {shown:?}");
         }

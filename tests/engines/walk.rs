@@ -53,8 +53,8 @@ impl Fleet {
         let telemetry = Arc::new(Telemetry::new(&clock));
         let config =
             HearingConfig { gap: 3 * SECOND, follows: false, settle: Duration::ZERO, tell: 300 * SECOND };
-        let news = Arc::new(Notify::new());
-        let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, news);
+        let outbox_grew = Arc::new(Notify::new());
+        let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, outbox_grew);
         Fleet { engine: engine.clone(), roll: Arc::new(roll), mirror, telemetry, clock }
     }
 
@@ -412,7 +412,7 @@ async fn open_records_of_a_kind_that_another_instance_watches_stay_open() {
     fleet.roll.check_deadlines(&[unit(0)], fleet.clock.now()).await.unwrap();
     let fleet = fleet.without_detectors();
     let counts = Counts::from([("detector".to_owned(), Count::default())]);
-    fleet.engine.tell_counts("two", &counts, 3600 * SECOND).await.unwrap();
+    fleet.engine.announce_counts("two", &counts, 3600 * SECOND).await.unwrap();
     // It owns all partitions all the same, like an instance that was not noticed yet.
     let instances = ["one", "two"].map(str::to_owned).to_vec();
     let partitions: Vec<u16> = (0..fleet.engine.partitions()).collect();

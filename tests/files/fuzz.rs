@@ -318,8 +318,9 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
     let second = Duration::from_secs(1);
     let hearing =
         HearingConfig { gap: 3 * second, settle: 300 * second, tell: 300 * second, ..config.hearing };
-    let news = Arc::new(Notify::new());
-    let roll = Arc::new(Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), hearing, news));
+    let outbox_grew = Arc::new(Notify::new());
+    let roll =
+        Arc::new(Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), hearing, outbox_grew));
     let beat = |unit: &str| Heartbeat {
         unit: unit.parse().unwrap(),
         at: NOW,

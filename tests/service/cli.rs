@@ -508,7 +508,7 @@ fn silence(id: &str, at: Timestamp) -> Join {
         cause: Cause::Silence,
         closed_by: None,
     };
-    Join { group: Group { key: id.to_owned(), labels: Labels::new() }, news: OutboxEvent::Record(record) }
+    Join { group: Group { key: id.to_owned(), labels: Labels::new() }, event: OutboxEvent::Record(record) }
 }
 
 /// Commands show and discard the backlog of a removed receiver, with the engine of this configuration.
@@ -570,7 +570,7 @@ async fn the_backlog_of_a_removed_receiver_in_a_directory_is_shown_and_discarded
     end_what_was_left(dir.path());
 }
 
-/// Values were put aside: `check` warns, `repair` lists them, restores readable ones and deletes the rest.
+/// Values were quarantined: `check` warns, `repair` lists them, restores readable ones and deletes the rest.
 fn repair(dir: &Path, places: [&str; 2]) {
     let checked = text(&rollcall(dir, &["check"], &[]).stdout);
     assert!(checked.contains("warn  unreadable_values: 2 stored values"), "{checked}");
@@ -578,22 +578,22 @@ fn repair(dir: &Path, places: [&str; 2]) {
     let shown = rollcall(dir, &["repair"], &[]);
     let printed = text(&shown.stdout);
     assert_eq!(shown.status.code(), Some(0), "{}", text(&shown.stderr));
-    assert!(printed.ends_with("2 values are put aside\n"), "{printed}");
+    assert!(printed.ends_with("2 values are quarantined\n"), "{printed}");
     assert!(places.iter().all(|place| printed.contains(place)), "{printed}");
     let restored = rollcall(dir, &["repair", "--restore"], &[]);
     let printed = text(&restored.stdout);
     assert_eq!(restored.status.code(), Some(1), "one is left: {printed}");
     assert!(printed.contains("put back: ") && printed.contains("cannot be put back: "), "{printed}");
-    assert!(printed.ends_with("1 values were put back\n1 values are put aside\n"), "{printed}");
+    assert!(printed.ends_with("1 values were put back\n1 values are quarantined\n"), "{printed}");
     let discarded = rollcall(dir, &["repair", "--discard"], &[]);
     assert_eq!(discarded.status.code(), Some(0), "{}", text(&discarded.stderr));
-    assert!(text(&discarded.stdout).ends_with("1 values were deleted\n0 values are put aside\n"));
-    assert!(text(&rollcall(dir, &["repair"], &[]).stdout).ends_with("0 values are put aside\n"));
+    assert!(text(&discarded.stdout).ends_with("1 values were deleted\n0 values are quarantined\n"));
+    assert!(text(&rollcall(dir, &["repair"], &[]).stdout).ends_with("0 values are quarantined\n"));
     assert!(!text(&rollcall(dir, &["check"], &[]).stdout).contains("unreadable_values"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn values_put_aside_in_redis_are_shown_restored_and_deleted() {
+async fn values_quarantined_in_redis_are_shown_restored_and_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
     let url = format!("redis://127.0.0.1:{}/0", server.port());
@@ -607,13 +607,13 @@ async fn values_put_aside_in_redis_are_shown_restored_and_deleted() {
     let lost = r#"{"from":1000,"to":2000}"#;
     let entries = [("blind", "1000 2000"), ("garbage{", lost)];
     for (field, value) in entries {
-        let aside = format!("{outbox}:unreadable");
-        redis::cmd("XADD").arg(aside).arg("*").arg(field).arg(value).exec(&mut client).unwrap();
+        let quarantine = format!("{outbox}:unreadable");
+        redis::cmd("XADD").arg(quarantine).arg("*").arg(field).arg(value).exec(&mut client).unwrap();
     }
     repair(dir.path(), [outbox, "garbage{"]);
     let back: usize = redis::cmd("XLEN").arg(outbox).query(&mut client).unwrap();
     assert_eq!(back, 1, "what can be read is told");
-    // The service puts a key of a wrong type aside, and `repair` restores it once it is corrected.
+    // The service quarantines a key of a wrong type, and `repair` restores it once it is corrected.
     redis::cmd("SET").arg(key).arg("x").exec(&mut client).unwrap();
     let id = "detector:a:1000".parse::<RecordId>().unwrap();
     let partition = "rollcall:{p3}:";
@@ -622,13 +622,13 @@ async fn values_put_aside_in_redis_are_shown_restored_and_deleted() {
         .map(|n| format!("detector:u{n}").parse().unwrap())
         .find(|unit| rollcall::store::partition_of(unit, engine.partitions()) == 3)
         .unwrap();
-    let met = engine.record(&RecordId { unit: at, ..id }).await;
-    assert!(met.is_err(), "it is met");
+    let answer = engine.record(&RecordId { unit: at, ..id }).await;
+    assert!(answer.is_err(), "the engine reads it");
     engine.examine(Clock::system().now()).await.unwrap();
     assert!(text(&rollcall(dir.path(), &["repair"], &[]).stdout).contains(key));
-    let aside = format!("{key}:unreadable");
-    redis::cmd("DEL").arg(&aside).exec(&mut client).unwrap();
-    redis::cmd("HSET").arg(&aside).arg("id").arg("record").exec(&mut client).unwrap();
+    let quarantine = format!("{key}:unreadable");
+    redis::cmd("DEL").arg(&quarantine).exec(&mut client).unwrap();
+    redis::cmd("HSET").arg(&quarantine).arg("id").arg("record").exec(&mut client).unwrap();
     let restored = rollcall(dir.path(), &["repair", "--restore"], &[]);
     assert_eq!(restored.status.code(), Some(0), "{}", text(&restored.stdout));
     let back: String = redis::cmd("HGET").arg(key).arg("id").query(&mut client).unwrap();
@@ -636,7 +636,7 @@ async fn values_put_aside_in_redis_are_shown_restored_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_put_aside_in_a_directory_are_shown_restored_and_deleted() {
+async fn rows_quarantined_in_a_directory_are_shown_restored_and_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let config = "engine = { type = \"embedded\", path = \"fleet\" }\n";
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();

@@ -1,4 +1,4 @@
-//! The calls of the engine that a receiver's loop has under way: leasing, prolonging leases, recording outcomes.
+//! The calls of the engine that a receiver's loop has under way: leasing, extending leases, recording outcomes.
 //!
 //! They run beside the attempts, so that no attempt waits for the engine. Recordings are a few at a time and
 //! several at once, because attempts wait for them.
@@ -19,18 +19,18 @@ use crate::clock::Timestamp;
 use crate::store::{Backlog, Delivery, EngineError, LARGEST_STEP, Result};
 use crate::telemetry::Loop;
 
-/// How often leases are prolonged: three times before they end.
-const PROLONG: Duration = Duration::from_millis(800);
+/// How often leases are extended: three times before they end.
+const EXTEND: Duration = Duration::from_millis(800);
 /// How many recordings are under way at once.
 const RECORDINGS: usize = 4;
 
 pub(super) struct EngineCalls {
     pub leasing: Option<BoxFuture<'static, Result<LeasedBatch>>>,
-    pub prolonging: Option<BoxFuture<'static, Prolonged>>,
+    pub extending: Option<BoxFuture<'static, ExtendedLeases>>,
     pub recordings: FuturesUnordered<BoxFuture<'static, Recorded>>,
     /// The moment from which deliveries are leased again, and after a failure the engine is called again.
     pub lease_at: Instant,
-    prolong_at: Instant,
+    extend_at: Instant,
     counted_at: Option<Instant>,
     /// Calls that failed, one after the other.
     pub failures: u32,
@@ -48,8 +48,8 @@ pub(super) struct LeasedBatch {
     backlog: Option<Backlog>,
 }
 
-/// Which deliveries were to be prolonged, until when, and which of them are still leased.
-pub(super) type Prolonged = (Vec<Arc<Delivery>>, Timestamp, Result<Vec<bool>>);
+/// Which deliveries were to be extended, until when, and which of them are still leased.
+pub(super) type ExtendedLeases = (Vec<Arc<Delivery>>, Timestamp, Result<Vec<bool>>);
 /// What was to be recorded, and whether it was.
 pub(super) type Recorded = (Vec<Unrecorded>, Result<()>);
 
@@ -57,10 +57,10 @@ impl EngineCalls {
     pub fn new(now: Instant) -> EngineCalls {
         EngineCalls {
             leasing: None,
-            prolonging: None,
+            extending: None,
             recordings: FuturesUnordered::new(),
             lease_at: now,
-            prolong_at: now + PROLONG,
+            extend_at: now + EXTEND,
             counted_at: None,
             failures: 0,
             leases: 0,
@@ -90,9 +90,9 @@ impl Deliver {
         if !backs_off && self.is_worth_recording(in_flight, calls.recordings.len()) {
             calls.recordings.push(self.record(std::mem::take(&mut in_flight.unrecorded)));
         }
-        if calls.prolonging.is_none() && !backs_off && now >= calls.prolong_at {
-            calls.prolong_at = now + PROLONG;
-            calls.prolonging = self.prolong(in_flight.to_prolong());
+        if calls.extending.is_none() && !backs_off && now >= calls.extend_at {
+            calls.extend_at = now + EXTEND;
+            calls.extending = self.extend_leases(in_flight.to_extend());
         }
         // Leased well before there is none left: in a storm the engine's answer takes its time.
         let is_low = in_flight.waiting.len() <= self.concurrency() * LEASED_PER_ATTEMPT / 2;
@@ -110,9 +110,9 @@ impl Deliver {
         if backs_off {
             calls.lease_at
         } else if waits_to_lease {
-            calls.lease_at.min(calls.prolong_at)
+            calls.lease_at.min(calls.extend_at)
         } else {
-            calls.prolong_at
+            calls.extend_at
         }
     }
 
@@ -189,8 +189,10 @@ impl Deliver {
                 for (delivery, outcome) in &outcomes {
                     match outcome {
                         AttemptOutcome::Delivered => {}
-                        AttemptOutcome::RetryAt(at) => engine.postpone(delivery, *at).await?,
-                        AttemptOutcome::DeadLetter(reason) => engine.bury(delivery, reason, now).await?,
+                        AttemptOutcome::RetryAt(at) => engine.retry_later(delivery, *at).await?,
+                        AttemptOutcome::DeadLetter(reason) => {
+                            engine.dead_letter(delivery, reason, now).await?
+                        }
                     }
                 }
                 Ok(())
@@ -223,29 +225,29 @@ impl Deliver {
         }
     }
 
-    /// Prolongs leases; `None` if there are none.
-    fn prolong(&self, deliveries: Vec<Arc<Delivery>>) -> Option<BoxFuture<'static, Prolonged>> {
+    /// Extends leases; `None` if there are none.
+    fn extend_leases(&self, deliveries: Vec<Arc<Delivery>>) -> Option<BoxFuture<'static, ExtendedLeases>> {
         if deliveries.is_empty() {
             return None;
         }
         let (engine, until) = (self.engine.clone(), self.clock.now() + LEASE);
-        let prolong = async move {
-            let still_leased = engine.prolong(&deliveries, until).await;
+        let extend = async move {
+            let still_leased = engine.extend_leases(&deliveries, until).await;
             (deliveries, until, still_leased)
         };
-        Some(prolong.boxed())
+        Some(extend.boxed())
     }
 
-    pub(super) fn prolonged(
+    pub(super) fn extended(
         &self,
         in_flight: &mut InFlight,
-        (deliveries, until, still_leased): Prolonged,
+        (deliveries, until, still_leased): ExtendedLeases,
     ) -> Option<EngineError> {
         let which = format!("leases of {}", self.receiver.name);
         match still_leased {
             Ok(still_leased) => {
                 self.telemetry.engine_answered(Loop::Delivery, &which);
-                in_flight.set_prolonged(&deliveries, until, still_leased);
+                in_flight.set_extended(&deliveries, until, still_leased);
                 None
             }
             Err(error) => {

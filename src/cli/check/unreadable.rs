@@ -1,4 +1,4 @@
-//! The finding about values that could not be read and were put aside.
+//! The finding about values that could not be read and were quarantined.
 
 use super::{Finding, with_timeout};
 use crate::cli::repair;
@@ -10,15 +10,16 @@ const MOST_NAMED: usize = 5;
 
 /// An engine that does not answer has a finding of its own.
 pub(super) async fn examine(engine: &EngineConfig) -> Option<Finding> {
-    let aside =
-        async { repair::aside(engine).await.map_err(|why| EngineError::Unavailable(format!("{why:#}"))) };
-    let aside = with_timeout(aside).await.unwrap_or_default();
-    let named = aside.iter().take(MOST_NAMED);
+    let quarantined = async {
+        repair::quarantined(engine).await.map_err(|why| EngineError::Unavailable(format!("{why:#}")))
+    };
+    let quarantined = with_timeout(quarantined).await.unwrap_or_default();
+    let named = quarantined.iter().take(MOST_NAMED);
     let named: Vec<String> = named.map(|one| format!("{} {}", one.what.as_str(), one.place)).collect();
-    let count = aside.len();
+    let count = quarantined.len();
     let text = || {
         format!(
-            "{count} stored values could not be read and were put aside, such as {}; look at them: rollcall repair",
+            "{count} stored values could not be read and were quarantined, such as {}; look at them: rollcall repair",
             named.join(", ")
         )
     };

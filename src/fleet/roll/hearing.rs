@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Roll;
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, Kind, Probed, RemovedFilter};
-use crate::store::{Advance, Gap, Member, Result, Subscription};
+use crate::store::{Advance, Gap, Result, ShareMember, Subscription};
 
 /// Round trips by which a check may run later than the moment that the check before it set: that moment is written,
 /// the index is asked, the unit is read, and a unit that comes due during a request to the index waits for the next.
@@ -122,17 +122,17 @@ impl Roll {
     }
 
     /// A member of a shared subscription begins: see [`HearingStore::attend`](crate::store::HearingStore::attend).
-    pub async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()> {
+    pub async fn attend(&self, member: &ShareMember, now: Timestamp, release: Duration) -> Result<()> {
         self.engine.attend(member, now, release).await
     }
 
     /// A member has recorded everything that it received, and receives nothing more.
-    pub async fn leave(&self, member: &Member) -> Result<()> {
+    pub async fn leave(&self, member: &ShareMember) -> Result<()> {
         self.engine.leave(member).await
     }
 
     /// The broker has dropped a member at `at` or earlier. Answers whether it was one.
-    pub async fn gone(&self, member: &Member, at: Timestamp) -> Result<bool> {
+    pub async fn gone(&self, member: &ShareMember, at: Timestamp) -> Result<bool> {
         self.engine.gone(member, at).await
     }
 }

@@ -29,7 +29,7 @@ use rumqttc::{
 use super::LARGEST_PACKET;
 use crate::address::{BrokerAddress, Scheme};
 use crate::intake::{Config, MAIN, Tls, TlsFiles, canary, drops};
-use crate::store::Member;
+use crate::store::ShareMember;
 
 /// The least number of messages that may be unacknowledged; a few megabytes.
 const LEAST_UNACKNOWLEDGED: usize = 32_768;
@@ -154,9 +154,9 @@ impl Session {
     }
 
     /// Connection `number` as a member of the shared subscription, if it is one.
-    pub fn member(&self, connection: u64) -> Option<Member> {
+    pub fn member(&self, connection: u64) -> Option<ShareMember> {
         let share = self.share.clone()?;
-        Some(Member { share, client_id: self.client_id.clone(), connection })
+        Some(ShareMember { share, client_id: self.client_id.clone(), connection })
     }
 
     /// How long after its last proof the broker is certain to have dropped a member: it closes its

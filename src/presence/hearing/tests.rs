@@ -41,8 +41,8 @@ enum Follows {
 use Follows::{Blind, Heard};
 use Step::{Attend, Break, Gone, Kept, Leave, Lose, Plain};
 
-fn member(share: &str, client_id: &str, connection: u64) -> Member {
-    Member { share: share.to_owned(), client_id: client_id.to_owned(), connection }
+fn member(share: &str, client_id: &str, connection: u64) -> ShareMember {
+    ShareMember { share: share.to_owned(), client_id: client_id.to_owned(), connection }
 }
 
 fn advance(state: &mut HearingState, subscription: Subscription, sent: i64) -> Follows {

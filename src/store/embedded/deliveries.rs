@@ -1,7 +1,7 @@
 //! Deliveries: notifications on their way to receivers, and those that were given up.
 //!
 //! A group has a lane of its own for each receiver; only the first notification of a lane is handed
-//! out, so that news of one group arrives in order. Also the implementation of [`AlertStore`].
+//! out, so that the notifications of one group arrive in order. Also the implementation of [`AlertStore`].
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ impl AlertStore for EmbeddedEngine {
         groups::join(self, joins, pace, receivers, now).await
     }
 
-    async fn settle(&self, entries: &[Position]) -> Result<()> {
-        outbox::settle(self, entries).await
+    async fn remove_entries(&self, entries: &[Position]) -> Result<()> {
+        outbox::remove(self, entries).await
     }
 
     async fn seal(
@@ -82,12 +82,12 @@ impl AlertStore for EmbeddedEngine {
         };
         let (mut deliveries, mut broken) = (Vec::new(), Vec::new());
         for Leased { group, id, attempt, body } in self.writer.write("lease", write).await? {
-            let Readable { told, why } = Notification::read(&group, &body);
-            if let Some(why) = why {
-                self.keep_notification(&id, body, told.is_some(), &why).await?;
+            let Readable { notification, error } = Notification::read(&group, &body);
+            if let Some(error) = error {
+                self.keep_notification(&id, body, notification.is_some(), &error).await?;
             }
-            let is_broken = told.is_none();
-            let mut delivery = Delivery::of(told, &group, &format!("{id}.{receiver}"), receiver);
+            let is_broken = notification.is_none();
+            let mut delivery = Delivery::of(notification, &group, &format!("{id}.{receiver}"), receiver);
             delivery.attempt = attempt;
             if is_broken { broken.push(Ending::delivered(&delivery)) } else { deliveries.push(delivery) }
         }
@@ -124,11 +124,11 @@ impl AlertStore for EmbeddedEngine {
         self.finish(deliveries.iter().map(Ending::delivered).collect(), now).await
     }
 
-    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
-        Ok(deliveries.iter().map(|delivery| self.holds.prolong(delivery, until)).collect())
+    async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
+        Ok(deliveries.iter().map(|delivery| self.holds.extend(delivery, until)).collect())
     }
 
-    async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
+    async fn retry_later(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
         let (holds, held) = (self.holds.clone(), delivery.clone());
         let write = move |database: &Connection| {
             if holds.is_held(&held) {
@@ -138,14 +138,14 @@ impl AlertStore for EmbeddedEngine {
             }
             Ok(())
         };
-        self.writer.write("postpone", write).await?;
+        self.writer.write("retry_later", write).await?;
         if self.holds.is_held(delivery) {
             self.holds.end(&delivery.receiver, &delivery.group.key, delivery.notification());
         }
         Ok(())
     }
 
-    async fn bury(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
+    async fn dead_letter(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
         let letter = DeadLetter { delivery: delivery.clone(), at: now, reason: reason.to_owned() };
         self.finish(vec![Ending::given_up(&letter)?], now).await
     }
@@ -265,21 +265,22 @@ fn lease(
 }
 
 impl EmbeddedEngine {
-    /// A notification cannot be read, or not all of it. It is kept as it is; what of it `is_told` is delivered.
+    /// Copies an unreadable notification into quarantine. `is_in_part`: its readable members are delivered.
     async fn keep_notification(
         &self,
         id: &str,
         body: Vec<u8>,
-        is_told: bool,
+        is_in_part: bool,
         why: &EngineError,
     ) -> Result<()> {
-        let rest = if is_told { "what can be read of it is told" } else { "nothing of it can be told" };
+        let rest =
+            if is_in_part { "its readable members are delivered" } else { "none of its members is readable" };
         let (name, place) = (id.to_owned(), format!("table notifications id {id:?}"));
-        let text = format!("{why}; {rest}, and its group goes on; /api/v1/records lists what it spoke of");
+        let text = format!("{why}; {rest}, and its group goes on; /api/v1/records lists the records");
         self.telemetry.unreadable(Stored::Delivery, &place, &text);
         let write =
             move |database: &Connection| quarantine::keep_notification(database, &name, &place, &body);
-        self.writer.write("put_aside", write).await
+        self.writer.write("quarantine", write).await
     }
 
     pub(super) async fn finish(&self, endings: Vec<Ending>, now: Timestamp) -> Result<()> {

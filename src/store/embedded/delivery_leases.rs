@@ -48,8 +48,8 @@ impl DeliveryLeases {
             .is_some_and(|lease| lease.is_of(delivery))
     }
 
-    /// Prolongs a lease. Answers whether this attempt is leased.
-    pub fn prolong(&self, delivery: &Delivery, until: Timestamp) -> bool {
+    /// Extends a lease. Answers whether this attempt is leased.
+    pub fn extend(&self, delivery: &Delivery, until: Timestamp) -> bool {
         let mut receivers = self.receivers();
         let groups = receivers.get_mut(&delivery.receiver);
         let lease = groups.and_then(|groups| groups.get_mut(&delivery.group.key));

@@ -67,7 +67,7 @@ fn explain(error: &rusqlite::Error, path: &Path) -> EngineError {
             refused("cannot be written; check the rights of the directory and of everything in it")
         }
         _ if is_of_a_value(error) => {
-            unavailable("holds a value that cannot be read, which is put aside; rollcall tries again")
+            unavailable("holds a value that cannot be read, which is quarantined; rollcall tries again")
         }
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
             EngineError::Damaged(damaged(path, &error.to_string()))

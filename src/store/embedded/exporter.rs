@@ -16,11 +16,11 @@ use crate::store::{migration::Exporter, migration::MigrationItem};
 #[async_trait]
 impl Exporter for EmbeddedEngine {
     /// This process has locked the directory, so no other can write.
-    async fn check_rest(&self) -> Result<()> {
+    async fn check_not_served(&self) -> Result<()> {
         Ok(())
     }
 
-    async fn pack_units(&self, partition: u16, page: u32) -> Result<Vec<MigrationItem>> {
+    async fn export_units(&self, partition: u16, page: u32) -> Result<Vec<MigrationItem>> {
         let units = self.walk(partition, page).await?.into_iter().filter_map(|seen| {
             let shard = self.memory.shard(partition);
             let (slot, _) = shard.get(&seen.unit)?;
@@ -45,9 +45,9 @@ impl Exporter for EmbeddedEngine {
         Ok(items)
     }
 
-    async fn pack_rest(&self, partition: u16) -> Result<Vec<MigrationItem>> {
+    async fn export_rest(&self, partition: u16) -> Result<Vec<MigrationItem>> {
         let is_last = partition == self.memory.partitions();
-        let pack = move |database: &Connection| {
+        let export = move |database: &Connection| {
             let mut items = Vec::new();
             records(database, partition, &mut items)?;
             groups(database, partition, &mut items)?;
@@ -58,7 +58,7 @@ impl Exporter for EmbeddedEngine {
             }
             Ok(items)
         };
-        self.readers.read(pack).await
+        self.readers.read(export).await
     }
 }
 
@@ -93,7 +93,7 @@ fn groups(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>)
         let text: String = row.get(2)?;
         let mut letters = text.chars();
         groups_of.push((row.get::<_, String>(1)?, row.get::<_, String>(7)?));
-        Ok(MigrationItem::Member {
+        Ok(MigrationItem::GroupMember {
             group: row.get(0)?,
             name: row.get(1)?,
             letter: letters.next().unwrap_or('x'),

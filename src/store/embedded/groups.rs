@@ -3,7 +3,7 @@
 //! A member is stored with the letter of its [`Stage`]. After that of one that was told stand a colon and the
 //! receivers, with commas between them.
 //!
-//! A member stays in the group that it joined first, wherever later news of it would fall: the return is told
+//! A member stays in the group that it joined first, wherever a later event of it would fall: the return is told
 //! where its silence was, and after it, also if labels or the configuration have changed meanwhile.
 //!
 //! The rules are those of `presence/grouping.rs`.
@@ -16,7 +16,7 @@ use super::seal::{clear_due_if_empty, seal_group, tidy, times};
 use crate::clock::Timestamp;
 use crate::presence::{Form, GroupTimes, Pace, Stage, is_detected_again, waits_since};
 use crate::store::json::to_json;
-use crate::store::notification::{MOST_MEMBERS, Member, alone, told};
+use crate::store::notification::{GroupMember, MOST_MEMBERS, alone, event_json};
 use crate::store::{Join, Joined, LARGEST_STEP, Result, partition_of_group};
 
 /// How many members are sealed in one transaction at the most, and those of the group that exceeds it.
@@ -28,9 +28,9 @@ struct Joining {
     key: String,
     /// The group (JSON).
     body: String,
-    member: Member,
-    /// What is told of it (JSON).
-    told: String,
+    member: GroupMember,
+    /// The record or interval (JSON).
+    json: String,
     /// Nothing else that joins with it is of its group.
     is_alone: bool,
 }
@@ -46,8 +46,9 @@ pub(super) async fn join(
     let ready = joins.iter().zip(alone(joins)).map(|(join, is_alone)| {
         let key = join.group.key.clone();
         let partition = partition_of_group(&key, partitions);
-        let (body, member, told) = (to_json(&join.group)?, Member::new(&join.news), told(&join.news)?);
-        Ok(Joining { partition, key, body, member, told, is_alone })
+        let (body, member, json) =
+            (to_json(&join.group)?, GroupMember::new(&join.event), event_json(&join.event)?);
+        Ok(Joining { partition, key, body, member, json, is_alone })
     });
     let ready: Vec<Joining> = ready.collect::<Result<_>>()?;
     let receivers = receivers.to_vec();
@@ -154,15 +155,15 @@ fn write_member(
     (name, next, told_to): (&str, Stage, &str),
     (pace, now): (Pace, Timestamp),
 ) -> rusqlite::Result<()> {
-    let Joining { member, told, .. } = joining;
+    let Joining { member, json, .. } = joining;
     let since = waits_since(member.form, pace, now).as_millis();
     let is_over = next == Stage::Over;
     let (joined, over) = if is_over { (None, Some(now.as_millis())) } else { (Some(since), None) };
     let letter = format!("{}{told_to}", next.letter());
-    let (detected, told) = (member.detected_at.as_millis(), (!is_over).then_some(told));
+    let (detected, json) = (member.detected_at.as_millis(), (!is_over).then_some(json));
     database
         .prepare_cached("INSERT OR REPLACE INTO members VALUES(?, ?, ?, ?, ?, ?, ?)")?
-        .execute(params![group.id, name, letter, detected, joined, over, told])?;
+        .execute(params![group.id, name, letter, detected, joined, over, json])?;
     Ok(())
 }
 

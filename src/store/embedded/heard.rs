@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::presence::{
-    FilterProofs, Gap, Hearing, HearingState, Interval, Kind, Ledger, Member, MemberState, Probed,
-    SessionState, Subscription, USEFUL, prove,
+    FilterProofs, Gap, Hearing, HearingState, Interval, Kind, Ledger, MemberState, Probed, SessionState,
+    ShareMember, Subscription, USEFUL, prove,
 };
 use crate::store::Advance;
 
@@ -37,7 +37,7 @@ pub(super) struct Heard {
     /// What was heard of single kinds.
     pub filters: FilterProofs,
     /// Members of an earlier run that have proved nothing in this one: their last proof may be older than it was.
-    resumed: Vec<Member>,
+    resumed: Vec<ShareMember>,
     /// The directory was removed, and what is heard from now on goes nowhere: operators are to know.
     pub is_removed: bool,
     /// Blind intervals; they have a table of their own on disk.
@@ -67,7 +67,7 @@ impl Heard {
         self.state.is_lost = true;
         let of_member = |((share, client_id), state): (&(String, String), &Option<MemberState>)| {
             let connection = state.as_ref()?.connection;
-            Some(Member { share: share.clone(), client_id: client_id.clone(), connection })
+            Some(ShareMember { share: share.clone(), client_id: client_id.clone(), connection })
         };
         self.resumed = self.state.members.iter().filter_map(of_member).collect();
         self.ledger = self.ledger_of(intervals);

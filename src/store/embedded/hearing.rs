@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::EmbeddedEngine;
 use crate::clock::{Clock, Timestamp};
-use crate::presence::{Gap, Hearing, Member, Probed, Subscription};
+use crate::presence::{Gap, Hearing, Probed, ShareMember, Subscription};
 use crate::store::{Advance, HearingStore, Result};
 
 #[async_trait]
@@ -53,7 +53,7 @@ impl HearingStore for EmbeddedEngine {
         Ok(self.memory.heard().heard_by(client_id, Clock::machine()))
     }
 
-    async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()> {
+    async fn attend(&self, member: &ShareMember, now: Timestamp, release: Duration) -> Result<()> {
         self.memory.heard().state.attend(member, now, release);
         self.writer.flush("attend").await
     }
@@ -62,12 +62,12 @@ impl HearingStore for EmbeddedEngine {
         &self.fleet
     }
 
-    async fn leave(&self, member: &Member) -> Result<()> {
+    async fn leave(&self, member: &ShareMember) -> Result<()> {
         self.memory.heard().state.depart(member, None);
         self.writer.flush("leave").await
     }
 
-    async fn gone(&self, member: &Member, at: Timestamp) -> Result<bool> {
+    async fn gone(&self, member: &ShareMember, at: Timestamp) -> Result<bool> {
         let was_member = self.memory.heard().state.depart(member, Some(at));
         self.writer.flush("depart").await?;
         Ok(was_member)

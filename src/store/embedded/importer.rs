@@ -93,7 +93,7 @@ fn begin(database: &Connection, config: &Config) -> DatabaseResult<()> {
 
 #[async_trait]
 impl Importer for EmbeddedImporter {
-    async fn unpack(&self, items: Vec<MigrationItem>) -> Result<()> {
+    async fn import(&self, items: Vec<MigrationItem>) -> Result<()> {
         self.write(move |target| items.iter().try_for_each(|item| target.insert(item))).await
     }
 
@@ -107,9 +107,9 @@ impl TargetDatabase {
         match item {
             MigrationItem::Unit { .. } | MigrationItem::Value { .. } => self.insert_unit(item),
             MigrationItem::Record(_) | MigrationItem::OutboxEvent(_) => self.insert_record(item),
-            MigrationItem::Group { .. } | MigrationItem::GroupOf { .. } | MigrationItem::Member { .. } => {
-                self.insert_group(item)
-            }
+            MigrationItem::Group { .. }
+            | MigrationItem::GroupOf { .. }
+            | MigrationItem::GroupMember { .. } => self.insert_group(item),
             MigrationItem::Notification { .. } | MigrationItem::Lane { .. } | MigrationItem::Letter(_) => {
                 self.insert_delivery(item)
             }
@@ -177,7 +177,7 @@ impl TargetDatabase {
                  ON CONFLICT(key) DO UPDATE SET body = excluded.body",
                 params![self.partition(&group.key), group.key, to_json(group)?],
             ),
-            MigrationItem::Member { group, name, letter, told_to, detected, waits, over } => {
+            MigrationItem::GroupMember { group, name, letter, told_to, detected, waits, over } => {
                 let joined = waits.as_ref().map(|waits| waits.0);
                 let body = waits.as_ref().map(|waits| &waits.1);
                 let letter = format!("{letter}{told_to}");

@@ -148,10 +148,10 @@ impl Flush {
             database.prepare_cached("DELETE FROM blind WHERE until <= ?")?.execute([useless])?;
             database.prepare_cached("INSERT INTO blind(start, until) VALUES(?, ?)")?.execute([from, to])?;
             if *is_told {
-                let news = to_json(&OutboxEvent::Blind(*interval))?;
+                let event = to_json(&OutboxEvent::Blind(*interval))?;
                 database
                     .prepare_cached("INSERT INTO outbox(partition, news) VALUES(?, ?)")?
-                    .execute(params![self.tables.memory.partitions(), news])?;
+                    .execute(params![self.tables.memory.partitions(), event])?;
             }
         }
         Ok(())

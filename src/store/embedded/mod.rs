@@ -163,7 +163,7 @@ impl EmbeddedEngine {
                 let context = RepairContext { partitions, heard, flush_number, memory: Some(&memory) };
                 quarantine::quarantine_all(database, &context)
             };
-            log_unreadable(&self.telemetry, &self.writer.write("put_aside", write).await?);
+            log_unreadable(&self.telemetry, &self.writer.write("quarantine", write).await?);
         }
         let read = |database: &Connection| quarantine::quarantined_rows(database, MOST_LOGGED);
         for row in self.readers.read(read).await? {
@@ -181,7 +181,7 @@ impl Examine for EmbeddedEngine {
         let is_lost = warnings.iter().any(|warning| warning.name == EngineWarning::LostItsData);
         // The next examination tries again, for example after a full disk.
         if !is_lost && let Err(why) = self.quarantine().await {
-            tracing::warn!("unreadable rows of the fleet cannot be put aside: {why}");
+            tracing::warn!("unreadable rows of the fleet cannot be quarantined: {why}");
             self.full_scan.retry_later();
         }
         Ok(warnings)

@@ -24,9 +24,9 @@ pub(super) async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usi
         Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
     };
     let (mut entries, mut is_unreadable) = (Vec::new(), false);
-    for (id, outbox, news) in engine.readers.read(read).await? {
-        match from_json("an event in the outbox", &news) {
-            Ok(news) => entries.push(Entry { position: Position { outbox, id: id.to_string() }, news }),
+    for (id, outbox, event) in engine.readers.read(read).await? {
+        match from_json("an event in the outbox", &event) {
+            Ok(event) => entries.push(Entry { position: Position { outbox, id: id.to_string() }, event }),
             Err(why) => {
                 let place = format!("table outbox id \"{id}\"");
                 let why = format!("{why}; no receiver is notified of it");
@@ -46,7 +46,7 @@ pub(super) async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usi
 }
 
 /// Removes entries.
-pub(super) async fn settle(engine: &EmbeddedEngine, entries: &[Position]) -> Result<()> {
+pub(super) async fn remove(engine: &EmbeddedEngine, entries: &[Position]) -> Result<()> {
     let ids: Vec<i64> = entries.iter().filter_map(|entry| entry.id.parse().ok()).collect();
     if ids.is_empty() {
         return Ok(());
@@ -58,5 +58,5 @@ pub(super) async fn settle(engine: &EmbeddedEngine, entries: &[Position]) -> Res
         }
         Ok(())
     };
-    engine.writer.write("settle", write).await
+    engine.writer.write("remove_entries", write).await
 }

@@ -61,8 +61,8 @@ async fn some_waiting(engine: &EmbeddedEngine, receiver: &str) -> Result<Vec<Del
     };
     let rows = engine.readers.read(read).await?;
     let deliveries = rows.into_iter().map(|(group, id, body)| {
-        let told = body.and_then(|body| Notification::read(&group, &body).told);
-        Delivery::of(told, &group, &format!("{id}.{receiver}"), receiver)
+        let notification = body.and_then(|body| Notification::read(&group, &body).notification);
+        Delivery::of(notification, &group, &format!("{id}.{receiver}"), receiver)
     });
     Ok(deliveries.collect())
 }

@@ -14,7 +14,7 @@ use super::quarantine::QuarantinedRow;
 use super::table_rules::TABLE_RULES;
 use super::{database, quarantine};
 use crate::store::{EngineError, Result};
-use crate::store::{repair::Aside, repair::AsideId, repair::Repair, repair::shown};
+use crate::store::{repair::Quarantined, repair::QuarantinedId, repair::Repair, repair::shown};
 
 /// How long to wait for the writer's lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,24 +59,24 @@ impl EmbeddedRepair {
 
 #[async_trait]
 impl Repair for EmbeddedRepair {
-    async fn aside(&self) -> Result<Vec<Aside>> {
+    async fn quarantined(&self) -> Result<Vec<Quarantined>> {
         let rows = self.with(|database, _| quarantine::quarantined_rows(database, usize::MAX >> 1)).await?;
-        let aside = |row: QuarantinedRow| Aside {
+        let quarantined = |row: QuarantinedRow| Quarantined {
             what: row.what(),
             held: shown(format!("{}: {}", row.why, row.row).as_bytes()),
             place: row.place,
-            id: AsideId::Row(row.id),
+            id: QuarantinedId::Row(row.id),
         };
-        Ok(rows.into_iter().map(aside).collect())
+        Ok(rows.into_iter().map(quarantined).collect())
     }
 
-    async fn restore(&self, aside: &Aside) -> Result<bool> {
-        let AsideId::Row(id) = aside.id else { return Ok(false) };
+    async fn restore(&self, quarantined: &Quarantined) -> Result<bool> {
+        let QuarantinedId::Row(id) = quarantined.id else { return Ok(false) };
         self.with(move |database, path| restore(database, path, id)).await
     }
 
-    async fn discard(&self, aside: &Aside) -> Result<()> {
-        let AsideId::Row(id) = aside.id else { return Ok(()) };
+    async fn discard(&self, quarantined: &Quarantined) -> Result<()> {
+        let QuarantinedId::Row(id) = quarantined.id else { return Ok(()) };
         self.with(move |database, _| forget(database, id)).await
     }
 }

@@ -73,7 +73,7 @@ impl Roster for EmbeddedEngine {
         Ok(instances.iter().map(address).collect())
     }
 
-    async fn tell_counts(&self, instance: &str, counts: &Counts, holds: Duration) -> Result<()> {
+    async fn announce_counts(&self, instance: &str, counts: &Counts, holds: Duration) -> Result<()> {
         let said = (counts.clone(), Instant::now() + holds);
         let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
         kept.counts.insert(instance.to_owned(), said);

@@ -7,7 +7,7 @@ use super::error::DatabaseResult;
 use crate::clock::Timestamp;
 use crate::presence::{GroupTimes, Pace, Stage};
 use crate::store::notification::{MOST_MEMBERS, OVER};
-use crate::store::told_members::ToldMembers;
+use crate::store::sealed_members::SealedMembers;
 
 /// How many members that are over for long are forgotten at a time.
 const FORGOTTEN_AT_ONCE: i64 = 1000;
@@ -30,10 +30,10 @@ pub(super) fn seal_group(
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         })?
         .collect::<rusqlite::Result<_>>()?;
-    // As every engine does: the same news has the same id on each.
+    // The same events have the same notification id on every engine.
     members.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     let sealing = Sealing { database, group, receivers, now };
-    let mut told = ToldMembers::default();
+    let mut told = SealedMembers::default();
     let count = members.len();
     for (member, letter, body) in members {
         sealing.tell(&member, &letter, body.unwrap_or_default(), &mut told)?;
@@ -74,7 +74,13 @@ struct Sealing<'a> {
 
 impl Sealing<'_> {
     /// Adds what a member has to say, and notes that it was told, and to which receivers.
-    fn tell(&self, member: &str, letter: &str, body: String, told: &mut ToldMembers) -> rusqlite::Result<()> {
+    fn tell(
+        &self,
+        member: &str,
+        letter: &str,
+        body: String,
+        told: &mut SealedMembers,
+    ) -> rusqlite::Result<()> {
         let stage = if letter.starts_with(Stage::IsBack.letter()) { Stage::IsBack } else { Stage::Waits };
         let is_blind = member.starts_with("blind ");
         let next = stage.once_told(is_blind);
@@ -92,7 +98,7 @@ impl Sealing<'_> {
     }
 
     /// Puts the notification at the end of the group's lane for each receiver.
-    fn write(&self, told: &ToldMembers) -> rusqlite::Result<()> {
+    fn write(&self, told: &SealedMembers) -> rusqlite::Result<()> {
         let Sealing { database, group, receivers, now } = self;
         let (partition, key, body): (u16, String, String) = database
             .prepare_cached("SELECT partition, key, body FROM groups WHERE id = ?")?

@@ -1,12 +1,12 @@
-//! Receivers that were not configured for a while, and what waits for them from before.
+//! Receivers that were not configured for a while, and the notifications that wait for them from before.
 //!
-//! Instances mark receivers that they are not configured with, see [`super::receivers::enlist`]. When one of them is
-//! configured again, what waits for it is gone through once, before any of it is handed out: a silence that is over by
-//! then is marked among what the receiver was not told, and is left out when its notification is handed out. So is
-//! its return. What is still so is told as it was sealed.
+//! Instances mark receivers that are not in their configuration as absent, see [`super::receivers::enlist`]. When a
+//! receiver is configured again, its lanes are read once before any notification is leased. A silence that is over
+//! by then is marked as untold: the silence and its return are left out when their notifications are leased. A
+//! silence that lasts is delivered as it was sealed.
 //!
-//! # Why the mark of absence stays until all is gone through
-//! A crash halfway is the same as a pause: it is gone through again, and marked twice is marked once.
+//! # Why the mark of absence stays until all lanes are read
+//! After a crash halfway the lanes are read again, and a second mark of a silence changes nothing.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -25,7 +25,7 @@ use crate::store::{Delivery, HearingStore, LARGEST_STEP, Result};
 /// How many lanes are read in one step.
 const LANES: usize = 100;
 
-/// Begins the entry of a receiver that is absent.
+/// The begin of the entry of an absent receiver.
 const ABSENT: &str = "absent ";
 
 /// The entry of a receiver that is absent from `now` on.
@@ -33,17 +33,16 @@ pub(super) fn since(now: Timestamp) -> String {
     format!("{ABSENT}{}", now.as_millis())
 }
 
-/// Whether that is the entry of one that is absent. Of one that cannot be read nothing else is known, either.
 pub(super) fn is_absent(entry: &str) -> bool {
     entry.starts_with(ABSENT)
 }
 
-/// Goes through what waits for a receiver that was absent. Answers how many silences are left out.
+/// Reads the lanes of a receiver that was absent. Answers how many silences are left out.
 pub(super) async fn bring_up_to_date(engine: &RedisEngine, receiver: &str, now: Timestamp) -> Result<usize> {
     let key = engine.keys.receivers();
-    let mut look = pipe();
-    look.hget(&key, receiver);
-    let (entry,): (Option<Vec<u8>>,) = engine.topology.send("receivers", &look).await?;
+    let mut read = pipe();
+    read.hget(&key, receiver);
+    let (entry,): (Option<Vec<u8>>,) = engine.topology.send("receivers", &read).await?;
     if !entry.is_some_and(|entry| is_absent(&String::from_utf8_lossy(&entry))) {
         return Ok(0);
     }
@@ -51,8 +50,8 @@ pub(super) async fn bring_up_to_date(engine: &RedisEngine, receiver: &str, now: 
     for partition in 0..engine.keys.partitions() {
         let lanes = engine.keys.of(partition, "lanes", receiver);
         let mut lanes = Fields::of(&engine.topology, "absent", lanes, LANES);
-        while let Some(found) = lanes.next().await? {
-            for lanes in found.chunks(LANES) {
+        while let Some(page) = lanes.next().await? {
+            for lanes in page.chunks(LANES) {
                 past += mark(engine, partition, receiver, lanes).await?;
             }
         }
@@ -63,16 +62,16 @@ pub(super) async fn bring_up_to_date(engine: &RedisEngine, receiver: &str, now: 
     Ok(past)
 }
 
-/// Marks what is over of the silences in these lanes. Answers how many those are.
+/// Marks the silences in these lanes that are over. Answers how many.
 async fn mark(engine: &RedisEngine, partition: u16, receiver: &str, lanes: &[Field]) -> Result<usize> {
     let mut bodies = pipe();
-    let (mut told, mut groups) = (Vec::new(), Vec::new());
+    let (mut notifications, mut groups) = (Vec::new(), Vec::new());
     for (group, lane) in lanes {
-        // What cannot be read says nothing, and is met again when it is handed out.
+        // Leasing reports an unreadable lane.
         let (Ok(group), Ok(lane)) = (str::from_utf8(group), str::from_utf8(lane)) else { continue };
         let (ids, own) = in_lane(lane);
-        told.extend(own.and_then(|own| Notification::read(group, own.as_bytes()).told));
-        // What is told of the first stands there or nowhere else.
+        notifications.extend(own.and_then(|own| Notification::read(group, own.as_bytes()).notification));
+        // The lane of a notification that was leased when it was sealed has its only copy.
         for id in ids.skip(usize::from(own.is_some())) {
             bodies.hget(engine.keys.in_partition(partition, "notifications"), id);
             groups.push(group);
@@ -81,10 +80,10 @@ async fn mark(engine: &RedisEngine, partition: u16, receiver: &str, lanes: &[Fie
     if !groups.is_empty() {
         let bodies: Vec<Option<Vec<u8>>> = engine.topology.send("absent", &bodies).await?;
         for (group, body) in groups.into_iter().zip(bodies) {
-            told.extend(body.and_then(|body| Notification::read(group, &body).told));
+            notifications.extend(body.and_then(|body| Notification::read(group, &body).notification));
         }
     }
-    let past = past(engine, &told).await?;
+    let past = past(engine, &notifications).await?;
     for names in past.chunks(LARGEST_STEP) {
         let untold = engine.keys.of(partition, "untold", receiver);
         let mut mark = pipe();
@@ -96,17 +95,17 @@ async fn mark(engine: &RedisEngine, partition: u16, receiver: &str, lanes: &[Fie
     Ok(past.len())
 }
 
-/// What is over by now of silences, and of blindness, that these tell.
-async fn past(engine: &RedisEngine, told: &[Notification]) -> Result<Vec<String>> {
+/// The names of the silences and blind intervals of these notifications that are over by now.
+async fn past(engine: &RedisEngine, notifications: &[Notification]) -> Result<Vec<String>> {
     let mut past = Vec::new();
-    let lasting = |told: &Notification| told.blind.iter().any(|interval| !interval.is_over());
-    if told.iter().any(lasting) {
+    let lasts = |one: &Notification| one.blind.iter().any(|interval| !interval.is_over());
+    if notifications.iter().any(lasts) {
         let hearing = engine.hearing().await?;
-        for told in told {
-            past.extend(told.over(&hearing).map(|interval| blindness_in(&told.group, interval)));
+        for one in notifications {
+            past.extend(one.over(&hearing).map(|interval| blindness_in(&one.group, interval)));
         }
     }
-    let silences: Vec<&OfflineRecord> = told.iter().flat_map(|told| &told.offline).collect();
+    let silences: Vec<&OfflineRecord> = notifications.iter().flat_map(|one| &one.offline).collect();
     for records in silences.chunks(LARGEST_STEP) {
         let mut facts = pipe();
         for record in records {
@@ -120,14 +119,14 @@ async fn past(engine: &RedisEngine, told: &[Notification]) -> Result<Vec<String>
     Ok(past)
 }
 
-/// Whether the record is not open, as far as is known: a unit of which nothing can be read may be offline.
+/// Whether the record is not open any more. A unit with unreadable facts may still be offline.
 fn is_over(record: &OfflineRecord, facts: Option<Vec<u8>>) -> bool {
     let (seen, _) = snapshot(record.whose().clone(), None, facts);
     let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
     !seen.is_unreadable() && open.is_none_or(|open| silence(&open) != silence(record))
 }
 
-/// What of these deliveries the receiver was not told before, by the names of the silences.
+/// The silences and blind intervals of these deliveries that the receiver was not notified of, by their names.
 pub(super) async fn untold(
     engine: &RedisEngine,
     receiver: &str,
@@ -136,35 +135,35 @@ pub(super) async fn untold(
     let partition = |delivery: &Delivery| engine.keys.partition_of_group(&delivery.group.key);
     let key = |partition| engine.keys.of(partition, "untold", receiver);
     let partitions: BTreeSet<u16> = deliveries.iter().map(partition).collect();
-    let mut look = pipe();
+    let mut read = pipe();
     for partition in &partitions {
-        look.hget(key(*partition), Untold::PAST);
+        read.hget(key(*partition), Untold::PAST);
     }
     let mut names = Vec::new();
     for delivery in deliveries {
         for record in &delivery.online {
             let name = silence(record);
-            look.hget(key(partition(delivery)), &name);
+            read.hget(key(partition(delivery)), &name);
             names.push(name);
         }
     }
     type Marks = Vec<Option<String>>;
-    let mut marks: Marks = engine.topology.send("untold", &look).await?;
+    let mut marks: Marks = engine.topology.send("untold", &read).await?;
     let mut of_names = marks.split_off(partitions.len());
     let with_past: BTreeSet<u16> =
         partitions.into_iter().zip(marks).filter_map(|(partition, mark)| mark.map(|_| partition)).collect();
-    let mut look = pipe();
+    let mut read = pipe();
     for delivery in deliveries.iter().filter(|delivery| with_past.contains(&partition(delivery))) {
         let silences = delivery.offline.iter().map(silence);
         for name in
             silences.chain(delivery.blind.iter().map(|interval| blindness_in(&delivery.group, interval)))
         {
-            look.hget(key(partition(delivery)), &name);
+            read.hget(key(partition(delivery)), &name);
             names.push(name);
         }
     }
     if of_names.len() < names.len() {
-        let more: Marks = engine.topology.send("untold", &look).await?;
+        let more: Marks = engine.topology.send("untold", &read).await?;
         of_names.extend(more);
     }
     let known = names.into_iter().zip(of_names);

@@ -1,15 +1,15 @@
-//! Limits on what is under way to the server at once, when there is more to do than it can do.
+//! Limits on the requests under way to the server, for times when there is more work than the server can do.
 //!
-//! A server works off whatever one client has sent before it turns to the next one, so a hundred
-//! scripts that are sent together delay every other client for as long as all of them take. Few
-//! are sent at a time; while one runs, the next is there.
+//! Redis executes everything that one client has sent before it serves the next client, so a hundred scripts sent
+//! together delay every other client for as long as all of them take. Therefore only a few are under way: while one
+//! runs, the next one waits at the server.
 //!
-//! Scripts that write records go first: that a unit is silent is on record within two seconds, also if a
-//! hundred thousand are, and telling follows. Telling is delayed, but not for good: under a load of
-//! changes that does not end it goes on slowly. The same holds for what is read for the mirror while very many
-//! units are due: it would find them, too, and check them beside the loop whose work that is.
+//! Scripts that write records go first: the record of a silence is written within two seconds, also in a mass
+//! offline of a hundred thousand units, and notifications follow. Scripts of alerting are delayed, but go on slowly
+//! under endless changes. Reads for the mirror are delayed in the same way while very many units are due: the
+//! mirror would also find due units, and check them beside the expiry loop.
 //!
-//! Few is as many as keep the server at work: more where it is far away, see `round_trip.rs`.
+//! The limits are just high enough to keep the server busy: higher for a server far away, see `round_trip.rs`.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,53 +17,52 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 
-/// How many batches of units are read at a time.
+/// How many batches of units are read at once.
 const READ_LIMIT: usize = 2;
-/// How many scripts that change units are under way.
+/// How many scripts that change units are under way at once.
 const CHANGE_LIMIT: usize = 2;
-/// How many deadline checks are: while the server reads for one, it writes for another, and a third is decided.
+/// How many deadline checks are under way at once: one is read, one is decided, one is written.
 const CHECK_LIMIT: usize = 3;
-/// How many scripts that tell are under way.
-const TELL_LIMIT: usize = 2;
-/// How many steps of one call are under way at once: while one runs, the next is there.
+/// How many scripts of alerting are under way at once.
+const ALERTING_LIMIT: usize = 2;
+/// How many steps of one call are under way at once: while one runs, the next one waits at the server.
 const STEP_LIMIT: usize = 2;
-/// How many fewer where there are other instances: the server has theirs to go on with.
+/// How much lower each limit is beside other instances, which also keep the server busy.
 const FEWER: usize = 1;
-/// How long a script that tells, or a read for the mirror, is delayed at the most.
-const LONGEST_HOLD: Duration = Duration::from_millis(100);
+/// The longest delay of a script of alerting, or of a read for the mirror.
+const LONGEST_DELAY: Duration = Duration::from_millis(100);
 
-/// What one instance may have under way to its server.
+/// The limits of one instance.
 pub struct Admission {
     checks: Limit,
     reads: Limit,
     changes: Limit,
-    tells: Limit,
-    shape: Mutex<Shape>,
-    /// Checks and changes that wait or are under way, and a storm.
+    alerting: Limit,
+    scale: Mutex<Scale>,
+    /// The number of checks and changes that wait or are under way, and one more for a storm.
     pending_changes: AtomicUsize,
     no_changes: Notify,
     is_storm: watch::Sender<bool>,
 }
 
-/// What the limits are made from.
+/// How the limits differ from their base.
 #[derive(Clone, Copy)]
-struct Shape {
-    /// How many fewer beside other instances.
+struct Scale {
+    /// The difference beside other instances.
     fewer: usize,
-    /// How many times as many where the server is far away.
+    /// The factor for a server far away.
     times: usize,
 }
 
-/// Admits few at a time, in the order in which they came.
+/// Admits a limited number of requests, in the order in which they came.
 struct Limit {
     permits: Semaphore,
-    /// How many are admitted where there are no other instances.
+    /// The limit of a single instance near its server.
     base: usize,
-    /// How many are at the moment.
     current: Mutex<usize>,
 }
 
-/// Something is under way until this is dropped.
+/// A request is under way until this is dropped.
 pub struct Permit<'a> {
     _permit: SemaphorePermit<'a>,
     _change: Option<PendingChange<'a>>,
@@ -77,28 +76,28 @@ impl Admission {
             checks: Limit::new(CHECK_LIMIT),
             reads: Limit::new(READ_LIMIT),
             changes: Limit::new(CHANGE_LIMIT),
-            tells: Limit::new(TELL_LIMIT),
-            shape: Mutex::new(Shape { fewer: 0, times: 1 }),
+            alerting: Limit::new(ALERTING_LIMIT),
+            scale: Mutex::new(Scale { fewer: 0, times: 1 }),
             pending_changes: AtomicUsize::new(0),
             no_changes: Notify::new(),
             is_storm: watch::Sender::new(false),
         }
     }
 
-    /// That many instances share the server. What is under way goes on to its end.
+    /// Sets the number of instances that share the server. Requests under way are not affected.
     pub fn share(&self, instances: usize) {
         let fewer = if instances > 1 { FEWER } else { 0 };
-        self.reshape(|shape| Shape { fewer, ..shape });
+        self.rescale(|scale| Scale { fewer, ..scale });
     }
 
-    /// The server is so far away that there is room for `times` as much under way.
-    pub fn stretch(&self, times: usize) {
+    /// Sets the factor of the limits for the distance of the server.
+    pub fn set_times(&self, times: usize) {
         if times != self.times() {
-            self.reshape(|shape| Shape { times, ..shape });
+            self.rescale(|scale| Scale { times, ..scale });
         }
     }
 
-    /// Whether it is that far away.
+    /// Whether the server is far away.
     pub fn is_far(&self) -> bool {
         self.times() > 1
     }
@@ -109,19 +108,19 @@ impl Admission {
     }
 
     fn times(&self) -> usize {
-        self.shape.lock().expect("nothing panics under this lock").times
+        self.scale.lock().expect("nothing panics under this lock").times
     }
 
-    fn reshape(&self, change: impl FnOnce(Shape) -> Shape) {
-        let mut shape = self.shape.lock().expect("nothing panics under this lock");
-        *shape = change(*shape);
-        for limit in [&self.checks, &self.reads, &self.changes, &self.tells] {
-            limit.set((limit.base - shape.fewer) * shape.times);
+    fn rescale(&self, change: impl FnOnce(Scale) -> Scale) {
+        let mut scale = self.scale.lock().expect("nothing panics under this lock");
+        *scale = change(*scale);
+        for limit in [&self.checks, &self.reads, &self.changes, &self.alerting] {
+            limit.set((limit.base - scale.fewer) * scale.times);
         }
     }
 
-    /// Very many units are due, until that is over: telling is delayed also where no check is under way for a
-    /// moment, as between two reads of the units that are due.
+    /// Begins or ends a storm, in which very many units are due: alerting is delayed also while no check is under
+    /// way, as between two reads of due units.
     pub fn storm(&self, is_on: bool) {
         let was_on = self.is_storm.send_replace(is_on);
         if is_on && !was_on {
@@ -131,17 +130,17 @@ impl Admission {
         }
     }
 
-    /// Tells of storms that come and go.
+    /// Whether a storm is on, as a channel.
     pub fn storms(&self) -> watch::Receiver<bool> {
         self.is_storm.subscribe()
     }
 
-    /// Waits for a storm to end, if there is one, but not for good.
+    /// Waits for the end of a storm, but no longer than [`LONGEST_DELAY`].
     pub async fn calm(&self) {
-        let _ = tokio::time::timeout(LONGEST_HOLD, self.storms().wait_for(|is_on| !is_on)).await;
+        let _ = tokio::time::timeout(LONGEST_DELAY, self.storms().wait_for(|is_on| !is_on)).await;
     }
 
-    /// Waits until units may be checked, and changed by that.
+    /// Waits until units may be checked, which includes their changes.
     pub async fn check(&self) -> Permit<'_> {
         let change = PendingChange::new(self);
         Permit { _permit: self.checks.pass().await, _change: Some(change) }
@@ -158,9 +157,9 @@ impl Admission {
         Permit { _permit: self.changes.pass().await, _change: Some(change) }
     }
 
-    /// Waits until a script that tells may be sent.
-    pub async fn tell(&self) -> Permit<'_> {
-        let permit = self.tells.pass().await;
+    /// Waits until a script of alerting may be sent.
+    pub async fn alerting(&self) -> Permit<'_> {
+        let permit = self.alerting.pass().await;
         let no_changes = async {
             loop {
                 let mut changed = std::pin::pin!(self.no_changes.notified());
@@ -171,7 +170,7 @@ impl Admission {
                 changed.await;
             }
         };
-        let _ = tokio::time::timeout(LONGEST_HOLD, no_changes).await;
+        let _ = tokio::time::timeout(LONGEST_DELAY, no_changes).await;
         Permit { _permit: permit, _change: None }
     }
 }
@@ -182,13 +181,13 @@ impl Limit {
     }
 
     async fn pass(&self) -> SemaphorePermit<'_> {
-        self.permits.acquire().await.expect("it is never closed")
+        self.permits.acquire().await.expect("the semaphore is never closed")
     }
 
     fn set(&self, wanted: usize) {
         let mut current = self.current.lock().expect("nothing panics under this lock");
         self.permits.add_permits(wanted.saturating_sub(*current));
-        // Permits that are held now are withdrawn the next time.
+        // Permits in use are withdrawn by a later call.
         *current = wanted.max(*current - self.permits.forget_permits(current.saturating_sub(wanted)));
     }
 }
@@ -215,22 +214,22 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_tells_waits_for_what_changes_units_but_not_for_good() {
+    async fn alerting_waits_for_changes_of_units_but_not_forever() {
         let admission = Admission::new();
         let change = admission.change().await;
-        assert!(admission.tell().now_or_never().is_none());
-        drop(admission.tell().await);
+        assert!(admission.alerting().now_or_never().is_none());
+        drop(admission.alerting().await);
         admission.storm(true);
         admission.storm(true);
         drop(change);
-        assert!(admission.tell().now_or_never().is_none());
+        assert!(admission.alerting().now_or_never().is_none());
         admission.storm(false);
         admission.storm(false);
-        assert!(admission.tell().now_or_never().is_some());
+        assert!(admission.alerting().now_or_never().is_some());
     }
 
     #[tokio::test]
-    async fn what_is_read_for_the_mirror_waits_for_a_storm_to_end_but_not_for_good() {
+    async fn reads_for_the_mirror_wait_for_the_end_of_a_storm_but_not_forever() {
         let admission = Admission::new();
         let _change = admission.change().await;
         assert!(admission.calm().now_or_never().is_some());
@@ -242,37 +241,37 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn few_batches_are_under_way_and_beside_other_instances_fewer() {
+    async fn few_requests_are_under_way_and_beside_other_instances_fewer() {
         let admission = Admission::new();
         let check = || std::iter::from_fn(|| admission.check().now_or_never()).collect::<Vec<Permit>>();
         let read = || std::iter::from_fn(|| admission.read().now_or_never()).collect::<Vec<Permit>>();
         let change = || std::iter::from_fn(|| admission.change().now_or_never()).collect::<Vec<Permit>>();
-        let tell = || std::iter::from_fn(|| admission.tell().now_or_never()).collect::<Vec<Permit>>();
-        let all = || [tell().len(), check().len(), read().len(), change().len()];
-        assert_eq!(all(), [TELL_LIMIT, CHECK_LIMIT, READ_LIMIT, CHANGE_LIMIT]);
-        let mut held = tell();
-        // What is under way goes on to its end, and less begins.
+        let alerting = || std::iter::from_fn(|| admission.alerting().now_or_never()).collect::<Vec<Permit>>();
+        let all = || [alerting().len(), check().len(), read().len(), change().len()];
+        assert_eq!(all(), [ALERTING_LIMIT, CHECK_LIMIT, READ_LIMIT, CHANGE_LIMIT]);
+        let mut held = alerting();
+        // Requests under way go on, and fewer begin.
         admission.share(3);
         held.pop();
         admission.share(3);
-        assert_eq!(tell().len(), 0);
+        assert_eq!(alerting().len(), 0);
         held.clear();
         assert_eq!(
             all(),
-            [TELL_LIMIT - FEWER, CHECK_LIMIT - FEWER, READ_LIMIT - FEWER, CHANGE_LIMIT - FEWER]
+            [ALERTING_LIMIT - FEWER, CHECK_LIMIT - FEWER, READ_LIMIT - FEWER, CHANGE_LIMIT - FEWER]
         );
         admission.share(1);
         admission.share(1);
-        assert_eq!(all(), [TELL_LIMIT, CHECK_LIMIT, READ_LIMIT, CHANGE_LIMIT]);
-        admission.stretch(3);
-        assert_eq!(all(), [3 * TELL_LIMIT, 3 * CHECK_LIMIT, 3 * READ_LIMIT, 3 * CHANGE_LIMIT]);
+        assert_eq!(all(), [ALERTING_LIMIT, CHECK_LIMIT, READ_LIMIT, CHANGE_LIMIT]);
+        admission.set_times(3);
+        assert_eq!(all(), [3 * ALERTING_LIMIT, 3 * CHECK_LIMIT, 3 * READ_LIMIT, 3 * CHANGE_LIMIT]);
         assert!(admission.is_far() && admission.steps() == 3 * STEP_LIMIT);
         admission.share(3);
         assert_eq!(check().len(), 3 * (CHECK_LIMIT - FEWER));
         admission.share(1);
-        admission.stretch(1);
-        assert_eq!(all(), [TELL_LIMIT, CHECK_LIMIT, READ_LIMIT, CHANGE_LIMIT]);
+        admission.set_times(1);
+        assert_eq!(all(), [ALERTING_LIMIT, CHECK_LIMIT, READ_LIMIT, CHANGE_LIMIT]);
         // A caller that gave up waiting delays no other.
-        let _permit = admission.tell().now_or_never().expect("no change waits");
+        let _permit = admission.alerting().now_or_never().expect("no change waits");
     }
 }

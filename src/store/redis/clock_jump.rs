@@ -1,37 +1,37 @@
-//! Whether the clock of the server jumped forward.
+//! Detects a jump of the server's clock forward.
 //!
-//! Expiry keys stand by the clock of their server. When an operator sets it forward, or a server with
-//! another clock takes over, keys are gone whose time was not up, and with them the newest heartbeats
-//! of their units. Facts know only those that were seen at the last check. So what a jump takes from
-//! the keys it takes from what was heard as well: until a renewal has put back by as much how far
-//! Rollcall has heard, nothing is vouched for, and what is heard next encloses a blind interval.
+//! Expiry keys expire by the clock of their server. When an operator sets the clock forward, or a server with
+//! another clock takes over, keys expire too early, and with them the newest heartbeats of their units; facts have
+//! only the heartbeats of the last check. So a jump counts as time in which Rollcall did not hear: the next renewal
+//! moves `heard` back by the length of the jump, and until then no heartbeat proves hearing. The next canary then
+//! ends a blind interval.
 //!
-//! A renewal tells the server's clock, and a clock that is never set says how much time has passed
-//! since. An instance that has never renewed can tell nothing; one that does will have told the others.
-//! Where the clock goes back, keys stand for longer, which harms no unit.
+//! A renewal answers the server's clock, and a monotonic clock measures the time since then. An instance that has not
+//! renewed yet detects no jump; another instance that has renewed does. Where the clock goes back, keys expire later,
+//! which harms no unit.
 
 use std::time::{Duration, Instant};
 
 use crate::clock::Timestamp;
 
-/// A shorter jump does not matter: a key that is gone this early is gone when its unit is all but due.
+/// A shorter jump does not matter: the unit of a key that expires this early is almost due.
 const SHORTEST: Duration = Duration::from_millis(250);
 
-/// What the server's clock should tell.
+/// The expected time of the server's clock.
 #[derive(Debug, Default)]
 pub(super) struct ServerClock {
-    /// What it told at the last renewal, which was asked for at that moment.
+    /// When the last renewal was sent, and the server's clock in its answer.
     renewed: Option<(Instant, Timestamp)>,
-    /// What it would have told when a jump was noticed, without the jump.
+    /// The expected time when a jump was detected.
     jumped: Option<Timestamp>,
 }
 
 impl ServerClock {
-    /// It tells `server` in an answer that has come by `now`. Whether it jumped since the last renewal.
+    /// The clock is `server` in an answer that arrived by `now`. Answers whether it jumped since the last renewal.
     pub fn read(&mut self, now: Instant, server: Timestamp) -> bool {
-        if let Some((asked, told)) = self.renewed {
-            // The answer may have been under way for long, and then it tells less than that.
-            let latest = told + now.duration_since(asked);
+        if let Some((sent, clock)) = self.renewed {
+            // An answer that was on the network for long shows an earlier time.
+            let latest = clock + now.duration_since(sent);
             if server.since(latest) > SHORTEST {
                 self.jumped.get_or_insert(latest);
             }
@@ -39,14 +39,14 @@ impl ServerClock {
         self.jumped.is_some()
     }
 
-    /// What it would have told without a jump that no renewal has handled yet.
+    /// The expected time when a jump was detected that no renewal has handled yet.
     pub fn jumped(&self) -> Option<Timestamp> {
         self.jumped
     }
 
-    /// A renewal that was asked for at `asked` is done, and told `server`.
-    pub fn renewed(&mut self, asked: Instant, server: Timestamp) {
-        *self = ServerClock { renewed: Some((asked, server)), jumped: None };
+    /// A renewal that was sent at `sent` is done, and answered `server`.
+    pub fn renewed(&mut self, sent: Instant, server: Timestamp) {
+        *self = ServerClock { renewed: Some((sent, server)), jumped: None };
     }
 }
 
@@ -59,33 +59,33 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_jumped_if_it_tells_more_than_has_passed() {
+    fn a_clock_jumped_if_it_is_ahead_of_the_time_that_has_passed() {
         let begin = Instant::now();
         let after = |ms: u64| begin + Duration::from_millis(ms);
-        // (when the answer had come, what it told, whether that is a jump)
+        // (arrival of the answer, the clock in it, whether that is a jump)
         let cases = [
             (100, 10_100, false),
             (100, 10_350, false),
             (100, 10_351, true),
-            (9_000, 10_100, false), // the answer was under way for long
+            (9_000, 10_100, false), // the answer was on the network for long
             (2_000, 3_612_000, true),
-            (2_000, 5_000, false), // it was set back
+            (2_000, 5_000, false), // the clock was set back
         ];
-        for (come, told, jumped) in cases {
+        for (arrival, server, jumped) in cases {
             let mut clock = ServerClock::default();
-            assert!(!clock.read(begin, at(0)), "nothing is known yet");
+            assert!(!clock.read(begin, at(0)), "there was no renewal yet");
             clock.renewed(begin, at(10_000));
-            assert_eq!(clock.read(after(come), at(told)), jumped, "{told} after {come} ms");
+            assert_eq!(clock.read(after(arrival), at(server)), jumped, "{server} after {arrival} ms");
         }
     }
 
     #[test]
-    fn a_jump_is_one_until_a_renewal_has_handled_it() {
+    fn a_jump_lasts_until_a_renewal_has_handled_it() {
         let begin = Instant::now();
         let mut clock = ServerClock::default();
         clock.renewed(begin, at(10_000));
         assert!(clock.read(begin, at(70_000)));
-        assert!(clock.read(begin, at(10_000)), "also if it was set right again");
+        assert!(clock.read(begin, at(10_000)), "also if the clock was set right again");
         assert_eq!(clock.jumped(), Some(at(10_000)));
         clock.renewed(begin, at(70_000));
         assert_eq!(clock.jumped(), None);

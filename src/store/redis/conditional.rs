@@ -1,12 +1,12 @@
-//! Writes that happen only if hashes are still as they were read: `write_if_unchanged.lua`.
+//! Writes that happen only if hashes are unchanged since they were read: `write_if_unchanged.lua`.
 //!
-//! # Why what was read last is kept
-//! A rule decides by what is stored, so a change needs to read before it writes. A server that is far away makes
-//! two round trips of that. What was read last is mostly what is still there: the first attempt is made by that,
-//! and where something changed meanwhile the answer says what is there now.
+//! # Why the last read values are kept
+//! A rule decides from stored values, so a change reads before it writes. That takes two round trips. The last read
+//! values are mostly still true, so the first attempt uses them; if a hash has changed, the answer has its new
+//! contents.
 //!
-//! Several changes may be under way to a server that is far away. They run in the order in which they were sent, so
-//! each is decided by what the one before it leaves, before its answer has come.
+//! Several changes may be under way to a server far away. They run in the order in which they are sent, so each is
+//! decided from the contents that the change before it leaves, before the answer to that change arrives.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
@@ -19,29 +19,29 @@ use crate::store::{EngineError, Result};
 /// How often a change is decided anew.
 const MOST_ATTEMPTS: usize = 20;
 
-/// What a hash holds.
+/// The fields of a hash.
 pub(super) type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Hashes as they were read or written last, by key.
 #[derive(Default)]
 pub(super) struct LastRead(Mutex<HashMap<String, Fields>>);
 
-/// What is expected of a field.
+/// The expectation of a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expect {
-    /// It is as it was read.
+    /// The field is unchanged.
     Same,
-    /// It is, or the moment with which it begins is a later one.
+    /// The field is unchanged, or begins with a later moment.
     SameOrLater,
 }
 
-/// Hashes that were read, what is expected of them, and what is written then.
+/// Hashes that were read, the expectations of them, and the writes.
 pub(super) struct ConditionalWrite<'a> {
     read: &'a [(String, Option<Fields>)],
     keys: Vec<String>,
     conditions: Vec<Vec<u8>>,
     writes: Vec<Vec<u8>>,
-    /// The same hashes after that.
+    /// The hashes after the writes.
     after: HashMap<String, Fields>,
 }
 
@@ -98,7 +98,7 @@ impl<'a> ConditionalWrite<'a> {
         self.note(key, field, Some(text));
     }
 
-    /// Sets a field to what begins with a moment unless it holds what begins with a later one.
+    /// Sets a field to a text that begins with a moment, unless the field begins with a later moment.
     pub fn raise(&mut self, key: &str, field: &[u8], text: &[u8]) {
         self.write("RAISE", key, &[field, text]);
         self.note(key, field, Some(text));
@@ -109,7 +109,7 @@ impl<'a> ConditionalWrite<'a> {
         self.note(key, field, None);
     }
 
-    /// Any other command of those that the script knows.
+    /// Adds any command that the script knows.
     pub fn write(&mut self, command: &str, key: &str, words: &[&[u8]]) {
         let number = self.keys.iter().position(|known| known == key).unwrap_or_else(|| {
             self.keys.push(key.to_owned());
@@ -138,13 +138,14 @@ impl<'a> ConditionalWrite<'a> {
     }
 }
 
-/// What was read of the hashes, in their order.
+/// The contents of the hashes, in order.
 pub(super) type Read<'a> = [&'a Fields];
 
 impl RedisEngine {
-    /// Reads hashes, lets `decide` write by what they hold, and does that in the step in which they are found
-    /// unchanged; again, if they are not. `decide` is told whether others change them at the same time. With
-    /// what `behind` answers after that, in the same round trip. `name` is for metrics and errors.
+    /// Reads hashes, lets `decide` add writes, and applies the writes in one step if the hashes are unchanged; if
+    /// not, it starts again. The second argument of `decide` says whether other instances may change the hashes at
+    /// the same time. The commands in `behind` run after that in the same round trip. `name` is for metrics and
+    /// errors.
     pub(super) async fn write_if_unchanged<T, U: FromRedisValue>(
         &self,
         name: &'static str,

@@ -1,18 +1,17 @@
-//! What the engine on Redis needs to know.
+//! The configuration of the engine on Redis.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What the engine on Redis needs to know.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Config {
     /// `redis://host:port/db`, `rediss://…` or `redis+unix:///path`.
     pub url: String,
-    /// The password, if the address does not hold one.
+    /// The password, if the address has none.
     pub password: Option<String>,
-    /// What every key begins with.
+    /// The begin of every key.
     pub prefix: String,
-    /// Over how many partitions a new fleet is spread; a fleet that exists keeps its number.
+    /// The number of partitions of a new fleet; an existing fleet keeps its number.
     pub partitions: u16,
 }
 
@@ -27,12 +26,12 @@ impl Default for Config {
     }
 }
 
-/// The address, without a password that may stand in it.
+/// The address without a password.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, rest) = self.url.split_once("://").unwrap_or(("redis", &self.url));
         let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-        // A socket takes its password as a parameter.
+        // The address of a socket has its password as a parameter.
         let host = host.split('?').next().unwrap_or(host);
         write!(f, "{scheme}://{host}")
     }
@@ -48,7 +47,7 @@ impl fmt::Debug for Config {
     }
 }
 
-/// A batch of 500 units takes a busy server some ten milliseconds; one that does not answer in
-/// this time is not there.
+/// A busy server takes some ten milliseconds for a batch of 500 units; a server without an answer after this time
+/// counts as unreachable.
 pub const RESPONSE: Duration = Duration::from_secs(5);
 pub const CONNECT: Duration = Duration::from_secs(2);

@@ -1,5 +1,5 @@
-//! The newest values of units. They lie as facts do: on pages, so that a value takes little more than
-//! its text, and each metric has pages of its own, so that a page about one metric reads that metric alone.
+//! The newest values of units. They are stored on pages like facts, so that a value takes little more than its
+//! text. Each metric has pages of its own, so that a request for one metric reads only that metric.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::presence::Unit;
 use crate::store::{DataStore, Reading, Result, Value};
 use crate::telemetry::Stored;
 
-/// Values that are written in one step: half a millisecond of the server's time.
+/// How many values one step writes: half a millisecond of the server's time.
 const STEP: usize = 200;
 
 #[async_trait]
@@ -66,7 +66,7 @@ impl DataStore for RedisEngine {
         let text = |(name, text)| Some((String::from_utf8(name).ok()?, String::from_utf8(text).ok()?));
         let mut values: Vec<(String, String)> = pages.into_iter().flatten().filter_map(text).collect();
         for (_, text) in &mut values {
-            // Without the moment. What another program wrote here is no value of a unit.
+            // The text after the moment. A text of another program has none, and is left out.
             let value = text.find(' ').map_or(text.len(), |at| at + 1);
             text.drain(..value);
         }
@@ -96,7 +96,7 @@ impl DataStore for RedisEngine {
 }
 
 impl RedisEngine {
-    /// `places` by unit.
+    /// Writes values of one partition; `indices` are sorted by unit.
     async fn keep_step(
         &self,
         partition: u16,

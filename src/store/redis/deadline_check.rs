@@ -1,25 +1,28 @@
-//! Deadline checks: units that may be due are read, decided upon, and written in one transaction.
+//! Deadline checks: units that may be due are read, decided, and written in one transaction.
 //!
-//! What was read is watched. If it is another when the records are to be written, the server writes
-//! nothing, and each change is applied by itself, as changes of any other sort are: see `apply.lua`.
+//! The pages of their facts are watched. If a page has changed when the records are written, the server writes
+//! nothing, and each change is applied by itself, as any other change: see `apply.lua`.
+//!
+//! An opening is one rule that is written in two places: [`openings`] here and `apply.lua`. They write the same
+//! keys; the test `openings_are_written_alike_by_transaction_and_script` compares them.
 //!
 //! # Why not by that script alone
-//! When a hundred thousand units are due at once, the server is the bottleneck. A script has
-//! to read their facts once more to see whether they changed, and every word that it is given or reads
-//! costs it as much as a command does: 12 µs a unit beside the reading. The same writes as plain
-//! commands take 5, and to watch costs next to nothing, since facts are watched by the page.
+//! When a hundred thousand units are due at once, the server is the bottleneck. A script has to read the facts
+//! again to compare them, and each of its arguments and answers costs as much as a command: 12 µs a unit besides
+//! the first reading. The same writes as plain commands take 5 µs, and watching costs almost nothing, because it
+//! goes by page.
 //!
 //! # Why it is enough to watch facts
-//! A unit that is offline has no key, and only a change brings a key about, which changes the facts. And
-//! a change that takes a unit out of the deadline index changes its facts in the same step, so if the facts
-//! are as they were, the unit is in the index: the removal is the lock, as ever, and won.
+//! A due unit has no expiry key, and only a change that also changes the facts creates one. A change that takes a
+//! unit out of the deadline index changes its facts in the same step. So if the facts are unchanged, the unit is in
+//! the index, and removing it is the lock that decides between callers.
 //!
-//! # Why a page is not cut
-//! Of two checks of parts of one page, one would have to begin anew.
+//! # Why a page is not split
+//! Of two checks of parts of one page, one would have to start again.
 //!
-//! # Why nothing is watched far away
-//! A watch holds a connection for two round trips. Where these take long and the server has little to do, many
-//! checks have to be under way, and would need as many connections. There they are larger and share the one
+//! # Why nothing is watched on a server far away
+//! A watch occupies a connection for two round trips. Where round trips take long and the server has little to do,
+//! many checks have to be under way, and would need as many connections. There checks are larger, share one
 //! connection, and the script applies their changes.
 
 use std::collections::HashSet;
@@ -31,30 +34,28 @@ use super::RedisEngine;
 use super::admission::Permit;
 use super::dedicated::Dedicated;
 use super::keys::{Keys, PageId};
-use super::reading::{answered, is_marked};
+use super::reading::{is_marked, units_read};
 use crate::presence::{Change, IndexChange, Snapshot, Unit};
 use crate::store::{CheckGuard, DeadlineCheck, EngineError, LARGEST_STEP, Result, encoding};
 
-/// How many units are checked together, or a few more: the server writes that many within half a
-/// millisecond or so.
+/// How many units one check has, or a few more: the server writes that many in about half a millisecond.
 const STEP: usize = 100;
 
-/// The same where the server is far away, and larger checks are fewer round trips.
+/// The same on a server far away, where larger checks mean fewer round trips.
 const FAR_STEP: usize = 1000;
 
-/// What a check has watched.
+/// The watched connection of a check.
 struct Watch<'a> {
     engine: &'a RedisEngine,
     partition: u16,
     /// Whether there are closed records in the partition.
     has_archive: bool,
-    /// `None` where nothing is watched.
+    /// `None` if nothing is watched.
     connection: Option<Dedicated<'a>>,
     permit: Permit<'a>,
 }
 
-/// Cuts units into checks: by partition, whole pages together, and the check with the first unit before
-/// the others.
+/// Cuts units into checks of one partition and whole pages; the check with the first unit comes first.
 pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
     let step = if engine.topology.is_far() { FAR_STEP } else { STEP };
     let mut checks: Vec<Vec<(PageId, usize)>> = Vec::new();
@@ -75,7 +76,7 @@ pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
 
 /// Reads the units of one check and watches them.
 ///
-/// In one piece: one round trip, and what is asked and what is answered have to stay in step.
+/// In one piece: one round trip, whose answers are read in the order of its commands.
 pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<DeadlineCheck<'_>> {
     let Some(first) = units.first() else {
         return Err(EngineError::Damaged("a check of no unit".to_owned()));
@@ -86,7 +87,7 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
     let mut pipe = pipe();
     let located = engine.keys.by_page(&units);
     if !is_far {
-        // The check that had the connection before may have watched and not written.
+        // The previous check on this connection may have watched pages without writing.
         pipe.cmd("UNWATCH").ignore();
         pipe.cmd("WATCH");
         for on_page in located.chunk_by(|a, b| a.0 == b.0) {
@@ -95,10 +96,10 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
         }
         pipe.ignore();
     }
-    engine.ask_for(&units, &located, &mut pipe);
-    guard(engine, partition, &units, &mut pipe);
+    engine.add_reads(&units, &located, &mut pipe);
+    add_guards(engine, partition, &units, &mut pipe);
     pipe.exists(engine.keys.in_partition(partition, "archive"));
-    engine.ask_how_far(&mut pipe);
+    engine.add_hearing_reads(&mut pipe);
     let (connection, mut answers): (Option<Dedicated>, Vec<Value>) = if is_far {
         (None, engine.topology.send("deadline_check", &pipe).await?)
     } else {
@@ -113,31 +114,30 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
     let values = redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
     let values: Vec<Vec<Option<Vec<u8>>>> = values;
     let keys = values.iter().flatten().take(units.len()).filter(|value| value.is_some()).count();
-    let read = answered(&units, &located, values)?;
+    let read = units_read(&units, &located, values)?;
     if !read.unreadable.is_empty() {
         engine.quarantine(&read.unreadable).await?;
-        return Err(again("what could not be read of a unit was put aside"));
+        return Err(again("an unreadable value of a unit was quarantined"));
     }
-    let standing: usize = guards
+    let existing: usize = guards
         .first()
         .map(|count| redis::from_redis_value(count.clone()))
         .transpose()
         .map_err(damaged)?
         .unwrap_or(keys);
-    if standing > keys {
-        // What is no string reads as if there were no key.
-        engine.topology.quarantine_wrong_types();
-        return Err(again("an expiry key is of a wrong type and is put aside"));
+    if existing > keys {
+        // A key that is no string is read as if it were absent.
+        engine.topology.request_quarantine();
+        return Err(again("an expiry key is of a wrong type and is quarantined"));
     }
-    let found = read.found;
     let hearing = engine.hearing_of((heard, filters, clock)).await?;
     let watch = Watch { engine, partition, has_archive, connection, permit };
-    Ok(DeadlineCheck { units: found, hearing, guard: Box::new(watch) })
+    Ok(DeadlineCheck { units: read.snapshots, hearing, guard: Box::new(watch) })
 }
 
-/// Asks what fails where a key that is written later is of a wrong type: a transaction is not undone by the failure of
-/// one of its commands. And how many of the expiry keys stand.
-fn guard(engine: &RedisEngine, partition: u16, units: &[Unit], pipe: &mut Pipeline) {
+/// Adds commands that fail if a key that is written later is of a wrong type, because a transaction is not undone
+/// when one of its commands fails; and one that counts the existing expiry keys.
+fn add_guards(engine: &RedisEngine, partition: u16, units: &[Unit], pipe: &mut Pipeline) {
     let keys: Vec<String> = units.iter().map(|unit| engine.keys.alive(unit)).collect();
     pipe.exists(keys);
     for name in ["deadlines", "offline", "past", "closed"] {
@@ -146,7 +146,7 @@ fn guard(engine: &RedisEngine, partition: u16, units: &[Unit], pipe: &mut Pipeli
     pipe.hlen(engine.keys.in_partition(partition, "archive")).xlen(engine.keys.outbox(partition));
 }
 
-/// How many questions that are.
+/// The number of these commands.
 const GUARDS: usize = 7;
 
 fn again(why: &str) -> EngineError {
@@ -159,10 +159,11 @@ impl CheckGuard for Watch<'_> {
         let Watch { engine, partition, has_archive, connection, permit } = *self;
         let mut applied = vec![false; changes.len()];
         let (mut records, mut others) = (Vec::new(), Vec::new());
-        let mut met = HashSet::new();
+        let mut units = HashSet::new();
         for (page_id, index) in engine.keys.by_page(changes.iter().map(|(seen, _)| &seen.unit)) {
             match Opening::of(page_id.1, index, &changes[index]) {
-                Some(_) if !met.insert(&changes[index].0.unit) => {}
+                // Only the first change of a unit counts, as in the script.
+                Some(_) if !units.insert(&changes[index].0.unit) => {}
                 Some(record) if page_id.0 == partition && connection.is_some() => records.push(record),
                 _ => others.push(index),
             }
@@ -182,10 +183,10 @@ impl CheckGuard for Watch<'_> {
     }
 }
 
-/// A record that is opened, as it is written.
+/// The opening of a record, ready to be written.
 struct Opening {
     page: u32,
-    /// Its place among the changes.
+    /// The index of the change.
     index: usize,
     unit: String,
     facts: String,
@@ -194,7 +195,7 @@ struct Opening {
 }
 
 impl Opening {
-    /// `None` if the change does not take a unit without a key out of the index and open its record.
+    /// `None` unless the change opens the record of a unit without a key and takes it out of the index.
     fn of(page: u32, index: usize, (seen, change): &(Snapshot, Change)) -> Option<Opening> {
         let record = change.record.as_ref().filter(|record| record.back_at.is_none())?;
         if change.index != IndexChange::Take || is_marked(seen, change) {
@@ -211,7 +212,7 @@ impl Opening {
     }
 }
 
-/// Writes records of one partition, by page.
+/// The commands that write openings of one partition, sorted by page; the same as in `apply.lua`.
 fn openings(keys: &Keys, partition: u16, records: &[Opening], has_archive: bool) -> Pipeline {
     let mut write = pipe();
     write.atomic();
@@ -226,14 +227,13 @@ fn openings(keys: &Keys, partition: u16, records: &[Opening], has_archive: bool)
         records.iter().map(|record| (record.detected_at, &record.unit)).collect();
     write.zadd_multiple(keys.in_partition(partition, "offline"), &offline).ignore();
     if has_archive {
-        // A record that was closed and is opened once more, because its unit was allowed more for a while,
-        // is not a closed one any longer.
+        // A closed record that is opened again, because its unit was allowed more for a while, is closed no longer.
         let ids: Vec<&String> = records.iter().map(|record| &record.id).collect();
         write.hdel(keys.in_partition(partition, "archive"), &ids).ignore();
         write.zrem(keys.in_partition(partition, "past"), &ids).ignore();
         write.zrem(keys.in_partition(partition, "closed"), &ids).ignore();
     }
-    let news: Vec<(&String, &String)> = records.iter().map(|record| (&record.unit, &record.facts)).collect();
-    write.xadd(keys.outbox(partition), "*", &news).ignore();
+    let entry: Vec<(&String, &String)> = records.iter().map(|record| (&record.unit, &record.facts)).collect();
+    write.xadd(keys.outbox(partition), "*", &entry).ignore();
     write
 }

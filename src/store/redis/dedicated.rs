@@ -1,8 +1,8 @@
-//! A dedicated connection: one caller has it for a while, for what a server remembers of a connection.
+//! A dedicated connection has one user at a time, because the server keeps the watched keys of each connection.
 //!
-//! It goes back to the idle ones when it is dropped, also in the middle of a command: answers stay in order
-//! on it. After a failure it is closed with all idle ones, for they are no better, and what the
-//! server remembered of it is gone.
+//! A dropped connection becomes idle, also in the middle of a command, because its answers stay in order. After a
+//! failure it is closed together with all idle ones, which are likely to fail as well; the server forgets their
+//! watched keys.
 
 use std::sync::Mutex;
 
@@ -11,14 +11,14 @@ use redis::{AsyncConnectionConfig, Client, FromRedisValue, Pipeline, RedisResult
 
 use super::config::{CONNECT, RESPONSE};
 
-/// Connections that no caller has at the moment.
+/// Connections without a user.
 #[derive(Default)]
 pub struct IdleConnections(Mutex<Vec<MultiplexedConnection>>);
 
-/// A connection that no other caller has.
+/// A connection with one user.
 pub struct Dedicated<'a> {
     idle: &'a IdleConnections,
-    /// `None` after a failure, on the way out.
+    /// `None` after a failure.
     connection: Option<MultiplexedConnection>,
 }
 
@@ -32,7 +32,7 @@ impl IdleConnections {
         let idle = self.connections().pop();
         if let Some(connection) = idle {
             match self.lend(connection).send(pipe).await {
-                // It was closed while it was idle, as by a server that was restarted.
+                // A restarted server has closed the idle connection.
                 Err(error) if error.is_connection_dropped() => {}
                 answer => return answer,
             }

@@ -1,7 +1,7 @@
-//! Deliveries: notifications on their way to receivers, and those that were given up.
+//! Deliveries: notifications for receivers, and dead letters. Also the implementation of [`AlertStore`].
 //!
-//! A group has a lane of its own for each receiver; only the first notification of a lane is handed
-//! out, so that news of one group arrives in order. Also the implementation of [`AlertStore`].
+//! A group has one lane for each receiver. Only the first notification of a lane is leased, so the notifications of a
+//! group arrive in order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::store::{
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
 
-/// How many lists of groups of a partition are looked at before what else is due.
+/// How many lists of groups one call splits in each partition, before it leases single groups.
 const MOST_SPREAD: usize = 16;
 
-/// How many deliveries are handed out, and how many are ended, in one script: within a quarter of a
-/// millisecond or so, as in [`super::hand_out`].
+/// How many deliveries one script leases, and how many it ends: about a quarter of a millisecond, as in
+/// [`super::hand_out`].
 const LEASE_STEP: usize = 50;
 const FINISH_STEP: usize = 50;
 
@@ -41,14 +41,14 @@ impl AlertStore for RedisEngine {
         joins: &[Join],
         pace: Pace,
         receivers: &[String],
-        room: &Capacity,
+        capacity: &Capacity,
         now: Timestamp,
     ) -> Result<Joined> {
-        groups::join(self, joins, pace, receivers, room, now).await
+        groups::join(self, joins, pace, receivers, capacity, now).await
     }
 
-    async fn settle(&self, entries: &[Position]) -> Result<()> {
-        outbox::settle(self, entries).await
+    async fn remove_entries(&self, entries: &[Position]) -> Result<()> {
+        outbox::remove(self, entries).await
     }
 
     async fn seal(
@@ -75,7 +75,7 @@ impl AlertStore for RedisEngine {
     ) -> Result<Vec<Delivery>> {
         let limit = limit.min(LARGEST_STEP);
         let mut due = self.queued(partitions, receiver, now, limit).await?;
-        self.spread(&mut due, receiver, now).await?;
+        self.split_lists(&mut due, receiver, now).await?;
         let steps = due.iter().flat_map(|(partition, groups)| {
             let steps = groups.chunks(LEASE_STEP);
             steps.map(|groups| self.lease_step(*partition, receiver, groups, now, until))
@@ -97,16 +97,16 @@ impl AlertStore for RedisEngine {
         self.finish(&endings, now).await
     }
 
-    async fn prolong(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
+    async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
         let deliveries: Vec<&Delivery> = deliveries.iter().map(AsRef::as_ref).collect();
-        self.put_off("prolong", &deliveries, until).await
+        self.set_next_attempt("extend_leases", &deliveries, until).await
     }
 
-    async fn postpone(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
-        self.put_off("postpone", &[delivery], at).await.map(|_| ())
+    async fn retry_later(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
+        self.set_next_attempt("retry_later", &[delivery], at).await.map(|_| ())
     }
 
-    async fn bury(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
+    async fn dead_letter(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
         let letter = DeadLetter { delivery: delivery.clone(), at: now, reason: reason.to_owned() };
         self.finish(&[Ending { delivery, letter: Some(letter) }], now).await
     }
@@ -163,8 +163,8 @@ impl AlertStore for RedisEngine {
 }
 
 impl RedisEngine {
-    /// The groups of a receiver whose next attempt is due, at most `limit`: of as few partitions as
-    /// have that many, for what is of one partition is handed out, and later ended, in one step.
+    /// Up to `limit` groups of a receiver whose next attempt is due, from as few partitions as possible: one script
+    /// leases, and later ends, the deliveries of one partition.
     async fn queued(
         &self,
         partitions: &[u16],
@@ -178,11 +178,11 @@ impl RedisEngine {
             counts.zcount(queue(*partition), "-inf", now.as_millis());
         }
         let counts: Vec<usize> = self.topology.send("due_deliveries", &counts).await?;
-        let (mut room, mut chosen, mut groups) = (limit, Vec::new(), pipe());
+        let (mut left, mut chosen, mut groups) = (limit, Vec::new(), pipe());
         for (&partition, count) in partitions.iter().zip(counts) {
-            let share = count.min(room);
+            let share = count.min(left);
             if share > 0 {
-                room -= share;
+                left -= share;
                 chosen.push(partition);
                 groups.zrangebyscore_limit(queue(partition), "-inf", now.as_millis(), 0, share as isize);
             }
@@ -198,19 +198,24 @@ impl RedisEngine {
         Ok(due)
     }
 
-    /// Takes lists of groups out of what is due, see `hand_out.lua`. What has not ended of them has a
-    /// place of its own with that.
-    async fn spread(&self, due: &mut [(u16, Vec<String>)], receiver: &str, now: Timestamp) -> Result<()> {
+    /// Removes lists of groups from the due groups, see `hand_out.lua`. Each group of a list whose delivery has not
+    /// ended gets an entry of its own in the queue.
+    async fn split_lists(
+        &self,
+        due: &mut [(u16, Vec<String>)],
+        receiver: &str,
+        now: Timestamp,
+    ) -> Result<()> {
         let mut steps = Vec::new();
         for (partition, groups) in due {
             let lists = groups.extract_if(.., |group| group.contains('\n'));
             for list in lists.take(MOST_SPREAD) {
-                let mut script = self.scripts.spread.prepare_invoke();
+                let mut script = self.scripts.split_list.prepare_invoke();
                 script.key(self.keys.of(*partition, "queue", receiver));
                 script.key(self.keys.of(*partition, "lanes", receiver));
                 script.arg(now.as_millis()).arg(&list);
                 script.arg(list.split('\n').collect::<Vec<&str>>());
-                steps.push(async move { self.topology.tell::<usize>("spread", &script).await });
+                steps.push(async move { self.topology.run_alerting::<usize>("split_list", &script).await });
             }
             groups.retain(|group| !group.contains('\n'));
         }
@@ -218,7 +223,8 @@ impl RedisEngine {
         Ok(())
     }
 
-    /// What belongs to deliveries, by the partition and the receiver of each: what one script may change.
+    /// Items that belong to deliveries, by the partition and the receiver of the delivery: one script may change
+    /// those of one partition and receiver.
     fn by_queue<'a, T>(
         &self,
         items: impl Iterator<Item = T>,
@@ -233,9 +239,9 @@ impl RedisEngine {
         queues
     }
 
-    /// These, and what follows them in their groups, are not handed out before `at`. Answers, in order,
-    /// which were still under way with the attempt that they name.
-    async fn put_off(
+    /// Sets the next attempt of deliveries; no later delivery of their groups is leased before it. Answers, in order,
+    /// which deliveries were still under way with the attempt that they name.
+    async fn set_next_attempt(
         &self,
         name: &'static str,
         deliveries: &[&Delivery],
@@ -244,7 +250,7 @@ impl RedisEngine {
         let queues = self.by_queue(deliveries.iter().enumerate(), |(_, delivery)| delivery);
         let steps = queues.iter().flat_map(|(&(partition, receiver), deliveries)| {
             deliveries.chunks(FINISH_STEP).map(move |step| async move {
-                let mut script = self.scripts.put_off.prepare_invoke();
+                let mut script = self.scripts.set_next_attempt.prepare_invoke();
                 for name in ["queue", "lanes"] {
                     script.key(self.keys.of(partition, name, receiver));
                 }
@@ -276,21 +282,21 @@ impl RedisEngine {
         script.key(self.keys.of(partition, "lanes", receiver));
         script.key(self.keys.in_partition(partition, "notifications"));
         script.arg(now.as_millis()).arg(until.as_millis()).arg(groups);
-        let flat: Vec<Vec<u8>> = self.topology.tell("lease", &script).await?;
+        let flat: Vec<Vec<u8>> = self.topology.run_alerting("lease", &script).await?;
         let (mut deliveries, mut broken) = (Vec::new(), Vec::new());
         for leased in flat.chunks_exact(4) {
             let text = |index: usize| String::from_utf8_lossy(&leased[index]).into_owned();
             let (id, group, attempt) = (text(0), text(3), text(1).parse().unwrap_or(u32::MAX));
-            let Readable { told, why } = Notification::read(&group, &leased[2]);
-            if let Some(why) = why {
-                self.put_notification_aside(partition, &id, &leased[2], told.is_some(), &why).await?;
+            let Readable { notification, error } = Notification::read(&group, &leased[2]);
+            let is_broken = notification.is_none();
+            if let Some(error) = error {
+                self.quarantine_notification(partition, &id, &leased[2], !is_broken, &error).await?;
             }
-            let is_broken = told.is_none();
-            let mut delivery = Delivery::of(told, &group, &format!("{id}.{receiver}"), receiver);
+            let mut delivery = Delivery::of(notification, &group, &format!("{id}.{receiver}"), receiver);
             delivery.attempt = attempt;
             if is_broken { broken.push(delivery) } else { deliveries.push(delivery) }
         }
-        // There is nothing to tell in it: its group goes on with what comes next.
+        // A delivery without content is ended: its group goes on with the next one.
         let endings: Vec<Ending> = broken.iter().map(|delivery| Ending { delivery, letter: None }).collect();
         if !endings.is_empty() {
             let endings: Vec<&Ending> = endings.iter().collect();
@@ -308,7 +314,7 @@ impl RedisEngine {
         Ok(())
     }
 
-    /// Answers how many it ended: those that were the first of their lanes.
+    /// Ends deliveries of one receiver. Answers how many ended: those that were the first of their lanes.
     pub(super) async fn finish_step(
         &self,
         partition: u16,

@@ -1,9 +1,9 @@
-//! The end of a delivery: delivered, or given up.
+//! The end of a delivery: delivered, or a dead letter.
 
 use crate::store::{DeadLetter, Delivery};
 
-/// `letter`: it was given up.
 pub(super) struct Ending<'a> {
     pub delivery: &'a Delivery,
+    /// `None`: it was delivered.
     pub letter: Option<DeadLetter>,
 }

@@ -1,7 +1,7 @@
-//! What is wrong with the server though it answers, and what to do: each problem has a name.
+//! The examination of a server that answers: each fault has a name, and advice for the operator.
 //!
-//! A look changes nothing, so that `rollcall check` may look at a server that serves others. Putting
-//! right what can be put right is a step of its own, for the service.
+//! Reading the condition changes nothing, so `rollcall check` may examine a server in use. Repairs are a step of
+//! their own, for the service.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,77 +11,77 @@ use tokio::time::Instant;
 
 use super::keys::Keys;
 use super::topology::{Topology, classify};
-use super::{RedisEngine, check_partitions, check_whole, found_fleet, quarantine, rights};
+use super::{RedisEngine, check_partitions, check_whole, quarantine, read_or_create_fleet, rights};
 use crate::clock::Timestamp;
 use crate::store::Condition;
 use crate::store::{EngineError, Result, Warning};
 use crate::telemetry::EngineWarning;
 
-/// The oldest server that knows every command that is used.
+/// The oldest server that knows every command of Rollcall.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// Clocks further apart than this are worth a word.
+/// A larger difference of clocks is a fault.
 const FARTHEST: Duration = Duration::from_millis(500);
 
 /// Detection does not depend on notifications.
 const MEANWHILE: &str = "Detection works by the deadline index meanwhile";
 
-/// What is read of a server in a look.
-struct Look {
+/// The condition of a server, as it was read.
+struct ServerState {
     info: InfoDict,
     fleet: Option<String>,
     partitions: Option<u16>,
-    /// `save` and `notify-keyspace-events`, if they may be read.
+    /// `save` and `notify-keyspace-events`, if the user may read them.
     settings: Result<HashMap<String, String>>,
     clock: Option<String>,
 }
 
-/// Looks at a server on which the service may run one day, and tries every right that it needs.
+/// Examines a server that the service does not use yet, and tries every right that the service needs.
 pub(super) async fn survey(topology: &Topology, keys: &Keys, now: Timestamp) -> Result<Condition> {
     let began = Instant::now();
     if let Some(text) = rights::missing(topology, keys).await? {
         return Err(EngineError::Refused(text));
     }
-    // It has taken a while to connect, and the clocks are compared now.
-    let look = look(topology, keys, now + began.elapsed()).await?;
-    check_version(&look.info)?;
+    // Connecting takes a while, and the clocks are compared now.
+    let state = read_state(topology, keys, now + began.elapsed()).await?;
+    check_version(&state.info)?;
     check_whole(topology, keys).await?;
-    look.partitions.map_or(Ok(()), |found| check_partitions(topology, keys, found))?;
+    state.partitions.map_or(Ok(()), |found| check_partitions(topology, keys, found))?;
     topology.send::<()>("probe", &probe(keys)).await?;
-    let mut warnings = look.warnings();
+    let mut warnings = state.warnings();
     let has_notifications = warnings.iter().all(|warning| warning.name != EngineWarning::NotificationsOff);
-    if has_notifications && let Some(text) = deaf(topology).await {
+    if has_notifications && let Some(text) = missing_channel_right(topology).await {
         warnings.push(Warning { name: EngineWarning::NotificationsOff, text });
     }
-    Ok(Condition { server: server(&look.info), warnings })
+    Ok(Condition { server: server(&state.info), warnings })
 }
 
-/// Looks at the server of a running service, and puts right what can be put right.
+/// Examines the server of a running service, and repairs faults as far as possible.
 pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
     let began = Instant::now();
-    if engine.topology.takes_wrong_type() {
+    if engine.topology.take_quarantine_request() {
         quarantine::quarantine_wrong_types(&engine.topology, &engine.keys, &engine.telemetry).await?;
     }
     quarantine::report_quarantined(&engine.topology, &engine.keys, &engine.telemetry).await?;
-    let look = look(&engine.topology, &engine.keys, now + began.elapsed()).await?;
-    check_version(&look.info)?;
-    let mut warnings = look.warnings();
+    let state = read_state(&engine.topology, &engine.keys, now + began.elapsed()).await?;
+    check_version(&state.info)?;
+    let mut warnings = state.warnings();
     if let Some(text) = rights::missing(&engine.topology, &engine.keys).await? {
         warnings.push(Warning { name: EngineWarning::RightsMissing, text });
     }
-    if look.fleet.as_ref() != Some(&engine.fleet) {
-        found_fleet(&engine.topology, &engine.keys, Some(&engine.key)).await?;
+    if state.fleet.as_ref() != Some(&engine.fleet) {
+        read_or_create_fleet(&engine.topology, &engine.keys, Some(&engine.key)).await?;
         let text = "the fleet in redis is not the one that was there at the start; units are known again when they \
              are heard, those that stay silent are not: compare with your registry, then restart rollcall";
         warnings.push(Warning { name: EngineWarning::LostItsData, text: text.into() });
     }
-    arrange(engine, &look, &mut warnings).await;
+    switch_notifications_on(engine, &state, &mut warnings).await;
     Ok(warnings)
 }
 
-/// Switches notifications on, and says so where that is not permitted.
-async fn arrange(engine: &RedisEngine, look: &Look, warnings: &mut Vec<Warning>) {
-    let Ok(flags) = look.setting("notify-keyspace-events") else { return };
+/// Switches notifications on; a warning says if the user may not do that.
+async fn switch_notifications_on(engine: &RedisEngine, state: &ServerState, warnings: &mut Vec<Warning>) {
+    let Ok(flags) = state.setting("notify-keyspace-events") else { return };
     if notifies(flags) {
         return;
     }
@@ -97,22 +97,22 @@ async fn arrange(engine: &RedisEngine, look: &Look, warnings: &mut Vec<Warning>)
     }
 }
 
-async fn look(topology: &Topology, keys: &Keys, now: Timestamp) -> Result<Look> {
-    let mut questions = pipe();
-    questions.cmd("TIME").cmd("INFO").hmget(keys.meta(), &["fleet", "partitions"]);
-    let asked = Instant::now();
+async fn read_state(topology: &Topology, keys: &Keys, now: Timestamp) -> Result<ServerState> {
+    let mut read = pipe();
+    read.cmd("TIME").cmd("INFO").hmget(keys.meta(), &["fleet", "partitions"]);
+    let sent = Instant::now();
     type Answer = ((i64, i64), InfoDict, (Option<String>, Option<u16>));
-    let (time, info, (fleet, partitions)): Answer = topology.send("info", &questions).await?;
-    let clock = check_clock(time, now, asked.elapsed());
-    let mut questions = pipe();
-    questions.cmd("CONFIG").arg("GET").arg("save");
-    questions.cmd("CONFIG").arg("GET").arg("notify-keyspace-events");
-    let settings = topology.send::<Vec<HashMap<String, String>>>("config_get", &questions).await;
+    let (time, info, (fleet, partitions)): Answer = topology.send("info", &read).await?;
+    let clock = check_clock(time, now, sent.elapsed());
+    let mut read = pipe();
+    read.cmd("CONFIG").arg("GET").arg("save");
+    read.cmd("CONFIG").arg("GET").arg("notify-keyspace-events");
+    let settings = topology.send::<Vec<HashMap<String, String>>>("config_get", &read).await;
     let settings = settings.map(|maps| maps.into_iter().flatten().collect());
-    Ok(Look { info, fleet, partitions, settings, clock })
+    Ok(ServerState { info, fleet, partitions, settings, clock })
 }
 
-impl Look {
+impl ServerState {
     fn setting(&self, name: &str) -> std::result::Result<&str, &EngineError> {
         self.settings.as_ref().map(|settings| settings.get(name).map_or("", String::as_str))
     }
@@ -146,12 +146,12 @@ impl Look {
             fixed.map(|(_, name, text)| Warning { name, text: text.into() }).collect();
         let mut warn = |name, text: Option<String>| warnings.extend(text.map(|text| Warning { name, text }));
         warn(EngineWarning::ClockOff, self.clock.clone());
-        warn(EngineWarning::NotificationsOff, self.silent());
+        warn(EngineWarning::NotificationsOff, self.notifications_off());
         warnings
     }
 
-    /// Why expiry is not notified, if it is not.
-    fn silent(&self) -> Option<String> {
+    /// Why the server sends no notifications of expiry; `None` if it sends them.
+    fn notifications_off(&self) -> Option<String> {
         match self.setting("notify-keyspace-events") {
             Err(why) => Some(format!(
                 "redis does not let its settings be read ({why}); permit CONFIG GET, or see to it that \
@@ -166,8 +166,8 @@ impl Look {
     }
 }
 
-/// A try of every kind of command on keys that do not exist, so that nothing changes. A replica, a
-/// node of a cluster that holds a part of the slots, and a user without the rights refuse it.
+/// Tries every kind of command on keys that do not exist, so that nothing changes. A replica, a node of a cluster
+/// with a part of the slots, and a user without the rights refuse it.
 fn probe(keys: &Keys) -> Pipeline {
     let mut pipe = pipe();
     for partition in 0..keys.partitions() {
@@ -184,8 +184,8 @@ fn probe(keys: &Keys) -> Pipeline {
     pipe
 }
 
-/// Why notifications cannot be heard, if they cannot.
-async fn deaf(topology: &Topology) -> Option<String> {
+/// Why the user cannot subscribe to notifications; `None` if it can.
+async fn missing_channel_right(topology: &Topology) -> Option<String> {
     let client = topology.client();
     let database = client.get_connection_info().redis_settings().db();
     let subscribed = async {
@@ -219,8 +219,8 @@ fn check_version(info: &InfoDict) -> Result<()> {
     Ok(())
 }
 
-/// Says by how much the server's clock is off, if it is. Its time was read at some moment of the
-/// `took` after `now`, so only what lies outside of that is a difference of clocks.
+/// How far the server's clock is off; `None` if it is not. The server read its clock at some moment between `now`
+/// and `took` later, so only a time outside of that is a difference of clocks.
 fn check_clock((seconds, micros): (i64, i64), now: Timestamp, took: Duration) -> Option<String> {
     let theirs = Timestamp::from_millis(seconds.saturating_mul(1000).saturating_add(micros / 1000));
     let (ahead, behind) = (theirs.since(now + took), now.since(theirs));
@@ -244,9 +244,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clocks_are_apart_if_the_journey_does_not_explain_the_difference() {
+    fn clocks_differ_if_the_round_trip_does_not_explain_the_difference() {
         let now = Timestamp::from_millis(1_700_000_000_000);
-        // (their time after ours, how long the question took, what is said)
+        // (their time after ours, the round trip, the text)
         let cases = [
             (0, 0, None),
             (500, 0, None),
@@ -260,12 +260,12 @@ mod tests {
         for (apart, took, expected) in cases {
             let theirs = now.as_millis() + apart;
             let time = (theirs / 1000, theirs % 1000 * 1000 + 999);
-            let said = check_clock(time, now, Duration::from_millis(took));
-            let as_expected = match (&said, expected) {
-                (Some(said), Some(expected)) => said.contains(expected),
-                (said, expected) => said.is_none() && expected.is_none(),
+            let text = check_clock(time, now, Duration::from_millis(took));
+            let as_expected = match (&text, expected) {
+                (Some(text), Some(expected)) => text.contains(expected),
+                (text, expected) => text.is_none() && expected.is_none(),
             };
-            assert!(as_expected, "{apart} ms within {took} ms: {said:?}");
+            assert!(as_expected, "{apart} ms within {took} ms: {text:?}");
         }
     }
 

@@ -1,7 +1,7 @@
-//! Packing a fleet on Redis.
+//! Exports a fleet from Redis.
 //!
-//! Which receivers have something waiting stands only in the names of keys, so packing begins with one
-//! walk over those of the whole server, in small steps.
+//! Only the names of keys say which receivers have a backlog, so an export scans all keys of the server once, in
+//! small steps.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -16,35 +16,35 @@ use crate::store::{EngineError, Group, Queries, Result};
 use crate::store::{json::from_json, json::to_json};
 use crate::store::{migration::Exporter, migration::MigrationItem};
 
-/// How many names of keys are looked at in one step.
+/// How many keys one command scans.
 const NAMES: usize = 1000;
 
 #[async_trait]
 impl Exporter for RedisEngine {
-    async fn check_rest(&self) -> Result<()> {
+    async fn check_not_served(&self) -> Result<()> {
         let mut pipe = pipe();
         pipe.cmd("TIME")
             .zrange_withscores(self.keys.roster(), 0, -1)
             .hmget(self.keys.clock(), &["server", "fleet"]);
         type Answer = ((i64, i64), Vec<(String, f64)>, (Option<i64>, Option<i64>));
         let ((seconds, micros), roster, (then, fleet)): Answer = self.topology.send("roster", &pipe).await?;
-        // Leases count by the time of the fleet, which is ahead of a server whose clock was set back.
+        // Leases end by the time of the fleet, which is ahead of a server whose clock was set back.
         let server = seconds * 1000 + micros / 1000;
         let passed = (server - then.unwrap_or(server)).max(0);
         let now = server.max(fleet.unwrap_or(0) + passed);
-        let there: Vec<String> =
+        let instances: Vec<String> =
             roster.into_iter().filter(|(_, end)| *end as i64 > now).map(|(name, _)| name).collect();
-        if there.is_empty() {
+        if instances.is_empty() {
             return Ok(());
         }
         Err(EngineError::Refused(format!(
             "the fleet at {} is served by {}; stop every instance (one that was killed is gone after some seconds)",
             self.topology.address(),
-            there.join(", ")
+            instances.join(", ")
         )))
     }
 
-    async fn pack_units(&self, partition: u16, page: u32) -> Result<Vec<MigrationItem>> {
+    async fn export_units(&self, partition: u16, page: u32) -> Result<Vec<MigrationItem>> {
         let units = self.walk(partition, page).await?;
         if units.is_empty() {
             return Ok(Vec::new());
@@ -54,78 +54,78 @@ impl Exporter for RedisEngine {
         pipe.cmd("ZMSCORE").arg(self.keys.in_partition(partition, "deadlines")).arg(&names);
         pipe.smembers(self.keys.in_partition(partition, "data"));
         type Answer = (Vec<Option<f64>>, Vec<String>);
-        let (next_checks, metrics): Answer = self.topology.send("pack_units", &pipe).await?;
-        let mut parcels = Vec::new();
+        let (next_checks, metrics): Answer = self.topology.send("export_units", &pipe).await?;
+        let mut items = Vec::new();
         for (seen, next_check) in units.into_iter().zip(next_checks) {
             let facts = seen.stored.as_deref().unwrap_or_default().to_owned();
             let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
-            parcels.push(MigrationItem::Unit {
+            items.push(MigrationItem::Unit {
                 unit: seen.unit,
                 facts,
                 alive: seen.alive,
                 next_check: next_check.map(moment),
             });
-            parcels.extend(open.map(MigrationItem::Record));
+            items.extend(open.map(MigrationItem::Record));
         }
         for metric in metrics {
             let mut pipe = redis::pipe();
             pipe.hgetall(self.keys.data_page(partition, &metric, page));
-            let (values,): (Vec<(String, String)>,) = self.topology.send("pack_values", &pipe).await?;
+            let (values,): (Vec<(String, String)>,) = self.topology.send("export_values", &pipe).await?;
             for (name, text) in values {
-                // What another program wrote here is no value of a unit.
+                // Another program wrote a text that is no value.
                 let Some((at, value)) = text.split_once(' ') else { continue };
                 let (Ok(unit), Ok(at)) = (name.parse(), at.parse()) else { continue };
                 let (metric, value) = (metric.clone(), value.to_owned());
-                parcels.push(MigrationItem::Value { unit, metric, at: Timestamp::from_millis(at), value });
+                items.push(MigrationItem::Value { unit, metric, at: Timestamp::from_millis(at), value });
             }
         }
-        Ok(parcels)
+        Ok(items)
     }
 
-    async fn pack_rest(&self, partition: u16) -> Result<Vec<MigrationItem>> {
-        let mut parcels = Vec::new();
-        self.pack_news(partition, &mut parcels).await?;
+    async fn export_rest(&self, partition: u16) -> Result<Vec<MigrationItem>> {
+        let mut items = Vec::new();
+        self.export_outbox(partition, &mut items).await?;
         if partition < self.keys.partitions() {
-            self.pack_records(partition, &mut parcels).await?;
-            self.pack_groups(partition, &mut parcels).await?;
-            return Ok(parcels);
+            self.export_records(partition, &mut items).await?;
+            self.export_groups(partition, &mut items).await?;
+            return Ok(items);
         }
         let mut lanes = Vec::new();
-        // What was handed out as soon as it was sealed lies in the lane of each receiver.
+        // A notification that was handed out when it was sealed is stored only in the lanes of its receivers.
         let mut in_lanes: BTreeMap<String, (String, u64)> = BTreeMap::new();
         for (partition, receiver) in self.receivers().await? {
-            self.pack_lanes(partition, &receiver, &mut lanes, &mut in_lanes).await?;
+            self.export_lanes(partition, &receiver, &mut lanes, &mut in_lanes).await?;
         }
         let notification = |(id, (body, owed))| MigrationItem::Notification { id, body, owed };
-        parcels.extend(in_lanes.into_iter().map(notification));
-        parcels.extend(lanes);
-        Ok(parcels)
+        items.extend(in_lanes.into_iter().map(notification));
+        items.extend(lanes);
+        Ok(items)
     }
 }
 
 impl RedisEngine {
-    async fn pack_news(&self, number: u16, parcels: &mut Vec<MigrationItem>) -> Result<()> {
+    async fn export_outbox(&self, number: u16, items: &mut Vec<MigrationItem>) -> Result<()> {
         let mut pipe = pipe();
         pipe.xrange_all(self.keys.outbox(number));
-        let (entries,): (Vec<outbox::Stored>,) = self.topology.send("pack_news", &pipe).await?;
+        let (entries,): (Vec<outbox::Stored>,) = self.topology.send("export_outbox", &pipe).await?;
         for (_, fields) in &entries {
-            parcels.extend(outbox::news(fields)?.into_iter().map(MigrationItem::OutboxEvent));
+            items.extend(outbox::events_in(fields)?.into_iter().map(MigrationItem::OutboxEvent));
         }
         Ok(())
     }
 
-    async fn pack_records(&self, partition: u16, parcels: &mut Vec<MigrationItem>) -> Result<()> {
+    async fn export_records(&self, partition: u16, items: &mut Vec<MigrationItem>) -> Result<()> {
         let mut pipe = pipe();
         pipe.cmd("HGETALL").arg(self.keys.in_partition(partition, "archive"));
-        let (records,): (Vec<(String, String)>,) = self.topology.send("pack_records", &pipe).await?;
+        let (records,): (Vec<(String, String)>,) = self.topology.send("export_records", &pipe).await?;
         for (_, json) in records {
-            parcels.push(MigrationItem::Record(from_json("a record", &json)?));
+            items.push(MigrationItem::Record(from_json("a record", &json)?));
         }
         Ok(())
     }
 
-    /// In one piece: one answer, of which each part becomes items in the order in which an importer needs them.
-    async fn pack_groups(&self, partition: u16, parcels: &mut Vec<MigrationItem>) -> Result<()> {
+    /// In one piece: each part of one answer becomes items, in the order that an importer needs.
+    async fn export_groups(&self, partition: u16, items: &mut Vec<MigrationItem>) -> Result<()> {
         let key = |name: &str| self.keys.in_partition(partition, name);
         let mut pipe = pipe();
         pipe.zrange_withscores(key("groups"), 0, -1).zrange_withscores(key("over"), 0, -1);
@@ -144,12 +144,12 @@ impl RedisEngine {
             Texts,
         );
         let (due, over, sealed, labels, members, notifications, owed, group_of): Answer =
-            self.topology.send("pack_groups", &pipe).await?;
+            self.topology.send("export_groups", &pipe).await?;
         let mut waiting: HashMap<String, Timestamp> = HashMap::new();
         for (group, _) in &due {
             let mut pipe = redis::pipe();
             pipe.zrange_withscores(self.keys.of(partition, "waiting", group), 0, -1);
-            let (waits,): (Scores,) = self.topology.send("pack_waiting", &pipe).await?;
+            let (waits,): (Scores,) = self.topology.send("export_waiting", &pipe).await?;
             waiting.extend(waits.into_iter().map(|(name, at)| (format!("{group}\n{name}"), moment(at))));
         }
         let due: HashMap<String, f64> = due.into_iter().collect();
@@ -164,10 +164,10 @@ impl RedisEngine {
             let sealed = sealed.copied().map(Timestamp::from_millis);
             let group = match labels.get(group) {
                 Some(json) => from_json("a group", json)?,
-                // Nobody waits in it. Who joins next brings them.
+                // No member waits in the group. The next member that joins brings the labels.
                 None => Group { key: group.to_owned(), labels: Labels::new() },
             };
-            parcels.push(MigrationItem::Group { group, due, sealed });
+            items.push(MigrationItem::Group { group, due, sealed });
         }
         for (name, text) in &members {
             let Some((group, member)) = name.split_once('\n') else { continue };
@@ -176,7 +176,7 @@ impl RedisEngine {
             let (head, told_to) = head.split_at(head.find(':').unwrap_or(head.len()));
             let mut letters = head.chars();
             let Some(letter) = letters.next() else { continue };
-            parcels.push(MigrationItem::Member {
+            items.push(MigrationItem::GroupMember {
                 group: group.to_owned(),
                 name: member.to_owned(),
                 letter,
@@ -187,27 +187,27 @@ impl RedisEngine {
             });
         }
         for (member, json) in group_of {
-            parcels.push(MigrationItem::GroupOf { member, group: from_json("a group", &json)? });
+            items.push(MigrationItem::GroupOf { member, group: from_json("a group", &json)? });
         }
         for (id, body) in notifications {
             let owed = owed.get(&id).copied().unwrap_or(1);
-            parcels.push(MigrationItem::Notification { id, body, owed });
+            items.push(MigrationItem::Notification { id, body, owed });
         }
         Ok(())
     }
 
-    async fn pack_lanes(
+    async fn export_lanes(
         &self,
         partition: u16,
         receiver: &str,
-        parcels: &mut Vec<MigrationItem>,
+        items: &mut Vec<MigrationItem>,
         in_lanes: &mut BTreeMap<String, (String, u64)>,
     ) -> Result<()> {
         let key = |name: &str| self.keys.of(partition, name, receiver);
         let mut pipe = pipe();
         pipe.zrange_withscores(key("queue"), 0, -1).hgetall(key("lanes")).hgetall(key("letters"));
         type Answer = (Vec<(String, f64)>, HashMap<String, String>, Vec<(String, String)>);
-        let (queue, lanes, letters): Answer = self.topology.send("pack_lanes", &pipe).await?;
+        let (queue, lanes, letters): Answer = self.topology.send("export_lanes", &pipe).await?;
         let queue: HashMap<String, f64> = queue.into_iter().collect();
         for (group, lane) in lanes {
             let (ids, body) = lane.split_once('\n').map_or((lane.as_str(), None), |(ids, b)| (ids, Some(b)));
@@ -218,20 +218,20 @@ impl RedisEngine {
                 let body = to_json(&Notification::read(&group, body.as_bytes()).whole()?)?;
                 in_lanes.entry(first.clone()).or_insert((body, 0)).1 += 1;
             }
-            // Who had it in hand is gone: it is due.
+            // A lane without an entry in the queue is in a list of groups, whose instance has stopped: it is due.
             let next = queue.get(&group).copied().map_or(Timestamp::ZERO, moment);
             let receiver = receiver.to_owned();
-            parcels.push(MigrationItem::Lane { receiver, group, next, attempts, notifications });
+            items.push(MigrationItem::Lane { receiver, group, next, attempts, notifications });
         }
         for (_, json) in letters {
-            parcels.push(MigrationItem::Letter(from_json("a dead letter", &json)?));
+            items.push(MigrationItem::Letter(from_json("a dead letter", &json)?));
         }
         Ok(())
     }
 
-    /// Who has notifications or dead letters in which partition.
+    /// The receivers that have notifications or dead letters, with the partition.
     pub(super) async fn receivers(&self) -> Result<BTreeSet<(u16, String)>> {
-        let mut found = BTreeSet::new();
+        let mut receivers = BTreeSet::new();
         for name in ["lanes", "letters"] {
             let pattern = self.keys.of(0, name, "*").replacen("{p0}", "{p*}", 1);
             let mut cursor = 0;
@@ -239,24 +239,24 @@ impl RedisEngine {
                 let mut pipe = pipe();
                 pipe.cmd("SCAN").arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(NAMES);
                 let ((next, keys),): ((u64, Vec<String>),) = self.topology.send("receivers", &pipe).await?;
-                // The pattern lets keys of other kinds through.
-                let whose = |key: String| {
+                // The pattern also matches other keys.
+                let receiver = |key: String| {
                     let begins = |partition: &u16| key.starts_with(&self.keys.of(*partition, name, ""));
                     let partition = (0..self.keys.partitions()).find(begins)?;
                     Some((partition, key[self.keys.of(partition, name, "").len()..].to_owned()))
                 };
-                found.extend(keys.into_iter().filter_map(whose));
+                receivers.extend(keys.into_iter().filter_map(receiver));
                 cursor = next;
                 if cursor == 0 {
                     break;
                 }
             }
         }
-        Ok(found)
+        Ok(receivers)
     }
 }
 
-/// A score.
+/// The moment of a score.
 fn moment(ms: f64) -> Timestamp {
     Timestamp::from_millis(ms as i64)
 }

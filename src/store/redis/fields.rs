@@ -1,47 +1,47 @@
-//! The fields of a hash that may be large: some at a time, and the server serves others meanwhile.
+//! Reads a hash that may be large, in steps, so that the server serves other commands in between.
 
 use redis::pipe;
 
 use super::topology::Topology;
 use crate::store::Result;
 
-/// A field and what it holds.
+/// A field and its value.
 pub(super) type Field = (Vec<u8>, Vec<u8>);
 
-/// What is left to read of a hash. What changes meanwhile may be read twice or not at all.
+/// A scan of a hash. Fields that change meanwhile may be read twice or not at all.
 pub(super) struct Fields<'a> {
     topology: &'a Topology,
     name: &'static str,
     key: String,
     step: usize,
-    /// `None` after the last.
+    /// `None` after the last step.
     cursor: Option<u64>,
     waits: bool,
 }
 
 impl<'a> Fields<'a> {
-    /// All of a hash, about `step` at a time. `name` is what that does, for metrics and errors.
+    /// Scans a hash, about `step` fields at a time. `name` is for metrics and errors.
     pub fn of(topology: &'a Topology, name: &'static str, key: String, step: usize) -> Fields<'a> {
         Fields { topology, name, key, step, cursor: Some(0), waits: false }
     }
 
-    /// The same, where each step waits for a storm to end: see [`Topology::browse`].
+    /// Each step waits for the end of a storm: see [`Topology::browse`].
     pub fn browsing(self) -> Fields<'a> {
         Fields { waits: true, ..self }
     }
 
-    /// The next ones, which may be none; a small hash is answered whole. `None`: that were all.
+    /// The next fields, possibly none; a small hash is answered whole. `None` after the last step.
     pub async fn next(&mut self) -> Result<Option<Vec<Field>>> {
         let Some(cursor) = self.cursor else { return Ok(None) };
-        let mut look = pipe();
-        look.cmd("HSCAN").arg(&self.key).arg(cursor).arg("COUNT").arg(self.step);
+        let mut read = pipe();
+        read.cmd("HSCAN").arg(&self.key).arg(cursor).arg("COUNT").arg(self.step);
         type Answer = ((u64, Vec<Field>),);
-        let ((next, found),): Answer = if self.waits {
-            self.topology.browse(self.name, &look).await?
+        let ((next, fields),): Answer = if self.waits {
+            self.topology.browse(self.name, &read).await?
         } else {
-            self.topology.send(self.name, &look).await?
+            self.topology.send(self.name, &read).await?
         };
         self.cursor = Some(next).filter(|next| *next != 0);
-        Ok(Some(found))
+        Ok(Some(fields))
     }
 }

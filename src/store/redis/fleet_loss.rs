@@ -1,10 +1,9 @@
-//! How a server that lost its data is noticed.
+//! Detects that the server has lost its data: it was emptied while it ran, or started without data.
 //!
-//! It was emptied while it ran, or started with nothing. Beside how far was heard stands the id of the fleet,
-//! and an instance remembers both. In the step that writes that a canary has come the ids are compared: another one, or
-//! none, is a loss, and the first instance that notices tells the operators, in the same step in which the new id
-//! is written. What an instance remembers is not forgotten because the server has nothing to say any more: only a
-//! server that answers with something replaces it.
+//! The id of the fleet is stored beside `heard`, and an instance keeps both in memory. The step that records a
+//! canary compares the ids: another id, or none, is a loss. The first instance that detects it writes the new id
+//! and the event for the operators in one step. An instance keeps its values in memory until the server answers
+//! with new ones, so a server without data does not erase them.
 
 use std::sync::MutexGuard;
 use std::time::Duration;
@@ -15,22 +14,21 @@ use super::conditional::{ConditionalWrite, Expect, Fields};
 use super::keys::Keys;
 use super::reading::milliseconds;
 use super::topology::Topology;
-use super::{RedisEngine, found_fleet};
+use super::{RedisEngine, read_or_create_fleet};
 use crate::clock::Timestamp;
 use crate::presence::{BlindInterval, Interval};
 use crate::store::Result;
 
-/// What an instance knew last of the fleet.
+/// The last state of the fleet that an instance knows.
 #[derive(Clone)]
 pub(super) struct KnownFleet {
     pub id: String,
-    /// Up to when was heard.
+    /// Up to when Rollcall has heard.
     pub heard: Option<Timestamp>,
 }
 
 impl KnownFleet {
-    /// As it is when an instance begins. A fleet that was there before ids stood beside how far was heard gets
-    /// its own there.
+    /// The state at the start of an instance. Writes the id beside `heard` for a fleet of an earlier version.
     pub async fn begin(topology: &Topology, keys: &Keys, fleet: &str) -> Result<KnownFleet> {
         let mut pipe = pipe();
         pipe.atomic().hset_nx(keys.heard(), "fleet", fleet).ignore();
@@ -41,17 +39,16 @@ impl KnownFleet {
     }
 }
 
-/// What was found instead of the fleet that was known.
+/// A loss of the fleet.
 struct Loss {
-    /// The id of the fleet that is there now.
+    /// The id of the new fleet.
     fleet: String,
-    /// The blind interval, if the loss is told with this.
-    told: Option<Interval>,
+    /// The blind interval, if this step writes the event for the operators.
+    reported: Option<Interval>,
 }
 
 impl RedisEngine {
-    /// Compares the fleet with the one that was known. Answers with the blind interval, if its loss is told with
-    /// this.
+    /// Compares the fleet with the known one. Answers the blind interval, if this call reports a loss.
     pub(super) async fn notice_loss(&self, now: Timestamp) -> Result<Option<Interval>> {
         let known = self.known_fleet().clone();
         let decide = |read: &[&Fields], _: bool, write: &mut ConditionalWrite<'_>| {
@@ -59,21 +56,21 @@ impl RedisEngine {
         };
         let keys = [self.keys.heard()];
         let (loss, ()) = self.write_if_unchanged("notice_loss", &keys, &pipe(), decide).await?;
-        let Some(Loss { fleet, told }) = loss else { return Ok(None) };
+        let Some(Loss { fleet, reported }) = loss else { return Ok(None) };
         tracing::error!(
             before = known.id,
             fleet,
             "the server has lost the fleet that was there: units are known again when they are heard, those that \
              stay silent are not; compare with your registry"
         );
-        // What was known is written, or another instance has written it.
+        // This instance, or another one, has written the loss.
         *self.known_fleet() = KnownFleet { id: fleet, heard: None };
-        found_fleet(&self.topology, &self.keys, Some(&self.key)).await?;
-        Ok(told)
+        read_or_create_fleet(&self.topology, &self.keys, Some(&self.key)).await?;
+        Ok(reported)
     }
 
-    /// Decides by what is stored whether the fleet was lost, and writes what follows. A loss is told once for each
-    /// fleet that begins, whichever one an instance knew: some may have missed the one in between.
+    /// Decides from stored values whether the fleet was lost, and adds the writes. A loss is reported once for each
+    /// new fleet, also if instances knew different fleets before: some may have missed one in between.
     fn loss_by(
         &self,
         heard: &Fields,
@@ -97,14 +94,14 @@ impl RedisEngine {
             write.set(&key, b"fleet", fleet.as_bytes());
             write.remove(&key, b"loss_told");
         }
-        let told = known.heard.filter(|_| begins || loss_told.is_none()).map(|from| {
+        let reported = known.heard.filter(|_| begins || loss_told.is_none()).map(|from| {
             let interval = Interval { from, to: now.max(from + Duration::from_millis(1)) };
             write.set(&key, b"loss_told", b"1");
             let blind = BlindInterval { interval, is_taken: false, is_told: true };
             self.write_blind(write, &blind, now);
             interval
         });
-        Some(Loss { fleet, told })
+        Some(Loss { fleet, reported })
     }
 
     pub(super) fn known_fleet(&self) -> MutexGuard<'_, KnownFleet> {

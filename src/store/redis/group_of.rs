@@ -1,15 +1,14 @@
-//! The group in which the news of a record is told: the one that its first news joined.
+//! The group of a record: all its events join the group that its first event joined.
 //!
-//! # Why that is kept
-//! Groups are made from the configuration and from labels, and either may change while a unit is offline. Its
-//! return would fall into another group, which was never told of the silence. So the record keeps its group, and
-//! what was told stays where it is looked for. OutboxEvent of one record is told in order with that, too: the return
-//! stands behind its silence in the same lane.
+//! # Why the group is stored
+//! Groups follow from the configuration and from labels, and both may change while a unit is offline. Its return
+//! would join another group, which was never notified of the silence. So the record keeps its group. This also
+//! keeps the events of one record in order: the return waits behind its silence in the same lane.
 //!
-//! # What was told before groups were kept
-//! An earlier version kept none, and the configuration may change in the same restart. So members of groups are gone
-//! through once, before anything joins. Each start within a day after that does so again, for an instance of the
-//! earlier version may have gone on meanwhile.
+//! # Records from before groups were stored
+//! An earlier version stored no groups, and the configuration may change in the same restart. So the first call of
+//! an instance stores the groups of all members, before any transition joins. Each start within a day repeats that,
+//! because an instance of the earlier version may still have been running.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -22,28 +21,28 @@ use super::RedisEngine;
 use super::fields::{Field, Fields};
 use crate::clock::Timestamp;
 use crate::presence::Labels;
-use crate::store::notification::{Member, of_member};
+use crate::store::notification::{GroupMember, of_member};
 use crate::store::{EngineError, Group, Join, OutboxEvent, Result};
 use crate::store::{json::from_json, json::to_json};
 
-/// How many records are asked for in one script: within a quarter of a millisecond or so.
+/// How many groups of records one script reads: about a quarter of a millisecond.
 const STEP: usize = 64;
 
-/// How many members are gone through at a time.
+/// How many members are read in one step.
 const MEMBERS: usize = 500;
 
-/// For so long an instance of an earlier version may go on after the first of this one has started.
+/// How long an instance of an earlier version may run after the first instance of this version has started.
 const UPGRADE: Duration = Duration::from_secs(86_400);
 
-/// The field of `meta` that says when members were gone through first (ms).
+/// The field of `meta` that holds when groups of members were stored first (ms).
 const SINCE: &str = "group_of";
 
-/// Keeps the groups of what was told before groups were kept.
-async fn recall(engine: &RedisEngine, now: Timestamp) -> Result<()> {
+/// Stores the groups of members from before groups were stored.
+async fn store_groups_of_members(engine: &RedisEngine, now: Timestamp) -> Result<()> {
     let meta = engine.keys.meta();
-    let mut look = pipe();
-    look.hget(&meta, SINCE);
-    let (since,): (Option<String>,) = engine.topology.send("meta", &look).await?;
+    let mut read = pipe();
+    read.hget(&meta, SINCE);
+    let (since,): (Option<String>,) = engine.topology.send("meta", &read).await?;
     let since = since.and_then(|ms| ms.parse().ok()).map(Timestamp::from_millis);
     if since.is_some_and(|since| now.since(since) > UPGRADE) {
         return Ok(());
@@ -52,14 +51,14 @@ async fn recall(engine: &RedisEngine, now: Timestamp) -> Result<()> {
         let members = engine.keys.in_partition(partition, "members");
         let mut members = Fields::of(&engine.topology, "members", members, MEMBERS);
         loop {
-            let found = match members.next().await {
-                // It is put aside, and holds no member: the others join meanwhile.
+            let page = match members.next().await {
+                // A key of a wrong type has no members. It is quarantined, and transitions join meanwhile.
                 Err(EngineError::WrongType(_)) => break,
-                answer => answer?,
+                page => page?,
             };
-            let Some(found) = found else { break };
-            for found in found.chunks(MEMBERS) {
-                keep(engine, found).await?;
+            let Some(page) = page else { break };
+            for members in page.chunks(MEMBERS) {
+                store_groups(engine, members).await?;
             }
         }
     }
@@ -68,9 +67,9 @@ async fn recall(engine: &RedisEngine, now: Timestamp) -> Result<()> {
     engine.topology.send("meta", &note).await
 }
 
-/// Keeps the groups of members that are not over, where none is kept.
-async fn keep(engine: &RedisEngine, members: &[Field]) -> Result<()> {
-    let mut keep = pipe();
+/// Stores the groups of members that are not over, unless a group is stored.
+async fn store_groups(engine: &RedisEngine, members: &[Field]) -> Result<()> {
+    let mut store = pipe();
     for (name, known) in members {
         let Some((group, member)) = str::from_utf8(name).ok().and_then(|name| name.split_once('\n')) else {
             continue;
@@ -78,12 +77,12 @@ async fn keep(engine: &RedisEngine, members: &[Field]) -> Result<()> {
         let Some((member, id)) = of_member(member).filter(|_| !known.starts_with(b"x")) else { continue };
         let group = Group { key: group.to_owned(), labels: labels_in(group) };
         let key = engine.keys.in_partition(engine.keys.partition(&id.unit), "group_of");
-        keep.hset_nx(key, member, to_json(&group)?).ignore();
+        store.hset_nx(key, member, to_json(&group)?).ignore();
     }
-    engine.topology.send("members", &keep).await
+    engine.topology.send("members", &store).await
 }
 
-/// The labels that the key of a group was made from, as far as it tells them.
+/// The labels from which the key of a group was made, as far as the key holds them.
 fn labels_in(key: &str) -> Labels {
     let label = |pair: &str| {
         let (name, value) = pair.split_once('=')?;
@@ -92,31 +91,31 @@ fn labels_in(key: &str) -> Labels {
     key.split(',').filter_map(label).collect()
 }
 
-/// Undoes percent signs; `None` for a value that was cut.
+/// Decodes a percent-encoded value; `None` for a value that was cut.
 fn unescaped(value: &str) -> Option<String> {
     // A key that was cut ends with `~` and a hash; values have none.
     if value.contains('~') {
         return None;
     }
     let plain = percent_decode_str(value).decode_utf8().ok()?;
-    // What is left of an escape is no value either.
+    // A value that ends within an escape was cut.
     (value.len() == plain.len() + 2 * value.matches('%').count()).then(|| plain.into_owned())
 }
 
-/// The same transitions, each in the group of its record.
-pub(super) async fn settled<'a>(
+/// The same transitions, each with the group of its record.
+pub(super) async fn in_stored_groups<'a>(
     engine: &RedisEngine,
     joins: &'a [Join],
     now: Timestamp,
 ) -> Result<Cow<'a, [Join]>> {
-    engine.groups_are_kept.get_or_try_init(|| recall(engine, now)).await?;
+    engine.groups_are_stored.get_or_try_init(|| store_groups_of_members(engine, now)).await?;
     // Of several transitions of one record the first decides.
     let mut first: HashMap<String, usize> = HashMap::with_capacity(joins.len());
     let mut partitions: BTreeMap<u16, Vec<(String, usize)>> = BTreeMap::new();
     let mut later = Vec::new();
     for (index, join) in joins.iter().enumerate() {
-        let OutboxEvent::Record(record) = &join.news else { continue };
-        let member = Member::new(&join.news).id;
+        let OutboxEvent::Record(record) = &join.event else { continue };
+        let member = GroupMember::new(&join.event).id;
         match first.get(&member) {
             Some(first) => later.push((index, *first)),
             None => {
@@ -127,21 +126,21 @@ pub(super) async fn settled<'a>(
         }
     }
     let steps = partitions.iter().flat_map(|(partition, members)| {
-        members.chunks(STEP).map(|step| ask(engine, *partition, step, joins))
+        members.chunks(STEP).map(|step| stored_groups(engine, *partition, step, joins))
     });
     let others: HashMap<usize, Group> =
         engine.topology.few_at_once(steps.collect()).await?.into_iter().flatten().collect();
     if others.is_empty() && later.iter().all(|(index, first)| joins[*index].group == joins[*first].group) {
         return Ok(Cow::Borrowed(joins));
     }
-    let mut settled = joins.to_vec();
-    others.into_iter().for_each(|(index, group)| settled[index].group = group);
-    later.into_iter().for_each(|(index, first)| settled[index].group = settled[first].group.clone());
-    Ok(Cow::Owned(settled))
+    let mut joins = joins.to_vec();
+    others.into_iter().for_each(|(index, group)| joins[index].group = group);
+    later.into_iter().for_each(|(index, first)| joins[index].group = joins[first].group.clone());
+    Ok(Cow::Owned(joins))
 }
 
-/// Answers the groups of those that have joined another than they would now.
-async fn ask(
+/// The stored groups that differ from the groups of these transitions; stores the group of each record that has none.
+async fn stored_groups(
     engine: &RedisEngine,
     partition: u16,
     members: &[(String, usize)],
@@ -155,14 +154,14 @@ async fn ask(
     for (_, index) in members {
         script.arg(to_json(&joins[*index].group)?);
     }
-    let answers: Vec<Vec<u8>> = engine.topology.tell("group_of", &script).await?;
+    let answers: Vec<Vec<u8>> = engine.topology.run_alerting("group_of", &script).await?;
     let others = members.iter().zip(answers).filter(|(_, answer)| !answer.is_empty());
-    // One that cannot be read was written by another program: the group that it would join now serves as well.
+    // Another program wrote an unreadable group: the transition joins the group of the configuration.
     let group = |json: Vec<u8>| from_json("a group", &String::from_utf8_lossy(&json)).ok();
     Ok(others.filter_map(|((_, index), json)| Some((*index, group(json)?))).collect())
 }
 
-/// Forgets the groups of members of groups that are over for good.
+/// Removes the stored groups of members that are over for good.
 pub(super) async fn forget(engine: &RedisEngine, members: impl Iterator<Item = &str>) -> Result<()> {
     let mut pipe = pipe();
     for (member, id) in members.filter_map(of_member) {
@@ -177,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_read_from_a_key_as_far_as_it_tells_them() {
+    fn labels_are_read_from_a_key_as_far_as_it_holds_them() {
         let cases: [(&str, &[(&str, &str)]); 5] = [
             ("all", &[]),
             ("kind=detector,site=north", &[("kind", "detector"), ("site", "north")]),

@@ -1,4 +1,4 @@
-//! Groups: transitions that are told together wait here until their group is sealed.
+//! Groups: transitions for one notification wait in a group until the group is sealed.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::clock::Timestamp;
 use crate::store::json::to_json;
 use crate::store::{Capacity, Join, Joined, LARGEST_STEP, Pace, Result};
 use crate::store::{
-    notification::MOST_MEMBERS, notification::Member, notification::OVER, notification::alone,
-    notification::told,
+    notification::GroupMember, notification::MOST_MEMBERS, notification::OVER, notification::alone,
+    notification::event_json,
 };
 use crate::telemetry::Stored;
 
-/// How many transitions join, and how many groups are sealed, in one script: within a millisecond, for
-/// no other command is served meanwhile.
+/// How many transitions join, and how many groups are sealed, in one script: within a millisecond, because Redis
+/// serves no other command meanwhile.
 const JOIN_STEP: usize = 32;
 const SEAL_STEP: usize = 100;
 
@@ -25,16 +25,16 @@ pub(super) async fn join(
     joins: &[Join],
     pace: Pace,
     receivers: &[String],
-    room: &Capacity,
+    capacity: &Capacity,
     now: Timestamp,
 ) -> Result<Joined> {
-    let joins = group_of::settled(engine, joins, now).await?;
+    let joins = group_of::in_stored_groups(engine, joins, now).await?;
     let joining: Vec<Joining> = joins
         .iter()
         .zip(alone(&joins))
-        .map(|(join, is_alone)| Joining { join, member: Member::new(&join.news), is_alone })
+        .map(|(join, is_alone)| Joining { join, member: GroupMember::new(&join.event), is_alone })
         .collect();
-    let (mut joined, rest) = hand_out::hand_out(engine, joining, pace, receivers, room, now).await?;
+    let (mut joined, rest) = hand_out::hand_out(engine, joining, pace, receivers, capacity, now).await?;
     let mut partitions: BTreeMap<u16, Vec<Joining>> = BTreeMap::new();
     for joining in rest {
         let partition = engine.keys.partition_of_group(&joining.join.group.key);
@@ -43,7 +43,7 @@ pub(super) async fn join(
     let steps = partitions.iter().flat_map(|(partition, joining)| {
         joining.chunks(JOIN_STEP).map(|step| join_step(engine, *partition, step, pace, receivers, now))
     });
-    // Steps of one partition run in the order in which they were sent: one connection, one server.
+    // The steps of a partition run in the order in which they are sent: one connection, one server.
     joined.sealed += engine.topology.few_at_once(steps.collect()).await?.into_iter().sum::<usize>();
     Ok(joined)
 }
@@ -71,12 +71,12 @@ async fn join_step(
     for Joining { join, member, is_alone } in joining {
         script.arg(to_json(&join.group)?).arg(if *is_alone { "alone" } else { "" });
         script.arg(&member.id).arg(member.form.as_str());
-        script.arg(member.detected_at.as_millis()).arg(told(&join.news)?);
+        script.arg(member.detected_at.as_millis()).arg(event_json(&join.event)?);
     }
-    engine.topology.tell("join", &script).await
+    engine.topology.run_alerting("join", &script).await
 }
 
-/// Seals what is due in these partitions, up to a step of groups in each.
+/// Seals due groups in these partitions, up to a step of groups in each.
 pub(super) async fn seal(
     engine: &RedisEngine,
     partitions: &[u16],
@@ -119,10 +119,10 @@ async fn seal_step(
     for group in groups {
         script.key(engine.keys.of(partition, "waiting", group)).arg(group);
     }
-    engine.topology.tell("seal", &script).await
+    engine.topology.run_alerting("seal", &script).await
 }
 
-/// The keys that `join.lua` and `seal.lua` begin with.
+/// The first keys of `join.lua` and `seal.lua`.
 fn sealing_keys(
     engine: &RedisEngine,
     script: &mut ScriptInvocation<'_>,
@@ -139,7 +139,7 @@ fn sealing_keys(
     }
 }
 
-/// Forgets a bounded number of members that have been over for long.
+/// Removes a bounded number of members that have been over for longer than [`OVER`].
 async fn tidy(engine: &RedisEngine, partitions: &[u16], now: Timestamp) -> Result<()> {
     let before = (now - OVER).as_millis();
     let mut pipe = pipe();
@@ -167,7 +167,7 @@ async fn tidy(engine: &RedisEngine, partitions: &[u16], now: Timestamp) -> Resul
     Ok(())
 }
 
-/// Of `<group>\n<member>`: neither holds a line break.
+/// The parts of `<group>\n<member>`; neither contains a line break.
 fn parts(entry: &str) -> (&str, &str) {
     entry.split_once('\n').unwrap_or((entry, ""))
 }

@@ -1,5 +1,5 @@
-//! Silences that are told as soon as they join, because no other member is waited for: the caller takes their
-//! deliveries along.
+//! Silences that are sealed as soon as they join, because their group waits for no other member. The caller gets
+//! their deliveries in the same step.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use crate::store::json::to_json;
 use crate::store::notification::{Lone, notification_id};
 use crate::store::{Capacity, Delivery, Joined, OutboxEvent, Pace, Result};
 
-/// How many silences are told in one script: within a quarter of a millisecond or so, for no other command is
-/// served meanwhile, and each of several instances has such a script under way.
+/// How many silences one script hands out: about a quarter of a millisecond, because Redis serves no other command
+/// meanwhile, and each of several instances has such a script under way.
 const STEP: usize = 32;
 
 /// A silence and the id of its notification.
@@ -21,18 +21,20 @@ struct Silence<'a> {
     id: String,
 }
 
-/// Hands out what may be told at once, and gives back what has to join as ever, in its order.
+/// Hands out silences that may be sealed at once. Answers the deliveries, and the transitions that have to join their
+/// groups, in order.
 pub(super) async fn hand_out<'a>(
     engine: &RedisEngine,
     joining: Vec<Joining<'a>>,
     pace: Pace,
     receivers: &[String],
-    room: &Capacity,
+    capacity: &Capacity,
     now: Timestamp,
 ) -> Result<(Joined, Vec<Joining<'a>>)> {
-    let mut free: Vec<usize> = (0..receivers.len()).map(|r| room.most.get(r).copied().unwrap_or(0)).collect();
-    let has_room = pace.wait.is_zero() && free.iter().any(|free| *free > 0);
-    let is_lone = |joining: &Joining| has_room && joining.is_alone && joining.member.form == Form::Offline;
+    let mut free: Vec<usize> =
+        (0..receivers.len()).map(|r| capacity.most.get(r).copied().unwrap_or(0)).collect();
+    let is_allowed = pace.wait.is_zero() && free.iter().any(|free| *free > 0);
+    let is_lone = |joining: &Joining| is_allowed && joining.is_alone && joining.member.form == Form::Offline;
     let (lone, mut rest): (Vec<Joining>, Vec<Joining>) = joining.into_iter().partition(is_lone);
     let mut partitions: BTreeMap<u16, Vec<Silence>> = BTreeMap::new();
     for joining in lone {
@@ -46,15 +48,15 @@ pub(super) async fn hand_out<'a>(
             let step: Vec<Silence> = lone.drain(..lone.len().min(STEP)).collect();
             let most: Vec<usize> = free.iter().map(|free| step.len().min(*free)).collect();
             free.iter_mut().zip(&most).for_each(|(free, most)| *free -= most);
-            let room = Capacity { most, until: room.until };
-            steps.push(hand_out_step(engine, partition, step, pace, receivers, room, now));
+            let capacity = Capacity { most, until: capacity.until };
+            steps.push(hand_out_step(engine, partition, step, pace, receivers, capacity, now));
         }
     }
     let mut joined = Joined::default();
-    for (told, refused) in engine.topology.few_at_once(steps).await? {
-        joined.sealed += told.sealed;
-        joined.deliveries.extend(told.deliveries);
-        // Nothing else that joins is of their groups, so they may come last.
+    for (handed_out, refused) in engine.topology.few_at_once(steps).await? {
+        joined.sealed += handed_out.sealed;
+        joined.deliveries.extend(handed_out.deliveries);
+        // No other transition of this call is of their groups, so they may join last.
         rest.extend(refused);
     }
     Ok((joined, rest))
@@ -66,7 +68,7 @@ async fn hand_out_step<'a>(
     step: Vec<Silence<'a>>,
     pace: Pace,
     receivers: &[String],
-    room: Capacity,
+    capacity: Capacity,
     now: Timestamp,
 ) -> Result<(Joined, Vec<Joining<'a>>)> {
     let mut script = engine.scripts.hand_out.prepare_invoke();
@@ -79,7 +81,7 @@ async fn hand_out_step<'a>(
         }
     }
     script.arg(now.as_millis()).arg(pace.interval.as_millis() as u64);
-    script.arg(receivers.len()).arg(step.len()).arg(room.until.as_millis()).arg(&room.most);
+    script.arg(receivers.len()).arg(step.len()).arg(capacity.until.as_millis()).arg(&capacity.most);
     for lone in &step {
         script.arg(&lone.joining.join.group.key);
     }
@@ -91,21 +93,20 @@ async fn hand_out_step<'a>(
         script.arg(format!("t{}:{names}", lone.joining.member.detected_at.as_millis()));
     }
     for Silence { joining, id } in &step {
-        let OutboxEvent::Record(record) = &joining.join.news else { continue };
-        let told = to_json(&Lone::new(&joining.join.group, record, now))?;
-        script.arg(format!("1 {id}\n{told}"));
+        let OutboxEvent::Record(record) = &joining.join.event else { continue };
+        let json = to_json(&Lone::new(&joining.join.group, record, now))?;
+        script.arg(format!("1 {id}\n{json}"));
     }
-    let answers: Vec<u8> = engine.topology.tell("hand_out", &script).await?;
-    Ok(sorted(step, answers, receivers, &room, now))
+    let answers: Vec<u8> = engine.topology.run_alerting("hand_out", &script).await?;
+    Ok(handed_out(step, answers, receivers, &capacity, now))
 }
 
-/// The deliveries that the caller may take along, and the transitions that have to join their groups. `answers`: 0
-/// for each of the latter.
-fn sorted<'a>(
+/// The deliveries that the caller gets, and the transitions that have to join their groups: those with the answer 0.
+fn handed_out<'a>(
     step: Vec<Silence<'a>>,
     answers: Vec<u8>,
     receivers: &[String],
-    room: &Capacity,
+    capacity: &Capacity,
     now: Timestamp,
 ) -> (Joined, Vec<Joining<'a>>) {
     let (mut joined, mut refused) = (Joined::default(), Vec::new());
@@ -114,9 +115,9 @@ fn sorted<'a>(
             refused.push(joining);
             continue;
         }
-        let (index, OutboxEvent::Record(record)) = (joined.sealed, &joining.join.news) else { continue };
+        let (index, OutboxEvent::Record(record)) = (joined.sealed, &joining.join.event) else { continue };
         joined.sealed += 1;
-        for (receiver, _) in receivers.iter().zip(&room.most).filter(|(_, most)| index < **most) {
+        for (receiver, _) in receivers.iter().zip(&capacity.most).filter(|(_, most)| index < **most) {
             joined.deliveries.push(Delivery {
                 id: format!("{id}.{receiver}"),
                 receiver: receiver.clone(),

@@ -1,8 +1,7 @@
-//! How far Rollcall has heard: the rules of [`crate::presence::HearingState`], applied to what is stored.
+//! Hearing: the rules of [`crate::presence::HearingState`], applied to the stored state.
 //!
-//! Each step reads the state, lets the rule change a copy, and writes the difference if nothing changed meanwhile:
-//! see `conditional.rs`. The ledger of blind intervals is read in `ledger.rs`; how the loss of the fleet is noticed
-//! stands in `fleet_loss.rs`.
+//! Each step reads the state, lets the rule change a copy, and writes the difference if the state is unchanged: see
+//! `conditional.rs`. `ledger.rs` reads the ledger of blind intervals; `fleet_loss.rs` detects the loss of the fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,11 +12,11 @@ use redis::{FromRedisValue, Pipeline, pipe};
 use super::RedisEngine;
 use super::conditional::{ConditionalWrite, Expect, Fields};
 use super::hearing_fields::{HearingFields, filter_field, membership, parse_filter};
-use super::ledger::{HowFar, TAKEN};
+use super::ledger::{StoredHearing, TAKEN};
 use super::reading::milliseconds;
 use crate::clock::Timestamp;
 use crate::presence::{
-    BlindInterval, Gap, Hearing, HearingState, Member, Probed, Subscription, USEFUL, prove,
+    BlindInterval, Gap, Hearing, HearingState, Probed, ShareMember, Subscription, USEFUL, prove,
 };
 use crate::store::{Advance, EngineError, HearingStore, Result};
 
@@ -25,7 +24,7 @@ use crate::store::{Advance, EngineError, HearingStore, Result};
 impl HearingStore for RedisEngine {
     async fn hearing(&self) -> Result<Hearing> {
         let mut short = pipe();
-        self.ask_how_far(&mut short);
+        self.add_hearing_reads(&mut short);
         let stored = self.topology.send("hearing", &short).await?;
         self.hearing_of(stored).await
     }
@@ -40,10 +39,10 @@ impl HearingStore for RedisEngine {
         sent_at: Timestamp,
         gap: Gap,
     ) -> Result<(Advance, Hearing)> {
-        let mut how_far = pipe();
-        self.ask_how_far(&mut how_far);
-        let (advance, stored): (Advance, HowFar) =
-            self.advance_and(subscription, sent_at, gap, &how_far).await?;
+        let mut reads = pipe();
+        self.add_hearing_reads(&mut reads);
+        let (advance, stored): (Advance, StoredHearing) =
+            self.advance_and(subscription, sent_at, gap, &reads).await?;
         Ok((advance, self.hearing_of(stored).await?))
     }
 
@@ -57,12 +56,12 @@ impl HearingStore for RedisEngine {
     async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
         let mut one = pipe();
         one.get(self.keys.session(client_id));
-        // What is no moment is not known: the time of that session is blind.
+        // A value that is no moment counts as absent: the time of that session is blind.
         let (heard,): (Option<Vec<u8>>,) = self.topology.send("heard_by", &one).await?;
         Ok(heard.as_deref().and_then(milliseconds).map(Timestamp::from_millis))
     }
 
-    async fn attend(&self, member: &Member, now: Timestamp, release: Duration) -> Result<()> {
+    async fn attend(&self, member: &ShareMember, now: Timestamp, release: Duration) -> Result<()> {
         self.change_members("attend", |state| state.attend(member, now, release)).await
     }
 
@@ -70,25 +69,25 @@ impl HearingStore for RedisEngine {
         &self.key
     }
 
-    async fn leave(&self, member: &Member) -> Result<()> {
+    async fn leave(&self, member: &ShareMember) -> Result<()> {
         self.change_members("leave", |state| state.depart(member, None)).await.map(|_| ())
     }
 
-    async fn gone(&self, member: &Member, at: Timestamp) -> Result<bool> {
+    async fn gone(&self, member: &ShareMember, at: Timestamp) -> Result<bool> {
         self.change_members("depart", |state| state.depart(member, Some(at))).await
     }
 }
 
-/// What a canary led to.
+/// The effect of a canary.
 enum Advanced {
     Heard(Option<BlindInterval>),
     NotAttending,
-    /// Nothing was written: another fleet is there than was known.
+    /// Nothing was written: the server has another fleet than the known one.
     AnotherFleet,
 }
 
 impl RedisEngine {
-    /// Advances, with what `behind` answers after that. Where the fleet is another one, that is noticed first.
+    /// Advances hearing, and runs the commands in `behind` after that. The loss of the fleet is detected first.
     async fn advance_and<U: FromRedisValue>(
         &self,
         subscription: &Subscription,
@@ -106,7 +105,7 @@ impl RedisEngine {
             Advanced::NotAttending => Advance::NotAttending,
             Advanced::Heard(blind) => Advance::Heard(blind.map(|blind| blind.interval).or(loss)),
             Advanced::AnotherFleet => {
-                let why = "the server lost its data again while that was noticed";
+                let why = "the server lost its data again while a loss was handled";
                 return Err(EngineError::Unavailable(why.to_owned()));
             }
         };
@@ -132,7 +131,7 @@ impl RedisEngine {
         self.write_if_unchanged("advance", &keys, behind, decide).await
     }
 
-    /// Decides by what is stored what a canary leads to, and writes that.
+    /// Decides the effect of a canary from the stored state, and adds the writes.
     fn advance_by(
         &self,
         stored: HearingFields<'_>,
@@ -144,7 +143,7 @@ impl RedisEngine {
         let mut state = stored.state();
         let stored_at = state.heard;
         if stored_at.is_none() {
-            // What was stored is lost, and with it what was heard since.
+            // The stored state is lost, and with it the heartbeats since then.
             state.heard = known.heard;
             state.is_lost = known.heard.is_some();
         }
@@ -219,8 +218,8 @@ impl RedisEngine {
         self.write_if_unchanged(name, &keys, &pipe(), decide).await.map(|(changed, ())| changed)
     }
 
-    /// Decides by what is stored what probes lead to, and writes that. A filter that was heard further meanwhile
-    /// changes nothing about a probe that ended no blind interval.
+    /// Decides the effect of probes from the stored state, and adds the writes. A later proof of a filter by another
+    /// instance does not void a probe that ended no blind interval.
     fn prove_by(&self, read: &[&Fields], probed: &[Probed], write: &mut ConditionalWrite<'_>) {
         let [filters, heard] = read else { unreachable!("as many as keys") };
         let stored: BTreeMap<_, _> = filters.iter().filter_map(|(name, at)| parse_filter(name, at)).collect();

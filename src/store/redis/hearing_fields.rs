@@ -1,4 +1,4 @@
-//! The state of hearing as fields of hashes, and what is written of a change to it. Forms are listed in `keys.rs`.
+//! The state of hearing as fields of hashes, and the writes of a change to it. `keys.rs` lists the forms.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use super::reading::milliseconds;
 use crate::clock::Timestamp;
 use crate::presence::{HearingState, Kind, MemberState, SessionState};
 
-/// The hashes of the state as they were read. What cannot be read is not in it; a member is, as `None`.
+/// The hashes of the state as they were read. Unreadable values are left out; an unreadable member is `None`.
 #[derive(Clone, Copy)]
 pub(super) struct HearingFields<'a> {
     pub heard: &'a Fields,
     pub members: &'a Fields,
     pub floors: &'a Fields,
-    /// Not read where no session is concerned.
+    /// Read only for a subscription with a session.
     pub sessions: Option<&'a Fields>,
 }
 
@@ -30,9 +30,8 @@ impl HearingFields<'_> {
         }
     }
 
-    /// Expects what the change from this to `after` relies on, and writes the change but for how far was heard.
-    /// Where others advance at the same time, what they have proved meanwhile does not matter: it only adds to
-    /// what is written.
+    /// Adds the expectations of the change from this to `after`, and its writes, without `heard`. Proofs that other
+    /// instances write at the same time do not void the change: they only add to it.
     pub fn write(
         &self,
         write: &mut ConditionalWrite<'_>,
@@ -52,7 +51,7 @@ impl HearingFields<'_> {
             let Some(fields) = fields else { continue };
             let changes = changes(fields, of);
             let is_floors = n == 1;
-            // Several canaries of one subscription may be under way, and the latest counts.
+            // Several canaries of one subscription may be under way; the latest counts.
             let may_grow = !is_floors && others == Expect::SameOrLater;
             write.expect_all(fields, |field| match changes.get(field) {
                 Some(Some(_)) | None if may_grow => Expect::SameOrLater,
@@ -69,7 +68,7 @@ impl HearingFields<'_> {
     }
 }
 
-/// Members and floors alone.
+/// The state with members and floors only.
 pub(super) fn membership(of_members: &Fields, of_floors: &Fields) -> HearingState {
     let member = |(name, text): (&Vec<u8>, &Vec<u8>)| {
         let (share, client_id) = str::from_utf8(name).ok()?.rsplit_once('/')?;
@@ -82,7 +81,7 @@ pub(super) fn membership(of_members: &Fields, of_floors: &Fields) -> HearingStat
     }
 }
 
-/// Up to when filters of kinds were heard.
+/// A filter of a kind, and up to when it was heard.
 pub(super) fn parse_filter(name: &[u8], at: &[u8]) -> Option<((Kind, String), Timestamp)> {
     let (kind, filter) = str::from_utf8(name).ok()?.split_once(' ')?;
     Some(((kind.parse().ok()?, filter.to_owned()), moment(at)?))
@@ -92,7 +91,7 @@ pub(super) fn filter_field(kind: &Kind, filter: &str) -> Vec<u8> {
     format!("{kind} {filter}").into_bytes()
 }
 
-/// The fields that differ, with what they hold afterwards.
+/// The fields that differ, with their text afterwards.
 fn changed(before: &Fields, after: &Fields) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
     let removed =
         before.keys().filter(|field| !after.contains_key(*field)).map(|field| (field.clone(), None));
@@ -100,7 +99,7 @@ fn changed(before: &Fields, after: &Fields) -> BTreeMap<Vec<u8>, Option<Vec<u8>>
     removed.chain(set.map(|(field, text)| (field.clone(), Some(text.clone())))).collect()
 }
 
-/// A member that cannot be read stays as it is.
+/// An unreadable member stays unchanged.
 fn members(state: &HearingState, before: &Fields) -> Fields {
     let of_member = |((share, client_id), state): (&(String, String), &Option<MemberState>)| {
         let name = format!("{share}/{client_id}").into_bytes();

@@ -1,12 +1,11 @@
-//! Expiry notifications, as hints. They may be late, lost or about something else; a hint leads
-//! to a check of the unit.
+//! Expiry notifications as hints. They may be late, lost or about other keys; a hint leads to a check of the unit.
 //!
-//! Heard on a connection of its own, which subscribes again by itself. Whenever that happened, or
-//! the connection went away, notifications may have been lost: that is a hint too. The same
-//! connection hears of instances that come and go.
+//! A connection of its own subscribes to them, and subscribes again by itself after a failure. After a failure, and
+//! after a new subscription, notifications may have been lost, which is a hint too. The same connection gets the
+//! notifications of instances that start or stop.
 //!
-//! While very many units are due, a notification of each would cost the server as much as to write down a
-//! tenth of them, for every instance that listens; none are heard then.
+//! While very many units are due, the connection unsubscribes: for each instance, the notifications of all units
+//! would cost the server as much as the records of a tenth of them.
 
 use redis::aio::ConnectionManager;
 use redis::{PushInfo, PushKind, Value};
@@ -17,8 +16,8 @@ use super::keys::Keys;
 use super::topology::{classify, manager};
 use crate::store::{Hint, Result};
 
-/// Sends hints until the receiver is dropped. When they come faster than they are taken,
-/// they are dropped: the deadline index finds their units.
+/// Sends hints until the receiver is dropped. Hints that find the channel full are dropped: the deadline index finds
+/// their units.
 pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> Result<()> {
     let client = engine.topology.client();
     let database = client.get_connection_info().redis_settings().db();
@@ -39,20 +38,20 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
     let config = manager().set_push_sender(forward).set_automatic_resubscription();
     let problem = |error| classify(engine.topology.address(), &error);
     let mut connection = ConnectionManager::new_with_config(client, config).await.map_err(problem)?;
-    // Without it, others are noticed when the lease is renewed.
+    // Without this subscription, each renewal of the lease notices other instances.
     if let Err(error) = connection.subscribe(engine.keys.roster()).await {
-        tracing::warn!("instances that come and go are noticed late: {}", problem(error));
+        tracing::warn!("instances that start or stop are noticed late: {}", problem(error));
     }
     let expired = format!("__keyevent@{database}__:expired");
-    let (mut storms, mut heard) = (engine.topology.storms(), false);
+    let (mut storms, mut is_subscribed) = (engine.topology.storms(), false);
     loop {
         let wanted = !*storms.borrow_and_update();
-        if wanted && !heard {
+        if wanted && !is_subscribed {
             connection.subscribe(&expired).await.map_err(problem)?;
-        } else if heard && !wanted {
+        } else if is_subscribed && !wanted {
             connection.unsubscribe(&expired).await.map_err(problem)?;
         }
-        heard = wanted;
+        is_subscribed = wanted;
         tokio::select! {
             () = hints.closed() => return Ok(()),
             changed = storms.changed() => changed.unwrap_or_default(),

@@ -1,11 +1,11 @@
-//! Unpacking a fleet on Redis.
+//! Imports a fleet into Redis.
 //!
-//! Until it is complete there is a field `moving` in the place of the fleet's id, and no instance serves
-//! what is there. A move that begins anew removes what an earlier one has left.
+//! Until the migration is complete, `meta` has the field `moving` instead of the fleet's id, and no instance serves
+//! the fleet. A migration that starts again removes the keys of an interrupted one.
 //!
-//! # Why expiry keys stand for long
-//! How long a unit may be silent is a matter of the configuration, which a move does not know. A key
-//! that stands too long does no harm: what decides is its value, and the next heartbeat sets its end.
+//! # Why expiry keys have a long TTL
+//! The timeout of a unit depends on the configuration, which a migration does not know. A TTL that is too long does
+//! no harm: the value of the key decides, and the next heartbeat sets the TTL.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ use crate::store::{json::from_json, json::to_json};
 use crate::store::{migration::Importer, migration::MigrationItem};
 use crate::telemetry::Telemetry;
 
-/// How many parcels are written in one step.
+/// How many items are written in one step.
 const STEP: usize = 200;
-/// How many names of keys are looked at in one step.
+/// How many keys one command scans.
 const NAMES: usize = 1000;
-/// Longer than the longest timeout and grace together.
-const STANDS: Duration = Duration::from_secs(1000 * 86_400);
+/// The TTL of expiry keys: longer than the longest timeout and grace together.
+const TTL: Duration = Duration::from_secs(1000 * 86_400);
 
 /// A server to which a fleet is moved.
 pub struct RedisImporter {
@@ -37,38 +37,38 @@ pub struct RedisImporter {
 }
 
 impl RedisImporter {
-    /// Makes room.
+    /// Marks the prefix as the target of a migration, and removes the keys of an interrupted one.
     ///
     /// # Errors
     /// `Refused` if there is a fleet already, `Unavailable` while the server cannot be reached.
     pub async fn prepare(config: &Config, telemetry: std::sync::Arc<Telemetry>) -> Result<RedisImporter> {
         let topology = Topology::new(config, telemetry)?;
         let keys = Keys::new(&config.prefix, config.partitions);
-        let arrival = RedisImporter { topology, keys };
-        let mut look = pipe();
-        look.hmget(arrival.keys.meta(), &["fleet", "moving"]);
+        let importer = RedisImporter { topology, keys };
+        let mut read = pipe();
+        read.hmget(importer.keys.meta(), &["fleet", "moving"]);
         let ((fleet, moving),): ((Option<String>, Option<String>),) =
-            arrival.topology.send("meta", &look).await?;
+            importer.topology.send("meta", &read).await?;
         if fleet.is_some() {
             return Err(EngineError::Refused(format!(
                 "there is a fleet at {} already, under the prefix {}; choose another prefix or database",
-                arrival.topology.address(),
+                importer.topology.address(),
                 config.prefix
             )));
         }
         if moving.is_some() {
-            arrival.clear().await?;
+            importer.clear().await?;
         }
         let mut begin = pipe();
-        begin.hset(arrival.keys.meta(), "moving", 1).ignore();
-        begin.hset(arrival.keys.meta(), "partitions", arrival.keys.partitions()).ignore();
-        arrival.topology.send::<()>("meta", &begin).await?;
-        Ok(arrival)
+        begin.hset(importer.keys.meta(), "moving", 1).ignore();
+        begin.hset(importer.keys.meta(), "partitions", importer.keys.partitions()).ignore();
+        importer.topology.send::<()>("meta", &begin).await?;
+        Ok(importer)
     }
 
-    /// Removes everything but the mark of the move.
+    /// Removes all keys but `meta`.
     async fn clear(&self) -> Result<()> {
-        // Not `<prefix>:*`: the prefix of another fleet may begin like that.
+        // Not `<prefix>:*`: the prefix of another fleet may begin with this one.
         let pattern = self.keys.in_partition(0, "").replacen("{p0}:", "{*", 1);
         let mut cursor = 0;
         loop {
@@ -88,14 +88,14 @@ impl RedisImporter {
     }
 
     /// In one piece: one arm for each sort of item.
-    fn put(&self, parcel: &MigrationItem, pipe: &mut Pipeline) -> Result<()> {
-        match parcel {
+    fn put(&self, item: &MigrationItem, pipe: &mut Pipeline) -> Result<()> {
+        match item {
             MigrationItem::Unit { unit, facts, alive, next_check } => {
                 let (partition, page) = self.keys.page_id(unit);
                 pipe.hset(self.keys.facts_page(partition, page), unit.to_string(), facts).ignore();
                 if let Some(alive) = alive {
-                    let stands = STANDS.as_millis() as u64;
-                    pipe.pset_ex(self.keys.alive(unit), alive.as_millis(), stands).ignore();
+                    let ttl = TTL.as_millis() as u64;
+                    pipe.pset_ex(self.keys.alive(unit), alive.as_millis(), ttl).ignore();
                 }
                 if let Some(next_check) = next_check {
                     let deadlines = self.keys.in_partition(partition, "deadlines");
@@ -109,8 +109,8 @@ impl RedisImporter {
                 pipe.hset(self.keys.data_page(partition, metric, page), unit.to_string(), text).ignore();
             }
             MigrationItem::Record(record) => self.put_record(record, pipe)?,
-            MigrationItem::OutboxEvent(news) => {
-                let (number, field, text) = match news {
+            MigrationItem::OutboxEvent(event) => {
+                let (number, field, text) = match event {
                     OutboxEvent::Record(record) => {
                         (self.keys.partition(record.whose()), "record", to_json(record)?)
                     }
@@ -132,7 +132,7 @@ impl RedisImporter {
                     pipe.hset(key("sealed"), &group.key, sealed.as_millis()).ignore();
                 }
             }
-            MigrationItem::Member { group, name, letter, told_to, detected, waits, over } => {
+            MigrationItem::GroupMember { group, name, letter, told_to, detected, waits, over } => {
                 let partition = self.keys.partition_of_group(group);
                 let key = |name: &str| self.keys.in_partition(partition, name);
                 let field = format!("{group}\n{name}");
@@ -154,8 +154,8 @@ impl RedisImporter {
                 }
             }
             MigrationItem::Notification { id, body, owed } => {
-                let told: Notification = from_json("a notification", body)?;
-                let partition = self.keys.partition_of_group(&told.group.key);
+                let Notification { group, .. } = from_json("a notification", body)?;
+                let partition = self.keys.partition_of_group(&group.key);
                 pipe.hset(self.keys.in_partition(partition, "notifications"), id, body).ignore();
                 if *owed > 1 {
                     pipe.hset(self.keys.in_partition(partition, "owed"), id, owed).ignore();
@@ -190,7 +190,7 @@ impl RedisImporter {
             pipe.zadd(key("closed"), &id, back.as_millis()).ignore();
             pipe.zadd(key("past"), id, detected).ignore();
         } else {
-            // The facts of its unit tell the rest.
+            // The facts of the unit hold the rest of the record.
             pipe.zadd(key("offline"), record.whose().to_string(), detected).ignore();
         }
         Ok(())
@@ -199,11 +199,11 @@ impl RedisImporter {
 
 #[async_trait]
 impl Importer for RedisImporter {
-    async fn unpack(&self, parcels: Vec<MigrationItem>) -> Result<()> {
-        for step in parcels.chunks(STEP) {
+    async fn import(&self, items: Vec<MigrationItem>) -> Result<()> {
+        for step in items.chunks(STEP) {
             let mut pipe = pipe();
-            step.iter().try_for_each(|parcel| self.put(parcel, &mut pipe))?;
-            self.topology.send::<()>("unpack", &pipe).await?;
+            step.iter().try_for_each(|item| self.put(item, &mut pipe))?;
+            self.topology.send::<()>("import", &pipe).await?;
         }
         Ok(())
     }
@@ -215,7 +215,8 @@ impl Importer for RedisImporter {
             let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
             pipe.zadd(self.keys.blind(), format!("{from} {to}"), to).ignore();
         }
-        // Where one touches another, it is not known any more when it ended, but for this.
+        // Adjacent intervals are stored as one. These entries keep the ends of intervals in which another client
+        // may have been given heartbeats.
         for end in hearing.ledger.taken() {
             let (to, score) = (end.as_millis(), end.as_millis() as f64 + TAKEN);
             pipe.zadd(self.keys.blind(), format!("{to} {to}"), score).ignore();

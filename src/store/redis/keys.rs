@@ -1,52 +1,52 @@
-//! Every key that Rollcall has in Redis. Other programs may read them; only Rollcall writes.
+//! Every key that Rollcall has in Redis. Other programs may read the keys; only Rollcall writes them.
 //!
-//! The partition tag stands first and in braces, so that everything of one unit, and everything of
-//! one group, is in one slot of a cluster: no script ever crosses slots.
+//! The partition is a hash tag at the begin of each name, so that all keys of one unit, and all keys of one group,
+//! are in one slot of a cluster: no script crosses slots.
 //!
 //! | key | type | what it holds |
 //! |---|---|---|
-//! | `rollcall:meta` | hash | `fleet` id, `partitions`, both fixed when the fleet is created; `moving` in the place of the id while a fleet is moved here; `key`: what canaries are signed by, if not the id; `group_of`: since when groups of records are kept (ms) |
-//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: that of the ledgers of kinds; `fleet`: the id of the fleet, by which its loss is noticed; `loss_told`: the loss of the fleet before it was |
+//! | `rollcall:meta` | hash | `fleet` id, `partitions`, both fixed when the fleet is created; `moving` instead of the id during a migration; `key`: the key that signs canaries, if it is not the id; `group_of`: since when groups of records are stored (ms) |
+//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `loss_told`: the fleet before it owner loss was reported |
 //! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
-//! | `rollcall:{hearing}:floors` | hash | share → until when a member that is gone may have lost something (ms) |
-//! | `rollcall:{hearing}:plain` | hash | plain subscriptions: client id → `<heard> <since> <connection>`: up to when it has heard, and since when its connection vouches for that (ms, ms, number) |
-//! | `rollcall:{hearing}:session:<client id>` | string | up to when a session has heard that the broker keeps (ms); PX = how long it keeps it |
-//! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms), and half a millisecond more where another client may have been given heartbeats |
+//! | `rollcall:{hearing}:floors` | hash | share → until when a member that has left may have lost heartbeats (ms) |
+//! | `rollcall:{hearing}:plain` | hash | plain subscriptions: client id → `<heard> <since> <connection>`: up to when it has heard, and since when its connection proves that (ms, ms, number) |
+//! | `rollcall:{hearing}:session:<client id>` | string | up to when a session that the broker keeps has heard (ms); PX = how long the broker keeps it |
+//! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms); half a millisecond more if the broker may have given heartbeats to another client |
 //! | `rollcall:{hearing}:blind:<kind>` | zset | blind intervals of a kind, in the same form |
 //! | `rollcall:{hearing}:filters` | hash | `<kind> <topic filter>` → up to when it was heard (ms) |
-//! | `rollcall:{hearing}:outbox` | stream | long blind intervals that are not told yet |
-//! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel that tells when one came or went |
-//! | `rollcall:{hearing}:address:<instance>` | string | where an instance is asked for metrics; PX = its lease |
-//! | `rollcall:{hearing}:counts:<instance>` | string | how many units of each kind it counts of its own, and the shortest timeout of these, JSON; PX = 8 s |
-//! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when one is (ms), or `absent` and since when it is not (ms), see `absence.rs` |
+//! | `rollcall:{hearing}:outbox` | stream | long blind intervals that have joined no group yet |
+//! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel for instances that start or stop |
+//! | `rollcall:{hearing}:address:<instance>` | string | the address of an instance for metrics; PX = its lease |
+//! | `rollcall:{hearing}:counts:<instance>` | string | the number of its own units of each kind, and their shortest timeout, JSON; PX = 8 s |
+//! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when the receiver is configured (ms), or `absent` and since when it is not (ms), see `absence.rs` |
 //! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal (ms) |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next check (ms) |
-//! | `rollcall:{pN}:facts:<page>` | hash | `<kind>:<unit>` → facts, see `engine/encoding.rs` |
-//! | `rollcall:{pN}:data` | set | names of the metrics that units of this partition have values of |
-//! | `rollcall:{pN}:data:<metric>:<page>` | hash | `<kind>:<unit>` → `<at> <value>`: the newest value and when it came (ms) |
-//! | `rollcall:{pN}:noted` | set | pages on which another than the owner changed something that the owner has not read yet |
-//! | `rollcall:{pN}:offline` | zset | `<kind>:<unit>` by time of detection (ms): units with an open record, which their facts tell |
+//! | `rollcall:{pN}:facts:<page>` | hash | `<kind>:<unit>` → facts, see `store/encoding.rs` |
+//! | `rollcall:{pN}:data` | set | names of the metrics with values in this partition |
+//! | `rollcall:{pN}:data:<metric>:<page>` | hash | `<kind>:<unit>` → `<at> <value>`: the newest value and when it arrived (ms) |
+//! | `rollcall:{pN}:noted` | set | pages that another instance changed and the owner has not read yet |
+//! | `rollcall:{pN}:offline` | zset | `<kind>:<unit>` by time of detection (ms): units with an open record, which is in their facts |
 //! | `rollcall:{pN}:past` | zset | ids of closed records by time of detection (ms) |
 //! | `rollcall:{pN}:closed` | zset | ids of closed records by time of closing (ms) |
 //! | `rollcall:{pN}:archive` | hash | record id → record (JSON), closed records |
-//! | `rollcall:{pN}:outbox` | stream | records opened and closed that joined no group yet: an entry for each step, see `outbox.rs` |
-//! | `rollcall:{pN}:outbox:unreadable` | stream | entries of the outbox that cannot be read |
-//! | `rollcall:{pN}:group_of` | hash | member → the group (JSON) in which its record is told, by the unit's partition, see `group_of.rs` |
-//! | `rollcall:{pN}:groups` | zset | groups that wait, by when they are due (ms) |
-//! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → what it was told and to whom, see `join.lua` |
-//! | `rollcall:{pN}:sealed` | hash | group → when it was sealed last (ms) |
-//! | `rollcall:{pN}:labels` | hash | group that waits → its labels (JSON) |
-//! | `rollcall:{pN}:waiting:<group>` | zset | members that wait to be told, by when they joined (ms) |
-//! | `rollcall:{pN}:over` | zset | members that are over, kept a day against late repetitions |
+//! | `rollcall:{pN}:outbox` | stream | opened and closed records that have joined no group yet: an entry for each step, see `outbox.rs` |
+//! | `rollcall:{pN}:outbox:unreadable` | stream | quarantined entries of the outbox |
+//! | `rollcall:{pN}:group_of` | hash | member → the group (JSON) of its record, by the unit's partition, see `group_of.rs` |
+//! | `rollcall:{pN}:groups` | zset | groups with waiting members, by when they are due (ms) |
+//! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → its stage and the receivers that were notified of it, see `join.lua` |
+//! | `rollcall:{pN}:sealed` | hash | group → when it was last sealed (ms) |
+//! | `rollcall:{pN}:labels` | hash | group with waiting members → its labels (JSON) |
+//! | `rollcall:{pN}:waiting:<group>` | zset | members that wait for a notification, by when they joined (ms) |
+//! | `rollcall:{pN}:over` | zset | members that are over, kept for a day so that late repetitions do not join |
 //! | `rollcall:{pN}:notifications` | hash | id → notification (JSON) |
-//! | `rollcall:{pN}:owed` | hash | id → number of receivers that do not have it yet, if more than one |
-//! | `rollcall:{pN}:queue:<receiver>` | zset | groups by their next attempt (ms); a list of groups with line breaks, by when to look for what has not ended of those that were handed out together |
-//! | `rollcall:{pN}:lanes:<receiver>` | hash | group → attempts at its first notification, the ids of all, told one after the other, and what the first says if it is nowhere else, see `lease.lua` |
+//! | `rollcall:{pN}:owed` | hash | id → number of receivers that have not got it yet, if more than one |
+//! | `rollcall:{pN}:queue:<receiver>` | zset | groups by their next attempt (ms); a list of groups, separated by line breaks, that were handed out together, by when those that have not ended get entries of their own |
+//! | `rollcall:{pN}:lanes:<receiver>` | hash | group → attempts at its first notification, the ids of all in order, and the first notification if this is its only copy, see `lease.lua` |
 //! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
 //! | `rollcall:{pN}:letters:<receiver>` | hash | id → dead letter (JSON) |
-//! | `rollcall:{pN}:untold:<receiver>` | hash | silences that the receiver was not told, `<detected at> <record id>` → the dead letter, or `-`, see `absence.rs`; `-` → `-` where there are such |
-//! | `rollcall:{pN}:unreadable`, `rollcall:{hearing}:unreadable` | hash | what could not be read and was put aside: key, or key, line break, member → what it held. A key of a wrong type is beside it, as `<key>:unreadable` |
+//! | `rollcall:{pN}:untold:<receiver>` | hash | silences that the receiver was not notified of, `<detected at> <record id>` → the dead letter, or `-`, see `absence.rs`; `-` → `-` if there are any of the latter |
+//! | `rollcall:{pN}:unreadable`, `rollcall:{hearing}:unreadable` | hash | quarantined values: key, or key, line break, member → the value. A key of a wrong type is beside it, as `<key>:unreadable` |
 //!
 //! # Why facts lie on pages
 //! A hash of its own for each unit costs over 100 bytes before it holds anything; a field of a large
@@ -57,7 +57,7 @@ use crate::presence::{Kind, Unit};
 use crate::store::partition_of;
 use crate::telemetry::Stored;
 
-/// What keys of one name are.
+/// The keys of one name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KeyRule {
     pub name: &'static str,
@@ -65,16 +65,16 @@ pub struct KeyRule {
     pub what: Stored,
     /// Whether they belong to hearing, and not to a partition.
     pub is_hearing: bool,
-    /// Whether something follows the name: a unit, a page, a receiver, a group.
+    /// Whether a unit, a page, a receiver or a group follows the name.
     pub has_owner: bool,
 }
 
-const fn sort(place: &str, name: &'static str, redis_type: &'static str, what: Stored) -> KeyRule {
-    let place = place.as_bytes();
-    KeyRule { name, redis_type, what, is_hearing: place[0] == b'h', has_owner: place.len() == 2 }
+const fn sort(belongs_to: &str, name: &'static str, redis_type: &'static str, what: Stored) -> KeyRule {
+    let belongs_to = belongs_to.as_bytes();
+    KeyRule { name, redis_type, what, is_hearing: belongs_to[0] == b'h', has_owner: belongs_to.len() == 2 }
 }
 
-/// All sorts, by where they are: `h` of hearing, `p` of a partition, `+` with an owner.
+/// All sorts of keys: `h` belongs to hearing, `p` to a partition, `+` has an owner.
 pub const KEY_RULES: &[KeyRule] = &[
     sort("p", "meta", "hash", Stored::Other),
     sort("h", "heard", "hash", Stored::Hearing),
@@ -148,7 +148,7 @@ impl Keys {
         partition_of(unit, self.partitions)
     }
 
-    /// The partition of a group: as if its key were a unit's.
+    /// The partition of a group: as if its key were the name of a unit.
     pub fn partition_of_group(&self, group: &str) -> u16 {
         crate::store::partition_of_group(group, self.partitions)
     }
@@ -209,7 +209,7 @@ impl Keys {
         format!("{}:{{hearing}}:clock", self.prefix)
     }
 
-    /// The outbox of a partition; the one after the last partition's is that of hearing.
+    /// The outbox of a partition; the number after the last partition is the outbox of hearing.
     pub fn outbox(&self, number: u16) -> String {
         if number < self.partitions {
             self.in_partition(number, "outbox")
@@ -218,25 +218,25 @@ impl Keys {
         }
     }
 
-    /// Where entries of an outbox are kept that cannot be read.
+    /// The stream of quarantined entries of an outbox.
     pub fn unreadable(&self, number: u16) -> String {
         format!("{}:unreadable", self.outbox(number))
     }
 
-    /// The hash of what was put aside that belongs to a key of this fleet.
+    /// The hash of quarantined values for a key of this fleet.
     pub fn unreadable_of(&self, key: &str) -> String {
         let tag = key.find('{').zip(key.find('}')).map_or("{hearing}", |(from, to)| &key[from..=to]);
         format!("{}:{tag}:unreadable", self.prefix)
     }
 
-    /// All of these hashes.
+    /// All hashes of quarantined values.
     pub fn all_unreadable(&self) -> Vec<String> {
         let mut all: Vec<String> = (0..self.partitions).map(|p| self.in_partition(p, "unreadable")).collect();
         all.push(format!("{}:{{hearing}}:unreadable", self.prefix));
         all
     }
 
-    /// What the names of all keys of the fleet match.
+    /// A pattern that the names of all keys of the fleet match.
     pub fn pattern(&self) -> String {
         let mut pattern = String::new();
         for c in self.prefix.chars() {
@@ -248,24 +248,24 @@ impl Keys {
         pattern + ":*"
     }
 
-    /// What a key of this fleet should be; `None` for other keys, and for what was put aside.
+    /// The rule of a key of this fleet; `None` for other keys, and for quarantined ones.
     pub fn sort(&self, key: &str) -> Option<&'static KeyRule> {
         let rest = key.strip_prefix(&self.prefix)?.strip_prefix(':')?;
         let (tag, rest) = rest.strip_prefix('{')?.split_once("}:")?;
         let is_hearing = tag == "hearing";
-        let (name, whose) = match rest.split_once(':') {
-            Some((name, whose)) => (name, Some(whose)),
+        let (name, owner) = match rest.split_once(':') {
+            Some((name, owner)) => (name, Some(owner)),
             None => (rest, None),
         };
-        if whose == Some("unreadable") {
+        if owner == Some("unreadable") {
             return None;
         }
         KEY_RULES.iter().find(|sort| {
-            sort.name == name && sort.is_hearing == is_hearing && sort.has_owner == whose.is_some()
+            sort.name == name && sort.is_hearing == is_hearing && sort.has_owner == owner.is_some()
         })
     }
 
-    /// One key of each sort in each partition: for a look at what may be done with them.
+    /// One key of each sort in each partition, to examine the rights to them.
     pub fn one_of_each(&self) -> Vec<String> {
         let owner = |sort: &KeyRule| if sort.has_owner { ":probe" } else { "" };
         let mut all = vec![self.meta()];
@@ -289,7 +289,7 @@ impl Keys {
         format!("{}:{{p{}}}:alive:{unit}", self.prefix, self.partition(unit))
     }
 
-    /// What the expiry keys of a partition begin with; the name of the unit follows.
+    /// The begin of the expiry keys of a partition; the name of the unit follows.
     pub fn begin_alive(&self, partition: u16, key: &mut String) {
         key.clear();
         key.extend([self.prefix.as_str(), ":{p", &partition.to_string(), "}:alive:"]);
@@ -300,19 +300,18 @@ impl Keys {
         self.page_id(unit).1
     }
 
-    /// Where the facts of a unit are: the low part of the checksum makes the partition, the high part the
-    /// page.
+    /// The page of the facts of a unit: the low part of the checksum is the partition, the high part the page.
     pub fn page_id(&self, unit: &Unit) -> PageId {
         let crc = crate::store::crc16(crate::store::name_bytes(unit));
         (crc % self.partitions, u32::from(crc / self.partitions) % self.pages())
     }
 
-    /// Units by their pages_of, in order, each as the place that it has among them.
+    /// The indices of units, sorted by page.
     pub fn by_page<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) -> Vec<(PageId, usize)> {
         let pages_of = units.into_iter().map(|unit| self.page_id(unit));
-        let mut placed: Vec<(PageId, usize)> = pages_of.zip(0..).collect();
-        placed.sort_unstable();
-        placed
+        let mut located: Vec<(PageId, usize)> = pages_of.zip(0..).collect();
+        located.sort_unstable();
+        located
     }
 
     pub fn facts_page(&self, partition: u16, page: u32) -> String {
@@ -323,19 +322,19 @@ impl Keys {
         format!("{}:{{p{partition}}}:data:{metric}:{page}", self.prefix)
     }
 
-    /// A key that a partition has once: `deadlines`, `data`, `noted`, `offline`, `past`, `closed`,
+    /// A key with one instance in each partition: `deadlines`, `data`, `noted`, `offline`, `past`, `closed`,
     /// `archive`, `group_of`, `groups`, `members`, `sealed`, `labels`, `over`, `notifications`, `owed`.
     pub fn in_partition(&self, partition: u16, name: &str) -> String {
         format!("{}:{{p{partition}}}:{name}", self.prefix)
     }
 
-    /// A key that a partition has once for each receiver: `queue`, `lanes`, `dead`,
-    /// `letters`, `untold`; or group: `waiting`.
-    pub fn of(&self, partition: u16, name: &str, whose: &str) -> String {
-        format!("{}:{{p{partition}}}:{name}:{whose}", self.prefix)
+    /// A key with one instance for each receiver in a partition: `queue`, `lanes`, `dead`, `letters`, `untold`; or
+    /// for each group: `waiting`.
+    pub fn of(&self, partition: u16, name: &str, owner: &str) -> String {
+        format!("{}:{{p{partition}}}:{name}:{owner}", self.prefix)
     }
 
-    /// The unit whose expiry key this is, if it is one of this fleet.
+    /// The unit of an expiry key of this fleet.
     pub fn unit_of_alive(&self, key: &str) -> Option<Unit> {
         let rest = key.strip_prefix(&self.prefix)?.strip_prefix(":{p")?;
         let (_, unit) = rest.split_once("}:alive:")?;

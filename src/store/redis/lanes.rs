@@ -1,8 +1,8 @@
-//! The lane of a group: the notifications that wait there for one receiver.
+//! The lane of a group: the notifications of the group that wait for one receiver.
 
-/// The ids of the notifications of a lane, and what the first says if it is nowhere else: see `lease.lua`.
+/// The ids of the notifications in a lane, and the first notification if the lane has its only copy: see `lease.lua`.
 pub(super) fn in_lane(lane: &str) -> (impl Iterator<Item = &str>, Option<&str>) {
     let (ids, own) = lane.split_once('\n').map_or((lane, None), |(ids, own)| (ids, Some(own)));
-    // The attempts at the first come before them.
+    // The number of attempts at the first notification comes before the ids.
     (ids.split(' ').skip(1), own)
 }

@@ -1,5 +1,4 @@
-//! The ledger of blind intervals, and how far was heard, as they are stored. The ledger is read again only when
-//! its version is another one.
+//! Stored hearing, and the ledger of blind intervals. The ledger is read again only when its version has changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,26 +17,27 @@ use crate::telemetry::Stored;
 /// Added to the score of an interval in which another client may have been given heartbeats.
 pub(super) const TAKEN: f64 = 0.5;
 
-/// Up to when was heard (ms), the versions of the ledger and of those of kinds, and the fleet.
+/// Up to when Rollcall has heard (ms), the versions of the ledger and of the ledgers of kinds, and the id of the
+/// fleet.
 const VERSIONS: &[&str] = &["at", "ledger", "kinds", "fleet"];
 type Versions = (Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
 
-/// What is stored of how far: up to when was heard (ms), the versions of the ledger and of those of kinds, the fleet;
-/// up to when filters were heard; its clock (s, µs).
-pub(super) type HowFar = (Versions, Vec<(Vec<u8>, Vec<u8>)>, (i64, i64));
+/// Stored hearing: up to when Rollcall has heard, versions and fleet; up to when filters were heard; the server's
+/// clock (s, µs).
+pub(super) type StoredHearing = (Versions, Vec<(Vec<u8>, Vec<u8>)>, (i64, i64));
 
-/// What is known of the ledger: its versions, and what it says.
+/// The ledger as it was last read, with its versions.
 pub(super) type CachedLedger = ((i64, i64), Hearing);
 
 impl RedisEngine {
-    /// Asks how far Rollcall has heard; what it says is for [`RedisEngine::hearing_of`].
-    pub(super) fn ask_how_far(&self, pipe: &mut Pipeline) {
+    /// Adds the commands that read hearing; [`RedisEngine::hearing_of`] takes their answers.
+    pub(super) fn add_hearing_reads(&self, pipe: &mut Pipeline) {
         pipe.hmget(self.keys.heard(), VERSIONS).hgetall(self.keys.filters()).cmd("TIME");
     }
 
-    /// What follows from that.
-    pub(super) async fn hearing_of(&self, how_far: HowFar) -> Result<Hearing> {
-        let ((heard, version, of_kinds, fleet), filters, (seconds, micros)) = how_far;
+    /// The hearing from the answers to [`RedisEngine::add_hearing_reads`].
+    pub(super) async fn hearing_of(&self, stored: StoredHearing) -> Result<Hearing> {
+        let ((heard, version, of_kinds, fleet), filters, (seconds, micros)) = stored;
         let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
         let jumped = self.server_clock().read(Instant::now(), server);
         let mut known = self.ledger.lock().await;
@@ -49,20 +49,19 @@ impl RedisEngine {
         } else {
             known.1.heard = self.hearing_number("at", heard.as_deref()).map(Timestamp::from_millis);
         }
-        // An answer from before a loss that was noticed meanwhile says nothing of the fleet that began then.
+        // An answer from before a loss that another call has detected meanwhile is about the lost fleet.
         let mut fleet_known = self.known_fleet();
         if known.1.heard.is_some() && fleet.is_none_or(|fleet| fleet == fleet_known.id.as_bytes()) {
             fleet_known.heard = known.1.heard;
         }
         drop(fleet_known);
-        // Keys are gone that held what was heard: see `clock_jump.rs`.
+        // Expiry keys, and their heartbeats, have expired too early: see `clock_jump.rs`.
         let vouched = known.1.heard.filter(|_| !jumped);
         let filters = Arc::new(FilterProofs { proved, blind: known.1.filters.blind.clone() });
         Ok(Hearing { heard: vouched, filters, ..known.1.clone() })
     }
 
-    /// A number of what is stored of hearing. What is none is as if it were not there: Rollcall is blind until
-    /// the next canary writes it.
+    /// A stored number of hearing. Anything else counts as absent: Rollcall is blind until the next canary writes it.
     fn hearing_number(&self, field: &str, text: Option<&[u8]>) -> Option<i64> {
         let place = format!("{} {field}", self.keys.heard());
         let number = milliseconds(text?);
@@ -76,7 +75,7 @@ impl RedisEngine {
         number
     }
 
-    /// The intervals of a ledger. One that cannot be read is named and left out.
+    /// The intervals of a ledger. An unreadable interval is reported and left out.
     fn read_intervals(&self, key: &str, scored: &[(Vec<u8>, f64)]) -> Vec<Interval> {
         let interval = |(text, _): &(Vec<u8>, f64)| {
             let text = String::from_utf8_lossy(text);
@@ -90,7 +89,7 @@ impl RedisEngine {
         scored.iter().filter_map(interval).collect()
     }
 
-    /// Up to when filters were heard. One that cannot be read was never heard, until the next canary says so.
+    /// Up to when filters were heard. A filter with an unreadable time counts as not heard until its next probe.
     fn parse_filters(&self, filters: Vec<(Vec<u8>, Vec<u8>)>) -> BTreeMap<(Kind, String), Timestamp> {
         let parse = |(name, at): (Vec<u8>, Vec<u8>)| {
             let read = parse_filter(&name, &at);
@@ -105,7 +104,7 @@ impl RedisEngine {
         filters.into_iter().filter_map(parse).collect()
     }
 
-    /// The ledgers and how far was heard, as of one moment, with their versions; of kinds that have filters.
+    /// The ledgers and hearing, read in one step, with their versions; also the ledgers of kinds that have filters.
     async fn read_ledger(&self, proved: &BTreeMap<(Kind, String), Timestamp>) -> Result<CachedLedger> {
         let kinds: BTreeSet<&Kind> = proved.keys().map(|(kind, _)| kind).collect();
         let mut pipe = pipe();

@@ -1,14 +1,13 @@
 //! The engine on Redis (6.2 or newer, or Valkey), where a fleet of millions lives.
 //!
-//! Redis holds everything; an instance that dies leaves nothing behind but a lease. The expiry of a
-//! key is a hint and never a verdict: what decides is the value of the key, the facts beside it and
-//! the time that the caller brings. Keys are listed in `keys.rs`; what must happen in one step is a
-//! script in `scripts/`, whose head says what it does.
+//! Redis has the whole state; an instance that dies leaves only its lease. The expiry of a key is a hint and
+//! decides nothing: the value of the key, the facts and the caller's time decide. `keys.rs` lists the keys. Each
+//! step that must happen in full or not at all is a script in `scripts/`, described in its head.
 //!
-//! # Why the scripts hold no rules
-//! A decision is made in `presence` from a snapshot and applied by one script that first compares
-//! the unit with the snapshot. That costs one more round trip than deciding in Lua would, and buys
-//! rules that exist once, for every engine, with property tests.
+//! # Why the scripts have no rules
+//! `presence` decides from a snapshot, and a script applies the change after it has compared the unit with the
+//! snapshot. That costs one round trip more than a decision in Lua. In return each rule exists once for all
+//! engines, with property tests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -74,8 +73,8 @@ pub use scripts::RENEW;
 use scripts::Scripts;
 use topology::Topology;
 
-/// The key under which another program finds the facts of a unit, a field with its name; `encoding` reads
-/// them. The fleet has that prefix and so many partitions.
+/// The key of the hash with the facts of a unit, for other programs; the field is the name of the unit, and
+/// `encoding` reads its value.
 pub fn facts_key(prefix: &str, partitions: u16, unit: &Unit) -> String {
     let keys = Keys::new(prefix, partitions);
     let (partition, page) = keys.page_id(unit);
@@ -91,15 +90,15 @@ pub struct RedisEngine {
     /// No lock is held while anything is awaited.
     server_clock: std::sync::Mutex<ServerClock>,
     fleet: String,
-    /// What canaries are signed by.
+    /// The key that signs canaries.
     key: String,
-    /// What this instance knew last, kept until its loss is written: see `fleet_loss.rs`.
+    /// The last known state of the fleet, kept until its loss is written: see `fleet_loss.rs`.
     known_fleet: std::sync::Mutex<KnownFleet>,
     last_read: conditional::LastRead,
     telemetry: Arc<Telemetry>,
-    /// The groups of what was told by an earlier version: see `group_of.rs`.
-    groups_are_kept: tokio::sync::OnceCell<()>,
-    /// Rung when it is told that an instance came or went.
+    /// Set when the groups of an earlier version are stored: see `group_of.rs`.
+    groups_are_stored: tokio::sync::OnceCell<()>,
+    /// Notified when an instance starts or stops.
     roster_changed: Arc<Notify>,
 }
 
@@ -107,13 +106,13 @@ impl RedisEngine {
     /// Connects, and creates the fleet if there is none.
     ///
     /// # Errors
-    /// `Unavailable` while the server cannot be reached; `Refused` if it does not let us in, or if
-    /// the fleet there was created with another number of partitions.
+    /// `Unavailable` while the server cannot be reached; `Refused` if it refuses the login, or if the fleet was
+    /// created with another number of partitions.
     pub async fn connect(config: &Config, telemetry: Arc<Telemetry>) -> Result<RedisEngine> {
         let topology = Topology::new(config, telemetry.clone())?;
         let keys = Keys::new(&config.prefix, config.partitions);
         let begun = async {
-            let (fleet, key) = found_fleet(&topology, &keys, None).await?;
+            let (fleet, key) = read_or_create_fleet(&topology, &keys, None).await?;
             let known_fleet = std::sync::Mutex::new(KnownFleet::begin(&topology, &keys, &fleet).await?);
             topology.prepare_dedicated().await.map(|()| (fleet, key, known_fleet))
         };
@@ -136,20 +135,23 @@ impl RedisEngine {
             known_fleet,
             last_read: Default::default(),
             telemetry,
-            groups_are_kept: Default::default(),
+            groups_are_stored: Default::default(),
             roster_changed: Arc::default(),
         })
     }
 
-    /// What the server's clock should tell.
     fn server_clock(&self) -> std::sync::MutexGuard<'_, ServerClock> {
         self.server_clock.lock().expect("nothing panics under this lock")
     }
 }
 
-/// Finds the fleet or creates it, and answers with its id and with what canaries are signed by: the id, unless the
-/// fleet is there in the place of one that was lost. Then its instances go on with what they have, which is `key`.
-async fn found_fleet(topology: &Topology, keys: &Keys, key: Option<&str>) -> Result<(String, String)> {
+/// Reads the fleet or creates it. Answers its id and the key that signs canaries: the id, unless the fleet replaces
+/// a lost one. Then the running instances go on with their key, which is `key`.
+async fn read_or_create_fleet(
+    topology: &Topology,
+    keys: &Keys,
+    key: Option<&str>,
+) -> Result<(String, String)> {
     check_whole(topology, keys).await?;
     let meta = keys.meta();
     let id = format!("{:016x}", rand::random::<u64>());
@@ -166,47 +168,47 @@ async fn found_fleet(topology: &Topology, keys: &Keys, key: Option<&str>) -> Res
     Ok((fleet, key))
 }
 
-/// Over how many partitions the fleet on the server of `config` is spread; `None` if there is none.
+/// The number of partitions of the fleet on the server of `config`; `None` if there is no fleet.
 ///
 /// # Errors
-/// `Unavailable` if it cannot be reached; `Refused` if it does not let us in.
+/// `Unavailable` if the server cannot be reached; `Refused` if it refuses the login.
 pub async fn partitions(config: &Config, telemetry: Arc<Telemetry>) -> Result<Option<u16>> {
     let topology = Topology::new(config, telemetry)?;
-    let mut look = pipe();
-    look.hmget(Keys::new(&config.prefix, config.partitions).meta(), &["fleet", "partitions"]);
-    let ((fleet, partitions),): ((Option<String>, Option<u16>),) = topology.send("meta", &look).await?;
+    let mut read = pipe();
+    read.hmget(Keys::new(&config.prefix, config.partitions).meta(), &["fleet", "partitions"]);
+    let ((fleet, partitions),): ((Option<String>, Option<u16>),) = topology.send("meta", &read).await?;
     Ok(fleet.and(partitions))
 }
 
-/// What is kept for each receiver of the fleet on the server of `config`, configured or not. Changes nothing.
+/// The backlog of each receiver of the fleet on the server of `config`, configured or not. Changes nothing.
 ///
 /// # Errors
-/// `Unavailable` if it cannot be reached; `Refused` if it does not let us in.
+/// `Unavailable` if the server cannot be reached; `Refused` if it refuses the login.
 pub async fn kept_in(config: &Config, telemetry: Arc<Telemetry>) -> Result<Vec<(String, Backlog)>> {
     let topology = Topology::new(config, telemetry)?;
     receivers::kept(&topology, &Keys::new(&config.prefix, config.partitions)).await
 }
 
-/// How many names of units with an open record are read at a time, and how often of each partition.
+/// How many names of units with an open record one command reads, and how many commands read a partition at the most.
 const OPEN_STEP: isize = 1000;
 const MOST_OPEN_STEPS: isize = 50;
 
-/// How many open records there are, by the kinds of their units. Looks at no more than some hundred thousand.
+/// The number of open records, by kind. Counts no more than 50 000 in each partition.
 ///
 /// # Errors
-/// `Unavailable` if it cannot be reached; `Refused` if it does not let us in.
+/// `Unavailable` if the server cannot be reached; `Refused` if it refuses the login.
 pub async fn open_by_kind(config: &Config, telemetry: Arc<Telemetry>) -> Result<BTreeMap<Kind, u64>> {
     let (topology, keys) = (Topology::new(config, telemetry)?, Keys::new(&config.prefix, config.partitions));
     let mut open = BTreeMap::new();
     for partition in 0..keys.partitions() {
         for step in 0..MOST_OPEN_STEPS {
-            let mut look = pipe();
-            look.zrange(
+            let mut read = pipe();
+            read.zrange(
                 keys.in_partition(partition, "offline"),
                 step * OPEN_STEP,
                 (step + 1) * OPEN_STEP - 1,
             );
-            let (names,): (Vec<Vec<u8>>,) = topology.send("open", &look).await?;
+            let (names,): (Vec<Vec<u8>>,) = topology.send("open", &read).await?;
             let units = names.iter().filter_map(|name| str::from_utf8(name).ok()?.parse::<Unit>().ok());
             units.for_each(|unit| *open.entry(unit.kind).or_default() += 1);
             if names.len() < OPEN_STEP as usize {
@@ -217,11 +219,11 @@ pub async fn open_by_kind(config: &Config, telemetry: Arc<Telemetry>) -> Result<
     Ok(open)
 }
 
-/// Refuses a part of a fleet that is on its way here.
+/// Refuses a fleet whose migration is not complete.
 async fn check_whole(topology: &Topology, keys: &Keys) -> Result<()> {
-    let mut look = pipe();
-    look.hget(keys.meta(), "moving");
-    match topology.send("meta", &look).await? {
+    let mut read = pipe();
+    read.hget(keys.meta(), "moving");
+    match topology.send("meta", &read).await? {
         (None::<String>,) => Ok(()),
         _ => Err(EngineError::Refused(format!(
             "a move to {} has begun and is not complete; let it end, or repeat it: rollcall move",
@@ -242,11 +244,10 @@ fn check_partitions(topology: &Topology, keys: &Keys, partitions: u16) -> Result
     Ok(())
 }
 
-/// Looks at the server of `config` without changing anything: whether the service could run on it, and
-/// what is wrong with it.
+/// The condition of the server of `config`. Changes nothing.
 ///
 /// # Errors
-/// `Unavailable` if it cannot be reached; `Refused` if the service would be refused there.
+/// `Unavailable` if the server cannot be reached; `Refused` if the service could not run on it.
 pub async fn survey(config: &Config, now: Timestamp, telemetry: Arc<Telemetry>) -> Result<Condition> {
     let topology = Topology::new(config, telemetry)?;
     examine::survey(&topology, &Keys::new(&config.prefix, config.partitions), now).await
@@ -269,12 +270,12 @@ impl Examine for RedisEngine {
     }
 
     async fn wants_examination(&self) {
-        self.topology.met_wrong_type().await;
+        self.topology.quarantine_requested().await;
     }
 }
 
-/// The names of all sorts of keys, as they stand in `keys.rs`, and what each should be: for documentation and
-/// tests. `{pN}` and `{hearing}` are the tags; `<>` follows where there is more than one.
+/// The names of all sorts of keys, as in `keys.rs`, and their types: for documentation and tests. `{pN}` and
+/// `{hearing}` are the tags; `<>` stands for an owner.
 pub fn sorts() -> Vec<(String, &'static str)> {
     let name = |sort: &keys::KeyRule| match (sort.name, sort.is_hearing, sort.has_owner) {
         ("meta", ..) => "meta".to_owned(),

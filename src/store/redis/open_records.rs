@@ -1,8 +1,8 @@
-//! Open records of units whose facts are lost: the index of those that are offline knows since when, and the record's
-//! id is known to the group that told of it, or to the outbox.
+//! Open records of units whose facts are lost. The index of offline units has the time of detection; the id of the
+//! record is in `group_of`, or in the outbox.
 //!
-//! This is asked only of units that become known again while the index says that they are offline; then the hash of
-//! groups of that partition is gone over, in small steps, once for all of them.
+//! The roll asks for them only when a unit becomes known again while the index lists it as offline. The hash
+//! `group_of` of the partition is then scanned once for all such units, in small steps.
 
 use std::collections::HashMap;
 
@@ -15,11 +15,11 @@ use crate::presence::{Cause, Labels, OfflineRecord, RecordId, Unit};
 use crate::store::notification::of_member;
 use crate::store::{OutboxEvent, Result};
 
-/// How many fields are gone over in one command.
+/// How many fields one command scans.
 const STEP: usize = 1000;
 
-/// How many entries of the outbox are looked at.
-const NEWEST: usize = 1000;
+/// How many events of the outbox are read.
+const EVENTS: usize = 1000;
 
 /// The open records of these units, in order.
 pub(super) async fn open_records(engine: &RedisEngine, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>> {
@@ -32,7 +32,7 @@ pub(super) async fn open_records(engine: &RedisEngine, units: &[Unit]) -> Result
         return Ok(Vec::new());
     }
     let detected: Vec<(Option<f64>,)> = engine.topology.send("open_records", &detected).await?;
-    let mut found: HashMap<u16, Vec<OfflineRecord>> = HashMap::new();
+    let mut silences: HashMap<u16, Vec<OfflineRecord>> = HashMap::new();
     let mut records = Vec::with_capacity(units.len());
     for (unit, (detected,)) in units.iter().zip(detected) {
         let Some(detected) = detected.map(|ms| Timestamp::from_millis(ms as i64)) else {
@@ -40,38 +40,39 @@ pub(super) async fn open_records(engine: &RedisEngine, units: &[Unit]) -> Result
             continue;
         };
         let partition = engine.keys.partition(unit);
-        if let std::collections::hash_map::Entry::Vacant(entry) = found.entry(partition) {
-            entry.insert(told_in(engine, partition).await?);
+        if let std::collections::hash_map::Entry::Vacant(entry) = silences.entry(partition) {
+            entry.insert(silences_in(engine, partition).await?);
         }
-        let of_it = found[&partition].iter().filter(|record| record.whose() == unit);
-        let newest = of_it.filter(|record| record.deadline <= detected).max_by_key(|record| record.deadline);
+        let of_unit = silences[&partition].iter().filter(|record| record.whose() == unit);
+        let newest =
+            of_unit.filter(|record| record.deadline <= detected).max_by_key(|record| record.deadline);
         let record = newest.cloned().unwrap_or_else(|| record(unit, detected, detected, detected));
         records.push(Some(OfflineRecord { detected_at: detected, ..record }));
     }
     Ok(records)
 }
 
-/// The silences of a partition that joined a group within the last days, or wait to do so.
-async fn told_in(engine: &RedisEngine, partition: u16) -> Result<Vec<OfflineRecord>> {
+/// The silences of a partition that joined a group within the last days, or are in the outbox.
+async fn silences_in(engine: &RedisEngine, partition: u16) -> Result<Vec<OfflineRecord>> {
     let key = engine.keys.in_partition(partition, "group_of");
     let mut members = Fields::of(&engine.topology, "open_records", key, STEP).browsing();
-    let mut found = Vec::new();
+    let mut silences = Vec::new();
     while let Some(fields) = members.next().await? {
         for (member, _) in fields {
-            found.extend(std::str::from_utf8(&member).ok().and_then(of_name));
+            silences.extend(std::str::from_utf8(&member).ok().and_then(of_name));
         }
     }
-    for entry in outbox::oldest(engine, &[partition], NEWEST).await? {
-        if let OutboxEvent::Record(record) = entry.news
+    for entry in outbox::oldest(engine, &[partition], EVENTS).await? {
+        if let OutboxEvent::Record(record) = entry.event
             && record.back_at.is_none()
         {
-            found.push(record);
+            silences.push(record);
         }
     }
-    Ok(found)
+    Ok(silences)
 }
 
-/// The silence of which a member of a group is named.
+/// The silence in the name of a member.
 fn of_name(member: &str) -> Option<OfflineRecord> {
     let (name, RecordId { unit, last_seen }) = of_member(member)?;
     let deadline = Timestamp::from_millis(name.split(' ').next()?.parse().ok()?);

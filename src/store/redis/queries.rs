@@ -1,5 +1,4 @@
-//! Facts and records, to look at. Nothing here scans the keyspace: records have their index, facts
-//! lie on numbered pages.
+//! Facts and records, read only. No call scans the keyspace: records have an index, facts are on numbered pages.
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
@@ -13,7 +12,7 @@ use crate::store::json::from_json;
 use crate::store::{Layout, Queries, Result, UnitStore};
 use crate::telemetry::Stored;
 
-/// The most notes of a partition that are taken at a time; the rest stays for the next.
+/// The most notes of a partition that one call takes; the rest stays for the next call.
 const MOST_NOTED: u32 = 64;
 
 /// The most records of a partition that are removed in one step.
@@ -78,11 +77,8 @@ impl Queries for RedisEngine {
                         self.keys.facts_page(partition, page),
                         String::from_utf8_lossy(&name)
                     );
-                    self.telemetry.unreadable(
-                        Stored::Facts,
-                        &place,
-                        "it is no unit of this partition; HDEL it there",
-                    );
+                    let why = "it is no unit of this partition; HDEL it there";
+                    self.telemetry.unreadable(Stored::Facts, &place, why);
                 }
             }
         }
@@ -115,7 +111,7 @@ impl Queries for RedisEngine {
         for partition in partitions {
             pipe.cmd("SPOP").arg(self.keys.in_partition(*partition, "noted")).arg(MOST_NOTED);
         }
-        // What is no page was written by another program, and is gone with that.
+        // Another program wrote a member that is no page. SPOP has removed it.
         let noted: Vec<Vec<Vec<u8>>> = self.topology.send("noted", &pipe).await?;
         let page =
             |text: Vec<u8>| std::str::from_utf8(&text).ok()?.parse().ok().filter(|page| *page < self.pages());
@@ -148,7 +144,7 @@ struct Indexed {
 }
 
 impl RedisEngine {
-    /// The values of the expiry keys of some units of a partition.
+    /// The values of the expiry keys of units of a partition.
     async fn read_alive<T: FromRedisValue>(
         &self,
         partition: u16,
@@ -168,8 +164,8 @@ impl RedisEngine {
         Ok(values)
     }
 
-    /// The newest entries of an index of records, at least `limit` of those before `end`. Within one
-    /// millisecond they are not in the order of records, so it is read to its end.
+    /// The newest entries of an index of records, at least `limit` of those before `end`. An index does not order the
+    /// records of one millisecond as a list does, so the last millisecond is read to its end.
     async fn newest(
         &self,
         partition: u16,
@@ -178,11 +174,11 @@ impl RedisEngine {
         limit: usize,
     ) -> Result<Vec<Indexed>> {
         let key = self.keys.in_partition(partition, index);
-        let mut found: Vec<Indexed> = Vec::new();
+        let mut entries: Vec<Indexed> = Vec::new();
         let step = limit + 1;
         loop {
             let mut pipe = pipe();
-            let (skip, step) = (found.len() as isize, step as isize);
+            let (skip, step) = (entries.len() as isize, step as isize);
             pipe.zrevrangebyscore_limit_withscores(&key, end.as_millis(), "-inf", skip, step);
             let (page,): (Vec<(Vec<u8>, f64)>,) = self.topology.send("records", &pipe).await?;
             let is_last = page.len() < limit + 1;
@@ -191,16 +187,16 @@ impl RedisEngine {
                     (Timestamp::from_millis(at as i64), String::from_utf8_lossy(&name).into_owned());
                 Indexed { at, partition, index, name }
             };
-            found.extend(page.into_iter().map(entry));
-            let lowest = found.last().map(|entry| entry.at);
-            let wanted = found.iter().filter(|entry| entry.at < end).nth(limit.saturating_sub(1));
+            entries.extend(page.into_iter().map(entry));
+            let lowest = entries.last().map(|entry| entry.at);
+            let wanted = entries.iter().filter(|entry| entry.at < end).nth(limit.saturating_sub(1));
             if is_last || wanted.is_some_and(|entry| lowest < Some(entry.at)) {
-                return Ok(found);
+                return Ok(entries);
             }
         }
     }
 
-    /// The records of these entries, but for those that were opened or closed since.
+    /// The records of these entries, without those that were opened or closed since.
     async fn indexed(&self, entries: Vec<Indexed>) -> Result<Vec<OfflineRecord>> {
         let (offline, past): (Vec<Indexed>, Vec<Indexed>) =
             entries.into_iter().partition(|entry| entry.index == "offline");
@@ -234,7 +230,7 @@ impl RedisEngine {
         Ok(records)
     }
 
-    /// A closed record; one that cannot be read is left out and named.
+    /// A closed record. An unreadable record is reported and left out.
     fn archived(&self, id: &str, json: &[u8]) -> Option<OfflineRecord> {
         let read = std::str::from_utf8(json).map_err(|why| why.to_string());
         match read.and_then(|json| from_json("a record", json).map_err(|why| why.to_string())) {

@@ -1,4 +1,4 @@
-//! Units as their keys and facts are read: the commands that ask for them, and the answers.
+//! Reads units: the commands that read expiry keys and facts, and the snapshots from their answers.
 
 use redis::Pipeline;
 
@@ -9,9 +9,9 @@ use crate::presence::{Change, KeyChange, Snapshot, Unit};
 use crate::store::{EngineError, Result, encoding};
 
 impl RedisEngine {
-    /// Asks for keys and facts of units, in the order in which `by_page` placed them: keys before facts, and what
-    /// is in the same place in one command.
-    pub(super) fn ask_for(&self, units: &[Unit], located: &[(PageId, usize)], pipe: &mut Pipeline) {
+    /// Adds the commands that read the keys and facts of units, in the order of `by_page`: keys before facts, one
+    /// command for the keys of a partition and one for the facts of a page.
+    pub(super) fn add_reads(&self, units: &[Unit], located: &[(PageId, usize)], pipe: &mut Pipeline) {
         let mut key = String::new();
         for located in located.chunk_by(|a, b| a.0.0 == b.0.0) {
             self.keys.begin_alive(located[0].0.0, &mut key);
@@ -33,14 +33,14 @@ impl RedisEngine {
     }
 }
 
-/// What was read of units.
-pub(super) struct Read {
-    pub found: Vec<Snapshot>,
-    /// What has to be put aside before they are read once more.
+/// Units as they were read.
+pub(super) struct UnitsRead {
+    pub snapshots: Vec<Snapshot>,
+    /// Values to quarantine before the units are read again.
     pub unreadable: Vec<UnreadableValue>,
 }
 
-/// What no decision can be made from, not even to leave the unit out.
+/// A value that allows no decision about its unit.
 pub(super) enum UnreadableValue {
     /// An expiry key that holds no number.
     Key(Unit, Vec<u8>),
@@ -48,15 +48,15 @@ pub(super) enum UnreadableValue {
     Facts(Unit, Vec<u8>),
 }
 
-/// The units that [`RedisEngine::ask_for`] asked for.
-pub(super) fn answered(
+/// The units from the answers to [`RedisEngine::add_reads`].
+pub(super) fn units_read(
     units: &[Unit],
     located: &[(PageId, usize)],
     values: Vec<Vec<Option<Vec<u8>>>>,
-) -> Result<Read> {
+) -> Result<UnitsRead> {
     let mut values: Vec<Option<Vec<u8>>> = values.into_iter().flatten().collect();
     let facts = values.split_off(located.len().min(values.len()));
-    let mut found: Vec<Option<Snapshot>> = vec![None; units.len()];
+    let mut snapshots: Vec<Option<Snapshot>> = vec![None; units.len()];
     let mut unreadable = Vec::new();
     for ((&(_, index), alive), facts) in located.iter().zip(values).zip(facts) {
         let unit = || units[index].clone();
@@ -67,20 +67,20 @@ pub(super) fn answered(
         if is_unreadable {
             unreadable.push(UnreadableValue::Key(unit(), alive.unwrap_or_default()));
         }
-        found[index] = Some(read);
+        snapshots[index] = Some(read);
     }
-    let missing = || EngineError::Damaged("redis answered less than it was asked for".to_owned());
-    let found = found.into_iter().map(|found| found.ok_or_else(missing)).collect::<Result<_>>()?;
-    Ok(Read { found, unreadable })
+    let missing = || EngineError::Damaged("redis answered fewer values than requested".to_owned());
+    let snapshots = snapshots.into_iter().map(|seen| seen.ok_or_else(missing)).collect::<Result<_>>()?;
+    Ok(UnitsRead { snapshots, unreadable })
 }
 
-/// Whether a change has to do with the expiry key: it was there, or is to be.
+/// Whether a change reads or writes the expiry key: there was a key, or the change sets one.
 pub(super) fn is_marked(seen: &Snapshot, change: &Change) -> bool {
     seen.alive.is_some() || matches!(change.key, KeyChange::Set { .. })
 }
 
-/// A unit as its key and its facts say, and whether its key holds no number. Facts that cannot be read are
-/// kept as they are stored: see [`Snapshot::is_unreadable`].
+/// The snapshot of a unit from its key and its facts, and whether its key holds no number. Unreadable facts stay as
+/// they are stored: see [`Snapshot::is_unreadable`].
 pub(super) fn snapshot(unit: Unit, alive: Option<&[u8]>, stored: Option<Vec<u8>>) -> (Snapshot, bool) {
     let at = alive.and_then(milliseconds).map(Timestamp::from_millis);
     let is_unreadable = alive.is_some() && at.is_none();
@@ -89,10 +89,10 @@ pub(super) fn snapshot(unit: Unit, alive: Option<&[u8]>, stored: Option<Vec<u8>>
     (Snapshot { unit, alive: at, facts, stored: stored.map(Into::into) }, is_unreadable)
 }
 
-/// A number of milliseconds, which is all that an expiry key may hold.
+/// The number of milliseconds in an expiry key; `None` if it holds anything else.
 pub(super) fn milliseconds(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
-    // As it would be written: it is compared with what is stored.
+    // Only the text that Rollcall would write: a change compares it with the stored text.
     let ms: i64 = text.parse().ok().filter(|ms: &i64| ms.to_string() == text)?;
     (Timestamp::from_millis(ms).as_millis() == ms).then_some(ms)
 }

@@ -1,9 +1,8 @@
-//! Receivers that are or were configured, and what is kept for them.
+//! Receivers that are or were configured, and their backlogs.
 //!
-//! # Why there is a list of them
-//! A queue has its receiver in the name of its key, and Redis finds keys by a part of their names only by going
-//! through all of them: through a key for each unit. A fleet of an earlier version has no list; it is made once,
-//! that way.
+//! # Why there is a list of receivers
+//! The name of a receiver is a part of the key of its queue, and Redis finds keys by a part of their names only by
+//! scanning all of them, one for each unit. A fleet of an earlier version has no list: one such scan makes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,22 +22,22 @@ use crate::store::{Backlog, DeadLetter, Delivery, Discarded, EngineError, Result
 const LANES: usize = 50;
 const LETTERS: isize = 500;
 
-/// Enters receivers in the list, in which the others are absent from now on. The first list has also those for
-/// which something is kept.
+/// Enters receivers in the list, and marks the others as absent. The first list also gets the receivers that have a
+/// backlog.
 pub(super) async fn enlist(engine: &RedisEngine, names: &[String], now: Timestamp) -> Result<()> {
     let key = engine.keys.receivers();
     let mut entered = entered(&engine.topology, &engine.keys).await?;
     if entered.is_empty() {
-        let found = match engine.receivers().await {
-            // A server that does not permit SCAN is good for everything that comes.
+        let scanned = match engine.receivers().await {
+            // Without the right to SCAN the list holds only the receivers that are configured from now on.
             Err(EngineError::Refused(_)) => BTreeSet::new(),
-            found => found?,
+            scanned => scanned?,
         };
-        entered.extend(found.into_iter().map(|(_, name)| (name, String::new())));
+        entered.extend(scanned.into_iter().map(|(_, name)| (name, String::new())));
     }
     let mut enter = pipe();
     for name in names {
-        // One that is absent stays so until what waits for it is up to date.
+        // An absent receiver stays absent until its lanes are up to date.
         enter.hset_nx(&key, name, now.as_millis()).ignore();
     }
     for (name, since) in entered.iter().filter(|(name, _)| !names.contains(name)) {
@@ -49,19 +48,19 @@ pub(super) async fn enlist(engine: &RedisEngine, names: &[String], now: Timestam
     engine.topology.send("receivers", &enter).await
 }
 
-/// The list: names, and since when they are there or absent.
+/// The list: names, and since when each receiver is configured or absent.
 async fn entered(topology: &Topology, keys: &Keys) -> Result<BTreeMap<String, String>> {
-    let mut look = pipe();
-    look.hgetall(keys.receivers());
+    let mut read = pipe();
+    read.hgetall(keys.receivers());
     type Answer = BTreeMap<Vec<u8>, Vec<u8>>;
-    let (entered,): (Answer,) = topology.send("receivers", &look).await?;
+    let (entered,): (Answer,) = topology.send("receivers", &read).await?;
     let text = |bytes| String::from_utf8(bytes).ok();
     let named =
         entered.into_iter().filter_map(|(name, since)| Some((text(name)?, text(since).unwrap_or_default())));
     Ok(named.collect())
 }
 
-/// What is kept for each receiver in the list.
+/// The backlog of each receiver in the list.
 pub(super) async fn kept(topology: &Topology, keys: &Keys) -> Result<Vec<(String, Backlog)>> {
     let mut kept = Vec::new();
     for name in entered(topology, keys).await?.into_keys() {
@@ -73,7 +72,7 @@ pub(super) async fn kept(topology: &Topology, keys: &Keys) -> Result<Vec<(String
     Ok(kept)
 }
 
-/// What is kept for one of them in these partitions.
+/// The backlog of one receiver in these partitions.
 pub(super) async fn backlog(
     topology: &Topology,
     keys: &Keys,
@@ -90,8 +89,8 @@ pub(super) async fn backlog(
     Ok(Backlog { waiting: every_other(0), dead: every_other(1) })
 }
 
-/// One step of discarding, in the first partition that holds something: what has become dead letters goes first,
-/// so that there are never more of them than one step makes.
+/// One step of discarding, in the first partition that has something to discard. Dead letters go first, so that one
+/// step's worth of them exists at the most.
 pub(super) async fn discard(engine: &RedisEngine, receiver: &str, now: Timestamp) -> Result<Discarded> {
     for partition in 0..engine.keys.partitions() {
         let removed = discard_letters(engine, partition, receiver).await?;
@@ -106,8 +105,8 @@ pub(super) async fn discard(engine: &RedisEngine, receiver: &str, now: Timestamp
     Ok(Discarded::default())
 }
 
-/// Ends the first notification of some lanes. They become dead letters, so that the returns of their silences are
-/// left out as those of other dead letters are.
+/// Ends the first notification of some lanes. It becomes a dead letter, so that the returns of its silences are left
+/// out, as for every dead letter.
 async fn discard_waiting(
     engine: &RedisEngine,
     partition: u16,
@@ -128,7 +127,7 @@ async fn discard_waiting(
     if ended > 0 {
         return Ok(Discarded { ended, removed: 0 });
     }
-    // A field that holds no lane cannot be ended, and would be found for ever.
+    // A field that holds no lane cannot be ended, so it is removed.
     let mut remove = pipe();
     let groups: Vec<&str> = lanes.iter().map(|lane| lane.group.key.as_str()).collect();
     remove.hdel(engine.keys.of(partition, "lanes", receiver), &groups);
@@ -137,20 +136,20 @@ async fn discard_waiting(
     Ok(Discarded { ended: 0, removed })
 }
 
-/// The first notification of up to about [`LANES`] lanes; one that cannot be read says nothing.
+/// The first notification of up to about [`LANES`] lanes; an unreadable one has no content.
 async fn some_lanes(engine: &RedisEngine, partition: u16, receiver: &str) -> Result<Vec<Delivery>> {
     let key = engine.keys.of(partition, "lanes", receiver);
     let mut all = Fields::of(&engine.topology, "discard", key, LANES);
     let mut lanes: Vec<(String, String)> = Vec::new();
     while lanes.is_empty()
-        && let Some(found) = all.next().await?
+        && let Some(page) = all.next().await?
     {
         let text = |bytes| String::from_utf8(bytes).ok();
-        lanes.extend(found.into_iter().filter_map(|(group, lane)| Some((text(group)?, text(lane)?))));
+        lanes.extend(page.into_iter().filter_map(|(group, lane)| Some((text(group)?, text(lane)?))));
     }
     let mut firsts = Vec::new();
     let mut bodies = pipe();
-    // A small hash is answered whole.
+    // HSCAN answers a small hash whole, whatever the limit.
     for (group, lane) in lanes.into_iter().take(LANES) {
         let (mut ids, own) = in_lane(&lane);
         let id = ids.next().unwrap_or_default().to_owned();
@@ -163,8 +162,8 @@ async fn some_lanes(engine: &RedisEngine, partition: u16, receiver: &str) -> Res
     let bodies: Vec<Option<Vec<u8>>> = engine.topology.send("discard", &bodies).await?;
     let deliveries = firsts.into_iter().zip(bodies).map(|((group, id, own), body)| {
         let text = own.map(String::into_bytes).or(body);
-        let told = text.and_then(|text| Notification::read(&group, &text).told);
-        Delivery::of(told, &group, &format!("{id}.{receiver}"), receiver)
+        let notification = text.and_then(|text| Notification::read(&group, &text).notification);
+        Delivery::of(notification, &group, &format!("{id}.{receiver}"), receiver)
     });
     Ok(deliveries.collect())
 }
@@ -172,9 +171,9 @@ async fn some_lanes(engine: &RedisEngine, partition: u16, receiver: &str) -> Res
 async fn discard_letters(engine: &RedisEngine, partition: u16, receiver: &str) -> Result<usize> {
     let (dead, letters) =
         (engine.keys.of(partition, "dead", receiver), engine.keys.of(partition, "letters", receiver));
-    let mut look = pipe();
-    look.zrange(&dead, 0, LETTERS - 1);
-    let (ids,): (Vec<String>,) = engine.topology.send("discard", &look).await?;
+    let mut read = pipe();
+    read.zrange(&dead, 0, LETTERS - 1);
+    let (ids,): (Vec<String>,) = engine.topology.send("discard", &read).await?;
     if ids.is_empty() {
         return Ok(0);
     }

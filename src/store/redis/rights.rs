@@ -1,9 +1,9 @@
-//! What the user of Rollcall may do in Redis: every command and every sort of key is tried, and what is missing is
-//! named together with what to grant.
+//! The rights of Rollcall's user in Redis: every command and every sort of key is tried. An error names the missing
+//! rights and how to grant them.
 //!
-//! # Why nothing is changed by the tries
-//! They stand in a transaction that is never executed: the server judges a command when it is queued, and the
-//! connection is closed afterwards. `ACL DRYRUN` would need a right of its own, and Redis 7.
+//! # Why the tries change nothing
+//! They are part of a transaction that is never executed: the server checks the rights to a command when it queues
+//! the command, and the connection is closed afterwards. `ACL DRYRUN` would need a right of its own, and Redis 7.
 
 use redis::{Cmd, Value, pipe};
 
@@ -11,8 +11,8 @@ use super::keys::Keys;
 use super::topology::Topology;
 use crate::store::Result;
 
-/// Every command that is sent or called by a script, as it is tried; `K` is a key that does not exist. A test
-/// compares them with what a server was asked.
+/// Every command that Rollcall sends or a script calls, as it is tried; `K` is a key that does not exist. A test
+/// compares them with the commands that a server got.
 pub const COMMANDS: &[&str] = &[
     "DEL K",
     "EVAL return 0",
@@ -56,16 +56,16 @@ pub const COMMANDS: &[&str] = &[
     "ZREVRANGEBYSCORE K 1 0",
 ];
 
-/// What is tried outside of a transaction, in this order; nothing of it changes anything.
+/// The commands that are tried outside of a transaction, in this order; none of them changes anything.
 pub const OF_A_CONNECTION: &[&str] = &["WATCH K", "UNWATCH", "MULTI", "EXEC"];
 
-/// Without these Rollcall works, and says what it lacks: see `examine.rs`.
+/// Without these commands Rollcall works, with a warning: see `examine.rs`.
 pub const OPTIONAL: &[&str] = &["CONFIG", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "UNLINK"];
 
-/// The most missing rights that are named.
+/// The most missing rights that an error names.
 const MOST_NAMED: usize = 12;
 
-/// What the user lacks and what to grant; `None`: it may do everything that is needed.
+/// The missing rights and how to grant them; `None` if the user has all rights.
 pub(super) async fn missing(topology: &Topology, keys: &Keys) -> Result<Option<String>> {
     let scratch = keys.in_partition(0, "probe");
     let command = |text: &&str| {
@@ -132,10 +132,10 @@ fn few(names: impl ExactSizeIterator<Item = String>) -> String {
     text
 }
 
-/// Why the server does not permit it, if it does not.
+/// The error of the server, if the user lacks a right.
 fn lacks(answer: &Value) -> Option<String> {
     let Value::ServerError(error) = answer else { return None };
     let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
-    // Of a script with no keys the rest is no matter of rights.
+    // The other errors of a script without keys are not about rights.
     text.contains("NOPERM").then_some(text)
 }

@@ -15,7 +15,7 @@ use crate::store::{Attendance, EngineError, Result, Roster};
 impl Roster for RedisEngine {
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<Attendance> {
         let jumped = self.server_clock().jumped();
-        let asked = Instant::now();
+        let sent = Instant::now();
         let mut script = self.scripts.renew.prepare_invoke();
         script.key(self.keys.roster()).key(self.keys.clock()).key(self.keys.heard());
         script.arg(instance).arg(lease.as_millis() as u64);
@@ -25,26 +25,26 @@ impl Roster for RedisEngine {
         let answer: Vec<Vec<u8>> = self.topology.run("renew", &script).await?;
         let answer: Vec<String> =
             answer.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
-        let [now, engine_clock, first_end, not_believed, others @ ..] = answer.as_slice() else {
+        let [now, engine_clock, first_end, too_late, others @ ..] = answer.as_slice() else {
             return Err(EngineError::Damaged("the roster did not answer with a time".to_owned()));
         };
         let (now, engine_clock) = (moment(now)?, moment(engine_clock)?);
         let first_end = first_end.parse().ok().map(Timestamp::from_millis);
-        let (not_believed, instances) = others.split_at(not_believed.parse().unwrap_or(0).min(others.len()));
-        for name in not_believed {
+        let (too_late, instances) = others.split_at(too_late.parse().unwrap_or(0).min(others.len()));
+        for name in too_late {
             tracing::warn!(
                 name,
-                "a lease in the roster ended later than any that an instance asks for; it is not believed and was removed"
+                "a lease in the roster ended later than any that an instance requests; it is not valid and was removed"
             );
         }
         if let Some(without) = jumped {
             let seconds = engine_clock.since(without).as_secs_f64();
             tracing::warn!(
                 seconds,
-                "the clock of the engine jumped forward, and expiry keys with it are gone"
+                "the clock of the engine jumped forward, and expiry keys expired too early"
             );
         }
-        self.server_clock().renewed(asked, engine_clock);
+        self.server_clock().renewed(sent, engine_clock);
         self.topology.share(instances.len());
         let mut instances = instances.to_vec();
         instances.sort();
@@ -57,9 +57,9 @@ impl Roster for RedisEngine {
         leave.del(self.keys.address(instance)).ignore();
         leave.del(self.keys.counts(instance)).ignore();
         self.topology.send::<()>("resign", &leave).await?;
-        let mut tell = pipe();
-        tell.publish(self.keys.roster(), instance).ignore();
-        self.topology.send("resign", &tell).await
+        let mut notify = pipe();
+        notify.publish(self.keys.roster(), instance).ignore();
+        self.topology.send("resign", &notify).await
     }
 
     async fn announce(&self, instance: &str, address: &str, lease: Duration) -> Result<()> {
@@ -76,11 +76,11 @@ impl Roster for RedisEngine {
         self.topology.send("addresses", &pipe).await
     }
 
-    async fn tell_counts(&self, instance: &str, counts: &Counts, holds: Duration) -> Result<()> {
+    async fn announce_counts(&self, instance: &str, counts: &Counts, ttl: Duration) -> Result<()> {
         let text = serde_json::to_string(counts).expect("names and numbers are always JSON");
         let mut pipe = pipe();
-        pipe.pset_ex(self.keys.counts(instance), text, holds.as_millis() as u64).ignore();
-        self.topology.send("tell_counts", &pipe).await
+        pipe.pset_ex(self.keys.counts(instance), text, ttl.as_millis() as u64).ignore();
+        self.topology.send("announce_counts", &pipe).await
     }
 
     async fn counts(&self, instances: &[String]) -> Result<Vec<Counts>> {
@@ -88,8 +88,8 @@ impl Roster for RedisEngine {
         for instance in instances {
             pipe.get(self.keys.counts(instance));
         }
-        let said: Vec<Option<Vec<u8>>> = self.topology.send("counts", &pipe).await?;
-        Ok(said.into_iter().flatten().filter_map(|text| serde_json::from_slice(&text).ok()).collect())
+        let texts: Vec<Option<Vec<u8>>> = self.topology.send("counts", &pipe).await?;
+        Ok(texts.into_iter().flatten().filter_map(|text| serde_json::from_slice(&text).ok()).collect())
     }
 
     async fn changed(&self) {

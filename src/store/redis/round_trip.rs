@@ -1,35 +1,36 @@
-//! How long an answer is under way at the least: what the way to the server and back costs.
+//! The round trip: the shortest recent time from a request to its answer.
 //!
 //! # Why it is measured
-//! Steps are few at a time so that the server works for one while the next is there: see `admission`. That is so
-//! where a step takes the server longer than its answer is under way. A server that is far away would stand
-//! still between the steps, and whatever waits for a turn would wait for many round trips, one after the other.
-//! So as many more are sent as a round trip has room for.
+//! Few steps are under way at once, so that the server works on one while the next one waits: see `admission`. That
+//! suits a server that works on a step for longer than its answer is on the network. A server far away would be
+//! idle between the steps, and calls would wait for many round trips in sequence. So more steps are under way, as
+//! many as fit into a round trip.
 //!
-//! # Why the least counts
-//! A server with much to do answers late, and more of it would only make it later. But not everything that
-//! it was asked in ten seconds was late.
+//! # Why the shortest time counts
+//! A busy server answers late, and more requests would only make it later. But in ten seconds some of its answers
+//! are in time.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long an answer counts, and up to twice as long.
+/// For how long an answer counts at the least; at the most for twice as long.
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// About as long as a server takes for a step, and the next that waits there. What is not further away is near.
+/// About the time that a server works on a step and on the next one that waits. A server with a shorter round trip is
+/// near.
 const STEP: Duration = Duration::from_millis(10);
 
-/// With so many times as many steps a server is busy however far away it is.
+/// The largest factor: it keeps a server busy at any distance.
 const MOST_TIMES: usize = 32;
 
-/// How many times as many steps may be under way as near by.
+/// The factor for the number of steps under way.
 pub fn times(round_trip: Duration) -> usize {
     (1 + (round_trip.as_millis() / STEP.as_millis()) as usize).min(MOST_TIMES)
 }
 
-/// The least that answers took lately.
+/// The shortest recent time of an answer.
 #[derive(Default)]
 pub struct RoundTrip(Mutex<Least>);
 
@@ -41,7 +42,7 @@ struct Least {
 }
 
 impl RoundTrip {
-    /// An answer took so long. Answers with the least.
+    /// Records the time of an answer. Answers the shortest.
     pub fn took(&self, span: Duration, now: Instant) -> Duration {
         let mut least = self.0.lock().expect("nothing panics under this lock");
         if least.began.is_none_or(|began| now.duration_since(began) >= WINDOW) {
@@ -51,7 +52,7 @@ impl RoundTrip {
         least.least()
     }
 
-    /// The least that was taken lately.
+    /// The shortest recent time.
     pub fn least(&self) -> Duration {
         self.0.lock().expect("nothing panics under this lock").least()
     }
@@ -68,21 +69,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_steps_are_under_way_where_every_answer_takes_long_and_only_there() {
+    fn more_steps_are_under_way_if_every_answer_takes_long_and_only_then() {
         let (trip, began) = (RoundTrip::default(), Instant::now());
         let took =
             |at: u64, ms: u64| times(trip.took(Duration::from_millis(ms), began + Duration::from_secs(at)));
         // (at, answered within, times)
         let cases = [
             (0, 1, 1),
-            (1, 900, 1), // one that was late
+            (1, 900, 1), // one late answer
             (6, 200, 1),
             (7, 230, 1),
-            (12, 200, 21), // all of ten seconds were
+            (12, 200, 21), // all answers of ten seconds were late
             (13, 900, 21),
             (18, 5000, 21),
             (24, 5000, 32),
-            (25, 2, 1), // it is near after all
+            (25, 2, 1), // the server is near after all
         ];
         for (at, ms, times) in cases {
             assert_eq!(took(at, ms), times, "{ms} ms at {at} s");

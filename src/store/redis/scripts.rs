@@ -1,9 +1,9 @@
-//! The scripts: each is one step that happens in full or not at all.
+//! The scripts: each is one step, applied in full or not at all.
 //!
-//! # Why each begins with a look at what its user may do
-//! A script that fails is not undone: a record would stand whose news the user may not write, and it would never be
-//! told. Redis 7 and Valkey say beforehand what a user may do. An older server does not; there the examination names
-//! what is missing within a minute, and the service is not ready until then.
+//! # Why each script begins with a check of rights
+//! Redis does not undo a script that fails: a record would be written without its outbox entry, and receivers would
+//! never be notified. In Redis 7 and Valkey a script can check the rights of its user. For an older server the
+//! examination names the missing rights within a minute, and the service is not ready until then.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ use super::rights::COMMANDS;
 #[doc(hidden)]
 pub const RENEW: &str = include_str!("scripts/renew.lua");
 
-/// All scripts, hashed once. A server that does not know one is taught it and asked again.
+/// All scripts, hashed once. A script that the server does not know is loaded and run again.
 pub struct Scripts {
     pub apply: Script,
     pub write_if_unchanged: Script,
@@ -24,8 +24,8 @@ pub struct Scripts {
     pub join: Script,
     pub seal: Script,
     pub lease: Script,
-    pub spread: Script,
-    pub put_off: Script,
+    pub split_list: Script,
+    pub set_next_attempt: Script,
     pub finish: Script,
     pub tidy: Script,
     pub forget_records: Script,
@@ -44,8 +44,8 @@ impl Scripts {
             join: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/join.lua"))),
             seal: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/seal.lua"))),
             lease: guarded(include_str!("scripts/lease.lua")),
-            spread: guarded(include_str!("scripts/spread.lua")),
-            put_off: guarded(include_str!("scripts/put_off.lua")),
+            split_list: guarded(include_str!("scripts/split_list.lua")),
+            set_next_attempt: guarded(include_str!("scripts/set_next_attempt.lua")),
             finish: guarded(include_str!("scripts/finish.lua")),
             tidy: guarded(include_str!("scripts/tidy.lua")),
             forget_records: guarded(include_str!("scripts/forget_records.lua")),
@@ -56,7 +56,7 @@ impl Scripts {
     }
 }
 
-/// A script that writes nothing if its user lacks the right to one of the commands that it calls.
+/// Makes a script that writes nothing if its user lacks the right to one of its commands.
 fn guarded(text: &str) -> Script {
     let mut tries = String::new();
     for command in COMMANDS {

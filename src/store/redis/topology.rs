@@ -1,9 +1,8 @@
-//! Where keys live: one server now. Everything that speaks to Redis goes through here, so that
-//! several servers later are a matter of this file.
+//! The connections to Redis: one server today. All commands go through this file, so support for several servers
+//! changes only this file.
 //!
-//! One multiplexed connection that reconnects by itself, and a few dedicated ones. A call made
-//! while it is down waits for one attempt to connect and then fails; whether to repeat it is for the
-//! caller to say.
+//! There is one multiplexed connection, which reconnects by itself, and a few dedicated ones. A call without a
+//! connection waits for one attempt to connect and then fails; the caller decides whether to repeat it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +26,6 @@ use super::round_trip::{RoundTrip, times};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
-/// The servers that hold the fleet.
 pub struct Topology {
     client: Client,
     connection: ConnectionManager,
@@ -36,13 +34,13 @@ pub struct Topology {
     admission: Admission,
     round_trip: RoundTrip,
     telemetry: Arc<Telemetry>,
-    /// Notified when a key of a wrong type was met.
+    /// Notified when a command finds a key of a wrong type.
     wrong_type: Notify,
     has_wrong_type: AtomicBool,
 }
 
 impl Topology {
-    /// Prepares to speak to the server of `config`; connects when first asked for something.
+    /// Prepares the connections to the server of `config`; the first call connects.
     pub fn new(config: &Config, telemetry: Arc<Telemetry>) -> Result<Topology> {
         let address = config.to_string();
         let client = client(config).map_err(|error| classify(&address, &error))?;
@@ -61,23 +59,24 @@ impl Topology {
         })
     }
 
-    /// A key of a wrong type was met.
-    pub fn quarantine_wrong_types(&self) {
+    /// Requests an examination, which quarantines keys of a wrong type.
+    pub fn request_quarantine(&self) {
         self.has_wrong_type.store(true, Ordering::Relaxed);
         self.wrong_type.notify_one();
     }
 
-    /// Whether one was since this was asked last. One may be there from before a start.
-    pub fn takes_wrong_type(&self) -> bool {
+    /// Whether quarantine was requested since the last call. True at first: keys of a wrong type may be older than
+    /// this process.
+    pub fn take_quarantine_request(&self) -> bool {
         self.has_wrong_type.swap(false, Ordering::Relaxed)
     }
 
-    /// Ends when one is met.
-    pub async fn met_wrong_type(&self) {
+    /// Ends when quarantine is requested.
+    pub async fn quarantine_requested(&self) {
         self.wrong_type.notified().await;
     }
 
-    /// The server, for people: without user and password.
+    /// The address of the server for messages: without user and password.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -87,8 +86,8 @@ impl Topology {
         self.client.clone()
     }
 
-    /// Sends commands as one batch. `name` is what the batch does, for metrics and errors. A batch
-    /// of none is not sent: nothing was asked, as by an instance that owns no partition.
+    /// Sends commands as one batch. `name` names the batch in metrics and errors. An empty batch, as of an instance
+    /// that owns no partition, is not sent.
     pub async fn send<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
         if pipe.is_empty() {
             let nothing = redis::from_redis_value(redis::Value::Array(Vec::new()));
@@ -99,13 +98,13 @@ impl Topology {
         self.judge(name, began, answer)
     }
 
-    /// Sends commands that read units, once that is admitted.
+    /// Sends commands that read units, as soon as a read is admitted.
     pub async fn read<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
         let _permit = self.admission.read().await;
         self.send(name, pipe).await
     }
 
-    /// Sends commands as one batch, at least one, and lets `read` have what the server said to each.
+    /// Sends at least one command as one batch, and passes the answers to `read`.
     pub async fn send_raw<T>(
         &self,
         name: &'static str,
@@ -117,8 +116,8 @@ impl Topology {
         self.judge(name, began, answers.and_then(first_error).and_then(read))
     }
 
-    /// Sends commands over a connection that is closed afterwards, and lets the caller have what the server says to
-    /// each. `first` ends with `MULTI`; the others are sent only if that was granted, and are never executed.
+    /// Sends commands over a connection of their own, which is closed afterwards. Answers the answers to each.
+    /// `first` ends with `MULTI`; `others` are sent only if the server accepts it, and are never executed.
     pub async fn try_out(&self, first: &Pipeline, others: &Pipeline) -> Result<(Vec<Value>, Vec<Value>)> {
         let began = Instant::now();
         let tried = async {
@@ -152,14 +151,14 @@ impl Topology {
         self.judge(name, began, answer)
     }
 
-    /// Makes such a connection, so that the first deadline check need not wait for it.
+    /// Opens a dedicated connection, so that the first deadline check does not wait for one.
     pub async fn prepare_dedicated(&self) -> Result<()> {
         let mut nothing = redis::pipe();
         nothing.cmd("UNWATCH").ignore();
         self.ask_dedicated::<()>("meta", &nothing).await.map(|_| ())
     }
 
-    /// Sends commands as one batch over such a connection, which is closed after a failure.
+    /// Sends commands as one batch over a dedicated connection, which is closed after a failure.
     pub async fn send_dedicated<'a, T: FromRedisValue>(
         &self,
         name: &'static str,
@@ -182,7 +181,7 @@ impl Topology {
         self.judge(name, began, answer)
     }
 
-    /// Runs a script and sends commands behind it, as one batch: what they answer is as of after the script.
+    /// Runs a script and the commands behind it as one batch: the commands read the state after the script.
     pub async fn run_and_send<T: FromRedisValue, U: FromRedisValue>(
         &self,
         name: &'static str,
@@ -210,28 +209,28 @@ impl Topology {
         self.judge(name, began, sent.await)
     }
 
-    /// That many instances are there: see [`Admission::share`].
+    /// See [`Admission::share`].
     pub fn share(&self, instances: usize) {
         self.admission.share(instances);
     }
 
-    /// Very many units are due, until that is over: see [`Admission::storm`].
+    /// See [`Admission::storm`].
     pub fn storm(&self, is_on: bool) {
         self.admission.storm(is_on);
     }
 
-    /// Tells of storms that come and go.
+    /// Whether a storm is on, as a channel.
     pub fn storms(&self) -> watch::Receiver<bool> {
         self.admission.storms()
     }
 
-    /// Sends commands that read for the mirror, once no storm is on: see [`Admission::calm`].
+    /// Sends commands that read for the mirror, after a storm: see [`Admission::calm`].
     pub async fn browse<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
         self.admission.calm().await;
         self.send(name, pipe).await
     }
 
-    /// Runs a script that changes many units, once that is admitted.
+    /// Runs a script that changes many units, as soon as a change is admitted.
     pub async fn change<T: FromRedisValue>(
         &self,
         name: &'static str,
@@ -241,13 +240,13 @@ impl Topology {
         self.run(name, script).await
     }
 
-    /// Runs a script that has to do with telling, once that is admitted.
-    pub async fn tell<T: FromRedisValue>(
+    /// Runs a script of alerting, as soon as it is admitted.
+    pub async fn run_alerting<T: FromRedisValue>(
         &self,
         name: &'static str,
         script: &ScriptInvocation<'_>,
     ) -> Result<T> {
-        let _permit = self.admission.tell().await;
+        let _permit = self.admission.alerting().await;
         self.run(name, script).await
     }
 
@@ -256,12 +255,12 @@ impl Topology {
         stream::iter(steps).buffered(self.admission.steps()).try_collect().await
     }
 
-    /// Whether the server is so far away that what is under way to it takes longer than what it does.
+    /// Whether a request is on the network for longer than the server works on it.
     pub fn is_far(&self) -> bool {
         self.admission.is_far()
     }
 
-    /// How long an answer is under way at the least, if that is far.
+    /// The shortest recent time from a request to its answer, if the server is far away; else zero.
     pub fn round_trip(&self) -> Duration {
         if self.is_far() { self.round_trip.least() } else { Duration::ZERO }
     }
@@ -271,13 +270,13 @@ impl Topology {
         match answer {
             Ok(answer) => {
                 let now = Instant::now();
-                self.admission.stretch(times(self.round_trip.took(now.duration_since(began), now)));
+                self.admission.set_times(times(self.round_trip.took(now.duration_since(began), now)));
                 Ok(answer)
             }
             Err(error) => {
                 let error = classify(&self.address, &error);
                 if matches!(error, EngineError::WrongType(_)) {
-                    self.quarantine_wrong_types();
+                    self.request_quarantine();
                 }
                 Err(error)
             }
@@ -285,7 +284,7 @@ impl Topology {
     }
 }
 
-/// What the server said, unless it refused something.
+/// The answers, or the first error among them.
 fn first_error(answers: Vec<Value>) -> RedisResult<Vec<Value>> {
     match answers.iter().find(|answer| matches!(answer, Value::ServerError(_))) {
         None => Ok(answers),
@@ -293,7 +292,7 @@ fn first_error(answers: Vec<Value>) -> RedisResult<Vec<Value>> {
     }
 }
 
-/// How connections are kept up.
+/// How connections are opened again after a failure.
 pub fn manager() -> ConnectionManagerConfig {
     ConnectionManagerConfig::new()
         .set_connection_timeout(Some(CONNECT))
@@ -312,8 +311,8 @@ fn client(config: &Config) -> redis::RedisResult<Client> {
     Client::open(info.set_redis_settings(login).set_tcp_settings(tcp()))
 }
 
-/// What was not taken by the server in the time of an answer is dropped: a heartbeat that sets out
-/// again when a cable is plugged in would overwrite all that others have written since.
+/// Data that the server does not acknowledge within the response timeout is dropped: a heartbeat that TCP sends again
+/// after an outage of the network would overwrite newer heartbeats of other instances.
 fn tcp() -> TcpSettings {
     let tcp = TcpSettings::default().set_nodelay(true);
     #[cfg(target_os = "linux")]
@@ -321,11 +320,11 @@ fn tcp() -> TcpSettings {
     tcp
 }
 
-/// What a failure means, and what to do about it.
+/// The meaning of a failure, with advice for the operator.
 pub fn classify(address: &str, error: &RedisError) -> EngineError {
     let refused = |why: &str| EngineError::Refused(format!("redis at {address} {why}: {error}"));
     let unavailable = |why: &str| EngineError::Unavailable(format!("redis at {address} {why}: {error}"));
-    // A script tells it within its own error.
+    // A script reports it within an error of its own.
     if error.code() == Some("WRONGTYPE") || error.to_string().contains("WRONGTYPE") {
         return EngineError::WrongType(format!("redis at {address} holds a key of a wrong type: {error}"));
     }

@@ -5,18 +5,18 @@
 //! nothing and make all other commands wait; several are under way at once.
 //!
 //! # Why by page
-//! Reading and applying go page by page: one command for all facts on a page. That reads a unit in 1.6 µs
-//! of the server's time instead of 2.5, and 3 µs for its key, which expires with that if it is overdue.
+//! Units are read and changed page by page, with one command for all facts on a page. So the server reads the facts
+//! of a unit in 1.6 µs instead of 2.5. Its key takes 3 µs, and expires when it is read overdue.
 //!
-//! # Why scripts are given few words
-//! A script hashes every byte that it is given and every byte that it reads, at about 2 ns each, and each
-//! word costs it some 0.1 µs besides.
+//! # Why scripts get few arguments
+//! Lua hashes every byte of the arguments and of the answers to commands, at about 2 ns each, and each string costs
+//! some 0.1 µs more.
 //!
-//! # Why heartbeats are packed by hand
-//! Redis writes a heartbeat in three microseconds, and the client has no more time than that. So
-//! a batch is sorted by partition, what the keys of a partition have in common is written once, each
-//! command is given its room at once, and answers are read as they came. What is left is mostly the
-//! allocator: each command is two pieces of memory, and each answer one that another thread frees.
+//! # Why the commands of heartbeats are built by hand
+//! Redis writes a heartbeat in three microseconds, and the client has no more time than that. So a batch is sorted
+//! by partition, the common begin of its keys is written once, each command gets its memory at once, and answers
+//! are parsed directly. The rest is mostly the allocator: each command takes two allocations, and each answer one
+//! that another thread frees.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use redis::{Cmd, Pipeline, Value, pipe};
 use tokio::sync::mpsc;
 
 use super::keys::PageId;
-use super::reading::{UnreadableValue, answered, is_marked, milliseconds};
+use super::reading::{UnreadableValue, is_marked, milliseconds, units_read};
 use super::{RedisEngine, deadline_check, hints, open_records};
 use crate::clock::Timestamp;
 use crate::presence::{Change, IndexChange, KeyChange, OfflineRecord, Snapshot, Unit};
@@ -37,19 +37,18 @@ use crate::store::{EngineError, Hint, PendingCheck, Refresh, Result, UnitStore, 
 use crate::telemetry::Stored;
 
 const BATCH: usize = 200;
-/// How many units are read in one batch: as many as several pages hold, within a millisecond.
+/// How many units one batch reads: several pages, within a millisecond.
 const READ_STEP: usize = 100;
-/// How many names of those that are due are asked for in one batch, within half a millisecond.
+/// How many names of due units one batch reads: within half a millisecond.
 const DUE_STEP: usize = 2000;
-/// How many changes are applied in one script: within half a millisecond or so, for no other command is served
-/// meanwhile.
+/// How many changes one script applies: about half a millisecond, because Redis serves no other command meanwhile.
 const APPLY_STEP: usize = 64;
-/// Room for a `SET` of an expiry key, without the key.
+/// The bytes of a `SET` of an expiry key, without the key.
 const SET_BYTES: usize = 48;
-/// Room for the next check of a unit with a name of usual length.
+/// The bytes of the next check of a unit with a name of usual length.
 const CHECK_BYTES: usize = 48;
 
-/// The arguments of `apply.lua` for each change.
+/// The number of arguments of `apply.lua` for each change.
 const COLUMNS: usize = 12;
 
 #[async_trait]
@@ -101,7 +100,8 @@ impl UnitStore for RedisEngine {
         let after = beyond(after);
         let deadlines = self.keys.in_partition(partition, "deadlines");
         let mut due = Vec::new();
-        // A unit that is taken out meanwhile makes room for others, which are due the next time as well.
+        // A unit that leaves the index meanwhile shifts the others. The units skipped by that are still due in the
+        // next call.
         while due.len() < limit {
             let (skip, step) = (skip + due.len(), DUE_STEP.min(limit - due.len()));
             let mut pipe = pipe();
@@ -145,7 +145,7 @@ impl UnitStore for RedisEngine {
 }
 
 impl RedisEngine {
-    /// The unit of that name, if it is one of this partition.
+    /// The unit with that name, if it belongs to this partition.
     pub(super) fn unit_of(&self, partition: u16, name: &[u8]) -> Option<Unit> {
         let unit: Unit = std::str::from_utf8(name).ok()?.parse().ok()?;
         (self.keys.partition(&unit) == partition).then_some(unit)
@@ -205,8 +205,8 @@ impl RedisEngine {
         Ok(before.into_iter().map(|before| before.is_some()).collect())
     }
 
-    /// Heartbeats arrived out of order and the older overwrote the newer: the newer goes back. If
-    /// an even newer one was overwritten by that, it goes back in turn, until the largest stands.
+    /// Restores newer heartbeats that older ones overwrote, because they arrived out of order. If that overwrites
+    /// an even newer one, it is restored in turn, until the newest heartbeat stays.
     async fn restore(&self, mut overwritten: Vec<(&Refresh<'_>, i64)>) -> Result<()> {
         while !overwritten.is_empty() {
             let mut pipe = pipe();
@@ -226,31 +226,31 @@ impl RedisEngine {
     async fn read_step(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
         let located = self.keys.by_page(units);
         let mut pipe = pipe();
-        self.ask_for(units, &located, &mut pipe);
+        self.add_reads(units, &located, &mut pipe);
         for _ in 0..2 {
-            let read = answered(units, &located, self.topology.read("read", &pipe).await?)?;
+            let read = units_read(units, &located, self.topology.read("read", &pipe).await?)?;
             if read.unreadable.is_empty() {
-                return Ok(read.found);
+                return Ok(read.snapshots);
             }
             self.quarantine(&read.unreadable).await?;
         }
         Err(EngineError::Unavailable(
-            "an expiry key is written again and again with what is no number".to_owned(),
+            "another program keeps writing an expiry key that holds no number".to_owned(),
         ))
     }
 
-    /// Puts aside what cannot be read of units.
+    /// Quarantines unreadable values of units.
     pub(super) async fn quarantine(&self, values: &[UnreadableValue]) -> Result<()> {
         for value in values {
             match value {
-                UnreadableValue::Key(unit, value) => self.presume(unit, value).await?,
+                UnreadableValue::Key(unit, value) => self.quarantine_expiry_key(unit, value).await?,
                 UnreadableValue::Facts(unit, value) => self.quarantine_facts(unit, value).await?,
             }
         }
         Ok(())
     }
 
-    /// Applies those of the changes that have these places, each by itself.
+    /// Applies the changes with these indices, each by itself.
     pub(super) async fn apply_each(
         &self,
         changes: &[(Snapshot, Change)],
@@ -270,7 +270,7 @@ impl RedisEngine {
         Ok(())
     }
 
-    /// Those of one page come one after the other, and of one unit, too.
+    /// Applies changes of one partition, sorted by page and unit.
     async fn apply_step(
         &self,
         partition: u16,
@@ -297,8 +297,8 @@ impl RedisEngine {
             rows.push(arguments(seen, change)?);
         }
         for column in 0..COLUMNS {
-            let is_one = column > 0 && rows.iter().all(|row| row[column] == rows[0][column]);
-            let values = if is_one { &rows[..1] } else { &rows[..] };
+            let is_same = column > 0 && rows.iter().all(|row| row[column] == rows[0][column]);
+            let values = if is_same { &rows[..1] } else { &rows[..] };
             script.arg(values.len());
             for row in values {
                 script.arg(&row[column]);
@@ -357,17 +357,17 @@ fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
     ])
 }
 
-/// The number that was there before; `None` if there was nothing, or what is none.
+/// The previous value of a key; `None` if there was no key, or it held no number.
 fn number(answer: Value) -> redis::RedisResult<Option<i64>> {
     Ok(redis::from_redis_value::<Option<Vec<u8>>>(answer)?.as_deref().and_then(milliseconds))
 }
 
-/// Scores after that moment, as the lower bound of a range.
+/// The lower bound of a range of scores after that moment.
 fn beyond(after: Option<Timestamp>) -> String {
     after.map_or_else(|| "-inf".to_owned(), |after| format!("({}", after.as_millis()))
 }
 
-/// The first member of each of several sorted sets, after the score beside it, and its score.
+/// The first member of each of several sorted sets with a score after the given one, and its score.
 async fn firsts(
     engine: &RedisEngine,
     name: &'static str,
@@ -381,7 +381,7 @@ async fn firsts(
     let first = |(member, at): (Vec<u8>, f64)| {
         (Timestamp::from_millis(at as i64), String::from_utf8_lossy(&member).into_owned())
     };
-    Ok(firsts.into_iter().map(|found| found.into_iter().next().map(first)).collect())
+    Ok(firsts.into_iter().map(|members| members.into_iter().next().map(first)).collect())
 }
 
 /// The smallest score of several sorted sets.

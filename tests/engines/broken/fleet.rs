@@ -10,7 +10,7 @@ use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Roll};
 use rollcall::presence::{Declared, Filters, Heartbeat, Kind, KindRules, OfflineRecord, Probed, Unit};
 use rollcall::store::{
-    Capacity, Delivery, Engine, Gap, Group, Join, Member, OutboxEvent, Pace, Reading, Subscription,
+    Capacity, Delivery, Engine, Gap, Group, Join, OutboxEvent, Pace, Reading, ShareMember, Subscription,
 };
 use rollcall::telemetry::{Problem, Telemetry};
 use tokio::sync::Notify;
@@ -91,7 +91,7 @@ impl Fleet {
         self.join(Duration::ZERO, hours(49)).await;
         let leased = self.lease(hours(49)).await;
         assert_eq!(leased.len(), 2);
-        self.engine.bury(&leased[0], "it is wanted no more", hours(49)).await.unwrap();
+        self.engine.dead_letter(&leased[0], "it is wanted no more", hours(49)).await.unwrap();
         self.engine.delivered(&leased[1..], hours(49)).await.unwrap();
         self.hear(&units()[..2], hours(50)).await;
         self.join(Duration::ZERO, hours(50)).await;
@@ -106,10 +106,10 @@ impl Fleet {
         for hour in [1, 2] {
             self.engine.prove(&Probed::all(&filters("other"), hours(hour), HOUR / 2)).await.unwrap();
         }
-        let member = Member { share: "s".into(), client_id: "c".into(), connection: 1 };
+        let member = ShareMember { share: "s".into(), client_id: "c".into(), connection: 1 };
         self.engine.attend(&member, at, 10_000 * HOUR).await.unwrap();
         self.engine
-            .gone(&Member { connection: 1, client_id: "c".into(), share: "s".into() }, at)
+            .gone(&ShareMember { connection: 1, client_id: "c".into(), share: "s".into() }, at)
             .await
             .unwrap();
         self.engine.attend(&member, at, 10_000 * HOUR).await.unwrap();
@@ -242,17 +242,19 @@ impl Fleet {
         let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
         let receivers = [RECEIVER.to_owned()];
         let entries = self.engine.outbox(&outboxes, 1000).await?;
-        let join = |news: &OutboxEvent| {
-            let key = match news {
+        let join = |event: &OutboxEvent| {
+            let key = match event {
                 OutboxEvent::Record(record) => record.unit.to_string(),
                 OutboxEvent::Blind(_) => "blind".to_owned(),
             };
-            Join { group: Group { key, labels: BTreeMap::new() }, news: news.clone() }
+            Join { group: Group { key, labels: BTreeMap::new() }, event: event.clone() }
         };
-        let joins: Vec<Join> = entries.iter().map(|entry| join(&entry.news)).collect();
+        let joins: Vec<Join> = entries.iter().map(|entry| join(&entry.event)).collect();
         let pace = Pace { wait, interval: Duration::ZERO };
         self.engine.join(&joins, pace, &receivers, &Capacity::NONE, now).await?;
-        self.engine.settle(&entries.into_iter().map(|entry| entry.position).collect::<Vec<_>>()).await?;
+        self.engine
+            .remove_entries(&entries.into_iter().map(|entry| entry.position).collect::<Vec<_>>())
+            .await?;
         while self.engine.seal(&partitions, &receivers, pace, now).await? > 0 {}
         Ok(())
     }

@@ -192,8 +192,8 @@ async fn neighbours_are_told(table: &str, column: &str, poison: Poison, when: Wh
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }
 
-fn member() -> rollcall::store::Member {
-    rollcall::store::Member { share: "t".into(), client_id: "d".into(), connection: 1 }
+fn member() -> rollcall::store::ShareMember {
+    rollcall::store::ShareMember { share: "t".into(), client_id: "d".into(), connection: 1 }
 }
 
 /// Poisons the first row of a table, or removes all. Answers the units that lose something, and

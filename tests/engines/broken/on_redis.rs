@@ -81,7 +81,7 @@ fn every_type_of_key_has_a_row() {
     let rows: BTreeSet<&str> = TABLE.iter().map(|row| row.0).chain(NOT_POISONED.iter().copied()).collect();
     let sorts = sorts();
     let names: BTreeSet<&str> = sorts.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(rows, names, "the table of broken values and SORTS in keys.rs differ");
+    assert_eq!(rows, names, "the table of broken values and KEY_RULES in keys.rs differ");
     let keys = include_str!("../../../src/store/redis/keys.rs");
     let listed = keys.lines().filter_map(|line| line.strip_prefix("//! | `rollcall:")).map(|rest| {
         let name = rest.split('`').next().unwrap();
@@ -92,7 +92,7 @@ fn every_type_of_key_has_a_row() {
     });
     let listed: BTreeSet<String> = listed.filter(|name| !name.ends_with(":unreadable")).collect();
     let names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
-    assert_eq!(listed, names, "the head of keys.rs and SORTS differ");
+    assert_eq!(listed, names, "the head of keys.rs and KEY_RULES differ");
     let page = include_str!("../../../docs/broken-values.md");
     for name in names {
         assert!(page.contains(&format!("| `{name}` |")), "docs/broken-values.md has no row of {name}");

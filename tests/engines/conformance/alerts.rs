@@ -48,7 +48,7 @@ impl<G: Ground> World<G> {
 
     async fn join_at(&self, records: &[&OfflineRecord], pace: Pace, now: Timestamp) -> usize {
         let join =
-            |record: &OfflineRecord| Join { group: group("g"), news: OutboxEvent::Record(record.clone()) };
+            |record: &OfflineRecord| Join { group: group("g"), event: OutboxEvent::Record(record.clone()) };
         let joins: Vec<Join> = records.iter().map(|record| join(record)).collect();
         self.engine.join(&joins, pace, &["hook".to_owned()], &Capacity::NONE, now).await.unwrap().sealed
     }
@@ -79,17 +79,17 @@ pub async fn promise_06_a_dead_holders_lease_comes_back<G: Ground>(world: World<
     assert_eq!((first.attempt, first.offline.as_slice()), (1, [record].as_slice()));
     assert_eq!(world.lease(now).await, []);
     let (other, _) = world.another().await;
-    // A living holder may prolong its lease.
+    // A living holder may extend its lease.
     let later = now + 2 * MINUTE;
     let held = [Arc::new(first.clone())];
-    world.engine.prolong(&held, later).await.unwrap();
+    world.engine.extend_leases(&held, later).await.unwrap();
     assert_eq!(world.lease(now + MINUTE).await, []);
     assert_eq!(world.engine.first_lease(&world.partitions(), "hook").await.unwrap(), Some(later));
     let again = other.lease(&world.partitions(), "hook", later, later + MINUTE, 100).await.unwrap();
     assert_eq!(again, [Delivery { attempt: 2, ..first }]);
 }
 
-pub async fn promise_06_a_delivery_that_was_taken_over_cannot_be_prolonged<G: Ground>(world: World<G>) {
+pub async fn promise_06_a_delivery_that_was_taken_over_cannot_be_extended<G: Ground>(world: World<G>) {
     let record = offline(&world.unit("a"), world.at(0));
     let (now, later) = (world.at(1000), world.at(1000) + MINUTE);
     let first = world.sealed(&[&record], now).await.remove(0);
@@ -99,14 +99,14 @@ pub async fn promise_06_a_delivery_that_was_taken_over_cannot_be_prolonged<G: Gr
     assert_eq!((first.attempt, second.attempt), (1, 2));
     // The first holder goes on.
     let held = [Arc::new(first.clone())];
-    assert_eq!(world.engine.prolong(&held, later + 9 * MINUTE).await.unwrap(), [false]);
-    world.engine.postpone(&first, later).await.unwrap();
+    assert_eq!(world.engine.extend_leases(&held, later + 9 * MINUTE).await.unwrap(), [false]);
+    world.engine.retry_later(&first, later).await.unwrap();
     assert_eq!(world.lease(later).await, [], "the second holds it");
-    assert_eq!(other.prolong(&[Arc::new(second.clone())], later + 2 * MINUTE).await.unwrap(), [true]);
+    assert_eq!(other.extend_leases(&[Arc::new(second.clone())], later + 2 * MINUTE).await.unwrap(), [true]);
     assert_eq!(world.lease(later + MINUTE).await, []);
     // A delivery that the first has made all the same counts.
     world.engine.delivered(&[first], later).await.unwrap();
-    assert_eq!(other.prolong(&[Arc::new(second)], later + 3 * MINUTE).await.unwrap(), [false]);
+    assert_eq!(other.extend_leases(&[Arc::new(second)], later + 3 * MINUTE).await.unwrap(), [false]);
     assert_eq!(world.lease(world.hours(100)).await, []);
 }
 
@@ -116,7 +116,7 @@ pub async fn promise_06_a_delivery_that_joining_hands_out_is_leased_in_the_same_
     let records = world.units(5).into_iter().map(|unit| offline(&unit, world.at(0)));
     let join = |record: OfflineRecord| Join {
         group: group(record.unit.as_str()),
-        news: OutboxEvent::Record(record),
+        event: OutboxEvent::Record(record),
     };
     let joins: Vec<Join> = records.map(join).collect();
     let now = world.at(1000);
@@ -151,7 +151,7 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     let records: Vec<OfflineRecord> = world.units(64).iter().map(|unit| offline(unit, world.at(0))).collect();
     let join = |record: &OfflineRecord| Join {
         group: group(record.unit.as_str()),
-        news: OutboxEvent::Record(record.clone()),
+        event: OutboxEvent::Record(record.clone()),
     };
     let joins: Vec<Join> = records.iter().map(join).collect();
     let hook = ["hook".to_owned()];
@@ -165,24 +165,24 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     assert_eq!(held.len(), 64);
     let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
     assert_eq!((backlog.waiting, backlog.dead), (64, 0));
-    // Some are delivered, postponed, buried or prolonged; the holders of the rest never answer.
+    // Some are delivered, retried later, dead-lettered or extended; the holders of the rest never answer.
     let (delivered, rest) = held.split_at(40);
-    let (postponed, rest) = rest.split_at(4);
-    let (buried, rest) = rest.split_at(4);
-    let (prolonged, lost) = rest.split_at(8);
+    let (retried_later, rest) = rest.split_at(4);
+    let (dead_lettered, rest) = rest.split_at(4);
+    let (extended, lost) = rest.split_at(8);
     world.engine.delivered(delivered, now).await.unwrap();
-    world.engine.postpone(&postponed[0], now + 3 * MINUTE).await.unwrap();
-    for delivery in &postponed[1..] {
-        world.engine.postpone(delivery, now + MINUTE / 2).await.unwrap();
+    world.engine.retry_later(&retried_later[0], now + 3 * MINUTE).await.unwrap();
+    for delivery in &retried_later[1..] {
+        world.engine.retry_later(delivery, now + MINUTE / 2).await.unwrap();
     }
-    for delivery in buried {
-        world.engine.bury(delivery, "gone", now).await.unwrap();
+    for delivery in dead_lettered {
+        world.engine.dead_letter(delivery, "gone", now).await.unwrap();
     }
-    let prolonged: Vec<Arc<Delivery>> = prolonged.iter().cloned().map(Arc::new).collect();
-    world.engine.prolong(&prolonged, now + 2 * MINUTE).await.unwrap();
+    let extended: Vec<Arc<Delivery>> = extended.iter().cloned().map(Arc::new).collect();
+    world.engine.extend_leases(&extended, now + 2 * MINUTE).await.unwrap();
     // A return follows its silence, which is under way.
     let returns: Vec<Join> =
-        [&prolonged[0], &lost[0]].map(|delivery| join(&back(&delivery.offline[0], Closing::Return))).into();
+        [&extended[0], &lost[0]].map(|delivery| join(&back(&delivery.offline[0], Closing::Return))).into();
     world.engine.join(&returns, AT_ONCE, &hook, &room, now).await.unwrap();
     assert_eq!(world.lease(now).await, []);
     let ids = |deliveries: &[Delivery]| -> HashSet<(String, u32)> {
@@ -192,7 +192,7 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
         deliveries.iter().map(|delivery| (delivery.id.clone(), delivery.attempt + 1)).collect()
     };
     let early = world.lease(now + MINUTE / 2).await;
-    assert_eq!(ids(&early), again(&postponed[1..]));
+    assert_eq!(ids(&early), again(&retried_later[1..]));
     world.engine.delivered(&early, now + MINUTE / 2).await.unwrap();
     // The engine may take several steps.
     let mut found = world.lease(now + MINUTE).await;
@@ -205,20 +205,16 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     assert_eq!(follows.len(), 1, "the return");
     assert_eq!(follows[0].online[0].id, lost[0].offline[0].id);
     world.engine.delivered(&follows, now + MINUTE).await.unwrap();
-    let held: Vec<Delivery> = prolonged.iter().map(|delivery| (**delivery).clone()).collect();
+    let held: Vec<Delivery> = extended.iter().map(|delivery| (**delivery).clone()).collect();
     assert_eq!(ids(&world.lease(now + 2 * MINUTE).await), again(&held));
     world.engine.delivered(&held, now + 2 * MINUTE).await.unwrap();
     assert_eq!(world.lease(now + 2 * MINUTE).await.len(), 1, "the other return");
-    assert_eq!(
-        ids(&world.lease(now + 3 * MINUTE).await).len(),
-        2,
-        "the one that was postponed for longest, too"
-    );
+    assert_eq!(ids(&world.lease(now + 3 * MINUTE).await).len(), 2, "the one that was retried latest, too");
     let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
     assert_eq!((backlog.waiting, backlog.dead), (2, 4));
 }
 
-pub async fn promise_06_a_delivery_that_has_ended_cannot_be_prolonged<G: Ground>(world: World<G>) {
+pub async fn promise_06_a_delivery_that_has_ended_cannot_be_extended<G: Ground>(world: World<G>) {
     let (first, second) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("a"), world.hours(1)));
     // Another one in the same partition, so that both are handed out together.
     let partition = |key: &str| partition_of_group(key, world.engine.partitions());
@@ -227,7 +223,7 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_prolonged<G: Ground>
         let twin = offline(&world.unit("twin"), record.last_seen);
         let join = |key: &str| {
             let record = if key == "g" { record } else { &twin };
-            Join { group: group(key), news: OutboxEvent::Record(record.clone()) }
+            Join { group: group(key), event: OutboxEvent::Record(record.clone()) }
         };
         let room = Capacity { most: vec![2], until: now + 2 * MINUTE };
         let (joins, hook) = ([join("g"), join(&beside)], ["hook".to_owned()]);
@@ -243,12 +239,12 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_prolonged<G: Ground>
     let notified = hand_out(&first, now).await;
     world.engine.delivered(std::slice::from_ref(&notified), now).await.unwrap();
     // The earlier holder does not know yet.
-    world.engine.prolong(&[Arc::new(notified.clone())], now + MINUTE).await.unwrap();
-    world.engine.postpone(&notified, now + MINUTE).await.unwrap();
+    world.engine.extend_leases(&[Arc::new(notified.clone())], now + MINUTE).await.unwrap();
+    world.engine.retry_later(&notified, now + MINUTE).await.unwrap();
     let next = hand_out(&second, now).await;
     // The next notification of its group waits for it.
     let third = offline(&world.unit("b"), world.hours(1));
-    let joins = [Join { group: group("g"), news: OutboxEvent::Record(third.clone()) }];
+    let joins = [Join { group: group("g"), event: OutboxEvent::Record(third.clone()) }];
     let room = Capacity { most: vec![1], until: now + 2 * MINUTE };
     let joined = world.engine.join(&joins, AT_ONCE, &["hook".to_owned()], &room, now).await.unwrap();
     assert_eq!((joined.sealed, joined.deliveries.len()), (1, 0));
@@ -282,7 +278,7 @@ pub async fn notify<G: Ground>(
     now: Timestamp,
 ) {
     let join =
-        |record: &&OfflineRecord| Join { group: group(key), news: OutboxEvent::Record((*record).clone()) };
+        |record: &&OfflineRecord| Join { group: group(key), event: OutboxEvent::Record((*record).clone()) };
     let joins: Vec<Join> = records.iter().map(join).collect();
     let receivers: Vec<String> = receivers.iter().map(|name| (*name).to_owned()).collect();
     world.engine.join(&joins, AT_ONCE, &receivers, &Capacity::NONE, now).await.unwrap();
@@ -328,7 +324,7 @@ pub async fn promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the
     // Without a receiver, with one, with two; one is handed out as it joins.
     notify(&world, "g", &[&early], &[], world.at(1)).await;
     notify(&world, "g", &[&late], &["hook"], world.at(2)).await;
-    let join = Join { group: group("own"), news: OutboxEvent::Record(alone.clone()) };
+    let join = Join { group: group("own"), event: OutboxEvent::Record(alone.clone()) };
     let room = Capacity { most: vec![1], until: world.at(3) + MINUTE };
     let hook = ["hook".to_owned()];
     let handed = world.engine.join(&[join], AT_ONCE, &hook, &room, world.at(3)).await.unwrap().deliveries;
@@ -443,8 +439,8 @@ pub async fn promise_08_delivered_is_never_leased_again<G: Ground>(world: World<
     assert_eq!(world.engine.first_lease(&world.partitions(), "hook").await.unwrap(), None);
     assert_eq!(world.engine.backlog(&world.partitions(), "hook").await.unwrap(), Default::default());
     // A late end of a lease that is over changes nothing either.
-    world.engine.postpone(&notified[0], world.at(2)).await.unwrap();
-    world.engine.bury(&notified[0], "late", world.at(2)).await.unwrap();
+    world.engine.retry_later(&notified[0], world.at(2)).await.unwrap();
+    world.engine.dead_letter(&notified[0], "late", world.at(2)).await.unwrap();
     assert_eq!(world.lease(world.hours(1000)).await, []);
     assert_eq!(world.engine.backlog(&world.partitions(), "hook").await.unwrap().dead, 0);
 }
@@ -568,7 +564,7 @@ pub async fn notifications_of_one_group_are_handed_out_in_order<G: Ground>(world
     let first = world.sealed(&[&off], world.at(0)).await;
     // The first attempt fails; the return waits behind it.
     assert_eq!(world.sealed(&[&on], world.at(1)).await, []);
-    world.engine.postpone(&first[0], world.hours(1)).await.unwrap();
+    world.engine.retry_later(&first[0], world.hours(1)).await.unwrap();
     assert_eq!(world.lease(world.at(2)).await, []);
     let again = world.lease(world.hours(1)).await;
     assert_eq!((again.len(), again[0].id.as_str()), (1, first[0].id.as_str()));
@@ -582,7 +578,7 @@ pub async fn a_return_does_not_go_to_a_receiver_whose_silence_became_a_dead_lett
 ) {
     let (off, fine) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("b"), world.at(0)));
     let first = world.sealed(&[&off], world.at(0)).await;
-    world.engine.bury(&first[0], "410 gone", world.at(1)).await.unwrap();
+    world.engine.dead_letter(&first[0], "410 gone", world.at(1)).await.unwrap();
     let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
     assert_eq!((backlog.waiting, backlog.dead), (0, 1));
     let letters = world.engine.dead_letters("hook", 10).await.unwrap();
@@ -603,13 +599,13 @@ pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground
     let records: Vec<OfflineRecord> = world.units(120).iter().map(|unit| offline(unit, now)).collect();
     let join = |record: &OfflineRecord| Join {
         group: group(&format!("g{}", record.unit)),
-        news: OutboxEvent::Record(record.clone()),
+        event: OutboxEvent::Record(record.clone()),
     };
     let joins: Vec<Join> = records.iter().map(join).collect();
     world.engine.join(&joins, AT_ONCE, &names, &Capacity::NONE, now).await.unwrap();
     world.engine.seal(&world.partitions(), &names, AT_ONCE, now).await.unwrap();
     let leased = world.lease(now).await;
-    world.engine.bury(&leased[0], "410 gone", now).await.unwrap();
+    world.engine.dead_letter(&leased[0], "410 gone", now).await.unwrap();
     let kept = |waiting: u64, dead: u64| Backlog { waiting, dead };
     let mail = ("mail".to_owned(), kept(120, 0));
     assert_eq!(world.engine.kept().await.unwrap(), [("hook".to_owned(), kept(119, 1)), mail.clone()]);
@@ -650,13 +646,13 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
     world.roll.check_deadlines(&units, world.hours(49)).await.unwrap();
     world.tell_outbox(&both, world.hours(49)).await;
     for interval in [Timestamp::NEVER, world.hours(41)] {
-        let news = OutboxEvent::Blind(Interval { from: world.hours(40), to: interval });
-        let join = [Join { group: Group { key: "blind".into(), labels: Labels::new() }, news }];
+        let event = OutboxEvent::Blind(Interval { from: world.hours(40), to: interval });
+        let join = [Join { group: Group { key: "blind".into(), labels: Labels::new() }, event }];
         world.engine.join(&join, AT_ONCE, &both, &Capacity::NONE, world.hours(49)).await.unwrap();
     }
     // A kind that is blind still.
     let lasting = OutboxEvent::Blind(Interval { from: world.hours(40), to: Timestamp::NEVER });
-    let of_kind = [Join { group: group("blind,kind=detector"), news: lasting }];
+    let of_kind = [Join { group: group("blind,kind=detector"), event: lasting }];
     world.engine.join(&of_kind, AT_ONCE, &both, &Capacity::NONE, world.hours(49)).await.unwrap();
     // Two are delivered, and the receiver fails for the others. One of the two is back before the receiver is absent.
     for delivery in world.lease(world.hours(49)).await {
@@ -664,7 +660,7 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
         if delivery.offline.iter().any(is_told) {
             world.engine.delivered(&[delivery], world.hours(49)).await.unwrap();
         } else {
-            world.engine.postpone(&delivery, world.hours(50)).await.unwrap();
+            world.engine.retry_later(&delivery, world.hours(50)).await.unwrap();
         }
     }
     for name in ["back", "swallowed"] {
@@ -726,18 +722,18 @@ impl<G: Ground> World<G> {
     async fn tell_outbox(&self, receivers: &[String], now: Timestamp) {
         let entries = self.outbox().await;
         let join = |entry: &rollcall::store::Entry| {
-            let key = match &entry.news {
+            let key = match &entry.event {
                 OutboxEvent::Record(record) => record.unit.as_str().split('-').next().unwrap().to_owned(),
                 OutboxEvent::Blind(_) => "blind".to_owned(),
             };
-            Join { group: group(&key), news: entry.news.clone() }
+            Join { group: group(&key), event: entry.event.clone() }
         };
         let joins: Vec<Join> = entries.iter().map(join).collect();
         self.engine.join(&joins, AT_ONCE, receivers, &Capacity::NONE, now).await.unwrap();
         self.engine.seal(&self.partitions(), receivers, AT_ONCE, now).await.unwrap();
         let positions: Vec<rollcall::store::Position> =
             entries.into_iter().map(|entry| entry.position).collect();
-        self.engine.settle(&positions).await.unwrap();
+        self.engine.remove_entries(&positions).await.unwrap();
     }
 
     /// Delivers the whole backlog of a receiver.
@@ -787,9 +783,9 @@ pub async fn a_long_blind_interval_is_notified_at_once_and_by_itself<G: Ground>(
     assert_eq!(world.outbox().await, [], "300 s are not longer than 300 s");
     let interval = world.canary(world.hours(2), gap, tell).await.unwrap();
     let outbox = world.outbox().await;
-    assert_eq!(outbox[0].news, OutboxEvent::Blind(interval));
+    assert_eq!(outbox[0].event, OutboxEvent::Blind(interval));
     let pace = Pace { wait: MINUTE, interval: MINUTE };
-    let join = Join { group: group("blind"), news: outbox[0].news.clone() };
+    let join = Join { group: group("blind"), event: outbox[0].event.clone() };
     for _ in 0..2 {
         let joins = std::slice::from_ref(&join);
         world.engine.join(joins, pace, &["hook".to_owned()], &Capacity::NONE, world.hours(2)).await.unwrap();
@@ -814,7 +810,7 @@ pub async fn the_same_members_give_the_same_id<G: Ground>(world: World<G>) {
     waiting.seal(waiting.hours(1)).await;
     assert_eq!(waiting.lease(waiting.hours(1)).await[0].id, id, "sealed after its wait");
     let handing = World::<G>::new().await;
-    let joins = [Join { group: group("g"), news: OutboxEvent::Record(off) }];
+    let joins = [Join { group: group("g"), event: OutboxEvent::Record(off) }];
     let room = Capacity { most: vec![1], until: handing.hours(1) };
     let hook = ["hook".to_owned()];
     let joined = handing.engine.join(&joins, AT_ONCE, &hook, &room, handing.at(5)).await.unwrap();

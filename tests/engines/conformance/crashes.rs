@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, Interval, OfflineRecord, Standing, Unit};
-use rollcall::store::{Capacity, Entry, Gap, Group, Join, Member, OutboxEvent, Pace, Subscription};
+use rollcall::store::{Capacity, Entry, Gap, Group, Join, OutboxEvent, Pace, ShareMember, Subscription};
 
 use super::ground::Ground;
 use super::world::{HOUR, World};
@@ -37,7 +37,7 @@ impl<G: Ground> World<G> {
 
     async fn join_all(&self, entries: &[Entry], now: Timestamp) {
         let group = Group { key: "g".into(), labels: Default::default() };
-        let join = |entry: &Entry| Join { group: group.clone(), news: entry.news.clone() };
+        let join = |entry: &Entry| Join { group: group.clone(), event: entry.event.clone() };
         let joins: Vec<Join> = entries.iter().map(join).collect();
         self.engine.join(&joins, AT_ONCE, &["hook".to_owned()], &Capacity::NONE, now).await.unwrap();
     }
@@ -173,7 +173,7 @@ pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id
     assert_eq!(entries.len(), 300);
     world.join_all(&entries, now).await;
     let positions: Vec<_> = entries.into_iter().map(|entry| entry.position).collect();
-    world.engine.settle(&positions).await.unwrap();
+    world.engine.remove_entries(&positions).await.unwrap();
     assert_eq!(world.engine.seal(&world.partitions(), &hook, AT_ONCE, now).await.unwrap(), 300);
     world.crash().await;
     assert_eq!(world.outbox().await, []);
@@ -196,7 +196,7 @@ pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id
     let records: Vec<OfflineRecord> = first[0].offline.clone();
     let again = |record: &OfflineRecord| Join {
         group: Group { key: "g".into(), labels: Default::default() },
-        news: OutboxEvent::Record(record.clone()),
+        event: OutboxEvent::Record(record.clone()),
     };
     let again: Vec<Join> = records.iter().map(again).collect();
     world.engine.join(&again, AT_ONCE, &hook, &Capacity::NONE, world.hours(50)).await.unwrap();
@@ -210,13 +210,14 @@ pub async fn promise_11_a_crash_forgets_no_blind_time<G: Ground>(mut world: Worl
     world.crash().await;
     assert_eq!(world.roll.hearing().ledger.intervals(), [blind]);
     assert_eq!(world.heard_so_far().await, world.hours(2));
-    let transitions: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
+    let transitions: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.event).collect();
     assert_eq!(transitions, [OutboxEvent::Blind(blind)]);
 }
 
 pub async fn a_crash_does_not_forget_members_and_kept_sessions<G: Ground>(mut world: World<G>) {
     let gap = Gap { blind: 100 * HOUR, tell: 100 * HOUR };
-    let member = |name: &str| Member { share: "all".to_owned(), client_id: name.to_owned(), connection: 1 };
+    let member =
+        |name: &str| ShareMember { share: "all".to_owned(), client_id: name.to_owned(), connection: 1 };
     let hears = async |world: &World<G>, name: &str, at: u64| {
         world.engine.advance(&Subscription::Member(member(name)), world.at(at), gap).await.unwrap();
         world.heard_so_far().await

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use rollcall::presence::{Filters, Interval, Probed};
-use rollcall::store::{Advance, Gap, Member, Subscription, partition_of};
+use rollcall::store::{Advance, Gap, ShareMember, Subscription, partition_of};
 use rollcall::telemetry::CheckSource;
 
 use super::ground::Ground;
@@ -15,25 +15,25 @@ const GAP: Gap = Gap { blind: Duration::from_secs(3), tell: HOUR };
 /// Longer than any of these cases takes, unless a case is about it.
 const RELEASE: Duration = Duration::from_secs(30);
 
-fn member(share: &str, name: &str) -> Member {
-    Member { share: share.to_owned(), client_id: name.to_owned(), connection: 1 }
+fn member(share: &str, name: &str) -> ShareMember {
+    ShareMember { share: share.to_owned(), client_id: name.to_owned(), connection: 1 }
 }
 
-fn one() -> Member {
+fn one() -> ShareMember {
     member("all", "one")
 }
 
-fn two() -> Member {
+fn two() -> ShareMember {
     member("all", "two")
 }
 
 impl<G: Ground> World<G> {
-    async fn attend(&self, member: &Member, at: u64) {
+    async fn attend(&self, member: &ShareMember, at: u64) {
         self.engine.attend(member, self.at(at), RELEASE).await.unwrap();
     }
 
     /// These attend at 0, and their first canaries are of 1000.
-    async fn with_members(self, members: &[Member]) -> World<G> {
+    async fn with_members(self, members: &[ShareMember]) -> World<G> {
         for member in members {
             self.attend(member, 0).await;
         }
@@ -44,12 +44,12 @@ impl<G: Ground> World<G> {
         self
     }
 
-    async fn advances(&self, member: &Member, at: u64) -> Advance {
+    async fn advances(&self, member: &ShareMember, at: u64) -> Advance {
         self.engine.advance(&Subscription::Member(member.clone()), self.at(at), GAP).await.unwrap()
     }
 
     /// The blind interval that was written because of a member's canary.
-    async fn hears(&self, member: &Member, at: u64) -> Option<Interval> {
+    async fn hears(&self, member: &ShareMember, at: u64) -> Option<Interval> {
         match self.advances(member, at).await {
             Advance::Heard(blind) => blind,
             Advance::NotAttending => panic!("{member:?} is a stranger at {at}"),
@@ -209,7 +209,7 @@ pub async fn a_member_that_sends_no_canary_is_released<G: Ground>(world: World<G
 
 pub async fn a_member_that_comes_again_was_gone<G: Ground>(world: World<G>) {
     let world = world.with_members(&[one(), two()]).await;
-    let again = Member { connection: 2, ..two() };
+    let again = ShareMember { connection: 2, ..two() };
     world.hears(&one(), 2000).await;
     world.attend(&again, 2500).await;
     world.attend(&again, 2600).await;
@@ -273,7 +273,7 @@ pub async fn each_share_is_for_itself<G: Ground>(world: World<G>) {
 
 pub async fn an_unknown_member_is_refused_and_changes_nothing<G: Ground>(world: World<G>) {
     let world = world.with_members(&[one()]).await;
-    let disguised = Member { connection: 7, ..one() };
+    let disguised = ShareMember { connection: 7, ..one() };
     for stranger in [two(), member("other", "one"), disguised] {
         assert_eq!(world.advances(&stranger, 2000).await, Advance::NotAttending, "{stranger:?}");
     }
@@ -283,7 +283,7 @@ pub async fn an_unknown_member_is_refused_and_changes_nothing<G: Ground>(world: 
 
 pub async fn a_report_that_an_unknown_member_is_gone_changes_nothing<G: Ground>(world: World<G>) {
     let world = world.with_members(&[one()]).await;
-    let disguised = Member { connection: 7, ..one() };
+    let disguised = ShareMember { connection: 7, ..one() };
     for stranger in [two(), member("other", "one"), disguised] {
         assert!(!world.engine.gone(&stranger, world.at(9000)).await.unwrap(), "{stranger:?}");
     }

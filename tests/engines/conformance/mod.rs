@@ -100,10 +100,10 @@ macro_rules! every_case {
             }
             alerts {
                 promise_06_a_dead_holders_lease_comes_back
-                promise_06_a_delivery_that_was_taken_over_cannot_be_prolonged
+                promise_06_a_delivery_that_was_taken_over_cannot_be_extended
                 promise_06_a_delivery_that_joining_hands_out_is_leased_in_the_same_step
                 promise_06_deliveries_leased_together_end_one_by_one
-                promise_06_a_delivery_that_has_ended_cannot_be_prolonged
+                promise_06_a_delivery_that_has_ended_cannot_be_extended
                 promise_05_a_return_is_notified_whatever_group_it_falls_into_now
                 promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the_silence
                 promise_07_a_record_that_joins_another_group_too_is_notified_once

@@ -342,7 +342,7 @@ mod only_redis {
         assert_eq!(world.roll.refresh_hearing().await.unwrap().heard, None);
         world.roll.canary_returned(world.at(2000)).await.unwrap();
         let interval = Interval { from: world.at(1000), to: world.at(2000) };
-        assert_eq!(world.outbox().await.remove(0).news, OutboxEvent::Blind(interval));
+        assert_eq!(world.outbox().await.remove(0).event, OutboxEvent::Blind(interval));
         assert_eq!(world.roll.hearing().ledger.intervals(), [interval]);
         assert_eq!(world.roll.hearing().heard, Some(world.at(2000)));
         let after = fleet(&world).await;
@@ -354,7 +354,7 @@ mod only_redis {
         empty(&world).await;
         world.roll.canary_returned(world.at(3001)).await.unwrap();
         let interval = Interval { from: world.at(3000), to: world.at(3001) };
-        assert_eq!(world.outbox().await.remove(0).news, OutboxEvent::Blind(interval));
+        assert_eq!(world.outbox().await.remove(0).event, OutboxEvent::Blind(interval));
     }
 
     #[tokio::test]
@@ -374,8 +374,8 @@ mod only_redis {
         third.canary_returned(world.at(2200)).await.unwrap();
         world.roll.canary_returned(world.at(3000)).await.unwrap();
         let interval = Interval { from: world.at(1000), to: world.at(2000) };
-        let news: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
-        assert_eq!(news, [OutboxEvent::Blind(interval)]);
+        let events: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.event).collect();
+        assert_eq!(events, [OutboxEvent::Blind(interval)]);
         // They know the same fleet now, and notice the next loss as well.
         empty(&world).await;
         third.canary_returned(world.at(4000)).await.unwrap();
@@ -395,8 +395,8 @@ mod only_redis {
             world.roll.canary_returned(world.at(ms)).await.unwrap();
         }
         let interval = Interval { from: world.at(2000), to: world.at(3000) };
-        let news: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.news).collect();
-        assert_eq!(news, [OutboxEvent::Blind(interval)]);
+        let events: Vec<OutboxEvent> = world.outbox().await.into_iter().map(|entry| entry.event).collect();
+        assert_eq!(events, [OutboxEvent::Blind(interval)]);
     }
 
     #[tokio::test]
@@ -442,19 +442,19 @@ mod only_redis {
         world.heard_until(world.hours(49)).await;
         world.check(&unit, world.hours(49)).await;
         let group = Group { key: "g".into(), labels: Default::default() };
-        let news = world.outbox().await.remove(0).news;
+        let event = world.outbox().await.remove(0).event;
         let pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
         let (now, later) = (world.hours(49), world.hours(50));
-        let joins = [Join { group: group.clone(), news }];
+        let joins = [Join { group: group.clone(), event }];
         let joined = world.engine.join(&joins, pace, &[], &Capacity::NONE, now).await.unwrap();
         assert_eq!(joined.sealed, 1);
         world.hear(&unit, now).await;
-        let news = world.outbox().await.remove(1).news;
+        let event = world.outbox().await.remove(1).event;
         let waits = Pace { wait: Duration::from_secs(60), ..pace };
         assert_eq!(
             world
                 .engine
-                .join(&[Join { group, news }], waits, &[], &Capacity::NONE, now)
+                .join(&[Join { group, event }], waits, &[], &Capacity::NONE, now)
                 .await
                 .unwrap()
                 .sealed,
@@ -485,8 +485,8 @@ mod only_redis {
         world.ground.0.ask::<()>(cmd("SET").arg(alive(&unit)).arg("yesterday")).await;
         world.heard_until(world.hours(3)).await;
         assert_eq!(world.read(&unit).await.alive, Some(world.hours(3)));
-        let aside = format!("rollcall:{{p{}}}:unreadable", partition_of(&unit, 16));
-        let kept: Option<String> = world.ground.0.ask(cmd("HGET").arg(aside).arg(alive(&unit))).await;
+        let quarantine = format!("rollcall:{{p{}}}:unreadable", partition_of(&unit, 16));
+        let kept: Option<String> = world.ground.0.ask(cmd("HGET").arg(quarantine).arg(alive(&unit))).await;
         assert_eq!(kept.as_deref(), Some("yesterday"));
     }
 

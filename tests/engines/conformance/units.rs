@@ -377,7 +377,7 @@ pub async fn promise_15_a_lost_reply_leaves_nothing_that_is_not_repaired<G: Grou
     // And the settling of an entry.
     let positions: Vec<_> = world.outbox().await.into_iter().map(|entry| entry.position).collect();
     for _ in 0..2 {
-        world.engine.settle(&positions).await.unwrap();
+        world.engine.remove_entries(&positions).await.unwrap();
     }
     assert_eq!(world.outbox().await, []);
 }
@@ -438,16 +438,16 @@ pub async fn the_outbox_is_read_up_to_the_limit_however_it_was_written<G: Ground
     while transitions.len() < 300 {
         let before = transitions.len();
         let read = world.engine.outbox(&world.outboxes(), 80).await.unwrap();
-        let (positions, news): (Vec<_>, Vec<_>) =
-            read.into_iter().map(|entry| (entry.position, entry.news)).unzip();
-        assert!(news.len() >= 80.min(300 - before), "{} of 80", news.len());
-        let expected = before + news.len();
-        transitions.extend(news.into_iter().map(|news| match news {
+        let (positions, events): (Vec<_>, Vec<_>) =
+            read.into_iter().map(|entry| (entry.position, entry.event)).unzip();
+        assert!(events.len() >= 80.min(300 - before), "{} of 80", events.len());
+        let expected = before + events.len();
+        transitions.extend(events.into_iter().map(|event| match event {
             OutboxEvent::Record(record) => record.unit,
             OutboxEvent::Blind(interval) => panic!("nothing was blind, but {interval:?}"),
         }));
         assert_eq!(transitions.len(), expected, "nothing is read twice");
-        world.engine.settle(&positions).await.unwrap();
+        world.engine.remove_entries(&positions).await.unwrap();
     }
     assert_eq!(world.outbox().await, []);
 }

@@ -133,12 +133,13 @@ impl<G: Ground> World<G> {
 
     /// The records in the outbox.
     pub async fn transitions(&self) -> Vec<OfflineRecord> {
-        let news = self.outbox().await.into_iter().map(|entry| entry.news);
-        news.filter_map(|news| match news {
-            OutboxEvent::Record(record) => Some(record),
-            OutboxEvent::Blind(_) => None,
-        })
-        .collect()
+        let events = self.outbox().await.into_iter().map(|entry| entry.event);
+        events
+            .filter_map(|event| match event {
+                OutboxEvent::Record(record) => Some(record),
+                OutboxEvent::Blind(_) => None,
+            })
+            .collect()
     }
 
     /// Units whose check is due.

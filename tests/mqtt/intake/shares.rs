@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use rollcall::clock::Clock;
-use rollcall::store::{HearingStore, Member};
+use rollcall::store::{HearingStore, ShareMember};
 use rumqttc::{AckMode, AsyncClient, Event, LastWill, MqttOptions, Packet, QoS};
 use tokio::task::JoinHandle;
 
@@ -144,7 +144,7 @@ async fn nothing_is_proved_while_one_member_swallows_its_share() {
     let running = world.start().await;
     world.hears_on().await;
     // A member that gets its share, and neither acknowledges nor records anything.
-    let ghost = Member { share: "all".to_owned(), client_id: "ghost".to_owned(), connection: 1 };
+    let ghost = ShareMember { share: "all".to_owned(), client_id: "ghost".to_owned(), connection: 1 };
     let attends = Clock::system().now();
     world.engine.attend(&ghost, attends, Duration::from_secs(3600)).await.unwrap();
     let haunting = haunt(&world, &ghost).await;
@@ -165,7 +165,7 @@ async fn nothing_is_proved_while_one_member_swallows_its_share() {
 }
 
 /// A client that stands in for a member, with its last will, and does nothing.
-async fn haunt(world: &World, ghost: &Member) -> JoinHandle<()> {
+async fn haunt(world: &World, ghost: &ShareMember) -> JoinHandle<()> {
     let mut options = MqttOptions::new(&ghost.client_id, ("127.0.0.1", world.broker.port()));
     let word = format!("{{\"share\":\"{}\",\"connection\":{}}}", ghost.share, ghost.connection);
     let topic = format!("rollcall/canary/{}/gone", ghost.client_id);

@@ -72,9 +72,15 @@ impl Fleet {
         let telemetry = Arc::new(Telemetry::new(&clock));
         let config =
             HearingConfig { gap: 3 * SECOND, follows: false, settle: 300 * SECOND, tell: 300 * SECOND };
-        let news = Arc::new(Notify::new());
-        let roll =
-            Arc::new(Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, news));
+        let outbox_grew = Arc::new(Notify::new());
+        let roll = Arc::new(Roll::new(
+            engine.clone(),
+            rules,
+            mirror.clone(),
+            telemetry.clone(),
+            config,
+            outbox_grew,
+        ));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let listen = listener.local_addr().unwrap();
         let stop = CancellationToken::new();

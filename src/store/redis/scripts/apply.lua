@@ -1,17 +1,19 @@
 -- Applies changes to units of one partition, each in full or not at all.
 --
--- A change holds for the unit as it was read: if its key or its facts are different now, or it is
--- to be taken out of the index and is not in there, nothing of it is applied. A key that was not there
--- is not read again: only a change sets it, and that changes the facts. Removing the unit from the
--- index is the lock: of several callers exactly one removes it. No other command runs between the
--- read of the index and the removal, because a script is one step.
+-- A change applies only to the unit as it was read: if its key or its facts have changed, or the change takes the
+-- unit out of the index and the index does not have it, nothing of the change is applied. A key that was absent is
+-- not read again: only a change creates a key, and it also changes the facts. Removing the unit from the index is
+-- the lock: of several callers exactly one removes it. No other command runs between the read of the index and the
+-- removal, because a script is one step.
 --
--- Everything that is asked or written in the same place goes there in one command: a command costs
--- more than what it does. So the changes come by the page that holds the facts of their units, and
--- changes of one unit come one after the other: only the first of them is considered.
+-- One command reads or writes everything in the same key, because a command costs more than its work. So the
+-- changes are sorted by the page of their facts. Changes of one unit are adjacent, and only the first of them
+-- counts.
 --
--- A record that is open is what the facts say, and an opening is told by the facts, too: there is
--- nothing else to write down of it but the place of its unit among those that are offline.
+-- An open record is stored as the facts of its unit, and its outbox entry is the facts, too. Besides them an opening
+-- writes only the unit's entry in the index of offline units. An opening is one rule that is written in two places:
+-- here and in deadline_check.rs. They write the same keys; the test
+-- openings_are_written_alike_by_transaction_and_script compares them.
 --
 -- KEYS[1] deadlines  zset  <kind>:<unit> -> next check (ms)
 -- KEYS[2] offline    zset  <kind>:<unit> -> detected at (ms), units with an open record
@@ -20,26 +22,27 @@
 -- KEYS[5] closed     zset  record id -> closed at (ms)
 -- KEYS[6] outbox     stream
 -- KEYS[6+p] facts    hash, page p of P
--- then the expiry keys of the units that are marked, in their order: string
+-- then the expiry keys of the marked units, in their order: string
 --
 -- ARGV[1] P, ARGV[1+p] number of changes on page p
--- then 12 columns, the first of all changes before the second of all. Each begins with how many values
--- it has: N, or 1 that holds for all changes; in a mass offline that spares half of the arguments.
+-- then 12 columns, each for all changes. A column begins with the number of its values: N, or 1 for a value that all
+-- changes share; in a mass offline that saves half of the arguments.
 --  1 <kind>:<unit>, always N
---  2 "1" if the unit is marked: its expiry key was there, or is to be
---  3 its value as read, "" if there was none
---  4 facts as read, "" if there were none
---  5 expiry key from now on: "" as it is, "-" none, else the value
---  6 for how long the value stands (ms)
---  7 index from now on: "" as it is, "-" taken out, else the next check (ms)
---  8 facts from now on, "" for none
---  9 when the record was detected that is opened or closed (ms), "" if none is
--- 10 id of the record that is opened or closed
--- 11 closed at (ms), "" if it is opened
--- 12 record (JSON)
+--  2 "1" if the unit is marked: it had an expiry key, or gets one
+--  3 the value of that key as read, "" for no key
+--  4 facts as read, "" for none
+--  5 new expiry key: "" unchanged, "-" deleted, else the value
+--  6 TTL of the value (ms)
+--  7 index: "" unchanged, "-" taken out, else the next check (ms)
+--  8 new facts, "" for none
+--  9 detected at (ms) of the record that is opened or closed, "" for no record
+-- 10 id of that record
+-- 11 closed at (ms), "" if the record is opened
+-- 12 that record (JSON), "" if it is opened
 --
 -- Returns for each change 1 if it was applied, else 0.
--- What is of a wrong type fails here, before anything is written: a script is not undone.
+--
+-- These commands fail if a key is of a wrong type, before any write: Redis does not undo a script.
 redis.call('ZCARD', KEYS[1])
 redis.call('ZCARD', KEYS[2])
 redis.call('HLEN', KEYS[3])
@@ -51,7 +54,7 @@ local pages = tonumber(ARGV[1])
 local at = 2 + pages
 local count = tonumber(ARGV[at])
 
--- Where the next column lies: value i is ARGV[first + by * i].
+-- The location of the next column: value i is ARGV[first + by * i].
 local function column()
   local values = tonumber(ARGV[at])
   local by = values == count and 1 or 0
@@ -78,7 +81,7 @@ local alive = #KEYS > last_key and redis.call('MGET', unpack(KEYS, last_key + 1)
 local marks = 0
 local indexed
 local answers, keys, expired, taken, checks = {}, {}, {}, {}, {}
-local offline, opened, back, archive, past, closings, news = {}, {}, {}, {}, {}, {}, {}
+local offline, opened, back, archive, past, closings, entry = {}, {}, {}, {}, {}, {}, {}
 local from = 0
 local read = {}
 for page = 1, pages do
@@ -92,12 +95,12 @@ for page = 1, pages do
   for index = 1, #facts do
     local i = from + index
     local name, next_check = ARGV[unit + i], ARGV[check_at + check_at_by * i]
-    local standing, key
+    local existing, key
     if ARGV[marked + marked_by * i] == '1' then
       marks = marks + 1
-      standing, key = alive[marks], KEYS[last_key + marks]
+      existing, key = alive[marks], KEYS[last_key + marks]
     end
-    local holds = (standing or '') == ARGV[alive_seen + alive_seen_by * i]
+    local holds = (existing or '') == ARGV[alive_seen + alive_seen_by * i]
       and (facts[index] or '') == ARGV[facts_seen + facts_seen_by * i]
       and name ~= (i > 1 and ARGV[unit + i - 1])
     if holds and next_check == '-' then
@@ -107,7 +110,7 @@ for page = 1, pages do
     if holds then
       local value = ARGV[alive_now + alive_now_by * i]
       if value == '-' then
-        if standing then
+        if existing then
           expired[#expired + 1] = key
         end
       elseif value ~= '' then
@@ -133,16 +136,16 @@ for page = 1, pages do
           opened[#opened + 1] = record
           offline[#offline + 1] = detected_at
           offline[#offline + 1] = name
-          news[#news + 1] = name
-          news[#news + 1] = value
+          entry[#entry + 1] = name
+          entry[#entry + 1] = value
         else
           back[#back + 1] = name
           past[#past + 1] = detected_at
           past[#past + 1] = record
           closings[#closings + 1] = closed_at
           closings[#closings + 1] = record
-          news[#news + 1] = 'record'
-          news[#news + 1] = ARGV[json + json_by * i]
+          entry[#entry + 1] = 'record'
+          entry[#entry + 1] = ARGV[json + json_by * i]
           archive[#archive + 1] = record
           archive[#archive + 1] = ARGV[json + json_by * i]
         end
@@ -174,8 +177,7 @@ end
 if #offline > 0 then
   redis.call('ZADD', KEYS[2], unpack(offline))
   if redis.call('EXISTS', KEYS[3]) == 1 then
-    -- A record that was closed and is opened once more, because its unit was allowed more for a while,
-    -- is not a closed one any longer.
+    -- A closed record that is opened again, because its unit was allowed more for a while, is closed no longer.
     if redis.call('HDEL', KEYS[3], unpack(opened)) > 0 then
       redis.call('ZREM', KEYS[4], unpack(opened))
       redis.call('ZREM', KEYS[5], unpack(opened))
@@ -188,7 +190,7 @@ if #back > 0 then
   redis.call('ZADD', KEYS[4], unpack(past))
   redis.call('ZADD', KEYS[5], unpack(closings))
 end
-if #news > 0 then
-  redis.call('XADD', KEYS[6], '*', unpack(news))
+if #entry > 0 then
+  redis.call('XADD', KEYS[6], '*', unpack(entry))
 end
 return answers

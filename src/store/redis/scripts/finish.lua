@@ -1,23 +1,22 @@
--- Ends deliveries to one receiver: they were delivered, or given up and become dead letters.
+-- Ends deliveries to one receiver: they are delivered, or become dead letters.
 --
 -- KEYS[1] queue          zset  group -> next attempt (ms)
 -- KEYS[2] lanes          hash  group -> see lease.lua
 -- KEYS[3] notifications  hash  id -> notification (JSON)
--- KEYS[4] owed           hash  id -> number of receivers that do not have it yet; none is one
+-- KEYS[4] owed           hash  id -> number of receivers that have not got it yet; absent: one
 -- KEYS[5] dead           zset  id -> given up at (ms)
 -- KEYS[6] letters        hash  id -> dead letter (JSON)
 -- KEYS[7] untold         hash  "<detected at> <record id>" -> id of its dead letter
 --
--- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, then N ids, then for each that was
--- given up:
+-- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, then N ids, then for each dead letter:
 --  1 its number among the N
 --  2 dead letter (JSON)
---  3 number of silences that die with it, then as many "<detected at> <record id>"
+--  3 number of its silences, then for each "<detected at> <record id>"
 --
--- Only what is first in its lane is under way. Returns the number of deliveries that were ended here.
+-- Only the first delivery of a lane is under way and can end. Returns the number of deliveries that ended.
 local count = tonumber(ARGV[2])
 local lanes = redis.call('HMGET', KEYS[2], unpack(ARGV, 3, 2 + count))
--- What is of a wrong type fails here, before anything is written: a script is not undone.
+-- These commands fail if a key is of a wrong type, before any write: Redis does not undo a script.
 redis.call('ZCARD', KEYS[1])
 redis.call('HLEN', KEYS[3])
 redis.call('HLEN', KEYS[4])
@@ -25,7 +24,7 @@ redis.call('ZCARD', KEYS[5])
 redis.call('HLEN', KEYS[6])
 redis.call('HLEN', KEYS[7])
 local owed
-local ended, free, empty, rest, told, still = 0, {}, {}, {}, {}, {}
+local ended, free, empty, rest, done, left = 0, {}, {}, {}, {}, {}
 local letters = {}
 local a = 3 + 2 * count
 while ARGV[a] do
@@ -39,10 +38,10 @@ for i = 1, count do
     if own == '' then
       owed = owed or redis.call('HMGET', KEYS[4], unpack(ARGV, 3 + count, 2 + 2 * count))
       if (tonumber(owed[i] or 1) or 1) <= 1 then
-        told[#told + 1] = id
+        done[#done + 1] = id
       else
-        still[#still + 1] = id
-        still[#still + 1] = string.format('%.0f', tonumber(owed[i]) - 1)
+        left[#left + 1] = id
+        left[#left + 1] = string.format('%.0f', tonumber(owed[i]) - 1)
       end
     end
     if letter then
@@ -63,12 +62,12 @@ for i = 1, count do
     ended = ended + 1
   end
 end
-if #told > 0 then
-  redis.call('HDEL', KEYS[3], unpack(told))
-  redis.call('HDEL', KEYS[4], unpack(told))
+if #done > 0 then
+  redis.call('HDEL', KEYS[3], unpack(done))
+  redis.call('HDEL', KEYS[4], unpack(done))
 end
-if #still > 0 then
-  redis.call('HSET', KEYS[4], unpack(still))
+if #left > 0 then
+  redis.call('HSET', KEYS[4], unpack(left))
 end
 if #empty > 0 then
   redis.call('HDEL', KEYS[2], unpack(empty))

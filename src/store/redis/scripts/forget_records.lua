@@ -4,7 +4,7 @@
 -- KEYS[2] archive  hash  record id -> record (JSON)
 -- KEYS[3] closed   zset  record id -> closed at (ms)
 --
--- ARGV[1] closed before (ms), ARGV[2] the most that are removed
+-- ARGV[1] closed before (ms), ARGV[2] the most records to remove
 --
 -- Returns the number of records that were removed.
 local ids = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', '(' .. ARGV[1], 'LIMIT', 0, ARGV[2])

@@ -1,4 +1,4 @@
--- Removes the values of a unit, unless it is known and was not removed.
+-- Removes the values of a unit that is unknown or was removed.
 --
 -- KEYS[1]   facts  hash  page of the unit
 -- KEYS[1+i] data   hash  <kind>:<unit> -> "<at, ms> <value>", page of the unit, of metric i

@@ -1,11 +1,11 @@
--- Says in which groups the news of records is told: those that the first news of each of them joined.
+-- Answers the stored groups of records, and stores the group of each record that has none. All events of a record
+-- join the group of its first event.
 --
 -- KEYS[1] group_of  hash  member -> group (JSON)
 --
--- ARGV[1] number of members N, then N members, each once, then for each the group (JSON) that it joins if it
--- has joined none
+-- ARGV[1] number of members N, then N members, each once, then for each the group (JSON) to store if there is none
 --
--- Returns for each member its group (JSON), "" if that is the one of the caller.
+-- Returns for each member its stored group (JSON), "" if it is the group of the caller.
 local count = tonumber(ARGV[1])
 local answers = redis.call('HMGET', KEYS[1], unpack(ARGV, 2, 1 + count))
 local fresh = {}

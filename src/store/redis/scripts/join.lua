@@ -1,49 +1,48 @@
 -- Lets transitions join their groups.
 --
--- A member is known by what is kept of it: a letter, when the silence was detected (ms), once that was told a
--- colon and the receivers with commas between them, and, where it waits, a space and the record.
---   o  waits to be told that it is offline
---   t  was told to be offline
---   b  was told to be offline and waits to be told that it is back
---   x  over: told both, or taken back before either was told
--- Everything that does not lead from one of these to the next changes nothing, so a transition may
--- join again at any time, and a return may come before its silence.
+-- A stored member is a letter, the time of detection of its silence (ms), after the notification of the silence a
+-- colon and the receivers, separated by commas, and, while it waits, a space and the record.
+--   o  its silence waits for a notification
+--   t  its silence was notified
+--   b  its silence was notified, and its return waits for a notification
+--   x  over: both were notified, or the return cancelled the silence before its notification
+-- A transition that does not lead from one of these to the next changes nothing, so a transition may join again at
+-- any time, and a return may join before its silence.
 --
--- A silence that is over and was detected once more (its unit was allowed more for a while) is
--- news: it is a member of its own.
+-- A silence that is over and is detected again (its unit was allowed more for a while) is a member of its own.
 --
--- What is alone in a group that is due at once does not wait in it: the group is sealed here.
+-- A member that is alone in a group that is due at once does not wait: the group is sealed here.
 --
 -- The rules are those of presence/grouping.rs; a test compares them.
 --
 -- KEYS[1] groups         zset  group -> when it is due (ms)
 -- KEYS[2] over           zset  "<group>\n<member>" -> since when it is over (ms)
 -- KEYS[3] members        hash  "<group>\n<member>" -> see above
--- KEYS[4] sealed         hash  group -> when it was sealed last (ms)
--- KEYS[5] labels         hash  group that waits -> group (JSON)
+-- KEYS[4] sealed         hash  group -> when it was last sealed (ms)
+-- KEYS[5] labels         hash  group with waiting members -> group (JSON)
 -- KEYS[6] notifications  hash  id -> notification (JSON)
--- KEYS[7] owed           hash  id -> number of receivers that do not have it yet; none is one
+-- KEYS[7] owed           hash  id -> number of receivers that have not got it yet; absent: one
 -- KEYS[7+r]              zset  queue of receiver r of R: group -> next attempt (ms)
 -- KEYS[7+R+r]            hash  lanes of receiver r: group -> see lease.lua
--- then for each transition the members of its group that wait: zset  member -> when its wait began (ms)
+-- then for each transition the waiting members of its group: zset  member -> when its wait began (ms)
 --
 -- ARGV[1] now (ms), ARGV[2] now (RFC 3339), ARGV[3] wait (ms), ARGV[4] interval (ms), ARGV[5] R,
 -- ARGV[6] number of transitions N, then N group keys, N times "<group>\n<member>", then 6 for each:
 --  1 group (JSON)
---  2 "alone" if nothing else that joins with it is of its group
+--  2 "alone" if no other transition of this call is of its group
 --  3 member
---  4 "offline", "online", "removed" (back, and not told) or "blind"
---  5 when it was detected (ms), 0 for an interval
+--  4 "offline", "online", "removed" (a return without notification) or "blind"
+--  5 detected at (ms), 0 for an interval
 --  6 record or interval (JSON)
 --
 -- Returns the number of members that were sealed.
 local now, wait, interval, receivers = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local count, head = tonumber(ARGV[6]), 6
-note_names(receivers)
+begin_batch(receivers)
 local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, head + 1, head + count))
 local distances = redis.call('HMGET', KEYS[4], unpack(ARGV, head + 1, head + count))
 local values = redis.call('HMGET', KEYS[3], unpack(ARGV, head + 1 + count, head + 2 * count))
--- What became of members in this step, and when groups that were empty are due.
+-- The new values of members, and when groups that were empty are due.
 local held, soon = {}, {}
 local sealed = 0
 for i = 1, count do
@@ -83,7 +82,7 @@ for i = 1, count do
     local at = now
     if form ~= 'blind' then
       at = now + wait
-      -- A sealing that is yet to come is not believed: the group would wait for it.
+      -- A time of sealing in the future is ignored, because the group would wait for it.
       local last = tonumber(distances[i] or '')
       if last and last <= now and last + interval > at then
         at = last + interval
@@ -98,13 +97,13 @@ for i = 1, count do
       else
         blind, next_letter = body, 'b'
       end
-      local digest = note(name, member, next_letter, detected, ARGV[1])
-      tell(group, ARGV[a + 1], digest, offline, online, blind, next_letter == 'b' and form == 'online' and { told_to } or {},
+      local digest = add_member(name, member, next_letter, detected, ARGV[1])
+      add_notification(group, ARGV[a + 1], digest, offline, online, blind, next_letter == 'b' and form == 'online' and { told_to } or {},
         ARGV[1], ARGV[2], receivers)
       sealed = sealed + 1
     else
       held[name] = next_letter .. detected .. told_to .. ' ' .. body
-      -- Only a silence has a wait of its own: what else is known to be so goes with whatever is told next.
+      -- Only a silence waits. The other forms are final, and go into the next notification of the group.
       redis.call('ZADD', waiting, form == 'offline' and ARGV[1] or string.format('%.0f', now - wait), member)
       soon[group] = soon[group] or { string.format('%.0f', at), ARGV[a + 1] }
     end
@@ -126,5 +125,5 @@ if #times > 0 then
   redis.call('ZADD', KEYS[1], 'NX', unpack(times))
   redis.call('HSET', KEYS[5], unpack(labels))
 end
-write_told(ARGV[1], receivers)
+write_batch(ARGV[1], receivers)
 return sealed

@@ -1,13 +1,13 @@
--- Writes values that units of one partition tell, of each metric and unit the newest.
+-- Writes values of units of one partition, the newest of each metric and unit.
 --
--- A unit that is not known, or was removed, gets none: its values were removed with it, and one that
--- was still on its way must not come back.
+-- Values of an unknown or removed unit are dropped: its values were removed with the unit, and a late one must not
+-- come back.
 --
--- KEYS[1]    data   set  the names of all metrics that have values in this partition
+-- KEYS[1]    data   set  the names of all metrics with values in this partition
 -- KEYS[2i]   facts  hash  page of the unit of value i
 -- KEYS[2i+1] data   hash  <kind>:<unit> -> "<at, ms> <value>", page of that unit, of the metric
 --
--- ARGV for each value: metric, <kind>:<unit>, at (ms), value; those of one unit one after the other
+-- ARGV for each value: metric, <kind>:<unit>, at (ms), value; the values of one unit are adjacent
 --
 -- Returns for each value 1 if its unit is known, else 0.
 local answers, metrics, noted = {}, {}, {}

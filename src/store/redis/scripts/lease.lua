@@ -1,16 +1,16 @@
--- Hands out the first notification of each group's lane, for one receiver.
+-- Leases the first notification of each group's lane, for one receiver.
 --
--- A lane is the number of attempts at its first notification and the ids of all, with spaces between
--- them. What the first one says is kept among the notifications or, if it was handed out as soon as it
--- was sealed, at the end of the lane, after a line break and in few words.
+-- A lane is the number of attempts at its first notification and the ids of all its notifications, separated by
+-- spaces. The first notification is in the hash of notifications or, if it was handed out when it was sealed, at
+-- the end of the lane, after a line break and in its short form.
 --
 -- KEYS[1] queue          zset  group -> next attempt (ms)
 -- KEYS[2] lanes          hash  group -> lane
 -- KEYS[3] notifications  hash  id -> notification (JSON)
 --
--- ARGV[1] now (ms), ARGV[2] until when they are kept from others (ms), then the group keys
+-- ARGV[1] now (ms), ARGV[2] end of the leases (ms), then the group keys
 --
--- Returns a flat list: id, attempt, notification, group, for each that was leased.
+-- Returns a flat list: id, attempt, notification, group, for each leased delivery.
 local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, 3))
 local lanes = redis.call('HMGET', KEYS[2], unpack(ARGV, 3))
 local groups, ids, attempts, idle = {}, {}, {}, {}
@@ -48,7 +48,7 @@ for index, i in ipairs(groups) do
     leased[#leased + 1] = body
     leased[#leased + 1] = group
   elseif rest ~= '' then
-    -- What it said is gone; what follows it in the lane is handed out next.
+    -- The notification is lost; the next one in the lane is leased next.
     after[#after + 1] = group
     after[#after + 1] = '0' .. rest
   else

@@ -1,38 +1,38 @@
--- Seals groups that are due: fixes members and id of their notifications and puts them at the end
--- of the group's lane for each receiver.
+-- Seals due groups: fixes the members and the ids of their notifications, and adds the notifications to the end of
+-- the group's lane for each receiver.
 --
--- Only members whose own wait is over are told. The others follow as soon as the wait of all of them is over,
--- once; a member that joins after that waits for the interval to pass.
+-- Only members whose own wait is over are sealed. The others follow in one more notification when the waits of all of
+-- them are over; a member that joins after that waits until the interval has passed.
 --
 -- KEYS[1] groups         zset  group -> when it is due (ms)
 -- KEYS[2] over           zset  "<group>\n<member>" -> since when it is over (ms)
 -- KEYS[3] members        hash  "<group>\n<member>" -> see join.lua
--- KEYS[4] sealed         hash  group -> when it was sealed last (ms)
--- KEYS[5] labels         hash  group that waits -> group (JSON)
+-- KEYS[4] sealed         hash  group -> when it was last sealed (ms)
+-- KEYS[5] labels         hash  group with waiting members -> group (JSON)
 -- KEYS[6] notifications  hash  id -> notification (JSON)
--- KEYS[7] owed           hash  id -> number of receivers that do not have it yet; none is one
+-- KEYS[7] owed           hash  id -> number of receivers that have not got it yet; absent: one
 -- KEYS[7+r]              zset  queue of receiver r of R: group -> next attempt (ms)
 -- KEYS[7+R+r]            hash  lanes of receiver r: group -> see lease.lua
--- then for each group its members that wait: zset  member -> when its wait began (ms)
+-- then for each group its waiting members: zset  member -> when its wait began (ms)
 --
--- ARGV[1] now (ms), ARGV[2] now (RFC 3339), ARGV[3] number of receivers R, ARGV[4] the most members
--- of a notification, ARGV[5] wait (ms), ARGV[6] interval (ms), then the group keys
+-- ARGV[1] now (ms), ARGV[2] now (RFC 3339), ARGV[3] number of receivers R, ARGV[4] the most members of a notification,
+-- ARGV[5] wait (ms), ARGV[6] interval (ms), then the group keys
 --
 -- Returns the number of members that were sealed.
 local now, receivers, most = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local wait, interval, head = tonumber(ARGV[5]), tonumber(ARGV[6]), 6
-note_names(receivers)
+begin_batch(receivers)
 local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, head + 1))
 local labels = redis.call('HMGET', KEYS[5], unpack(ARGV, head + 1))
 local before = redis.call('HMGET', KEYS[4], unpack(ARGV, head + 1))
 local sealed, empty, later = 0, {}, {}
 
--- When a group is due in which members wait that could not be told now.
-local function next_due(waiting, told_any, follows, last)
+-- When a group is due whose waiting members could not be sealed now.
+local function next_due(waiting, sealed_any, follows, last)
   local first = tonumber(redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')[2])
   if first + wait <= now then
     return nil
-  elseif told_any and not follows then
+  elseif sealed_any and not follows then
     return tonumber(redis.call('ZREVRANGE', waiting, 0, 0, 'WITHSCORES')[2]) + wait
   end
   return math.max(first + wait, follows and last + interval or 0)
@@ -50,18 +50,18 @@ for i = 1, #due do
         fields[index] = group .. '\n' .. member
       end
       local values = redis.call('HMGET', KEYS[3], unpack(fields))
-      local news = {}
+      local ready = {}
       for index, member in ipairs(members) do
         local letter, detected, told_to, body = string.match(values[index] or '', '^(%a)(%d*)(%S*) (.*)$')
         if letter then
-          news[#news + 1] = { member, letter, body, detected, fields[index], told_to }
+          ready[#ready + 1] = { member, letter, body, detected, fields[index], told_to }
         end
       end
       redis.call('ZREM', waiting, unpack(members))
-      if #news > 0 and labels[i] then
-        table.sort(news, function(a, b) return a[1] < b[1] end)
+      if #ready > 0 and labels[i] then
+        table.sort(ready, function(a, b) return a[1] < b[1] end)
         local offline, online, blind, told_to, digest = {}, {}, {}, {}, {}
-        for _, one in ipairs(news) do
+        for _, one in ipairs(ready) do
           local member, letter, body, detected, name, told_before = unpack(one)
           local list = letter == 'o' and offline or online
           if string.sub(member, 1, 6) == 'blind ' then
@@ -71,12 +71,12 @@ for i = 1, #due do
             told_to[#told_to + 1] = told_before
           end
           list[#list + 1] = body
-          digest[#digest + 1] = note(name, member, letter, detected, ARGV[1])
+          digest[#digest + 1] = add_member(name, member, letter, detected, ARGV[1])
         end
-        tell(group, labels[i], table.concat(digest, '\n'), table.concat(offline, ','), table.concat(online, ','),
+        add_notification(group, labels[i], table.concat(digest, '\n'), table.concat(offline, ','), table.concat(online, ','),
           table.concat(blind, ','), told_to, ARGV[1], ARGV[2], receivers)
         if follows and receivers > 0 then
-          told.sealed[#told.sealed] = before[i]
+          batch.sealed[#batch.sealed] = before[i]
         end
       end
     end
@@ -99,5 +99,5 @@ end
 if #later > 0 then
   redis.call('ZADD', KEYS[1], unpack(later))
 end
-write_told(ARGV[1], receivers)
+write_batch(ARGV[1], receivers)
 return sealed

@@ -1,19 +1,18 @@
--- The first part of join.lua and seal.lua: what both do with news that is told now. It is collected
--- for all groups and then written with one command for each key: a command costs more than what it
--- does.
+-- The first part of join.lua and seal.lua: it seals notifications. They are collected for all groups and then written
+-- with one command for each key, because a command costs more than its work.
 --
--- The id is a digest of the group and of what is told of whom, so that the same news has the same
--- id even if what was sealed here is lost and sealed again.
+-- The id of a notification is a digest of its group and its members, so the same members have the same id also if a
+-- sealed notification is lost and sealed again.
 --
 -- KEYS up to the lanes of the last receiver are those of join.lua and seal.lua; no ARGV is read here.
--- Returns nothing: it declares functions for what follows.
-local told = { groups = {}, ids = {}, bodies = {}, owed = {}, over = {}, members = {}, sealed = {} }
+-- Returns nothing: it declares functions for the second part.
+local batch = { groups = {}, ids = {}, bodies = {}, owed = {}, over = {}, members = {}, sealed = {} }
 
--- The names of the receivers, which the keys of their queues end with.
+-- The names of the receivers: the ends of the keys of their queues.
 local names = {}
 
-local function note_names(receivers)
-  -- What is of a wrong type fails here, before anything is written: a script is not undone.
+local function begin_batch(receivers)
+  -- These commands fail if a key is of a wrong type, before any write: Redis does not undo a script.
   for i = 1, #KEYS do
     if i >= 3 and i <= 7 or i > 7 + receivers and i <= 7 + 2 * receivers then
       redis.call('HLEN', KEYS[i])
@@ -26,9 +25,9 @@ local function note_names(receivers)
   end
 end
 
--- Notes that a member was told with this letter, and to whom. Returns what the id of the notification is made of.
-local function note(name, member, letter, detected, now)
-  local members, over = told.members, told.over
+-- Adds a member with this letter to the batch. Returns its part of the digest.
+local function add_member(name, member, letter, detected, now)
+  local members, over = batch.members, batch.over
   members[#members + 1] = name
   if letter == 'o' then
     members[#members + 1] = 't' .. detected .. ':' .. table.concat(names, ',')
@@ -40,9 +39,9 @@ local function note(name, member, letter, detected, now)
   return letter .. member
 end
 
--- For each return of a notification the receivers that were told its silence (JSON). `told_to` has ":" and
--- their names for each, "" if that is not known. Nothing if all receivers were told all.
-local function told_json(told_to)
+-- For each return of a notification, the receivers that were notified of its silence (JSON). `told_to` has ":" and
+-- their names for each, "" if they are not known. Empty if all receivers were notified of all silences.
+local function told_to_json(told_to)
   local texts, differs = {}, false
   for i, one in ipairs(told_to) do
     texts[i] = one == '' and 'null' or '"' .. string.sub(one, 2) .. '"'
@@ -54,49 +53,47 @@ local function told_json(told_to)
   return differs and ',"told":[' .. table.concat(texts, ',') .. ']' or ''
 end
 
--- Fixes what a notification says: records and intervals, each list (JSON) without its brackets.
--- `group_json` speaks of the group, `digest` is made of what was noted.
--- Without receivers nothing is kept: nothing would ever remove it.
-local function tell(group, group_json, digest, offline, online, blind, told_to, now, now_text, receivers)
+-- Adds a notification to the batch. `offline`, `online` and `blind` are lists (JSON) without brackets; `digest` has
+-- the parts of all members. Without receivers nothing is stored, because no receiver would remove it.
+local function add_notification(group, group_json, digest, offline, online, blind, told_to, now, now_text, receivers)
   if receivers == 0 then
     return
   end
-  local index = #told.ids + 1
+  local index = #batch.ids + 1
   local id = 'ntf_' .. string.sub(redis.sha1hex(group .. '\n' .. digest), 1, 24)
-  told.groups[index], told.ids[index] = group, id
-  told.sealed[2 * index - 1], told.sealed[2 * index] = group, now
-  told.bodies[2 * index - 1] = id
-  told.bodies[2 * index] = '{"group":' .. group_json .. ',"sealed_at":"' .. now_text .. '","offline":[' .. offline
-    .. '],"online":[' .. online .. '],"blind":[' .. blind .. ']' .. told_json(told_to) .. '}'
+  batch.groups[index], batch.ids[index] = group, id
+  batch.sealed[2 * index - 1], batch.sealed[2 * index] = group, now
+  batch.bodies[2 * index - 1] = id
+  batch.bodies[2 * index] = '{"group":' .. group_json .. ',"sealed_at":"' .. now_text .. '","offline":[' .. offline
+    .. '],"online":[' .. online .. '],"blind":[' .. blind .. ']' .. told_to_json(told_to) .. '}'
   if receivers > 1 then
-    told.owed[2 * index - 1], told.owed[2 * index] = id, receivers
+    batch.owed[2 * index - 1], batch.owed[2 * index] = id, receivers
   end
 end
 
--- Writes what was collected: notifications, and each at the end of its group's lane for each
--- receiver. A group with something in its lane is in the queue, too, if only in a list of groups.
--- No group is told twice in one step.
-local function write_told(now, receivers)
-  if #told.members > 0 then
-    redis.call('HSET', KEYS[3], unpack(told.members))
+-- Writes the batch: the notifications, and their ids at the end of the group's lane for each receiver. A group with a
+-- lane is in the queue, too, by itself or in a list of groups. A batch has at most one notification of a group.
+local function write_batch(now, receivers)
+  if #batch.members > 0 then
+    redis.call('HSET', KEYS[3], unpack(batch.members))
   end
-  if #told.over > 0 then
-    redis.call('ZADD', KEYS[2], unpack(told.over))
+  if #batch.over > 0 then
+    redis.call('ZADD', KEYS[2], unpack(batch.over))
   end
-  if #told.ids == 0 then
+  if #batch.ids == 0 then
     return
   end
-  redis.call('HSET', KEYS[4], unpack(told.sealed))
-  redis.call('HSET', KEYS[6], unpack(told.bodies))
+  redis.call('HSET', KEYS[4], unpack(batch.sealed))
+  redis.call('HSET', KEYS[6], unpack(batch.bodies))
   if receivers > 1 then
-    redis.call('HSET', KEYS[7], unpack(told.owed))
+    redis.call('HSET', KEYS[7], unpack(batch.owed))
   end
   for r = 1, receivers do
-    local before = redis.call('HMGET', KEYS[7 + receivers + r], unpack(told.groups))
+    local before = redis.call('HMGET', KEYS[7 + receivers + r], unpack(batch.groups))
     local lanes, queued = {}, {}
-    for index, group in ipairs(told.groups) do
+    for index, group in ipairs(batch.groups) do
       local ids, body = string.match(before[index] or '0', '^([^\n]*)(.*)$')
-      lanes[2 * index - 1], lanes[2 * index] = group, ids .. ' ' .. told.ids[index] .. body
+      lanes[2 * index - 1], lanes[2 * index] = group, ids .. ' ' .. batch.ids[index] .. body
       if not before[index] then
         queued[#queued + 1] = now
         queued[#queued + 1] = group

@@ -1,10 +1,10 @@
--- Forgets members of groups that have been over for long, and when such groups were sealed.
+-- Removes members of groups that have been over for long, and the times when such groups were sealed.
 --
 -- KEYS[1] over     zset  "<group>\n<member>" -> since when it is over (ms)
 -- KEYS[2] members  hash  "<group>\n<member>" -> see join.lua
--- KEYS[3] sealed   hash  group -> when it was sealed last (ms)
+-- KEYS[3] sealed   hash  group -> when it was last sealed (ms)
 --
--- ARGV[1] before when that is long ago (ms), ARGV[2] number of members N, then N times
+-- ARGV[1] the time before which times of sealing are removed (ms), ARGV[2] number of members N, then N times
 -- "<group>\n<member>", then N times the group
 --
 -- Returns nothing.

@@ -1,15 +1,15 @@
--- Writes, if hashes are still as they were read.
+-- Writes if hashes are unchanged since they were read.
 --
 -- KEYS[1] ... the hashes, then other keys that are written
 --
 -- ARGV[1]     number of hashes
--- Then for each: its scope, "all": it has no other fields than these, "some": it may, "none": it was not read yet;
---             the number of fields, and for each: "=" if it holds this, ">" if it may hold a later moment in
---             the place of the one that this begins with, "-" if it is absent; its name; the text
--- Then for each write: the command, the number of its key, the number of words, the words. RAISE sets a field to
---             what begins with a moment unless it holds what begins with a later one
+-- Then for each: its scope, "all": it has no other fields than these, "some": it may have others, "none": it was not
+--             read yet; the number of fields, and for each: "=" if its text is this, ">" if its text may begin with a
+--             later moment than this and be equal after it, "-" if it is absent; its name; the text
+-- Then for each write: the command, the number of its key, the number of arguments, the arguments. RAISE sets a
+--             field to a text that begins with a moment, unless the field begins with a later moment
 --
--- Returns OK, or what each hash holds if one is not as it was read: then nothing was written.
+-- Returns OK, or the contents of all hashes if one has changed: then nothing is written.
 local at = 1
 local function words(count)
   at = at + count

@@ -1,0 +1,61 @@
+//! The members of a notification, as sealing writes them.
+
+use super::notification::{BLIND, OFFLINE, ONLINE, id_letter, notification_id};
+use crate::clock::Timestamp;
+use crate::presence::Stage;
+
+/// The members of a notification that is being sealed, each with its record or interval (JSON). The JSON is written
+/// without being parsed, so an unreadable member does not stop the others.
+#[derive(Default)]
+pub(super) struct SealedMembers {
+    offline: Vec<String>,
+    online: Vec<String>,
+    blind: Vec<String>,
+    /// For each of `online` the receivers that were notified of its silence: empty, or a colon and their names.
+    told_to: Vec<String>,
+    digest: Vec<String>,
+}
+
+impl SealedMembers {
+    /// Adds a member, in the order of their names.
+    pub fn add(&mut self, member: &str, stage: Stage, is_blind: bool, told_to: &str, body: String) {
+        let is_offline = !is_blind && stage != Stage::IsBack;
+        self.digest.push(format!("{}{member}", id_letter(is_offline)));
+        let list = match (is_blind, is_offline) {
+            (true, _) => &mut self.blind,
+            (_, true) => &mut self.offline,
+            _ => {
+                self.told_to.push(told_to.to_owned());
+                &mut self.online
+            }
+        };
+        list.push(body);
+    }
+
+    /// The id of the notification in the group with that key.
+    pub fn id(&self, key: &str) -> String {
+        notification_id(key, &self.digest.join("\n"))
+    }
+
+    /// The JSON that [`super::notification::Notification`] reads.
+    pub fn notification(&self, group_json: &str, sealed_at: Timestamp, receivers: &[String]) -> String {
+        let [offline, online, blind] = [&self.offline, &self.online, &self.blind].map(|all| all.join(","));
+        let told_to = self.told_to_json(receivers);
+        format!(
+            r#"{{"group":{group_json},"sealed_at":"{sealed_at}"{OFFLINE}{offline}{ONLINE}{online}{BLIND}{blind}]{told_to}}}"#
+        )
+    }
+
+    /// For each return the receivers that were notified of its silence; empty if all receivers were notified of all.
+    fn told_to_json(&self, receivers: &[String]) -> String {
+        let told_to: Vec<Option<&str>> = self.told_to.iter().map(|names| names.strip_prefix(':')).collect();
+        let has_all = |names: &Option<&str>| {
+            names.is_none_or(|names| receivers.iter().all(|name| names.split(',').any(|other| other == name)))
+        };
+        if told_to.iter().all(has_all) {
+            String::new()
+        } else {
+            format!(r#","told":{}"#, serde_json::json!(told_to))
+        }
+    }
+}

@@ -96,7 +96,7 @@ async fn main() -> anyhow::Result<ExitCode> {
 }
 
 async fn measure(options: &Options) -> anyhow::Result<()> {
-    let mut report = Report::new(Machine::look()?, options.units)?;
+    let mut report = Report::new(Machine::detect()?, options.units)?;
     let chosen = |name: &&str| options.only.is_empty() || options.only.iter().any(|only| only == name);
     for name in BENCHMARKS.into_iter().filter(chosen) {
         report.begin(name)?;

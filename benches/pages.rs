@@ -28,7 +28,7 @@ const SCRAPED: u32 = 100_000;
 const SCRAPES: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How often memory is read while a page is written.
-const LOOK: Duration = Duration::from_millis(5);
+const READ_EVERY: Duration = Duration::from_millis(5);
 /// Values that are written at once.
 const CHUNK: usize = 5000;
 
@@ -164,9 +164,9 @@ impl Page {
 
 /// The most memory that a process has in use until `done`.
 async fn most_memory(pid: u32, done: CancellationToken) -> u64 {
-    let mut looks = tokio::time::interval(LOOK);
+    let mut reads = tokio::time::interval(READ_EVERY);
     let mut most = 0;
-    while done.run_until_cancelled(looks.tick()).await.is_some() {
+    while done.run_until_cancelled(reads.tick()).await.is_some() {
         most = most.max(usage(pid).map_or(0, |usage| usage.rss));
     }
     most

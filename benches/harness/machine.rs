@@ -22,7 +22,7 @@ pub struct Machine {
 
 impl Machine {
     /// Reads this machine.
-    pub fn look() -> anyhow::Result<Machine> {
+    pub fn detect() -> anyhow::Result<Machine> {
         let processor = read("/proc/cpuinfo", "model name").unwrap_or_default();
         let kilobytes = read("/proc/meminfo", "MemTotal").unwrap_or_default();
         let kilobytes: u64 = kilobytes.trim_end_matches(" kB").parse().unwrap_or(0);

@@ -19,7 +19,7 @@ pub struct Usage {
 /// Reads it for a process id.
 pub fn usage(pid: u32) -> anyhow::Result<Usage> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))
-        .with_context(|| format!("process {pid} cannot be looked at; has it ended?"))?;
+        .with_context(|| format!("process {pid} cannot be read; has it ended?"))?;
     // The name in parentheses may hold spaces; user and system time are the 12th and 13th after it.
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let fields: Vec<&str> = after_name.split_whitespace().collect();

@@ -166,7 +166,7 @@ async fn no_instance_delivers_notifications_of_another() {
         world.outbox_grew.notify_one();
         world.commands("outbox") > before + 2
     };
-    until("it has looked again and again", asked).await;
+    until("it has asked again and again", asked).await;
     assert_eq!(world.engine.outbox(&world.outboxes(), 10).await.unwrap().len(), 1);
     // Until it learns that it is the only instance.
     idle.sees(&world, &["idle"]);

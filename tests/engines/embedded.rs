@@ -259,8 +259,8 @@ async fn a_damaged_file_is_reported_and_not_overwritten() {
         spoil(&mut file);
         std::fs::write(&path, &file).unwrap();
         let before = contents(dir.path());
-        let looked = survey(&config(dir.path())).await;
-        assert!(matches!(looked, Err(EngineError::Damaged(_))), "{damage}: {looked:?}");
+        let surveyed = survey(&config(dir.path())).await;
+        assert!(matches!(surveyed, Err(EngineError::Damaged(_))), "{damage}: {surveyed:?}");
         match refusal(dir.path()).await {
             EngineError::Damaged(why) => {
                 assert!(why.contains("is damaged") && why.contains("backup"), "{why}")
@@ -324,7 +324,7 @@ async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
     for second in 3..6 {
         hear(second).await;
     }
-    tokio::time::timeout(HOUR, engine.wants_examination()).await.expect("it is looked at, at once");
+    tokio::time::timeout(HOUR, engine.wants_examination()).await.expect("it is surveyed at, at once");
     let warnings = engine.examine(BEGIN).await.unwrap();
     assert!(warnings.iter().any(|warning| warning.name == EngineWarning::LostItsData), "{warnings:?}");
     // Operators are notified, though nothing of it survives a restart.
@@ -447,8 +447,8 @@ async fn a_directory_that_cannot_be_written_is_refused() {
     drop(engine);
     disk.remount("ro");
     for path in [disk.path(), disk.dir.path().join("none/yet")] {
-        let looked = survey(&config(&path)).await;
-        assert!(matches!(looked, Err(EngineError::Refused(_))), "{looked:?}");
+        let surveyed = survey(&config(&path)).await;
+        assert!(matches!(surveyed, Err(EngineError::Refused(_))), "{surveyed:?}");
     }
     match refusal(&disk.path()).await {
         EngineError::Refused(why) => assert!(why.contains("Read-only file system"), "{why}"),

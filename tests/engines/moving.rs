@@ -346,8 +346,8 @@ async fn a_migration_that_was_interrupted_leaves_no_fleet_and_begins_anew() {
     broken_off.import(vec![stray.clone()]).await.unwrap();
     let why = places.connect().await.err().unwrap().to_string();
     assert!(why.contains("has begun and is not complete"), "{why}");
-    let looked = on_redis::survey(&places.on_redis(), BEGIN, telemetry()).await;
-    assert!(looked.err().unwrap().to_string().contains("has begun and is not complete"));
+    let surveyed = on_redis::survey(&places.on_redis(), BEGIN, telemetry()).await;
+    assert!(surveyed.err().unwrap().to_string().contains("has begun and is not complete"));
     carry(&*here, &places.to_redis().await.unwrap()).await;
     let there = places.connect().await.unwrap();
     similar(&contents(&*there).await, &before);

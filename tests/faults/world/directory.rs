@@ -19,7 +19,7 @@ impl Directory {
     /// Every record of a unit with a diary; `None` while it cannot be read.
     pub fn records(&self) -> Option<Vec<OfflineRecord>> {
         let select = "SELECT record FROM records WHERE id NOT LIKE ?";
-        let texts = self.look(|database| {
+        let texts = self.query(|database| {
             let mut select = database.prepare(select)?;
             let rows = select.query_map([format!("%:{}%", super::CROWD)], |row| row.get::<_, String>(0))?;
             rows.collect::<rusqlite::Result<Vec<String>>>()
@@ -43,7 +43,7 @@ impl Directory {
 
     pub fn knows(&self, name: &str) -> Option<bool> {
         let select = "SELECT 1 FROM units WHERE name = ? AND look IS NOT NULL";
-        self.look(|database| database.prepare(select)?.exists(params![name]))
+        self.query(|database| database.prepare(select)?.exists(params![name]))
     }
 
     /// How many records are open.
@@ -57,13 +57,13 @@ impl Directory {
     }
 
     fn count(&self, select: &str) -> Option<usize> {
-        self.look(|database| database.query_row(select, [], |row| row.get::<_, i64>(0)))
+        self.query(|database| database.query_row(select, [], |row| row.get::<_, i64>(0)))
             .map(|count| count as usize)
     }
 
-    fn look<T>(&self, look: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Option<T> {
+    fn query<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Option<T> {
         let database =
             Connection::open_with_flags(self.0.join("rollcall.db"), OpenFlags::SQLITE_OPEN_READ_ONLY).ok()?;
-        look(&database).ok()
+        query(&database).ok()
     }
 }

@@ -10,7 +10,7 @@
 //! | [`Roster`] | every loop, through [`Ownership`](crate::fleet::Ownership) | the live instances, and the clock that they share |
 //! | [`Examine`] | the examination | the condition of the engine |
 //!
-//! [`Roll`](crate::fleet::Roll) stands above them: it reads snapshots, lets `presence` decide and applies the
+//! [`Roll`](crate::fleet::Roll) uses them: it reads snapshots, lets `presence` decide and applies the
 //! changes.
 //!
 //! # The promises

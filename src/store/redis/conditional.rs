@@ -170,10 +170,10 @@ impl RedisEngine {
             if let (Value::Okay, Some(decided)) = (&answer, decided) {
                 return Ok((decided, others));
             }
-            let found: Vec<Fields> = redis::from_redis_value(answer)
+            let current: Vec<Fields> = redis::from_redis_value(answer)
                 .map_err(|error| EngineError::Damaged(format!("{name}: {error}")))?;
-            self.last_read.put(keys.iter().cloned().zip(found.clone()).collect());
-            read = keys.iter().cloned().zip(found.into_iter().map(Some)).collect();
+            self.last_read.put(keys.iter().cloned().zip(current.clone()).collect());
+            read = keys.iter().cloned().zip(current.into_iter().map(Some)).collect();
         }
         let why = format!("{name}: others changed what is stored of hearing {MOST_ATTEMPTS} times meanwhile");
         Err(EngineError::Unavailable(why))

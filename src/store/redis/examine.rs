@@ -46,7 +46,7 @@ pub(super) async fn survey(topology: &Topology, keys: &Keys, now: Timestamp) -> 
     let state = read_state(topology, keys, now + began.elapsed()).await?;
     check_version(&state.info)?;
     check_whole(topology, keys).await?;
-    state.partitions.map_or(Ok(()), |found| check_partitions(topology, keys, found))?;
+    state.partitions.map_or(Ok(()), |partitions| check_partitions(topology, keys, partitions))?;
     topology.send::<()>("probe", &probe(keys)).await?;
     let mut warnings = state.warnings();
     let has_notifications = warnings.iter().all(|warning| warning.name != EngineWarning::NotificationsOff);
@@ -209,8 +209,8 @@ fn server(info: &InfoDict) -> String {
 fn check_version(info: &InfoDict) -> Result<()> {
     let version: String = info.get("redis_version").unwrap_or_default();
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
-    let found = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-    if found < OLDEST {
+    let release = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if release < OLDEST {
         let (major, minor) = OLDEST;
         return Err(EngineError::Refused(format!(
             "redis is version {version}, but {major}.{minor} or newer is needed; upgrade it"

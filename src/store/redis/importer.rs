@@ -74,10 +74,10 @@ impl RedisImporter {
         loop {
             let mut scan = pipe();
             scan.cmd("SCAN").arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(NAMES);
-            let ((next, found),): ((u64, Vec<String>),) = self.topology.send("clear", &scan).await?;
-            if !found.is_empty() {
+            let ((next, page),): ((u64, Vec<String>),) = self.topology.send("clear", &scan).await?;
+            if !page.is_empty() {
                 let mut unlink = pipe();
-                unlink.cmd("UNLINK").arg(found).ignore();
+                unlink.cmd("UNLINK").arg(page).ignore();
                 self.topology.send::<()>("clear", &unlink).await?;
             }
             cursor = next;

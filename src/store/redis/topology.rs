@@ -353,7 +353,7 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
             }
             Some("OOM") => unavailable("is full; raise its maxmemory"),
             Some("MISCONF") => unavailable("cannot write its data to disk"),
-            _ => unavailable("did not do what was asked"),
+            _ => unavailable("did not execute a command"),
         },
     }
 }

@@ -1,6 +1,6 @@
 //! Where log lines go: to standard error, for people or for machines.
 //!
-//! Ids and topics are written by strangers. No line lets them forge another line, a field of it, or the order
+//! Ids and topics come from outside. No line lets them forge another line, a field of it, or the order
 //! in which it is read; see [`fields`] for people's lines and [`escaped`] for those of machines.
 
 use std::io::{IsTerminal, stderr};

@@ -36,7 +36,7 @@ pub enum Heard {
     /// Older than what is known: changes nothing.
     Stale,
     /// From a unit that is not registered, in a kind with a closed registry.
-    Stranger,
+    Unregistered,
     /// From a unit that was removed.
     Retired,
     /// From a new id, in a kind that has `max_units` units.
@@ -60,9 +60,9 @@ pub fn hear(
         Some(facts) => Some(facts),
     };
     let Some(facts) = known else {
-        // A unit whose stored facts cannot be read is known, so it is no stranger.
+        // A unit whose stored facts cannot be read is known.
         if rules.registry == Registry::Closed && !seen.is_unreadable() {
-            return (Heard::Stranger, None);
+            return (Heard::Unregistered, None);
         }
         let facts = declare(Facts::new(Standing::Present, beat.at), beat);
         return (Heard::New, Some(present(facts, rules, hearing, now)));

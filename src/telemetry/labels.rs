@@ -150,11 +150,11 @@ labels! {
     /// Why the web server closed or refused a connection.
     CutReason {
         /// It was idle, and another connection needed its slot.
-        Idle => "stood_still",
+        Idle => "idle",
         /// The client did not read the answer.
         SlowReader => "slow_reader",
         /// Every slot was in use.
-        NoSlot => "no_place",
+        NoSlot => "no_slot",
     }
 }
 
@@ -208,7 +208,7 @@ labels! {
         /// Renews the lease of this instance.
         Lease => "lease",
         /// Lets transitions join groups, and seals groups.
-        Dispatch => "telling",
+        Dispatch => "dispatch",
         /// Leases deliveries and records their outcomes.
         Delivery => "delivery",
         /// Writes the memory of the embedded engine to its disk.
@@ -296,7 +296,7 @@ pub(super) const HEARD: [Heard; 7] = [
     Heard::Refreshed,
     Heard::Back,
     Heard::Stale,
-    Heard::Stranger,
+    Heard::Unregistered,
     Heard::Retired,
     Heard::TooMany,
 ];
@@ -308,7 +308,7 @@ pub(super) fn heard_as_str(heard: Heard) -> &'static str {
         Heard::Refreshed => "refreshed",
         Heard::Back => "back",
         Heard::Stale => "stale",
-        Heard::Stranger => "stranger",
+        Heard::Unregistered => "unregistered",
         Heard::Retired => "retired",
         Heard::TooMany => TOO_MANY,
     }

@@ -107,7 +107,7 @@ impl Series {
                 &["result"],
             ),
             payload_issues: make.counters(
-                "payload_oddities_total",
+                "payload_issues_total",
                 "Parts of payloads that were ignored; the message counted as a heartbeat all the same.",
                 &["reason"],
             ),

@@ -152,7 +152,7 @@ async fn prometheus_finds_every_instance_and_shard_and_sees_each_unit_once() {
 
     says(7, "{\"pressure\":5,\"motor\":{\"starts\":\"many\"}}".to_owned()).await;
     world.until("pump_pressure_pascals{unit=\"7\"}", "5").await;
-    world.until("sum(rollcall_payload_oddities_total{reason=\"bad_value\"})", "1").await;
+    world.until("sum(rollcall_payload_issues_total{reason=\"bad_value\"})", "1").await;
     world.until("pump_starts_total{unit=\"7\"}", "7").await;
     world.until("sum(rollcall_unit_metrics_truncated) + min(rollcall_unit_values_read)", "1").await;
 

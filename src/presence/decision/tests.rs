@@ -31,15 +31,15 @@ fn after(before: &Snapshot, change: &Change) -> Snapshot {
     Snapshot { alive, facts: change.facts.clone(), ..before.clone() }
 }
 
-fn stranger() -> Snapshot {
+fn unknown() -> Snapshot {
     Snapshot { unit: unit(), alive: None, facts: None, stored: None }
 }
 
 /// A unit that was first heard at the beginning.
 fn present() -> Snapshot {
-    let (heard, change) = hear(&stranger(), &beat(BEGIN), &rules(), &heard_until(BEGIN), BEGIN);
+    let (heard, change) = hear(&unknown(), &beat(BEGIN), &rules(), &heard_until(BEGIN), BEGIN);
     assert_eq!(heard, Heard::New);
-    after(&stranger(), &change.unwrap())
+    after(&unknown(), &change.unwrap())
 }
 
 /// The same unit with an open record, written an hour after its deadline.
@@ -89,10 +89,10 @@ fn with_grace_a_unit_is_late_first() {
     let mut rules = rules();
     rules.policy.grace = HOUR;
     let hearing = heard_until(BEGIN + 100 * HOUR);
-    let (_, change) = hear(&stranger(), &beat(BEGIN), &rules, &hearing, BEGIN);
+    let (_, change) = hear(&unknown(), &beat(BEGIN), &rules, &hearing, BEGIN);
     let change = change.unwrap();
     assert_eq!(check_at(&change), BEGIN + 48 * HOUR);
-    let seen = after(&stranger(), &change);
+    let seen = after(&unknown(), &change);
     let cases = [
         (48 * HOUR, State::Online),
         (48 * HOUR + MS, State::Late),
@@ -273,8 +273,8 @@ fn what_is_presumed_holds_until_something_newer_is_heard() {
 fn what_is_presumed_does_not_end_an_announced_sleep() {
     let sleeps = Declared { sleep: Some(200 * HOUR), ..Declared::default() };
     let word = Heartbeat { declared: sleeps, ..beat(BEGIN) };
-    let (_, change) = hear(&stranger(), &word, &rules(), &heard_until(BEGIN), BEGIN);
-    let gone = Snapshot { alive: None, ..after(&stranger(), &change.unwrap()) };
+    let (_, change) = hear(&unknown(), &word, &rules(), &heard_until(BEGIN), BEGIN);
+    let gone = Snapshot { alive: None, ..after(&unknown(), &change.unwrap()) };
     let mut hearing = heard_until(BEGIN + 500 * HOUR);
     hearing.ledger = Ledger::new([Interval { from: BEGIN + 40 * HOUR, to: BEGIN + 100 * HOUR }]);
     let verdict = check_deadline(&gone, &rules(), &hearing, BEGIN + 150 * HOUR);
@@ -310,9 +310,9 @@ fn a_return_closes_the_record_that_was_opened() {
 fn a_closed_kind_admits_only_registered_units() {
     let rules = KindRules { registry: Registry::Closed, ..rules() };
     let hearing = heard_until(BEGIN);
-    assert_eq!(hear(&stranger(), &beat(BEGIN), &rules, &hearing, BEGIN), (Heard::Stranger, None));
-    let change = register(&stranger(), &Registration::default(), &rules, &hearing, BEGIN);
-    let known = after(&stranger(), &change);
+    assert_eq!(hear(&unknown(), &beat(BEGIN), &rules, &hearing, BEGIN), (Heard::Unregistered, None));
+    let change = register(&unknown(), &Registration::default(), &rules, &hearing, BEGIN);
+    let known = after(&unknown(), &change);
     assert_eq!(state(&known, &rules, &hearing, BEGIN), Some(State::NeverSeen));
     assert_eq!(hear(&known, &beat(BEGIN), &rules, &hearing, BEGIN).0, Heard::New);
 }
@@ -403,7 +403,7 @@ fn a_pause_is_a_blind_interval_of_one_unit() {
 
 #[test]
 fn an_index_entry_of_nobody_is_taken_out_and_so_is_its_key() {
-    let Verdict::Gone(change) = check_deadline(&stranger(), &rules(), &heard_until(BEGIN), BEGIN) else {
+    let Verdict::Gone(change) = check_deadline(&unknown(), &rules(), &heard_until(BEGIN), BEGIN) else {
         panic!()
     };
     assert_eq!((change.index, change.facts, change.record), (IndexChange::Take, None, None));

@@ -145,7 +145,7 @@ impl RedisEngine {
         Ok(())
     }
 
-    /// Quarantines facts that are no text: the unit is a stranger until its next heartbeat.
+    /// Quarantines facts that are no text: the unit is unknown until its next heartbeat.
     pub(super) async fn quarantine_facts(&self, unit: &Unit, text: &[u8]) -> Result<()> {
         let (partition, page) = self.keys.page_id(unit);
         let (key, script) = (self.keys.facts_page(partition, page), Script::new(QUARANTINE_FIELD));

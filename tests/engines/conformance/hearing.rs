@@ -52,7 +52,7 @@ impl<G: Ground> World<G> {
     async fn hears(&self, member: &ShareMember, at: u64) -> Option<Interval> {
         match self.advances(member, at).await {
             Advance::Heard(blind) => blind,
-            Advance::NotAttending => panic!("{member:?} is a stranger at {at}"),
+            Advance::NotAttending => panic!("{member:?} does not attend at {at}"),
         }
     }
 
@@ -274,8 +274,8 @@ pub async fn each_share_is_for_itself<G: Ground>(world: World<G>) {
 pub async fn an_unknown_member_is_refused_and_changes_nothing<G: Ground>(world: World<G>) {
     let world = world.with_members(&[one()]).await;
     let disguised = ShareMember { connection: 7, ..one() };
-    for stranger in [two(), member("other", "one"), disguised] {
-        assert_eq!(world.advances(&stranger, 2000).await, Advance::NotAttending, "{stranger:?}");
+    for unknown in [two(), member("other", "one"), disguised] {
+        assert_eq!(world.advances(&unknown, 2000).await, Advance::NotAttending, "{unknown:?}");
     }
     assert_eq!(world.heard().await, 1000);
     assert_eq!(world.hears(&one(), 2000).await, None);
@@ -284,8 +284,8 @@ pub async fn an_unknown_member_is_refused_and_changes_nothing<G: Ground>(world: 
 pub async fn a_report_that_an_unknown_member_is_gone_changes_nothing<G: Ground>(world: World<G>) {
     let world = world.with_members(&[one()]).await;
     let disguised = ShareMember { connection: 7, ..one() };
-    for stranger in [two(), member("other", "one"), disguised] {
-        assert!(!world.engine.gone(&stranger, world.at(9000)).await.unwrap(), "{stranger:?}");
+    for unknown in [two(), member("other", "one"), disguised] {
+        assert!(!world.engine.gone(&unknown, world.at(9000)).await.unwrap(), "{unknown:?}");
     }
     assert_eq!(world.hears(&one(), 2000).await, None);
     assert_eq!(world.heard().await, 2000);

@@ -156,7 +156,7 @@ impl Evidence {
     }
 
     /// Whether the facts of that unit were broken after that moment: the unit was unknown until its next heartbeat.
-    fn is_stranger(&self, unit: &str, moment: Timestamp) -> bool {
+    fn is_unknown(&self, unit: &str, moment: Timestamp) -> bool {
         self.broken.iter().any(|broken| broken.is_facts && broken.unit == unit && moment < broken.at)
     }
 
@@ -249,7 +249,7 @@ impl Evidence {
         }
         let Some(last) = device.beats.iter().rev().find(|beat| beat.acked.is_some()) else { return findings };
         let forgotten = self.losses.iter().any(|loss| loss.of_everything && last.sent < loss.to)
-            || self.is_stranger(&device.unit, last.sent);
+            || self.is_unknown(&device.unit, last.sent);
         let is_open = records.iter().any(|record| record.closed_by.is_none());
         if device.is_dead(self.now) && !is_open && !forgotten {
             findings.push(not_yet(&device.unit, "is dead and has no open record".to_owned()));
@@ -266,7 +266,7 @@ impl Evidence {
         for notified in &self.notified_records {
             let id = notified.record.id.to_string();
             let (unit, seen) = (notified.record.unit.as_str(), notified.record.last_seen);
-            if !known.contains_key(&id) && !self.is_lost(seen) && !self.is_stranger(unit, seen) {
+            if !known.contains_key(&id) && !self.is_lost(seen) && !self.is_unknown(unit, seen) {
                 findings.push(wrong(unit, format!("{id} was notified and there is no such record")));
             }
             ids_by_record.entry(id).or_default()[usize::from(notified.is_return())]

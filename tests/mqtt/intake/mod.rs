@@ -47,7 +47,7 @@ async fn a_rejected_message_is_counted_by_reason_and_delays_no_other() {
     eventually("the last came", async || world.is_known("detector:7").await).await;
     assert_eq!(running.heartbeats("unknown_kind"), 1.0);
     assert_eq!(running.heartbeats("bad_unit"), 2.0);
-    assert_eq!(running.metric("payload_oddities_total", "broken_json"), 1.0);
+    assert_eq!(running.metric("payload_issues_total", "broken_json"), 1.0);
     assert_eq!(world.units().await, 1);
 }
 
@@ -61,7 +61,7 @@ async fn metrics_of_a_unit_are_kept_and_unusable_values_are_counted() {
     }
     device.publishes("units/7/heartbeat", "{\"pressure\":9}").await;
     eventually("it is kept", async || world.pressure("pump:9").await.as_deref() == Some("3.5")).await;
-    assert_eq!(running.metric("payload_oddities_total", "bad_value"), 1.0);
+    assert_eq!(running.metric("payload_issues_total", "bad_value"), 1.0);
     assert!(world.is_known("detector:7").await, "whose kind tells nothing");
     let written = async || running.metric("unit_values_total", "written") >= 1.0;
     eventually("that is counted", written).await;
@@ -104,7 +104,7 @@ async fn an_implausible_time_or_timeout_is_ignored_and_the_unit_stays_alive() {
         assert_eq!(facts.declared_timeout, None, "{}", timeouts[n]);
         assert!((began..=Clock::system().now()).contains(&facts.last_seen), "{}: {facts:?}", times[n]);
     }
-    let odd = |why| running.metric("payload_oddities_total", why);
+    let odd = |why| running.metric("payload_issues_total", why);
     assert!(
         odd("bad_timestamp") >= 4.0 && odd("bad_timeout") >= 4.0,
         "{} {}",

@@ -27,7 +27,7 @@ async fn requests_that_never_end_do_not_block_the_health_page() {
     tokio::time::timeout(PATIENCE, last.read_to_string(&mut answer)).await.unwrap().unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let page = fleet.text("/metrics").await;
-    assert!(page.contains("rollcall_http_connections_cut_total{reason=\"stood_still\"} 1"), "{page}");
+    assert!(page.contains("rollcall_http_connections_cut_total{reason=\"idle\"} 1"), "{page}");
 }
 
 /// Both ends of every connection are file descriptors of this process.

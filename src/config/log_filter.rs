@@ -1,16 +1,32 @@
-//! How much is logged: a level, or directives for parts of the program.
+//! Checks `[log]`: a level, or directives for parts of the program.
 //!
 //! A directive is a level or `target=level`, and several are separated by commas. The most specific target decides.
 //! There are no filters by span or field: they need regular expressions, which take longer to build than the log.
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
+use super::LogConfig;
+use super::file::Log;
+use super::problem::Problems;
+
+use super::LogConfig;
+use super::file::Log;
+use super::problem::Problems;
+
 /// The broker within the process warns of every client that comes and goes.
 const BROKER: (&str, LevelFilter) = ("mqtt5", LevelFilter::ERROR);
 
-/// Reads a configured level. A level alone is Rollcall's own: libraries report every connection and every request,
-/// so only their warnings are logged. Directives say themselves what they are for.
-pub(super) fn of_level(text: &str) -> Result<Targets, String> {
+pub(super) fn log(log: &Log, problems: &mut Problems) -> LogConfig {
+    let filter = of_level(&log.level).unwrap_or_else(|why| {
+        problems.error("log.level", why);
+        Targets::new()
+    });
+    LogConfig { format: log.format, filter }
+}
+
+/// Reads a configured level. A level alone is for Rollcall: libraries report every connection and every request,
+/// so only their warnings are logged. Directives name their targets.
+fn of_level(text: &str) -> Result<Targets, String> {
     let of_broker = Targets::new().with_targets([BROKER]);
     match level(text) {
         Some(level) if level <= LevelFilter::ERROR => Ok(Targets::new().with_default(level)),
@@ -22,7 +38,7 @@ pub(super) fn of_level(text: &str) -> Result<Targets, String> {
 /// Reads the directives of `RUST_LOG`.
 ///
 /// # Errors
-/// The directive that makes no sense, and what would.
+/// The wrong directive, and the right form.
 pub fn directives(text: &str) -> Result<Targets, String> {
     add(Targets::new(), text)
 }
@@ -72,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_that_of_rollcall_and_libraries_are_quiet() {
+    fn a_level_is_for_rollcall_and_libraries_log_warnings_only() {
         let cases = [
             ("info", "warn,mqtt5=error,rollcall=info"),
             (" DEBUG", "warn,mqtt5=error,rollcall=debug"),
@@ -88,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_filter_is_told_with_what_would_be_one() {
+    fn a_wrong_filter_is_reported_with_the_right_form() {
         for text in
             ["", "loud", "info,", "rollcall", "rollcall=loud", "=info", "[span{unit=7}]=info", "a b=info"]
         {

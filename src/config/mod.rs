@@ -2,12 +2,12 @@
 //!
 //! Three steps, each with errors of its own: the file is parsed ([`file::File`]), and an error shows the line of
 //! a wrong key or type; the environment is laid over it; then the values are checked, and
-//! all errors are reported at once. The result are the `Config`
+//! all errors are reported at once. The result is the `Config`
 //! structs of the modules, so the floors below do not depend on the file.
 //!
 //! Without a file every option has its default, and Rollcall serves a fleet on one machine.
 //!
-//! It never connects to anything: that is `rollcall check`. It reads secrets from their files,
+//! It never connects to anything: `rollcall check` does. It reads secrets from their files,
 //! whose paths are relative to the configuration file, and never shows them.
 
 use std::fmt;
@@ -19,23 +19,23 @@ use tracing_subscriber::filter::Targets;
 
 use crate::fleet::{HearingConfig, Rules};
 use crate::store::Catalogue;
-use crate::{alerting, broker, deadman, expiry, http, intake};
+use crate::{alerting, expiry, intake};
 
+mod broker;
 mod data;
+mod deadman;
 mod engine;
 mod environment;
 pub mod file;
 mod fleet;
+mod http;
 mod instance;
 mod log_filter;
 mod period;
 mod problem;
 mod receivers;
 mod secrets;
-mod shown;
 mod span;
-mod watcher;
-mod within;
 
 pub use engine::EngineConfig;
 pub use file::LogFormat;
@@ -60,7 +60,7 @@ pub struct Config {
     pub instance: String,
     pub engine: EngineConfig,
     /// The broker within the process, if it is configured.
-    pub broker: Option<broker::Config>,
+    pub broker: Option<crate::broker::Config>,
     pub intake: intake::Config,
     /// The rules of every kind.
     pub rules: Rules,
@@ -69,10 +69,10 @@ pub struct Config {
     pub hearing: HearingConfig,
     pub expiry: expiry::Config,
     pub alerting: alerting::Config,
-    pub http: http::Config,
+    pub http: crate::http::Config,
     /// The address for scrapes from other machines, `host:port`.
     pub advertise: String,
-    pub deadman: Option<deadman::Config>,
+    pub deadman: Option<crate::deadman::Config>,
     /// How long closed records are kept.
     pub keep_records: Duration,
     /// How long records of a kind that is not configured any more stay open.
@@ -137,17 +137,17 @@ fn check(file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result<Con
     let base = source.and_then(Path::parent).unwrap_or(Path::new(""));
     let instance = instance::name(&file.instance, &mut problems);
     let engine = engine::engine(&file.engine, base, &mut problems);
-    let broker = within::broker(&file.broker, &file.mqtt, base, &mut problems);
+    let broker = broker::broker(&file.broker, &file.mqtt, base, &mut problems);
     let (intake, rules, hearing) = fleet::fleet(&file, base, &mut problems);
     let metrics = Arc::new(data::catalogue(&file.kind, &mut problems));
     let expiry = engine::expiry(&file.expiry, &engine, &mut problems);
     let alerting = receivers::alerting(&file, base, &mut problems);
-    let http = shown::http(&file.http, base, &mut problems);
-    let advertise = shown::advertise(&file.http, &mut problems);
-    let count_by_labels = shown::count_by_labels(&file.http, &mut problems);
-    let deadman = watcher::deadman(&file.deadman, base, &mut problems);
+    let http = http::http(&file.http, base, &mut problems);
+    let advertise = http::advertise(&file.http, &mut problems);
+    let count_by_labels = http::count_by_labels(&file.http, &mut problems);
+    let deadman = deadman::deadman(&file.deadman, base, &mut problems);
     let (keep_records, close_unwatched) = engine::records(&file.records, &mut problems);
-    let log = shown::log(&file.log, &mut problems);
+    let log = log_filter::log(&file.log, &mut problems);
     if !problems.errors.is_empty() {
         return Err(ConfigError::Meaning(problems.errors));
     }

@@ -1,4 +1,4 @@
-//! Checks the broker within the process.
+//! Checks `[broker]`: the in-process broker.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,13 +1,12 @@
-//! Checks the HTTP server with its tokens, and the log.
+//! Checks `[http]`: the server, its tokens, and what it shows of units.
 
 use std::path::Path;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
-use tracing_subscriber::filter::Targets;
 
-use super::file::{Http, Log, Role, Token, UnitMetrics};
+use super::file::{Http, Role, Token, UnitMetrics};
 use super::problem::Problems;
-use super::{LogConfig, instance, log_filter, secrets};
+use super::{instance, secrets};
 use crate::fleet::mirror::MOST_LABELS;
 use crate::http;
 use crate::presence::is_label_name;
@@ -100,12 +99,4 @@ fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Opt
         Role::Admin => http::Role::Admin,
     };
     Some(http::Token { name: token.name.clone(), sha256, role })
-}
-
-pub(super) fn log(log: &Log, problems: &mut Problems) -> LogConfig {
-    let filter = log_filter::of_level(&log.level).unwrap_or_else(|why| {
-        problems.error("log.level", why);
-        Targets::new()
-    });
-    LogConfig { format: log.format, filter }
 }

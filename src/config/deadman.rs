@@ -1,4 +1,4 @@
-//! Checks the pings to another monitor.
+//! Checks `[deadman]`: the pings to another monitor.
 
 use std::path::Path;
 use std::time::Duration;

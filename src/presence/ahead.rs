@@ -1,12 +1,12 @@
 //! Stored moments that lie in the future.
 //!
-//! A wrong clock, a manual change or a restore may leave an expiry key with a moment in the year 2100. Taken at its
-//! word, the unit could be silent until then. So a moment that is further ahead than clocks may differ counts as now:
+//! A wrong clock, a manual change or a restore may leave an expiry key with a moment in the year 2100. Until then the
+//! unit could be silent without a record. So a moment that is further ahead than clocks may differ counts as now:
 //! no living unit is offline for it, and a dead unit is found at most one timeout later.
 //!
 //! # Why a moment is not reported unless it is a day ahead
 //! When the clock of a fleet is set back by an hour, every heartbeat of that hour lies ahead of the clock, for all
-//! units at once. That is no damage, and the next heartbeat of each unit puts it right.
+//! units at once. That is no damage: the next heartbeat of each unit corrects it.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use super::{Change, Facts, IndexChange, KeyChange, KindRules, Snapshot};
 use crate::clock::Timestamp;
 
 /// How far clocks may differ; the same as for the timestamps of devices.
-const AHEAD: Duration = Duration::from_secs(300);
+const TOLERANCE: Duration = Duration::from_secs(300);
 
-/// Further than an operator sets a clock, a time zone included.
-const NAMED: Duration = Duration::from_secs(86_400);
+/// A moment is reported if it is further ahead: an operator sets a clock by less, a time zone included.
+const REPORTED: Duration = Duration::from_secs(86_400);
 
 /// The unit with each moment of the future replaced by `now`; `None` if there is none.
 pub fn corrected(seen: &Snapshot, now: Timestamp) -> Option<Snapshot> {
-    let is_ahead = |at: Timestamp| at > now + AHEAD;
+    let is_ahead = |at: Timestamp| at > now + TOLERANCE;
     let facts = seen.facts.as_ref();
     let of_facts = facts.is_some_and(|facts| moments(facts).any(is_ahead));
     if !of_facts && !seen.alive.is_some_and(is_ahead) {
@@ -39,7 +39,7 @@ pub fn corrected(seen: &Snapshot, now: Timestamp) -> Option<Snapshot> {
 /// The stored moment to report, if it lies too far ahead for a clock that was set.
 pub fn future_moment(seen: &Snapshot, now: Timestamp) -> Option<Timestamp> {
     let latest = seen.facts.iter().flat_map(moments).chain(seen.alive).max()?;
-    (latest > now + NAMED).then_some(latest)
+    (latest > now + REPORTED).then_some(latest)
 }
 
 /// The change of a check that was made from [`corrected`] facts: a key that stays would be corrected again.
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_moment_further_ahead_than_clocks_differ_counts_as_now() {
         let (minute, hour, year) = (60, 3600, 365 * 86_400);
-        for (ahead, is_believed, is_named) in [
+        for (ahead, is_accepted, is_reported) in [
             (0, true, false),
             (5 * minute, true, false),
             (6 * minute, false, false),
@@ -82,8 +82,8 @@ mod tests {
             let at = NOW + Duration::from_secs(ahead);
             for seen in [seen(Some(at), NOW), seen(None, at), seen(Some(at), at)] {
                 let corrected = corrected(&seen, NOW);
-                assert_eq!(corrected.is_none(), is_believed, "{ahead} s ahead");
-                assert_eq!(future_moment(&seen, NOW).is_some(), is_named, "{ahead} s ahead");
+                assert_eq!(corrected.is_none(), is_accepted, "{ahead} s ahead");
+                assert_eq!(future_moment(&seen, NOW).is_some(), is_reported, "{ahead} s ahead");
                 if let Some(corrected) = corrected {
                     assert_eq!(corrected.alive, seen.alive.map(|_| NOW));
                     assert_eq!(corrected.facts.unwrap().last_seen, NOW);

@@ -1,17 +1,16 @@
 //! Blind time is not silence: the ledger of blind intervals and the arithmetic of observed silence.
 //!
-//! A unit is offline after its timeout and grace of *observed* silence. Time in which Rollcall
-//! cannot hear is the silence of no unit, so a deadline moves by the blind time inside the silence. After an
-//! interval every unit is owed some hearing as well, so that a device which reconnects with the
-//! broker has time to say so.
+//! A unit is offline after its timeout and grace of *observed* silence. Blind time does not count as silence, so a
+//! deadline moves by the blind time inside the silence. After an interval every unit is owed some hearing as well, so
+//! that a device that reconnects with the broker has time to send a heartbeat.
 //!
 //! # Why the owed hearing is what it is
 //! Each interval owes `min(timeout, settle, its own length)` of hearing after its end. One in which
 //! heartbeats were given to another client owes `min(timeout, settle)`, however short it was: a unit
-//! whose heartbeat was taken says the next one up to a timeout later. Hearing is
-//! counted cumulatively: a later blip pauses the count and does not restart it. And one silence is
-//! never owed more than `min(timeout, settle)` beyond its timeout and grace in all, so that even a
-//! link that is blind more often than not cannot keep a dead unit from being told.
+//! whose heartbeat was taken sends the next one up to a timeout later. Hearing is
+//! counted cumulatively: a later blind interval pauses the count and does not restart it. And one silence is
+//! never owed more than `min(timeout, settle)` beyond its timeout and grace in all, so that even with a
+//! link that is blind most of the time a dead unit is detected.
 
 use std::time::Duration;
 
@@ -19,17 +18,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 
-/// A stretch of time in which nothing could be heard: from `from` up to `to`.
+/// A time in which no heartbeat could be heard: from `from` up to `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Its first moment.
     pub from: Timestamp,
     /// The moment at which hearing began again; [`Timestamp::NEVER`] while that is not known.
     pub to: Timestamp,
 }
 
 impl Interval {
-    /// How long it lasted.
     pub fn length(&self) -> Duration {
         self.to.since(self.from)
     }
@@ -39,13 +36,12 @@ impl Interval {
         self.to < Timestamp::NEVER
     }
 
-    /// Whether `moment` lies in it.
     pub fn contains(&self, moment: Timestamp) -> bool {
         self.from <= moment && moment < self.to
     }
 }
 
-/// The blind intervals that still matter, in order and apart from each other.
+/// The blind intervals that still matter, in order and disjoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     intervals: Vec<Interval>,
@@ -54,7 +50,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Orders the intervals and joins those that touch; empty ones vanish.
+    /// Orders the intervals and joins those that touch; empty ones are left out.
     pub fn new(intervals: impl IntoIterator<Item = Interval>) -> Ledger {
         let mut all: Vec<Interval> = intervals.into_iter().filter(|i| i.from < i.to).collect();
         all.sort_by_key(|i| i.from);
@@ -68,7 +64,7 @@ impl Ledger {
         Ledger { intervals: joined, taken: Vec::new() }
     }
 
-    /// The same, where heartbeats may have been given to another client in intervals with these ends.
+    /// This ledger, where heartbeats may have been given to another client in intervals with these ends.
     pub fn with_taken(mut self, ends: impl IntoIterator<Item = Timestamp>) -> Ledger {
         self.taken.extend(ends);
         self.taken.sort_unstable();
@@ -97,7 +93,7 @@ impl Ledger {
         }
     }
 
-    /// The latest moment up to `moment` at which something could have been heard.
+    /// The latest moment up to `moment` at which a heartbeat could have been heard.
     pub fn latest_hearing(&self, moment: Timestamp) -> Timestamp {
         let after = self.intervals.partition_point(|i| i.from <= moment);
         match self.intervals[..after].last() {
@@ -128,7 +124,7 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// Whether something that was sent after `seen` may have been given to another client in it.
+    /// Whether a heartbeat that was sent after `seen` may have been given to another client in the interval.
     fn was_taken(&self, interval: &Interval, seen: Timestamp) -> bool {
         let first = self.taken.partition_point(|end| *end <= interval.from.max(seen));
         self.taken.get(first).is_some_and(|end| *end <= interval.to)
@@ -163,10 +159,10 @@ mod tests {
             (&[(10, 20)], 20, 100, 10, 120), // over before the silence began
             (&[(100, 200)], 0, 100, 50, 100), // begins at the deadline: too late to matter
             (&[(99, 200)], 0, 100, 50, 250), // 1 ms was left, 50 ms of hearing are owed
-            (&[(99, 101)], 0, 100, 50, 103), // a blip owes no more than its own length
+            (&[(99, 101)], 0, 100, 50, 103), // a short interval owes no more than its own length
             (&[(10, 20), (50, 60)], 0, 100, 10, 120), // owed long ago
-            (&[(90, 100), (105, 115)], 0, 100, 10, 125), // the blip pauses the count
-            (&[(10, 20), (15, 30)], 0, 100, 0, 120), // told twice, counted once
+            (&[(90, 100), (105, 115)], 0, 100, 10, 125), // the second interval pauses the count
+            (&[(10, 20), (15, 30)], 0, 100, 0, 120), // the overlap counts once
         ];
         for (intervals, seen, allowed, owed, deadline) in cases {
             let got = ledger(intervals).deadline(at(seen), ms(allowed), ms(owed));
@@ -180,11 +176,11 @@ mod tests {
             let intervals: Vec<_> = ends.iter().map(|end| (end - 1, *end)).collect();
             ledger(&intervals).with_taken(ends.iter().map(|end| at(*end)))
         };
-        // It says something every 40, twice in vain: its next word is heard at 120.
+        // It sends a heartbeat every 40, and two are lost: the next heartbeat is heard at 120.
         assert_eq!(ledger(&[(39, 40), (79, 80)]).deadline(at(0), ms(100), ms(100)), at(102));
         assert_eq!(taken(&[40, 80]).deadline(at(0), ms(100), ms(100)), at(180));
         assert_eq!(taken(&[40, 80]).deadline(at(80), ms(100), ms(100)), at(180), "it was heard since");
-        // Whoever takes it all does not keep a dead unit from being told.
+        // A client that takes every heartbeat does not keep a dead unit from being detected.
         let all: Vec<i64> = (1..100).map(|n| n * 40).collect();
         assert_eq!(taken(&all).deadline(at(0), ms(100), ms(100)), at(205));
         let more = Interval { from: at(500), to: at(600) };
@@ -192,12 +188,12 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_mostly_blind_cannot_starve_detection() {
+    fn a_link_that_is_mostly_blind_does_not_prevent_detection() {
         // Blind for 9 of every 10 ms, without end.
-        let blips: Vec<_> = (0..100_000).map(|n| (n * 10 + 1, n * 10 + 10)).collect();
-        let deadline = ledger(&blips).deadline(at(0), ms(100), ms(50));
-        let heard = heard_between(&ledger(&blips), at(0), deadline);
-        assert!((100..=150).contains(&heard), "told after {heard} ms of hearing");
+        let intervals: Vec<_> = (0..100_000).map(|n| (n * 10 + 1, n * 10 + 10)).collect();
+        let deadline = ledger(&intervals).deadline(at(0), ms(100), ms(50));
+        let heard = heard_between(&ledger(&intervals), at(0), deadline);
+        assert!((100..=150).contains(&heard), "detected after {heard} ms of hearing");
     }
 
     #[test]
@@ -223,7 +219,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_silence_is_observed_for_what_is_allowed_and_hardly_more(
+        fn a_silence_is_observed_for_the_allowed_time_and_at_most_the_owed_hearing(
             ledger in blindness(), seen in 0i64..5_000, allowed in 1u64..2_000, owed in 0u64..500,
         ) {
             let deadline = ledger.deadline(at(seen), ms(allowed), ms(owed));
@@ -233,7 +229,7 @@ mod tests {
         }
 
         #[test]
-        fn after_every_interval_inside_a_silence_its_hearing_is_paid_or_the_most_is(
+        fn the_hearing_that_each_interval_owes_passes_before_the_deadline_or_the_most_does(
             ledger in blindness(), seen in 0i64..5_000, allowed in 1u64..2_000, owed in 0u64..500,
         ) {
             let deadline = ledger.deadline(at(seen), ms(allowed), ms(owed));
@@ -250,7 +246,7 @@ mod tests {
             ledger in blindness(), seen in 0i64..5_000, later in 0i64..500,
             allowed in 1u64..2_000, owed in 0u64..500,
         ) {
-            // What is owed is never more than the timeout.
+            // The owed hearing is never more than the timeout.
             let owed = owed.min(allowed);
             let first = ledger.deadline(at(seen), ms(allowed), ms(owed));
             let second = ledger.deadline(at(seen + later), ms(allowed), ms(owed));

@@ -7,9 +7,8 @@
 //! A check reads the newest heartbeat from the expiry key before the key can expire, because the next check
 //! is never later than the expiry. If no check ran in time (the whole service was down for longer), the key
 //! may have held a newer heartbeat than the facts and be gone. Then the silence is presumed to begin at the
-//! latest moment at which a heartbeat could have been recorded: an alert that is late is better than one that is
-//! false. The presumed moment (`silent_from`) is kept apart from the last heartbeat that was seen, which stands
-//! in the record and its id.
+//! latest moment at which a heartbeat could have been recorded: a late alert is better than a false one. The
+//! presumed moment (`silent_from`) is kept apart from the last known heartbeat, which stands in the record and its id.
 
 use std::time::Duration;
 
@@ -108,11 +107,11 @@ fn come_back(
     (Heard::Back, Some(Change { record: Some(record), ..present(back, rules, hearing, now) }))
 }
 
-/// What was sent up to then is part of the silence for which the record was opened. A late instance may write it
-/// after that; it must not close the record.
+/// Heartbeats that were sent up to this moment belong to the silence of the open record. A late instance may write
+/// one after the record was opened; it must not close the record.
 ///
-/// Either it is the last heartbeat, or it came unseen: the check that opened the record found no expiry key, so no
-/// heartbeat had been recorded for the lifetime of a key.
+/// Such a heartbeat is the last known one, or it came unseen: the check that opened the record found no expiry key, so
+/// no heartbeat had been recorded for the lifetime of a key.
 fn known_until(facts: &Facts, silence: &Silence, rules: &KindRules) -> Timestamp {
     let last = facts.silent_since() + same_heartbeat(silence);
     last.max(silence.detected_at - facts.key_lifetime(rules))

@@ -3,7 +3,7 @@
 //! The expiry key of a unit holds its last heartbeat. The facts hold the rest: the state, the last heartbeat
 //! as of the last check, what the unit declared and what an operator set. Every decision reads a [`Snapshot`] of both and
 //! answers with a [`Change`], which an engine applies only if the unit is still as it was read. So the rules
-//! live here, once, and no engine has any.
+//! stand here once, and no engine repeats them.
 
 use std::time::Duration;
 
@@ -189,8 +189,7 @@ pub enum IndexChange {
     Keep,
     /// The next check is at that moment.
     CheckAt(Timestamp),
-    /// The entry is removed. If another caller has removed it before, the whole change is void: this is the won
-    /// lock.
+    /// The entry is removed. If another caller has removed it before, the whole change is void: one caller wins.
     Take,
 }
 

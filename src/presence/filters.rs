@@ -1,15 +1,15 @@
-//! Hearing by kind: what was not subscribed was not heard.
+//! Hearing by kind: a topic without a subscription is not heard.
 //!
-//! Canaries vouch for a connection, but not for topics that it did not ask for, or that the rules of a broker
-//! withhold. So for each kind it is kept up to when each of its filters was heard, beside what was heard of the
-//! fleet as a whole: probes prove it, which are published on a topic of that filter. A kind
-//! has heard as far as the least of its filters. Where one of them was not heard for a while, that time is blind
+//! Canaries prove that a connection hears, but not that it hears a topic to which it did not subscribe, or that the
+//! rules of a broker withhold. So each filter of a kind has a moment up to which it was heard, beside the moment of
+//! the fleet as a whole: probes prove it, which are published on a topic of that filter. A kind
+//! has heard as far as the least of its filters. Time in which one of them was not heard is blind
 //! for the kind, and only for it.
 //!
-//! # When a filter is configured no more
-//! Units may go on speaking there, and which of them did is not known. A wrong configuration must not make them
-//! offline, and a right one must not keep silences untold: so the kind has heard no further than the filter was
-//! for four timeouts, at most an hour. Then it counts no more.
+//! # When a filter is no longer configured
+//! Units may go on sending there, and Rollcall cannot know which of them do. A wrong configuration must not make them
+//! offline, and a right one must not keep silences undetected: so for four timeouts, at most an hour, the kind has
+//! heard no further than the filter. Then the filter counts no more.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::clock::Timestamp;
 /// How far Rollcall is known to have heard, and where it did not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hearing {
-    /// Up to here everything that a device sent came all the way; `None` before the first proof.
+    /// Every message that a device sent up to here is recorded; `None` before the first proof.
     pub heard: Option<Timestamp>,
     /// The blind intervals before that.
     pub ledger: Ledger,
@@ -29,7 +29,7 @@ pub struct Hearing {
     pub settle: Duration,
     /// How late a check may be, because the engine is so far away.
     pub delay: Duration,
-    /// What was heard of single kinds, as it is stored.
+    /// The proofs of single kinds, as stored.
     pub filters: Arc<FilterProofs>,
     /// The hearing of kinds that have filters of their own: see [`Hearing::by_filters`].
     pub kinds: Arc<HashMap<Kind, Hearing>>,
@@ -41,7 +41,7 @@ pub const DEFAULT_SETTLE: Duration = Duration::from_secs(300);
 /// The topic filters by which each kind is heard, `{kind}` filled in.
 pub type Filters = HashMap<Kind, Vec<String>>;
 
-/// What is stored of the filters of all kinds, configured or not.
+/// The stored proofs of the filters of all kinds, configured or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilterProofs {
     /// Up to when each filter of a kind was heard.
@@ -53,26 +53,22 @@ pub struct FilterProofs {
 /// A filter of a kind was heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probed {
-    /// Whose filter.
     pub kind: Kind,
-    /// Which of its filters.
     pub filter: String,
-    /// Everything on its topics that was sent up to here came all the way.
+    /// Every message on its topics that was sent up to here is recorded.
     pub sent_at: Timestamp,
-    /// If that is more than this after what was known of the filter, what lies between was not heard.
+    /// If `sent_at` is more than this after the last proof of the filter, the time between is blind.
     pub gap: Duration,
 }
 
-/// For how many timeouts, and for how long at most, a filter that is configured no more holds back its kind.
+/// For how many timeouts, and for how long at most, a removed filter holds back its kind.
 const REMOVED_TIMEOUTS: u32 = 4;
 const LONGEST_REMOVED: Duration = Duration::from_secs(3600);
 
-/// A filter that was heard, is configured no more, and holds back its kind.
+/// A filter that was heard, is no longer configured, and holds back its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemovedFilter {
-    /// Whose filter.
     pub kind: Kind,
-    /// Which.
     pub filter: String,
     /// Up to when it was heard.
     pub heard: Timestamp,
@@ -80,14 +76,14 @@ pub struct RemovedFilter {
     pub rest: Duration,
 }
 
-/// Whether every topic that the narrower filter covers, neither with `#`, is covered by the wider one.
+/// Whether `wider` covers every topic that `narrower` covers; neither has a `#`.
 pub fn covers(wider: &str, narrower: &str) -> bool {
     wider.split('/').count() == narrower.split('/').count()
         && wider.split('/').zip(narrower.split('/')).all(|(wide, narrow)| wide == "+" || wide == narrow)
 }
 
 impl Probed {
-    /// The same for all of these filters.
+    /// A proof of each of these filters.
     pub fn all(filters: &Filters, sent_at: Timestamp, gap: Duration) -> Vec<Probed> {
         let of_kind = |(kind, filters): (&Kind, &Vec<String>)| {
             let kind = kind.clone();
@@ -98,8 +94,8 @@ impl Probed {
     }
 }
 
-/// Notes up to when filters were heard, and answers with what was not heard of their kinds. `proved` holds at least
-/// the filters that are probed, and all filters of their kinds where one of these is new.
+/// Notes up to when filters were heard, and answers the blind intervals of their kinds. `proved` holds at least
+/// the filters that are probed and, where one of these is new, all filters of its kind.
 pub fn prove(proved: &mut BTreeMap<(Kind, String), Timestamp>, probed: &[Probed]) -> Vec<(Kind, Interval)> {
     let mut last = BTreeMap::new();
     for ((kind, _), at) in proved.iter() {
@@ -110,7 +106,7 @@ pub fn prove(proved: &mut BTreeMap<(Kind, String), Timestamp>, probed: &[Probed]
     for Probed { kind, filter, sent_at, gap } in probed {
         let name = (kind.clone(), filter.clone());
         let before = proved.get(&name).copied();
-        // A filter that is new was not heard while others of its kind were.
+        // A new filter was not heard while others of its kind were.
         if let Some(from) = before.or_else(|| last.get(kind).copied())
             && sent_at.since(from) > *gap
         {
@@ -122,7 +118,7 @@ pub fn prove(proved: &mut BTreeMap<(Kind, String), Timestamp>, probed: &[Probed]
 }
 
 impl Hearing {
-    /// Whether that kind is not heard while the fleet is: by more than `gap` less far.
+    /// Whether the kind is heard less far than the fleet, by more than `gap`.
     pub fn is_behind(&self, kind: &Kind, gap: Duration) -> bool {
         let Some(fleet) = self.heard else { return false };
         self.of(kind).heard.is_none_or(|heard| fleet.since(heard) > gap)
@@ -136,19 +132,19 @@ impl Hearing {
         now + blind.min(policy.timeout).min(self.settle).max(policy.slack())
     }
 
-    /// How far that kind is known to have been heard, and where it was not.
+    /// The hearing of a kind.
     pub fn of(&self, kind: &Kind) -> &Hearing {
         self.kinds.get(kind).unwrap_or(self)
     }
 
-    /// The same, where these kinds are heard by these filters. Other kinds are heard as the fleet is.
+    /// This hearing, where these kinds are heard by these filters. Other kinds are heard as the fleet is.
     pub fn by_filters(self, filters: &Filters) -> Hearing {
         let of_kind = |(kind, filters): (&Kind, &Vec<String>)| (kind.clone(), self.of_filters(kind, filters));
         let kinds = filters.iter().filter(|(_, filters)| !filters.is_empty()).map(of_kind).collect();
         Hearing { kinds: Arc::new(kinds), ..self }
     }
 
-    /// The filters of these kinds that hold them back though they are configured no more. `timeout`: of a kind.
+    /// The filters that are no longer configured and hold back one of these kinds. `timeout`: that of a kind.
     pub fn removed(&self, filters: &Filters, timeout: impl Fn(&Kind) -> Duration) -> Vec<RemovedFilter> {
         let of_proof = |((kind, filter), heard): (&(Kind, String), &Timestamp)| {
             if filters.get(kind)?.iter().any(|configured| covers(configured, filter)) {
@@ -163,7 +159,7 @@ impl Hearing {
         self.filters.proved.iter().filter_map(of_proof).collect()
     }
 
-    /// The same, where kinds have heard no further than what holds them back.
+    /// This hearing, where kinds have heard no further than the removed filters that hold them back.
     pub fn held_back(self, removed: &[RemovedFilter]) -> Hearing {
         if removed.is_empty() {
             return self;
@@ -179,7 +175,7 @@ impl Hearing {
 
     fn of_filters(&self, kind: &Kind, filters: &[String]) -> Hearing {
         let proved = |filter: &String| self.filters.proved.get(&(kind.clone(), filter.clone())).copied();
-        // One that was never heard comes before all others.
+        // A filter that was never heard comes before all others.
         let least = filters.iter().map(proved).min().flatten();
         let ledger = match self.filters.blind.get(kind) {
             None => self.ledger.clone(),
@@ -205,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_heard_to_its_own_moment_and_a_new_one_begins_where_its_kind_was_heard() {
-        // The filter, when it was sent, its gap, and since when that time was blind.
+    fn each_filter_is_proved_for_itself_and_a_new_one_begins_where_its_kind_was_heard() {
+        // Kind, filter, sent at, gap, and the start of the blind interval.
         type Case<'a> = (&'a str, &'a str, i64, u64, Option<i64>);
         let cases: [Case; 8] = [
-            ("pump", "a", 1000, 0, None), // nothing was known of the kind
+            ("pump", "a", 1000, 0, None), // the first proof of the kind
             ("pump", "a", 2000, 1000, None),
             ("pump", "a", 4500, 1000, Some(2000)),
-            ("pump", "a", 3000, 0, None), // older than what is known
+            ("pump", "a", 3000, 0, None), // older than the last proof
             ("pump", "b", 5000, 500, None),
             ("pump", "c", 6000, 500, Some(5000)),
             ("valve", "a", 9000, 0, None),
@@ -256,17 +252,17 @@ mod tests {
         assert_eq!(hearing.of(&pump).ledger.intervals(), [interval(10, 30)]);
         assert_eq!(hearing.of(&valve).heard, None, "one of its filters was never heard");
         assert_eq!(hearing.of(&valve).ledger.intervals(), [interval(10, 20)]);
-        assert_eq!(hearing.of(&meter).heard, Some(at(100)), "nothing is known of its filters");
+        assert_eq!(hearing.of(&meter).heard, Some(at(100)), "it has no filters of its own");
     }
 
     #[test]
-    fn a_filter_that_is_configured_no_more_holds_back_its_kind_for_a_while() {
+    fn a_removed_filter_holds_back_its_kind_for_a_while() {
         let kind: Kind = "pump".parse().unwrap();
         let filters = |names: &[&str]| -> Filters {
             [(kind.clone(), names.iter().map(|name| (*name).to_owned()).collect())].into()
         };
         let second = |seconds: i64| at(seconds * 1000);
-        // Now, the timeout, the blind time of the fleet (s), what is configured, and for how long it is held back.
+        // Now, the timeout, the blind time of the fleet (s), the configured filters, and for how long the kind is held back.
         type Case<'a> = (i64, u64, Option<(i64, i64)>, &'a [&'a str], Option<u64>);
         let cases: [Case; 8] = [
             (100, 4, None, &["a/+"], Some(16)),
@@ -330,7 +326,10 @@ mod tests {
                 ..Hearing::default()
             };
             assert!(hearing.is_behind(&kind, Duration::from_secs(9)), "{heard:?}");
-            assert!(!hearing.is_behind(&"other".parse().unwrap(), Duration::ZERO), "nothing says so");
+            assert!(
+                !hearing.is_behind(&"other".parse().unwrap(), Duration::ZERO),
+                "it has no filters of its own"
+            );
             assert_eq!(hearing.recheck_at(&kind, &policy(timeout), at(now * 1000)), at(now * 1000 + wait));
             // However it goes on, the deadline is not before that check.
             let Some(heard) = heard else { continue };

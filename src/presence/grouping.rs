@@ -1,36 +1,35 @@
 //! How transitions join groups, and when a group is sealed.
 //!
-//! Everything that does not lead from one [`Stage`] of a member to the next changes nothing, so a transition may
-//! join again at any time, and a return may come before its silence. A silence that is over and was detected once
-//! more is a member of its own.
+//! A transition that leads to no next [`Stage`] of its member changes nothing. So a transition may join again at any
+//! time, and a return may come before its silence. A silence that is over and is detected again is a member of its own.
 //!
-//! Only a silence has a wait, in which its unit may come back without being told. Everything else is told with
-//! whatever the group tells next. Between two notifications of a group lies at least an interval.
+//! Only a silence waits: if its unit comes back meanwhile, receivers are not notified. Every other transition is part
+//! of the next notification of its group. Two notifications of a group are at least an interval apart.
 //!
 //! # Why a script repeats this
 //! When a hundred thousand units fall silent at once, each joins a group of its own. On Redis that is one step of
-//! `join.lua` for many of them; a step that reads, and one that writes, would double what the server has to do.
-//! A test gives the same generated cases to both engines and compares what is told, and when.
+//! `join.lua` for many of them; a step that reads and one that writes would double the work of the server.
+//! A test gives the same generated cases to both engines and compares the notifications and their times.
 
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// When a group that has something to tell is sealed.
+/// How fast groups are sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The wait of each silence, in which its unit may come back without being told.
+    /// The wait of each silence: if its unit comes back meanwhile, receivers are not notified.
     pub wait: Duration,
     /// The least time between two notifications of one group.
     pub interval: Duration,
 }
 
-/// What happens to a member.
+/// The transition of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Offline,
     Online,
-    /// It is over, and no receiver is told.
+    /// The silence is over, and receivers are not notified of it.
     Removed,
     Blind,
 }
@@ -49,13 +48,13 @@ impl Form {
 /// How far a member of a group has come. It is stored as a letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// `o`: it waits to be told that it is offline.
+    /// `o`: its silence, or blind interval, waits for the next notification.
     Waits,
-    /// `t`: it was told to be offline.
+    /// `t`: receivers were notified of its silence.
     Told,
-    /// `b`: it was told to be offline and waits to be told that it is back.
+    /// `b`: receivers were notified of its silence, and its return waits for the next notification.
     IsBack,
-    /// `x`: told both, or taken back before either was told.
+    /// `x`: receivers were notified of both, or it was over before they were notified.
     Over,
 }
 
@@ -69,14 +68,15 @@ impl Stage {
         }
     }
 
-    /// `None` for a letter that is none.
+    /// `None` for the letter of no stage.
     pub fn of(letter: char) -> Option<Stage> {
         [Stage::Waits, Stage::Told, Stage::IsBack, Stage::Over]
             .into_iter()
             .find(|stage| stage.letter() == letter)
     }
 
-    /// What a member of this stage, or of none, becomes with that; `None`: nothing.
+    /// The stage of a member after a transition; `None`: the transition changes nothing. `now` is `None` for a new
+    /// member.
     pub fn next(now: Option<Stage>, form: Form) -> Option<Stage> {
         let is_end = matches!(form, Form::Online | Form::Removed);
         match now {
@@ -87,18 +87,18 @@ impl Stage {
         }
     }
 
-    /// What a member becomes when what it waits for is told. Blindness is told once.
+    /// The stage of a waiting member after its notification. A blind interval is notified once.
     pub fn once_told(self, is_blind: bool) -> Stage {
         if is_blind || self == Stage::IsBack { Stage::Over } else { Stage::Told }
     }
 }
 
-/// Whether what is detected now is another silence than one that was detected before and has come this far.
+/// Whether a silence that was detected at `detected_at` is another one than the known one of its name.
 pub fn is_detected_again(known: Stage, detected_before: Timestamp, detected_at: Timestamp) -> bool {
     known == Stage::Over && detected_before < detected_at
 }
 
-/// When a member begins to wait that joins now.
+/// When the wait of a member that joins now begins. Only a silence waits.
 pub fn waits_since(form: Form, pace: Pace, now: Timestamp) -> Timestamp {
     if form == Form::Offline { now } else { now - pace.wait }
 }
@@ -112,33 +112,33 @@ pub struct GroupTimes {
 }
 
 impl GroupTimes {
-    /// When the group is due once this has joined.
+    /// When the group is due once this transition has joined.
     pub fn due_with(&self, form: Form, pace: Pace, now: Timestamp) -> Timestamp {
-        // A sealing that is yet to come is not believed: the group would wait for it.
+        // A sealing in the future is ignored: the group would wait for it.
         let sealed = self.sealed.filter(|sealed| *sealed <= now && form != Form::Blind);
         let at = if form == Form::Blind { now } else { now + pace.wait };
         let at = sealed.map_or(at, |sealed| at.max(sealed + pace.interval));
         self.due.unwrap_or(at)
     }
 
-    /// Whether a transition with which no other joins is told with that.
-    pub fn is_told_at_once(&self, form: Form, pace: Pace, now: Timestamp) -> bool {
+    /// Whether the group is sealed with a transition that joins it alone.
+    pub fn is_sealed_at_once(&self, form: Form, pace: Pace, now: Timestamp) -> bool {
         self.due.is_none() && self.due_with(form, pace, now) <= now
     }
 
-    /// From when on the interval counts if the group is sealed now: from the last sealing, if this one tells the
-    /// rest of what was waiting then.
+    /// The start of the interval if the group is sealed now: the last sealing, if this one notifies of the rest that
+    /// waited then.
     pub fn sealed_now(&self, pace: Pace, now: Timestamp) -> Timestamp {
         self.follows(pace).unwrap_or(now)
     }
 
     /// When the group is due after a sealing, where the first and the newest member that still wait joined at
-    /// `waiting`. They follow when the wait of all of them is over, once; a member that joins after that waits for
-    /// the interval to pass.
+    /// `waiting`. One more notification follows when the wait of all of them is over; a member that joins after that
+    /// waits for the interval to pass.
     pub fn due_after(
         &self,
         waiting: (Timestamp, Timestamp),
-        has_told: bool,
+        has_sealed: bool,
         pace: Pace,
         now: Timestamp,
     ) -> Option<Timestamp> {
@@ -148,12 +148,12 @@ impl GroupTimes {
         }
         Some(match self.follows(pace) {
             Some(last) => first.max(last + pace.interval),
-            None if has_told => newest,
+            None if has_sealed => newest,
             None => first,
         })
     }
 
-    /// The last sealing, if the next one tells the rest of what was waiting then.
+    /// The last sealing, if the next one notifies of the rest that waited then.
     fn follows(&self, pace: Pace) -> Option<Timestamp> {
         self.sealed.filter(|last| self.due.is_some_and(|due| due > *last && due < *last + pace.interval))
     }
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_member_goes_from_one_stage_to_the_next_and_nothing_else_changes_it() {
         use Stage::{IsBack, Over, Told, Waits};
-        // The stage, and what it becomes with offline, online, removed, blind.
+        // The stage, and the next one after offline, online, removed, blind.
         let cases: [(Option<Stage>, [Option<Stage>; 4]); 5] = [
             (None, [Some(Waits), Some(Over), Some(Over), Some(Waits)]),
             (Some(Waits), [None, Some(Over), Some(Over), None]),
@@ -196,14 +196,14 @@ mod tests {
     #[test]
     fn a_group_is_due_after_its_wait_and_an_interval_after_it_was_sealed() {
         let now = at(1000);
-        // Sealed, due, what joins, when the group is due then, whether that is told at once.
+        // Sealed, due, the transition that joins, when the group is due then, whether it is sealed at once.
         let cases = [
             (PACE, None, None, Form::Offline, 1010, false),
             (AT_ONCE, None, None, Form::Offline, 1000, true),
             (AT_ONCE, Some(1000), None, Form::Offline, 1000, true),
             (PACE, Some(950), None, Form::Offline, 1050, false),
             (PACE, Some(900), None, Form::Offline, 1010, false),
-            (PACE, Some(2000), None, Form::Offline, 1010, false), // it is yet to come
+            (PACE, Some(2000), None, Form::Offline, 1010, false), // in the future
             (PACE, Some(950), None, Form::Blind, 1000, true),
             (PACE, Some(950), None, Form::Online, 1050, false),
             (PACE, None, Some(1005), Form::Offline, 1005, false),
@@ -213,7 +213,7 @@ mod tests {
             let times = GroupTimes { sealed: sealed.map(at), due: due.map(at) };
             let case = format!("{times:?} {form:?}");
             assert_eq!(times.due_with(form, pace, now), at(expected), "{case}");
-            assert_eq!(times.is_told_at_once(form, pace, now), at_once, "{case}");
+            assert_eq!(times.is_sealed_at_once(form, pace, now), at_once, "{case}");
         }
         assert_eq!(waits_since(Form::Offline, PACE, now), now);
         assert_eq!(waits_since(Form::Online, PACE, now), at(990));
@@ -222,8 +222,8 @@ mod tests {
     #[test]
     fn members_whose_wait_is_not_over_follow_once_and_do_not_move_the_interval() {
         let now = at(1000);
-        // Sealed, due, when the first and the newest that wait joined, whether some were told; the next due, and
-        // from when on the interval counts.
+        // Sealed, due, when the first and the newest that wait joined, whether some were sealed; the next due, and
+        // the start of the interval.
         let cases = [
             (None, 1000, (995, 998), true, 1008, 1000),
             (None, 1000, (995, 998), false, 1005, 1000),
@@ -231,11 +231,11 @@ mod tests {
             (Some(890), 1000, (995, 998), true, 1008, 1000),
             (None, 1000, (980, 998), true, 1000, 1000), // more than one notification holds
         ];
-        for (sealed, due, (first, newest), has_told, next, interval_from) in cases {
+        for (sealed, due, (first, newest), has_sealed, next, interval_from) in cases {
             let times = GroupTimes { sealed: sealed.map(at), due: Some(at(due)) };
             let waiting = (at(first), at(newest));
             let case = format!("{times:?} {waiting:?}");
-            assert_eq!(times.due_after(waiting, has_told, PACE, now), Some(at(next)), "{case}");
+            assert_eq!(times.due_after(waiting, has_sealed, PACE, now), Some(at(next)), "{case}");
             assert_eq!(times.sealed_now(PACE, now), at(interval_from), "{case}");
         }
     }

@@ -1,23 +1,23 @@
 //! How far Rollcall has heard: the rules by which canaries, members and sessions move it.
 //!
 //! A plain subscription hears the whole fleet, so any one of them suffices: Rollcall has heard as far
-//! as the furthest. Members of a shared subscription hear a part each, and no other member is given what
-//! one of them swallows: a share has heard as far as the *least* of its members. How far
+//! as the furthest. Each member of a shared subscription hears a part, and a message that one of them loses reaches no
+//! other member: a share has heard as far as the *least* of its members. How far
 //! Rollcall has heard is the furthest of all plain subscriptions and of all shares.
 //!
-//! # What a plain subscription vouches for
-//! The broker keeps its session and the backlog while its connection is away. But another client that
-//! knows its id may use the session in between: what the broker hands to that client, it never gives to
-//! Rollcall. So the canaries of a connection vouch for what was sent since its first one, and for nothing
-//! before. What lies between that and what was heard before is blind, however short, unless another plain
-//! subscription heard it. While another one does, the new one waits for it instead of calling that time blind.
+//! # What the canaries of a plain subscription prove
+//! The broker keeps the session and its backlog while the connection is away. But another client that
+//! knows the client id may use the session in between: a message that the broker gives to that client never reaches
+//! Rollcall. So the canaries of a connection prove that messages since its first canary were heard, and none
+//! before. The time between that canary and the last moment that was heard is blind, however short, unless another
+//! plain subscription heard it. While another one does, the new one waits for it instead of calling that time blind.
 //!
-//! # What ends a member
-//! In order: it has unsubscribed, recorded all that it was given, and leaves without a trace.
-//! Not in order: what the broker had handed to it is lost. The share then has a floor, the moment until
+//! # How a member ends
+//! In order: it has unsubscribed and recorded every message that it was given, and is removed; nothing is lost.
+//! Not in order: messages that the broker had given to it are lost. The share then has a floor, the moment until
 //! which that may have happened, and has heard further only when every other member has heard
-//! beyond it; what lies between is blind, however short. So it goes when the broker says that it has
-//! dropped a member, when one comes again with a new connection, and when a member's release has passed:
+//! beyond it; the time between is blind, however short. The same holds when the broker reports that it has
+//! dropped a member, when a member comes again with a new connection, and when a member's release has passed:
 //! by then the broker is certain to have dropped it. A share without members has heard nothing either.
 //!
 //! # How an engine uses it
@@ -29,25 +29,25 @@ use std::time::Duration;
 use super::{Interval, LONGEST_TIMEOUT};
 use crate::clock::Timestamp;
 
-/// How long a blind interval is of use: to a silence that may be as long as the longest timeout
-/// twice over, once allowed, once grace.
-pub const USEFUL: Duration = Duration::from_secs(2 * LONGEST_TIMEOUT.as_secs());
+/// How long a blind interval is kept: a silence may be allowed for the longest timeout twice, once as timeout and
+/// once as grace.
+pub const BLIND_RETENTION: Duration = Duration::from_secs(2 * LONGEST_TIMEOUT.as_secs());
 
 /// A subscription that hears, and how much its canaries prove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subscription {
     /// It hears everything.
     Plain,
-    /// A plain one whose session the broker keeps while its connection is away: it hears later what it missed.
+    /// A plain one whose session the broker keeps while its connection is away: missed messages come later.
     Kept {
         /// The id by which the broker knows the session.
         client_id: String,
         /// The number of its connection under that id.
         connection: u64,
-        /// The process had a connection before under that id, which ended without its order: another
-        /// client may have come, and heartbeats that it was given are gone.
+        /// The process had a connection before under that id, and did not end it itself: another
+        /// client may have used the session, and heartbeats that it was given are lost.
         was_cut: bool,
-        /// How long the broker keeps it.
+        /// How long the broker keeps the session.
         span: Duration,
     },
     /// A member of a shared subscription: it hears a part.
@@ -69,10 +69,10 @@ pub struct ShareMember {
 /// How blindness is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// What was heard before and what is heard now enclose a blind interval if they are further
+    /// The last moment that was heard and the next one enclose a blind interval if they are further
     /// apart than this.
     pub blind: Duration,
-    /// Blind intervals longer than this are told to operators.
+    /// Operators are notified of blind intervals longer than this.
     pub tell: Duration,
 }
 
@@ -82,30 +82,30 @@ pub struct BlindInterval {
     pub interval: Interval,
     /// Heartbeats may have been given to another client in it.
     pub is_taken: bool,
-    /// Operators are told.
+    /// Operators are notified.
     pub is_told: bool,
 }
 
-/// A canary of a connection that is no member (any more).
+/// The canary comes from a connection that is not, or no longer, a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAttending;
 
-/// What is stored of hearing.
+/// The stored state of hearing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HearingState {
-    /// Everything that was sent up to here was heard.
+    /// Every message that was sent up to here was heard.
     pub heard: Option<Timestamp>,
-    /// Something that was heard since may be lost: the time up to what is heard next is blind, however short.
+    /// Messages that were heard since may be lost: the time up to the next proof is blind, however short.
     pub is_lost: bool,
-    /// By share and client id. `None`: what is stored of it cannot be read.
+    /// By share and client id. `None`: the stored state of the member cannot be read.
     pub members: BTreeMap<(String, String), Option<MemberState>>,
-    /// By share: until when a member that is gone may have lost something.
+    /// By share: until when a member that ended may have lost messages.
     pub floors: BTreeMap<String, Timestamp>,
     /// Plain subscriptions with a session, by client id.
     pub sessions: BTreeMap<String, SessionState>,
 }
 
-/// What is stored of a member.
+/// The stored state of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberState {
     pub connection: u64,
@@ -115,13 +115,13 @@ pub struct MemberState {
     pub release: Duration,
 }
 
-/// What is stored of a plain subscription with a session.
+/// The stored state of a plain subscription with a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionState {
     pub connection: u64,
     /// It has heard up to here.
     pub heard: Timestamp,
-    /// Its connection vouches for what was sent since then: its first canary.
+    /// The first canary of its connection: its canaries prove hearing since then.
     pub since: Timestamp,
 }
 
@@ -138,11 +138,11 @@ impl ShareMember {
 }
 
 impl HearingState {
-    /// Everything that was sent to this subscription up to `sent` has arrived. Answers with the blind
+    /// Every message that was sent to this subscription up to `sent` has arrived. Answers with the blind
     /// interval that this ended.
     ///
     /// # Errors
-    /// `NotAttending` if the member is none. What cannot be read is removed all the same.
+    /// `NotAttending` if the connection is no member. Unreadable members are removed all the same.
     pub fn advance(
         &mut self,
         subscription: &Subscription,
@@ -158,7 +158,8 @@ impl HearingState {
                 was_cut = *cut;
                 let since = self.advance_session(client_id, *connection, sent, gap);
                 self.release(sent);
-                reached = (!self.is_vouched_for(client_id, since, sent, gap)).then_some((sent, Some(since)));
+                reached =
+                    (!self.is_heard_by_another(client_id, since, sent, gap)).then_some((sent, Some(since)));
             }
             Subscription::Member(member) => {
                 let state = self.attending(member).ok_or(NotAttending)?;
@@ -187,7 +188,7 @@ impl HearingState {
         self.members.insert(member.name(), Some(state));
     }
 
-    /// Removes a member; `lost_until` if it may have lost something. Whether it was one.
+    /// Removes a member; `lost_until`: until when it may have lost messages. Answers whether it was a member.
     pub fn depart(&mut self, member: &ShareMember, lost_until: Option<Timestamp>) -> bool {
         if self.attending(member).is_none() {
             return false;
@@ -199,13 +200,13 @@ impl HearingState {
         true
     }
 
-    /// The connection of a member, if it is still the one that attends.
+    /// The state of a member, if its connection is still the one that attends.
     fn attending(&mut self, member: &ShareMember) -> Option<&mut MemberState> {
         let state = self.members.get_mut(&member.name())?.as_mut();
         state.filter(|state| state.connection == member.connection)
     }
 
-    /// A member that cannot be read vouches for nothing: the time up to now is lost.
+    /// An unreadable member proves nothing: the time up to now is lost.
     fn remove_unreadable(&mut self, now: Timestamp) {
         let unreadable: Vec<_> = self.members.extract_if(.., |_, state| state.is_none()).collect();
         for ((share, _), _) in unreadable {
@@ -213,8 +214,8 @@ impl HearingState {
         }
     }
 
-    /// Notes the canary of a session, and forgets sessions that vouch for nothing any more. Answers since when
-    /// the connection vouches.
+    /// Notes the canary of a session, and forgets sessions that prove nothing any more. Answers since when the
+    /// canaries of the connection prove hearing.
     fn advance_session(&mut self, client_id: &str, connection: u64, sent: Timestamp, gap: Gap) -> Timestamp {
         let known = self.sessions.remove(client_id).filter(|known| known.connection == connection);
         let since = known.map_or(sent, |known| known.since.min(sent));
@@ -223,8 +224,8 @@ impl HearingState {
         since
     }
 
-    /// Whether another session hears what this one does not vouch for.
-    fn is_vouched_for(&self, client_id: &str, since: Timestamp, sent: Timestamp, gap: Gap) -> bool {
+    /// Whether another session hears the time that this one does not prove.
+    fn is_heard_by_another(&self, client_id: &str, since: Timestamp, sent: Timestamp, gap: Gap) -> bool {
         let Some(before) = self.heard.filter(|before| *before < since) else { return false };
         self.sessions.iter().any(|(name, session)| {
             name != client_id && session.since <= before && sent.since(session.heard) <= gap.blind
@@ -236,7 +237,7 @@ impl HearingState {
         *floor = until.max(*floor);
     }
 
-    /// Removes members that the broker has dropped by now, though it did not say so.
+    /// Removes members that the broker has dropped by now without a report.
     fn release(&mut self, now: Timestamp) {
         let is_released =
             |state: &Option<MemberState>| state.as_ref().is_some_and(|one| one.released() < now);
@@ -246,7 +247,7 @@ impl HearingState {
         }
     }
 
-    /// How far a share has heard, and until when it had lost something; `None` while that is not over.
+    /// How far a share has heard, and its floor, if it had one; `None` while it has not heard beyond its floor.
     fn least_of(&mut self, share: &str, sent: Timestamp) -> Option<(Timestamp, Option<Timestamp>)> {
         let members = self.members.iter().filter(|((of, _), _)| of == share);
         let heard = members.filter_map(|(_, state)| Some(state.as_ref()?.heard)).fold(sent, Timestamp::min);
@@ -256,7 +257,7 @@ impl HearingState {
         Some((heard, self.floors.remove(share)))
     }
 
-    /// Everything up to `heard` was heard, but nothing between what was heard before and `floor`.
+    /// Every message up to `heard` was heard, but none between the last moment that was heard and `floor`.
     fn reach(
         &mut self,
         heard: Timestamp,

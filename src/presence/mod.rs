@@ -28,8 +28,8 @@ pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standi
 pub use filters::{DEFAULT_SETTLE, FilterProofs, Filters, Hearing, Probed, RemovedFilter, covers, prove};
 pub use grouping::{Form, GroupTimes, Pace, Stage, is_detected_again, waits_since};
 pub use hearing::{
-    BlindInterval, Gap, HearingState, MemberState, NotAttending, SessionState, ShareMember, Subscription,
-    USEFUL,
+    BLIND_RETENTION, BlindInterval, Gap, HearingState, MemberState, NotAttending, SessionState, ShareMember,
+    Subscription,
 };
 pub use heartbeat::{Declared, Heartbeat, LONGEST_LABEL, Labels, MOST_LABELS, is_label_name, is_label_value};
 pub use pace::{blind_gap, canary_period, probe_gap, probe_period};

@@ -20,9 +20,9 @@ const GAPS_A_TIMEOUT: u32 = 4;
 const SHORTEST_GAP: Duration = Duration::from_millis(500);
 const LONGEST_GAP: Duration = Duration::from_secs(3);
 
-/// Probes are for topics, of which there may be many, and a slack of ten seconds is enough for all of them.
+/// There may be many topics to probe, and a slack of ten seconds is enough for all of them.
 const LONGEST_PROBE_PERIOD: Duration = Duration::from_secs(5);
-/// So many of its probes may be missing before a topic filter counts as not heard.
+/// How many probes of a topic filter may be missing before it counts as not heard.
 const MISSING_PROBES: u32 = 3;
 
 /// How often a canary goes out where the shortest timeout is this one: a twentieth of it, from 50 ms to a second.

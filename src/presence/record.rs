@@ -57,7 +57,7 @@ impl TryFrom<String> for RecordId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// The unit was heard, and then no more.
+    /// The unit was heard and then fell silent.
     Silence,
     /// The unit was registered and never heard.
     NeverSeen,
@@ -123,7 +123,7 @@ pub struct OfflineRecord {
     pub closed_by: Option<Closing>,
 }
 
-/// The opening or closing of a record, of which operators are told.
+/// The opening or closing of a record, of which operators are notified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transition {

@@ -5,7 +5,7 @@
 //! up to it. Leases that stood while no instance could renew stand for as long as before.
 //!
 //! # Why a script repeats this
-//! On Redis the clock is that of the server, and an answer that was under way for long tells an old time. So
+//! On Redis the clock is that of the server, and an answer that took long holds an old time. So
 //! `renew.lua` reads the clock and decides in one step. A test gives the same generated cases to it and to these rules.
 
 use std::collections::BTreeMap;
@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// No version of Rollcall asks for a longer lease. One that ends later was written by another program, or by a
-/// server whose clock was wrong; it is not believed.
+/// No version of Rollcall asks for a longer lease. A lease that ends later was written by another program, or by a
+/// server whose clock was wrong; it is removed.
 pub const LONGEST_LEASE: Duration = Duration::from_secs(60);
 
 /// While the engine's clock is behind, the time of the fleet goes by this much slower, in thousandths.
 const SLOWER: u32 = 5;
 
-/// What is stored of the roster.
+/// The stored state of the roster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RosterState {
     /// The time of the fleet at the last renewal.
@@ -29,13 +29,13 @@ pub struct RosterState {
     pub ends: BTreeMap<String, Timestamp>,
 }
 
-/// What a renewal led to.
+/// The result of a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renewed {
     /// The time of the fleet.
     pub now: Timestamp,
-    /// Instances whose leases were not believed and were removed.
-    pub not_believed: Vec<String>,
+    /// Instances whose leases were implausible and were removed.
+    pub implausible: Vec<String>,
     /// The instance had no lease before.
     pub is_new: bool,
     /// When the first lease of another instance ends.
@@ -43,8 +43,8 @@ pub struct Renewed {
 }
 
 impl RosterState {
-    /// Takes or renews a lease. The engine's clock tells `engine_clock`, and by it, or by a clock that is never set,
-    /// `passed` is the time since the last renewal. The time of the fleet is never before `heard`.
+    /// Takes or renews a lease. `engine_clock` is the time of the engine's clock; `passed` is the time since the last
+    /// renewal, by that clock or by one that is never set. The time of the fleet is never before `heard`.
     pub fn renew(
         &mut self,
         instance: &str,
@@ -57,20 +57,20 @@ impl RosterState {
         if let Some(last) = self.last {
             let passed = passed.as_millis() as u64 * u64::from(1000 - SLOWER) / 1000;
             now = now.max(last + Duration::from_millis(passed));
-            self.prolong(last, now, lease);
+            self.extend_leases(last, now, lease);
         }
         self.last = Some(now);
         self.ends.retain(|_, end| *end > now);
         let latest = now + LONGEST_LEASE.max(lease);
-        let not_believed = self.ends.extract_if(.., |_, end| *end > latest).map(|(name, _)| name).collect();
+        let implausible = self.ends.extract_if(.., |_, end| *end > latest).map(|(name, _)| name).collect();
         let is_new = self.ends.insert(instance.to_owned(), now + lease).is_none();
         let others = self.ends.iter().filter(|(name, _)| *name != instance);
-        Renewed { now, not_believed, is_new, first_end: others.map(|(_, end)| *end).min() }
+        Renewed { now, implausible, is_new, first_end: others.map(|(_, end)| *end).min() }
     }
 
-    /// Each instance renews several times within a lease. If none has for half of one, the engine stood still or could
-    /// not be reached, and that time is no time of any lease that stood.
-    fn prolong(&mut self, last: Timestamp, now: Timestamp, lease: Duration) {
+    /// Each instance renews several times within a lease. If no instance renewed for half a lease, the engine stood still
+    /// or could not be reached, and that time does not count for the leases that stood.
+    fn extend_leases(&mut self, last: Timestamp, now: Timestamp, lease: Duration) {
         let silent = now.since(last);
         if silent > lease / 2 {
             for end in self.ends.values_mut().filter(|end| **end > last) {
@@ -115,7 +115,7 @@ mod tests {
         let cases = [
             (105, 100, 104, Some(105)),
             (104, 100, 104, None),
-            (104, 100, 106, Some(110)), // for more than half a lease none renewed
+            (104, 100, 106, Some(110)), // no instance renewed for more than half a lease
             (104, 100, 112, Some(116)),
             (112, 100, 106, Some(116)), // no longer than a new lease
             (99, 100, 112, None),       // it did not stand then
@@ -126,7 +126,7 @@ mod tests {
             let renewed = state.renew("one", lease, None, at(now), Duration::ZERO);
             assert_eq!(state.ends.get("two").copied(), expected.map(at), "{end} {last} {now}");
             assert_eq!(renewed.first_end, expected.map(at));
-            assert_eq!(renewed.not_believed.len(), usize::from(end == 170));
+            assert_eq!(renewed.implausible.len(), usize::from(end == 170));
             assert!(renewed.is_new && state.ends["one"] == at(now) + lease);
             assert!(!state.renew("one", lease, None, at(now), Duration::ZERO).is_new);
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-/// Text in which each invisible character, and each that changes how others are drawn, is written as
+/// A text that shows each invisible character, and each that changes how others are drawn, as
 /// `\u{…}`. An id may hold such characters: U+202E reverses the rest of a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a>(pub &'a str);

@@ -88,12 +88,12 @@ fn by_script(case: &Case, server: &mut redis::Connection) -> (Renewed, BTreeMap<
     let mut instances = answer[4 + removed..].to_vec();
     instances.sort();
     assert_eq!(instances, ends.keys().cloned().collect::<Vec<_>>());
-    let mut not_believed = answer[4..4 + removed].to_vec();
-    not_believed.sort();
+    let mut implausible = answer[4..4 + removed].to_vec();
+    implausible.sort();
     let stood = case.ends.contains_key(&case.instance);
     let renewed = Renewed {
         now: moment(&answer[0]),
-        not_believed,
+        implausible,
         // The script publishes it, and says nothing of it.
         is_new: !stood,
         first_end: Some(&answer[2]).filter(|text| !text.is_empty()).map(|text| moment(text)),

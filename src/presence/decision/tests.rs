@@ -47,7 +47,7 @@ fn offline() -> Snapshot {
     offline_at(BEGIN + 49 * HOUR)
 }
 
-/// The same with a record that was written then.
+/// The unit with an open record, written at `now`.
 fn offline_at(now: Timestamp) -> Snapshot {
     match check_deadline(&present(), &rules(), &heard_until(now), now) {
         Verdict::Offline(change) => after(&present(), &change),
@@ -80,8 +80,8 @@ fn hearing_may_lag_behind_a_deadline_by_the_slack_and_not_more() {
         assert_eq!(matches!(verdict, Verdict::Offline(_)), is_decided, "{heard}");
         assert_eq!(verdict == Verdict::Undecided, !is_decided, "{heard}");
     }
-    let deaf = Hearing::default();
-    assert_eq!(check_deadline(&present(), &rules(), &deaf, deadline + HOUR), Verdict::Undecided);
+    let never_heard = Hearing::default();
+    assert_eq!(check_deadline(&present(), &rules(), &never_heard, deadline + HOUR), Verdict::Undecided);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_delayed_heartbeat_closes_only_a_record_that_was_open_when_it_was_sent_at_th
 
 #[test]
 fn the_last_heartbeat_of_a_unit_recorded_a_little_later_by_another_instance_is_the_same_one() {
-    // Not older than it is allowed to be silent.
+    // Their deadlines have not passed yet.
     let (now, offline) = (BEGIN + 48 * HOUR, offline_at(BEGIN + 48 * HOUR + MS));
     let second = Duration::from_secs(1);
     for (at, expected) in
@@ -202,7 +202,7 @@ fn the_last_heartbeat_of_a_unit_recorded_a_little_later_by_another_instance_is_t
 
 #[test]
 fn a_heartbeat_that_expired_unseen_closes_no_record_when_a_late_instance_records_it_again() {
-    // The one instance has heard and checked everything. The other still believes that all of this time is blind.
+    // One instance has heard and checked everything. The other still has a ledger in which all of this time is blind.
     let (now, mut late) = (BEGIN + 60 * HOUR, heard_until(BEGIN));
     late.ledger = Ledger::new([Interval { from: BEGIN, to: Timestamp::NEVER }]);
     let offline = offline_at(BEGIN + 59 * HOUR);
@@ -229,12 +229,12 @@ fn a_presumed_heartbeat_is_kept_and_does_not_move_again() {
     let now = BEGIN + 148 * HOUR + MS;
     assert_eq!(state(&again, &rules(), &hearing, now), Some(State::Unknown));
     let Verdict::Offline(change) = check_deadline(&again, &rules(), &hearing, now) else { panic!() };
-    // The record tells of the heartbeat that is known, and so does its id; what is presumed stands beside it.
+    // The record and its id name the known heartbeat; the presumed moment is a field of its own.
     let record = change.record.clone().unwrap();
     assert_eq!((record.last_seen, record.silent_from), (BEGIN, Some(blind.from)));
     assert_eq!(record.id.to_string(), format!("detector:a:{}", BEGIN.as_millis()));
     assert_eq!(record.deadline, BEGIN + 148 * HOUR);
-    // What comes back late says nothing new where it is older than what is presumed.
+    // A late heartbeat from before the presumed moment is stale.
     let offline = after(&again, &change);
     let old = beat(blind.from);
     assert_eq!(hear(&offline, &old, &rules(), &hearing, BEGIN + 88 * HOUR), (Heard::Stale, None));
@@ -246,7 +246,7 @@ fn a_presumed_heartbeat_is_kept_and_does_not_move_again() {
 }
 
 #[test]
-fn what_is_presumed_holds_until_something_newer_is_heard() {
+fn a_presumed_moment_holds_until_a_newer_heartbeat() {
     let gone = Snapshot { alive: None, ..present() };
     let presumed = BEGIN + 40 * HOUR;
     let mut hearing = heard_until(BEGIN + 500 * HOUR);
@@ -270,10 +270,10 @@ fn what_is_presumed_holds_until_something_newer_is_heard() {
 }
 
 #[test]
-fn what_is_presumed_does_not_end_an_announced_sleep() {
+fn a_presumed_moment_does_not_end_an_announced_sleep() {
     let sleeps = Declared { sleep: Some(200 * HOUR), ..Declared::default() };
-    let word = Heartbeat { declared: sleeps, ..beat(BEGIN) };
-    let (_, change) = hear(&unknown(), &word, &rules(), &heard_until(BEGIN), BEGIN);
+    let announcing = Heartbeat { declared: sleeps, ..beat(BEGIN) };
+    let (_, change) = hear(&unknown(), &announcing, &rules(), &heard_until(BEGIN), BEGIN);
     let gone = Snapshot { alive: None, ..after(&unknown(), &change.unwrap()) };
     let mut hearing = heard_until(BEGIN + 500 * HOUR);
     hearing.ledger = Ledger::new([Interval { from: BEGIN + 40 * HOUR, to: BEGIN + 100 * HOUR }]);
@@ -340,7 +340,7 @@ fn a_unit_whose_kind_is_gone_is_not_watched_and_starts_anew_if_it_comes_back() {
     assert_eq!((record.back_at, record.closed_by), (Some(gone), Some(Closing::KindRemoved)));
     let anew = after(&offline(), &change);
     assert_eq!(unwatch(&anew, later, later), None, "once");
-    // The kind was not heard meanwhile, so the unit has all of its time from the moment at which it is back.
+    // The kind was not heard meanwhile, so the unit has its whole timeout from the moment at which the kind is back.
     let ledger = Ledger::new([Interval { from: BEGIN + 50 * HOUR, to: later }]);
     let hearing = |heard| Hearing { ledger: ledger.clone(), settle: Duration::ZERO, ..heard_until(heard) };
     assert_eq!(state(&anew, &rules(), &hearing(later), later), Some(State::NeverSeen));
@@ -355,15 +355,15 @@ fn a_unit_whose_kind_is_gone_is_not_watched_and_starts_anew_if_it_comes_back() {
     assert_ne!(again.id, record.id);
 }
 
-/// Units speak three times within their timeout, and a session is taken over again and again, each time for a tenth of
-/// a beat: what is said in between is never heard.
+/// Units send three heartbeats within their timeout, and a session is taken over again and again, each time for a tenth
+/// of their period: heartbeats of that time are lost.
 #[test]
 fn a_living_unit_is_not_offline_however_often_a_session_is_taken_over() {
-    let (timeout, every, theft) = (12_000, 4000, 400);
+    let (timeout, every, length) = (12_000, 4000, 400);
     let span = |ms: i64| Duration::from_millis(ms as u64);
-    let outlives = |phase: i64, thefts: &[i64]| {
-        let interval = |from: i64| Interval { from: BEGIN + span(from), to: BEGIN + span(from + theft) };
-        let intervals: Vec<Interval> = thefts.iter().map(|from| interval(*from)).collect();
+    let stays_online = |phase: i64, takeovers: &[i64]| {
+        let interval = |from: i64| Interval { from: BEGIN + span(from), to: BEGIN + span(from + length) };
+        let intervals: Vec<Interval> = takeovers.iter().map(|from| interval(*from)).collect();
         let ledger = Ledger::new(intervals.iter().copied()).with_taken(intervals.iter().map(|one| one.to));
         let beats = (0..30).map(|number| BEGIN + span(phase + number * every));
         let heard: Vec<Timestamp> =
@@ -371,16 +371,16 @@ fn a_living_unit_is_not_offline_however_often_a_session_is_taken_over() {
         heard.windows(2).all(|pair| ledger.deadline(pair[0], span(timeout), span(timeout)) >= pair[1])
     };
     for pause in [500, 1700, 3900, 4100, 5700, 12_300] {
-        let thefts: Vec<i64> = (0..10).map(|number| 20_000 + number * pause).collect();
+        let takeovers: Vec<i64> = (0..10).map(|number| 20_000 + number * pause).collect();
         for phase in (0..every).step_by(50) {
-            assert!(outlives(phase, &thefts), "every {pause} ms, a unit that speaks at {phase} ms");
+            assert!(stays_online(phase, &takeovers), "every {pause} ms, a unit that sends at {phase} ms");
         }
     }
-    // A thief that waits for each beat of one unit: what is owed has a bound, or a client that takes a session over now
-    // and then would keep every dead unit untold.
+    // A client that takes the session over at each heartbeat of one unit: the owed hearing is bounded, or a client that
+    // takes a session over now and then would prevent the detection of every dead unit.
     let aimed = |count: i64| (1..=count).map(|number| number * every - 100).collect::<Vec<i64>>();
-    assert!(outlives(0, &aimed(5)));
-    assert!(!outlives(0, &aimed(6)));
+    assert!(stays_online(0, &aimed(5)));
+    assert!(!stays_online(0, &aimed(6)));
 }
 
 #[test]
@@ -402,7 +402,7 @@ fn a_pause_is_a_blind_interval_of_one_unit() {
 }
 
 #[test]
-fn an_index_entry_of_nobody_is_taken_out_and_so_is_its_key() {
+fn an_index_entry_of_an_unknown_unit_is_removed_with_its_key() {
     let Verdict::Gone(change) = check_deadline(&unknown(), &rules(), &heard_until(BEGIN), BEGIN) else {
         panic!()
     };

@@ -1,9 +1,9 @@
-//! The moments at which a silence matters, and the state of a unit between them.
+//! When a silent unit is late and when it is due, and its state between these moments.
 
 use crate::clock::Timestamp;
 use crate::presence::{Facts, Hearing, KindRules, Ledger, Policy, Snapshot, Standing, State};
 
-/// The moments at which a silence matters.
+/// When a silent unit is late, and when it is due.
 pub(super) struct Times {
     pub late: Timestamp,
     pub deadline: Timestamp,

@@ -1,4 +1,4 @@
-//! Cases of hearing: each begins at 1000, by which everything was heard, and tells what every step leads to.
+//! Cases of hearing: each begins at 1000, up to which Rollcall has heard, and lists the outcome of every step.
 
 use super::*;
 
@@ -9,32 +9,31 @@ fn at(ms: i64) -> Timestamp {
 const GAP: Gap = Gap { blind: Duration::from_secs(3), tell: Duration::from_secs(6) };
 const RELEASE: Duration = Duration::from_secs(10);
 
-/// What happens.
 enum Step {
     /// A canary of a plain subscription without a session.
     Plain(i64),
-    /// One of a session: client id, connection, sent at.
+    /// A canary of a session: client id, connection, sent at.
     Kept(&'static str, u64, i64),
-    /// One of a member: share, client id, connection, sent at.
+    /// A canary of a member: share, client id, connection, sent at.
     Member(&'static str, &'static str, u64, i64),
     Attend(&'static str, &'static str, u64, i64),
     Leave(&'static str, &'static str, u64),
     Gone(&'static str, &'static str, u64, i64),
-    /// What is stored of a member can be read no more.
+    /// The stored state of a member becomes unreadable.
     Break(&'static str, &'static str),
-    /// The store may have lost what was heard last.
+    /// The store may have lost the newest messages.
     Lose,
 }
 
-/// What follows from a step.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Follows {
     /// Rollcall has heard up to there.
     Heard(i64),
-    /// It has, and this time was blind: from, to, whether it may have been taken, whether it is told.
+    /// It has, and this time was blind: from, to, whether heartbeats may have been taken, whether operators are notified.
     Blind(i64, i64, bool, bool),
     NotAttending,
-    /// The member that is gone was none.
+    /// The connection that ended was no member.
     NoMember,
 }
 
@@ -114,7 +113,7 @@ fn a_plain_subscription_hears_everything_and_a_gap_is_blind() {
 }
 
 #[test]
-fn a_new_connection_of_a_session_vouches_for_nothing_before_its_first_canary() {
+fn a_new_connection_of_a_session_proves_nothing_before_its_first_canary() {
     check(
         "one session",
         &[
@@ -163,7 +162,7 @@ fn a_share_has_heard_as_far_as_the_least_of_its_members() {
         ],
     );
     check(
-        "a share that nothing attended heard nothing",
+        "a share without members heard nothing",
         &[
             (Attend("all", "one", 1, 1500), Heard(1000)),
             (member("all", "one", 1, 1800), Blind(1000, 1800, false, false)),
@@ -174,7 +173,7 @@ fn a_share_has_heard_as_far_as_the_least_of_its_members() {
 }
 
 #[test]
-fn what_a_member_that_ends_out_of_order_may_have_lost_is_blind_however_short() {
+fn the_time_in_which_a_member_may_have_lost_messages_is_blind_however_short() {
     let member = Step::Member;
     let begin = || {
         [
@@ -185,7 +184,7 @@ fn what_a_member_that_ends_out_of_order_may_have_lost_is_blind_however_short() {
     };
     let cases: [(&str, Vec<(Step, Follows)>); 4] = [
         (
-            "the broker says that it is gone",
+            "the broker reports that it is gone",
             vec![
                 (Gone("all", "two", 1, 2100), Heard(1000)),
                 (Gone("all", "two", 1, 2200), Follows::NoMember),
@@ -212,7 +211,7 @@ fn what_a_member_that_ends_out_of_order_may_have_lost_is_blind_however_short() {
             ],
         ),
         (
-            "what is stored of it cannot be read",
+            "its stored state cannot be read",
             vec![
                 (Break("all", "two"), Heard(1000)),
                 (member("all", "one", 1, 2900), Blind(1000, 2900, false, false)),

@@ -106,7 +106,7 @@ fn join_one(
     database
         .prepare_cached("UPDATE groups SET due = ?, body = iif(?, ?, body) WHERE id = ?")?
         .execute(params![due.as_millis(), group.is_own, joining.body, group.id])?;
-    let is_told = *is_alone && group.is_own && group.times.is_told_at_once(member.form, pace, now);
+    let is_told = *is_alone && group.is_own && group.times.is_sealed_at_once(member.form, pace, now);
     Ok(is_told.then_some((group.id, group.times)))
 }
 

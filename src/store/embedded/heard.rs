@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::presence::{
-    FilterProofs, Gap, Hearing, HearingState, Interval, Kind, Ledger, MemberState, Probed, SessionState,
-    ShareMember, Subscription, USEFUL, prove,
+    BLIND_RETENTION, FilterProofs, Gap, Hearing, HearingState, Interval, Kind, Ledger, MemberState, Probed,
+    SessionState, ShareMember, Subscription, prove,
 };
 use crate::store::Advance;
 
@@ -111,7 +111,7 @@ impl Heard {
                 continue;
             }
             known.push(*interval);
-            known.retain(|known| known.to > interval.to - USEFUL);
+            known.retain(|known| known.to > interval.to - BLIND_RETENTION);
             if known.len() > MOST_OF_KIND {
                 let oldest = known.remove(0);
                 known[0].from = known[0].from.min(oldest.from);
@@ -143,9 +143,10 @@ impl Heard {
     }
 
     fn note_blind(&mut self, interval: Interval, is_taken: bool) {
-        let useful = self.ledger.intervals().iter().copied().filter(|known| known.to > interval.to - USEFUL);
+        let useful =
+            self.ledger.intervals().iter().copied().filter(|known| known.to > interval.to - BLIND_RETENTION);
         let intervals: Vec<Interval> = useful.chain([interval]).collect();
-        self.taken.retain(|end| *end > interval.to - USEFUL);
+        self.taken.retain(|end| *end > interval.to - BLIND_RETENTION);
         if is_taken {
             self.taken.push(interval.to);
             let spare = self.taken.len().saturating_sub(MOST_TAKEN);

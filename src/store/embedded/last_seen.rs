@@ -28,7 +28,7 @@ use super::row::{Marks, Moment};
 use super::shard::Unwritten;
 use super::write_job::WriteJob;
 use crate::clock::Timestamp;
-use crate::presence::USEFUL;
+use crate::presence::BLIND_RETENTION;
 use crate::store::json::to_json;
 use crate::store::{EngineError, OutboxEvent, Result};
 use crate::telemetry::{Loop, Telemetry};
@@ -144,8 +144,8 @@ impl Flush {
         database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('ears', ?)")?.execute([&self.heard])?;
         for Blind { interval, is_told } in &self.blind {
             let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
-            let useless = (interval.to - USEFUL).as_millis();
-            database.prepare_cached("DELETE FROM blind WHERE until <= ?")?.execute([useless])?;
+            let outdated = (interval.to - BLIND_RETENTION).as_millis();
+            database.prepare_cached("DELETE FROM blind WHERE until <= ?")?.execute([outdated])?;
             database.prepare_cached("INSERT INTO blind(start, until) VALUES(?, ?)")?.execute([from, to])?;
             if *is_told {
                 let event = to_json(&OutboxEvent::Blind(*interval))?;

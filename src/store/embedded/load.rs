@@ -19,7 +19,7 @@ use super::memory::InMemoryFleet;
 use super::quarantine::{self, Quarantined, RepairContext};
 use super::row::Moment;
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, Interval, USEFUL};
+use crate::presence::{BLIND_RETENTION, Hearing, Interval};
 use crate::store::json::from_json;
 use crate::store::{EngineError, Result};
 use crate::telemetry::Stored;
@@ -114,7 +114,7 @@ fn load_hearing(database: &Connection, memory: &InMemoryFleet) -> DatabaseResult
             Heard::restore(&Hearing { heard: newest, ..Hearing::default() })
         }
     };
-    let useful = heard.state.heard.unwrap_or(Timestamp::ZERO) - USEFUL;
+    let useful = heard.state.heard.unwrap_or(Timestamp::ZERO) - BLIND_RETENTION;
     heard.resume(blind(database, useful)?);
     *memory.heard() = heard;
     Ok(unreadable)

@@ -16,7 +16,7 @@ use super::ledger::{StoredHearing, TAKEN};
 use super::reading::milliseconds;
 use crate::clock::Timestamp;
 use crate::presence::{
-    BlindInterval, Gap, Hearing, HearingState, Probed, ShareMember, Subscription, USEFUL, prove,
+    BLIND_RETENTION, BlindInterval, Gap, Hearing, HearingState, Probed, ShareMember, Subscription, prove,
 };
 use crate::store::{Advance, EngineError, HearingStore, Result};
 
@@ -188,10 +188,10 @@ impl RedisEngine {
         let text = format!("{} {to}", interval.from.as_millis());
         let score =
             if *is_taken { format!("{}", interval.to.as_millis() as f64 + TAKEN) } else { to.clone() };
-        let useless = (sent_at - USEFUL).as_millis().to_string();
+        let outdated = (sent_at - BLIND_RETENTION).as_millis().to_string();
         let (key, heard) = (self.keys.blind(), self.keys.heard());
         write.write("ZADD", &key, &[score.as_bytes(), text.as_bytes()]);
-        write.write("ZREMRANGEBYSCORE", &key, &[b"-inf", useless.as_bytes()]);
+        write.write("ZREMRANGEBYSCORE", &key, &[b"-inf", outdated.as_bytes()]);
         write.set(&heard, b"ledger", to.as_bytes());
         if *is_told {
             let outbox = self.keys.outbox(self.keys.partitions());
@@ -247,9 +247,9 @@ impl RedisEngine {
         for (kind, interval) in &blind {
             let (key, to) = (self.keys.blind_of(kind), interval.to.as_millis().to_string());
             let text = format!("{} {to}", interval.from.as_millis());
-            let useless = (interval.to - USEFUL).as_millis().to_string();
+            let outdated = (interval.to - BLIND_RETENTION).as_millis().to_string();
             write.write("ZADD", &key, &[to.as_bytes(), text.as_bytes()]);
-            write.write("ZREMRANGEBYSCORE", &key, &[b"-inf", useless.as_bytes()]);
+            write.write("ZREMRANGEBYSCORE", &key, &[b"-inf", outdated.as_bytes()]);
         }
         if !blind.is_empty() {
             let version = heard.get(b"kinds".as_slice()).and_then(|text| milliseconds(text)).unwrap_or(0);

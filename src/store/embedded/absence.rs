@@ -1,5 +1,5 @@
-//! Receivers that were not configured for a while, and what waits for them from before: as in
-//! `engine/redis/absence.rs`.
+//! Receivers that were not configured for a while, and the deliveries that wait for them from before: as in
+//! `store/redis/absence.rs`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,15 +15,15 @@ use crate::store::untold::{Untold, blindness_in, silence};
 use crate::store::{Delivery, HearingStore, Result};
 use crate::store::{json::from_json, json::to_json};
 
-/// How many notifications are gone through in one step.
+/// How many notifications one step examines.
 const STEP: i64 = 100;
 
-/// Enters receivers that are configured. The others that were, and those for which something is kept, are absent
-/// from now on.
+/// Enters the configured receivers. Other receivers that were configured, or that have deliveries or dead letters, are
+/// absent from now on.
 pub(super) async fn enlist(engine: &EmbeddedEngine, names: &[String], now: Timestamp) -> Result<()> {
     let names = to_json(&names)?;
     let write = move |database: &Connection| {
-        // One that is absent stays so until what waits for it is up to date.
+        // An absent receiver stays so until its deliveries are brought up to date.
         database.execute(
             "INSERT OR IGNORE INTO receivers(name) SELECT value FROM json_each(?) \
              UNION SELECT receiver FROM queue UNION SELECT receiver FROM letters",
@@ -38,7 +38,7 @@ pub(super) async fn enlist(engine: &EmbeddedEngine, names: &[String], now: Times
     engine.writer.write("enlist", write).await
 }
 
-/// Goes through what waits for a receiver that was absent. Answers how many silences are left out.
+/// Examines the deliveries that wait for a receiver that was absent. Answers how many silences are left out.
 pub(super) async fn bring_up_to_date(engine: &EmbeddedEngine, receiver: &str, _: Timestamp) -> Result<usize> {
     let name = receiver.to_owned();
     let is_absent = move |database: &Connection| {
@@ -67,8 +67,8 @@ pub(super) async fn bring_up_to_date(engine: &EmbeddedEngine, receiver: &str, _:
     Ok(past)
 }
 
-/// Marks what is over of what some notifications tell, after a place in the lanes. Answers how many silences those
-/// are, and the last place; `None`: there are no more.
+/// Marks the silences that are over in some notifications, those after `after` in the order of lanes. Answers how many
+/// silences those are, and the last lane id; `None`: there are no more.
 fn mark(
     database: &Connection,
     receiver: &str,
@@ -84,7 +84,7 @@ fn mark(
         .collect::<rusqlite::Result<_>>()?;
     let mut past = Vec::new();
     for body in told.iter().filter_map(|(_, body)| body.as_ref()) {
-        // What cannot be read says nothing, and is met again when it is handed out.
+        // An unreadable notification is reported when it is leased.
         let Ok(told) = from_json::<Notification>("a notification", body) else { continue };
         past.extend(told.over(hearing).map(|interval| blindness_in(&told.group, interval)));
         for record in &told.offline {
@@ -102,10 +102,10 @@ fn mark(
             Untold::PAST,
         ])?;
     }
-    Ok((past.len(), told.last().map(|(place, _)| *place)))
+    Ok((past.len(), told.last().map(|(lane_id, _)| *lane_id)))
 }
 
-/// What of these deliveries the receiver was not told before, by the names of the silences.
+/// The silences of these deliveries of which the receiver was not notified before, by name.
 pub(super) async fn untold(
     engine: &EmbeddedEngine,
     receiver: &str,
@@ -121,7 +121,7 @@ pub(super) async fn untold(
         return Ok(HashMap::new());
     }
     let receiver = receiver.to_owned();
-    let look = move |database: &Connection| {
+    let read = move |database: &Connection| {
         let mut any = database.prepare_cached("SELECT 1 FROM untold WHERE receiver = ? LIMIT 1")?;
         let mut select =
             database.prepare_cached("SELECT letter FROM untold WHERE receiver = ? AND silence = ?")?;
@@ -135,5 +135,5 @@ pub(super) async fn untold(
         }
         Ok(known)
     };
-    engine.readers.read(look).await
+    engine.readers.read(read).await
 }

@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 use super::error::DatabaseResult;
 use super::last_seen::{LastSeenTables, unit_id};
 use super::memory::InMemoryFleet;
-use super::row::Moment;
-use super::shard::{Held, Wanted};
+use super::row::MaybeTimestamp;
+use super::shard::{PendingWrite, RowChange};
 use super::stored::text;
 use super::write_job::WriteJob;
 use crate::clock::Timestamp;
@@ -20,16 +20,16 @@ use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
 use crate::store::json::to_json;
 use crate::store::{EngineError, Result, encoding};
 
-/// A change, ready to be written: the caller has encoded it, so that the writer's thread need not.
+/// A change, ready to be written: the caller encodes it, which relieves the one thread that writes.
 pub(super) struct PreparedChange {
     unit: Unit,
     partition: u16,
-    wanted: Wanted,
+    row_change: RowChange,
     facts: Option<String>,
     digest: u64,
     record: Option<RecordRow>,
-    /// The locked row, while the change is being written.
-    held: Option<Held>,
+    /// The locked row, while the change is written.
+    pending: Option<PendingWrite>,
 }
 
 /// How many records one statement writes: much of the cost of a row is its statement.
@@ -48,16 +48,16 @@ impl PreparedChange {
     pub fn new(memory: &InMemoryFleet, seen: &Snapshot, change: &Change) -> Result<PreparedChange> {
         let next_alive = match change.key {
             KeyChange::Keep => None,
-            KeyChange::Delete => Some(Moment::NONE),
+            KeyChange::Delete => Some(MaybeTimestamp::NONE),
             // The key stays until it is deleted: no decision depends on its expiry.
             KeyChange::Set { last_seen, .. } => Some(Some(last_seen).into()),
         };
         let next_check = match change.index {
             IndexChange::Keep => None,
-            IndexChange::Take => Some(Moment::NONE),
+            IndexChange::Take => Some(MaybeTimestamp::NONE),
             IndexChange::CheckAt(at) => Some(Some(at).into()),
         };
-        let wanted = Wanted {
+        let row_change = RowChange {
             alive: seen.alive.into(),
             facts: memory.digest(seen.stored.as_deref()),
             next_alive,
@@ -81,11 +81,19 @@ impl PreparedChange {
         let facts = change.facts.as_ref().map(encoding::encode);
         let digest = memory.digest(facts.as_deref());
         let partition = memory.partition(&seen.unit);
-        Ok(PreparedChange { unit: seen.unit.clone(), partition, wanted, facts, digest, record, held: None })
+        Ok(PreparedChange {
+            unit: seen.unit.clone(),
+            partition,
+            row_change,
+            facts,
+            digest,
+            record,
+            pending: None,
+        })
     }
 }
 
-/// Whether each change was applied. The changes come back too, so that the caller frees them, and not
+/// Whether each change was applied. The changes come back too, so that the caller frees them instead of
 /// the one thread that writes.
 pub(super) type Applied = (Vec<bool>, Vec<PreparedChange>);
 
@@ -108,16 +116,16 @@ impl ApplyJob {
     }
 
     /// Takes over facts on disk that another program wrote, if the change was made from them. Otherwise
-    /// no change of that unit would ever hold.
-    fn adopt(&self, database: &Connection, change: &PreparedChange) -> DatabaseResult<()> {
+    /// every change of that unit would be refused.
+    fn adopt_stored_facts(&self, database: &Connection, change: &PreparedChange) -> DatabaseResult<()> {
         let mut shard = self.memory.shard(change.partition);
-        let Some((slot, known)) = shard.doubtful(&change.unit, &change.wanted) else { return Ok(()) };
+        let Some((slot, known)) = shard.stale_digest(&change.unit, &change.row_change) else { return Ok(()) };
         let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ?")?;
         let mut rows = select.query([unit_id(change.partition, slot)])?;
         let stored = rows.next()?.map(|row| text(row, 0)).transpose()?;
         let found = self.memory.digest(stored.as_deref());
         if found != known {
-            shard.adopt(slot, found);
+            shard.adopt_digest(slot, found);
         }
         Ok(())
     }
@@ -129,32 +137,32 @@ impl WriteJob for ApplyJob {
         let mut statements = UnitStatements::new(database)?;
         let mut refused = Vec::new();
         for (index, change) in self.changes.iter_mut().enumerate() {
-            change.held = self.memory.shard(change.partition).hold(&change.unit, &change.wanted);
-            match &change.held {
-                Some(held) => statements.write_unit(change, held, number)?,
+            change.pending = self.memory.shard(change.partition).lock_row(&change.unit, &change.row_change);
+            match &change.pending {
+                Some(pending) => statements.write_unit(change, pending, number)?,
                 None => refused.push(index),
             }
         }
         for index in refused {
-            self.adopt(database, &self.changes[index])?;
+            self.adopt_stored_facts(database, &self.changes[index])?;
         }
-        let held = self.changes.iter().filter(|change| change.held.is_some());
-        let records = held.filter_map(|change| Some((change.partition, change.record.as_ref()?)));
+        let pending = self.changes.iter().filter(|change| change.pending.is_some());
+        let records = pending.filter_map(|change| Some((change.partition, change.record.as_ref()?)));
         write_records(database, &records.collect::<Vec<_>>())
     }
 
     fn undo(&mut self) {
         for change in &mut self.changes {
-            if let Some(held) = change.held.take() {
-                self.memory.shard(change.partition).release(held);
+            if let Some(pending) = change.pending.take() {
+                self.memory.shard(change.partition).roll_back_row(pending);
             }
         }
     }
 
     fn finish(self: Box<Self>) {
         let applied = self.changes.iter().map(|change| {
-            let held = change.held?;
-            self.memory.shard(change.partition).settle(held, change.digest);
+            let pending = change.pending?;
+            self.memory.shard(change.partition).commit_row(pending, change.digest);
             Some(())
         });
         let applied = applied.map(|settled| settled.is_some()).collect();
@@ -166,7 +174,7 @@ impl WriteJob for ApplyJob {
     }
 }
 
-/// Looked up once for all changes of a job.
+/// Statements that are prepared once for all changes of a job.
 struct UnitStatements<'a> {
     insert: CachedStatement<'a>,
     update: CachedStatement<'a>,
@@ -185,15 +193,20 @@ impl<'a> UnitStatements<'a> {
         })
     }
 
-    fn write_unit(&mut self, change: &PreparedChange, held: &Held, number: i64) -> rusqlite::Result<()> {
-        let id = unit_id(change.partition, held.slot);
-        let ms = |moment: Moment| moment.get().map(Timestamp::as_millis);
-        let (alive, next_check) = (ms(held.alive), ms(held.next_check));
+    fn write_unit(
+        &mut self,
+        change: &PreparedChange,
+        pending: &PendingWrite,
+        number: i64,
+    ) -> rusqlite::Result<()> {
+        let id = unit_id(change.partition, pending.slot);
+        let ms = |moment: MaybeTimestamp| moment.get().map(Timestamp::as_millis);
+        let (alive, next_check) = (ms(pending.alive), ms(pending.next_check));
         match &change.facts {
             None => self.delete.execute([id])?,
             Some(facts) => {
                 let name = change.unit.to_string();
-                let is_there = held.is_stored
+                let is_there = pending.is_stored
                     && self.update.execute(params![name, facts, alive, next_check, number, id])? > 0;
                 if is_there {
                     1
@@ -209,7 +222,7 @@ impl<'a> UnitStatements<'a> {
 /// Writes records and their outbox entries.
 fn write_records(database: &Connection, records: &[(u16, &RecordRow)]) -> DatabaseResult<()> {
     for some in records.chunks(ROWS_PER_INSERT) {
-        // The last few are written one by one, so that the cache holds two statements, not sixteen.
+        // The last few are written one by one, so that the cache holds two statements instead of sixteen.
         let rows = if some.len() == ROWS_PER_INSERT { ROWS_PER_INSERT } else { 1 };
         let list = |row: &str| vec![row; rows].join(", ");
         let mut record = database.prepare_cached(&format!(

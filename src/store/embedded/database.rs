@@ -1,9 +1,9 @@
 //! The database of a fleet: SQLite in one file, beside it a write-ahead log.
 //!
 //! # Why every commit waits for the disk
-//! An answered write must survive a power cut: a transition that was notified and then
+//! A committed write must survive a power cut: a transition that was notified and then
 //! lost would be notified again under another id. Callers that wait at the same time share
-//! one commit, so this costs a few hundred waits a second at the most, whatever the fleet's size.
+//! one commit, so the disk syncs a few hundred times a second at the most, whatever the fleet's size.
 
 use std::path::Path;
 
@@ -25,10 +25,10 @@ const LAYOUT: i32 = 1;
 const CACHE_KIB: i64 = 32 * 1024;
 /// The cache of each reader.
 const READER_CACHE_KIB: i64 = 256;
-/// A checkpoint copies the log into the database after this many pages: many, for in a storm the same
+/// A checkpoint copies the log into the database after this many pages: many, because in a storm the same
 /// pages are written again and again, and all jobs wait during a checkpoint.
 const CHECKPOINT_PAGES: i64 = 64_000;
-/// … and after this many where little is written: then no job waits.
+/// … and after this many while little is written: then no job waits.
 const CALM_CHECKPOINT_PAGES: i64 = 16_000;
 /// The log is truncated to this after a checkpoint.
 const LOG_BYTES: i64 = 64 * 1024 * 1024;
@@ -37,7 +37,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 ///
 /// | table | what it holds |
 /// |---|---|
-/// | `meta` | `fleet` id, `partitions`; `ears`: the state of hearing (JSON), see `heard.rs`; `number` of the last flush; `kept`: that number, and how many rows `beats` and `pages` have after it |
+/// | `meta` | `fleet` id, `partitions`; `ears`: the state of hearing (JSON), see `in_memory_hearing.rs`; `number` of the last flush; `kept`: that number, and how many rows `beats` and `pages` have after it |
 /// | `units` | name, facts (see `store/encoding.rs`), expiry key and next check as of the last change; `after`: beats of this number and before are older |
 /// | `beats` | last seen times since then, by flush number: 2 bytes partition, 4 slot, 6 time, little endian |
 /// | `pages` | last seen times of `beats` up to this number, 512 units to a page, 6 bytes each |
@@ -45,7 +45,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `blind` | blind intervals |
 /// | `records` | offline records by id (JSON) |
 /// | `outbox` | events that joined no group yet (JSON), by partition; those of hearing have the number after the last |
-/// | `groups`, `members` | groups and their members: which wait to be notified, and which receivers were notified; a member's letter as in `groups.rs` |
+/// | `groups`, `members` | groups and their members: which wait for a notification, and which receivers were notified; a member's letter as in `groups.rs` |
 /// | `notifications` | sealed notifications (JSON), and to how many receivers they are still to be delivered |
 /// | `queue`, `lanes` | the next attempt for each receiver and group; its notifications in order |
 /// | `letters`, `untold` | dead letters (JSON), and the silences in them or, with `-`, those that were over before their receiver came back |

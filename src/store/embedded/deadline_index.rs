@@ -1,6 +1,6 @@
 //! The deadline index of a partition: the earliest next check of each zone of sixty-four rows.
 //!
-//! A row holds its next check itself. A search for due units skips the zones in which no unit is due, and reads the
+//! A row holds its next check itself. A search for due units skips the zones without a due unit, and reads the
 //! rows of the others. So due units are found in the order of slots, which is that of their facts on disk.
 //!
 //! # Why not an ordered set
@@ -41,7 +41,7 @@ impl DeadlineIndex {
         }
     }
 
-    /// Makes room for so many rows.
+    /// Reserves memory for this many rows.
     pub fn reserve(&mut self, rows: usize) {
         self.earliest.reserve_exact(rows.div_ceil(ZONE));
     }
@@ -94,13 +94,13 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     use super::*;
-    use crate::store::{embedded::row::Marks, embedded::row::Moment};
+    use crate::store::{embedded::row::MaybeTimestamp, embedded::row::RowFlags};
 
     const ROWS: u32 = 200;
     const SPAN: i64 = 50;
 
     #[test]
-    fn what_is_due_is_what_an_ordered_set_says() {
+    fn due_rows_are_those_of_an_ordered_set() {
         let mut random = StdRng::seed_from_u64(1);
         let (mut rows, mut index, mut set) = (Blocks::default(), DeadlineIndex::default(), BTreeSet::new());
         for _ in 0..20_000 {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     fn row() -> Row {
-        let (alive, next_check, marks) = (Moment::NONE, Moment::NONE, Marks::default());
-        Row { alive, next_check, facts: 0, name: 0, kind: 0, length: 0, marks }
+        let (alive, next_check, flags) = (MaybeTimestamp::NONE, MaybeTimestamp::NONE, RowFlags::default());
+        Row { alive, next_check, facts: 0, name: 0, kind: 0, length: 0, flags }
     }
 }

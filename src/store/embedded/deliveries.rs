@@ -1,7 +1,7 @@
-//! Deliveries: notifications on their way to receivers, and those that were given up.
+//! Deliveries: notifications that wait for receivers, and dead letters.
 //!
-//! A group has a lane of its own for each receiver; only the first notification of a lane is handed
-//! out, so that the notifications of one group arrive in order. Also the implementation of [`AlertStore`].
+//! A group has a lane of its own for each receiver; only the first notification of a lane is leased,
+//! so that the notifications of one group arrive in order. Also the implementation of [`AlertStore`].
 
 use std::sync::Arc;
 
@@ -67,15 +67,15 @@ impl AlertStore for EmbeddedEngine {
         limit: usize,
     ) -> Result<Vec<Delivery>> {
         let (partitions, name) = (to_json(&partitions)?, receiver.to_owned());
-        let (holds, mut before) = (self.holds.clone(), Vec::<(String, String)>::new());
+        let (leases, mut before) = (self.delivery_leases.clone(), Vec::<(String, String)>::new());
         let write = move |database: &Connection| {
-            // What an earlier call of this leased was undone.
+            // The transaction of an earlier call was rolled back, so its leases end.
             for (group, id) in before.drain(..) {
-                holds.end(&name, &group, &id);
+                leases.end(&name, &group, &id);
             }
-            let leased = lease(database, &holds, &partitions, &name, now, limit)?;
+            let leased = lease(database, &leases, &partitions, &name, now, limit)?;
             for Leased { group, id, attempt, .. } in &leased {
-                holds.hold(&name, group, DeliveryLease { id: id.clone(), attempt: *attempt, until });
+                leases.grant(&name, group, DeliveryLease { id: id.clone(), attempt: *attempt, until });
                 before.push((group.clone(), id.clone()));
             }
             Ok(leased)
@@ -91,7 +91,7 @@ impl AlertStore for EmbeddedEngine {
             delivery.attempt = attempt;
             if is_broken { broken.push(Ending::delivered(&delivery)) } else { deliveries.push(delivery) }
         }
-        // There is nothing to tell in these: their groups go on with what comes next.
+        // These hold no transition that can be read: their groups go on with the next notification.
         if !broken.is_empty() {
             self.finish(broken, now).await?;
         }
@@ -103,17 +103,17 @@ impl AlertStore for EmbeddedEngine {
         let select = "SELECT grp, at FROM queue WHERE receiver = ? AND partition IN \
                       (SELECT value FROM json_each(?)) ORDER BY at LIMIT ?";
         let (partitions, receiver) = (to_json(&partitions)?, receiver.to_owned());
-        let holds = self.holds.clone();
+        let leases = self.delivery_leases.clone();
         let first = move |database: &Connection| {
             let mut select = database.prepare_cached(select)?;
-            // At least one of these is not held, if any is.
-            let most = holds.count(&receiver) as i64 + 1;
+            // One more than are leased: if any group is free, it is among them.
+            let most = leases.count(&receiver) as i64 + 1;
             let rows = select.query_map(params![receiver, partitions, most], |row| {
                 Ok((row.get::<_, String>(0)?, Timestamp::from_millis(row.get(1)?)))
             })?;
             let rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
             let free = |(group, at): &(String, Timestamp)| {
-                holds.until(&receiver, group).map_or(*at, |until| until.max(*at))
+                leases.until(&receiver, group).map_or(*at, |until| until.max(*at))
             };
             Ok(rows.iter().map(free).min())
         };
@@ -125,22 +125,22 @@ impl AlertStore for EmbeddedEngine {
     }
 
     async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
-        Ok(deliveries.iter().map(|delivery| self.holds.extend(delivery, until)).collect())
+        Ok(deliveries.iter().map(|delivery| self.delivery_leases.extend(delivery, until)).collect())
     }
 
     async fn retry_later(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
-        let (holds, held) = (self.holds.clone(), delivery.clone());
+        let (leases, held) = (self.delivery_leases.clone(), delivery.clone());
         let write = move |database: &Connection| {
-            if holds.is_held(&held) {
+            if leases.is_held(&held) {
                 let update = "UPDATE queue SET at = ? WHERE receiver = ? AND grp = ?";
-                let place = params![at.as_millis(), held.receiver, held.group.key];
-                database.prepare_cached(update)?.execute(place)?;
+                let key = params![at.as_millis(), held.receiver, held.group.key];
+                database.prepare_cached(update)?.execute(key)?;
             }
             Ok(())
         };
         self.writer.write("retry_later", write).await?;
-        if self.holds.is_held(delivery) {
-            self.holds.end(&delivery.receiver, &delivery.group.key, delivery.notification());
+        if self.delivery_leases.is_held(delivery) {
+            self.delivery_leases.end(&delivery.receiver, &delivery.group.key, delivery.notification());
         }
         Ok(())
     }
@@ -207,7 +207,7 @@ impl AlertStore for EmbeddedEngine {
     }
 }
 
-/// A notification that was handed out.
+/// A notification that was leased.
 struct Leased {
     group: String,
     id: String,
@@ -217,15 +217,15 @@ struct Leased {
 
 fn lease(
     database: &Connection,
-    holds: &DeliveryLeases,
+    leases: &DeliveryLeases,
     partitions: &str,
     receiver: &str,
     now: Timestamp,
     limit: usize,
 ) -> DatabaseResult<Vec<Leased>> {
-    holds.lapse(receiver, now);
+    leases.expire(receiver, now);
     let limit = limit.min(LARGEST_STEP);
-    let most = (limit + holds.count(receiver)) as i64;
+    let most = (limit + leases.count(receiver)) as i64;
     let due: Vec<String> = database
         .prepare_cached(
             "SELECT grp FROM queue WHERE receiver = ? AND at <= ? AND partition IN \
@@ -233,7 +233,7 @@ fn lease(
         )?
         .query_map(params![receiver, now.as_millis(), partitions, most], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
-    let due = due.into_iter().filter(|group| holds.until(receiver, group).is_none()).take(limit);
+    let due = due.into_iter().filter(|group| leases.until(receiver, group).is_none()).take(limit);
     let mut leased = Vec::new();
     for group in due {
         let first: Option<(i64, String, u32, Option<Vec<u8>>)> = database
@@ -245,14 +245,14 @@ fn lease(
             .query_row([receiver, &group], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
             .optional()?;
         match first {
-            Some((place, id, attempts, Some(body))) => {
+            Some((lane_id, id, attempts, Some(body))) => {
                 database
                     .prepare_cached("UPDATE lanes SET attempts = attempts + 1 WHERE id = ?")?
-                    .execute([place])?;
+                    .execute([lane_id])?;
                 leased.push(Leased { group, id, attempt: attempts.saturating_add(1), body });
             }
-            Some((place, ..)) => {
-                database.prepare_cached("DELETE FROM lanes WHERE id = ?")?.execute([place])?;
+            Some((lane_id, ..)) => {
+                database.prepare_cached("DELETE FROM lanes WHERE id = ?")?.execute([lane_id])?;
             }
             None => {
                 database
@@ -291,7 +291,7 @@ impl EmbeddedEngine {
             endings.iter().try_for_each(|ending| finish_one(database, ending, partitions, now))
         };
         self.writer.write("finish", write).await?;
-        ended.iter().for_each(|ending| self.holds.end(&ending.receiver, &ending.group, &ending.id));
+        ended.iter().for_each(|ending| self.delivery_leases.end(&ending.receiver, &ending.group, &ending.id));
         Ok(())
     }
 }

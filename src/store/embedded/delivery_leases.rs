@@ -9,7 +9,7 @@ use crate::store::Delivery;
 
 /// The lease of the first notification in the lane of a group.
 pub(super) struct DeliveryLease {
-    /// Of the notification.
+    /// The id of the notification.
     pub id: String,
     pub attempt: u32,
     pub until: Timestamp,
@@ -20,12 +20,12 @@ pub(super) struct DeliveryLease {
 pub(super) struct DeliveryLeases(Mutex<HashMap<String, HashMap<String, DeliveryLease>>>);
 
 impl DeliveryLeases {
-    pub fn hold(&self, receiver: &str, group: &str, lease: DeliveryLease) {
+    pub fn grant(&self, receiver: &str, group: &str, lease: DeliveryLease) {
         self.receivers().entry(receiver.to_owned()).or_default().insert(group.to_owned(), lease);
     }
 
     /// Removes leases that end at `now` or before.
-    pub fn lapse(&self, receiver: &str, now: Timestamp) {
+    pub fn expire(&self, receiver: &str, now: Timestamp) {
         if let Some(groups) = self.receivers().get_mut(receiver) {
             groups.retain(|_, lease| lease.until > now);
         }

@@ -28,7 +28,7 @@ const LOG: &str = "rollcall.db-wal";
 const SHARED: &str = "rollcall.db-shm";
 const LOCK: &str = "lock";
 
-/// A directory that is locked for as long as this lives.
+/// A directory that is locked until this is dropped.
 pub(super) struct Directory {
     path: PathBuf,
     lock: File,

@@ -76,7 +76,7 @@ fn explain(error: &rusqlite::Error, path: &Path) -> EngineError {
     }
 }
 
-/// Tells what to do about a damaged fleet. Rollcall repairs none: it could only guess.
+/// The advice for a damaged fleet. Rollcall does not repair it: a repair would be a guess.
 pub(super) fn damaged(path: &Path, what: &str) -> String {
     format!(
         "the fleet in {} is damaged ({what}); nothing was changed: put the directory back from a backup, or move \

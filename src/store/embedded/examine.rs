@@ -17,8 +17,7 @@ use crate::store::Condition;
 use crate::store::{EngineError, Result, Warning};
 use crate::telemetry::EngineWarning;
 
-/// Less free space than this is a warning, and so is less than the size of the fleet: a copy of it, or a
-/// storm, needs that.
+/// Less free space than this, or than the size of the fleet, is a warning: a copy of the fleet, or a storm, needs it.
 const MIN_FREE: u64 = 256 * MIB;
 
 const MIB: u64 = 1024 * 1024;
@@ -26,7 +25,7 @@ const MIB: u64 = 1024 * 1024;
 /// The database of the running service, as a file.
 pub(super) struct DatabaseFile {
     path: PathBuf,
-    /// Device and inode of the file that was opened: another file under its name is another fleet.
+    /// Device and inode of the opened file: another file of that name is another fleet.
     database: (u64, u64),
     is_removed: AtomicBool,
     removed: Notify,

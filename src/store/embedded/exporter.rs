@@ -15,7 +15,7 @@ use crate::store::{migration::Exporter, migration::MigrationItem};
 
 #[async_trait]
 impl Exporter for EmbeddedEngine {
-    /// This process has locked the directory, so no other can write.
+    /// This process has locked the directory, so no other process can write.
     async fn check_not_served(&self) -> Result<()> {
         Ok(())
     }
@@ -53,7 +53,7 @@ impl Exporter for EmbeddedEngine {
             groups(database, partition, &mut items)?;
             lanes(database, partition, &mut items)?;
             if is_last {
-                // Notifications have no partition: the importer finds it.
+                // The table of notifications has no partitions: the importer finds the partition of each.
                 notifications(database, &mut items)?;
             }
             Ok(items)

@@ -12,14 +12,13 @@ use crate::store::{DeadLetter, Delivery, Result, partition_of_group};
 pub(super) struct Ending {
     pub receiver: String,
     pub group: String,
-    /// Of the notification.
+    /// The id of the notification.
     pub id: String,
-    /// The dead letter (JSON), if it became one, and the silences that die with it.
+    /// The dead letter (JSON), if the delivery was given up, and the silences in it.
     letter: Option<(String, Vec<String>)>,
 }
 
 impl Ending {
-    /// The receiver has it.
     pub fn delivered(delivery: &Delivery) -> Ending {
         Ending {
             receiver: delivery.receiver.clone(),
@@ -29,7 +28,6 @@ impl Ending {
         }
     }
 
-    /// Nobody tries any more.
     pub fn given_up(letter: &DeadLetter) -> Result<Ending> {
         let silences = letter.delivery.offline.iter().map(silence).collect();
         let letter_json = to_json(letter)?;
@@ -45,11 +43,11 @@ pub(super) fn finish_one(
     now: Timestamp,
 ) -> DatabaseResult<()> {
     let Ending { receiver, group, id, letter } = ending;
-    let Some((place, first)) = first_of_lane(database, receiver, group)? else { return Ok(()) };
+    let Some((lane_id, first)) = first_of_lane(database, receiver, group)? else { return Ok(()) };
     if first != *id {
         return Ok(());
     }
-    database.prepare_cached("DELETE FROM lanes WHERE id = ?")?.execute([place])?;
+    database.prepare_cached("DELETE FROM lanes WHERE id = ?")?.execute([lane_id])?;
     database.prepare_cached("UPDATE notifications SET owed = owed - 1 WHERE id = ?")?.execute([id])?;
     database.prepare_cached("DELETE FROM notifications WHERE id = ? AND owed <= 0")?.execute([id])?;
     if let Some((letter, silences)) = letter {

@@ -1,4 +1,4 @@
-//! A request to the next examination to scan all rows, made when a value was read that its column should not hold.
+//! A request to scan all rows in the next examination, made when a value was read that does not fit its column.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,10 +1,11 @@
-//! Groups: transitions that are told together wait here until their group is sealed.
+//! Groups: transitions that share a notification wait here until their group is sealed.
 //!
-//! A member is stored with the letter of its [`Stage`]. After that of one that was told stand a colon and the
-//! receivers, with commas between them.
+//! A member is stored with the letter of its [`Stage`]. Once receivers were notified, a colon and the receivers follow,
+//! separated by commas.
 //!
-//! A member stays in the group that it joined first, wherever a later event of it would fall: the return is told
-//! where its silence was, and after it, also if labels or the configuration have changed meanwhile.
+//! A member stays in the group that it joined first, whatever group its later events would join: receivers are
+//! notified of a return where they were notified of the silence, and after it, also if labels or the configuration
+//! have changed meanwhile.
 //!
 //! The rules are those of `presence/grouping.rs`.
 
@@ -19,7 +20,7 @@ use crate::store::json::to_json;
 use crate::store::notification::{GroupMember, MOST_MEMBERS, alone, event_json};
 use crate::store::{Join, Joined, LARGEST_STEP, Result, partition_of_group};
 
-/// How many members are sealed in one transaction at the most, and those of the group that exceeds it.
+/// One transaction seals no further group once it has sealed this many members.
 const MOST_SEALED: usize = 10 * MOST_MEMBERS;
 
 /// A transition on its way into its group, ready to be written.
@@ -31,7 +32,7 @@ struct Joining {
     member: GroupMember,
     /// The record or interval (JSON).
     json: String,
-    /// Nothing else that joins with it is of its group.
+    /// No other transition of the same call joins its group.
     is_alone: bool,
 }
 
@@ -64,7 +65,7 @@ pub(super) async fn join(
     engine.writer.write("join", write).await
 }
 
-/// Lets one transition join its group. Answers the group if it is to be sealed with that, and its times before.
+/// Lets one transition join its group. If the group is sealed with it, answers the group and its times before.
 fn join_one(
     database: &Connection,
     joining: &Joining,
@@ -84,7 +85,7 @@ fn join_one(
         name = format!("{name} {}", member.detected_at.as_millis());
         known = self::known(database, &name, of_group)?;
     }
-    // What has no stage that can be read stays as it is.
+    // A member whose stage cannot be read stays as it is.
     let Some(stage) = known.as_ref().map(|known| known.stage).map_or(Some(None), |stage| stage.map(Some))
     else {
         return Ok(None);
@@ -114,11 +115,11 @@ fn join_one(
 struct JoinedGroup {
     id: i64,
     times: GroupTimes,
-    /// It is the one that what joins belongs to now.
+    /// Whether it is the group of the transition by current labels and configuration.
     is_own: bool,
 }
 
-/// The group of a member, or the one that it would join now: a group that is missing is made anew.
+/// The group of a member, or the one that it would join now: a missing group is created.
 fn group_to_join(
     database: &Connection,
     first: Option<i64>,
@@ -147,7 +148,7 @@ fn read_group(database: &Connection, id: i64, key: &str) -> rusqlite::Result<Opt
     group.optional()
 }
 
-/// Stores a member with its next stage and the receivers that were told its silence.
+/// Stores a member with its next stage and the receivers that were notified of its silence.
 fn write_member(
     database: &Connection,
     group: &JoinedGroup,
@@ -167,17 +168,17 @@ fn write_member(
     Ok(())
 }
 
-/// What is known of a member.
+/// A member as it is stored.
 struct KnownMember {
     group: i64,
-    /// `None`: its letter is none.
+    /// `None`: its letter is that of no stage.
     stage: Option<Stage>,
-    /// Nothing, or a colon and the receivers that were told its silence.
+    /// Empty, or a colon and the receivers that were notified of its silence.
     told_to: String,
     detected_at: Timestamp,
 }
 
-/// In whichever group it is, or in the one with that key.
+/// Finds a member in any group or, with `of_group`, in the group of that key.
 fn known(
     database: &Connection,
     member: &str,
@@ -198,7 +199,7 @@ fn known(
     known.optional()
 }
 
-/// Seals what is due in these partitions, up to a step of groups.
+/// Seals the due groups of these partitions, up to one step.
 pub(super) async fn seal(
     engine: &EmbeddedEngine,
     partitions: &[u16],

@@ -1,5 +1,5 @@
-//! How far Rollcall has heard, and the ledger of blind intervals: a change is on disk before the answer wherever
-//! a caller relies on it.
+//! How far Rollcall has heard, and the ledger of blind intervals: a change on which a caller relies is on disk before
+//! the answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::store::{Advance, HearingStore, Result};
 #[async_trait]
 impl HearingStore for EmbeddedEngine {
     async fn hearing(&self) -> Result<Hearing> {
-        let heard = self.memory.heard();
+        let heard = self.memory.hearing();
         Ok(Hearing {
             heard: heard.state.heard,
             ledger: heard.ledger.clone(),
@@ -24,15 +24,15 @@ impl HearingStore for EmbeddedEngine {
     }
 
     /// An ordinary canary stays in memory until the next heartbeats are written. The very first is written
-    /// at once: without it a crash would not know from when on it lost something. So is a blind interval;
-    /// if that fails it stands in memory, and is written when the disk allows. A directory that was removed is told
-    /// as a blind interval, however short, as a server is that lost its data.
+    /// at once: without it the start of the time that a crash loses would be unknown. A blind interval is written at
+    /// once too; if that fails it stays in memory and is written when the disk allows. A removed directory is
+    /// a blind interval of which operators are notified, however short, as is a server that lost its data.
     async fn advance(&self, subscription: &Subscription, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
         if self.database_file.was_removed() {
-            self.memory.heard().is_removed = true;
+            self.memory.hearing().is_removed = true;
         }
         let (is_first, advance) = {
-            let mut heard = self.memory.heard();
+            let mut heard = self.memory.hearing();
             (heard.state.heard.is_none(), heard.advance(subscription, sent_at, gap, Clock::machine()))
         };
         if is_first || matches!(advance, Advance::Heard(Some(_))) {
@@ -41,20 +41,20 @@ impl HearingStore for EmbeddedEngine {
         Ok(advance)
     }
 
-    /// In memory as a canary is, unless a kind was blind, or was never heard before.
+    /// A proof stays in memory, as a canary does, unless a kind was blind.
     async fn prove(&self, probed: &[Probed]) -> Result<()> {
-        if self.memory.heard().prove(probed) {
+        if self.memory.hearing().prove(probed) {
             self.writer.flush("prove").await?;
         }
         Ok(())
     }
 
     async fn heard_by(&self, client_id: &str) -> Result<Option<Timestamp>> {
-        Ok(self.memory.heard().heard_by(client_id, Clock::machine()))
+        Ok(self.memory.hearing().heard_by(client_id, Clock::machine()))
     }
 
     async fn attend(&self, member: &ShareMember, now: Timestamp, release: Duration) -> Result<()> {
-        self.memory.heard().state.attend(member, now, release);
+        self.memory.hearing().state.attend(member, now, release);
         self.writer.flush("attend").await
     }
 
@@ -63,12 +63,12 @@ impl HearingStore for EmbeddedEngine {
     }
 
     async fn leave(&self, member: &ShareMember) -> Result<()> {
-        self.memory.heard().state.depart(member, None);
+        self.memory.hearing().state.depart(member, None);
         self.writer.flush("leave").await
     }
 
     async fn gone(&self, member: &ShareMember, at: Timestamp) -> Result<bool> {
-        let was_member = self.memory.heard().state.depart(member, Some(at));
+        let was_member = self.memory.hearing().state.depart(member, Some(at));
         self.writer.flush("depart").await?;
         Ok(was_member)
     }

@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 
 use super::directory::Directory;
 use super::error::DatabaseResult;
-use super::heard::Heard;
+use super::in_memory_hearing::InMemoryHearing;
 use super::last_seen::unit_id;
 use super::{Config, database};
 use crate::clock::Timestamp;
@@ -20,8 +20,8 @@ use crate::store::{migration::Importer, migration::MigrationItem};
 
 /// Tables that must be empty before an import.
 const MUST_BE_EMPTY: [&str; 5] = ["units", "records", "outbox", "groups", "letters"];
-/// Tables that an emptied fleet may have rows in; an import clears them. Old last seen times above all would
-/// be taken for those of the units that get their slots.
+/// Tables in which an emptied fleet may have rows; an import clears them. Old last seen times would count for the
+/// units that get their slots.
 const CLEARED: [&str; 9] =
     ["beats", "pages", "data", "blind", "members", "notifications", "queue", "lanes", "untold"];
 
@@ -36,7 +36,7 @@ struct TargetDatabase {
     partitions: u16,
     /// The next free slot of each partition.
     next_slots: Vec<u32>,
-    /// Locked during the import.
+    /// Holds the lock during the import.
     _directory: Directory,
 }
 
@@ -44,7 +44,7 @@ impl EmbeddedImporter {
     /// Opens a directory, or makes it.
     ///
     /// # Errors
-    /// `Refused` if there are units or records already, or a process works there.
+    /// `Refused` if there are units or records already, or another process has locked it.
     pub async fn prepare(config: &Config) -> Result<EmbeddedImporter> {
         let (config, path) = (config.clone(), config.path.clone());
         let prepare = move || {
@@ -171,7 +171,7 @@ impl TargetDatabase {
                  ON CONFLICT(key) DO UPDATE SET due = excluded.due, sealed = excluded.sealed",
                 params![self.partition(&group.key), group.key, to_json(group)?, ms(due), ms(sealed)],
             ),
-            // A member is found by its name. A group without waiting members is known from here alone.
+            // A member is found by its name. A group without waiting members is known only from this item.
             MigrationItem::GroupOf { group, .. } => self.execute(
                 "INSERT INTO groups(partition, key, body) VALUES(?, ?, ?) \
                  ON CONFLICT(key) DO UPDATE SET body = excluded.body",
@@ -223,7 +223,7 @@ impl TargetDatabase {
     }
 
     fn complete(&mut self, hearing: &Hearing) -> DatabaseResult<()> {
-        let heard = Heard::restore(hearing).stored();
+        let heard = InMemoryHearing::restore(hearing).stored();
         self.execute("INSERT OR REPLACE INTO meta VALUES('ears', ?)", [to_json(&heard)?])?;
         for interval in hearing.ledger.intervals() {
             let (start, until) = (interval.from.as_millis(), interval.to.as_millis());

@@ -1,14 +1,14 @@
 //! Last seen times on their way to disk: written behind, each unit at most once in two seconds.
 //!
 //! # Why `heard` is written with them
-//! A canary vouches for every heartbeat before it. If it were on disk before them, a crash in
+//! A canary proves that every heartbeat before it was heard. If it were on disk before them, a crash in
 //! between would turn time that was heard into silence. So the flush reads `heard` first, then the
 //! heartbeats, and writes both in one transaction: a crash loses only time that becomes blind.
 //!
 //! # Why two tables, `beats` and `pages`
 //! Twelve bytes at the end of a table for each heartbeat are cheap to write, whichever units send;
-//! a page with the times of 512 units is cheap to keep. So beats accumulate, and when there are
-//! twice as many as units, their pages are written anew and the beats are deleted.
+//! a page with the times of 512 units is cheap to store. So beats accumulate, and when there are
+//! twice as many as units, they are merged into their pages and deleted.
 //!
 //! # Why flush numbers
 //! A change writes its unit's last seen time itself, in another table. A number that grows with every flush
@@ -22,10 +22,10 @@ use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
 use super::error::DatabaseResult;
-use super::heard::Blind;
+use super::in_memory_hearing::PendingInterval;
 use super::memory::InMemoryFleet;
-use super::row::{Marks, Moment};
-use super::shard::Unwritten;
+use super::row::{MaybeTimestamp, RowFlags};
+use super::shard::DirtyRow;
 use super::write_job::WriteJob;
 use crate::clock::Timestamp;
 use crate::presence::BLIND_RETENTION;
@@ -54,7 +54,7 @@ pub(super) fn unit_id(partition: u16, slot: u32) -> i64 {
     i64::from(partition) << 32 | i64::from(slot)
 }
 
-/// The reverse of [`unit_id`]; `None` for a partition that cannot be.
+/// The reverse of [`unit_id`]; `None` for an impossible partition.
 pub(super) fn partition_and_slot(id: i64) -> Option<(u16, u32)> {
     Some((u16::try_from(id >> 32).ok()?, id as u32))
 }
@@ -106,8 +106,8 @@ pub(super) struct Flush {
     tables: Arc<LastSeenTables>,
     telemetry: Arc<Telemetry>,
     heard: String,
-    blind: Vec<Blind>,
-    taken: Vec<(u16, Vec<Unwritten>)>,
+    blind: Vec<PendingInterval>,
+    taken: Vec<(u16, Vec<DirtyRow>)>,
     is_merge: bool,
     /// How many rows `beats` and `pages` have after this flush.
     rows: (i64, i64),
@@ -125,14 +125,14 @@ impl Flush {
     }
 
     fn take(&mut self) -> Result<()> {
-        // Hearing before the heartbeats that it vouches for.
+        // Hearing before the heartbeats: see the head.
         {
-            let heard = self.tables.memory.heard();
+            let heard = self.tables.memory.hearing();
             self.heard = to_json(&heard.stored())?;
             self.blind = heard.unwritten();
         }
         for partition in 0..self.tables.memory.partitions() {
-            let taken = self.tables.memory.shard(partition).take_unwritten();
+            let taken = self.tables.memory.shard(partition).take_dirty();
             if !taken.is_empty() {
                 self.taken.push((partition, taken));
             }
@@ -142,7 +142,7 @@ impl Flush {
 
     fn write_heard(&self, database: &Connection) -> DatabaseResult<()> {
         database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('ears', ?)")?.execute([&self.heard])?;
-        for Blind { interval, is_told } in &self.blind {
+        for PendingInterval { interval, is_told } in &self.blind {
             let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
             let outdated = (interval.to - BLIND_RETENTION).as_millis();
             database.prepare_cached("DELETE FROM blind WHERE until <= ?")?.execute([outdated])?;
@@ -157,7 +157,7 @@ impl Flush {
         Ok(())
     }
 
-    /// Answers how many rows were written.
+    /// Answers the number of written rows.
     fn write_beats(&self, database: &Connection, number: i64) -> rusqlite::Result<i64> {
         let mut insert = database.prepare_cached("INSERT INTO beats(number, entries) VALUES(?, ?)")?;
         let (mut entries, mut rows) = (Vec::new(), 0);
@@ -191,7 +191,7 @@ impl Flush {
         let mut update = database.prepare_cached("UPDATE units SET look = ? WHERE id = ?")?;
         for (partition, taken) in &self.taken {
             for beat in taken {
-                if let Some(next_check) = beat.next_check.and_then(Moment::get) {
+                if let Some(next_check) = beat.next_check.and_then(MaybeTimestamp::get) {
                     update.execute(params![next_check.as_millis(), unit_id(*partition, beat.slot)])?;
                 }
             }
@@ -213,7 +213,8 @@ impl Flush {
             let from = (*page * PAGE) as usize;
             for row in shard.rows.range(from..from + PAGE as usize) {
                 // A change that is being written writes the whole row.
-                let last_seen = if row.marks.has(Marks::BUSY) { Moment::NONE } else { row.alive };
+                let last_seen =
+                    if row.flags.contains(RowFlags::LOCKED) { MaybeTimestamp::NONE } else { row.alive };
                 times.extend_from_slice(&time(last_seen));
             }
             drop(shard);
@@ -271,14 +272,14 @@ impl WriteJob for Flush {
             state.pages.clear();
         }
         drop(state);
-        self.tables.memory.heard().written(self.blind.len());
+        self.tables.memory.hearing().written(self.blind.len());
         self.telemetry.engine_answered(Loop::WriteBehind, "");
         if let Some(answer) = self.answer {
             let _ = answer.send(Ok(()));
         }
     }
 
-    /// The next flush tries again; nothing is lost while this process lives.
+    /// The next flush tries again; no heartbeat is lost while this process lives.
     fn fail(self: Box<Self>, why: EngineError) {
         match self.answer {
             Some(answer) => drop(answer.send(Err(why))),
@@ -287,7 +288,7 @@ impl WriteJob for Flush {
     }
 }
 
-fn time(moment: Moment) -> [u8; TIME] {
+fn time(moment: MaybeTimestamp) -> [u8; TIME] {
     let ms = moment.get().map_or(NO_TIME, |at| at.as_millis() as u64);
     let bytes = ms.to_le_bytes();
     [bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5]]

@@ -1,7 +1,7 @@
 //! From disk into memory, at the start.
 //!
 //! Units come first, as of their last change; then newer heartbeats: pages, and beats in the order of writing.
-//! Heartbeats that were not written when the process ended are after `heard`, so that time is blind.
+//! Heartbeats that were not on disk when the process ended are later than `heard`, so that time is blind.
 //!
 //! A value of the wrong type fails the load; it is quarantined, and the load begins anew: see [`load_fleet`].
 
@@ -13,11 +13,11 @@ use rusqlite::types::{FromSql, Type};
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow};
 
 use super::error::{DatabaseError, DatabaseResult, damaged};
-use super::heard::{Heard, Stored as StoredHearing};
+use super::in_memory_hearing::{InMemoryHearing, StoredHearing};
 use super::last_seen::{LastSeenTables, PAGE, partition_and_slot, read_entries, read_times};
 use super::memory::InMemoryFleet;
 use super::quarantine::{self, Quarantined, RepairContext};
-use super::row::Moment;
+use super::row::MaybeTimestamp;
 use crate::clock::Timestamp;
 use crate::presence::{BLIND_RETENTION, Hearing, Interval};
 use crate::store::json::from_json;
@@ -68,7 +68,7 @@ fn quarantine_all(database: &Connection, partitions: u16) -> DatabaseResult<Vec<
     Ok(quarantined)
 }
 
-/// Fills the memory, which is empty. Answers what could not be read.
+/// Fills the memory, which is empty. Answers the unreadable parts.
 fn load(
     database: &Connection,
     memory: &InMemoryFleet,
@@ -79,7 +79,7 @@ fn load(
     let rows_of_pages = loader.pages(database)?;
     let (rows, count, pages) = loader.beats(database)?;
     let written = number(database, "number");
-    // The number of a change counts as used, whether or not its flush was written.
+    // The number of a change counts as used even if its flush was not written.
     last_seen.load(written.unwrap_or(0).max(loader.number), count, (rows, rows_of_pages), pages);
     let mut unreadable = Vec::new();
     unreadable.extend(load_hearing(database, memory)?);
@@ -87,7 +87,7 @@ fn load(
     if let Some(missing) =
         counts.and_then(|counts| RowCounts::read(&counts)?.missing(written, rows, rows_of_pages))
     {
-        let heard = memory.heard().state.heard;
+        let heard = memory.hearing().state.heard;
         memory.presume(heard);
         unreadable.push(Quarantined {
             what: Stored::ExpiryKey,
@@ -98,25 +98,25 @@ fn load(
     Ok(unreadable)
 }
 
-/// Answers why the state of hearing could not be read, if it could not.
+/// Loads the state of hearing; if it is unreadable, it is presumed, and the answer says why.
 fn load_hearing(database: &Connection, memory: &InMemoryFleet) -> DatabaseResult<Option<Quarantined>> {
     let mut unreadable = None;
     let newest = memory.newest();
     let mut heard = match heard(database).map_err(|why| why.to_string()) {
         Ok(Some(heard)) => heard,
         // A new fleet.
-        Ok(None) if newest.is_none() => Heard::default(),
+        Ok(None) if newest.is_none() => InMemoryHearing::default(),
         lost => {
             let why = lost.err().unwrap_or_else(|| "it is missing".to_owned());
             let why = format!("{why}; since the newest heartbeat that is known Rollcall counts as blind");
             let place = "table meta name \"ears\"".to_owned();
             unreadable = Some(Quarantined { what: Stored::Hearing, place, why });
-            Heard::restore(&Hearing { heard: newest, ..Hearing::default() })
+            InMemoryHearing::restore(&Hearing { heard: newest, ..Hearing::default() })
         }
     };
     let useful = heard.state.heard.unwrap_or(Timestamp::ZERO) - BLIND_RETENTION;
     heard.resume(blind(database, useful)?);
-    *memory.heard() = heard;
+    *memory.hearing() = heard;
     Ok(unreadable)
 }
 
@@ -135,7 +135,7 @@ impl RowCounts {
         Some(RowCounts { flush_number: next()?, beats: next()?, pages: next()? })
     }
 
-    /// How many rows are missing. An earlier build does not count rows; its flushes have another number by then.
+    /// Reports missing rows. An earlier build does not count rows; its flushes have another number.
     fn missing(&self, number: Option<i64>, beats: i64, pages: i64) -> Option<String> {
         let is_current = number.is_none_or(|number| number == self.flush_number);
         let missing = (self.beats - beats).max(0) + (self.pages - pages).max(0);
@@ -143,21 +143,21 @@ impl RowCounts {
     }
 }
 
-/// The newest heartbeat that a change wrote: stands in where the state of hearing is unreadable.
+/// The newest heartbeat that a change wrote: it replaces an unreadable state of hearing.
 fn newest(database: &Connection) -> DatabaseResult<Option<Timestamp>> {
     let select = "SELECT max(alive) FROM units WHERE typeof(alive) = 'integer'";
     let newest: Option<i64> = database.query_row(select, [], |row| row.get(0))?;
     Ok(newest.map(Timestamp::from_millis))
 }
 
-/// A number in `meta`; `None`: it is missing, or not a number.
+/// A number in `meta`; `None` if it is missing or not a number.
 fn number(database: &Connection, name: &str) -> Option<i64> {
     meta(database, name).ok()?
 }
 
 struct Loader<'a> {
     memory: &'a InMemoryFleet,
-    /// The flush number of each unit's last change, by partition and slot: beats up to it are older.
+    /// By partition and slot: the flush number of each unit's last change; beats up to it are older.
     after: Vec<Vec<i64>>,
     /// The largest flush number found.
     number: i64,
@@ -170,7 +170,7 @@ impl Loader<'_> {
             let to = super::last_seen::unit_id(partition, u32::MAX);
             let mut select = database
                 .prepare("SELECT id, name, facts, alive, look, after FROM units WHERE id BETWEEN ? AND ?")?;
-            // The last slot tells how many units there are, including forgotten ones.
+            // The last slot gives the number of units, including forgotten ones.
             let last: Option<i64> = database.query_row(
                 "SELECT max(id) FROM units WHERE id BETWEEN ? AND ?",
                 [from, to],
@@ -190,7 +190,7 @@ impl Loader<'_> {
                 let facts = self.memory.digest(Some(text(row, 2)?));
                 let after: i64 = row.get(5)?;
                 let loaded = shard.load(id as u32, name, alive, next_check, facts);
-                // Treated as a value of the wrong type: it is quarantined, and the load begins anew.
+                // An unreadable name is treated as a value of the wrong type: it is quarantined, and the load begins anew.
                 let unreadable = || rusqlite::Error::InvalidColumnType(1, "name".to_owned(), Type::Text);
                 loaded.ok_or_else(unreadable)?;
                 numbers.resize(id as u32 as usize, i64::MAX);
@@ -201,7 +201,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Answers how many rows there are.
+    /// Answers the number of rows.
     fn pages(&mut self, database: &Connection) -> DatabaseResult<i64> {
         let mut select = database.prepare("SELECT id, number, times FROM pages")?;
         let mut rows = select.query([])?;
@@ -219,7 +219,7 @@ impl Loader<'_> {
         Ok(count)
     }
 
-    /// Answers how many rows there are, how many beats, and their pages.
+    /// Answers the number of rows, the number of beats, and their pages.
     fn beats(&mut self, database: &Connection) -> DatabaseResult<(i64, usize, Pages)> {
         let mut select = database.prepare("SELECT number, entries FROM beats ORDER BY id")?;
         let mut rows = select.query([])?;
@@ -238,12 +238,12 @@ impl Loader<'_> {
         Ok((found, count, pages))
     }
 
-    /// Takes over a heartbeat that is newer than the unit's last change.
+    /// Applies a heartbeat if it is newer than the unit's last change.
     fn heartbeat(&self, partition: u16, slot: u32, number: i64, time: Timestamp) {
         let after = self.after.get(usize::from(partition)).and_then(|after| after.get(slot as usize));
         if after.is_some_and(|after| number > *after) {
             let row = &mut self.memory.shard(partition).rows[slot as usize];
-            if row.alive != Moment::NONE {
+            if row.alive != MaybeTimestamp::NONE {
                 row.alive = Some(time).into();
             }
         }
@@ -251,16 +251,17 @@ impl Loader<'_> {
 }
 
 /// The state of hearing; `None` if it is missing.
-fn heard(database: &Connection) -> Result<Option<Heard>> {
+fn heard(database: &Connection) -> Result<Option<InMemoryHearing>> {
     let text = meta_text(database, "ears").map_err(unreadable)?;
-    text.map(|text| from_json::<StoredHearing>("the state of hearing", &text).map(Heard::from)).transpose()
+    text.map(|text| from_json::<StoredHearing>("the state of hearing", &text).map(InMemoryHearing::from))
+        .transpose()
 }
 
 fn unreadable(error: rusqlite::Error) -> EngineError {
     EngineError::Damaged(error.to_string())
 }
 
-/// The blind intervals that ended after that moment.
+/// The blind intervals that ended after `after`.
 fn blind(database: &Connection, after: Timestamp) -> DatabaseResult<Vec<Interval>> {
     let mut select = database.prepare("SELECT start, until FROM blind WHERE until > ? ORDER BY start")?;
     let intervals = select.query_map([after.as_millis()], |row| {
@@ -281,7 +282,7 @@ fn meta_text(database: &Connection, name: &str) -> rusqlite::Result<Option<Strin
     select.query_row([name], |row| Ok(super::stored::text(row, 0)?.into_owned())).optional()
 }
 
-fn moment(ms: Option<i64>) -> Moment {
+fn moment(ms: Option<i64>) -> MaybeTimestamp {
     ms.map(Timestamp::from_millis).into()
 }
 

@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use foldhash::fast::RandomState;
 
-use super::heard::Heard;
-use super::row::Marks;
+use super::in_memory_hearing::InMemoryHearing;
+use super::row::RowFlags;
 use super::shard::Shard;
 use crate::clock::Timestamp;
 use crate::presence::Unit;
@@ -16,7 +16,7 @@ use crate::store::partition_of;
 
 pub(super) struct InMemoryFleet {
     shards: Box<[Mutex<Shard>]>,
-    heard: Mutex<Heard>,
+    hearing: Mutex<InMemoryHearing>,
     noted: Mutex<BTreeSet<(u16, u32)>>,
     digests: RandomState,
 }
@@ -26,7 +26,7 @@ impl InMemoryFleet {
         let shards = (0..partitions.max(1)).map(|_| Mutex::default()).collect();
         InMemoryFleet {
             shards,
-            heard: Mutex::default(),
+            hearing: Mutex::default(),
             noted: Mutex::default(),
             digests: RandomState::default(),
         }
@@ -44,11 +44,11 @@ impl InMemoryFleet {
         self.shards[usize::from(partition)].lock().expect("nothing panics under this lock")
     }
 
-    pub fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().expect("nothing panics under this lock")
+    pub fn hearing(&self) -> MutexGuard<'_, InMemoryHearing> {
+        self.hearing.lock().expect("nothing panics under this lock")
     }
 
-    /// Pages with units that an instance changed for another one to show, see `Queries::note`.
+    /// Pages with units that an instance changed and another one shows, see `Queries::note`.
     pub fn noted(&self) -> MutexGuard<'_, BTreeSet<(u16, u32)>> {
         self.noted.lock().expect("nothing panics under this lock")
     }
@@ -75,13 +75,13 @@ impl InMemoryFleet {
     pub fn name_at(&self, partition: u16, slot: u32) -> Option<String> {
         let shard = self.shards.get(usize::from(partition))?.lock().expect("nothing panics under this lock");
         let row = shard.rows.range(slot as usize..slot as usize + 1).next()?;
-        if !row.marks.has(Marks::STORED) {
+        if !row.flags.contains(RowFlags::STORED) {
             return None;
         }
         shard.unit(row).ok().map(|unit| unit.to_string())
     }
 
-    /// The digest of facts in a row; zero for none. The text itself stays on disk: it is read a few
+    /// The digest of facts in a row; zero for none. The facts stay on disk: they are read a few
     /// times a day.
     pub fn digest(&self, facts: Option<&str>) -> u64 {
         facts.map_or(0, |facts| self.digests.hash_one(facts).max(1))

@@ -11,7 +11,7 @@
 //!
 //! # Unreadable rows
 //! Every value is checked against the type of its column: see `table_rules.rs`. An unreadable row is quarantined,
-//! and everything else goes on.
+//! and other units are unaffected.
 //!
 //! # Memory of a million units
 //! 32 MB are rows, 12 MB ids, 10 MB the hash index; the mirror, which is the same with every
@@ -42,9 +42,9 @@ mod exporter;
 mod finish;
 mod full_scan;
 mod groups;
-mod heard;
 mod hearing;
 mod importer;
+mod in_memory_hearing;
 mod last_seen;
 mod load;
 mod memory;
@@ -93,7 +93,7 @@ pub struct EmbeddedEngine {
     readers: Readers,
     writer: Writer,
     leases: Leases,
-    holds: Arc<DeliveryLeases>,
+    delivery_leases: Arc<DeliveryLeases>,
     database_file: DatabaseFile,
     fleet: String,
     telemetry: Arc<Telemetry>,
@@ -127,13 +127,13 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let readers = Readers::new(&config.path, full_scan.clone());
     let writer = Writer::start(database, directory, last_seen, telemetry.clone(), full_scan.clone())
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
-    let (leases, holds, scan_cursor) = Default::default();
+    let (leases, delivery_leases, scan_cursor) = Default::default();
     Ok(EmbeddedEngine {
         memory,
         writer,
         readers,
         leases,
-        holds,
+        delivery_leases,
         database_file,
         fleet,
         telemetry,
@@ -148,7 +148,7 @@ fn log_unreadable(telemetry: &Telemetry, rows: &[Quarantined]) {
 }
 
 impl EmbeddedEngine {
-    /// Scans all rows if an unreadable value was met, else some; quarantines unreadable rows, and logs those in
+    /// Scans all rows if an unreadable value was read, else some; quarantines unreadable rows, and logs those in
     /// quarantine.
     async fn quarantine(&self) -> Result<()> {
         let (partitions, scan_cursor) = (self.memory.partitions(), self.scan_cursor.clone());
@@ -159,7 +159,7 @@ impl EmbeddedEngine {
         if self.full_scan.take() || self.readers.read(scan).await? {
             let (memory, last_seen) = (self.memory.clone(), self.writer.last_seen());
             let write = move |database: &Connection| {
-                let (heard, flush_number) = (memory.heard().state.heard, last_seen.flush_number());
+                let (heard, flush_number) = (memory.hearing().state.heard, last_seen.flush_number());
                 let context = RepairContext { partitions, heard, flush_number, memory: Some(&memory) };
                 quarantine::quarantine_all(database, &context)
             };

@@ -14,7 +14,7 @@ pub(super) async fn open_records(
 ) -> Result<Vec<Option<OfflineRecord>>> {
     let units = units.to_vec();
     let read = move |database: &Connection| {
-        // While no unit is offline there is nothing to search.
+        // While no unit is offline there are no records to search.
         if !database.prepare_cached("SELECT 1 FROM records WHERE closed IS NULL LIMIT 1")?.exists([])? {
             return Ok(vec![None; units.len()]);
         }

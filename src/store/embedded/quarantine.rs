@@ -1,12 +1,12 @@
-//! Quarantine: a row that cannot be read is kept in the table `unreadable` as it was, so that it blocks nothing, and
-//! a replacement takes its place where there is one.
+//! Quarantine: an unreadable row is kept in the table `unreadable` as it was, so that it blocks no other row, and is
+//! replaced where a replacement is known.
 //!
-//! `table_rules.rs` says what every column should hold. All rows are scanned when an unreadable value was met, and a
+//! `table_rules.rs` has the type of every column. All rows are scanned when an unreadable value was read, and a
 //! bounded number of them with each examination, because a column that is only compared is never read.
 //!
 //! # Why a replacement never makes a unit offline
-//! An expiry key that cannot be read counts as heard up to when everything was heard: the unit is checked one
-//! timeout later at the most, and no living unit is reported.
+//! A unit with an unreadable expiry key counts as heard up to `heard` of the fleet: it is checked one
+//! timeout later at the most, and no living unit is marked offline.
 
 use std::fmt::Write;
 
@@ -42,7 +42,7 @@ const LONGEST: usize = 120;
 /// The values that replacements are made from.
 pub(super) struct RepairContext<'a> {
     pub partitions: u16,
-    /// Up to when everything was heard.
+    /// Up to when Rollcall has heard.
     pub heard: Option<Timestamp>,
     pub flush_number: i64,
     /// The units; `None` before they were loaded.
@@ -102,7 +102,7 @@ struct UnreadableRow<'a> {
     values: Vec<ColumnValue>,
 }
 
-/// Quarantines unreadable rows of all tables. Answers which they were.
+/// Quarantines the unreadable rows of all tables, and answers them.
 pub(super) fn quarantine_all(
     database: &Connection,
     context: &RepairContext<'_>,
@@ -192,7 +192,7 @@ impl UnreadableRow<'_> {
         serde_json::from_str(self.text(column)?).ok()
     }
 
-    /// Keeps the row as it is, and repairs or removes it.
+    /// Copies the row to the quarantine, and repairs or removes it.
     fn quarantine(&self, database: &Connection, context: &RepairContext<'_>) -> DatabaseResult<Quarantined> {
         let unreadable: Vec<usize> =
             (0..self.values.len()).filter(|index| !self.values[*index].fits).collect();
@@ -255,7 +255,7 @@ impl UnreadableRow<'_> {
             Fallback::Derived => self.derived(column.name, database, context)?,
         };
         let mut values = vec![(column.name, value)];
-        // It is unknown which heartbeats are newer than the key: none counts, and the key says up to now.
+        // It is unknown which heartbeats are newer than the key: none counts, and the key is set to `heard`.
         if column.name == "after" && self.value("alive").is_some_and(|alive| alive.kind != "null") {
             values.push(("alive", heard()));
         }
@@ -313,7 +313,7 @@ impl UnreadableRow<'_> {
         Ok(())
     }
 
-    /// An SQL condition that finds the row, whatever its key holds, and its parameters.
+    /// An SQL condition that finds the row even if its key is unreadable, and its parameters.
     fn key_condition(&self) -> (String, Vec<Value>) {
         let (mut conditions, mut with) = (Vec::new(), Vec::new());
         for name in self.rule.key {
@@ -338,7 +338,7 @@ impl UnreadableRow<'_> {
     }
 }
 
-/// Keeps a notification that cannot be read in full, once.
+/// Quarantines a notification that cannot be read in full, once.
 pub(super) fn keep_notification(
     database: &Connection,
     id: &str,

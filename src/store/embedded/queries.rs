@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::EmbeddedEngine;
 use super::database::{self, open_to_read};
 use super::last_seen::unit_id;
-use super::row::Marks;
+use super::row::RowFlags;
 use super::stored::{snapshot, text};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, OfflineRecord, RecordId, Snapshot, Unit};
@@ -100,7 +100,7 @@ impl Queries for EmbeddedEngine {
         let units = {
             let shard = self.memory.shard(partition);
             let rows = (from..).zip(shard.rows.range(slots));
-            let stored = rows.filter(|(_, row)| row.marks.has(Marks::STORED));
+            let stored = rows.filter(|(_, row)| row.flags.contains(RowFlags::STORED));
             let units = stored.map(|(slot, row)| Ok((unit_id(partition, slot), shard.unit(row)?, row.alive)));
             units.collect::<Result<Vec<_>>>()?
         };
@@ -114,7 +114,7 @@ impl Queries for EmbeddedEngine {
             let mut rows = select.query(range)?;
             let mut units = units.into_iter().peekable();
             let mut found = Vec::with_capacity(units.len());
-            // Both are in order. A unit that came between the two reads is in one of them only, and follows next time.
+            // Both are in order. A unit that was added between the two reads is in one of them only; the next walk has it.
             while let Some(row) = rows.next()? {
                 let stored: i64 = row.get(0)?;
                 while units.next_if(|(id, ..)| *id < stored).is_some() {}

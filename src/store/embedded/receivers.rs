@@ -47,7 +47,7 @@ pub(super) async fn discard(engine: &EmbeddedEngine, receiver: &str, now: Timest
     Ok(Discarded { ended, removed: 0 })
 }
 
-/// The first waiting deliveries, in the order of delivery; an unreadable one is empty.
+/// The first waiting deliveries, in the order of delivery; an unreadable one has no transitions.
 async fn some_waiting(engine: &EmbeddedEngine, receiver: &str) -> Result<Vec<Delivery>> {
     let name = receiver.to_owned();
     let read = move |database: &Connection| {

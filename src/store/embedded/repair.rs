@@ -1,5 +1,5 @@
-//! Quarantined rows: listed, restored if they can be read by now, and deleted. A service may be using the fleet:
-//! each row is one short transaction.
+//! Lists quarantined rows, restores those that this version can read, and deletes others. A service may be using the
+//! fleet: each row is one short transaction.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -86,7 +86,7 @@ fn forget(database: &Connection, id: i64) -> DatabaseResult<()> {
     Ok(())
 }
 
-/// Restores a row if its columns fit by now and its key is free.
+/// Restores a row if its columns fit and its key is free.
 fn restore(database: &Connection, path: &Path, id: i64) -> DatabaseResult<bool> {
     let select = "SELECT source, row FROM unreadable WHERE id = ?";
     let row = database.query_row(select, [id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;

@@ -1,5 +1,5 @@
 //! The roster: one process has the fleet to itself, so leases are kept in memory and end with it. The
-//! time is that of the machine, and goes on where its clock went back.
+//! time is that of the machine, and never goes back when its clock does.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -15,22 +15,22 @@ use crate::presence::{Renewed, RosterState};
 use crate::store::roster::Counts;
 use crate::store::{Attendance, Result, Roster};
 
-/// The leases of instances, and what they tell of themselves.
+/// The leases, addresses and counts of instances.
 #[derive(Default)]
 pub(super) struct Leases {
-    kept: Mutex<Kept>,
-    /// Notified when an instance came or went.
+    instances: Mutex<Instances>,
+    /// Notified when a lease begins or ends.
     changed: Notify,
 }
 
 #[derive(Default)]
-struct Kept {
+struct Instances {
     roster: RosterState,
-    /// When a lease was renewed last, by a clock that is never set.
+    /// The last renewal, by a clock that is never set.
     renewed_at: Option<Instant>,
-    /// Where instances are asked for metrics, and until when that holds.
+    /// The addresses for metrics, and until when they hold.
     addresses: BTreeMap<String, (String, Instant)>,
-    /// How many units they count, and until when that holds.
+    /// The counted units, and until when the counts hold.
     counts: BTreeMap<String, (Counts, Instant)>,
 }
 
@@ -38,54 +38,54 @@ struct Kept {
 impl Roster for EmbeddedEngine {
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<Attendance> {
         let engine_clock = Clock::machine();
-        let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
-        let passed = kept.renewed_at.map(|at| at.elapsed()).unwrap_or_default();
-        kept.renewed_at = Some(Instant::now());
+        let mut state = self.leases.instances.lock().expect("nothing panics under this lock");
+        let passed = state.renewed_at.map(|at| at.elapsed()).unwrap_or_default();
+        state.renewed_at = Some(Instant::now());
         let Renewed { now, is_new, first_end, .. } =
-            kept.roster.renew(instance, lease, heard, engine_clock, passed);
+            state.roster.renew(instance, lease, heard, engine_clock, passed);
         if is_new {
             self.leases.changed.notify_one();
         }
-        let instances = kept.roster.ends.keys().cloned().collect();
+        let instances = state.roster.ends.keys().cloned().collect();
         Ok(Attendance { now, engine_clock, instances, first_end })
     }
 
     async fn resign(&self, instance: &str) -> Result<()> {
-        let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
-        kept.roster.ends.remove(instance);
-        kept.addresses.remove(instance);
-        kept.counts.remove(instance);
+        let mut state = self.leases.instances.lock().expect("nothing panics under this lock");
+        state.roster.ends.remove(instance);
+        state.addresses.remove(instance);
+        state.counts.remove(instance);
         self.leases.changed.notify_one();
         Ok(())
     }
 
     async fn announce(&self, instance: &str, address: &str, lease: Duration) -> Result<()> {
-        let said = (address.to_owned(), Instant::now() + lease);
-        let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
-        kept.addresses.insert(instance.to_owned(), said);
+        let entry = (address.to_owned(), Instant::now() + lease);
+        let mut state = self.leases.instances.lock().expect("nothing panics under this lock");
+        state.addresses.insert(instance.to_owned(), entry);
         Ok(())
     }
 
     async fn addresses(&self, instances: &[String]) -> Result<Vec<Option<String>>> {
-        let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
-        kept.addresses.retain(|_, (_, until)| *until > Instant::now());
-        let address = |instance: &String| kept.addresses.get(instance).map(|(address, _)| address.clone());
+        let mut state = self.leases.instances.lock().expect("nothing panics under this lock");
+        state.addresses.retain(|_, (_, until)| *until > Instant::now());
+        let address = |instance: &String| state.addresses.get(instance).map(|(address, _)| address.clone());
         Ok(instances.iter().map(address).collect())
     }
 
     async fn announce_counts(&self, instance: &str, counts: &Counts, holds: Duration) -> Result<()> {
-        let said = (counts.clone(), Instant::now() + holds);
-        let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
-        kept.counts.insert(instance.to_owned(), said);
+        let entry = (counts.clone(), Instant::now() + holds);
+        let mut state = self.leases.instances.lock().expect("nothing panics under this lock");
+        state.counts.insert(instance.to_owned(), entry);
         Ok(())
     }
 
     async fn counts(&self, instances: &[String]) -> Result<Vec<Counts>> {
-        let mut kept = self.leases.kept.lock().expect("nothing panics under this lock");
-        kept.counts.retain(|_, (_, until)| *until > Instant::now());
+        let mut state = self.leases.instances.lock().expect("nothing panics under this lock");
+        state.counts.retain(|_, (_, until)| *until > Instant::now());
         Ok(instances
             .iter()
-            .filter_map(|name| kept.counts.get(name).map(|(counts, _)| counts.clone()))
+            .filter_map(|name| state.counts.get(name).map(|(counts, _)| counts.clone()))
             .collect())
     }
 

@@ -1,61 +1,60 @@
-//! What is kept in memory of a unit: what a heartbeat needs, and no more. Facts stay on disk.
+//! The row of a unit in memory: as much as a heartbeat needs. Facts stay on disk.
 
 use crate::clock::Timestamp;
 use crate::store::table::{self, Name, Row as _};
 
-/// A moment, or none, in eight bytes.
+/// A timestamp, or none, in eight bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Moment(i64);
+pub(super) struct MaybeTimestamp(i64);
 
-impl Moment {
-    pub const NONE: Moment = Moment(-1);
+impl MaybeTimestamp {
+    pub const NONE: MaybeTimestamp = MaybeTimestamp(-1);
 
     pub fn get(self) -> Option<Timestamp> {
         (self.0 >= 0).then(|| Timestamp::from_millis(self.0))
     }
 }
 
-impl From<Option<Timestamp>> for Moment {
-    fn from(moment: Option<Timestamp>) -> Moment {
-        moment.map_or(Moment::NONE, |at| Moment(at.as_millis()))
+impl From<Option<Timestamp>> for MaybeTimestamp {
+    fn from(moment: Option<Timestamp>) -> MaybeTimestamp {
+        moment.map_or(MaybeTimestamp::NONE, |at| MaybeTimestamp(at.as_millis()))
     }
 }
 
 /// One unit in 32 bytes.
 pub(super) struct Row {
     /// The expiry key: the newest heartbeat.
-    pub alive: Moment,
+    pub alive: MaybeTimestamp,
     /// Its next check, for the deadline index.
-    pub next_check: Moment,
-    /// A digest of its facts as stored, zero for none.
+    pub next_check: MaybeTimestamp,
+    /// A digest of the stored facts; zero for none.
     pub facts: u64,
-    /// Where its id starts in the names.
+    /// The start of its id in the names.
     pub name: u32,
     /// The number of its kind.
     pub kind: u16,
     /// The length of its id.
     pub length: u8,
-    /// See [`Marks`].
-    pub marks: Marks,
+    pub flags: RowFlags,
 }
 
 const _: () = assert!(size_of::<Row>() == 32);
 
 impl Row {
-    /// A row with a name alone.
+    /// A row that has only a name.
     pub fn named(Name { start, kind, length }: Name) -> Row {
-        Row { name: start, kind, length, marks: Marks::default(), ..Row::vacant() }
+        Row { name: start, kind, length, flags: RowFlags::default(), ..Row::vacant() }
     }
 }
 
 impl table::Row for Row {
     fn vacant() -> Row {
-        let (alive, next_check) = (Moment::NONE, Moment::NONE);
-        Row { alive, next_check, facts: 0, name: 0, kind: 0, length: 0, marks: Marks::FREE }
+        let (alive, next_check) = (MaybeTimestamp::NONE, MaybeTimestamp::NONE);
+        Row { alive, next_check, facts: 0, name: 0, kind: 0, length: 0, flags: RowFlags::VACANT }
     }
 
     fn is_vacant(&self) -> bool {
-        self.marks.has(Marks::FREE)
+        self.flags.contains(RowFlags::VACANT)
     }
 
     fn name(&self) -> Name {
@@ -67,31 +66,31 @@ impl table::Row for Row {
     }
 }
 
-/// What is under way with a row.
+/// The write state of a row.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Marks(u8);
+pub(super) struct RowFlags(u8);
 
-impl Marks {
-    /// A change of it is being written: nothing else may change it until that has come to an end.
-    pub const BUSY: Marks = Marks(1);
+impl RowFlags {
+    /// A change of it is being written, and no other change may begin until that is committed or rolled back.
+    pub const LOCKED: RowFlags = RowFlags(1);
     /// Its newest heartbeat is not on disk yet.
-    pub const UNWRITTEN: Marks = Marks(2);
+    pub const DIRTY: RowFlags = RowFlags(2);
     /// A heartbeat brought its next check forward, which is not on disk yet.
-    pub const CHECK_MOVED: Marks = Marks(4);
-    /// No unit: the slot is free for the next one.
-    pub const FREE: Marks = Marks(8);
-    /// It is on disk: what comes next updates it.
-    pub const STORED: Marks = Marks(16);
+    pub const CHECK_MOVED: RowFlags = RowFlags(4);
+    /// The slot has no unit and is free.
+    pub const VACANT: RowFlags = RowFlags(8);
+    /// The unit is on disk: the next write is an update.
+    pub const STORED: RowFlags = RowFlags(16);
 
-    pub fn has(self, mark: Marks) -> bool {
-        self.0 & mark.0 != 0
+    pub fn contains(self, flag: RowFlags) -> bool {
+        self.0 & flag.0 != 0
     }
 
-    pub fn set(&mut self, mark: Marks) {
-        self.0 |= mark.0;
+    pub fn insert(&mut self, flag: RowFlags) {
+        self.0 |= flag.0;
     }
 
-    pub fn clear(&mut self, mark: Marks) {
-        self.0 &= !mark.0;
+    pub fn remove(&mut self, flag: RowFlags) {
+        self.0 &= !flag.0;
     }
 }

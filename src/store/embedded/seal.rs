@@ -9,7 +9,7 @@ use crate::presence::{GroupTimes, Pace, Stage};
 use crate::store::notification::{MOST_MEMBERS, OVER};
 use crate::store::sealed_members::SealedMembers;
 
-/// How many members that are over for long are forgotten at a time.
+/// The most members that one call of [`tidy`] forgets.
 const FORGOTTEN_AT_ONCE: i64 = 1000;
 
 /// Seals one notification of a group, with its times. Answers how many members it has.
@@ -38,7 +38,7 @@ pub(super) fn seal_group(
     for (member, letter, body) in members {
         sealing.tell(&member, &letter, body.unwrap_or_default(), &mut told)?;
     }
-    // Without a receiver there is nothing to keep: no receiver would ever take it away.
+    // Without a receiver no notification is kept: no delivery would ever remove it.
     if count > 0 && !receivers.is_empty() {
         sealing.write(&told)?;
         database
@@ -73,7 +73,7 @@ struct Sealing<'a> {
 }
 
 impl Sealing<'_> {
-    /// Adds what a member has to say, and notes that it was told, and to which receivers.
+    /// Adds a member to the notification, and notes the receivers that are notified of it.
     fn tell(
         &self,
         member: &str,

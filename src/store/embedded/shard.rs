@@ -3,53 +3,53 @@
 //! The slot of a row finds its unit on disk, too. No unit has a timer: see `deadline_index.rs`.
 
 use super::deadline_index::DeadlineIndex;
-use super::row::{Marks, Moment, Row};
+use super::row::{MaybeTimestamp, Row, RowFlags};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, Unit};
 use crate::store::table::{Key, Table};
 use crate::store::{EngineError, Refresh, Result};
 
-/// A change of a row that is being written: what it will be.
+/// A locked row and its values once its change is committed.
 #[derive(Clone, Copy)]
-pub(super) struct Held {
+pub(super) struct PendingWrite {
     pub slot: u32,
     /// Whether the unit is on disk already.
     pub is_stored: bool,
-    pub alive: Moment,
-    pub next_check: Moment,
+    pub alive: MaybeTimestamp,
+    pub next_check: MaybeTimestamp,
 }
 
-/// What a change wants of its row.
-pub(super) struct Wanted {
+/// A conditional change of a row.
+pub(super) struct RowChange {
     /// The expiry key as it was read.
-    pub alive: Moment,
+    pub alive: MaybeTimestamp,
     /// The digest of the facts as they were read.
     pub facts: u64,
-    /// The expiry key from now on; `None`: as it is.
-    pub next_alive: Option<Moment>,
+    /// The new expiry key; `None`: it stays.
+    pub next_alive: Option<MaybeTimestamp>,
     /// The slot in the index from now on; `None`: as it is.
-    pub next_check: Option<Moment>,
-    /// Whether it is void for a unit that is not in the index.
+    pub next_check: Option<MaybeTimestamp>,
+    /// Whether the change is void for a unit that is not in the index.
     pub is_take: bool,
 }
 
 /// A heartbeat that is not on disk yet.
-pub(super) struct Unwritten {
+pub(super) struct DirtyRow {
     pub slot: u32,
-    pub alive: Moment,
+    pub alive: MaybeTimestamp,
     /// The next check, if a heartbeat brought it forward.
-    pub next_check: Option<Moment>,
+    pub next_check: Option<MaybeTimestamp>,
 }
 
 /// The units of one partition.
 #[derive(Default)]
 pub(super) struct Shard {
     pub rows: Table<Row>,
-    /// By number: the kinds that are configured, and those that were once.
+    /// By number: the kinds that are or were configured.
     kinds: Vec<Kind>,
     deadlines: DeadlineIndex,
-    /// Slots with heartbeats that are not on disk yet. A slot may stand here twice; the flag of its row counts.
-    unwritten: Vec<u32>,
+    /// Slots of dirty rows. A slot may be listed twice; the flag of its row counts.
+    dirty: Vec<u32>,
 }
 
 impl Shard {
@@ -58,24 +58,24 @@ impl Shard {
         let Some(slot) = self.find(beat.unit) else { return false };
         let row = &mut self.rows[slot as usize];
         let Some(alive) = row.alive.get() else { return false };
-        // What is being written would be decided anew by this heartbeat; it waits its turn.
-        if row.marks.has(Marks::BUSY) {
+        // The pending change was decided without this heartbeat, so the heartbeat is decided after it.
+        if row.flags.contains(RowFlags::LOCKED) {
             return false;
         }
-        let mut is_news = false;
+        let mut is_changed = false;
         if alive < beat.at {
             row.alive = Some(beat.at).into();
-            is_news = true;
+            is_changed = true;
         }
         let later = row.next_check.get().filter(|next_check| beat.check_by < *next_check);
         if later.is_some() {
             row.next_check = Some(beat.check_by).into();
-            row.marks.set(Marks::CHECK_MOVED);
-            is_news = true;
+            row.flags.insert(RowFlags::CHECK_MOVED);
+            is_changed = true;
         }
-        if is_news && !row.marks.has(Marks::UNWRITTEN) {
-            row.marks.set(Marks::UNWRITTEN);
-            self.unwritten.push(slot);
+        if is_changed && !row.flags.contains(RowFlags::DIRTY) {
+            row.flags.insert(RowFlags::DIRTY);
+            self.dirty.push(slot);
         }
         if later.is_some() {
             self.deadlines.moved(self.rows.rows(), slot, later);
@@ -84,7 +84,7 @@ impl Shard {
     }
 
     /// The slot of a unit and its expiry key.
-    pub fn get(&self, unit: &Unit) -> Option<(u32, Moment)> {
+    pub fn get(&self, unit: &Unit) -> Option<(u32, MaybeTimestamp)> {
         self.find(unit).map(|slot| (slot, self.rows[slot as usize].alive))
     }
 
@@ -115,7 +115,7 @@ impl Shard {
         let Some(slot) = self.find(unit) else { return };
         let row = &mut self.rows[slot as usize];
         let before = row.next_check.get();
-        if before.is_some() == is_in && !row.marks.has(Marks::BUSY) {
+        if before.is_some() == is_in && !row.flags.contains(RowFlags::LOCKED) {
             row.next_check = Some(to).into();
             self.deadlines.moved(self.rows.rows(), slot, before);
         }
@@ -142,128 +142,128 @@ impl Shard {
         Ok(Unit::new(self.kinds[usize::from(row.kind)].clone(), id))
     }
 
-    /// Keeps other changes from a row while a change of it is written, if the unit still is as the change wants
-    /// it. A unit that is not there gets a slot.
-    pub fn hold(&mut self, unit: &Unit, wanted: &Wanted) -> Option<Held> {
+    /// Locks a row against other changes until its change is committed or rolled back, if the unit is still as it was
+    /// read. A new unit gets a slot.
+    pub fn lock_row(&mut self, unit: &Unit, change: &RowChange) -> Option<PendingWrite> {
         let slot = match self.find(unit) {
             Some(slot) => slot,
-            None if wanted.alive == Moment::NONE && wanted.facts == 0 && !wanted.is_take => self.add(unit)?,
+            None if change.alive == MaybeTimestamp::NONE && change.facts == 0 && !change.is_take => {
+                self.add(unit)?
+            }
             None => return None,
         };
         let row = &mut self.rows[slot as usize];
-        let differs = row.alive != wanted.alive || row.facts != wanted.facts;
-        let is_lost = wanted.is_take && row.next_check == Moment::NONE;
-        if row.marks.has(Marks::BUSY) || differs || is_lost {
+        let differs = row.alive != change.alive || row.facts != change.facts;
+        let is_taken = change.is_take && row.next_check == MaybeTimestamp::NONE;
+        if row.flags.contains(RowFlags::LOCKED) || differs || is_taken {
             return None;
         }
-        row.marks.set(Marks::BUSY);
-        Some(Held {
+        row.flags.insert(RowFlags::LOCKED);
+        Some(PendingWrite {
             slot,
-            is_stored: row.marks.has(Marks::STORED),
-            alive: wanted.next_alive.unwrap_or(row.alive),
-            next_check: wanted.next_check.unwrap_or(row.next_check),
+            is_stored: row.flags.contains(RowFlags::STORED),
+            alive: change.next_alive.unwrap_or(row.alive),
+            next_check: change.next_check.unwrap_or(row.next_check),
         })
     }
 
-    /// The slot and the digest of a unit that is on disk, and of which no change is being written, if its facts
-    /// are not those that a change was made from.
-    pub fn doubtful(&self, unit: &Unit, wanted: &Wanted) -> Option<(u32, u64)> {
+    /// The slot and the digest of a stored, unlocked row whose facts are not those that a change was made from.
+    pub fn stale_digest(&self, unit: &Unit, change: &RowChange) -> Option<(u32, u64)> {
         let slot = self.find(unit)?;
         let row = &self.rows[slot as usize];
-        let is_at_rest = row.marks.has(Marks::STORED) && !row.marks.has(Marks::BUSY);
-        (is_at_rest && row.facts != wanted.facts).then_some((slot, row.facts))
+        let is_idle = row.flags.contains(RowFlags::STORED) && !row.flags.contains(RowFlags::LOCKED);
+        (is_idle && row.facts != change.facts).then_some((slot, row.facts))
     }
 
-    /// What is on disk of a unit is not what this process wrote; zero if there is nothing.
-    pub fn adopt(&mut self, slot: u32, facts: u64) {
+    /// Takes over the digest of facts on disk that another program wrote; zero removes the unit.
+    pub fn adopt_digest(&mut self, slot: u32, facts: u64) {
         match facts {
             0 => self.remove(slot),
             _ => self.rows[slot as usize].facts = facts,
         }
     }
 
-    /// The change was written. `facts`: their digest, zero forgets the unit.
-    pub fn settle(&mut self, held: Held, facts: u64) {
+    /// The change is on disk. `facts`: the digest of the new facts; zero removes the unit.
+    pub fn commit_row(&mut self, pending: PendingWrite, facts: u64) {
         if facts == 0 {
-            return self.remove(held.slot);
+            return self.remove(pending.slot);
         }
-        let row = &mut self.rows[held.slot as usize];
+        let row = &mut self.rows[pending.slot as usize];
         let before = row.next_check.get();
-        row.alive = held.alive;
-        row.next_check = held.next_check;
+        row.alive = pending.alive;
+        row.next_check = pending.next_check;
         row.facts = facts;
-        row.marks = Marks::default();
-        row.marks.set(Marks::STORED);
-        self.deadlines.moved(self.rows.rows(), held.slot, before);
+        row.flags = RowFlags::default();
+        row.flags.insert(RowFlags::STORED);
+        self.deadlines.moved(self.rows.rows(), pending.slot, before);
     }
 
-    /// The change was not written: the row is as it was.
-    pub fn release(&mut self, held: Held) {
-        if held.is_stored {
-            self.rows[held.slot as usize].marks.clear(Marks::BUSY);
+    /// The change was rolled back: the row is as it was.
+    pub fn roll_back_row(&mut self, pending: PendingWrite) {
+        if pending.is_stored {
+            self.rows[pending.slot as usize].flags.remove(RowFlags::LOCKED);
         } else {
-            self.remove(held.slot);
+            self.remove(pending.slot);
         }
     }
 
-    /// Takes out what is not on disk yet, for it to be written. Rows of which a change is being
-    /// written stay: the change writes them whole.
-    pub fn take_unwritten(&mut self) -> Vec<Unwritten> {
-        let mut busy = Vec::new();
-        let mut taken = Vec::with_capacity(self.unwritten.len());
-        for slot in std::mem::take(&mut self.unwritten) {
+    /// Takes the dirty rows, to be written. Locked rows stay dirty: their changes write them whole.
+    pub fn take_dirty(&mut self) -> Vec<DirtyRow> {
+        let mut locked = Vec::new();
+        let mut taken = Vec::with_capacity(self.dirty.len());
+        for slot in std::mem::take(&mut self.dirty) {
             let row = &mut self.rows[slot as usize];
-            if !row.marks.has(Marks::UNWRITTEN) {
+            if !row.flags.contains(RowFlags::DIRTY) {
                 continue;
             }
-            if row.marks.has(Marks::BUSY) {
-                busy.push(slot);
+            if row.flags.contains(RowFlags::LOCKED) {
+                locked.push(slot);
                 continue;
             }
-            let next_check = row.marks.has(Marks::CHECK_MOVED).then_some(row.next_check);
-            row.marks.clear(Marks::UNWRITTEN);
-            row.marks.clear(Marks::CHECK_MOVED);
-            taken.push(Unwritten { slot, alive: row.alive, next_check });
+            let next_check = row.flags.contains(RowFlags::CHECK_MOVED).then_some(row.next_check);
+            row.flags.remove(RowFlags::DIRTY);
+            row.flags.remove(RowFlags::CHECK_MOVED);
+            taken.push(DirtyRow { slot, alive: row.alive, next_check });
         }
-        self.unwritten = busy;
+        self.dirty = locked;
         taken
     }
 
-    /// What was taken out could not be written.
-    pub fn put_back(&mut self, unwritten: &[Unwritten]) {
-        for Unwritten { slot, next_check, .. } in unwritten {
+    /// Marks rows as dirty again after their write was rolled back.
+    pub fn put_back(&mut self, dirty: &[DirtyRow]) {
+        for DirtyRow { slot, next_check, .. } in dirty {
             let row = &mut self.rows[*slot as usize];
             if next_check.is_some() {
-                row.marks.set(Marks::CHECK_MOVED);
+                row.flags.insert(RowFlags::CHECK_MOVED);
             }
-            if !row.marks.has(Marks::UNWRITTEN) {
-                row.marks.set(Marks::UNWRITTEN);
-                self.unwritten.push(*slot);
+            if !row.flags.contains(RowFlags::DIRTY) {
+                row.flags.insert(RowFlags::DIRTY);
+                self.dirty.push(*slot);
             }
         }
     }
 
-    /// A unit as it was found on disk, at its slot there.
+    /// Adds a unit as it is on disk, at its slot there.
     pub fn load(
         &mut self,
         slot: u32,
         name: &str,
-        alive: Moment,
-        next_check: Moment,
+        alive: MaybeTimestamp,
+        next_check: MaybeTimestamp,
         facts: u64,
     ) -> Option<()> {
         let (kind, id) = name.split_once(':')?;
         let key = self.key_of(kind, id)?;
         self.rows.add_at(slot, key, |name| {
             let mut row = Row { alive, next_check, facts, ..Row::named(name) };
-            row.marks.set(Marks::STORED);
+            row.flags.insert(RowFlags::STORED);
             row
         })?;
         self.deadlines.moved(self.rows.rows(), slot, None);
         Some(())
     }
 
-    /// Makes room for the rows that a load brings: tables that grew step by step would leave remains in memory.
+    /// Reserves memory for the rows of a load: tables that grow step by step leave fragments in memory.
     pub fn reserve(&mut self, rows: usize) {
         self.deadlines.reserve(rows);
         self.rows.reserve(rows);
@@ -278,7 +278,7 @@ impl Shard {
         self.rows.find(Key::new(self.rows.hasher(), kind, id))
     }
 
-    /// The key of a unit that may be new; `None` if its kind is no kind, or one too many.
+    /// The key of a unit that may be new; `None` if the kind is invalid, or there are too many.
     fn key_of<'a>(&mut self, kind: &str, id: &'a str) -> Option<Key<'a>> {
         let number = match self.kinds.iter().position(|known| known.as_str() == kind) {
             Some(number) => number,
@@ -290,7 +290,7 @@ impl Shard {
         Some(Key::new(self.rows.hasher(), u16::try_from(number).ok()?, id))
     }
 
-    /// `None` if there is no room for one more.
+    /// `None` if the table is full.
     fn add(&mut self, unit: &Unit) -> Option<u32> {
         let key = self.key_of(unit.kind.as_str(), unit.id.as_str())?;
         self.rows.add(key, Row::named)

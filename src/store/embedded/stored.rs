@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
 
-use super::row::Moment;
+use super::row::MaybeTimestamp;
 use crate::presence::{Snapshot, Unit};
 use crate::store::encoding;
 
-/// A stored text; a value of another type becomes a text that nothing can parse.
+/// A stored text; a value of another type becomes a text that no parser accepts.
 pub(super) fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Cow<'a, str>> {
     Ok(match row.get_ref(column)? {
         ValueRef::Text(text) | ValueRef::Blob(text) => String::from_utf8_lossy(text),
@@ -19,7 +19,7 @@ pub(super) fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Cow<
 
 /// A unit as read from memory and disk. The two may differ in time, which is harmless: a change holds only
 /// for a unit in exactly this state. Unreadable facts are kept as stored: see [`Snapshot::is_unreadable`].
-pub(super) fn snapshot(unit: Unit, alive: Moment, stored: Option<&str>) -> Snapshot {
+pub(super) fn snapshot(unit: Unit, alive: MaybeTimestamp, stored: Option<&str>) -> Snapshot {
     let facts = stored.and_then(encoding::decode);
     Snapshot { unit, alive: alive.get(), facts, stored: stored.map(Into::into) }
 }

@@ -1,7 +1,7 @@
 //! The type of every column of the database, and the replacement of a value that does not fit.
 //!
 //! SQLite accepts any value in any column, and a text need not be UTF-8. Every reader of the database
-//! relies on this table: `quarantine.rs` removes or replaces values that do not fit, if possible before they are read.
+//! relies on these rules: `quarantine.rs` removes or replaces values that do not fit, if possible before they are read.
 
 use rusqlite::types::ValueRef;
 
@@ -55,11 +55,11 @@ pub(super) enum Fallback {
     /// Zero: due at once, or never yet.
     Zero,
     Null,
-    /// Up to when everything was heard.
+    /// Up to when Rollcall has heard.
     Heard,
     /// The bytes as a text, which its reader may report as unreadable.
     AsText,
-    /// It follows from other columns, see `quarantine.rs`; where it does not, the row is removed.
+    /// Derived from other columns, see `quarantine.rs`; the row is removed if that fails.
     Derived,
 }
 

@@ -1,4 +1,4 @@
-//! The state of units: heartbeats change memory, changes go through the writer, facts are read from disk.
+//! The state of units: heartbeats change memory, the writer writes changes, facts are read from disk.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::apply::{ApplyJob, PreparedChange};
 use super::last_seen::unit_id;
-use super::row::Moment;
+use super::row::MaybeTimestamp;
 use super::stored::{snapshot, text};
 use super::{EmbeddedEngine, open_records};
 use crate::clock::Timestamp;
@@ -44,13 +44,13 @@ impl UnitStore for EmbeddedEngine {
     }
 
     async fn read(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
-        let found: Vec<(Unit, Moment, Option<i64>)> = units
+        let found: Vec<(Unit, MaybeTimestamp, Option<i64>)> = units
             .iter()
             .map(|unit| {
                 let partition = self.memory.partition(unit);
                 match self.memory.shard(partition).get(unit) {
                     Some((slot, alive)) => (unit.clone(), alive, Some(unit_id(partition, slot))),
-                    None => (unit.clone(), Moment::NONE, None),
+                    None => (unit.clone(), MaybeTimestamp::NONE, None),
                 }
             })
             .collect();
@@ -140,7 +140,7 @@ impl EmbeddedEngine {
     }
 }
 
-/// Each change is compared with its row, so the guard has nothing to hold.
+/// Each change is compared with its row, so the guard is empty.
 #[async_trait]
 impl CheckGuard for &EmbeddedEngine {
     async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {

@@ -7,7 +7,7 @@ use crate::store::EngineError;
 
 /// A part of a transaction.
 pub(super) trait WriteJob: Send {
-    /// Writes. May be called again after [`WriteJob::undo`].
+    /// May be called again after [`WriteJob::undo`].
     fn write(&mut self, database: &Connection) -> DatabaseResult<()>;
     /// The transaction was rolled back.
     fn undo(&mut self) {}

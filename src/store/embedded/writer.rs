@@ -7,7 +7,7 @@
 //!
 //! # Why jobs may be written twice
 //! A job that fails rolls back the whole transaction. Then each job is written in a transaction of its own, so that
-//! it does not hold up the others. A job changes memory only when it is on disk.
+//! the failed one does not block the others. A job changes memory only when it is on disk.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,10 +30,10 @@ use crate::telemetry::Telemetry;
 /// The most jobs in the queue; while it is full, callers wait to enqueue.
 const QUEUE_LIMIT: usize = 256;
 
-/// The most jobs of one transaction, so that the first does not wait for ever.
+/// The most jobs of one transaction: a bound for the wait of the first.
 const JOBS_PER_TRANSACTION: usize = 64;
 
-/// How long last seen times may be in memory alone.
+/// How long last seen times may be only in memory.
 const WRITE_BEHIND: Duration = Duration::from_secs(2);
 
 /// Fewer changed rows than this between two flushes count as little work.
@@ -153,7 +153,7 @@ where
     }
 
     fn finish(self: Box<Self>) {
-        // The caller may be gone; the transaction stands all the same.
+        // The caller may have been dropped; the transaction is committed all the same.
         let _ = self.answer.send(self.written.ok_or_else(ended));
     }
 
@@ -168,7 +168,7 @@ struct WriterThread {
     last_seen: Arc<LastSeenTables>,
     telemetry: Arc<Telemetry>,
     full_scan: Arc<FullScan>,
-    /// Locked for as long as the thread writes.
+    /// Holds the lock for as long as the thread writes.
     _directory: Directory,
 }
 

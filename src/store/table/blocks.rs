@@ -1,9 +1,9 @@
-//! A long list in blocks: it grows without a copy and without unused room.
+//! A long list in blocks: it grows without a copy and without unused memory.
 //!
-//! # Why not one piece
-//! A list of a million rows that grows in one piece is copied again and again, each time into a piece of
-//! another size, and what it leaves behind fits nothing else: after a start a fifth of the process's memory
-//! was such remains. Blocks of one size leave none.
+//! # Why not one `Vec`
+//! A `Vec` of a million rows that grows is copied again and again, each time into an allocation of another size, and
+//! the old ones are fragments that fit no other allocation: after a start they were a fifth of the process's memory.
+//! Blocks of one size leave none.
 
 use std::ops::{Index, IndexMut, Range};
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_list() {
+    fn blocks_hold_the_same_entries_as_a_vec() {
         let (mut list, mut blocks) = (Vec::new(), Blocks::default());
         for entry in 0..3 * BLOCK + 7 {
             assert_eq!(blocks.len(), list.len());
@@ -100,8 +100,8 @@ mod tests {
         let edges = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, list.len(), list.len() + 1, 9 * BLOCK];
         for start in edges {
             for end in edges.into_iter().filter(|end| start <= *end) {
-                let there = &list[start.min(list.len())..end.min(list.len())];
-                assert!(blocks.range(start..end).eq(there), "{start}..{end}");
+                let expected = &list[start.min(list.len())..end.min(list.len())];
+                assert!(blocks.range(start..end).eq(expected), "{start}..{end}");
             }
         }
     }

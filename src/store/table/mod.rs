@@ -1,10 +1,10 @@
 //! The units of a partition in memory: a row for each, found by its kind and id.
 //!
-//! A row keeps its slot, a dense number, for as long as its unit is there. So a reader that goes over the rows in
-//! batches, with the lock released in between, misses none of those that stay, and the same number finds the unit on
-//! disk. A free slot is given to the next unit.
+//! A row keeps its slot, a dense number, until its unit is removed. So a reader that reads the rows in batches and
+//! releases the lock in between misses none of the units that stay, and the same number finds the unit on
+//! disk. The next unit takes a free slot.
 //!
-//! Rows are fixed in size, ids lie end to end in long texts, and the hash index holds slots alone: a unit costs its
+//! Rows are fixed in size, ids lie end to end in long texts, and the hash index holds only slots: a unit costs its
 //! row, its id and five bytes.
 
 use std::hash::BuildHasher;
@@ -19,7 +19,7 @@ mod names;
 pub use blocks::Blocks;
 use names::Names;
 
-/// A row of a table. It holds the name of its unit itself, so that the few bytes lie beside others of their size.
+/// A row of a table. It holds the name of its unit, which fits beside its other fields without padding.
 pub trait Row {
     /// A row without a unit.
     fn vacant() -> Self;
@@ -28,14 +28,14 @@ pub trait Row {
 
     fn name(&self) -> Name;
 
-    /// The id has moved within the texts.
+    /// Called when the id has moved within the texts.
     fn set_start(&mut self, start: u32);
 }
 
 /// The name of a unit as its row holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// Where its id starts in the texts.
+    /// The start of its id in the texts.
     pub start: u32,
     /// The number of its kind.
     pub kind: u16,
@@ -73,7 +73,7 @@ impl<R> Default for Table<R> {
 }
 
 impl<R> Table<R> {
-    /// An empty one; its keys are made with the same hasher.
+    /// An empty table; its keys are made with the same hasher.
     pub fn new(hasher: RandomState) -> Table<R> {
         let (rows, names) = (Blocks::default(), Names::default());
         Table { rows, names, slots: HashTable::new(), free: Vec::new(), hasher }
@@ -88,7 +88,7 @@ impl<R> Table<R> {
         &self.rows
     }
 
-    /// How many slots there are, vacant ones among them.
+    /// The number of slots, vacant ones among them.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
@@ -130,7 +130,7 @@ impl<R: Row> Table<R> {
         self.names.get(name.start, name.length)
     }
 
-    /// Adds a unit that is not there and answers its slot; `None` if the id is too long or the table is full.
+    /// Adds a unit that is not in the table and answers its slot; `None` if the id is too long or the table is full.
     pub fn add(&mut self, key: Key<'_>, row: impl FnOnce(Name) -> R) -> Option<u32> {
         let row = row(self.add_name(key)?);
         let slot = match self.free.pop() {
@@ -159,7 +159,7 @@ impl<R: Row> Table<R> {
         Some(())
     }
 
-    /// Removes the unit in a slot and answers its row. The memory of its id is given back by [`Table::tidy`].
+    /// Removes the unit in a slot and answers its row. [`Table::tidy`] frees the memory of its id.
     pub fn remove(&mut self, slot: u32) -> R {
         let hash = hash_of(&self.hasher, &self.names, &self.rows[slot as usize]);
         if let Ok(entry) = self.slots.find_entry(hash, |other| *other == slot) {
@@ -171,7 +171,7 @@ impl<R: Row> Table<R> {
         row
     }
 
-    /// Gives back the memory of removed units, if it is much.
+    /// Frees the memory of removed units, if it is much.
     pub fn tidy(&mut self) {
         if !self.names.is_wasteful() {
             return;
@@ -187,7 +187,7 @@ impl<R: Row> Table<R> {
         self.slots.shrink_to_fit(|slot| hash_of(hasher, names, &rows[*slot as usize]));
     }
 
-    /// Makes room in the index for so many units; an index that grew step by step would leave remains in memory.
+    /// Reserves memory in the index for this many units; an index that grows step by step leaves fragments in memory.
     pub fn reserve(&mut self, units: usize) {
         let (rows, names, hasher) = (&self.rows, &self.names, &self.hasher);
         self.slots.reserve(units, |slot| hash_of(hasher, names, &rows[*slot as usize]));
@@ -247,7 +247,7 @@ mod tests {
         }
 
         fn name(&self) -> Name {
-            self.name.expect("only rows with a unit are asked")
+            self.name.expect("the row has a unit")
         }
 
         fn set_start(&mut self, start: u32) {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_what_a_map_finds_and_units_keep_their_slots() {
+    fn a_table_finds_the_units_that_a_map_finds_and_they_keep_their_slots() {
         let mut random = StdRng::seed_from_u64(1);
         let mut table: Table<Plain> = Table::default();
         let hasher = table.hasher().clone();
@@ -282,11 +282,11 @@ mod tests {
         }
         assert!(table.len() < 20_000, "free slots are used again");
         let bytes = table.names.bytes();
-        assert!(bytes < 40 * table.len() * 90 / 10, "texts of removed units are given back: {bytes}");
+        assert!(bytes < 40 * table.len() * 90 / 10, "texts of removed units are freed: {bytes}");
     }
 
     #[test]
-    fn units_are_put_where_they_were_and_the_slots_between_are_free() {
+    fn loaded_units_keep_their_slots_and_the_slots_between_are_free() {
         let mut table: Table<Plain> = Table::default();
         let hasher = table.hasher().clone();
         let row = |name| Plain { name: Some(name), value: 7 };

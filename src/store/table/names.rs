@@ -1,12 +1,12 @@
-//! The ids of a partition's units, end to end in long texts: no allocation and no pointer a unit.
+//! The ids of a partition's units, end to end in long texts: no allocation and no pointer for each unit.
 
-/// Below this much waste the texts are not rewritten.
+/// The texts are rewritten only if they waste more than this.
 const TOLERATED_WASTE: usize = 64 * 1024;
 
-/// The length of a text. A name lies whole in one of them, so a little room is lost at the end of each.
+/// The length of a text. No name spans two texts, so a few bytes are unused at the end of each.
 const TEXT: usize = 16 * 1024;
 
-/// Names, by where they start and how long they are.
+/// Names by start and length.
 #[derive(Default)]
 pub struct Names {
     /// Each is full but the last, and none ever grows, for the reasons that [`super::blocks`] gives.

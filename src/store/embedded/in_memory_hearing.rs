@@ -1,11 +1,10 @@
-//! What is stored of hearing, and the ledger of blind intervals. No I/O; the rules are those of
+//! The state of hearing in memory, and the ledger of blind intervals. No I/O; the rules are those of
 //! [`crate::presence::HearingState`].
 //!
-//! Memory leads and the disk follows: what stands there is written with the heartbeats that it vouches
-//! for, so it may be some seconds old after a crash. What came after it was acknowledged, and is lost:
-//! the time up to the first canary of the next run is blind, however short. And a member whose last
-//! proof is older than it was would be released too early: it is released later, by as long as no
-//! instance could ask.
+//! Memory is ahead of the disk: the state is written with the heartbeats whose hearing it proves, so it may be some
+//! seconds old after a crash. Heartbeats since then were acknowledged and are lost, so the time up to the first canary
+//! of the next run is blind, however short. The stored proof of a member may be older than its last one, and the member
+//! would be released too early: it is released later, by the time in which the process could not record proofs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,50 +18,48 @@ use crate::presence::{
 };
 use crate::store::Advance;
 
-/// How many moments at which a session was taken are remembered.
+/// The most takeovers of a session that are remembered.
 const MOST_TAKEN: usize = 10_000;
 
-/// How many blind intervals of a kind are kept; the two oldest become one when there are more, which is blind
-/// for longer.
+/// The most blind intervals of a kind; when there are more, the two oldest and the time between them become one.
 const MOST_OF_KIND: usize = 1000;
 
-/// What is stored of hearing. On disk it is the JSON of [`Stored`].
+/// The state of hearing. On disk it is the JSON of [`StoredHearing`].
 #[derive(Default)]
-pub(super) struct Heard {
+pub(super) struct InMemoryHearing {
     pub state: HearingState,
     /// By client id: up to when a session has heard, and until when the broker keeps it.
     sessions: BTreeMap<String, (Timestamp, Timestamp)>,
     /// The ends of blind intervals in which heartbeats may have been given to another client.
     taken: Vec<Timestamp>,
-    /// What was heard of single kinds.
     pub filters: FilterProofs,
-    /// Members of an earlier run that have proved nothing in this one: their last proof may be older than it was.
+    /// Members of an earlier run without a proof in this one: their stored proof may be older than their last one.
     resumed: Vec<ShareMember>,
-    /// The directory was removed, and what is heard from now on goes nowhere: operators are to know.
+    /// The directory was removed, and heartbeats from now on are lost: operators are notified.
     pub is_removed: bool,
     /// Blind intervals; they have a table of their own on disk.
     pub ledger: Ledger,
-    /// Those that are not on disk yet, the oldest first.
-    unwritten: Vec<Blind>,
+    /// Blind intervals that are not on disk yet, the oldest first.
+    unwritten: Vec<PendingInterval>,
 }
 
-/// A blind interval on its way to disk.
+/// A blind interval that is not on disk yet.
 #[derive(Clone, Copy)]
-pub(super) struct Blind {
+pub(super) struct PendingInterval {
     pub interval: Interval,
-    /// Whether operators are told.
+    /// Whether operators are notified.
     pub is_told: bool,
 }
 
-impl Heard {
-    /// What another engine held, or what is presumed. Its ledger is written apart.
-    pub fn restore(hearing: &Hearing) -> Heard {
+impl InMemoryHearing {
+    /// The state of another engine, or a presumed one. The ledger is written apart.
+    pub fn restore(hearing: &Hearing) -> InMemoryHearing {
         let state = HearingState { heard: hearing.heard, ..HearingState::default() };
         let (taken, filters) = (hearing.ledger.taken().to_vec(), (*hearing.filters).clone());
-        Heard { state, taken, filters, ..Heard::default() }
+        InMemoryHearing { state, taken, filters, ..InMemoryHearing::default() }
     }
 
-    /// Goes on where an earlier run left off, with these blind intervals.
+    /// Continues an earlier run, with these blind intervals.
     pub fn resume(&mut self, intervals: impl IntoIterator<Item = Interval>) {
         self.state.is_lost = true;
         let of_member = |((share, client_id), state): (&(String, String), &Option<MemberState>)| {
@@ -73,7 +70,7 @@ impl Heard {
         self.ledger = self.ledger_of(intervals);
     }
 
-    /// Everything that was sent to this subscription up to `sent` has arrived. `clock` is the time by which
+    /// Every message that was sent to this subscription up to `sent` has arrived. `clock` is the time by which
     /// sessions end.
     pub fn advance(
         &mut self,
@@ -92,21 +89,21 @@ impl Heard {
         let Some(blind) = blind else { return Advance::Heard(None) };
         let is_told = blind.is_told || std::mem::take(&mut self.is_removed);
         self.note_blind(blind.interval, blind.is_taken);
-        self.unwritten.push(Blind { interval: blind.interval, is_told });
+        self.unwritten.push(PendingInterval { interval: blind.interval, is_told });
         Advance::Heard(Some(blind.interval))
     }
 
-    /// Up to when a session has heard that the broker still keeps.
+    /// Up to when a session has heard; `None` if the broker keeps it no more.
     pub fn heard_by(&self, client_id: &str, clock: Timestamp) -> Option<Timestamp> {
         self.sessions.get(client_id).filter(|(_, until)| *until > clock).map(|(heard, _)| *heard)
     }
 
-    /// These filters were heard. Whether a kind was blind.
+    /// Notes that these filters were heard. Answers whether a kind was blind.
     pub fn prove(&mut self, probed: &[Probed]) -> bool {
         let blind = prove(&mut self.filters.proved, probed);
         for (kind, interval) in &blind {
             let known = self.filters.blind.entry(kind.clone()).or_default();
-            // Where it is of another filter already, it is known.
+            // Another filter of the kind may have been blind at the same time.
             if known.contains(interval) {
                 continue;
             }
@@ -121,16 +118,16 @@ impl Heard {
     }
 
     /// Blind intervals that are not on disk yet.
-    pub fn unwritten(&self) -> Vec<Blind> {
+    pub fn unwritten(&self) -> Vec<PendingInterval> {
         self.unwritten.clone()
     }
 
-    /// The `count` oldest of them are.
+    /// The `count` oldest blind intervals are on disk now.
     pub fn written(&mut self, count: usize) {
         self.unwritten.drain(..count.min(self.unwritten.len()));
     }
 
-    /// Releases members of an earlier run later, by as long as they could prove nothing.
+    /// Releases members of an earlier run later, by the time in which they could prove nothing.
     fn prolong_resumed(&mut self, subscription: &Subscription, sent: Timestamp) {
         for member in std::mem::take(&mut self.resumed) {
             let name = (member.share.clone(), member.client_id.clone());
@@ -160,9 +157,8 @@ impl Heard {
     }
 }
 
-impl Heard {
-    /// The form on disk.
-    pub fn stored(&self) -> Stored {
+impl InMemoryHearing {
+    pub fn stored(&self) -> StoredHearing {
         let of_member = |((share, client_id), state): (&(String, String), &Option<MemberState>)| {
             let MemberState { connection, heard, release } = state.clone()?;
             let (share, client_id) = (share.clone(), client_id.clone());
@@ -178,7 +174,7 @@ impl Heard {
         for ((kind, filter), at) in &self.filters.proved {
             filters.proved.entry(kind.clone()).or_default().insert(filter.clone(), *at);
         }
-        Stored {
+        StoredHearing {
             heard: self.state.heard,
             members: self.state.members.iter().filter_map(of_member).collect(),
             floors: self.state.floors.clone(),
@@ -189,9 +185,9 @@ impl Heard {
     }
 }
 
-impl From<Stored> for Heard {
-    fn from(stored: Stored) -> Heard {
-        let mut heard = Heard { taken: stored.taken, ..Heard::default() };
+impl From<StoredHearing> for InMemoryHearing {
+    fn from(stored: StoredHearing) -> InMemoryHearing {
+        let mut heard = InMemoryHearing { taken: stored.taken, ..InMemoryHearing::default() };
         heard.state.heard = stored.heard;
         heard.state.floors = stored.floors;
         for StoredMember { share, client_id, connection, heard: proved, release_ms } in stored.members {
@@ -217,7 +213,7 @@ impl From<Stored> for Heard {
 
 /// The form on disk.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Stored {
+pub(super) struct StoredHearing {
     heard: Option<Timestamp>,
     members: Vec<StoredMember>,
     floors: BTreeMap<String, Timestamp>,
@@ -237,7 +233,7 @@ struct StoredMember {
     release_ms: u64,
 }
 
-/// `until` is of what the broker keeps; a `connection` without `since` vouches for nothing yet.
+/// `until`: the broker keeps the session until then. A `connection` without `since` proves nothing yet.
 #[derive(Serialize, Deserialize)]
 struct StoredSession {
     heard: Timestamp,

@@ -2,8 +2,8 @@
 //! tasks.
 //!
 //! Every loop runs until the stop token; one that returns earlier is a bug, stops everything and
-//! makes the process end with an error, so that its supervisor can start it anew. Nothing
-//! depends on a tidy stop.
+//! makes the process end with an error, so that its supervisor can restart it. Correctness does not
+//! depend on a tidy stop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,19 +30,19 @@ use crate::{alerting, deadman, http, intake};
 /// How long a round over all units takes.
 const WALK: Duration = Duration::from_secs(30);
 
-/// How long the others may take to be told that this instance goes.
-const NOTICE: Duration = Duration::from_secs(2);
+/// How long the lease may take to resign from the roster.
+const RESIGN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long loops may take to end after they were told to.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// How long loops may take to end after the stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 const RECONNECT: Backoff = Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(5) };
 
 /// Serves until `stop`.
 ///
 /// # Errors
-/// What makes a start impossible: the address is taken, the engine refuses us. An engine that cannot be
-/// reached is waited for. Later: a loop that ended by itself.
+/// At the start: the address is in use, or the engine refuses the configuration; for an engine that cannot be reached
+/// it waits. Later: a loop ended by itself.
 pub async fn run(mut config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     let clock = Clock::system();
     let telemetry = Arc::new(Telemetry::new(&clock));
@@ -66,7 +66,7 @@ pub async fn run(mut config: Config, stop: CancellationToken) -> anyhow::Result<
         let endpoint = broker.intake_endpoint();
         config.intake.url = endpoint.url;
         config.intake.credentials = Some(endpoint.credentials);
-        // At 0 its own broker might drop what Rollcall does not take fast enough.
+        // At QoS 0 the broker might drop messages that intake does not take fast enough.
         config.intake.qos = 1;
         loops.add("broker", broker.serve(loops.stop.clone()));
     }
@@ -146,7 +146,7 @@ fn start(
         config.hearing,
         outbox_grew.clone(),
     );
-    // What is wrong with a template, intake says.
+    // Intake reports wrong templates.
     let filters = filters.unwrap_or_default();
     let alerting = alerting::Config { filters: filters.clone(), ..config.alerting };
     let roll = Arc::new(roll.with_filters(filters));
@@ -221,9 +221,9 @@ fn start(
 #[derive(Default)]
 struct Loops {
     running: JoinSet<(&'static str, anyhow::Result<()>)>,
-    /// The order to tell the others that this instance goes: they take over while it ends.
+    /// Lets the lease resign from the roster: other instances take over while this one stops.
     leave: CancellationToken,
-    /// Theirs alone, so that none ends before [`Loops::run`] has seen the order to stop.
+    /// For the loops alone, so that none ends before [`Loops::run`] has seen the stop token of the process.
     stop: CancellationToken,
 }
 
@@ -232,7 +232,7 @@ impl Loops {
         self.running.spawn(async move { (name, run.await) });
     }
 
-    /// Brings `work` to its end while the loops run; `None` if the order to stop came first.
+    /// Completes `work` while the loops run; `None` if `stop` came first.
     ///
     /// # Errors
     /// That of `work`, or of a loop that ended meanwhile.
@@ -248,7 +248,7 @@ impl Loops {
         }
     }
 
-    /// What the first loop that ends says of it.
+    /// Waits for the first loop that ends; an end without an error is an error too.
     async fn first_end(&mut self) -> anyhow::Error {
         match self.running.join_next().await {
             Some(Ok((name, Err(error)))) => error.context(format!("{name} failed")),
@@ -258,23 +258,22 @@ impl Loops {
         }
     }
 
-    /// Waits for the order to stop or for a loop that ends without one, then ends all.
+    /// Waits for `stop` or for a loop that ends without it, then ends all.
     async fn run(mut self, stop: &CancellationToken) -> anyhow::Result<()> {
         let outcome = stop.run_until_cancelled(self.first_end()).await.map_or(Ok(()), Err);
         self.leave.cancel();
-        // The first to end is the lease, unless something is wrong; then it ends with the rest.
-        let _ = tokio::time::timeout(NOTICE, self.running.join_next()).await;
+        // The lease ends first, unless another loop has failed; then it ends with the rest.
+        let _ = tokio::time::timeout(RESIGN_TIMEOUT, self.running.join_next()).await;
         self.end().await;
         outcome
     }
 
-    /// Ends all loops.
     async fn end(&mut self) {
         self.stop.cancel();
-        let farewell = async { while self.running.join_next().await.is_some() {} };
-        if tokio::time::timeout(FAREWELL, farewell).await.is_err() {
-            let seconds = FAREWELL.as_secs();
-            tracing::warn!("not everything ended within {seconds} s; what was not written is written again");
+        let all_ended = async { while self.running.join_next().await.is_some() {} };
+        if tokio::time::timeout(STOP_TIMEOUT, all_ended).await.is_err() {
+            let seconds = STOP_TIMEOUT.as_secs();
+            tracing::warn!("a loop did not end within {seconds} s; its unfinished work is repeated");
         }
     }
 }

@@ -142,7 +142,7 @@ async fn examine(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// The broker within the process protects client ids itself.
+/// The in-process broker protects client ids itself.
 async fn ids(config: &Config) -> Option<Finding> {
     if config.broker.is_some() { None } else { ids::examine(&config.intake).await }
 }

@@ -1,10 +1,10 @@
 //! `rollcall demo`: a simulated fleet with short timeouts and a whole Rollcall, in one process and with nothing
 //! else installed.
 //!
-//! The service is the one that `rollcall serve` runs, on the embedded engine and with the broker within the
-//! process; heartbeats and webhooks go over real sockets of the loopback address. Only time is short: the timeout is
+//! The service is the one that `rollcall serve` runs, on the embedded engine and with the in-process
+//! broker; heartbeats and webhooks go over real sockets of the loopback address. Only times are short: the timeout is
 //! five seconds. About every eight seconds one unit falls silent, in a fleet of any size, and a site loses
-//! power early, so that a newcomer sees all of it within a minute and can still follow.
+//! power early, so that a new user sees all of it within a minute and can still follow.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Where log lines go: to standard error, for people or for machines.
 //!
-//! Ids and topics come from outside. No line lets them forge another line, a field of it, or the order
-//! in which it is read; see [`fields`] for people's lines and [`escaped`] for those of machines.
+//! Ids and topics come from outside. They cannot forge a line, a field, or the order
+//! in which a line is read; see [`fields`] for people's lines and [`escaped`] for those of machines.
 
 use std::io::{IsTerminal, stderr};
 
@@ -19,7 +19,7 @@ mod fields;
 /// Starts the log of a service. `RUST_LOG`, where it is set, wins over the configured level.
 ///
 /// # Errors
-/// `RUST_LOG` makes no sense.
+/// `RUST_LOG` is not valid.
 pub(super) fn start(log: &LogConfig) -> anyhow::Result<()> {
     let filter = match std::env::var("RUST_LOG") {
         Ok(text) if !text.is_empty() => directives(&text).map_err(|why| anyhow!("RUST_LOG: {why}"))?,
@@ -45,7 +45,7 @@ pub(super) fn start_quietly() -> anyhow::Result<()> {
     start_at(LevelFilter::ERROR)
 }
 
-/// Starts the log of a command whose result says everything that went wrong.
+/// Starts the log of a command whose result reports every error.
 pub(super) fn start_silently() -> anyhow::Result<()> {
     start_at(LevelFilter::OFF)
 }

@@ -1,7 +1,7 @@
 //! `rollcall move`: moves a fleet from one engine to another, for example when it outgrows one machine.
 //!
-//! Stop Rollcall, move, change `[engine]`, start Rollcall. The new engine's Rollcall notifies of silences in between
-//! once; the time in between is blind and counts as silence of no unit. The source stays as it was.
+//! Stop Rollcall, move, change `[engine]`, start Rollcall. It notifies of silences of that time
+//! once; the time is blind and does not count as silence. The source stays as it was.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

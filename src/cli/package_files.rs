@@ -1,4 +1,4 @@
-//! `rollcall package-files`: what a package holds beside the program, made from the command line itself. Only a program
+//! `rollcall package-files`: the other files of a package, generated from the command line. Only a program
 //! that `make dist` builds has it.
 
 use std::fs::create_dir_all;

@@ -1,5 +1,5 @@
-//! `rollcall repair`: shows values that were quarantined because they could not be read, puts back those that are
-//! readable by now, or deletes them.
+//! `rollcall repair`: shows values that were quarantined because they could not be read, puts back those that this
+//! version can read, or deletes them.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! Connections: how many there may be, how long a client may take, and how they end.
+//! Connections: their number, their time limits, and how they end.
 //!
-//! A client that holds a slot without using it loses it: at once when another connection needs the slot,
-//! else by a deadline. So neither requests that never end nor readers that never read keep others out. See
+//! A client that does not use its slot loses it: at once when another connection needs the slot,
+//! else by a deadline. So neither requests that never end nor clients that never read block other connections. See
 //! [`slots`] for the bounds and [`write_limit`] for the deadline of writing.
 
 use std::convert::Infallible;
@@ -40,11 +40,11 @@ use write_limit::{WriteLimit, WriteLimited};
 
 /// The most bytes of the head of a request.
 const LARGEST_HEAD: usize = 16 * 1024;
-/// How long answers that are under way may take after the stop.
+/// How long pending answers may take after the stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same for a connection that only waits for a request: for the last bytes of its last answer.
+/// How long a connection without a pending request may take after the stop: for the last bytes of its last answer.
 const LAST_BYTES: Duration = Duration::from_millis(200);
-/// The pages that reserved slots are for: those for health, and the metrics.
+/// The pages of the reserved slots: those for health, and the metrics.
 const ALWAYS_ANSWERED: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
 #[derive(Clone, Copy)]
@@ -83,7 +83,7 @@ pub(super) async fn accept(
                         None => telemetry.connection_cut(CutReason::NoSlot, peer.ip()),
                     }
                 }
-                // The client is gone already, or the process has too many open files; neither ends the server.
+                // The client has disconnected already, or the process has too many open files; neither ends the server.
                 Err(error) => {
                     tracing::debug!("no connection: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -122,7 +122,7 @@ async fn serve(
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        // Dropping the connection closes it; another connection has its slot already.
+        // Dropping the connection closes it; its slot is in use by another connection already.
         () = slot.evicted() => return,
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
@@ -138,7 +138,7 @@ async fn serve(
     }
 }
 
-/// Answers a request with the pages of the moment.
+/// Answers a request with the current pages.
 async fn answer(
     pages: &Pages,
     kind: SlotKind,

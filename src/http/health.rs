@@ -1,4 +1,4 @@
-//! `/healthz`: the process runs. `/readyz`: it does its work, or why not.
+//! `/healthz`: the process runs. `/readyz`: it does its work, or the reasons why it does not.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(super) fn pages(ownership: Ownership, mirror: Arc<Mirror>, telemetry: Arc<Te
         .with_state(HealthState { ownership, mirror, telemetry })
 }
 
-/// Both pages before the engine answers: the process runs, and `/readyz` says what it waits for.
+/// Both pages before the engine answers: the process runs, and `/readyz` says that it waits for the engine.
 pub(super) fn early_pages(instance: String, telemetry: Arc<Telemetry>) -> Router {
     let waiting = move || async move {
         let (problems, instances, partitions) = (telemetry.problems(), Vec::new(), Vec::new());
@@ -56,7 +56,7 @@ async fn readiness(State(state): State<HealthState>) -> (StatusCode, Json<Readin
     if !state.mirror.is_filled() {
         let text = "not all units were read from the engine yet; counts and lists are incomplete. It takes seconds; if it \
                     lasts, see what the engine is busy with, and the log";
-        // A partition that is taken over later is read within seconds, and nothing else waits for it.
+        // A partition that is taken over later is read within seconds, and does not delay other partitions.
         let severity = if state.mirror.was_ever_filled() { Severity::Warning } else { Severity::Serious };
         problems.insert(0, Problem { name: "mirror_not_filled", text: text.to_owned(), severity });
     }

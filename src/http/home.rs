@@ -16,7 +16,7 @@ use crate::fleet::ownership::View;
 use crate::fleet::{Mirror, Ownership, Roll};
 use crate::presence;
 
-/// Nothing is loaded, run, framed or sent.
+/// The page loads, runs, frames and sends nothing.
 const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 const LINKS: [(&str, &str); 7] = [

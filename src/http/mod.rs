@@ -1,9 +1,9 @@
 //! The web server: metrics, health, records and units.
 //!
 //! One file for each page. The state of a page lists what it reads. Lists and counts come from the
-//! mirror, single units and records from the engine. Only `/metrics/units` walks over the engine for a
-//! request, where kinds have metrics: their values are read as they are
-//! written, and held nowhere. The mirror holds the partitions of this instance, so the counts of instances add up.
+//! mirror, single units and records from the engine. Only `/metrics/units` reads the engine page by page for a
+//! request, where kinds have metrics: their values are written as they are
+//! read, and not kept. The mirror holds the partitions of this instance, so the counts of instances add up.
 //! Errors are answered as `application/problem+json`.
 //!
 //! The server answers from the start of the process: before the engine answers, `/healthz` and
@@ -72,7 +72,7 @@ pub enum UnitMetrics {
 /// A bearer token.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// For the log.
+    /// Shown in the log.
     pub name: String,
     /// SHA-256 of the token.
     pub sha256: [u8; 32],
@@ -100,7 +100,7 @@ pub enum Role {
 /// The sources of the pages.
 #[derive(Clone)]
 pub struct Sources {
-    /// The part of the fleet that this instance shows on pages about all units.
+    /// The partitions that this instance shows on pages about all units.
     pub ownership: Ownership,
     /// For single units.
     pub units: Arc<dyn UnitStore>,
@@ -148,7 +148,7 @@ impl Pages {
     }
 }
 
-/// Answers requests until `stop`; answers that are under way get a few seconds more, streams
+/// Answers requests until `stop`; pending answers get a few seconds more, streams
 /// are cut off. The caller binds the listener, so that a port in use is found at the start.
 pub async fn serve(
     listener: TcpListener,

@@ -1,7 +1,7 @@
 //! `/probe?unit=KIND:ID`: the metrics of one unit, as the engine holds it now.
 //!
-//! To watch a few units closely: Prometheus asks any instance for the unit by name, as it
-//! would ask a prober for a target.
+//! For a close watch over a few units: Prometheus asks any instance for a unit by name, as it
+//! asks a blackbox exporter for a target.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_that_no_page_gave_is_refused() {
+    fn a_cursor_that_is_not_from_a_page_is_refused() {
         for cursor in ["", "0", "zz", "é", "ff", "313233", "7c", "317c61"] {
             assert!(read_cursor(cursor).is_none(), "{cursor}");
         }

@@ -1,7 +1,7 @@
 //! `/api/v1/prometheus/targets`: the targets for the `http_sd_configs` of Prometheus.
 //!
-//! Every instance shows its own part of the fleet, so Prometheus has to scrape all of them; each instance
-//! knows all others. By default the targets are their `/metrics`; with `shards=N`, N shards of the
+//! Every instance shows its own partitions, so Prometheus has to scrape all instances; each of them
+//! lists all. By default the targets are their `/metrics`; with `shards=N`, N shards of the
 //! `/metrics/units` of each.
 
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ fn groups(instance: &str, address: &str, shards: Option<u16>) -> Vec<Group> {
     };
     match shards {
         None => vec![group(&[("__metrics_path__", "/metrics".to_owned())])],
-        // The shard is a label too: Prometheus tells targets apart by the labels that it keeps.
+        // The shard is a label too: Prometheus identifies targets by the labels that it keeps.
         Some(of) => (0..of)
             .map(|shard| {
                 group(&[

@@ -1,8 +1,8 @@
 //! `/metrics/units`: a few series for each unit, written frame by frame.
 //!
 //! A million units make some 150 MB of text. No more than two frames of it exist at a time: the
-//! next one is written when the client has read the one before. A client that goes away, or reads
-//! nothing for a while, ends the writing. A request may ask for one shard of the fleet; a unit stays in its
+//! next one is written when the client has read the one before. The writing ends when the client disconnects, or does
+//! not read for a while. A request may ask for one shard of the fleet; a unit stays in its
 //! shard, which follows from its partition.
 //!
 //! # Why a stream that is cut off is an error
@@ -42,9 +42,9 @@ use text::{Text, TextSource};
 use values::{Values, take_frame_on_a_thread};
 use writer_limit::{WRITERS, WriterLimit, WriterPermit};
 
-/// How long a client may read nothing.
+/// How long a client may pause reading.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest time for a whole text: longer than any Prometheus waits for one.
+/// The longest time for a whole text: longer than the scrape timeout of any Prometheus.
 const TEXT_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Clone)]
@@ -109,7 +109,7 @@ impl FrameSender {
     }
 }
 
-/// Writes frames as fast as they are read, then the mark of the end; `None` if it does not come to that.
+/// Writes frames as fast as they are read, then the mark of the end; `None` if the text ends before that.
 async fn write(
     state: UnitMetricsState,
     selection: Selection,

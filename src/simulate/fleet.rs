@@ -1,8 +1,8 @@
 //! A fleet over real MQTT: units that send heartbeats at intervals, fall silent and come back.
 //!
 //! Thousands of units share a connection, which publishes for each on its own topic. The behaviour of the fleet
-//! follows from the seed alone (`schedule` says how); a broker that is slow or away makes it late.
-//! A heartbeat that is due while there is no connection is not sent, as with a device without a network; it is
+//! follows from the seed alone (see `schedule`); a slow or unreachable broker delays it.
+//! A heartbeat that is due while there is no connection is not sent, as by a device without a network; it is
 //! counted as missed.
 
 use std::ops::Range;
@@ -31,7 +31,7 @@ mod schedule;
 
 /// The waits between attempts to connect.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(5) };
-/// How long the broker may take to take the last heartbeats.
+/// How long the broker may take to acknowledge the last heartbeats.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most heartbeats that wait for a connection; when the queue is full the fleet is late.
 const QUEUE: usize = 4096;
@@ -66,7 +66,7 @@ pub struct FleetConfig {
     pub seed: u64,
     /// 0: one connection for each five thousand units.
     pub connections: usize,
-    /// `None`: without end.
+    /// `None`: until the stop.
     pub duration: Option<Duration>,
 }
 
@@ -272,7 +272,7 @@ impl FleetConnection {
     fn open(&self) -> anyhow::Result<(AsyncClient, EventLoop)> {
         let address: BrokerAddress = self.config.url.parse()?;
         ensure!(address.scheme == Scheme::Mqtt, "a simulated fleet connects by mqtt:// only, not {address}");
-        // Client ids that begin with `rollcall` are reserved, and the broker within the process refuses them.
+        // Client ids that begin with `rollcall` are reserved, and the in-process broker refuses them.
         let id = format!("simulated-fleet-{:08x}-{}", rand::random::<u32>(), self.number);
         let mut options = MqttOptions::new(id, (address.host, address.port));
         let mut network = NetworkOptions::new();

@@ -131,7 +131,7 @@ impl MailSink {
         *self.shared.connections.borrow()
     }
 
-    /// Waits until that many mails were accepted in all, at most for `patience`.
+    /// Waits until this many mails were accepted in all, at most for `patience`.
     pub async fn wait_for(&self, count: usize, patience: Duration) -> io::Result<Vec<Mail>> {
         let mut counted = self.shared.count.subscribe();
         let enough = counted.wait_for(|&so_far| so_far >= count);
@@ -159,7 +159,7 @@ async fn serve(listener: TcpListener, sink: Arc<Shared>) {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(_) => {
-                    // Out of sockets, most likely; some will be closed.
+                    // The process has too many open sockets, most likely; some will be closed.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
@@ -171,7 +171,7 @@ async fn serve(listener: TcpListener, sink: Arc<Shared>) {
             let stop = sink.stop.clone();
             tokio::select! {
                 () = stop.cancelled() => {}
-                // A client that aborts the conversation ends it, and nothing else.
+                // A client that aborts ends only its own conversation.
                 _ = Conversation::new(stream, sink).hold() => {}
             }
         });
@@ -254,7 +254,7 @@ impl Conversation {
         self.say("250 taken").await
     }
 
-    /// A line without its end; `None` when the client is gone.
+    /// A line without its line end; `None` when the client has disconnected.
     async fn line(&mut self) -> io::Result<Option<String>> {
         let mut line = Vec::new();
         (&mut self.lines).take(LONGEST_LINE).read_until(b'\n', &mut line).await?;

@@ -2,8 +2,8 @@
 //! its own. Dropping the value ends the program by its own handle.
 //!
 //! # Why each has an exit cleanup
-//! A process that is killed drops nothing, and its servers would run for ever. The cleanup is a shell
-//! that waits for the end of a pipe, which comes when this process ends in any way. Servers
+//! A process that is killed drops no value, and its servers would run for ever. The cleanup is a shell
+//! that waits for the end of a pipe, which the kernel closes however this process ends. Servers
 //! and cleanups are in process groups of their own: Ctrl-C reaches only this process, which ends them after
 //! its work.
 
@@ -66,7 +66,7 @@ pub struct Server {
 
 impl Server {
     /// Starts `program`, a name or a path, with `args` in `dir` and waits until a line of its output
-    /// holds `ready`. What it prints goes to `<name of the program>.log` in `dir`.
+    /// holds `ready`. Its output goes to `<name of the program>.log` in `dir`.
     pub fn start(program: &str, args: &[String], dir: &Path, port: u16, ready: &str) -> io::Result<Server> {
         std::fs::create_dir_all(dir)?;
         let mut child = Command::new(find(program))
@@ -103,7 +103,7 @@ impl Server {
         Server::redis_after(&[], dir, port, args)
     }
 
-    /// The same, with a command line `before` its own, for example to give it another clock.
+    /// A Redis server with a command line `before` its own, for example to give it another clock.
     pub fn redis_after(before: &[String], dir: &Path, port: u16, args: &[&str]) -> io::Result<Server> {
         let port_text = port.to_string();
         let mut all: Vec<&str> = before.iter().map(String::as_str).collect();

@@ -27,7 +27,7 @@ const MOST_KEPT: usize = 10_000;
 /// A notification of a thousand records is a few hundred kilobytes long.
 const LARGEST_BODY: usize = 16 << 20;
 
-/// Is called with each request.
+/// A function that is called with each request.
 pub type Watcher = Box<dyn Fn(&Received) + Send + Sync>;
 
 #[derive(Default)]
@@ -146,7 +146,7 @@ impl WebhookSink {
         lock(&self.shared.received).iter().cloned().collect()
     }
 
-    /// Waits until that many requests have come in all, at most for `patience`.
+    /// Waits until this many requests have come in all, at most for `patience`.
     pub async fn wait_for(&self, count: usize, patience: Duration) -> io::Result<Vec<Received>> {
         let mut counted = self.shared.count.subscribe();
         let enough = counted.wait_for(|&so_far| so_far >= count);

@@ -5,7 +5,7 @@ use crate::cli::repair;
 use crate::config::EngineConfig;
 use crate::store::EngineError;
 
-/// The most places that are named.
+/// The most locations that are named.
 const MOST_NAMED: usize = 5;
 
 /// An engine that does not answer has a finding of its own.

@@ -1,4 +1,4 @@
-//! The finding about kinds that are not configured any more: whether records of their units are open.
+//! The finding about kinds that are no longer configured: whether records of their units are open.
 
 use super::Finding;
 use super::engine::look_into;

@@ -1,5 +1,4 @@
-//! The events of the fleet, printed when they happen, so that the reader knows before Rollcall what Rollcall has to
-//! find out.
+//! The events of the fleet, printed when they happen: the reader knows them before Rollcall detects them.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! The fields of a line for people: `message name=value name="a value"`.
 //!
-//! A value that is more than one plain word stands in quotes, and invisible characters are escaped, so that
+//! A value of more than one plain word is quoted, and invisible characters are escaped, so that
 //! no value can be read as a field, a line or another text.
 
 use std::fmt::{self, Debug, Write};
@@ -58,7 +58,7 @@ impl Visit for Line<'_> {
     }
 }
 
-/// A message may hold text from devices: with a `=` in it, it stands in quotes and is not read as a field.
+/// A message may hold text from devices: if it contains a `=`, it is quoted, so that it is not read as a field.
 fn write_message(out: &mut impl Write, text: &str) -> fmt::Result {
     if text.contains('=') || text.starts_with('"') {
         quote(out, text)

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A connection whose client did not read for so long may lose its slot; a slow reader pauses shorter.
+/// A connection whose client did not read for this long may lose its slot; pauses of a slow reader are shorter.
 const STALLED: Duration = Duration::from_secs(1);
 
 /// Shared by the task of the connection and the search for a free slot.
 pub(super) struct Activity {
     begun: Instant,
-    /// Since when it waits for a request, in milliseconds since it began and one more; 0: it does not.
+    /// Since when it waits for a request, in milliseconds since the connection began, plus one; 0: it does not wait.
     waits: AtomicU64,
-    /// The same for an answer that the client does not read.
+    /// Since when its client does not read an answer, in the same form.
     stalls: AtomicU64,
     /// The number of requests.
     requests: AtomicU64,

@@ -1,7 +1,7 @@
 //! The slots for connections, and which connection is evicted when another one needs a slot.
 //!
-//! When all slots are in use, or all that one address may have, the connection that has been idle for longest is
-//! evicted: one that waits for a request, or whose client does not read. If none is idle, a few
+//! When all slots are in use, or all slots of one address, the connection that has been idle for longest is
+//! evicted: it waits for a request, or its client does not read. If none is idle, a few
 //! reserved slots are left for the pages for health; they serve one request each.
 
 use std::collections::BTreeMap;
@@ -12,12 +12,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::activity::Activity;
 
-/// How many connections there may be at a time.
+/// The most connections at a time.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds {
     /// For every page, of all addresses together.
     pub most: usize,
-    /// Of those, from one address: no client can have all.
+    /// Of these, for one address: no client can take all.
     pub most_per_address: usize,
     /// Additional slots for the pages that are always answered.
     pub reserved: usize,

@@ -56,7 +56,7 @@ impl Served {
         rest(stream).await
     }
 
-    /// Awaits that so many connections were cut for that reason.
+    /// Waits until this many connections were cut for that reason.
     async fn cut(&self, why: CutReason, count: u64) {
         let line = format!("rollcall_http_connections_cut_total{{reason=\"{}\"}} {count}\n", why.as_str());
         let awaited = async {
@@ -77,7 +77,7 @@ impl Served {
     }
 }
 
-/// What comes until the server closes the connection.
+/// Reads until the server closes the connection.
 async fn rest(mut stream: TcpStream) -> String {
     let mut all = Vec::new();
     let read = stream.read_to_end(&mut all);
@@ -90,7 +90,7 @@ fn limits(most: usize, most_per_address: usize, reserved: usize) -> Limits {
 }
 
 #[tokio::test]
-async fn requests_that_never_end_make_room_for_others_the_oldest_first() {
+async fn requests_that_never_end_lose_their_slots_the_oldest_first() {
     let served = Served::start(limits(4, 4, 0)).await;
     let mut halves = Vec::new();
     for _ in 0..10 {
@@ -101,7 +101,7 @@ async fn requests_that_never_end_make_room_for_others_the_oldest_first() {
     for half in halves.drain(..7) {
         assert_eq!(rest(half).await, "");
     }
-    // The others still have their slots.
+    // The other connections still have their slots.
     let mut last = halves.pop().unwrap();
     last.write_all(b": a\r\nConnection: close\r\n\r\n").await.unwrap();
     assert!(rest(last).await.ends_with("ok"));
@@ -109,7 +109,7 @@ async fn requests_that_never_end_make_room_for_others_the_oldest_first() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_makes_room_and_one_that_is_answered_does_not() {
+async fn an_idle_connection_loses_its_slot_and_one_with_a_pending_request_does_not() {
     let served = Served::start(limits(2, 2, 1)).await;
     let answered = served.send("GET /waits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
     let mut idle = served.send("GET /other HTTP/1.1\r\nHost: a\r\n\r\n").await;
@@ -150,7 +150,7 @@ async fn while_every_slot_is_in_use_health_is_answered_and_other_pages_answer_50
 }
 
 #[tokio::test]
-async fn a_reader_that_never_reads_loses_its_place() {
+async fn a_client_that_never_reads_loses_its_slot() {
     let write = WriteLimit { patience: Duration::from_millis(200), slowest_rate: LONG as u64 };
     let served = Served::start(Limits { write, ..limits(1, 1, 0) }).await;
     let never = served.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n").await;
@@ -161,7 +161,7 @@ async fn a_reader_that_never_reads_loses_its_place() {
 }
 
 #[tokio::test]
-async fn a_reader_that_never_reads_makes_room_for_others_long_before_its_deadline() {
+async fn a_client_that_never_reads_loses_its_slot_to_another_connection_before_its_deadline() {
     let write = WriteLimit { patience: Duration::from_secs(3600), slowest_rate: 1 };
     let served = Served::start(Limits { write, ..limits(1, 1, 0) }).await;
     let mut never = served.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n").await;
@@ -178,7 +178,7 @@ async fn a_reader_that_never_reads_makes_room_for_others_long_before_its_deadlin
 }
 
 #[tokio::test]
-async fn a_reader_that_reads_gets_everything() {
+async fn a_slow_reader_gets_its_whole_answer() {
     let served = Served::start(limits(1, 1, 0)).await;
     assert!(served.ask("/long").await.len() > LONG);
     served.end().await;

@@ -1,7 +1,7 @@
 //! A stream with a time limit for a client that reads slowly.
 //!
-//! An answer may wait [`WriteLimit::patience`] for its reader, and a second more for each [`WriteLimit::slowest_rate`]
-//! bytes that the client read. Time in which Rollcall itself has nothing to write yet does not count.
+//! A write may wait for [`WriteLimit::patience`], and a second more for each [`WriteLimit::slowest_rate`]
+//! bytes that the client has read. Time in which Rollcall has no data to write does not count.
 
 use std::io;
 use std::pin::Pin;

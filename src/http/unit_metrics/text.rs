@@ -85,7 +85,7 @@ impl Text {
             units: 0,
             left_out: 0,
             plain: Vec::with_capacity(FRAME_SIZE + FRAME_SIZE / 2),
-            // The fastest level already leaves less than a tenth of it.
+            // The fastest level already compresses the text to less than a tenth.
             gzip: gzip.then(|| GzEncoder::new(Vec::new(), Compression::fast())),
         };
         text.begin_state();
@@ -134,7 +134,7 @@ impl Text {
         unknown
     }
 
-    /// Writes the last lines. `values_read`: whether all values were; `None` if there are none.
+    /// Writes the last lines. `values_read`: whether all values were read; `None` if no kind has metrics.
     pub fn end(&mut self, values_read: Option<bool>) {
         if let Some(read) = values_read {
             VALUES_READ.begin(&mut self.plain, self.format);
@@ -234,7 +234,7 @@ pub(in crate::http) fn write_moment(out: &mut Vec<u8>, moment: Timestamp) {
     let _ = writeln!(out, "{}.{:03}", ms / 1000, ms % 1000);
 }
 
-/// Writes the value of a unit, named `<kind>:<unit>`. Answers whether it did: a value from a time
+/// Writes the value of a unit, named `<kind>:<unit>`, and answers true. A value from a time
 /// when the metric had another type is left out.
 pub(in crate::http) fn write_value(out: &mut Vec<u8>, metric: &Metric, name: &str, value: &str) -> bool {
     let Some((kind, id)) = name.split_once(':') else { return false };

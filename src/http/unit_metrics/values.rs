@@ -1,7 +1,7 @@
 //! The part of the text that comes from the engine: the values of units.
 //!
-//! It is read page by page while it is written, one family after the other, so that nothing of it is held.
-//! When the engine does not answer, the values are missing, and `rollcall_unit_values_read` says so: presence
+//! Values are read page by page while the text is written, one family after the other, and not kept.
+//! When the engine does not answer, the values are missing, and `rollcall_unit_values_read` is 0: presence
 //! is shown all the same.
 
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::store::{DataStore, EngineError, Metric, Result};
 
 /// How many pages are read at a time, of some sixty units each in a large fleet.
 const PAGES_AT_ONCE: u32 = 32;
-/// How many of these reads are under way, so that the engine works while text is written.
+/// How many of these reads run ahead, so that the engine works while text is written.
 const READS_AT_ONCE: usize = 3;
-/// The most units that are not in the mirror whose values are removed after one text.
+/// The most units without a row in the mirror whose values are removed after one text.
 const MOST_GONE: usize = 1000;
 
 pub(super) struct Values {
@@ -70,7 +70,7 @@ impl Values {
         });
         let read = move |(partition, pages)| {
             let (engine, metric) = (engine.clone(), metric.clone());
-            // On a task of its own: to unpack values takes as long as to write them.
+            // On a task of its own: values take as long to unpack as to write.
             let reading = tokio::spawn(async move { engine.walk_values(partition, &metric, pages).await });
             async move {
                 let values = reading.await.map_err(|panic| EngineError::Damaged(panic.to_string()))?;
@@ -80,7 +80,7 @@ impl Values {
         Box::pin(stream::iter(steps).map(read).buffered(READS_AT_ONCE))
     }
 
-    /// Removes values that a crash left behind when their unit was removed. The engine checks that it was.
+    /// Removes values that a crash left behind when their unit was removed. The engine checks that the unit is gone.
     async fn forget(&self, gone: &[String]) {
         let units: Vec<Unit> = gone.iter().filter_map(|name| name.parse().ok()).collect();
         if !units.is_empty() {

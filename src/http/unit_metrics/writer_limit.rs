@@ -1,8 +1,8 @@
-//! How many texts are written at a time.
+//! The number of texts that are written at a time.
 //!
-//! One text of a shard at a time, so that clients that ask more often than they are answered do not
-//! multiply the work; and few texts at all, because each takes a core while it is written. A request that
-//! comes too early waits a little: two that come at the same moment are both answered.
+//! One text of a shard at a time, so that clients with overlapping requests do not
+//! multiply the work; and few texts in all, because each takes a core while it is written. A request
+//! waits a little for its turn: two requests at the same moment are both answered.
 
 use std::sync::Arc;
 use std::time::Duration;

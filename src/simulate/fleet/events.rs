@@ -1,7 +1,7 @@
 //! The events of a fleet, computed from its seed.
 //!
-//! The fleet itself only sends heartbeats. This reads the same schedule, so that the demo can show the events
-//! that Rollcall has to find out.
+//! The fleet itself only sends heartbeats. The events are computed from the same schedule, so that the demo can show
+//! them before Rollcall detects them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl FleetEvents {
         self.parts.iter_mut().min_by_key(|part| part.due().unwrap_or(Duration::MAX))?.next()
     }
 
-    /// The next time that the site loses power or has it again.
+    /// The next time at which the site loses power or has it again.
     fn next_change(&self) -> Option<(Duration, FleetEvent)> {
         let cuts = self.config.power_cuts?;
         let (number, is_dark) = self.cuts;

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{Cause, Closing, Interval, KindRules, Labels, OfflineRecord, Override, Policy, RecordId, Unit};
+use super::{Cause, Closing, Interval, KindRules, Labels, OfflineRecord, Override, Policy, Unit};
 use crate::clock::Timestamp;
 
 /// The standing of a unit in the fleet.
@@ -106,18 +106,12 @@ impl Facts {
 
     /// The open record of `silence`.
     pub(super) fn record(&self, unit: &Unit, silence: &Silence) -> OfflineRecord {
+        let Silence { deadline, detected_at, cause, .. } = *silence;
         OfflineRecord {
-            id: RecordId { unit: unit.clone(), last_seen: self.last_seen },
-            kind: unit.kind.clone(),
-            unit: unit.id.clone(),
             labels: self.labels.clone(),
-            last_seen: self.last_seen,
             silent_from: self.silent_from.filter(|from| *from > self.last_seen),
-            deadline: silence.deadline,
-            detected_at: silence.detected_at,
-            back_at: None,
-            cause: silence.cause,
-            closed_by: None,
+            cause,
+            ..OfflineRecord::open(unit.clone(), self.last_seen, deadline, detected_at)
         }
     }
 

@@ -134,17 +134,34 @@ pub enum Transition {
 }
 
 impl OfflineRecord {
+    /// The open record of a silence, without labels.
+    pub fn open(
+        unit: Unit,
+        last_seen: Timestamp,
+        deadline: Timestamp,
+        detected_at: Timestamp,
+    ) -> OfflineRecord {
+        OfflineRecord {
+            kind: unit.kind.clone(),
+            unit: unit.id.clone(),
+            id: RecordId { unit, last_seen },
+            labels: Labels::new(),
+            last_seen,
+            silent_from: None,
+            deadline,
+            detected_at,
+            back_at: None,
+            cause: Cause::Silence,
+            closed_by: None,
+        }
+    }
+
     /// The newest transition of the record.
     pub fn transition(&self) -> Transition {
         match self.closed_by {
             None => Transition::Offline,
             Some(_) => Transition::Online,
         }
-    }
-
-    /// Kind and id together.
-    pub fn whose(&self) -> &Unit {
-        &self.id.unit
     }
 }
 

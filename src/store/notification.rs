@@ -83,19 +83,9 @@ impl Lone {
         let times = [deadline, detected_at, sealed_at].map(Timestamp::from_millis);
         let [deadline, detected_at, sealed_at] = times;
         let group = Group { key: String::new(), labels: shared };
-        let record = OfflineRecord {
-            kind: id.unit.kind.clone(),
-            unit: id.unit.id.clone(),
-            last_seen: id.last_seen,
-            silent_from: silent_from.map(Timestamp::from_millis),
-            id,
-            labels,
-            deadline,
-            detected_at,
-            back_at: None,
-            cause,
-            closed_by: None,
-        };
+        let silent_from = silent_from.map(Timestamp::from_millis);
+        let record = OfflineRecord::open(id.unit, id.last_seen, deadline, detected_at);
+        let record = OfflineRecord { silent_from, labels, cause, ..record };
         Notification {
             group,
             sealed_at,
@@ -348,20 +338,8 @@ mod tests {
 
     fn record(name: &str) -> OfflineRecord {
         let id: RecordId = format!("detector:{name}:1732147200000").parse().unwrap();
-        let at = id.last_seen;
-        OfflineRecord {
-            kind: id.unit.kind.clone(),
-            unit: id.unit.id.clone(),
-            labels: Labels::from([("site".to_owned(), r#"a",{"id":"b"#.to_owned())]),
-            last_seen: at,
-            silent_from: None,
-            deadline: at,
-            detected_at: at,
-            back_at: None,
-            cause: Cause::Silence,
-            closed_by: None,
-            id,
-        }
+        let (at, labels) = (id.last_seen, Labels::from([("site".to_owned(), r#"a",{"id":"b"#.to_owned())]));
+        OfflineRecord { labels, ..OfflineRecord::open(id.unit, at, at, at) }
     }
 
     #[test]

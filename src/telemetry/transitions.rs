@@ -38,7 +38,7 @@ impl Telemetry {
         self.series.transitions.with_label_values(&["offline", record.cause.as_str()]).inc();
         self.series.detection_delay.observe(record.detected_at.since(record.deadline).as_secs_f64());
         if self.log_limit(Transition::Offline).admit() {
-            let (unit, cause) = (record.whose(), record.cause.as_str());
+            let (unit, cause) = (&record.id.unit, record.cause.as_str());
             tracing::warn!(%unit, cause, last_seen = %record.last_seen, deadline = %record.deadline, "unit offline");
         }
     }
@@ -48,7 +48,7 @@ impl Telemetry {
         let cause = record.closed_by.map_or("return", Closing::as_str);
         self.series.transitions.with_label_values(&["online", cause]).inc();
         if self.log_limit(Transition::Online).admit() {
-            let (unit, closed_at) = (record.whose(), record.back_at.map(tracing::field::display));
+            let (unit, closed_at) = (&record.id.unit, record.back_at.map(tracing::field::display));
             let offline_since = record.deadline;
             match record.closed_by {
                 Some(Closing::KindRemoved) => {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rollcall::alerting::{ChannelConfig, ReceiverConfig, Retry};
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::presence::{Cause, Closing, Labels, OfflineRecord, RecordId, Unit};
+use rollcall::presence::{Closing, Labels, OfflineRecord, Unit};
 use rollcall::store::{Delivery, Group};
 
 /// How long a test waits for a fact.
@@ -54,20 +54,7 @@ fn now() -> Timestamp {
 /// The record of a unit that fell silent two days before `deadline`.
 fn silent(unit: &str, deadline: Timestamp) -> OfflineRecord {
     let unit: Unit = unit.parse().unwrap();
-    let last_seen = deadline - 48 * HOUR;
-    OfflineRecord {
-        kind: unit.kind.clone(),
-        unit: unit.id.clone(),
-        id: RecordId { unit, last_seen },
-        labels: Labels::new(),
-        last_seen,
-        silent_from: None,
-        deadline,
-        detected_at: deadline + Duration::from_millis(2),
-        back_at: None,
-        cause: Cause::Silence,
-        closed_by: None,
-    }
+    OfflineRecord::open(unit, deadline - 48 * HOUR, deadline, deadline + Duration::from_millis(2))
 }
 
 /// The same record when the unit is back.

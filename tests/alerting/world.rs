@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::support::metrics;
 use crate::support::redis::Redis;
 
 pub const WAIT: Duration = Duration::from_secs(10);
@@ -140,22 +141,13 @@ impl World {
 
     /// How often that command was sent to the engine.
     pub fn commands(&self, name: &str) -> u64 {
-        let families = self.telemetry.gather();
-        let commands = families.iter().find(|one| one.name() == "rollcall_engine_command_duration_seconds");
-        let metrics = commands.expect("commands are counted").get_metric();
-        let named = metrics.iter().find(|one| one.get_label().iter().any(|label| label.value() == name));
-        named.map_or(0, |metric| metric.get_histogram().get_sample_count())
+        let commands = "rollcall_engine_command_duration_seconds";
+        metrics::sum(&self.telemetry, commands, &[name]).unwrap_or_default() as u64
     }
 
     /// The value of a series, by its name and the values of its labels.
     pub fn metric(&self, name: &str, values: &[&str]) -> f64 {
-        let families = self.telemetry.gather();
-        let family = families.iter().find(|family| family.name() == name).expect(name);
-        let is_it = |metric: &&prometheus::proto::Metric| {
-            values.iter().all(|value| metric.get_label().iter().any(|label| label.value() == *value))
-        };
-        let metric = family.get_metric().iter().find(is_it).expect("a series of these labels");
-        metric.get_counter().get_value() + metric.get_gauge().get_value()
+        metrics::sum(&self.telemetry, name, values).expect("such a series")
     }
 }
 

@@ -5,18 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tokio::sync::Notify;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::DropGuard;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::expiry::{self, Expiry};
-use rollcall::fleet::{HearingConfig, Rules};
-use rollcall::fleet::{Mirror, Ownership, Roll};
-use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, Unit};
+use rollcall::expiry;
 use rollcall::store::Engine;
 use rollcall::store::{embedded, embedded::EmbeddedEngine};
 use rollcall::telemetry::Telemetry;
 
+use crate::support::metrics;
+use crate::support::parts::Parts;
 use crate::support::redis::Redis;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -25,64 +23,35 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An instance on one engine: units of the kinds `short` (3 s) and `long` (12 s).
 struct World {
-    engine: Arc<dyn Engine>,
-    roll: Arc<Roll>,
-    mirror: Arc<Mirror>,
-    telemetry: Arc<Telemetry>,
+    parts: Parts,
     clock: Clock,
 }
 
 impl World {
-    async fn new(engine: Arc<dyn Engine>) -> World {
-        let kind = |name: &str, timeout| {
-            let kind: Kind = name.parse().unwrap();
-            let policy = Policy { timeout, grace: Duration::ZERO };
-            (kind.clone(), KindRules { policy, ..KindRules::new(kind) })
-        };
-        let rules = Arc::new(Rules::from([kind("short", 3 * SECOND), kind("long", 12 * SECOND)]));
+    fn new(engine: Arc<dyn Engine>) -> World {
         let clock = Clock::by_hand(Timestamp::from_millis(1_700_000_000_000));
         let telemetry = Arc::new(Telemetry::new(&clock));
-        let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
-        let config =
-            HearingConfig { gap: 1000 * SECOND, follows: false, settle: Duration::ZERO, tell: 1000 * SECOND };
-        let outbox_grew = Arc::new(Notify::new());
-        let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, outbox_grew);
-        World { engine, roll: Arc::new(roll), mirror, telemetry, clock }
+        let kinds = [("short", 3 * SECOND), ("long", 12 * SECOND)];
+        World { parts: Parts::new(engine, telemetry, &clock, &kinds), clock }
     }
 
     async fn hear(&self, unit: &str) {
-        let unit: Unit = unit.parse().unwrap();
-        let now = self.clock.now();
-        let beat = Heartbeat { unit, at: now, not_before: None, declared: Declared::default() };
-        self.roll.hear(&[beat], now).await.unwrap();
+        self.parts.hear(&unit.parse().unwrap()).await;
     }
 
     async fn canary(&self) {
-        self.roll.canary_returned(self.clock.now()).await.unwrap();
+        self.parts.roll.canary_returned(self.clock.now()).await.unwrap();
     }
 
     /// Finds silences until the guard is dropped, without ticks.
     fn expire(&self) -> DropGuard {
-        let expiry = Expiry {
-            config: expiry::Config { tick: 1000 * PATIENCE, sweep: true, hints: false },
-            engine: self.engine.clone(),
-            roll: self.roll.clone(),
-            ownership: Ownership::of_everything(self.engine.partitions()),
-            mirror: self.mirror.clone(),
-            clock: self.clock.clone(),
-            telemetry: self.telemetry.clone(),
-        };
-        let stop = CancellationToken::new();
-        tokio::spawn(expiry.run(stop.clone()));
-        stop.drop_guard()
+        self.parts.expire(expiry::Config { tick: 1000 * PATIENCE, sweep: true, hints: false })
     }
 
     /// How many checks had that result.
     fn checks(&self, result: &str) -> usize {
-        let text = prometheus::TextEncoder::new().encode_to_string(&self.telemetry.gather()).unwrap();
-        let series = format!("rollcall_deadline_checks_total{{result=\"{result}\",source=\"sweep\"}}");
-        let line = text.lines().find_map(|line| line.strip_prefix(&series)).expect("such a series");
-        line.trim().parse().unwrap()
+        let checks = "rollcall_deadline_checks_total";
+        metrics::sum(&self.parts.telemetry, checks, &[result, "sweep"]).expect("such a series") as usize
     }
 
     async fn awaits(&self, result: &str, count: usize) {
@@ -96,15 +65,15 @@ impl World {
     }
 
     async fn offline(&self) -> Vec<String> {
-        let records = self.engine.records(true, None, 10).await.unwrap();
-        records.iter().map(|record| record.whose().to_string()).collect()
+        let records = self.parts.engine.records(true, None, 10).await.unwrap();
+        records.iter().map(|record| record.id.unit.to_string()).collect()
     }
 }
 
 /// A unit of a short timeout waits for proof. Another one that is due meanwhile is recorded in time, the waiting one
 /// is not checked for it, and proof wakes it.
 async fn a_unit_that_waits_for_proof_delays_no_other(engine: Arc<dyn Engine>) {
-    let world = World::new(engine).await;
+    let world = World::new(engine);
     world.hear("long:a").await; // due after 12 s
     world.clock.advance(8900 * MILLISECOND);
     world.hear("short:a").await; // due after 11.9 s

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::presence::{Cause, Closing, Interval, Labels, OfflineRecord, RecordId, Unit};
+use rollcall::presence::{Cause, Closing, Interval, Labels, OfflineRecord, Unit};
 use rollcall::store::{
     Capacity, Delivery, Engine, Group, Join, OutboxEvent, Pace, embedded::EmbeddedEngine, redis::RedisEngine,
 };
@@ -120,17 +120,12 @@ fn record(unit: u8, detected: u8, closed: Option<Closing>) -> OfflineRecord {
     let (last_seen, deadline) = (at(-600), at(-300));
     let detected_at = at(-300 + i64::from(detected));
     OfflineRecord {
-        id: RecordId { unit: name.clone(), last_seen },
-        kind: name.kind.clone(),
-        unit: name.id.clone(),
         labels: Labels::from([("site".to_owned(), "\"north\"\n".to_owned())]),
-        last_seen,
         silent_from: (unit == 1).then_some(at(-599)),
-        deadline,
-        detected_at,
         back_at: closed.map(|_| detected_at + Duration::from_secs(60)),
         cause: if unit == 2 { Cause::NeverSeen } else { Cause::Silence },
         closed_by: closed,
+        ..OfflineRecord::open(name, last_seen, deadline, detected_at)
     }
 }
 

@@ -1,30 +1,31 @@
 //! Several instances over one engine share the work, and take over from a dead or slow one.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus::proto::Metric;
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::expiry::{self, Expiry};
+use rollcall::expiry;
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::walk::Removed;
-use rollcall::fleet::{HearingConfig, Rules};
-use rollcall::fleet::{Lease, Mirror, Ownership, Roll, Walk};
+use rollcall::fleet::{Lease, Ownership, Walk};
 use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
-use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, State, Unit};
+use rollcall::presence::{State, Unit};
 use rollcall::store::Layout;
 use rollcall::store::{
     AlertStore, Gap, HearingStore, Queries, Roster, Subscription, UnitStore, partition_of,
 };
 use rollcall::store::{redis::Config, redis::RedisEngine};
 use rollcall::telemetry::{Loop, Telemetry};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 #[path = "../faults/world/proxy.rs"]
 mod proxy;
 
+use crate::support::metrics;
+use crate::support::parts::Parts;
 use crate::support::redis::Redis;
 use proxy::{Proxy, Wire};
 
@@ -36,14 +37,17 @@ const UNITS: usize = 400;
 
 /// One of the instances "a" and "b".
 struct Instance {
-    engine: Arc<RedisEngine>,
-    roll: Arc<Roll>,
-    mirror: Arc<Mirror>,
-    telemetry: Arc<Telemetry>,
-    clock: Clock,
+    parts: Parts,
     name: &'static str,
     view: watch::Sender<Arc<View>>,
-    ownership: Ownership,
+}
+
+impl Deref for Instance {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.parts
+    }
 }
 
 impl Instance {
@@ -53,22 +57,14 @@ impl Instance {
 
     /// An instance that reaches Redis at `url`.
     async fn over(name: &'static str, url: String, clock: &Clock) -> Instance {
-        let kind: Kind = "detector".parse().unwrap();
-        let policy = Policy { timeout: TIMEOUT, grace: Duration::ZERO };
-        let rules = Arc::new(Rules::from([(kind.clone(), KindRules { policy, ..KindRules::new(kind) })]));
         let telemetry = Arc::new(Telemetry::new(clock));
         let config = Config { url, ..Config::default() };
         let engine = Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap());
-        let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
-        let config =
-            HearingConfig { gap: 1000 * SECOND, follows: false, settle: Duration::ZERO, tell: 1000 * SECOND };
-        let outbox_grew = Arc::new(Notify::new());
-        let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, outbox_grew);
         let view = watch::Sender::new(Arc::new(View::new(name, named(&["a", "b"]), engine.partitions())));
-        let ownership = Ownership::follow(view.subscribe());
-        mirror.keep(|partition| ownership.owns(partition));
-        let (roll, clock) = (Arc::new(roll), clock.clone());
-        Instance { engine, roll, mirror, telemetry, clock, name, view, ownership }
+        let mut parts = Parts::new(engine, telemetry, clock, &[("detector", TIMEOUT)]);
+        parts.ownership = Ownership::follow(view.subscribe());
+        parts.mirror.keep(|partition| parts.ownership.owns(partition));
+        Instance { parts, name, view }
     }
 
     /// Tells the instance which instances there are.
@@ -104,44 +100,19 @@ impl Instance {
         all
     }
 
-    async fn hear(&self, unit: &Unit) {
-        let beat = Heartbeat {
-            unit: unit.clone(),
-            at: self.clock.now(),
-            not_before: None,
-            declared: Declared::default(),
-        };
-        self.roll.hear(&[beat], self.clock.now()).await.unwrap();
-    }
-
     /// Finds silences until the guard is dropped.
     fn expire(&self, sweep: bool, hints: bool) -> DropGuard {
-        let expiry = Expiry {
-            config: expiry::Config { tick: 10 * MILLISECOND, sweep, hints },
-            engine: self.engine.clone(),
-            roll: self.roll.clone(),
-            ownership: self.ownership.clone(),
-            mirror: self.mirror.clone(),
-            clock: self.clock.clone(),
-            telemetry: self.telemetry.clone(),
-        };
-        let stop = CancellationToken::new();
-        tokio::spawn(expiry.run(stop.clone()));
-        stop.drop_guard()
+        self.parts.expire(expiry::Config { tick: 10 * MILLISECOND, sweep, hints })
     }
 
-    fn metric(&self, series: &str) -> usize {
-        let text = prometheus::TextEncoder::new().encode_to_string(&self.telemetry.gather()).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix(series)).expect("such a series");
-        line.trim().parse().unwrap()
+    /// The sum of the series of a metric that have this label value.
+    fn metric(&self, name: &str, label: &str) -> usize {
+        metrics::sum(&self.telemetry, name, &[label]).expect("such a series") as usize
     }
 
     /// How many deadlines were checked, of that source or with that result.
     fn checked(&self, label: &str) -> usize {
-        let families = self.telemetry.gather();
-        let checks = families.iter().find(|one| one.name() == "rollcall_deadline_checks_total").unwrap();
-        let is_it = |it: &&Metric| it.get_label().iter().any(|pair| pair.value() == label);
-        checks.get_metric().iter().filter(is_it).map(|it| it.get_counter().get_value() as usize).sum()
+        self.metric("rollcall_deadline_checks_total", label)
     }
 
     fn swept(&self) -> usize {
@@ -155,7 +126,7 @@ impl Instance {
 
     /// How often it sent that command.
     fn commands(&self, name: &str) -> usize {
-        self.metric(&format!("rollcall_engine_command_duration_seconds_count{{command=\"{name}\"}}"))
+        self.metric("rollcall_engine_command_duration_seconds", name)
     }
 
     fn won(&self) -> usize {
@@ -278,8 +249,9 @@ async fn a_storm_lasts_until_the_last_owner_is_done() {
     let of = |partitions: u16, count| {
         (0..).map(detector).filter(move |unit| partition(unit) == partitions).take(count)
     };
-    let whose = |instance: &Instance| instance.ownership.view().partitions[0];
-    let (many, one): (Vec<Unit>, Vec<Unit>) = (of(whose(&a), 1000).collect(), of(whose(&b), 1).collect());
+    let first_own = |instance: &Instance| instance.ownership.view().partitions[0];
+    let (many, one): (Vec<Unit>, Vec<Unit>) =
+        (of(first_own(&a), 1000).collect(), of(first_own(&b), 1).collect());
     let now = clock.now();
     let beat = |unit: &Unit| Heartbeat {
         unit: unit.clone(),
@@ -298,7 +270,7 @@ async fn a_storm_lasts_until_the_last_owner_is_done() {
     let before = a.asked_for_due();
     until("it has asked again", async || a.asked_for_due() > before + 5).await;
     assert_eq!(redis.listeners(), 0, "the other is not done");
-    let read = a.engine.walk(whose(&a), 0);
+    let read = a.engine.walk(first_own(&a), 0);
     tokio::time::timeout(50 * MILLISECOND, read).await.expect_err("the mirror is not read for meanwhile");
     b.roll.check_deadlines(&one, clock.now()).await.unwrap();
     until("hints are heard again", async || redis.listeners() == 1).await;
@@ -462,10 +434,7 @@ async fn an_instance_that_cannot_renew_keeps_its_view_and_still_stops() {
 
 /// How many records the instance counts as opened, or closed.
 fn counted(instance: &Instance, to: &str) -> usize {
-    let text = prometheus::TextEncoder::new().encode_to_string(&instance.telemetry.gather()).unwrap();
-    let lines = text.lines().filter(|line| line.starts_with("rollcall_unit_transitions_total"));
-    let of_this = lines.filter(|line| line.contains(&format!("to=\"{to}\"")));
-    of_this.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum()
+    metrics::sum(&instance.telemetry, "rollcall_unit_transitions_total", &[to]).unwrap_or_default() as usize
 }
 
 #[tokio::test]

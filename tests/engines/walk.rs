@@ -24,6 +24,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::client::client;
+use crate::support::metrics;
 use crate::support::redis as private;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -356,9 +357,7 @@ async fn no_unit_is_checked_while_rollcall_is_blind() {
     until(async || walked()).await;
     fleet.clock.advance(SECOND);
     until(async || walked()).await;
-    let families = fleet.telemetry.gather();
-    let checks = families.iter().find(|one| one.name() == "rollcall_deadline_checks_total").unwrap();
-    assert!(checks.get_metric().iter().all(|one| one.get_counter().get_value() == 0.0), "{checks:?}");
+    assert_eq!(metrics::sum(&fleet.telemetry, "rollcall_deadline_checks_total", &[]), Some(0.0));
     assert_eq!(fleet.standing(&unit(0)).await, Standing::Present);
 }
 

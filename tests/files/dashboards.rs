@@ -6,16 +6,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rollcall::clock::Clock;
-use rollcall::config;
-use rollcall::service;
 use rollcall::simulate::fleet::{self, FleetConfig, Progress};
-use rollcall::simulate::servers::{Server, free_port};
+use rollcall::simulate::servers::free_port;
 use rollcall::simulate::webhook_sink::{Options, WebhookSink};
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::support::fleet::{Servers, Service};
 use crate::support::prometheus::{Prometheus, with_rules};
 
 /// How often a query is repeated until it has a result, and how many times.
@@ -60,20 +59,18 @@ fn chosen(expression: &Value) -> String {
 /// Prometheus, with Rollcall and a fleet behind it.
 struct World {
     prometheus: Prometheus,
+    service: Service,
+    devices: JoinHandle<()>,
     stop: CancellationToken,
-    running: JoinSet<()>,
-    _servers: [Server; 2],
     _receiver: WebhookSink,
-    _dir: tempfile::TempDir,
+    // Last, so that Prometheus has ended when the directory is removed.
+    _servers: Servers,
 }
 
 impl World {
     async fn start() -> World {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let dir = tempfile::tempdir().unwrap();
-        // Without persistence, so that there is a warning.
-        let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
-        let broker = Server::mosquitto(&dir.path().join("mosquitto"), free_port().unwrap(), "").unwrap();
+        // Redis has no persistence, so there is a warning.
+        let servers = Servers::start();
         let receiver = WebhookSink::start(Options::default()).await.unwrap();
         let listen = free_port().unwrap();
         let text = format!(
@@ -88,8 +85,8 @@ impl World {
             ] }}]
             receiver = [{{ name = "hook", type = "webhook", url = "{}" }}]
             "#,
-            redis.port(),
-            broker.port(),
+            servers.redis.port(),
+            servers.broker.port(),
             receiver.url(),
         );
         let fleet = FleetConfig {
@@ -98,24 +95,17 @@ impl World {
             silence_chance: 0.02,
             silence_for: Duration::from_secs(2)..Duration::from_secs(5),
             topic: "units/{site}/{unit}/heartbeat".to_owned(),
-            ..FleetConfig::new(&format!("mqtt://127.0.0.1:{}", broker.port()))
+            ..FleetConfig::new(&format!("mqtt://127.0.0.1:{}", servers.broker.port()))
         };
+        let service = Service::start(&text);
         let stop = CancellationToken::new();
-        let mut running = JoinSet::new();
-        let (config, stopped) = (config::parse(&text, None, []).unwrap(), stop.clone());
-        running.spawn(async move { service::run(config, stopped).await.unwrap() });
         let stopped = stop.clone();
-        running.spawn(async move {
+        let devices = tokio::spawn(async move {
             fleet::run(fleet, watch::channel(Progress::default()).0, stopped).await.unwrap();
         });
-        World {
-            prometheus: Prometheus::start(&dir.path().join("prometheus"), &with_rules(&[listen], "500ms")),
-            stop,
-            running,
-            _servers: [redis, broker],
-            _receiver: receiver,
-            _dir: dir,
-        }
+        let dir = servers.dir.path().join("prometheus");
+        let prometheus = Prometheus::start(&dir, &with_rules(&[listen], "500ms"));
+        World { prometheus, service, devices, stop, _receiver: receiver, _servers: servers }
     }
 
     /// How many series or rows a query of a panel returns now.
@@ -164,11 +154,10 @@ impl World {
         !values.as_array().unwrap().is_empty()
     }
 
-    async fn end(mut self) {
+    async fn end(self) {
         self.stop.cancel();
-        while let Some(ended) = self.running.join_next().await {
-            ended.unwrap();
-        }
+        self.service.end().await;
+        self.devices.await.unwrap();
     }
 }
 

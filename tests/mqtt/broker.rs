@@ -8,7 +8,6 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use prometheus::proto::LabelPair;
 use rollcall::broker::{Broker, Config, Tls};
 use rollcall::clock::Clock;
 use rollcall::simulate::servers::free_port;
@@ -16,6 +15,8 @@ use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+use crate::support::metrics;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -81,14 +82,9 @@ impl World {
 
     /// The value of a counter, e.g. `broker_refused_total login`.
     fn counted(&self, what: &str) -> u64 {
-        let (name, reason) = what.split_once(' ').unwrap_or((what, ""));
-        let families = self.telemetry.gather();
-        let family = families.iter().find(|family| family.name() == format!("rollcall_{name}")).expect(what);
-        let has_reason = |label: &LabelPair| label.name() == "reason" && label.value() == reason;
-        let metrics = family.get_metric().iter();
-        let mut metrics =
-            metrics.filter(|metric| reason.is_empty() || metric.get_label().iter().any(has_reason));
-        metrics.next().expect(what).get_counter().get_value() as u64
+        let (name, reason) = what.split_once(' ').map_or((what, None), |(name, reason)| (name, Some(reason)));
+        let labels: Vec<&str> = reason.into_iter().collect();
+        metrics::sum(&self.telemetry, &format!("rollcall_{name}"), &labels).expect(what) as u64
     }
 
     /// Publishes once, as a device does, and returns the result.

@@ -495,19 +495,7 @@ async fn leave_behind(engine: &dyn Engine) {
 
 fn silence(id: &str, at: Timestamp) -> Join {
     let unit: Unit = format!("detector:{id}").parse().unwrap();
-    let record = OfflineRecord {
-        id: RecordId { unit: unit.clone(), last_seen: at },
-        kind: unit.kind,
-        unit: unit.id,
-        labels: Labels::new(),
-        last_seen: at,
-        silent_from: None,
-        deadline: at,
-        detected_at: at,
-        back_at: None,
-        cause: Cause::Silence,
-        closed_by: None,
-    };
+    let record = OfflineRecord::open(unit, at, at, at);
     Join { group: Group { key: id.to_owned(), labels: Labels::new() }, event: OutboxEvent::Record(record) }
 }
 

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use rollcall::config;
-use rollcall::service;
-use rollcall::simulate::servers::{Server, free_port};
+use rollcall::simulate::servers::free_port;
 use rumqttc::{AsyncClient, MqttOptions, PublishOptions, QoS};
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
+use crate::support::fleet::{Servers, Service};
 use crate::support::prometheus::Prometheus;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -19,33 +17,15 @@ const INSTANCES: [&str; 2] = ["one", "two"];
 
 struct World {
     prometheus: Prometheus,
-    _redis: Server,
-    broker: Server,
-    instances: Vec<Instance>,
-    // Last, so that the servers have ended when the directory is removed.
-    dir: tempfile::TempDir,
-}
-
-/// A Rollcall.
-struct Instance {
-    stop: CancellationToken,
-    running: JoinHandle<()>,
-}
-
-impl Instance {
-    async fn end(self) {
-        self.stop.cancel();
-        self.running.await.unwrap();
-    }
+    instances: Vec<Service>,
+    // Last, so that Prometheus has ended when the directory is removed.
+    servers: Servers,
 }
 
 impl World {
     /// Two instances, and Prometheus, which knows the address of one of them.
     async fn start() -> World {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let dir = tempfile::tempdir().unwrap();
-        let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
-        let broker = Server::mosquitto(&dir.path().join("mosquitto"), free_port().unwrap(), "").unwrap();
+        let servers = Servers::start();
         let (mut instances, mut ports) = (Vec::new(), Vec::new());
         for name in INSTANCES {
             ports.push(free_port().unwrap());
@@ -77,20 +57,18 @@ impl World {
                 help = "Firmware of the motor."
                 label = "version"
                 "#,
-                redis.port(),
-                broker.port(),
+                servers.redis.port(),
+                servers.broker.port(),
             );
-            let (config, stop) = (config::parse(&text, None, []).unwrap(), CancellationToken::new());
-            let stopped = stop.clone();
-            let running = tokio::spawn(async move { service::run(config, stopped).await.unwrap() });
-            instances.push(Instance { stop, running });
+            instances.push(Service::start(&text));
         }
-        let prometheus = Prometheus::start(&dir.path().join("prometheus"), &discovering(ports[0]));
-        World { prometheus, _redis: redis, broker, instances, dir }
+        let dir = servers.dir.path().join("prometheus");
+        let prometheus = Prometheus::start(&dir, &discovering(ports[0]));
+        World { prometheus, instances, servers }
     }
 
-    fn device(&self) -> (AsyncClient, tokio::task::JoinHandle<()>) {
-        let options = MqttOptions::new("device", ("127.0.0.1", self.broker.port()));
+    fn device(&self) -> (AsyncClient, JoinHandle<()>) {
+        let options = MqttOptions::new("device", ("127.0.0.1", self.servers.broker.port()));
         let (client, mut events) = AsyncClient::builder(options).capacity(100).build();
         (client, tokio::spawn(async move { while events.poll().await.is_ok() {} }))
     }
@@ -108,7 +86,7 @@ impl World {
             }
         };
         if tokio::time::timeout(PATIENCE, asked).await.is_err() {
-            panic!("{query} is not {value} but {last:?}; see {}", self.dir.path().display());
+            panic!("{query} is not {value} but {last:?}; see {}", self.servers.dir.path().display());
         }
     }
 }

@@ -5,7 +5,10 @@
 pub mod client;
 pub mod distance;
 pub mod facts;
+pub mod fleet;
+pub mod metrics;
 pub mod namespaces;
+pub mod parts;
 pub mod prometheus;
 pub mod redis;
 pub mod watched;

@@ -145,7 +145,7 @@ impl TargetDatabase {
     fn insert_record(&self, item: &MigrationItem) -> DatabaseResult<()> {
         match item {
             MigrationItem::Record(record) => {
-                let (partition, json) = (partition_of(record.whose(), self.partitions), to_json(record)?);
+                let (partition, json) = (partition_of(&record.id.unit, self.partitions), to_json(record)?);
                 let (detected, closed) = (record.detected_at.as_millis(), ms(&record.back_at));
                 self.execute(
                     "INSERT INTO records(id, partition, detected, closed, record) VALUES(?, ?, ?, ?, ?)",
@@ -154,7 +154,7 @@ impl TargetDatabase {
             }
             MigrationItem::OutboxEvent(event) => {
                 let partition = match event {
-                    OutboxEvent::Record(record) => partition_of(record.whose(), self.partitions),
+                    OutboxEvent::Record(record) => partition_of(&record.id.unit, self.partitions),
                     OutboxEvent::Blind(_) => self.partitions,
                 };
                 let insert = "INSERT INTO outbox(partition, news) VALUES(?, ?)";

@@ -29,7 +29,7 @@ pub(super) async fn open_records(
             while let (None, Some(row)) = (&found, rows.next()?) {
                 let record: Option<OfflineRecord> = serde_json::from_str(&text(row, 0)?).ok();
                 // The id of another unit may have the same prefix.
-                found = record.filter(|record| record.whose() == unit);
+                found = record.filter(|record| record.id.unit == *unit);
             }
             records.push(found);
         }

@@ -265,7 +265,7 @@ impl UnreadableRow<'_> {
     fn derived(&self, column: &str, database: &Connection, context: &RepairContext<'_>) -> Option<Value> {
         let of_group = |key: &str| Value::Integer(partition_of_group(key, context.partitions).into());
         let of_record =
-            |record: OfflineRecord| Value::Integer(partition_of(record.whose(), context.partitions).into());
+            |record: OfflineRecord| Value::Integer(partition_of(&record.id.unit, context.partitions).into());
         let ms = |at: Timestamp| Value::Integer(at.as_millis());
         Some(match (self.rule.table, column) {
             ("units", "name") => {

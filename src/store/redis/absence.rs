@@ -109,8 +109,8 @@ async fn past(engine: &RedisEngine, notifications: &[Notification]) -> Result<Ve
     for records in silences.chunks(LARGEST_STEP) {
         let mut facts = pipe();
         for record in records {
-            let (partition, page) = engine.keys.page_id(record.whose());
-            facts.hget(engine.keys.facts_page(partition, page), record.whose().to_string());
+            let (partition, page) = engine.keys.page_id(&record.id.unit);
+            facts.hget(engine.keys.facts_page(partition, page), record.id.unit.to_string());
         }
         let facts: Vec<Option<Vec<u8>>> = engine.topology.send("absent", &facts).await?;
         let over = records.iter().zip(facts).filter(|(record, facts)| is_over(record, facts.clone()));
@@ -121,7 +121,7 @@ async fn past(engine: &RedisEngine, notifications: &[Notification]) -> Result<Ve
 
 /// Whether the record is not open any more. A unit with unreadable facts may still be offline.
 fn is_over(record: &OfflineRecord, facts: Option<Vec<u8>>) -> bool {
-    let (seen, _) = snapshot(record.whose().clone(), None, facts);
+    let (seen, _) = snapshot(record.id.unit.clone(), None, facts);
     let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
     !seen.is_unreadable() && open.is_none_or(|open| silence(&open) != silence(record))
 }

@@ -120,7 +120,7 @@ pub(super) async fn in_stored_groups<'a>(
             Some(first) => later.push((index, *first)),
             None => {
                 first.insert(member.clone(), index);
-                let partition = engine.keys.partition(record.whose());
+                let partition = engine.keys.partition(&record.id.unit);
                 partitions.entry(partition).or_default().push((member, index));
             }
         }

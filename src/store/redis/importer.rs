@@ -112,7 +112,7 @@ impl RedisImporter {
             MigrationItem::OutboxEvent(event) => {
                 let (number, field, text) = match event {
                     OutboxEvent::Record(record) => {
-                        (self.keys.partition(record.whose()), "record", to_json(record)?)
+                        (self.keys.partition(&record.id.unit), "record", to_json(record)?)
                     }
                     OutboxEvent::Blind(interval) => {
                         let text = format!("{} {}", interval.from.as_millis(), interval.to.as_millis());
@@ -182,7 +182,7 @@ impl RedisImporter {
     }
 
     fn put_record(&self, record: &OfflineRecord, pipe: &mut Pipeline) -> Result<()> {
-        let partition = self.keys.partition(record.whose());
+        let partition = self.keys.partition(&record.id.unit);
         let key = |name: &str| self.keys.in_partition(partition, name);
         let (id, detected) = (record.id.to_string(), record.detected_at.as_millis());
         if let Some(back) = record.back_at {
@@ -191,7 +191,7 @@ impl RedisImporter {
             pipe.zadd(key("past"), id, detected).ignore();
         } else {
             // The facts of the unit hold the rest of the record.
-            pipe.zadd(key("offline"), record.whose().to_string(), detected).ignore();
+            pipe.zadd(key("offline"), record.id.unit.to_string(), detected).ignore();
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use redis::pipe;
 use super::fields::Fields;
 use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
-use crate::presence::{Cause, Labels, OfflineRecord, RecordId, Unit};
+use crate::presence::{OfflineRecord, RecordId, Unit};
 use crate::store::notification::of_member;
 use crate::store::{OutboxEvent, Result};
 
@@ -43,10 +43,12 @@ pub(super) async fn open_records(engine: &RedisEngine, units: &[Unit]) -> Result
         if let std::collections::hash_map::Entry::Vacant(entry) = silences.entry(partition) {
             entry.insert(silences_in(engine, partition).await?);
         }
-        let of_unit = silences[&partition].iter().filter(|record| record.whose() == unit);
+        let of_unit = silences[&partition].iter().filter(|record| record.id.unit == *unit);
         let newest =
             of_unit.filter(|record| record.deadline <= detected).max_by_key(|record| record.deadline);
-        let record = newest.cloned().unwrap_or_else(|| record(unit, detected, detected, detected));
+        let record = newest
+            .cloned()
+            .unwrap_or_else(|| OfflineRecord::open(unit.clone(), detected, detected, detected));
         records.push(Some(OfflineRecord { detected_at: detected, ..record }));
     }
     Ok(records)
@@ -76,21 +78,5 @@ async fn silences_in(engine: &RedisEngine, partition: u16) -> Result<Vec<Offline
 fn of_name(member: &str) -> Option<OfflineRecord> {
     let (name, RecordId { unit, last_seen }) = of_member(member)?;
     let deadline = Timestamp::from_millis(name.split(' ').next()?.parse().ok()?);
-    Some(record(&unit, last_seen, deadline, deadline))
-}
-
-fn record(unit: &Unit, last_seen: Timestamp, deadline: Timestamp, detected_at: Timestamp) -> OfflineRecord {
-    OfflineRecord {
-        id: RecordId { unit: unit.clone(), last_seen },
-        kind: unit.kind.clone(),
-        unit: unit.id.clone(),
-        labels: Labels::new(),
-        last_seen,
-        silent_from: None,
-        deadline,
-        detected_at,
-        back_at: None,
-        cause: Cause::Silence,
-        closed_by: None,
-    }
+    Some(OfflineRecord::open(unit, last_seen, deadline, deadline))
 }

@@ -220,7 +220,7 @@ impl Fleet {
 
     fn count(&mut self, leased: &[Delivery]) {
         let count = |notified: &mut BTreeMap<String, usize>, record: &OfflineRecord| {
-            *notified.entry(record.whose().to_string()).or_default() += 1;
+            *notified.entry(record.id.unit.to_string()).or_default() += 1;
         };
         for Delivery { offline, online, .. } in leased {
             offline.iter().for_each(|record| count(&mut self.notified, record));

@@ -126,7 +126,7 @@ async fn an_open_record_of_an_unreadable_unit_is_closed_and_notified_with_its_re
             fleet.pass(hours(POISONED + 49), true).await;
             assert_eq!(fleet.notified.len(), units().len());
             let lost = unit(7);
-            let before = fleet.records().await.into_iter().find(|record| *record.whose() == lost).unwrap();
+            let before = fleet.records().await.into_iter().find(|record| record.id.unit == lost).unwrap();
             let notified = fleet.notified.clone();
             let mut fleet =
                 ground.between(fleet, &telemetry, &clock, |ground| ground.set_facts(&lost, facts)).await;
@@ -140,7 +140,7 @@ async fn an_open_record_of_an_unreadable_unit_is_closed_and_notified_with_its_re
                 assert_eq!(notified.get(&unit.to_string()), Some(&1));
             }
             let records = fleet.records().await;
-            let of_it: Vec<_> = records.iter().filter(|record| *record.whose() == lost).collect();
+            let of_it: Vec<_> = records.iter().filter(|record| record.id.unit == lost).collect();
             assert_eq!(of_it.len(), 1, "{of_it:?}");
             assert_eq!(
                 (&of_it[0].id, of_it[0].back_at),
@@ -148,7 +148,7 @@ async fn an_open_record_of_an_unreadable_unit_is_closed_and_notified_with_its_re
                 "{facts:?}"
             );
             let open = fleet.engine.records(true, None, 1000).await.unwrap();
-            assert!(open.iter().all(|record| *record.whose() != lost), "its record is still open");
+            assert!(open.iter().all(|record| record.id.unit != lost), "its record is still open");
         }
     }
 }

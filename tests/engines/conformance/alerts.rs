@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
-use rollcall::presence::{Cause, Closing, Interval, Labels, OfflineRecord, RecordId, Unit};
+use rollcall::presence::{Closing, Interval, Labels, OfflineRecord, Unit};
 use rollcall::store::{
     Backlog, Capacity, Delivery, Discarded, Group, Join, OutboxEvent, Pace, partition_of_group,
 };
@@ -23,17 +23,9 @@ fn group(key: &str) -> Group {
 
 pub fn offline(unit: &Unit, at: Timestamp) -> OfflineRecord {
     OfflineRecord {
-        id: RecordId { unit: unit.clone(), last_seen: at },
-        kind: unit.kind.clone(),
-        unit: unit.id.clone(),
         labels: [("site".into(), "\"north\"\n".into())].into(),
-        last_seen: at,
         silent_from: Some(at + Duration::from_millis(700)),
-        deadline: at + MINUTE,
-        detected_at: at + MINUTE,
-        back_at: None,
-        cause: Cause::Silence,
-        closed_by: None,
+        ..OfflineRecord::open(unit.clone(), at, at + MINUTE, at + MINUTE)
     }
 }
 

@@ -515,7 +515,7 @@ pub async fn a_record_of_a_removed_kind_is_closed_and_notified_once<G: Ground>(w
     world.heard_until(world.hours(109)).await;
     world.roll.check_deadlines(&units[..2], world.hours(109)).await.unwrap();
     let open = world.open_records().await;
-    assert_eq!((open.len(), open[0].whose(), open[0].cause), (1, &units[1], Cause::NeverSeen));
+    assert_eq!((open.len(), &open[0].id.unit, open[0].cause), (1, &units[1], Cause::NeverSeen));
 }
 
 pub async fn declarations_of_a_unit_are_kept_and_obeyed<G: Ground>(world: World<G>) {

@@ -18,6 +18,7 @@ use rumqttc::{AsyncClient, Event, EventLoop, MqttOptions, Packet, PublishNotice,
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::support::metrics;
 use crate::support::redis::Redis;
 
 /// The longest that any fact is awaited.
@@ -241,16 +242,8 @@ pub struct Running {
 impl Running {
     /// The sum of all series of a metric with that label value.
     pub fn metric(&self, name: &str, label: &str) -> f64 {
-        let families = self.telemetry.gather();
-        let family = families.iter().filter(|family| family.name() == format!("rollcall_{name}"));
-        let wanted = |m: &&prometheus::proto::Metric| {
-            label.is_empty() || m.get_label().iter().any(|l| l.value() == label)
-        };
-        let value = |m: &prometheus::proto::Metric| {
-            let histogram = m.get_histogram().get_sample_count() as f64;
-            m.get_counter().get_value() + m.get_gauge().get_value() + histogram
-        };
-        family.flat_map(|family| family.get_metric()).filter(wanted).map(value).sum()
+        let labels = if label.is_empty() { vec![] } else { vec![label] };
+        metrics::sum(&self.telemetry, &format!("rollcall_{name}"), &labels).unwrap_or_default()
     }
 
     pub fn heartbeats(&self, result: &str) -> f64 {

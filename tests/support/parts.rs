@@ -1,0 +1,72 @@
+//! An instance without its service: the parts that its loops share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollcall::clock::Clock;
+use rollcall::expiry::{self, Expiry};
+use rollcall::fleet::{HearingConfig, Mirror, Ownership, Roll, Rules};
+use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, Unit};
+use rollcall::store::Engine;
+use rollcall::telemetry::Telemetry;
+use tokio::sync::Notify;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Longer than the steps of the clock in any test: no time is blind.
+const GAP: Duration = Duration::from_secs(1000);
+
+pub struct Parts {
+    pub engine: Arc<dyn Engine>,
+    pub roll: Arc<Roll>,
+    pub mirror: Arc<Mirror>,
+    pub telemetry: Arc<Telemetry>,
+    pub clock: Clock,
+    /// Every partition, unless a test sets another one.
+    pub ownership: Ownership,
+}
+
+impl Parts {
+    /// An instance over `engine` that knows kinds with these timeouts.
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        telemetry: Arc<Telemetry>,
+        clock: &Clock,
+        kinds: &[(&str, Duration)],
+    ) -> Parts {
+        let rules = kinds.iter().map(|(name, timeout)| {
+            let kind: Kind = name.parse().unwrap();
+            let policy = Policy { timeout: *timeout, grace: Duration::ZERO };
+            (kind.clone(), KindRules { policy, ..KindRules::new(kind) })
+        });
+        let rules: Arc<Rules> = Arc::new(rules.collect());
+        let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+        let config = HearingConfig { gap: GAP, follows: false, settle: Duration::ZERO, tell: GAP };
+        let outbox_grew = Arc::new(Notify::new());
+        let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, outbox_grew);
+        let ownership = Ownership::of_everything(engine.partitions());
+        Parts { engine, roll: Arc::new(roll), mirror, telemetry, clock: clock.clone(), ownership }
+    }
+
+    /// A heartbeat of the unit arrives now.
+    pub async fn hear(&self, unit: &Unit) {
+        let (unit, now) = (unit.clone(), self.clock.now());
+        let beat = Heartbeat { unit, at: now, not_before: None, declared: Declared::default() };
+        self.roll.hear(&[beat], now).await.unwrap();
+    }
+
+    /// Finds silences until the guard is dropped.
+    pub fn expire(&self, config: expiry::Config) -> DropGuard {
+        let expiry = Expiry {
+            config,
+            engine: self.engine.clone(),
+            roll: self.roll.clone(),
+            ownership: self.ownership.clone(),
+            mirror: self.mirror.clone(),
+            clock: self.clock.clone(),
+            telemetry: self.telemetry.clone(),
+        };
+        let stop = CancellationToken::new();
+        tokio::spawn(expiry.run(stop.clone()));
+        stop.drop_guard()
+    }
+}

@@ -4,7 +4,7 @@
 //! deadline moves by the blind time inside the silence. After an interval every unit is owed some hearing as well, so
 //! that a device that reconnects with the broker has time to send a heartbeat.
 //!
-//! # Why the owed hearing is what it is
+//! # How much hearing is owed
 //! Each interval owes `min(timeout, settle, its own length)` of hearing after its end. One in which
 //! heartbeats were given to another client owes `min(timeout, settle)`, however short it was: a unit
 //! whose heartbeat was taken sends the next one up to a timeout later. Hearing is

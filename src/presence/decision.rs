@@ -32,7 +32,7 @@ pub enum Heard {
     Refreshed,
     /// The end of a silence.
     Back,
-    /// Older than what is known: changes nothing.
+    /// Older than the newest known one: changes nothing.
     Stale,
     /// From a unit that is not registered, in a kind with a closed registry.
     Unregistered,
@@ -334,7 +334,7 @@ pub struct Registration {
     pub pause: Option<Interval>,
 }
 
-/// Registers a unit or changes what was set for it.
+/// Registers a unit or changes its settings.
 pub fn register(
     seen: &Snapshot,
     wanted: &Registration,

@@ -31,7 +31,7 @@ pub fn is_label_value(value: &str) -> bool {
     (1..=LONGEST_LABEL).contains(&value.len()) && !value.chars().any(char::is_control)
 }
 
-/// What a heartbeat declares beside the proof of life.
+/// The declarations of a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Declared {
     /// The silence that the unit wants to be allowed.

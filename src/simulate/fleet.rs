@@ -183,7 +183,7 @@ pub async fn run(
     config.check()?;
     let config = Arc::new(config);
     let counters = Arc::new(Counters::default());
-    // Ends with this function too, however it ends.
+    // Cancelled when this function returns.
     let stop = stop.child_token();
     let _stopped = stop.clone().drop_guard();
     let began = Instant::now();

@@ -27,13 +27,13 @@ pub(super) struct RowChange {
     pub facts: u64,
     /// The new expiry key; `None`: it stays.
     pub next_alive: Option<MaybeTimestamp>,
-    /// The slot in the index from now on; `None`: as it is.
+    /// The new next check; `None`: it stays.
     pub next_check: Option<MaybeTimestamp>,
     /// Whether the change is void for a unit that is not in the index.
     pub is_take: bool,
 }
 
-/// A heartbeat that is not on disk yet.
+/// The values of a dirty row, to be written.
 pub(super) struct DirtyRow {
     pub slot: u32,
     pub alive: MaybeTimestamp,

@@ -433,7 +433,7 @@ fn a_metric_that_prometheus_would_not_understand_is_refused() {
 }
 
 #[test]
-fn an_instance_is_asked_where_it_listens_unless_it_says_otherwise() {
+fn an_instance_advertises_its_listen_address_unless_another_is_configured() {
     let advertised = |text: &str| load(text).unwrap().advertise;
     assert_eq!(advertised(""), "127.0.0.1:8080");
     assert_eq!(advertised("http.advertise = \"rollcall-1.example.org:80\""), "rollcall-1.example.org:80");

@@ -103,7 +103,7 @@ fn a_release_has_a_static_program_and_an_image_for_each_architecture() {
 }
 
 #[test]
-fn what_is_packed_is_here() {
+fn every_packed_file_is_in_the_repository() {
     let dist = read(".ci/dist");
     let packed = dist.lines().find_map(|line| line.strip_prefix("cp -r ")).expect("files are copied");
     let files: Vec<&str> = packed.split(' ').filter(|word| !word.starts_with('"')).collect();
@@ -114,7 +114,7 @@ fn what_is_packed_is_here() {
 }
 
 #[test]
-fn a_package_says_what_it_is_made_of() {
+fn a_package_lists_its_components() {
     let metadata = std::process::Command::new(env!("CARGO"))
         .args(["metadata", "--locked", "--offline", "--format-version", "1"])
         .args(["--filter-platform", "x86_64-unknown-linux-gnu", "--manifest-path"])

@@ -222,7 +222,7 @@ fn settled(redis: &Server, password: &str) -> (String, usize) {
 }
 
 #[test]
-fn check_finds_out_what_the_user_of_redis_may_not_do() {
+fn check_names_the_rights_that_the_user_of_redis_lacks() {
     let dir = tempfile::tempdir().unwrap();
     let server = |name: &str, args: &[&str]| {
         Server::redis(&dir.path().join(name), free_cluster_port().unwrap(), args).unwrap()
@@ -388,7 +388,7 @@ fn a_service_that_is_asked_to_stop_ends_with_0() {
 
 /// Probes follow the configuration, also with another port and with every address.
 #[test]
-fn health_is_asked_where_the_configuration_says() {
+fn health_asks_the_address_of_the_configuration() {
     let dir = tempfile::tempdir().unwrap();
     let [http, broker] = [free_port().unwrap(), free_port().unwrap()];
     let token = "0".repeat(64);
@@ -500,7 +500,7 @@ fn silence(id: &str, at: Timestamp) -> Join {
 }
 
 /// Commands show and discard the backlog of a removed receiver, with the engine of this configuration.
-fn end_what_was_left(dir: &Path) {
+fn discard_the_backlog(dir: &Path) {
     let left = "orphaned_notifications: notifications are kept for receivers that are not configured: gone (3 groups \
                 wait, 0 dead letters)";
     let printed = text(&rollcall(dir, &["check"], &[]).stdout);
@@ -539,7 +539,7 @@ async fn the_backlog_of_a_removed_receiver_in_redis_is_shown_and_discarded() {
     // The service goes on meanwhile.
     let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
     leave_behind(&engine).await;
-    end_what_was_left(dir.path());
+    discard_the_backlog(dir.path());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -555,7 +555,7 @@ async fn the_backlog_of_a_removed_receiver_in_a_directory_is_shown_and_discarded
     assert_eq!(refused.status.code(), Some(1));
     assert!(printed.contains("stop rollcall") && printed.contains("is in use by process"), "{printed}");
     drop(engine);
-    end_what_was_left(dir.path());
+    discard_the_backlog(dir.path());
 }
 
 /// Values were quarantined: `check` warns, `repair` lists them, restores readable ones and deletes the rest.

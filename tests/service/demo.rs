@@ -112,7 +112,7 @@ fn address(line: &str) -> &str {
 }
 
 #[test]
-fn with_nothing_else_installed_a_site_goes_and_comes_back_and_ctrl_c_leaves_nothing() {
+fn the_demo_shows_a_site_that_falls_silent_and_returns_and_ctrl_c_leaves_no_files() {
     let demo = Demo::start(&["--units", "30", "--port", &free_port().unwrap().to_string()]);
     // Seed 1 is the second site; 30 units at 5 sites are 6 at each.
     demo.prints("fleet  site-02 loses power");

@@ -6,7 +6,7 @@ use rollcall::telemetry::EngineWarning;
 use super::world::{Fleet, SECOND, assert_promtool_accepts, samples};
 
 #[tokio::test]
-async fn metrics_are_what_promtool_accepts_and_start_at_zero() {
+async fn promtool_accepts_the_metrics_and_they_start_at_zero() {
     let fleet = Fleet::start().await;
     let response = fleet.get("/metrics").await;
     assert_eq!(response.headers()[CONTENT_TYPE], "text/plain; version=0.0.4; charset=utf-8");

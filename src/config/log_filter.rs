@@ -9,10 +9,6 @@ use super::LogConfig;
 use super::file::Log;
 use super::problem::Problems;
 
-use super::LogConfig;
-use super::file::Log;
-use super::problem::Problems;
-
 /// The broker within the process warns of every client that comes and goes.
 const BROKER: (&str, LevelFilter) = ("mqtt5", LevelFilter::ERROR);
 

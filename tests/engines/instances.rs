@@ -13,9 +13,7 @@ use rollcall::fleet::{Lease, Ownership, Walk};
 use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
 use rollcall::presence::{State, Unit};
 use rollcall::store::Layout;
-use rollcall::store::{
-    AlertStore, Gap, HearingStore, Queries, Roster, Subscription, UnitStore, partition_of,
-};
+use rollcall::store::{Gap, HearingStore, Roster, Subscription, partition_of};
 use rollcall::store::{redis::Config, redis::RedisEngine};
 use rollcall::telemetry::{Loop, Telemetry};
 use tokio::sync::watch;
@@ -168,9 +166,8 @@ async fn overdue() -> (Redis, Clock, Instance, Instance) {
     let a = Instance::new("a", &redis, &clock).await;
     let b = Instance::new("b", &redis, &clock).await;
     let now = clock.now();
-    let beat = |unit: Unit| Heartbeat { unit, at: now, not_before: None, declared: Declared::default() };
     a.roll.canary_returned(now).await.unwrap();
-    a.roll.hear(&units().into_iter().map(beat).collect::<Vec<_>>(), now).await.unwrap();
+    a.hear_all(&units()).await.unwrap();
     clock.advance(TIMEOUT + MILLISECOND);
     a.roll.canary_returned(clock.now()).await.unwrap();
     assert!(a.own() > 0 && b.own() > 0 && a.own() + b.own() == UNITS);
@@ -253,14 +250,8 @@ async fn a_storm_lasts_until_the_last_owner_is_done() {
     let (many, one): (Vec<Unit>, Vec<Unit>) =
         (of(first_own(&a), 1000).collect(), of(first_own(&b), 1).collect());
     let now = clock.now();
-    let beat = |unit: &Unit| Heartbeat {
-        unit: unit.clone(),
-        at: now,
-        not_before: None,
-        declared: Declared::default(),
-    };
     a.roll.canary_returned(now).await.unwrap();
-    a.roll.hear(&many.iter().chain(&one).map(beat).collect::<Vec<_>>(), now).await.unwrap();
+    a.hear_all(&[&many[..], &one].concat()).await.unwrap();
     let _only_a = a.expire(true, true);
     until("hints are heard", async || redis.listeners() == 1).await;
     clock.advance(TIMEOUT + MILLISECOND);
@@ -446,11 +437,7 @@ async fn a_change_that_was_applied_without_an_answer_is_counted_once_and_shown()
     let a = Instance::over("a", format!("redis://127.0.0.1:{}/0", wire.port()), &clock).await;
     a.sees(&["a"]);
     a.mirror.keep(|_| true);
-    let hear = async || {
-        let at = clock.now();
-        let beat = |unit: Unit| Heartbeat { unit, at, not_before: None, declared: Declared::default() };
-        a.roll.hear(&units().into_iter().map(beat).collect::<Vec<_>>(), at).await
-    };
+    let hear = async || a.hear_all(&units()).await;
     let all_are = |state: State| {
         let listed = a.listed();
         listed.len() == UNITS && listed.values().all(|(is, _)| *is == state)

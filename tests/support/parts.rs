@@ -7,7 +7,7 @@ use rollcall::clock::Clock;
 use rollcall::expiry::{self, Expiry};
 use rollcall::fleet::{HearingConfig, Mirror, Ownership, Roll, Rules};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, Unit};
-use rollcall::store::Engine;
+use rollcall::store::{Engine, Result};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -49,9 +49,19 @@ impl Parts {
 
     /// A heartbeat of the unit arrives now.
     pub async fn hear(&self, unit: &Unit) {
-        let (unit, now) = (unit.clone(), self.clock.now());
-        let beat = Heartbeat { unit, at: now, not_before: None, declared: Declared::default() };
-        self.roll.hear(&[beat], now).await.unwrap();
+        self.hear_all(std::slice::from_ref(unit)).await.unwrap();
+    }
+
+    /// A heartbeat of each of these units arrives now.
+    pub async fn hear_all(&self, units: &[Unit]) -> Result<()> {
+        let now = self.clock.now();
+        let beat = |unit: &Unit| Heartbeat {
+            unit: unit.clone(),
+            at: now,
+            not_before: None,
+            declared: Declared::default(),
+        };
+        self.roll.hear(&units.iter().map(beat).collect::<Vec<_>>(), now).await
     }
 
     /// Finds silences until the guard is dropped.

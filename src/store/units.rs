@@ -47,10 +47,10 @@ pub trait UnitStore: Layout {
     async fn open_records(&self, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>>;
 
     /// Moves the next check of units that are in the index to `until`, also for units with unreadable facts.
-    async fn put_off(&self, units: &[Unit], until: Timestamp) -> Result<()>;
+    async fn set_next_check(&self, units: &[Unit], until: Timestamp) -> Result<()>;
 
     /// Puts known units that are not in the index there, with their next check at `at`.
-    async fn put_in(&self, units: &[Unit], at: Timestamp) -> Result<()>;
+    async fn add_to_index(&self, units: &[Unit], at: Timestamp) -> Result<()>;
 
     /// Units of a partition whose next check is after `after`, where that is given, and at or before `until`: up to
     /// `limit` of them after the first `skip`, unordered.

@@ -124,7 +124,7 @@ impl Roll {
         }
         let Some(rules) = self.rules.get(&seen.unit.kind) else {
             let next_check = next_check_without_rules(hearing, &seen.unit.kind, now);
-            return Decision::Change(put_off(seen, next_check), CheckOutcome::Alive);
+            return Decision::Change(check_later(seen, next_check), CheckOutcome::Alive);
         };
         let believed = self.believed(seen, now);
         match self.verdict(seen, believed.as_ref(), rules, hearing, now) {
@@ -139,9 +139,8 @@ impl Roll {
             // A unit of a hint may not be in the index, where the index is not swept: then it cannot be put off.
             Verdict::Undecided if source == CheckSource::Notification => Decision::Undecided,
             Verdict::Undecided => {
-                let put_off = self.wait_for_its_kind(seen, rules, hearing, now);
-                put_off
-                    .map_or(Decision::Undecided, |change| Decision::Change(change, CheckOutcome::Undecided))
+                let waits = self.wait_for_its_kind(seen, rules, hearing, now);
+                waits.map_or(Decision::Undecided, |change| Decision::Change(change, CheckOutcome::Undecided))
             }
         }
     }
@@ -172,13 +171,13 @@ impl Roll {
     ) -> Result<Vec<Unit>> {
         let Decisions { mut changes, outcomes, undecided, unreadable } = decisions;
         if !unreadable.is_empty() {
-            self.engine.put_off(&unreadable, now + UNREADABLE).await?;
+            self.engine.set_next_check(&unreadable, now + UNREADABLE).await?;
         }
         if !changes.is_empty() {
             self.close_lost(&mut changes, now).await?;
             let applied = self.apply_by(&changes, guard.apply(&changes)).await?;
             if source == CheckSource::Walk {
-                self.put_in(&changes, &applied, now).await?;
+                self.add_to_index(&changes, &applied, now).await?;
             }
             for (outcome, applied) in outcomes.into_iter().zip(applied) {
                 let outcome = if applied { outcome } else { CheckOutcome::Superseded };
@@ -191,13 +190,18 @@ impl Roll {
 
     /// Puts units back into the index whose silence the walk found and could not record, because the index does not
     /// hold them, as after it was lost. The next check records the silence.
-    async fn put_in(&self, changes: &[(Snapshot, Change)], applied: &[bool], now: Timestamp) -> Result<()> {
+    async fn add_to_index(
+        &self,
+        changes: &[(Snapshot, Change)],
+        applied: &[bool],
+        now: Timestamp,
+    ) -> Result<()> {
         let is_lost = |((_, change), applied): &(&(Snapshot, Change), &bool)| {
             !**applied && change.index == IndexChange::Take && change.record.is_some()
         };
         let lost = changes.iter().zip(applied).filter(is_lost);
         let lost: Vec<Unit> = lost.map(|((seen, _), _)| seen.unit.clone()).collect();
-        if lost.is_empty() { Ok(()) } else { self.engine.put_in(&lost, now).await }
+        if lost.is_empty() { Ok(()) } else { self.engine.add_to_index(&lost, now).await }
     }
 
     /// The change that admits a unit with unreadable facts anew, if it was heard lately. Until then checks leave it
@@ -224,7 +228,7 @@ impl Roll {
 
 /// A unit whose kind is no longer configured has no deadline; it is checked again later, because its kind may come
 /// back.
-fn put_off(seen: &Snapshot, next_check: Timestamp) -> Change {
+fn check_later(seen: &Snapshot, next_check: Timestamp) -> Change {
     Change {
         key: KeyChange::Keep,
         index: IndexChange::CheckAt(next_check),

@@ -102,12 +102,12 @@ impl Shard {
     }
 
     /// Moves the next check of a unit that is in the index to `until`. Not stored: after a restart it is as before.
-    pub fn put_off(&mut self, unit: &Unit, until: Timestamp) {
+    pub fn set_next_check(&mut self, unit: &Unit, until: Timestamp) {
         self.move_check(unit, until, true);
     }
 
     /// Puts a unit that is not in the index there. Not stored either.
-    pub fn put_in(&mut self, unit: &Unit, at: Timestamp) {
+    pub fn add_to_index(&mut self, unit: &Unit, at: Timestamp) {
         self.move_check(unit, at, false);
     }
 

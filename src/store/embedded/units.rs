@@ -93,16 +93,16 @@ impl UnitStore for EmbeddedEngine {
         open_records::open_records(self, units).await
     }
 
-    async fn put_in(&self, units: &[Unit], at: Timestamp) -> Result<()> {
+    async fn add_to_index(&self, units: &[Unit], at: Timestamp) -> Result<()> {
         for unit in units {
-            self.memory.shard(self.memory.partition(unit)).put_in(unit, at);
+            self.memory.shard(self.memory.partition(unit)).add_to_index(unit, at);
         }
         Ok(())
     }
 
-    async fn put_off(&self, units: &[Unit], until: Timestamp) -> Result<()> {
+    async fn set_next_check(&self, units: &[Unit], until: Timestamp) -> Result<()> {
         for unit in units {
-            self.memory.shard(self.memory.partition(unit)).put_off(unit, until);
+            self.memory.shard(self.memory.partition(unit)).set_next_check(unit, until);
         }
         Ok(())
     }

@@ -81,11 +81,11 @@ impl UnitStore for RedisEngine {
         open_records::open_records(self, units).await
     }
 
-    async fn put_off(&self, units: &[Unit], until: Timestamp) -> Result<()> {
+    async fn set_next_check(&self, units: &[Unit], until: Timestamp) -> Result<()> {
         self.set_checks(units, "XX", until).await
     }
 
-    async fn put_in(&self, units: &[Unit], at: Timestamp) -> Result<()> {
+    async fn add_to_index(&self, units: &[Unit], at: Timestamp) -> Result<()> {
         self.set_checks(units, "NX", at).await
     }
 

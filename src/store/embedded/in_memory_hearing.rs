@@ -83,7 +83,7 @@ impl InMemoryHearing {
             self.sessions.retain(|_, (_, until)| *until > clock);
             self.sessions.insert(client_id.clone(), (sent, clock + *span));
         }
-        self.prolong_resumed(subscription, sent);
+        self.extend_resumed(subscription, sent);
         self.state.is_lost |= self.is_removed;
         let Ok(blind) = self.state.advance(subscription, sent, gap) else { return Advance::NotAttending };
         let Some(blind) = blind else { return Advance::Heard(None) };
@@ -128,7 +128,7 @@ impl InMemoryHearing {
     }
 
     /// Releases members of an earlier run later, by the time in which they could prove nothing.
-    fn prolong_resumed(&mut self, subscription: &Subscription, sent: Timestamp) {
+    fn extend_resumed(&mut self, subscription: &Subscription, sent: Timestamp) {
         for member in std::mem::take(&mut self.resumed) {
             let name = (member.share.clone(), member.client_id.clone());
             let Some(Some(state)) = self.state.members.get_mut(&name) else { continue };

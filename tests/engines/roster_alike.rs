@@ -14,7 +14,7 @@ use crate::support::redis::Redis;
 
 const BEGIN: i64 = 1_732_147_200_000;
 
-/// What is stored, and who renews when. Moments are milliseconds after the beginning.
+/// The stored state, the instance that renews, and when. Moments are milliseconds after the beginning.
 #[derive(Clone, Debug)]
 struct Case {
     /// The server's clock and the time of the fleet at the last renewal.

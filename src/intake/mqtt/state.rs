@@ -110,6 +110,7 @@ impl ConnectionState {
             leave_until: now,
             canaries: CanarySequence::new(instance),
             transit: Transit::new(heard, pace.gap()),
+            // Twice: the acknowledgements of as many may be on their way to the broker.
             redelivery: RedeliveryFilter::new(2 * session.most_unacknowledged),
             deaf_until: Timestamp::ZERO,
             probes,

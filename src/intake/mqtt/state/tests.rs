@@ -51,8 +51,10 @@ enum Input {
 use Input::*;
 
 mod cases;
+mod probing;
 
-use cases::{CASES, PLAIN, PROBING, PROBING_CASES};
+use cases::{CASES, PLAIN};
+use probing::{PROBING, PROBING_CASES};
 
 struct World {
     state: ConnectionState,

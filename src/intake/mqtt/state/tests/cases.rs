@@ -1,15 +1,11 @@
 //! The table: claims about a connection, and what happens in each.
 
-use rumqttc::PubAckReason;
-
 use super::BEGIN;
 use super::Input::{self, *};
 use crate::telemetry::ConnectionLoss;
 
 pub const PLAIN: &str = "";
 pub const MEMBER: &str = "all";
-/// A plain subscription that also publishes probes.
-pub const PROBING: &str = "probing";
 
 /// Inputs of one connection, and the actions that follow from each.
 pub type Steps = &'static [(Input, &'static str)];
@@ -36,15 +32,6 @@ pub const ATTENDS: Steps = &[
     (Proof(1, false), ""),
     (Proof(1, true), "subscribe to the share"),
     (SubAck(&[1]), "granted, connected, tick now"),
-];
-
-/// A plain subscription that hears and has published a probe.
-const PROBES: Steps = &[
-    (Connect, ""),
-    (ConnAck(false), "accept for 30 s, subscribe"),
-    (SubAck(&[1, 1]), "granted, connected, tick now"),
-    (Tick, "probe 0, send 1"),
-    (Canary(1), "record canary 1"),
 ];
 
 pub const CASES: &[Case] = &[
@@ -402,62 +389,5 @@ pub const CASES: &[Case] = &[
         None,
         &[],
         &[(Connect, ""), (Stop, "stop taking")],
-    ),
-];
-
-/// With probes.
-pub const PROBING_CASES: &[Case] = &[
-    (
-        "a probe waits for its answer",
-        PROBING,
-        None,
-        PROBES,
-        &[
-            (Seconds(100), ""),
-            (Tick, "send 2"),
-            (ProbeAnswer(PubAckReason::Success), "probe Accepted"),
-            (Tick, "probe 0, send 3"),
-        ],
-    ),
-    (
-        "a refused probe is tried again after ten minutes",
-        PROBING,
-        None,
-        PROBES,
-        &[
-            (ProbeAnswer(PubAckReason::NotAuthorized), "probe Refused(NotAuthorized)"),
-            (Seconds(599), ""),
-            (Tick, "send 2"),
-            (Seconds(1), ""),
-            (Tick, "probe 0, send 3"),
-        ],
-    ),
-    (
-        "a connection that ends for want of a right is the probe's",
-        PROBING,
-        None,
-        PROBES,
-        &[(Lost(ConnectionLoss::Refused), "end Refused, probe EndsConnection")],
-    ),
-    (
-        "one broken connection is a coincidence",
-        PROBING,
-        None,
-        PROBES,
-        &[(Lost(ConnectionLoss::Broken), "end Broken")],
-    ),
-    (
-        "a session that is taken over is not the probe's",
-        PROBING,
-        None,
-        PROBES,
-        &[(Lost(ConnectionLoss::TakenOver), "end TakenOver")],
-    ),
-    (
-        "a connection that ends long after the probe is not the probe's",
-        PROBING,
-        None,
-        PROBES,
-        &[(Seconds(2), ""), (PingResp, ""), (Seconds(1), ""), (Lost(ConnectionLoss::Refused), "end Refused")],
     ),
 ];

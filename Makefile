@@ -18,7 +18,7 @@ test: ## Run every test against real servers (installs what is missing)
 	@# A case that needs more than the kernel allows an ordinary user leaves a file there.
 	@not_run=$$(mktemp -d) && export TESTS_NOT_RUN="$$not_run" && status=0; \
 	if cargo nextest --version >/dev/null 2>&1; then \
-	    threads=$$((3 * $$(nproc))); echo "cargo nextest run --locked --test-threads $$threads"; \
+	    threads=$$((4 * $$(nproc))); echo "cargo nextest run --locked --test-threads $$threads"; \
 	    cargo nextest run --locked --test-threads "$$threads" || status=$$?; \
 	else \
 	    echo 'cargo test --locked --lib --bins --tests'; cargo test --locked --lib --bins --tests || status=$$?; \

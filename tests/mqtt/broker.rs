@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::support::http::get;
 use crate::support::metrics;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -494,7 +495,7 @@ async fn units_that_send_faster_than_rollcall_reads_are_all_heard_and_none_is_re
     let mut service = Command::new(env!("CARGO_BIN_EXE_rollcall"));
     let _service = Killed(service.arg("serve").current_dir(dir.path()).spawn().unwrap());
     let page = async |path: &str| {
-        let answer = reqwest::get(format!("http://127.0.0.1:{http}{path}")).await.ok()?;
+        let answer = get(format!("http://127.0.0.1:{http}{path}")).await.ok()?;
         if answer.status().is_success() { answer.text().await.ok() } else { None }
     };
     let ready = async {

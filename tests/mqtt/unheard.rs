@@ -143,7 +143,7 @@ impl Rollcall {
     }
 
     async fn get(&self, path: &str) -> Option<(u16, String)> {
-        let answer = reqwest::get(format!("http://127.0.0.1:{}{path}", self.http)).await.ok()?;
+        let answer = crate::support::http::get(format!("http://127.0.0.1:{}{path}", self.http)).await.ok()?;
         Some((answer.status().as_u16(), answer.text().await.ok()?))
     }
 

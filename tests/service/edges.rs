@@ -14,11 +14,13 @@ use rumqttc::{AsyncClient, MqttOptions, PublishOptions, QoS};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use crate::support::http::get;
+
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Status, type and body of a page; `None` while nothing listens.
 async fn page(port: u16, path: &str) -> Option<(u16, String, String)> {
-    let answer = reqwest::get(format!("http://127.0.0.1:{port}{path}")).await.ok()?;
+    let answer = get(format!("http://127.0.0.1:{port}{path}")).await.ok()?;
     let content = answer.headers().get("content-type")?.to_str().ok()?.to_owned();
     Some((answer.status().as_u16(), content, answer.text().await.ok()?))
 }

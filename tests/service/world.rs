@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::client::client;
+use crate::support::http::get;
 
 /// The longest wait for a fact.
 pub const PATIENCE: Duration = Duration::from_secs(40);
@@ -123,11 +124,11 @@ impl World {
     }
 
     pub async fn status(&self, path: &str) -> u16 {
-        reqwest::get(self.url(path)).await.map_or(0, |answer| answer.status().as_u16())
+        get(self.url(path)).await.map_or(0, |answer| answer.status().as_u16())
     }
 
     pub async fn text_of(&self, path: &str) -> String {
-        reqwest::get(self.url(path)).await.unwrap().text().await.unwrap()
+        get(self.url(path)).await.unwrap().text().await.unwrap()
     }
 
     /// How many deadlines were checked because of that source.

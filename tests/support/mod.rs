@@ -6,6 +6,7 @@ pub mod client;
 pub mod distance;
 pub mod facts;
 pub mod fleet;
+pub mod http;
 pub mod metrics;
 pub mod namespaces;
 pub mod parts;

@@ -25,7 +25,7 @@ impl Prometheus {
         ];
         let ready = "Server is ready to receive web requests";
         let server = Server::start("prometheus", &arguments, dir, port, ready).unwrap();
-        Prometheus { server, client: reqwest::Client::new() }
+        Prometheus { server, client: super::http::CLIENT.clone() }
     }
 
     /// The answer of a page; an error fails the test.

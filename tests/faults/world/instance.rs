@@ -110,7 +110,7 @@ impl Instance {
     pub async fn page(&self, path: &str) -> Option<(u16, String)> {
         let url = format!("http://{}{path}", self.http);
         let asked = tokio::time::timeout(Duration::from_secs(5), async {
-            let asked = reqwest::Client::new().get(url).bearer_auth(TOKEN);
+            let asked = super::http::CLIENT.get(url).bearer_auth(TOKEN);
             let answer = asked.send().await.ok()?;
             Some((answer.status().as_u16(), answer.text().await.ok()?))
         });

@@ -30,6 +30,8 @@ pub mod crowd;
 pub mod devices;
 pub mod diary;
 pub mod directory;
+#[path = "../../support/http.rs"]
+mod http;
 pub mod instance;
 pub mod intruder;
 pub mod oracle;

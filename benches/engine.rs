@@ -82,7 +82,7 @@ pub fn roll(engine: Arc<dyn Engine>, clock: &Clock) -> Roll {
         gap: Duration::from_secs(3),
         follows: false,
         settle: Duration::from_secs(300),
-        tell: Duration::from_secs(300),
+        tell_after: Duration::from_secs(300),
     };
     Roll::new(engine, rules, mirror, Arc::new(Telemetry::new(clock)), hearing, Arc::new(Notify::new()))
 }

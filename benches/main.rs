@@ -7,7 +7,7 @@
 //!
 //! One file for each benchmark; `harness/` holds what they share: servers, a fleet, load, a sink, and
 //! the figures. The same program is also the publisher and the subscriber of a measurement, as
-//! processes of their own, so that the CPU time of each is told apart.
+//! processes of their own, so that the CPU time of each is measured alone.
 
 use std::path::Path;
 use std::process::ExitCode;

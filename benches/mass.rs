@@ -42,7 +42,7 @@ struct Written {
 struct Storm {
     written: Written,
     /// The time until each unit was notified, in seconds.
-    told: f64,
+    notified: f64,
     notifications: u64,
     requests: u64,
 }
@@ -72,7 +72,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
             let fleet = fleets.next().expect("there is no end of them");
             storms.push(storm(&world, &sink, fleet, &clock).await?);
         }
-        let recorded = tell(report, &title, storms, due);
+        let recorded = add_best(report, &title, storms, due);
         report.add(format!("{title}: records ÷ by hand"), recorded / by_hand, "", Goal::None);
     }
     Ok(())
@@ -93,17 +93,17 @@ fn is_to_be_repeated(taken: impl ExactSizeIterator<Item = f64>) -> bool {
 }
 
 /// Adds the least disturbed storm, or one that was not exact. Answers how long writing took.
-fn tell(report: &mut Report, title: &str, storms: Vec<Storm>, due: u32) -> f64 {
+fn add_best(report: &mut Report, title: &str, storms: Vec<Storm>, due: u32) -> f64 {
     let count = storms.len();
     let is_exact = |storm: &Storm| [storm.written.records, storm.notifications] == [u64::from(due); 2];
     let order = |a: &Storm, b: &Storm| {
         is_exact(a).cmp(&is_exact(b)).then(a.written.taken.total_cmp(&b.written.taken))
     };
-    let Storm { written, told, notifications, requests } =
+    let Storm { written, notified, notifications, requests } =
         storms.into_iter().min_by(order).expect("there was one");
     let mut add = |what: &str, value, unit, goal| report.add(format!("{title}: {what}"), value, unit, goal);
     add("records and outbox durable", written.after, "s", Goal::AtMost(1.0));
-    add("told, one request each", told, "s", Goal::AtMost(4.0));
+    add("notified, one request each", notified, "s", Goal::AtMost(4.0));
     add("SET of other clients meanwhile, p99", written.others_wait, "ms", Goal::AtMost(5.0));
     add("records", written.records as f64, "", Goal::Exactly(due.into()));
     add("notifications", notifications as f64, "", Goal::Exactly(due.into()));
@@ -165,7 +165,7 @@ async fn wait_for(instant: Timestamp, clock: &Clock) -> anyhow::Result<()> {
 }
 
 /// Options of a process that notifies of each unit alone, at once.
-pub fn telling(sink: &Sink) -> String {
+pub fn notifying(sink: &Sink) -> String {
     format!(
         "mqtt.share = \"bench\"\n{KIND}\n[route]\nreceivers = [\"hook\"]\ngroup_by = [\"unit\"]\ngroup_wait = \"0s\"\n\
          [[receiver]]\nname = \"hook\"\ntype = \"webhook\"\nurl = \"{}\"\nconcurrency = {CONCURRENCY}\n",
@@ -174,7 +174,7 @@ pub fn telling(sink: &Sink) -> String {
 }
 
 async fn serve(world: &mut World, sink: &Sink) -> anyhow::Result<Rollcall> {
-    world.serve(&telling(sink)).await
+    world.serve(&notifying(sink)).await
 }
 
 async fn storm(world: &World, sink: &Sink, fleet: Fleet, clock: &Clock) -> anyhow::Result<Storm> {
@@ -188,16 +188,16 @@ async fn storm(world: &World, sink: &Sink, fleet: Fleet, clock: &Clock) -> anyho
     let (others, probe) = (OtherLoad::watch()?, Probe::start(world.redis()?));
     let (_, after) = records::wait_for(&mut client, clock, instant, before, due, PATIENCE).await?;
     // A timeout is a figure, too.
-    let _ = until("all are told", PATIENCE, async || Ok(sink.told() >= due)).await;
-    let told = clock.now().since(instant).as_secs_f64();
+    let _ = until("all are notified", PATIENCE, async || Ok(sink.notified() >= due)).await;
+    let notified = clock.now().since(instant).as_secs_f64();
     let taken = others.percent()?;
     let others_wait = quantile(&mut probe.finish().await?, 0.99);
     // A surplus one may come a little later.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let records = records::count(&mut client).await? - before;
-    let (notifications, requests) = (sink.told(), sink.requests());
+    let (notifications, requests) = (sink.notified(), sink.requests());
     let written = Written { after: after.as_secs_f64(), others_wait, records, taken };
-    Ok(Storm { written, told, notifications, requests })
+    Ok(Storm { written, notified, notifications, requests })
 }
 
 /// Another client of the same Redis, on a thread of its own: it measures the server, not the load

@@ -72,7 +72,7 @@ async fn pages(report: &mut Report, units: u32) -> anyhow::Result<()> {
     report.add("memory of Rollcall after all of that", rss, "MB", Goal::AtMost(150.0));
 
     let before = redis_memory(&world).await?;
-    let took = tell(&engine, units, now).await?;
+    let took = write_values(&engine, units, now).await?;
     report.add(format!("values written, of {title} units"), f64::from(units) / took, "/s", Goal::None);
     let each = (redis_memory(&world).await? - before) / f64::from(units);
     report.add("memory of Redis for a value", each, "bytes", Goal::None);
@@ -91,15 +91,15 @@ async fn pages(report: &mut Report, units: u32) -> anyhow::Result<()> {
 }
 
 /// Every unit reports a value; answers in how many seconds they were written.
-async fn tell(engine: &Arc<RedisEngine>, units: u32, at: Timestamp) -> anyhow::Result<f64> {
-    say("telling");
+async fn write_values(engine: &Arc<RedisEngine>, units: u32, at: Timestamp) -> anyhow::Result<f64> {
+    say("notifying");
     let began = Instant::now();
     let numbers: Vec<u32> = (0..units).collect();
     let chunks = numbers.chunks(CHUNK).map(|chunk| async move {
-        let told: Vec<_> = chunk.iter().map(|n| (unit(*n), format!("3.{}", n % 100))).collect();
+        let values: Vec<_> = chunk.iter().map(|n| (unit(*n), format!("3.{}", n % 100))).collect();
         let reading = |(unit, value)| Reading { unit, metric: VOLTS, at, value };
         let readings: Vec<Reading> =
-            told.iter().map(|(unit, value)| reading((unit, value.as_str()))).collect();
+            values.iter().map(|(unit, value)| reading((unit, value.as_str()))).collect();
         engine.keep_values(&readings).await
     });
     let known: Vec<Vec<bool>> = stream::iter(chunks).buffer_unordered(2).try_collect().await?;

@@ -10,7 +10,7 @@ use crate::harness::fleet::{Fleet, TIMEOUT};
 use crate::harness::plain::Plain;
 use crate::harness::sink::Sink;
 use crate::harness::{World, poster, quantile, records, say, thousands, until};
-use crate::mass::telling;
+use crate::mass::notifying;
 
 const DUE: u32 = 6000;
 const BREATH: Duration = Duration::from_secs(3);
@@ -25,7 +25,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let engine = world.engine().await?;
     let now = clock.now();
     Fleet(DUE..units).fill(&engine, now, |_| now).await?;
-    let _two = [world.serve(&telling(&sink)).await?, world.serve(&telling(&sink)).await?];
+    let _two = [world.serve(&notifying(&sink)).await?, world.serve(&notifying(&sink)).await?];
     let instant = clock.now() + BREATH;
     Fleet(0..DUE).fill(&engine, clock.now(), |_| instant - TIMEOUT).await?;
     let title = format!("{} due at one instant among {}, two processes", thousands(DUE), thousands(units));
@@ -34,15 +34,15 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let mut client = world.client().await?;
     let (_, took) = records::wait_for(&mut client, &clock, instant, 0, DUE.into(), PATIENCE).await?;
     report.add(format!("{title}: records"), took.as_secs_f64(), "s", Goal::AtMost(0.3));
-    until("all are told", PATIENCE, async || Ok(sink.told() >= DUE.into())).await?;
-    let told = clock.now().since(instant).as_secs_f64();
-    report.add(format!("{title}: told, one request each"), told, "s", Goal::AtMost(1.0));
+    until("all are notified", PATIENCE, async || Ok(sink.notified() >= DUE.into())).await?;
+    let notified = clock.now().since(instant).as_secs_f64();
+    report.add(format!("{title}: notified, one request each"), notified, "s", Goal::AtMost(1.0));
     let again = sink.requests().saturating_sub(DUE.into()) as f64;
     report.add(format!("{title}: requests beyond one each"), again, "", Goal::None);
     drop(world);
     sink.forget();
     let memory = poster::post(&sink, DUE, &clock).await?.as_secs_f64();
-    report.add("the same from timers in memory, nothing durable: told", memory, "s", Goal::None);
+    report.add("the same from timers in memory, nothing durable: notified", memory, "s", Goal::None);
     plain(report, units, &clock).await
 }
 

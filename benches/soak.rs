@@ -251,7 +251,7 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
         }
         Fault::Crowd => {
             world::crowd::fill(world, 0, MANY, now()).await;
-            world::crowd::all_are_told_once(world, 0, MANY).await;
+            world::crowd::all_are_notified_once(world, 0, MANY).await;
         }
         Fault::Everything => {
             world.instances.iter_mut().for_each(world::Instance::kill);

@@ -1,5 +1,5 @@
 //! Rollcall calls the roll of a fleet. Every unit answers over MQTT. A unit that stays silent past its deadline gets
-//! exactly one offline record; operators are told once, and once more when the unit is back.
+//! exactly one offline record; operators are notified once, and once more when the unit is back.
 //!
 //! # The map
 //! Four floors; imports go down only, and `tests/files/house.rs` prints every import that does not.
@@ -47,15 +47,15 @@
 //! counts, and what one of them loses when it ends is blind time of all. A canary says nothing of topics that the broker
 //! withholds: probes, canaries on topics of the fleet, prove for each kind that its filters are heard.
 //!
-//! # What units tell of themselves
+//! # Metrics that units report
 //! A kind may name fields of its messages as metrics. [`intake`] takes them while it reads, lets the newest of each wait for a
 //! moment, and writes them beside the heartbeats, which they never hold up. The engine keeps them with the unit
 //! ([`store::DataStore`]); [`http`] shows them, read page by page while they are written. They decide nothing.
 //!
 //! # Several instances
 //! There is no leader. Each instance holds a lease in the engine ([`fleet::Lease`]) and works out from all leases which
-//! partitions are its own ([`fleet::Ownership`]). It sweeps, tells and shows those. What is left undone for a second is swept by
-//! every instance, and every step is applied by exactly one: a wrong view of the owner costs time, never correctness. With the
+//! partitions are its own ([`fleet::Ownership`]). It sweeps them, notifies receivers of their
+//! transitions and shows their units. Units that are overdue for a second are swept by every instance, and every step is applied by exactly one: a wrong view of the owner costs time, never correctness. With the
 //! lease comes the time: the clock of every instance follows the engine's, and never goes back.
 //!
 //! # The promises

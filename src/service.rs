@@ -177,7 +177,7 @@ fn start(
         telemetry: telemetry.clone(),
     };
     loops.add("expiry", expiry.run(stop.clone()));
-    let (tell, clock_of_alerting) = (telemetry.clone(), clock.clone());
+    let (telemetry_of_alerting, clock_of_alerting) = (telemetry.clone(), clock.clone());
     loops.add(
         "alerting",
         alerting::run(
@@ -185,7 +185,7 @@ fn start(
             alerting::Stores { alerts: engine.clone(), hearing: engine.clone() },
             ownership.clone(),
             clock_of_alerting,
-            tell,
+            telemetry_of_alerting,
             outbox_grew,
             stop.clone(),
         ),

@@ -17,7 +17,7 @@ impl OtherLoad {
         let ticks: Vec<u64> =
             stat.lines().next().unwrap_or_default().split_whitespace().flat_map(str::parse).collect();
         // user, nice, system, idle, iowait, irq, softirq, steal; guests are counted among the first two.
-        let stolen = *ticks.get(7).context("/proc/stat tells no processor time that others took")?;
+        let stolen = *ticks.get(7).context("/proc/stat has no processor time that others took")?;
         Ok(OtherLoad { all: ticks[..8].iter().sum(), stolen })
     }
 

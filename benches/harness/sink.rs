@@ -44,7 +44,7 @@ impl Sink {
     }
 
     /// How many different notifications arrived.
-    pub fn told(&self) -> u64 {
+    pub fn notified(&self) -> u64 {
         self.ids.0.lock().expect("nothing panics under this lock").1.len() as u64
     }
 

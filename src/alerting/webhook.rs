@@ -126,7 +126,7 @@ impl Channel for Webhook {
         self.post(&id, body, now).await
     }
 
-    /// Connects, with TLS where the address says so. Nothing is posted: a receiver could not tell
+    /// Connects, with TLS where the address says so. Nothing is posted: a receiver could not distinguish
     /// a probe from an alert.
     async fn probe(&self) -> Result<(), Failure> {
         let (host, port) = self.socket();

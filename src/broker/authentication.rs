@@ -11,7 +11,7 @@ use super::users::Users;
 
 /// How many passwords are verified at the same time.
 const AT_ONCE: usize = 1;
-/// How many more may wait; others are told that the server is busy. A fleet that returns after an outage
+/// How many more may wait; others get the answer that the server is busy. A fleet that returns after an outage
 /// fits, and an attacker waits as long as any other client.
 const WAITING: usize = 1024;
 /// How long one may wait: a client gives up by then.
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_login_beyond_those_that_may_wait_is_told_that_the_server_is_busy() {
+    fn a_login_beyond_those_that_may_wait_is_refused_because_the_server_is_busy() {
         let (runtime, busy) = runtime();
         runtime.block_on(async {
             let authentication = authentication();

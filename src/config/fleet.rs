@@ -57,7 +57,12 @@ fn hearing(hearing: &file::Hearing, rules: &Rules, problems: &mut Problems) -> (
         gap,
         follows: hearing.canary_period == Period::Auto,
         settle: problems.span("hearing.settle", hearing.settle, zero, hour),
-        tell: problems.span("hearing.tell_after", hearing.tell_after, Span::from_secs(1), Span::from_days(1)),
+        tell_after: problems.span(
+            "hearing.tell_after",
+            hearing.tell_after,
+            Span::from_secs(1),
+            Span::from_days(1),
+        ),
     };
     (period, config)
 }

@@ -18,7 +18,7 @@
 //! # The last will
 //! A member's connection has a last will, which the broker publishes when it drops the member without a DISCONNECT:
 //! so the broker itself says from when on the member is given no more messages. The other members subscribe to it.
-//! It is retained, so that a member that comes later receives it too; the member that has told the engine removes it.
+//! It is retained, so that a member that comes later receives it too; the member that has reported it to the engine removes it.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub(super) const GONE_FILTER: &str = "rollcall/canary/+/gone";
 /// More than the payload of any canary and any last will.
 const LONGEST: usize = 512;
 
-/// Tells an operator about a canary that no instance of the fleet sent.
+/// Reports a canary that no instance of the fleet sent.
 pub(super) const FORGED: &str = "a canary that Rollcall did not send is not believed; let only the user of Rollcall \
                                  write to rollcall/#";
 
@@ -157,8 +157,8 @@ pub(super) struct ReportedCanary {
 }
 
 /// The canaries to report, of those that came back in this order after `last`: the ones on either side of a gap, and
-/// the last. So the engine sees each gap between them, and none where there was none. It is told of no more than
-/// that: if it is far away, to report each canary would take longer than the next ones take to come back.
+/// the last. So the engine sees each gap between them, and none where there was none. No other canary
+/// is reported: if the engine is far away, reporting each would take longer than the next ones take to come back.
 pub(super) fn to_report(came: &[Timestamp], last: Option<Timestamp>, gap: Duration) -> Vec<ReportedCanary> {
     let mut reports: Vec<ReportedCanary> = Vec::new();
     let (mut before, mut begin) = (last, None);

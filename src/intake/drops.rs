@@ -73,9 +73,9 @@ mod tests {
             (140, "", false),
             (150, "1", true),
         ];
-        for (second, told, is_warned) in cases {
+        for (second, count, is_warned) in cases {
             let now = Timestamp::from_millis(second * 1000);
-            drops.counted(told.as_bytes(), now);
+            drops.counted(count.as_bytes(), now);
             drops.settle(now);
             assert_eq!(warned(), is_warned, "at {second}");
         }

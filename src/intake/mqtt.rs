@@ -68,7 +68,7 @@ pub(super) use session::Session;
 pub(super) use state::ConnectionState;
 use state::{Action, Actions, Now};
 
-/// The largest packet that is received, and then rejected and counted. The broker is told and
+/// The largest packet that is received, and then rejected and counted. Rollcall announces it to the broker, which
 /// drops larger ones, so that no device can make Rollcall hold more than a few times this.
 pub(super) const LARGEST_PACKET: u32 = 16 << 20;
 
@@ -305,8 +305,8 @@ impl Connection {
         let Some(probes) = &mut self.probes else { return };
         probes.connection_lost();
         for action in actions {
-            if let Action::TellProbe(index, outcome) = action {
-                probes.tell(index, outcome);
+            if let Action::ProbeAnswered(index, outcome) = action {
+                probes.answered(index, outcome);
             }
         }
     }

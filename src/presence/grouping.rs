@@ -51,7 +51,7 @@ pub enum Stage {
     /// `o`: its silence, or blind interval, waits for the next notification.
     Waits,
     /// `t`: receivers were notified of its silence.
-    Told,
+    Notified,
     /// `b`: receivers were notified of its silence, and its return waits for the next notification.
     IsBack,
     /// `x`: receivers were notified of both, or it was over before they were notified.
@@ -62,7 +62,7 @@ impl Stage {
     pub fn letter(self) -> char {
         match self {
             Stage::Waits => 'o',
-            Stage::Told => 't',
+            Stage::Notified => 't',
             Stage::IsBack => 'b',
             Stage::Over => 'x',
         }
@@ -70,7 +70,7 @@ impl Stage {
 
     /// `None` for the letter of no stage.
     pub fn of(letter: char) -> Option<Stage> {
-        [Stage::Waits, Stage::Told, Stage::IsBack, Stage::Over]
+        [Stage::Waits, Stage::Notified, Stage::IsBack, Stage::Over]
             .into_iter()
             .find(|stage| stage.letter() == letter)
     }
@@ -81,15 +81,15 @@ impl Stage {
         let is_end = matches!(form, Form::Online | Form::Removed);
         match now {
             None if !is_end => Some(Stage::Waits),
-            Some(Stage::Told) if form == Form::Online => Some(Stage::IsBack),
-            None | Some(Stage::Waits | Stage::Told) if is_end => Some(Stage::Over),
+            Some(Stage::Notified) if form == Form::Online => Some(Stage::IsBack),
+            None | Some(Stage::Waits | Stage::Notified) if is_end => Some(Stage::Over),
             _ => None,
         }
     }
 
     /// The stage of a waiting member after its notification. A blind interval is notified once.
-    pub fn once_told(self, is_blind: bool) -> Stage {
-        if is_blind || self == Stage::IsBack { Stage::Over } else { Stage::Told }
+    pub fn once_notified(self, is_blind: bool) -> Stage {
+        if is_blind || self == Stage::IsBack { Stage::Over } else { Stage::Notified }
     }
 }
 
@@ -172,12 +172,12 @@ mod tests {
 
     #[test]
     fn a_member_goes_from_one_stage_to_the_next_and_nothing_else_changes_it() {
-        use Stage::{IsBack, Over, Told, Waits};
+        use Stage::{IsBack, Notified, Over, Waits};
         // The stage, and the next one after offline, online, removed, blind.
         let cases: [(Option<Stage>, [Option<Stage>; 4]); 5] = [
             (None, [Some(Waits), Some(Over), Some(Over), Some(Waits)]),
             (Some(Waits), [None, Some(Over), Some(Over), None]),
-            (Some(Told), [None, Some(IsBack), Some(Over), None]),
+            (Some(Notified), [None, Some(IsBack), Some(Over), None]),
             (Some(IsBack), [None; 4]),
             (Some(Over), [None; 4]),
         ];
@@ -187,10 +187,10 @@ mod tests {
             assert_eq!(stage.and_then(|stage| Stage::of(stage.letter())), stage);
         }
         assert_eq!(Stage::of('?'), None);
-        let told = |stage: Stage| [stage.once_told(false), stage.once_told(true)];
-        assert_eq!([told(Waits), told(IsBack)], [[Told, Over], [Over, Over]]);
+        let notified = |stage: Stage| [stage.once_notified(false), stage.once_notified(true)];
+        assert_eq!([notified(Waits), notified(IsBack)], [[Notified, Over], [Over, Over]]);
         assert!(is_detected_again(Over, at(1), at(2)) && !is_detected_again(Over, at(2), at(2)));
-        assert!(!is_detected_again(Told, at(1), at(2)));
+        assert!(!is_detected_again(Notified, at(1), at(2)));
     }
 
     #[test]

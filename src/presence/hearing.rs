@@ -73,7 +73,7 @@ pub struct Gap {
     /// apart than this.
     pub blind: Duration,
     /// Operators are notified of blind intervals longer than this.
-    pub tell: Duration,
+    pub tell_after: Duration,
 }
 
 /// A blind interval that a canary ended.
@@ -83,7 +83,7 @@ pub struct BlindInterval {
     /// Heartbeats may have been given to another client in it.
     pub is_taken: bool,
     /// Operators are notified.
-    pub is_told: bool,
+    pub is_notified: bool,
 }
 
 /// The canary comes from a connection that is not, or no longer, a member.
@@ -277,8 +277,8 @@ impl HearingState {
         if !is_lost && !is_floored && interval.length() <= gap.blind {
             return None;
         }
-        let is_told = interval.length() > gap.tell;
-        Some(BlindInterval { interval, is_taken: is_floored && was_cut, is_told })
+        let is_notified = interval.length() > gap.tell_after;
+        Some(BlindInterval { interval, is_taken: is_floored && was_cut, is_notified })
     }
 }
 

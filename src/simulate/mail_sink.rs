@@ -281,7 +281,7 @@ impl Conversation {
     }
 
     async fn refuse(&mut self, code: u16) -> io::Result<()> {
-        self.say(&format!("{code} the sink was told to refuse")).await
+        self.say(&format!("{code} the sink is set to refuse")).await
     }
 
     async fn say(&mut self, text: &str) -> io::Result<()> {

@@ -189,7 +189,7 @@ async fn receive(State(sink): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, 
 
 fn with(status: u16, more: Option<(header::HeaderName, String)>) -> Response {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = (status, format!("the sink was told to answer {status}\n")).into_response();
+    let mut response = (status, format!("the sink is set to answer {status}\n")).into_response();
     if let Some((name, value)) = more
         && let Ok(value) = HeaderValue::from_str(&value)
     {

@@ -63,7 +63,7 @@ pub enum MigrationItem {
         /// Which transitions were notified: see `presence::Stage`.
         letter: char,
         /// Empty, or a colon and the receivers that were notified of the silence.
-        told_to: String,
+        notified: String,
         /// When the silence was detected; zero for a blind interval.
         detected: Timestamp,
         /// When the member joined, if it waits for a notification, and the record or interval (JSON).

@@ -92,7 +92,7 @@ impl Lone {
             offline: vec![record],
             online: Vec::new(),
             blind: Vec::new(),
-            told_to: Vec::new(),
+            notified: Vec::new(),
         }
     }
 }
@@ -167,16 +167,16 @@ pub(super) struct Notification {
     /// For each record in `online`, the receivers that were notified of its silence, separated by commas; `None` if
     /// they are not known. Empty if every receiver was notified of every silence.
     #[serde(default, rename = "told", skip_serializing_if = "Vec::is_empty")]
-    pub told_to: Vec<Option<String>>,
+    pub notified: Vec<Option<String>>,
 }
 
 impl Notification {
     /// The delivery to one receiver: without the returns of silences that it was not notified of.
     pub fn delivery(mut self, id: String, receiver: &str, attempt: u32) -> Delivery {
-        let mut told_to = self.told_to.iter();
+        let mut notified = self.notified.iter();
         self.online.retain(|_| {
-            let told_to = told_to.next().and_then(|receivers| receivers.as_deref());
-            told_to.is_none_or(|receivers| receivers.split(',').any(|name| name == receiver))
+            let notified = notified.next().and_then(|receivers| receivers.as_deref());
+            notified.is_none_or(|receivers| receivers.split(',').any(|name| name == receiver))
         });
         Delivery {
             id,
@@ -269,7 +269,7 @@ impl Notification {
             online: each_of(&text[online..blind], r#"{"id":"#),
             blind: each_of(&text[blind..], r#"{"from":"#),
             // The list does not fit to the readable returns any more, so every receiver is notified of each.
-            told_to: Vec::new(),
+            notified: Vec::new(),
         };
         let Notification { offline, online, blind, .. } = &notification;
         let is_empty = offline.is_empty() && online.is_empty() && blind.is_empty();
@@ -300,7 +300,7 @@ impl Delivery {
             offline: Vec::new(),
             online: Vec::new(),
             blind: Vec::new(),
-            told_to: Vec::new(),
+            notified: Vec::new(),
         });
         notification.delivery(id.to_owned(), receiver, 0)
     }

@@ -12,20 +12,20 @@ pub(super) struct SealedMembers {
     online: Vec<String>,
     blind: Vec<String>,
     /// For each of `online` the receivers that were notified of its silence: empty, or a colon and their names.
-    told_to: Vec<String>,
+    notified: Vec<String>,
     digest: Vec<String>,
 }
 
 impl SealedMembers {
     /// Adds a member, in the order of their names.
-    pub fn add(&mut self, member: &str, stage: Stage, is_blind: bool, told_to: &str, body: String) {
+    pub fn add(&mut self, member: &str, stage: Stage, is_blind: bool, notified: &str, body: String) {
         let is_offline = !is_blind && stage != Stage::IsBack;
         self.digest.push(format!("{}{member}", id_letter(is_offline)));
         let list = match (is_blind, is_offline) {
             (true, _) => &mut self.blind,
             (_, true) => &mut self.offline,
             _ => {
-                self.told_to.push(told_to.to_owned());
+                self.notified.push(notified.to_owned());
                 &mut self.online
             }
         };
@@ -40,22 +40,22 @@ impl SealedMembers {
     /// The JSON that [`super::notification::Notification`] reads.
     pub fn notification(&self, group_json: &str, sealed_at: Timestamp, receivers: &[String]) -> String {
         let [offline, online, blind] = [&self.offline, &self.online, &self.blind].map(|all| all.join(","));
-        let told_to = self.told_to_json(receivers);
+        let notified = self.notified_json(receivers);
         format!(
-            r#"{{"group":{group_json},"sealed_at":"{sealed_at}"{OFFLINE}{offline}{ONLINE}{online}{BLIND}{blind}]{told_to}}}"#
+            r#"{{"group":{group_json},"sealed_at":"{sealed_at}"{OFFLINE}{offline}{ONLINE}{online}{BLIND}{blind}]{notified}}}"#
         )
     }
 
     /// For each return the receivers that were notified of its silence; empty if all receivers were notified of all.
-    fn told_to_json(&self, receivers: &[String]) -> String {
-        let told_to: Vec<Option<&str>> = self.told_to.iter().map(|names| names.strip_prefix(':')).collect();
+    fn notified_json(&self, receivers: &[String]) -> String {
+        let notified: Vec<Option<&str>> = self.notified.iter().map(|names| names.strip_prefix(':')).collect();
         let has_all = |names: &Option<&str>| {
             names.is_none_or(|names| receivers.iter().all(|name| names.split(',').any(|other| other == name)))
         };
-        if told_to.iter().all(has_all) {
+        if notified.iter().all(has_all) {
             String::new()
         } else {
-            format!(r#","told":{}"#, serde_json::json!(told_to))
+            format!(r#","told":{}"#, serde_json::json!(notified))
         }
     }
 }

@@ -45,7 +45,7 @@ impl World {
         let outbox_grew = Arc::new(Notify::new());
         let mut rules = KindRules::new("detector".parse().unwrap());
         rules.policy.timeout = TIMEOUT;
-        let hearing = HearingConfig { gap: 100 * HOUR, follows: false, settle: WAIT, tell: HOUR };
+        let hearing = HearingConfig { gap: 100 * HOUR, follows: false, settle: WAIT, tell_after: HOUR };
         let rules: Arc<Rules> = Arc::new([(rules.kind.clone(), rules)].into());
         let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
         let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, outbox_grew.clone());

@@ -129,7 +129,7 @@ async fn recorded_heartbeats_survive_an_orderly_end() {
     let beat = |unit| Refresh { unit, at: later, ttl: HOUR, check_by: later + HOUR };
     let applied = engine.refresh(&units.iter().map(beat).collect::<Vec<_>>()).await.unwrap();
     assert!(applied.into_iter().all(|applied| applied));
-    engine.advance(&Subscription::Plain, later, Gap { blind: HOUR, tell: HOUR }).await.unwrap();
+    engine.advance(&Subscription::Plain, later, Gap { blind: HOUR, tell_after: HOUR }).await.unwrap();
     drop(engine);
     let log = dir.path().join(format!("{DATABASE}-wal"));
     assert!(!log.exists(), "the log is carried over");
@@ -144,7 +144,7 @@ async fn heartbeats_over_a_long_time_do_not_grow_the_database() {
     let dir = fleet(2000).await;
     let engine = open(dir.path()).await.unwrap();
     let units: Vec<Unit> = (0..2000).map(unit).collect();
-    let gap = Gap { blind: Duration::ZERO, tell: HOUR };
+    let gap = Gap { blind: Duration::ZERO, tell_after: HOUR };
     let room = || std::fs::metadata(dir.path().join(DATABASE)).unwrap().len();
     let mut at = BEGIN;
     for _ in 0..400 {
@@ -309,7 +309,7 @@ async fn a_fleet_that_is_replaced_while_it_is_in_use_is_a_warning() {
 async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
     let dir = fleet(1).await;
     let engine = open(dir.path()).await.unwrap();
-    let gap = Gap { blind: HOUR, tell: HOUR };
+    let gap = Gap { blind: HOUR, tell_after: HOUR };
     let hear = async |second: u64| {
         let sent_at = BEGIN + HOUR + Duration::from_secs(second);
         engine.advance(&Subscription::Plain, sent_at, gap).await.unwrap();

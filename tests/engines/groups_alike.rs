@@ -183,7 +183,7 @@ async fn engines(redis: &Redis, number: usize, dir: &tempfile::TempDir) -> [Arc<
 }
 
 #[test]
-fn groups_are_joined_sealed_and_told_alike_on_both_engines() {
+fn groups_are_joined_sealed_and_leased_alike_on_both_engines() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let redis = Redis::start();
     let number = std::sync::atomic::AtomicUsize::new(0);

@@ -65,7 +65,7 @@ impl Instance {
         Instance { parts, name, view }
     }
 
-    /// Tells the instance which instances there are.
+    /// Gives the instance the list of instances.
     fn sees(&self, instances: &[&str]) {
         self.view.send_replace(Arc::new(View::new(self.name, named(instances), self.engine.partitions())));
     }
@@ -392,7 +392,7 @@ async fn an_instance_that_starts_while_the_engines_clock_is_behind_what_was_hear
     let telemetry = Arc::new(Telemetry::new(&clock));
     let engine = redis.engine(&telemetry).await;
     let heard = clock.now() + 1000 * SECOND;
-    engine.advance(&Subscription::Plain, heard, Gap { blind: SECOND, tell: SECOND }).await.unwrap();
+    engine.advance(&Subscription::Plain, heard, Gap { blind: SECOND, tell_after: SECOND }).await.unwrap();
     let lease = Lease::take(engine.clone(), engine, clock.clone(), telemetry.clone(), "late").await.unwrap();
     assert!(clock.now() >= heard, "{} is before {heard}", clock.now());
     assert_eq!(lease.ownership().view().instances, ["late"]);

@@ -34,7 +34,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const PACE: Pace = Pace { wait: MINUTE, interval: HOUR };
 /// A gap that nothing exceeds.
-const NEVER: Gap = Gap { blind: Duration::from_secs(1 << 40), tell: Duration::from_secs(1 << 40) };
+const NEVER: Gap = Gap { blind: Duration::from_secs(1 << 40), tell_after: Duration::from_secs(1 << 40) };
 
 fn hours(hours: u32) -> Timestamp {
     BEGIN + hours * HOUR
@@ -96,7 +96,7 @@ async fn roll(engine: Arc<dyn Engine>) -> Roll {
     let rules = Arc::new(Rules::from([(kind.clone(), KindRules::new(kind))]));
     let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
     let (gap, settle) = (Duration::from_secs(3), 5 * MINUTE);
-    let config = HearingConfig { gap, follows: false, settle, tell: 5 * MINUTE };
+    let config = HearingConfig { gap, follows: false, settle, tell_after: 5 * MINUTE };
     let roll = Roll::new(engine, rules, mirror, telemetry(), config, Arc::new(Notify::new()));
     roll.refresh_hearing().await.unwrap();
     roll
@@ -144,7 +144,7 @@ async fn fill(engine: Arc<dyn Engine>) {
     assert_eq!(engine.keep_values(&[value]).await.unwrap(), [true]);
     // Ten minutes are blind, and notified; heartbeats go on except for those of five units.
     engine
-        .advance(&Subscription::Plain, BEGIN + 10 * MINUTE, Gap { blind: MINUTE, tell: MINUTE })
+        .advance(&Subscription::Plain, BEGIN + 10 * MINUTE, Gap { blind: MINUTE, tell_after: MINUTE })
         .await
         .unwrap();
     hear(&roll, 10..58, hours(40)).await;

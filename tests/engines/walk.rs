@@ -52,8 +52,12 @@ impl Fleet {
         let clock = Clock::by_hand(Timestamp::from_millis(1_700_000_000_000));
         let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
         let telemetry = Arc::new(Telemetry::new(&clock));
-        let config =
-            HearingConfig { gap: 3 * SECOND, follows: false, settle: Duration::ZERO, tell: 300 * SECOND };
+        let config = HearingConfig {
+            gap: 3 * SECOND,
+            follows: false,
+            settle: Duration::ZERO,
+            tell_after: 300 * SECOND,
+        };
         let outbox_grew = Arc::new(Notify::new());
         let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, outbox_grew);
         Fleet { engine: engine.clone(), roll: Arc::new(roll), mirror, telemetry, clock }

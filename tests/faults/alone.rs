@@ -45,7 +45,7 @@ async fn a_process_that_is_killed_in_a_mass_offline_takes_and_notifies_each_unit
         crash(&mut world).await;
         println!("killed with {:?} of {MANY} taken, {:?} waiting", world.open().await, world.waiting().await);
     }
-    crowd::all_are_told_once(&world, 0, MANY).await;
+    crowd::all_are_notified_once(&world, 0, MANY).await;
     assert_eq!(world.open().await, Some(MANY), "no unit has two records");
     world.rests().await;
 }

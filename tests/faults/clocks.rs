@@ -98,11 +98,11 @@ async fn steps_of_redis(offsets: [&str; 2], instances: usize, behind: usize) {
         world.instances[0].start();
         world.disturbed_since(mark);
         if number == behind {
-            let is_told = async |world: &World| {
+            let is_noticed = async |world: &World| {
                 let page = world.instances[0].page("/readyz").await;
                 page.is_some_and(|(_, page)| page.contains("behind the time of the fleet"))
             };
-            world.eventually("it is said that the clock of the engine was set back", is_told).await;
+            world.eventually("readyz reports that the clock of the engine was set back", is_noticed).await;
         }
         world.probe().await;
     }

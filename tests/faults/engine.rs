@@ -123,7 +123,7 @@ async fn connections_break_in_a_storm(instances: usize) {
     };
     world.eventually("every silence has its record", is_over).await;
     world.disturbed_since(mark);
-    crowd::all_are_told_once(&world, 0, MANY).await;
+    crowd::all_are_notified_once(&world, 0, MANY).await;
     world.rests().await;
 }
 

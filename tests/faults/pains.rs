@@ -201,6 +201,6 @@ async fn units_that_fall_silent_at_once_have_a_record_each_and_none_is_notified_
     const MANY: usize = 20_000;
     let mut world = World::new(Plan { units: 40, ..Plan::new(3) }).await;
     crowd::fill(&world, 0, MANY, now()).await;
-    crowd::all_are_told_once(&world, 0, MANY).await;
+    crowd::all_are_notified_once(&world, 0, MANY).await;
     world.rests().await;
 }

@@ -105,7 +105,7 @@ async fn notifications_of_a_killed_instance_are_delivered_by_the_other_and_few_o
     let mut world = while_delivering().await;
     let mark = world.disturb();
     world.instances[1].kill();
-    crowd::all_are_told_once(&world, 0, MANY).await;
+    crowd::all_are_notified_once(&world, 0, MANY).await;
     println!(
         "all delivered {} ms after the kill, {} repeated",
         now().since(mark).as_millis(),
@@ -122,7 +122,7 @@ async fn notifications_of_a_frozen_instance_are_delivered_by_the_other_and_not_a
     let mut world = while_delivering().await;
     let mark = world.disturb();
     world.instances[1].freeze();
-    crowd::all_are_told_once(&world, 0, MANY).await;
+    crowd::all_are_notified_once(&world, 0, MANY).await;
     world.instances[1].thaw();
     world.disturbed_since(mark);
     world.rests().await;

@@ -133,17 +133,17 @@ fn a_syntax_error_is_shown_with_a_caret_under_it() {
         ("[engine", "rollcall.toml:1:8: "),
     ];
     for (text, expected) in cases {
-        let told = refused(text);
-        assert!(told.starts_with(expected), "{told}\n--- expected\n{expected}");
+        let refusal = refused(text);
+        assert!(refusal.starts_with(expected), "{refusal}\n--- expected\n{expected}");
     }
-    let told = refused("[engine]\nzzzzzzzzz = 1\n");
-    assert!(told.contains("unknown key `zzzzzzzzz`; known here: type, url, password_file"), "{told}");
+    let refusal = refused("[engine]\nzzzzzzzzz = 1\n");
+    assert!(refusal.contains("unknown key `zzzzzzzzz`; known here: type, url, password_file"), "{refusal}");
 }
 
 #[test]
 fn a_secret_is_never_shown_not_even_in_an_error_or_a_debug_line() {
-    let told = refused("[[receiver]]\nsecret = whsec_dG9wc2VjcmV0\n");
-    assert!(told.contains("2 | secret = ...") && !told.contains("dG9wc2VjcmV0"), "{told}");
+    let refusal = refused("[[receiver]]\nsecret = whsec_dG9wc2VjcmV0\n");
+    assert!(refusal.contains("2 | secret = ...") && !refusal.contains("dG9wc2VjcmV0"), "{refusal}");
     for text in [
         "[engine]\nurl = \"redis://:hunter2@h\nprefix = 1",
         "[engine]\nurl = [\"redis://:hunter2@h\"]",
@@ -162,15 +162,15 @@ fn a_secret_is_never_shown_not_even_in_an_error_or_a_debug_line() {
         "\"hunter2\" 7",
         "hunter2",
     ] {
-        let told = refused(text);
-        assert!(!told.contains("hunter2"), "{text}\n---\n{told}");
+        let refusal = refused(text);
+        assert!(!refusal.contains("hunter2"), "{text}\n---\n{refusal}");
     }
-    let told = refused("[[receiver]]\nsecret = 4711\n");
-    assert!(!told.contains("4711"), "{told}");
+    let refusal = refused("[[receiver]]\nsecret = 4711\n");
+    assert!(!refusal.contains("4711"), "{refusal}");
     let variables = [("ROLLCALL_ENGINE__URL", "ftp://:hunter2@h"), ("ROLLCALL_DEADMAN__URL", "hunter2")];
     let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let told = config::parse("", None, variables).unwrap_err().to_string();
-    assert!(told.contains("engine.url") && !told.contains("hunter2"), "{told}");
+    let refusal = config::parse("", None, variables).unwrap_err().to_string();
+    assert!(refusal.contains("engine.url") && !refusal.contains("hunter2"), "{refusal}");
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("secret"), "hunter2").unwrap();
     let text = r#"
@@ -322,11 +322,11 @@ fn a_planned_option_is_refused_with_not_yet_and_an_unknown_one_with_a_suggestion
         ("[broker]\nrules_file = \"rules\"", "broker.rules_file: belongs to the broker within the process"),
     ];
     for (text, expected) in cases {
-        let told = refused(text);
-        assert!(told.starts_with(expected), "{told}\n--- expected\n{expected}");
+        let refusal = refused(text);
+        assert!(refusal.starts_with(expected), "{refusal}\n--- expected\n{expected}");
     }
-    let told = refused("[[receiver]]\nname = \"mail\"\n[route]\nreceivers = [\"mial\"]");
-    assert!(told.contains("there is no receiver \"mial\"; did you mean \"mail\"?"), "{told}");
+    let refusal = refused("[[receiver]]\nname = \"mail\"\n[route]\nreceivers = [\"mial\"]");
+    assert!(refusal.contains("there is no receiver \"mial\"; did you mean \"mail\"?"), "{refusal}");
 }
 
 #[test]
@@ -336,13 +336,13 @@ fn files_of_tls_are_read_where_there_is_tls_and_errors_where_there_is_none() {
     for (url, option) in
         [("mqtt://a", "ca_file"), ("ws://a", "client_cert_file"), ("ws://a", "client_key_file")]
     {
-        let told = refused(&format!("[mqtt]\nurl = {url:?}\n{option} = \"x.pem\""));
-        assert!(told.contains(&format!("mqtt.{option}: has no effect with")), "{told}");
+        let refusal = refused(&format!("[mqtt]\nurl = {url:?}\n{option} = \"x.pem\""));
+        assert!(refusal.contains(&format!("mqtt.{option}: has no effect with")), "{refusal}");
     }
-    let told = refused("[mqtt]\nurl = \"mqtts://a\"\nca_file = \"missing.pem\"");
-    assert!(told.contains("mqtt.ca_file: missing.pem cannot be read"), "{told}");
-    let told = refused("[mqtt]\nurl = \"mqtts://a\"\nclient_key_file = \"missing.pem\"");
-    assert!(told.contains("mqtt.client_cert_file: is missing"), "{told}");
+    let refusal = refused("[mqtt]\nurl = \"mqtts://a\"\nca_file = \"missing.pem\"");
+    assert!(refusal.contains("mqtt.ca_file: missing.pem cannot be read"), "{refusal}");
+    let refusal = refused("[mqtt]\nurl = \"mqtts://a\"\nclient_key_file = \"missing.pem\"");
+    assert!(refusal.contains("mqtt.client_cert_file: is missing"), "{refusal}");
 }
 
 #[test]
@@ -357,10 +357,10 @@ fn several_connections_are_members_of_a_share() {
 
 #[test]
 fn two_kinds_never_hear_the_same_topics() {
-    let told = refused("kind = [{ name = \"a\" }, { name = \"b\" }]");
-    assert!(told.contains("kind[1].topics[0]: matches the same topics as"), "{told}");
-    let told = refused("kind = [{ topics = [\"x/{a}/{unit}\", \"x/{unit}/{b}\"] }]");
-    assert!(told.contains("kind[0].topics[1]: matches the same topics as \"x/{a}/{unit}\""), "{told}");
+    let refusal = refused("kind = [{ name = \"a\" }, { name = \"b\" }]");
+    assert!(refusal.contains("kind[1].topics[0]: matches the same topics as"), "{refusal}");
+    let refusal = refused("kind = [{ topics = [\"x/{a}/{unit}\", \"x/{unit}/{b}\"] }]");
+    assert!(refusal.contains("kind[0].topics[1]: matches the same topics as \"x/{a}/{unit}\""), "{refusal}");
 }
 
 const PUMP: &str = r#"
@@ -417,10 +417,10 @@ fn a_metric_that_prometheus_would_not_understand_is_refused() {
         (other(&[("_starts_total", "_starts"), ("counter", "gauge")]), "kind[1].metric[0].name"),
     ];
     for (text, option) in cases {
-        let told = refused(&text);
+        let refusal = refused(&text);
         assert!(
-            told.lines().any(|line| line.starts_with(&format!("{option}: "))),
-            "{told}\n--- expected {option}"
+            refusal.lines().any(|line| line.starts_with(&format!("{option}: "))),
+            "{refusal}\n--- expected {option}"
         );
     }
     let many: String = (0..17)
@@ -484,8 +484,8 @@ fn a_variable_that_sets_nothing_is_an_error_with_a_suggestion() {
         ("ROLLCALL_LOG__FORMAT", "xml", "unknown variant `xml`"),
     ];
     for (name, value, expected) in cases {
-        let told = with_variables("", &[(name, value)]).expect_err(name).to_string();
-        assert!(told.starts_with(&format!("{name}: {expected}")), "{told}\n--- expected\n{expected}");
+        let refusal = with_variables("", &[(name, value)]).expect_err(name).to_string();
+        assert!(refusal.starts_with(&format!("{name}: {expected}")), "{refusal}\n--- expected\n{expected}");
     }
 }
 
@@ -560,9 +560,10 @@ fn a_secret_that_is_missing_empty_or_given_twice_is_refused() {
         ),
     ];
     for (text, path, expected) in cases {
-        let told = config::parse(&text, Some(&dir.path().join("rollcall.toml")), []).unwrap_err().to_string();
-        let found = told.lines().any(|line| line.starts_with(path) && line.contains(expected));
-        assert!(found, "{told}\n--- expected\n{path}… {expected}");
+        let refusal =
+            config::parse(&text, Some(&dir.path().join("rollcall.toml")), []).unwrap_err().to_string();
+        let found = refusal.lines().any(|line| line.starts_with(path) && line.contains(expected));
+        assert!(found, "{refusal}\n--- expected\n{path}… {expected}");
     }
 }
 
@@ -583,8 +584,8 @@ fn a_valid_but_suspicious_setting_is_a_warning() {
 
 #[test]
 fn a_file_that_was_named_and_is_not_there_is_an_error() {
-    let told = config::load(Some(Path::new("/nowhere/rollcall.toml"))).unwrap_err().to_string();
-    assert!(told.starts_with("/nowhere/rollcall.toml cannot be read: "), "{told}");
+    let refusal = config::load(Some(Path::new("/nowhere/rollcall.toml"))).unwrap_err().to_string();
+    assert!(refusal.starts_with("/nowhere/rollcall.toml cannot be read: "), "{refusal}");
 }
 
 #[test]
@@ -621,15 +622,15 @@ fn a_secret_that_others_may_read_is_a_warning() {
     std::fs::write(dir.path().join("deadman"), "https://example.org/x").unwrap();
     let warned = || {
         let config = config::parse(text, Some(&dir.path().join("rollcall.toml")), []).unwrap();
-        let told = config.warnings.iter().filter(|warning| warning.text.contains("chmod o="));
-        told.map(|warning| warning.path.clone()).collect::<Vec<_>>()
+        let warnings = config.warnings.iter().filter(|warning| warning.text.contains("chmod o="));
+        warnings.map(|warning| warning.path.clone()).collect::<Vec<_>>()
     };
-    let mut told = warned();
-    told.sort();
+    let mut warnings = warned();
+    warnings.sort();
     let options =
         ["deadman.url_file", "engine.password_file", "http.token[0].token_file", "mqtt.password_file"];
-    assert_eq!(told[..4], options);
-    assert_eq!((told.len(), told[4].as_str()), (5, "receiver[0].secret_file"));
+    assert_eq!(warnings[..4], options);
+    assert_eq!((warnings.len(), warnings[4].as_str()), (5, "receiver[0].secret_file"));
     // A service gets a secret through a group of its own.
     files.iter().for_each(|name| set(name, 0o640));
     assert_eq!(warned(), Vec::<String>::new());

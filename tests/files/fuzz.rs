@@ -188,19 +188,23 @@ fn facts_that_are_read_are_written_and_read_back() {
 fn entries_of_a_queue_are_notified_in_order_or_left_out() {
     let record = r#"{"id":"detector:a:1732147200000","kind":"detector","unit":"a","labels":{"site":"north"},"last_seen":"2024-11-21T00:00:00Z","deadline":"2024-11-23T00:00:00Z","detected_at":"2024-11-23T00:00:00.004Z","back_at":null,"cause":"silence","closed_by":null}"#;
     let back = record.replace("\"back_at\":null", "\"back_at\":\"2024-11-25T00:00:00Z\"");
-    let told = |offline: &str, online: &str, blind: &str| {
+    let sealed = |offline: &str, online: &str, blind: &str| {
         format!(
             r#"{{"group":{{"key":"site=north","labels":{{"site":"north"}}}},"sealed_at":"2024-11-23T00:00:10Z","offline":[{offline}],"online":[{online}],"blind":[{blind}]}}"#
         )
     };
     let blind = r#"{"from":"2024-11-21T00:00:00Z","to":"2024-11-21T01:00:00Z"}"#;
     let lone = r#"["detector:a:1732147200000",1732320000000,1732320000004,1732320010000,"silence",{"site":"north"},{"kind":"detector"}]"#;
-    let examples = [told(record, &back, ""), told("", "", blind), told(&[record, record].join(","), "", "")];
+    let examples =
+        [sealed(record, &back, ""), sealed("", "", blind), sealed(&[record, record].join(","), "", "")];
     let mut examples: Vec<&str> = examples.iter().map(String::as_str).collect();
     examples.push(lone);
     for example in &examples {
         let delivery = delivery_of_any("site=north", example.as_bytes(), "hook");
-        assert!(delivery.is_some_and(|told| told.offline.len() + told.blind.len() > 0), "{example}");
+        assert!(
+            delivery.is_some_and(|delivery| delivery.offline.len() + delivery.blind.len() > 0),
+            "{example}"
+        );
     }
     fuzz(&examples, |bytes| {
         let Some(delivery) = delivery_of_any("site=north", bytes, "hook") else { return };
@@ -317,7 +321,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
     let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
     let second = Duration::from_secs(1);
     let hearing =
-        HearingConfig { gap: 3 * second, settle: 300 * second, tell: 300 * second, ..config.hearing };
+        HearingConfig { gap: 3 * second, settle: 300 * second, tell_after: 300 * second, ..config.hearing };
     let outbox_grew = Arc::new(Notify::new());
     let roll =
         Arc::new(Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), hearing, outbox_grew));

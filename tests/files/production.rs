@@ -217,7 +217,7 @@ async fn only_rollcall_speaks_below_rollcall() {
     let watch = Watch::start(&broker, dir.path());
     watch.eventually("/readyz", 200).await;
     let (port, authority) = (broker.port(), broker.authority());
-    let tell = ["-P", PASSWORD, "-V", "mqttv5", "-h", "localhost", "-p", &port, "--cafile", &authority];
+    let connection = ["-P", PASSWORD, "-V", "mqttv5", "-h", "localhost", "-p", &port, "--cafile", &authority];
     // A retained message reaches later subscribers, if the broker accepted it.
     broker.publish_as("pump-7", broker.devices, "rollcall/canary/false", &["-r"]);
     broker.publish_as("rollcall", broker.server.port(), "rollcall/canary/true", &["-r"]);
@@ -234,7 +234,7 @@ async fn only_rollcall_speaks_below_rollcall() {
         "-F",
         "%t",
     ];
-    let heard = output("mosquitto_sub", &[&tell[..], &what[..]].concat());
+    let heard = output("mosquitto_sub", &[&connection[..], &what[..]].concat());
     assert_eq!(String::from_utf8_lossy(&heard.stdout).trim(), "rollcall/canary/true");
 }
 

@@ -600,7 +600,7 @@ async fn values_quarantined_in_redis_are_shown_restored_and_deleted() {
     }
     repair(dir.path(), [outbox, "garbage{"]);
     let back: usize = redis::cmd("XLEN").arg(outbox).query(&mut client).unwrap();
-    assert_eq!(back, 1, "what can be read is told");
+    assert_eq!(back, 1, "the readable entry is back");
     // The service quarantines a key of a wrong type, and `repair` restores it once it is corrected.
     redis::cmd("SET").arg(key).arg("x").exec(&mut client).unwrap();
     let id = "detector:a:1000".parse::<RecordId>().unwrap();

@@ -40,7 +40,7 @@ impl Parts {
         });
         let rules: Arc<Rules> = Arc::new(rules.collect());
         let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
-        let config = HearingConfig { gap: GAP, follows: false, settle: Duration::ZERO, tell: GAP };
+        let config = HearingConfig { gap: GAP, follows: false, settle: Duration::ZERO, tell_after: GAP };
         let outbox_grew = Arc::new(Notify::new());
         let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, outbox_grew);
         let ownership = Ownership::of_everything(engine.partitions());

@@ -59,7 +59,7 @@ impl Roll {
                 foreign.push(&seen.unit);
             }
             if let Some(record) = &change.record {
-                self.tell(record);
+                self.log(record);
                 has_record = true;
             }
             if change.facts.as_ref().is_none_or(|facts| matches!(facts.standing, Standing::Retired(_))) {
@@ -91,7 +91,7 @@ impl Roll {
         }
     }
 
-    pub(super) fn tell(&self, record: &OfflineRecord) {
+    pub(super) fn log(&self, record: &OfflineRecord) {
         match record.transition() {
             Transition::Offline => self.telemetry.went_offline(record),
             Transition::Online => self.telemetry.came_back(record),

@@ -21,8 +21,8 @@ pub struct HearingConfig {
     pub follows: bool,
     /// The most hearing that is owed after a blind interval.
     pub settle: Duration,
-    /// Blind intervals longer than this are told to operators.
-    pub tell: Duration,
+    /// Operators are notified of blind intervals longer than this.
+    pub tell_after: Duration,
 }
 
 /// How far Rollcall has heard, as this instance knows it.
@@ -94,7 +94,7 @@ impl Roll {
         unbroken: Duration,
         probed: &[Probed],
     ) -> Result<bool> {
-        let gap = Gap { blind: unbroken, tell: self.config.tell };
+        let gap = Gap { blind: unbroken, tell_after: self.config.tell_after };
         let prove = async { if probed.is_empty() { Ok(()) } else { self.engine.prove(probed).await } };
         // In this order: an instance that reads that the fleet was heard further reads the same of its kinds. Both
         // are sent at once, because the engine may be far away.

@@ -76,8 +76,8 @@ impl Connection {
                     self.state.probe_published(index, Instant::now());
                 }
             }
-            Action::TellProbe(index, outcome) => {
-                self.probes.iter().for_each(|probes| probes.tell(index, outcome));
+            Action::ProbeAnswered(index, outcome) => {
+                self.probes.iter().for_each(|probes| probes.answered(index, outcome));
             }
             Action::StopTaking => self.queue = None,
             Action::End(loss, why) => return Err(End::Lost(loss, why)),

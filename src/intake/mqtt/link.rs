@@ -1,4 +1,4 @@
-//! What a connection and its recorder tell each other: the current connection, and what was proved of it.
+//! What a connection and its recorder share: the current connection, and what was proved of it.
 
 use std::pin::pin;
 use std::sync::Arc;

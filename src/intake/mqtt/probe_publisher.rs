@@ -70,8 +70,8 @@ impl ProbePublisher {
         self.probes.all().iter().for_each(Probe::connection_lost);
     }
 
-    /// Tells the readers of the probe.
-    pub fn tell(&self, index: usize, outcome: ProbeOutcome) {
+    /// Records the answer of the broker to the probe with this number.
+    pub fn answered(&self, index: usize, outcome: ProbeOutcome) {
         let probe = &self.probes.all()[index];
         let refused = |why: &str, then: &str| Some(refused(probe, &self.user, why, then));
         probe.answered(match outcome {

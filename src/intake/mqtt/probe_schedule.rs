@@ -2,7 +2,7 @@
 //!
 //! # When the broker does not accept a probe
 //! No filter counts as unheard on which the broker does not let Rollcall publish: then the messages of units prove
-//! it, an operator is told which right is missing, and the probe is tried again every ten minutes. Some brokers end
+//! it, an operator sees which right is missing, and the probe is tried again every ten minutes. Some brokers end
 //! a connection that publishes where it may not. Rollcall must not lose one connection after the other by probing:
 //! a probe that was just published and not answered when a connection ends, twice, is not published again by this
 //! process; once if the broker says that a right is missing.

@@ -12,7 +12,7 @@
 //! has to be bounded.
 //!
 //! # Why a session store that stores nothing
-//! A new process that resumes its old session must tell the library which packets the broker has not
+//! A new process that resumes its old session must give the library the packets that the broker has not
 //! acknowledged; otherwise the library refuses to publish at QoS 1. At QoS 0 and 1 such a packet can only be a
 //! canary, which is worthless by then: there are none.
 

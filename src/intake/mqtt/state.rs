@@ -326,7 +326,7 @@ impl ConnectionState {
         actions: &mut Actions,
     ) {
         let outcome = self.probes.as_mut().and_then(|probes| probes.answered(index, answer, now));
-        actions.extend(outcome.map(|outcome| Action::TellProbe(index, outcome)));
+        actions.extend(outcome.map(|outcome| Action::ProbeAnswered(index, outcome)));
     }
 
     /// The recorder has proved something.
@@ -384,7 +384,7 @@ impl ConnectionState {
         self.redelivery.connection_lost();
         if let (Some(probes), Some(loss)) = (&mut self.probes, loss) {
             let given_up = probes.connection_lost(loss, now).into_iter();
-            actions.extend(given_up.map(|index| Action::TellProbe(index, ProbeOutcome::EndsConnection)));
+            actions.extend(given_up.map(|index| Action::ProbeAnswered(index, ProbeOutcome::EndsConnection)));
         }
     }
 

@@ -6,7 +6,7 @@ fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(ms)
 }
 
-const GAP: Gap = Gap { blind: Duration::from_secs(3), tell: Duration::from_secs(6) };
+const GAP: Gap = Gap { blind: Duration::from_secs(3), tell_after: Duration::from_secs(6) };
 const RELEASE: Duration = Duration::from_secs(10);
 
 enum Step {
@@ -48,9 +48,9 @@ fn advance(state: &mut HearingState, subscription: Subscription, sent: i64) -> F
     match state.advance(&subscription, at(sent), GAP) {
         Err(NotAttending) => Follows::NotAttending,
         Ok(None) => Heard(state.heard.map_or(0, Timestamp::as_millis)),
-        Ok(Some(BlindInterval { interval, is_taken, is_told })) => {
+        Ok(Some(BlindInterval { interval, is_taken, is_notified })) => {
             assert_eq!(state.heard, Some(interval.to));
-            Blind(interval.from.as_millis(), interval.to.as_millis(), is_taken, is_told)
+            Blind(interval.from.as_millis(), interval.to.as_millis(), is_taken, is_notified)
         }
     }
 }

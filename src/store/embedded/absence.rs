@@ -75,7 +75,7 @@ fn mark(
     hearing: &Hearing,
     after: i64,
 ) -> DatabaseResult<(usize, Option<i64>)> {
-    let told: Vec<(i64, Option<String>)> = database
+    let waiting: Vec<(i64, Option<String>)> = database
         .prepare_cached(
             "SELECT lanes.id, body FROM lanes LEFT JOIN notifications ON notifications.id = notification \
              WHERE receiver = ? AND lanes.id > ? ORDER BY lanes.id LIMIT ?",
@@ -83,11 +83,11 @@ fn mark(
         .query_map(params![receiver, after, STEP], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
     let mut past = Vec::new();
-    for body in told.iter().filter_map(|(_, body)| body.as_ref()) {
+    for body in waiting.iter().filter_map(|(_, body)| body.as_ref()) {
         // An unreadable notification is reported when it is leased.
-        let Ok(told) = from_json::<Notification>("a notification", body) else { continue };
-        past.extend(told.over(hearing).map(|interval| blindness_in(&told.group, interval)));
-        for record in &told.offline {
+        let Ok(notification) = from_json::<Notification>("a notification", body) else { continue };
+        past.extend(notification.over(hearing).map(|interval| blindness_in(&notification.group, interval)));
+        for record in &notification.offline {
             let mut open = database
                 .prepare_cached("SELECT 1 FROM records WHERE id = ? AND closed IS NULL AND detected = ?")?;
             if !open.exists(params![record.id.to_string(), record.detected_at.as_millis()])? {
@@ -102,7 +102,7 @@ fn mark(
             Untold::PAST,
         ])?;
     }
-    Ok((past.len(), told.last().map(|(lane_id, _)| *lane_id)))
+    Ok((past.len(), waiting.last().map(|(lane_id, _)| *lane_id)))
 }
 
 /// The silences of these deliveries of which the receiver was not notified before, by name.

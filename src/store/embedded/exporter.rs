@@ -97,7 +97,7 @@ fn groups(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>)
             group: row.get(0)?,
             name: row.get(1)?,
             letter: letters.next().unwrap_or('x'),
-            told_to: letters.as_str().to_owned(),
+            notified: letters.as_str().to_owned(),
             detected: moment(row.get(3)?),
             waits: optional(row, 4)?.zip(row.get(5)?),
             over: optional(row, 6)?,

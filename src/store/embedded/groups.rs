@@ -97,8 +97,8 @@ fn join_one(
             .prepare_cached("DELETE FROM members WHERE grp = ? AND member = ?")?
             .execute(params![lost, name])?;
     }
-    let told_to = known.filter(|_| next == Stage::IsBack).map(|known| known.told_to).unwrap_or_default();
-    write_member(database, &group, joining, (&name, next, &told_to), (pace, now))?;
+    let notified = known.filter(|_| next == Stage::IsBack).map(|known| known.notified).unwrap_or_default();
+    write_member(database, &group, joining, (&name, next, &notified), (pace, now))?;
     if next == Stage::Over {
         clear_due_if_empty(database, group.id)?;
         return Ok(None);
@@ -107,8 +107,8 @@ fn join_one(
     database
         .prepare_cached("UPDATE groups SET due = ?, body = iif(?, ?, body) WHERE id = ?")?
         .execute(params![due.as_millis(), group.is_own, joining.body, group.id])?;
-    let is_told = *is_alone && group.is_own && group.times.is_sealed_at_once(member.form, pace, now);
-    Ok(is_told.then_some((group.id, group.times)))
+    let is_notified = *is_alone && group.is_own && group.times.is_sealed_at_once(member.form, pace, now);
+    Ok(is_notified.then_some((group.id, group.times)))
 }
 
 /// A group that a transition joins.
@@ -153,14 +153,14 @@ fn write_member(
     database: &Connection,
     group: &JoinedGroup,
     joining: &Joining,
-    (name, next, told_to): (&str, Stage, &str),
+    (name, next, notified): (&str, Stage, &str),
     (pace, now): (Pace, Timestamp),
 ) -> rusqlite::Result<()> {
     let Joining { member, json, .. } = joining;
     let since = waits_since(member.form, pace, now).as_millis();
     let is_over = next == Stage::Over;
     let (joined, over) = if is_over { (None, Some(now.as_millis())) } else { (Some(since), None) };
-    let letter = format!("{}{told_to}", next.letter());
+    let letter = format!("{}{notified}", next.letter());
     let (detected, json) = (member.detected_at.as_millis(), (!is_over).then_some(json));
     database
         .prepare_cached("INSERT OR REPLACE INTO members VALUES(?, ?, ?, ?, ?, ?, ?)")?
@@ -174,7 +174,7 @@ struct KnownMember {
     /// `None`: its letter is that of no stage.
     stage: Option<Stage>,
     /// Empty, or a colon and the receivers that were notified of its silence.
-    told_to: String,
+    notified: String,
     detected_at: Timestamp,
 }
 
@@ -192,9 +192,9 @@ fn known(
         let text: String = row.get(1)?;
         let mut letters = text.chars();
         let stage = letters.next().map_or(Some(Stage::Over), Stage::of);
-        let told_to = letters.as_str().to_owned();
+        let notified = letters.as_str().to_owned();
         let detected_at = Timestamp::from_millis(row.get(2)?);
-        Ok(KnownMember { group: row.get(0)?, stage, told_to, detected_at })
+        Ok(KnownMember { group: row.get(0)?, stage, notified, detected_at })
     });
     known.optional()
 }

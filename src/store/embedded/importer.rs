@@ -177,10 +177,10 @@ impl TargetDatabase {
                  ON CONFLICT(key) DO UPDATE SET body = excluded.body",
                 params![self.partition(&group.key), group.key, to_json(group)?],
             ),
-            MigrationItem::GroupMember { group, name, letter, told_to, detected, waits, over } => {
+            MigrationItem::GroupMember { group, name, letter, notified, detected, waits, over } => {
                 let joined = waits.as_ref().map(|waits| waits.0);
                 let body = waits.as_ref().map(|waits| &waits.1);
-                let letter = format!("{letter}{told_to}");
+                let letter = format!("{letter}{notified}");
                 self.execute(
                     "INSERT INTO members SELECT id, ?, ?, ?, ?, ?, ? FROM groups WHERE key = ?",
                     params![name, letter, detected.as_millis(), ms(&joined), ms(over), body, group],

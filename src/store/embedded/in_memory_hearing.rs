@@ -48,7 +48,7 @@ pub(super) struct InMemoryHearing {
 pub(super) struct PendingInterval {
     pub interval: Interval,
     /// Whether operators are notified.
-    pub is_told: bool,
+    pub is_notified: bool,
 }
 
 impl InMemoryHearing {
@@ -87,9 +87,9 @@ impl InMemoryHearing {
         self.state.is_lost |= self.is_removed;
         let Ok(blind) = self.state.advance(subscription, sent, gap) else { return Advance::NotAttending };
         let Some(blind) = blind else { return Advance::Heard(None) };
-        let is_told = blind.is_told || std::mem::take(&mut self.is_removed);
+        let is_notified = blind.is_notified || std::mem::take(&mut self.is_removed);
         self.note_blind(blind.interval, blind.is_taken);
-        self.unwritten.push(PendingInterval { interval: blind.interval, is_told });
+        self.unwritten.push(PendingInterval { interval: blind.interval, is_notified });
         Advance::Heard(Some(blind.interval))
     }
 

@@ -142,12 +142,12 @@ impl Flush {
 
     fn write_heard(&self, database: &Connection) -> DatabaseResult<()> {
         database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('ears', ?)")?.execute([&self.heard])?;
-        for PendingInterval { interval, is_told } in &self.blind {
+        for PendingInterval { interval, is_notified } in &self.blind {
             let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
             let outdated = (interval.to - BLIND_RETENTION).as_millis();
             database.prepare_cached("DELETE FROM blind WHERE until <= ?")?.execute([outdated])?;
             database.prepare_cached("INSERT INTO blind(start, until) VALUES(?, ?)")?.execute([from, to])?;
-            if *is_told {
+            if *is_notified {
                 let event = to_json(&OutboxEvent::Blind(*interval))?;
                 database
                     .prepare_cached("INSERT INTO outbox(partition, news) VALUES(?, ?)")?

@@ -33,14 +33,14 @@ pub(super) fn seal_group(
     // The same events have the same notification id on every engine.
     members.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     let sealing = Sealing { database, group, receivers, now };
-    let mut told = SealedMembers::default();
+    let mut sealed = SealedMembers::default();
     let count = members.len();
     for (member, letter, body) in members {
-        sealing.tell(&member, &letter, body.unwrap_or_default(), &mut told)?;
+        sealing.seal_member(&member, &letter, body.unwrap_or_default(), &mut sealed)?;
     }
     // Without a receiver no notification is kept: no delivery would ever remove it.
     if count > 0 && !receivers.is_empty() {
-        sealing.write(&told)?;
+        sealing.write(&sealed)?;
         database
             .prepare_cached("UPDATE groups SET sealed = ? WHERE id = ?")?
             .execute([times.sealed_now(pace, now).as_millis(), group])?;
@@ -74,17 +74,17 @@ struct Sealing<'a> {
 
 impl Sealing<'_> {
     /// Adds a member to the notification, and notes the receivers that are notified of it.
-    fn tell(
+    fn seal_member(
         &self,
         member: &str,
         letter: &str,
         body: String,
-        told: &mut SealedMembers,
+        sealed: &mut SealedMembers,
     ) -> rusqlite::Result<()> {
         let stage = if letter.starts_with(Stage::IsBack.letter()) { Stage::IsBack } else { Stage::Waits };
         let is_blind = member.starts_with("blind ");
-        let next = stage.once_told(is_blind);
-        told.add(member, stage, is_blind, letter.get(1..).unwrap_or_default(), body);
+        let next = stage.once_notified(is_blind);
+        sealed.add(member, stage, is_blind, letter.get(1..).unwrap_or_default(), body);
         let (letter, over) = match next {
             Stage::Over => (next.letter().to_string(), Some(self.now.as_millis())),
             _ => (format!("{}:{}", next.letter(), self.receivers.join(",")), None),
@@ -98,15 +98,15 @@ impl Sealing<'_> {
     }
 
     /// Puts the notification at the end of the group's lane for each receiver.
-    fn write(&self, told: &SealedMembers) -> rusqlite::Result<()> {
+    fn write(&self, sealed: &SealedMembers) -> rusqlite::Result<()> {
         let Sealing { database, group, receivers, now } = self;
         let (partition, key, body): (u16, String, String) = database
             .prepare_cached("SELECT partition, key, body FROM groups WHERE id = ?")?
             .query_row([group], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-        let id = told.id(&key);
+        let id = sealed.id(&key);
         database.prepare_cached("INSERT OR REPLACE INTO notifications VALUES(?, ?, ?)")?.execute(params![
             id,
-            told.notification(&body, *now, receivers),
+            sealed.notification(&body, *now, receivers),
             receivers.len() as i64
         ])?;
         for receiver in *receivers {

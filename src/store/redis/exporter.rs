@@ -173,14 +173,14 @@ impl RedisEngine {
             let Some((group, member)) = name.split_once('\n') else { continue };
             let (head, body) =
                 text.split_once(' ').map_or((text.as_str(), None), |(head, body)| (head, Some(body)));
-            let (head, told_to) = head.split_at(head.find(':').unwrap_or(head.len()));
+            let (head, notified) = head.split_at(head.find(':').unwrap_or(head.len()));
             let mut letters = head.chars();
             let Some(letter) = letters.next() else { continue };
             items.push(MigrationItem::GroupMember {
                 group: group.to_owned(),
                 name: member.to_owned(),
                 letter,
-                told_to: told_to.to_owned(),
+                notified: notified.to_owned(),
                 detected: Timestamp::from_millis(letters.as_str().parse().unwrap_or(0)),
                 waits: waiting.get(name).copied().zip(body.map(str::to_owned)),
                 over: over.get(name).copied().map(moment),

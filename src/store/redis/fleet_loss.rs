@@ -97,7 +97,7 @@ impl RedisEngine {
         let reported = known.heard.filter(|_| begins || loss_told.is_none()).map(|from| {
             let interval = Interval { from, to: now.max(from + Duration::from_millis(1)) };
             write.set(&key, b"loss_told", b"1");
-            let blind = BlindInterval { interval, is_taken: false, is_told: true };
+            let blind = BlindInterval { interval, is_taken: false, is_notified: true };
             self.write_blind(write, &blind, now);
             interval
         });

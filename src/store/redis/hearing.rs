@@ -183,7 +183,7 @@ impl RedisEngine {
         blind: &BlindInterval,
         sent_at: Timestamp,
     ) {
-        let BlindInterval { interval, is_taken, is_told } = blind;
+        let BlindInterval { interval, is_taken, is_notified } = blind;
         let to = interval.to.as_millis().to_string();
         let text = format!("{} {to}", interval.from.as_millis());
         let score =
@@ -193,7 +193,7 @@ impl RedisEngine {
         write.write("ZADD", &key, &[score.as_bytes(), text.as_bytes()]);
         write.write("ZREMRANGEBYSCORE", &key, &[b"-inf", outdated.as_bytes()]);
         write.set(&heard, b"ledger", to.as_bytes());
-        if *is_told {
+        if *is_notified {
             let outbox = self.keys.outbox(self.keys.partitions());
             write.write("XADD", &outbox, &[b"blind", text.as_bytes()]);
         }

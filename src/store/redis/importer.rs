@@ -132,11 +132,11 @@ impl RedisImporter {
                     pipe.hset(key("sealed"), &group.key, sealed.as_millis()).ignore();
                 }
             }
-            MigrationItem::GroupMember { group, name, letter, told_to, detected, waits, over } => {
+            MigrationItem::GroupMember { group, name, letter, notified, detected, waits, over } => {
                 let partition = self.keys.partition_of_group(group);
                 let key = |name: &str| self.keys.in_partition(partition, name);
                 let field = format!("{group}\n{name}");
-                let mut text = format!("{letter}{}{told_to}", detected.as_millis());
+                let mut text = format!("{letter}{}{notified}", detected.as_millis());
                 if let Some((joined, body)) = waits {
                     text += &format!(" {body}");
                     let waiting = self.keys.of(partition, "waiting", group);

@@ -59,7 +59,7 @@ fn may_be_lost(name: &str) -> &'static [Stage] {
 }
 
 /// Brings some units to each stage, poisons a value, goes on until nothing is left to notify, and returns the errors.
-async fn told_once(
+async fn notified_once(
     engine: Arc<dyn Engine>,
     (telemetry, clock): (Arc<rollcall::telemetry::Telemetry>, rollcall::clock::Clock),
     name: &str,
@@ -136,7 +136,7 @@ async fn on_redis_with(poison: on_redis::Poison) {
             // Only facts belong to one unit alone.
             owners.filter(|_| name == "{pN}:facts:<>").unwrap_or_default()
         };
-        let found = told_once(engine, (telemetry, clock), &name, poison).await;
+        let found = notified_once(engine, (telemetry, clock), &name, poison).await;
         wrong.extend(found.into_iter().map(|why| format!("{name}: {why}")));
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
@@ -168,7 +168,7 @@ async fn on_disk_with(poison: on_disk::Poison) {
             let engine = Arc::new(EmbeddedEngine::open(&config, telemetry.clone()).await.unwrap());
             let path: &Path = dir.path();
             let poison = || on_disk::poison_one(path, table, column, poison).0;
-            let found = told_once(engine, (telemetry, clock), table, poison).await;
+            let found = notified_once(engine, (telemetry, clock), table, poison).await;
             wrong.extend(found.into_iter().map(|why| format!("{table}.{column}: {why}")));
         }
     }

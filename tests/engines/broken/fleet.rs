@@ -63,8 +63,12 @@ impl Fleet {
         let kind: Kind = "detector".parse().unwrap();
         let rules = Arc::new(Rules::from([(kind.clone(), KindRules::new(kind))]));
         let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
-        let config =
-            HearingConfig { gap: 1000 * HOUR, settle: Duration::ZERO, follows: false, tell: 1000 * HOUR };
+        let config = HearingConfig {
+            gap: 1000 * HOUR,
+            settle: Duration::ZERO,
+            follows: false,
+            tell_after: 1000 * HOUR,
+        };
         let roll =
             Roll::new(engine.clone(), rules, mirror, telemetry.clone(), config, Arc::new(Notify::new()));
         let roll = roll.with_filters(filters("detector"));
@@ -119,7 +123,7 @@ impl Fleet {
             was_cut: false,
             span: 10_000 * HOUR,
         };
-        self.engine.advance(&kept, at, Gap { blind: HOUR / 2, tell: HOUR / 2 }).await.unwrap();
+        self.engine.advance(&kept, at, Gap { blind: HOUR / 2, tell_after: HOUR / 2 }).await.unwrap();
         self.engine.renew("one", Duration::from_secs(8), None).await.unwrap();
         self.engine.announce("one", "127.0.0.1:1", Duration::from_secs(8)).await.unwrap();
         self.engine.note(&[&unit(5)]).await.unwrap();
@@ -147,7 +151,7 @@ impl Fleet {
 
     /// Without a gap.
     pub async fn heard_until(&self, moment: Timestamp) {
-        let gap = Gap { blind: 100_000 * HOUR, tell: 100_000 * HOUR };
+        let gap = Gap { blind: 100_000 * HOUR, tell_after: 100_000 * HOUR };
         for _ in 0..3 {
             if self.engine.advance(&Subscription::Plain, moment, gap).await.is_ok() {
                 break;

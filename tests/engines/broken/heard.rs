@@ -168,12 +168,12 @@ async fn a_unit_that_is_said_to_have_been_heard_in_the_year_2100_counts_as_heard
             })
             .await;
         fleet.heard_until(hours(POISONED) + Duration::from_millis(1)).await;
-        for (round, untold) in [(49, vec![&by_key, &by_facts]), (98, vec![])] {
+        for (round, not_notified) in [(49, vec![&by_key, &by_facts]), (98, vec![])] {
             fleet.heard_until(hours(POISONED + round)).await;
             fleet.pass(hours(POISONED + round), true).await;
             fleet.pass(hours(POISONED + round), false).await;
             for unit in units() {
-                let times = usize::from(!untold.contains(&&unit));
+                let times = usize::from(!not_notified.contains(&&unit));
                 assert_eq!(
                     fleet.notified.get(&unit.to_string()).copied().unwrap_or(0),
                     times,

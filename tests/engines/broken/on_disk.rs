@@ -91,7 +91,7 @@ macro_rules! poisoned {
             }
             let mut wrong = Vec::new();
             for (table, column) in all {
-                let done = neighbours_are_told(table, column, $poison, $when).await;
+                let done = neighbours_are_notified(table, column, $poison, $when).await;
                 wrong.extend(done.err().map(|why| format!("{table}.{column} {:?} {:?}: {why}", $poison, $when)));
             }
             assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
@@ -110,7 +110,12 @@ poisoned! {
     a_fleet_starts_and_notifies_of_other_units_when_rows_are_missing: Missing, BeforeItStarts
 }
 
-async fn neighbours_are_told(table: &str, column: &str, poison: Poison, when: When) -> Result<(), String> {
+async fn neighbours_are_notified(
+    table: &str,
+    column: &str,
+    poison: Poison,
+    when: When,
+) -> Result<(), String> {
     let dir = tempfile::tempdir().unwrap();
     let (telemetry, clock) = telemetry();
     let engine = open(dir.path(), &telemetry).await;

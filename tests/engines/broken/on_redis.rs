@@ -107,7 +107,7 @@ macro_rules! poisoned {
             let server = Server::redis(dir.path(), free_port().unwrap(), &[]).unwrap();
             let mut wrong = Vec::new();
             for row in TABLE {
-                wrong.extend(neighbours_are_told(&server, row, $poison).await.err().map(|why| format!("{} {:?}: {why}", row.0, $poison)));
+                wrong.extend(neighbours_are_notified(&server, row, $poison).await.err().map(|why| format!("{} {:?}: {why}", row.0, $poison)));
             }
             assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
         }
@@ -115,12 +115,12 @@ macro_rules! poisoned {
 }
 
 poisoned! {
-    of_a_key_of_a_wrong_type_the_others_are_told: WrongType
-    of_a_value_that_cannot_be_read_the_others_are_told: Unreadable
-    of_a_key_that_is_missing_the_others_are_told: Missing
+    other_units_are_notified_when_a_key_is_of_a_wrong_type: WrongType
+    other_units_are_notified_when_a_value_is_unreadable: Unreadable
+    other_units_are_notified_when_a_key_is_missing: Missing
 }
 
-async fn neighbours_are_told(
+async fn neighbours_are_notified(
     server: &Server,
     row: &(&str, Spared, Spared),
     poison: Poison,

@@ -631,12 +631,12 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
     let both = ["hook".to_owned(), "mail".to_owned()];
     let mail = ["mail".to_owned()];
     world.engine.enlist(&both, world.at(0)).await.unwrap();
-    let names = ["stays", "blip", "told", "back", "swallowed", "both-stays", "both-blip"];
+    let names = ["stays", "blip", "notified", "back", "swallowed", "both-stays", "both-blip"];
     let units = names.map(|name| world.unit(name));
     world.hear_all(&units, world.at(0)).await;
     world.heard_until(world.hours(49)).await;
     world.roll.check_deadlines(&units, world.hours(49)).await.unwrap();
-    world.tell_outbox(&both, world.hours(49)).await;
+    world.seal_outbox(&both, world.hours(49)).await;
     for interval in [Timestamp::NEVER, world.hours(41)] {
         let event = OutboxEvent::Blind(Interval { from: world.hours(40), to: interval });
         let join = [Join { group: Group { key: "blind".into(), labels: Labels::new() }, event }];
@@ -648,8 +648,8 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
     world.engine.join(&of_kind, AT_ONCE, &both, &Capacity::NONE, world.hours(49)).await.unwrap();
     // Two are delivered, and the receiver fails for the others. One of the two is back before the receiver is absent.
     for delivery in world.lease(world.hours(49)).await {
-        let is_told = |record: &OfflineRecord| ["told", "back"].contains(&record.unit.as_str());
-        if delivery.offline.iter().any(is_told) {
+        let is_notified = |record: &OfflineRecord| ["notified", "back"].contains(&record.unit.as_str());
+        if delivery.offline.iter().any(is_notified) {
             world.engine.delivered(&[delivery], world.hours(49)).await.unwrap();
         } else {
             world.engine.retry_later(&delivery, world.hours(50)).await.unwrap();
@@ -658,12 +658,12 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
     for name in ["back", "swallowed"] {
         world.hear(&world.unit(name), world.hours(49)).await;
     }
-    world.tell_outbox(&both, world.hours(50)).await;
+    world.seal_outbox(&both, world.hours(50)).await;
     world.engine.enlist(&mail, world.hours(50)).await.unwrap();
-    for name in ["blip", "told", "both-blip"] {
+    for name in ["blip", "notified", "both-blip"] {
         world.hear(&world.unit(name), world.hours(51)).await;
     }
-    world.tell_outbox(&mail, world.hours(51)).await;
+    world.seal_outbox(&mail, world.hours(51)).await;
 
     let now = world.hours(52);
     for name in &both {
@@ -674,7 +674,7 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
         assert_eq!(past, if name == "hook" { 4 } else { 0 }, "{name}");
         assert_eq!(another.bring_up_to_date(name, now).await.unwrap(), 0, "it is no longer absent");
     }
-    let notified = world.tell_all("hook", now).await;
+    let notified = world.deliver_all("hook", now).await;
     let mut offline = notified
         .iter()
         .flat_map(|delivery| &delivery.offline)
@@ -690,15 +690,15 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
         .filter(|notified| !notified.blind.is_empty())
         .map(|delivery| delivery.group.key.as_str());
     assert_eq!(blind.collect::<Vec<&str>>(), ["blind,kind=detector"], "blindness that lasts is notified");
-    let notified = world.tell_all("mail", now).await;
+    let notified = world.deliver_all("mail", now).await;
     assert_eq!(notified.iter().map(|delivery| delivery.offline.len()).sum::<usize>(), 7, "it was not absent");
     assert_eq!(notified.iter().map(|delivery| delivery.online.len()).sum::<usize>(), 5);
     // Later notifications are as usual.
     for name in ["stays", "both-stays", "blip"] {
         world.hear(&world.unit(name), world.hours(53)).await;
     }
-    world.tell_outbox(&both, world.hours(53)).await;
-    let notified = world.tell_all("hook", world.hours(53)).await;
+    world.seal_outbox(&both, world.hours(53)).await;
+    let notified = world.deliver_all("hook", world.hours(53)).await;
     let mut online = notified
         .iter()
         .flat_map(|delivery| &delivery.online)
@@ -711,7 +711,7 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
 
 impl<G: Ground> World<G> {
     /// Outbox entries join a group for each unit, or for a prefix of names, and are sealed.
-    async fn tell_outbox(&self, receivers: &[String], now: Timestamp) {
+    async fn seal_outbox(&self, receivers: &[String], now: Timestamp) {
         let entries = self.outbox().await;
         let join = |entry: &rollcall::store::Entry| {
             let key = match &entry.event {
@@ -729,7 +729,7 @@ impl<G: Ground> World<G> {
     }
 
     /// Delivers the whole backlog of a receiver.
-    async fn tell_all(&self, receiver: &str, now: Timestamp) -> Vec<Delivery> {
+    async fn deliver_all(&self, receiver: &str, now: Timestamp) -> Vec<Delivery> {
         let mut notified = Vec::new();
         for _ in 0..1000 {
             let leased =
@@ -769,11 +769,11 @@ pub async fn a_large_group_is_split_into_several_complete_notifications<G: Groun
 }
 
 pub async fn a_long_blind_interval_is_notified_at_once_and_by_itself<G: Ground>(world: World<G>) {
-    let (gap, tell) = (Duration::from_secs(3), Duration::from_secs(300));
+    let (gap, tell_after) = (Duration::from_secs(3), Duration::from_secs(300));
     world.heard_until(world.hours(1)).await;
-    world.canary(world.hours(1) + tell, gap, tell).await.unwrap();
+    world.canary(world.hours(1) + tell_after, gap, tell_after).await.unwrap();
     assert_eq!(world.outbox().await, [], "300 s are not longer than 300 s");
-    let interval = world.canary(world.hours(2), gap, tell).await.unwrap();
+    let interval = world.canary(world.hours(2), gap, tell_after).await.unwrap();
     let outbox = world.outbox().await;
     assert_eq!(outbox[0].event, OutboxEvent::Blind(interval));
     let pace = Pace { wait: MINUTE, interval: MINUTE };

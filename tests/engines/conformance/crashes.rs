@@ -205,8 +205,8 @@ pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id
 
 pub async fn promise_11_a_crash_forgets_no_blind_time<G: Ground>(mut world: World<G>) {
     world.heard_until(world.hours(1)).await;
-    let (gap, tell) = (Duration::from_secs(3), MINUTE);
-    let blind = world.canary(world.hours(2), gap, tell).await.unwrap();
+    let (gap, tell_after) = (Duration::from_secs(3), MINUTE);
+    let blind = world.canary(world.hours(2), gap, tell_after).await.unwrap();
     world.crash().await;
     assert_eq!(world.roll.hearing().ledger.intervals(), [blind]);
     assert_eq!(world.heard_so_far().await, world.hours(2));
@@ -215,7 +215,7 @@ pub async fn promise_11_a_crash_forgets_no_blind_time<G: Ground>(mut world: Worl
 }
 
 pub async fn a_crash_does_not_forget_members_and_kept_sessions<G: Ground>(mut world: World<G>) {
-    let gap = Gap { blind: 100 * HOUR, tell: 100 * HOUR };
+    let gap = Gap { blind: 100 * HOUR, tell_after: 100 * HOUR };
     let member =
         |name: &str| ShareMember { share: "all".to_owned(), client_id: name.to_owned(), connection: 1 };
     let hears = async |world: &World<G>, name: &str, at: u64| {

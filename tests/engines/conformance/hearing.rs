@@ -11,7 +11,7 @@ use rollcall::telemetry::CheckSource;
 use super::ground::Ground;
 use super::world::{HOUR, World};
 
-const GAP: Gap = Gap { blind: Duration::from_secs(3), tell: HOUR };
+const GAP: Gap = Gap { blind: Duration::from_secs(3), tell_after: HOUR };
 /// Longer than any of these cases takes, unless a case is about it.
 const RELEASE: Duration = Duration::from_secs(30);
 
@@ -74,7 +74,7 @@ pub async fn a_share_has_heard_as_far_as_the_least_of_its_members<G: Ground>(wor
         (two(), 2500, 1000),
         (member("all", "three"), 2200, 2000),
         (one(), 3000, 2200),
-        (member("all", "three"), 2100, 2200), // older than what it told before
+        (member("all", "three"), 2100, 2200), // older than its last canary
         (member("all", "three"), 5000, 2500),
     ] {
         assert_eq!(world.hears(&member, at).await, None, "{member:?} {at}");
@@ -203,7 +203,7 @@ pub async fn a_member_that_sends_no_canary_is_released<G: Ground>(world: World<G
     assert_eq!(world.advances(&one(), 2000 + release).await, Advance::NotAttending);
     // So is a member of another share; a canary of a plain subscription finds out.
     assert_eq!(world.advances(&member("other", "three"), 2000 + release).await, Advance::NotAttending);
-    world.canary(world.at(2002 + 2 * release), GAP.blind, GAP.tell).await;
+    world.canary(world.at(2002 + 2 * release), GAP.blind, GAP.tell_after).await;
     assert_eq!(world.advances(&two(), 2003 + 2 * release).await, Advance::NotAttending);
 }
 
@@ -233,7 +233,7 @@ pub async fn time_without_a_member_is_not_heard<G: Ground>(world: World<G>) {
 pub async fn plain_subscriptions_take_the_furthest<G: Ground>(world: World<G>) {
     // They have no names: any of them counts.
     for (at, heard) in [(1000, 1000), (3000, 3000), (2000, 3000), (3500, 3500)] {
-        assert_eq!(world.canary(world.at(at), GAP.blind, GAP.tell).await, None);
+        assert_eq!(world.canary(world.at(at), GAP.blind, GAP.tell_after).await, None);
         assert_eq!(world.heard().await, heard);
     }
 }
@@ -241,7 +241,7 @@ pub async fn plain_subscriptions_take_the_furthest<G: Ground>(world: World<G>) {
 pub async fn a_plain_subscription_and_a_share_take_the_furthest<G: Ground>(world: World<G>) {
     world.attend(&one(), 0).await;
     world.attend(&two(), 0).await;
-    world.canary(world.at(1000), GAP.blind, GAP.tell).await;
+    world.canary(world.at(1000), GAP.blind, GAP.tell_after).await;
     world.hears(&one(), 900).await;
     world.hears(&two(), 800).await;
     assert_eq!(world.heard().await, 1000);
@@ -251,11 +251,11 @@ pub async fn a_plain_subscription_and_a_share_take_the_furthest<G: Ground>(world
     assert_eq!(world.heard().await, 1900);
     // A member ends, and the plain subscription has heard that time.
     world.engine.gone(&two(), world.at(2500)).await.unwrap();
-    world.canary(world.at(3000), GAP.blind, GAP.tell).await;
+    world.canary(world.at(3000), GAP.blind, GAP.tell_after).await;
     assert_eq!(world.hears(&one(), 3500).await, None);
     assert_eq!(world.heard().await, 3500);
     // The share falls silent, and the plain subscription goes on.
-    assert_eq!(world.canary(world.at(4000), GAP.blind, GAP.tell).await, None);
+    assert_eq!(world.canary(world.at(4000), GAP.blind, GAP.tell_after).await, None);
     assert_eq!(world.heard().await, 4000);
 }
 
@@ -309,7 +309,7 @@ impl<G: Ground> World<G> {
 
     /// A canary that vouches for these filters, too.
     async fn proves(&self, names: &[&str], at: u64) {
-        self.canary(self.at(at), GAP.blind, GAP.tell).await;
+        self.canary(self.at(at), GAP.blind, GAP.tell_after).await;
         self.engine.prove(&Probed::all(&filters(names), self.at(at), GAP.blind)).await.unwrap();
     }
 }
@@ -321,7 +321,7 @@ pub async fn a_kind_that_was_not_subscribed_was_not_heard<G: Ground>(world: Worl
     world.proves(&["a"], 4000).await;
     // It is not configured for a while, and others are heard all the time.
     for at in (5000..16_000).step_by(1000) {
-        world.canary(world.at(at), GAP.blind, GAP.tell).await;
+        world.canary(world.at(at), GAP.blind, GAP.tell_after).await;
     }
     assert_eq!(world.heard().await, 15_000);
     assert_eq!(world.detectors(&["a"]).await, (Some(4000), vec![]));
@@ -354,7 +354,7 @@ pub async fn a_filter_that_is_added_removed_or_changed_is_blind_while_it_was_not
     world.ground.settle().await;
     world.crash().await;
     for at in (8000..=11_000).step_by(1000) {
-        world.canary(world.at(at), GAP.blind, GAP.tell).await;
+        world.canary(world.at(at), GAP.blind, GAP.tell_after).await;
     }
     assert_eq!(world.detectors(&["new"]).await.0, None);
     world.proves(&["new"], 12_000).await;
@@ -402,7 +402,7 @@ pub async fn each_filter_is_heard_to_its_own_moment_by_a_gap_of_its_own<G: Groun
     let of_one = [proof("a", 2000, 1000), proof("a", 4500, 1000), proof("a", 5000, 1000)];
     let long = [proof("b", 9000, 7000), proof("a", 9000, 3999)];
     let other = [Probed { kind: "other".parse().unwrap(), ..proof("a", 1, 0) }, proof("a", 1500, 0)];
-    world.canary(world.at(9000), HOUR, GAP.tell).await;
+    world.canary(world.at(9000), HOUR, GAP.tell_after).await;
     world.engine.prove(&of_both).await.unwrap();
     assert_eq!(world.detectors(&["a", "b"]).await, (Some(1000), vec![]));
     // Several moments of one filter, with a hole that is longer than its gap.

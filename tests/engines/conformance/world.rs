@@ -101,8 +101,13 @@ impl<G: Ground> World<G> {
     }
 
     /// A canary of a plain subscription, and the blind interval that was written because of it.
-    pub async fn canary(&self, sent_at: Timestamp, gap: Duration, tell: Duration) -> Option<Interval> {
-        match self.engine.advance(&Subscription::Plain, sent_at, Gap { blind: gap, tell }).await.unwrap() {
+    pub async fn canary(&self, sent_at: Timestamp, gap: Duration, tell_after: Duration) -> Option<Interval> {
+        match self
+            .engine
+            .advance(&Subscription::Plain, sent_at, Gap { blind: gap, tell_after })
+            .await
+            .unwrap()
+        {
             Advance::Heard(blind) => blind,
             Advance::NotAttending => panic!("a plain subscription is never unknown"),
         }
@@ -170,7 +175,7 @@ pub fn roll_with(engine: Arc<dyn Engine>, rules: Rules, mirror: Arc<Mirror>) -> 
         gap: Duration::from_secs(3),
         follows: false,
         settle: Duration::from_secs(300),
-        tell: Duration::from_secs(300),
+        tell_after: Duration::from_secs(300),
     };
     Roll::new(engine, rules, mirror, telemetry, config, Arc::new(Notify::new()))
 }

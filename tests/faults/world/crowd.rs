@@ -46,7 +46,7 @@ fn roll_of(engine: Arc<dyn Engine>, telemetry: Arc<Telemetry>) -> Roll {
     let mut rules = KindRules::new(kind.clone());
     rules.policy.timeout = TIMEOUT;
     let rules = Arc::new([(kind, rules)].into());
-    let hearing = HearingConfig { gap: SECOND, follows: false, settle: SECOND, tell: SECOND };
+    let hearing = HearingConfig { gap: SECOND, follows: false, settle: SECOND, tell_after: SECOND };
     let mirror = Arc::new(Mirror::new(Arc::clone(&rules), 16));
     Roll::new(engine, rules, mirror, telemetry, hearing, Default::default())
 }
@@ -66,7 +66,7 @@ pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
 }
 
 /// Waits until every unit of that crowd has its record and was notified, under one id.
-pub async fn all_are_told_once(world: &World, crowd: usize, units: usize) {
+pub async fn all_are_notified_once(world: &World, crowd: usize, units: usize) {
     let recorded = async |world: &World| world.open().await >= Some(units);
     world.eventually("every silence has its record", recorded).await;
     world.eventually("nothing waits", async |world| world.waiting().await == Some(0)).await;

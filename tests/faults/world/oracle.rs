@@ -118,7 +118,7 @@ impl Evidence {
             let records = of_unit.get(device.unit.as_str()).map(Vec::as_slice).unwrap_or_default();
             findings.extend(self.judge_device(device, records));
         }
-        findings.extend(self.judge_tellings());
+        findings.extend(self.judge_notifications());
         findings.sort();
         findings.dedup();
         findings
@@ -257,7 +257,7 @@ impl Evidence {
         findings
     }
 
-    fn judge_tellings(&self) -> Vec<Finding> {
+    fn judge_notifications(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         // By record: the ids of the notifications of its silence, and of its return.
         let mut ids_by_record: BTreeMap<String, [BTreeSet<&str>; 2]> = BTreeMap::new();

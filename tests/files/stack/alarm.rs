@@ -33,8 +33,8 @@ fn alertmanager(dir: &Path, mail: &MailSink) -> Server {
 /// A firing alert as Prometheus sends it.
 fn fire(server: &Server, labels: &[&str]) {
     let url = format!("--alertmanager.url=http://127.0.0.1:{}", server.port());
-    let told = output("amtool", &[&["alert", "add", &url], labels].concat());
-    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    let added = output("amtool", &[&["alert", "add", &url], labels].concat());
+    assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
 }
 
 #[tokio::test(flavor = "multi_thread")]

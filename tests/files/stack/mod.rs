@@ -191,8 +191,8 @@ fn prometheus_scrapes_every_instance_and_alerts_alertmanager() {
         let job = jobs.iter().find(|it| it["job_name"] == job).unwrap();
         assert_eq!(texts(&job["static_configs"][0]["targets"]), instances);
     }
-    let told = &prometheus["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"];
-    assert_eq!(texts(told), ["alertmanager:9093"]);
+    let targets = &prometheus["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"];
+    assert_eq!(texts(targets), ["alertmanager:9093"]);
     let mounts = texts(&compose["services"]["prometheus"]["volumes"]);
     assert_eq!(texts(&prometheus["rule_files"]), ["rules/*.yml"]);
     assert!(mounts.contains(&"./config/prometheus/rules:/etc/prometheus/rules:ro"), "{mounts:?}");

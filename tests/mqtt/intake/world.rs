@@ -193,7 +193,7 @@ impl World {
             gap: self.gap,
             follows: false,
             settle: Duration::ZERO,
-            tell: Duration::from_secs(300),
+            tell_after: Duration::from_secs(300),
         };
         let roll = Arc::new(Roll::new(engine, rules, mirror, telemetry.clone(), hearing, Arc::default()));
         let stop = CancellationToken::new();

@@ -29,11 +29,11 @@ async fn metrics_of_units_are_shown_and_removed_with_them() {
     assert_eq!(samples(&text, "detector_firmware_info{"), firmware);
 
     let at = "2026-03-01T12:00:00.000Z";
-    let told = json!({
+    let expected = json!({
         "detector_battery_volts": { "value": 3.6, "at": at },
         "detector_firmware_info": { "value": "v1 \"a\"", "at": at },
     });
-    assert_eq!(fleet.json("/api/v1/units/detector/1").await["values"], told);
+    assert_eq!(fleet.json("/api/v1/units/detector/1").await["values"], expected);
 
     fleet.roll.retire(&the("detector:1"), fleet.clock.now()).await.unwrap();
     let text = fleet.text("/metrics/units").await;

@@ -71,7 +71,7 @@ impl Fleet {
         let mirror = Arc::new(mirror);
         let telemetry = Arc::new(Telemetry::new(&clock));
         let config =
-            HearingConfig { gap: 3 * SECOND, follows: false, settle: 300 * SECOND, tell: 300 * SECOND };
+            HearingConfig { gap: 3 * SECOND, follows: false, settle: 300 * SECOND, tell_after: 300 * SECOND };
         let outbox_grew = Arc::new(Notify::new());
         let roll = Arc::new(Roll::new(
             engine.clone(),

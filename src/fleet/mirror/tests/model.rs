@@ -29,7 +29,7 @@ impl Model {
         self.units.get(unit).cloned().unwrap_or_else(|| stranger(unit.clone()))
     }
 
-    /// Applies a change and leaves it to the caller to tell the mirror.
+    /// Applies a change and leaves the mirror to the caller.
     pub fn apply(&mut self, seen: &Snapshot, change: &Change) {
         let after = self.units.entry(seen.unit.clone()).or_insert_with(|| seen.clone());
         after.facts = change.facts.clone();

@@ -42,8 +42,8 @@ pub enum Action {
     TickNow,
     /// Publish the probe with this number.
     PublishProbe(usize),
-    /// Tell what the broker makes of the probe with this number.
-    TellProbe(usize, ProbeOutcome),
+    /// Record the answer of the broker to the probe with this number.
+    ProbeAnswered(usize, ProbeOutcome),
     /// Queue no more messages.
     StopTaking,
     /// End the connection.

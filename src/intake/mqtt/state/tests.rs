@@ -225,7 +225,7 @@ fn shown(action: &Action) -> String {
         Action::SendCanary(seq) => format!("send {seq}"),
         Action::TickNow => "tick now".to_owned(),
         Action::PublishProbe(index) => format!("probe {index}"),
-        Action::TellProbe(_, outcome) => format!("probe {outcome:?}"),
+        Action::ProbeAnswered(_, outcome) => format!("probe {outcome:?}"),
         Action::StopTaking => "stop taking".to_owned(),
         Action::End(loss, _) => format!("end {loss:?}"),
     }

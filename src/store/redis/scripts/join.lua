@@ -49,15 +49,15 @@ for i = 1, count do
   local waiting, group, name = KEYS[7 + 2 * receivers + i], ARGV[head + i], ARGV[head + count + i]
   local a = head + 2 * count + 6 * (i - 1)
   local member, form, detected, body = ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]
-  local known, letter, told_to = held[name] or values[i], '', ''
+  local known, letter, notified = held[name] or values[i], '', ''
   if known then
     local before
-    letter, before, told_to = string.match(known, '^(%a)(%d*)([^ ]*)')
+    letter, before, notified = string.match(known, '^(%a)(%d*)([^ ]*)')
     if letter == 'x' and (tonumber(before) or 0) < tonumber(detected) then
       member, name = member .. ' ' .. detected, name .. ' ' .. detected
       known = held[name] or redis.call('HGET', KEYS[3], name) or ''
-      letter, told_to = string.match(known, '^(%a)%d*([^ ]*)')
-      letter, told_to = letter or '', told_to or ''
+      letter, notified = string.match(known, '^(%a)%d*([^ ]*)')
+      letter, notified = letter or '', notified or ''
     end
   end
   local is_end = form == 'online' or form == 'removed'
@@ -98,11 +98,11 @@ for i = 1, count do
         blind, next_letter = body, 'b'
       end
       local digest = add_member(name, member, next_letter, detected, ARGV[1])
-      add_notification(group, ARGV[a + 1], digest, offline, online, blind, next_letter == 'b' and form == 'online' and { told_to } or {},
+      add_notification(group, ARGV[a + 1], digest, offline, online, blind, next_letter == 'b' and form == 'online' and { notified } or {},
         ARGV[1], ARGV[2], receivers)
       sealed = sealed + 1
     else
-      held[name] = next_letter .. detected .. told_to .. ' ' .. body
+      held[name] = next_letter .. detected .. notified .. ' ' .. body
       -- Only a silence waits. The other forms are final, and go into the next notification of the group.
       redis.call('ZADD', waiting, form == 'offline' and ARGV[1] or string.format('%.0f', now - wait), member)
       soon[group] = soon[group] or { string.format('%.0f', at), ARGV[a + 1] }

@@ -52,29 +52,29 @@ for i = 1, #due do
       local values = redis.call('HMGET', KEYS[3], unpack(fields))
       local ready = {}
       for index, member in ipairs(members) do
-        local letter, detected, told_to, body = string.match(values[index] or '', '^(%a)(%d*)(%S*) (.*)$')
+        local letter, detected, notified, body = string.match(values[index] or '', '^(%a)(%d*)(%S*) (.*)$')
         if letter then
-          ready[#ready + 1] = { member, letter, body, detected, fields[index], told_to }
+          ready[#ready + 1] = { member, letter, body, detected, fields[index], notified }
         end
       end
       redis.call('ZREM', waiting, unpack(members))
       if #ready > 0 and labels[i] then
         table.sort(ready, function(a, b) return a[1] < b[1] end)
-        local offline, online, blind, told_to, digest = {}, {}, {}, {}, {}
+        local offline, online, blind, notified, digest = {}, {}, {}, {}, {}
         for _, one in ipairs(ready) do
-          local member, letter, body, detected, name, told_before = unpack(one)
+          local member, letter, body, detected, name, notified_before = unpack(one)
           local list = letter == 'o' and offline or online
           if string.sub(member, 1, 6) == 'blind ' then
             list, letter = blind, 'b'
           end
           if list == online then
-            told_to[#told_to + 1] = told_before
+            notified[#notified + 1] = notified_before
           end
           list[#list + 1] = body
           digest[#digest + 1] = add_member(name, member, letter, detected, ARGV[1])
         end
         add_notification(group, labels[i], table.concat(digest, '\n'), table.concat(offline, ','), table.concat(online, ','),
-          table.concat(blind, ','), told_to, ARGV[1], ARGV[2], receivers)
+          table.concat(blind, ','), notified, ARGV[1], ARGV[2], receivers)
         if follows and receivers > 0 then
           batch.sealed[#batch.sealed] = before[i]
         end

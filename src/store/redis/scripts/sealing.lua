@@ -39,11 +39,11 @@ local function add_member(name, member, letter, detected, now)
   return letter .. member
 end
 
--- For each return of a notification, the receivers that were notified of its silence (JSON). `told_to` has ":" and
+-- For each return of a notification, the receivers that were notified of its silence (JSON). `notified` has ":" and
 -- their names for each, "" if they are not known. Empty if all receivers were notified of all silences.
-local function told_to_json(told_to)
+local function notified_json(notified)
   local texts, differs = {}, false
-  for i, one in ipairs(told_to) do
+  for i, one in ipairs(notified) do
     texts[i] = one == '' and 'null' or '"' .. string.sub(one, 2) .. '"'
     local listed = ',' .. string.sub(one, 2) .. ','
     for _, name in ipairs(names) do
@@ -55,7 +55,7 @@ end
 
 -- Adds a notification to the batch. `offline`, `online` and `blind` are lists (JSON) without brackets; `digest` has
 -- the parts of all members. Without receivers nothing is stored, because no receiver would remove it.
-local function add_notification(group, group_json, digest, offline, online, blind, told_to, now, now_text, receivers)
+local function add_notification(group, group_json, digest, offline, online, blind, notified, now, now_text, receivers)
   if receivers == 0 then
     return
   end
@@ -65,7 +65,7 @@ local function add_notification(group, group_json, digest, offline, online, blin
   batch.sealed[2 * index - 1], batch.sealed[2 * index] = group, now
   batch.bodies[2 * index - 1] = id
   batch.bodies[2 * index] = '{"group":' .. group_json .. ',"sealed_at":"' .. now_text .. '","offline":[' .. offline
-    .. '],"online":[' .. online .. '],"blind":[' .. blind .. ']' .. told_to_json(told_to) .. '}'
+    .. '],"online":[' .. online .. '],"blind":[' .. blind .. ']' .. notified_json(notified) .. '}'
   if receivers > 1 then
     batch.owed[2 * index - 1], batch.owed[2 * index] = id, receivers
   end

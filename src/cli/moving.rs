@@ -70,13 +70,13 @@ enum Endpoint {
 
 impl Endpoint {
     fn new(
-        place: EngineLocation,
+        location: EngineLocation,
         prefix: String,
         password_file: Option<PathBuf>,
     ) -> anyhow::Result<Endpoint> {
         // The number of partitions is read from the source.
         let partitions = redis::Config::default().partitions;
-        Ok(match place {
+        Ok(match location {
             EngineLocation::Embedded(path) => Endpoint::Embedded(embedded::Config { path, partitions }),
             EngineLocation::Redis(url) => {
                 let read = |file: PathBuf| {
@@ -91,13 +91,13 @@ impl Endpoint {
 
     /// The number of partitions of the fleet there.
     async fn partitions(&self, telemetry: &Arc<Telemetry>) -> anyhow::Result<u16> {
-        let (found, place) = match self {
+        let (found, location) = match self {
             Endpoint::Embedded(config) => (embedded::partitions(&config.path)?, config.to_string()),
             Endpoint::Redis(config) => {
                 (redis::partitions(config, telemetry.clone()).await?, config.to_string())
             }
         };
-        found.with_context(|| format!("there is no fleet at {place}"))
+        found.with_context(|| format!("there is no fleet at {location}"))
     }
 
     fn with_partitions(self, partitions: u16) -> Endpoint {

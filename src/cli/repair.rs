@@ -105,7 +105,7 @@ async fn work(
         } else {
             "quarantined"
         };
-        bar.suspend(|| println!("{outcome}: {} {}: {}", one.what.as_str(), one.place, one.held));
+        bar.suspend(|| println!("{outcome}: {} {}: {}", one.what.as_str(), one.location, one.held));
         bar.inc(1);
     }
     bar.finish_and_clear();

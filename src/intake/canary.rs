@@ -13,7 +13,7 @@
 //!
 //! # What a canary of an earlier connection proves
 //! It comes out of the backlog of a session that another client may have used in between, so it never
-//! vouches for the messages before it. It only bounds the age of the messages beside it.
+//! proves that the messages before it were heard. It only bounds the age of the messages beside it.
 //!
 //! # The last will
 //! A member's connection has a last will, which the broker publishes when it drops the member without a DISCONNECT:

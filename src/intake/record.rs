@@ -3,7 +3,7 @@
 //! All messages in the queue are one batch: while it is being written the next one collects. When there are more
 //! than a batch may hold, a second one is sent at once, so that the engine need not
 //! wait for Rollcall; otherwise it would only cut the next one short. Their heartbeats may be applied in
-//! any order, since the newer wins; but canaries and acknowledgements, which vouch for them, wait
+//! any order, since the newer wins; but canaries and acknowledgements, which say that they are recorded, wait
 //! until their batch and all before it are applied. So when a canary is reported here, all messages before it are
 //! recorded.
 //!
@@ -86,8 +86,8 @@ impl Recorder {
     /// Records until the queue is closed and empty, or until `stop` while the engine is away.
     pub async fn record(self, queue: mpsc::Receiver<QueuedMessage>, most: usize) {
         let Recorder { writer, reporter, link } = self;
-        let (vouched, events) = mpsc::channel(UNREPORTED);
-        let apply = apply_all(&writer, &link, queue, most, vouched);
+        let (recorded, events) = mpsc::channel(UNREPORTED);
+        let apply = apply_all(&writer, &link, queue, most, recorded);
         tokio::join!(apply, report_all(&writer, &link, reporter, events));
     }
 }
@@ -98,7 +98,7 @@ async fn apply_all(
     link: &watch::Receiver<Link>,
     mut queue: mpsc::Receiver<QueuedMessage>,
     most: usize,
-    vouched: mpsc::Sender<Vec<HearingEvent>>,
+    recorded: mpsc::Sender<Vec<HearingEvent>>,
 ) {
     let mut messages = Vec::new();
     let mut in_progress = FuturesOrdered::new();
@@ -115,8 +115,8 @@ async fn apply_all(
             biased;
             Some(applied) = in_progress.next() => {
                 let Some(batch) = applied else { return };
-                let events = vouch_for(writer, link, batch);
-                if !events.is_empty() && vouched.send(events).await.is_err() {
+                let events = acknowledge(writer, link, batch);
+                if !events.is_empty() && recorded.send(events).await.is_err() {
                     return;
                 }
             }
@@ -135,7 +135,7 @@ async fn apply_all(
 }
 
 /// The events of a batch that is applied, as all before it are.
-fn vouch_for(writer: &EngineWriter, link: &watch::Receiver<Link>, batch: Batch) -> Vec<HearingEvent> {
+fn acknowledge(writer: &EngineWriter, link: &watch::Receiver<Link>, batch: Batch) -> Vec<HearingEvent> {
     // Acknowledge after recording: a crash in between repeats the heartbeats, which is
     // harmless. And before the canaries are reported, so that all messages that they prove are acknowledged.
     link.borrow().acknowledge(&batch.acks);

@@ -13,7 +13,7 @@ pub(super) const SHOWN: usize = 80;
 pub struct Quarantined {
     pub what: Stored,
     /// Where the value was: a key, or a table, and its member or row there.
-    pub place: String,
+    pub location: String,
     /// The begin of the value.
     pub held: String,
     pub id: QuarantinedId,

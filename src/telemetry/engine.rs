@@ -79,22 +79,22 @@ impl Telemetry {
         }
     }
 
-    /// A stored value cannot be read. Work that needs it waits or goes on without it. `place` names the value; `why`
-    /// says what is wrong and what to do. Logged once for each place.
-    pub fn unreadable(&self, what: Stored, place: &str, why: &str) {
-        if self.unreadable.met(what, place, why) {
+    /// A stored value cannot be read. Work that needs it waits or goes on without it. `location` names the value; `why`
+    /// says what is wrong and what to do. Logged once for each location.
+    pub fn unreadable(&self, what: Stored, location: &str, why: &str) {
+        if self.unreadable.met(what, location, why) {
             let what = what.as_str();
-            tracing::error!(what, place, "a stored value cannot be read: {why}");
+            tracing::error!(what, place = location, "a stored value cannot be read: {why}");
         }
         self.count_unreadable();
     }
 
     /// A value that could not be read is readable again, or gone.
-    pub fn readable(&self, what: Stored, place: &str) {
-        if self.unreadable.repaired(what, place) {
+    pub fn readable(&self, what: Stored, location: &str) {
+        if self.unreadable.repaired(what, location) {
             tracing::info!(
                 what = what.as_str(),
-                place,
+                place = location,
                 "a stored value that could not be read is readable again"
             );
             self.count_unreadable();

@@ -1,4 +1,4 @@
-//! Stored values that cannot be read: their places, their number, and when each was last met.
+//! Stored values that cannot be read: their locations, their number, and when each was last met.
 //!
 //! A value that is not met for a while is forgotten: it was repaired, or deleted. Every value is read at
 //! least once in five minutes, by the walk over all units and by the examination of the engine.
@@ -13,10 +13,10 @@ use crate::clock::{Clock, Timestamp};
 /// After how long a value that is not met again is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
-/// The most places that are kept; more are only logged.
+/// The most locations that are kept; more are only logged.
 const MOST: usize = 1000;
 
-/// The most bytes of a place or a reason that are kept: both may come from another program.
+/// The most bytes of a location or a reason that are kept: both may come from another program.
 const LONGEST: usize = 300;
 
 pub(super) struct Unreadable {
@@ -43,10 +43,10 @@ impl Unreadable {
     }
 
     /// Answers whether it is new.
-    pub fn met(&self, what: Stored, place: &str, why: &str) -> bool {
+    pub fn met(&self, what: Stored, location: &str, why: &str) -> bool {
         let last = self.clock.now();
         let mut met = self.lock();
-        let key = (what.as_str(), shown(place));
+        let key = (what.as_str(), shown(location));
         if let Some(known) = met.get_mut(&key) {
             known.last = last;
             return false;
@@ -59,9 +59,9 @@ impl Unreadable {
     }
 
     /// It is readable again. Answers whether it was known.
-    pub fn repaired(&self, what: Stored, place: &str) -> bool {
+    pub fn repaired(&self, what: Stored, location: &str) -> bool {
         let mut met = self.lock();
-        !met.is_empty() && met.remove(&(what.as_str(), shown(place))).is_some()
+        !met.is_empty() && met.remove(&(what.as_str(), shown(location))).is_some()
     }
 
     /// `None`: no value of that sort.
@@ -70,8 +70,8 @@ impl Unreadable {
         let mut met = self.lock();
         met.retain(|_, one| now.since(one.last) < FORGOTTEN);
         let mut of_it = met.iter().filter(|((name, _), _)| *name == what.as_str());
-        let ((_, place), one) = of_it.next()?;
-        Some(UnreadableCount { count: 1 + of_it.count(), example: format!("{place}: {}", one.why) })
+        let ((_, location), one) = of_it.next()?;
+        Some(UnreadableCount { count: 1 + of_it.count(), example: format!("{location}: {}", one.why) })
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<(&'static str, String), UnreadableValue>> {

@@ -15,7 +15,7 @@ pub(super) async fn examine(engine: &EngineConfig) -> Option<Finding> {
     };
     let quarantined = with_timeout(quarantined).await.unwrap_or_default();
     let named = quarantined.iter().take(MOST_NAMED);
-    let named: Vec<String> = named.map(|one| format!("{} {}", one.what.as_str(), one.place)).collect();
+    let named: Vec<String> = named.map(|one| format!("{} {}", one.what.as_str(), one.location)).collect();
     let count = quarantined.len();
     let text = || {
         format!(

@@ -2,7 +2,7 @@
 //!
 //! # Why a missing canary counts
 //! Canaries go through the same queue of the broker as the fleet's messages. When that queue overflows, the broker
-//! drops some of it silently, and the canaries that come through would vouch for heartbeats that did not. But
+//! drops some of it silently, and the canaries that come through would prove more than was heard. But
 //! canaries are numbered and come back in order: if one is missing between two that came back, other messages may
 //! be missing beside it, and that time counts as blind.
 
@@ -28,7 +28,7 @@ pub(super) struct CanarySequence {
 pub(super) struct ReturnedCanary {
     /// The current connection sent it, and it did not come back before. In the session of an earlier connection
     /// another client may have taken the messages before it.
-    pub vouches: bool,
+    pub is_proof: bool,
     /// When the canary before it was sent, if another is missing between the two.
     pub lost_after: Option<Timestamp>,
 }
@@ -60,7 +60,7 @@ impl CanarySequence {
         let before = self.returned.replace((canary.seq, canary.sent_at()));
         let is_missing = |(seq, _): &(u64, Timestamp)| canary.seq > (*seq).max(self.sent_before) + 1;
         let lost_after = before.filter(is_missing).map(|(_, sent_at)| sent_at);
-        ReturnedCanary { vouches: canary.seq > self.sent_before, lost_after }
+        ReturnedCanary { is_proof: canary.seq > self.sent_before, lost_after }
     }
 }
 

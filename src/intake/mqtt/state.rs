@@ -84,7 +84,7 @@ pub(in crate::intake) struct ConnectionState {
     canaries: CanarySequence,
     transit: Transit,
     redelivery: RedeliveryFilter,
-    /// Canaries that were sent up to then vouch for nothing.
+    /// Canaries that were sent up to then prove nothing.
     deaf_until: Timestamp,
     /// The probes, on one of the connections.
     probes: Option<ProbeSchedule>,
@@ -263,7 +263,7 @@ impl ConnectionState {
             }
             Content::Canary(canary) => {
                 is_last = matches!(self.stage, Stage::Draining(seq) if canary.seq >= seq);
-                if !self.vouches(canary, now) {
+                if !self.is_proof(canary, now) {
                     content = Content::Nothing;
                 }
             }
@@ -284,8 +284,8 @@ impl ConnectionState {
         }
     }
 
-    /// Whether a canary that came back vouches for the messages before it.
-    fn vouches(&mut self, canary: &Canary, now: Timestamp) -> bool {
+    /// Whether a canary that came back proves that the messages before it were heard.
+    fn is_proof(&mut self, canary: &Canary, now: Timestamp) -> bool {
         let returned = self.canaries.returned(canary);
         if self.transit.canary_returned(canary.sent_at(), now) {
             self.redelivery.canary_returned(canary.sent_at());
@@ -293,7 +293,7 @@ impl ConnectionState {
         if let Some(before) = returned.lost_after {
             self.deaf_until = self.deaf_until.max(before + self.deafness());
         }
-        returned.vouches && canary.sent_at() > self.deaf_until
+        returned.is_proof && canary.sent_at() > self.deaf_until
     }
 
     /// A period has passed.
@@ -395,7 +395,7 @@ impl ConnectionState {
         is_overdue
     }
 
-    /// How long canaries vouch for nothing after a loss, so that it becomes blind time.
+    /// How long canaries prove nothing after a loss, so that it becomes blind time.
     fn deafness(&self) -> Duration {
         self.pace.gap() + self.session.canary_period
     }

@@ -15,7 +15,7 @@
 //!
 //! A connection that stalls in both directions delays the canaries on their way to the broker as well. Then
 //! messages arrive first that were sent after them, and nothing says how long ago. So if no canary arrived for
-//! longer than a gap before a heartbeat, canaries that were sent before it arrived vouch for nothing, and that time
+//! longer than a gap before a heartbeat, canaries that were sent before it arrived prove nothing, and that time
 //! is blind.
 
 use std::time::Duration;

@@ -205,17 +205,17 @@ enum Contents {
 fn identify(connection: &Connection, path: &Path) -> DatabaseResult<Contents> {
     let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    let place = path.display();
+    let directory = path.display();
     match (number("application_id")?, number("user_version")?) {
         (0, 0) if tables == 0 => Ok(Contents::Nothing),
         (APPLICATION, LAYOUT) => Ok(Contents::Fleet),
         (APPLICATION, other) => Err(EngineError::Refused(format!(
-            "the fleet in {place} is written in layout {other}, this rollcall knows layout {LAYOUT}; use the version \
+            "the fleet in {directory} is written in layout {other}, this rollcall knows layout {LAYOUT}; use the version \
              of rollcall that wrote it"
         ))
         .into()),
         _ => Err(EngineError::Refused(format!(
-            "{DATABASE} in {place} is another program's; choose another engine.path"
+            "{DATABASE} in {directory} is another program's; choose another engine.path"
         ))
         .into()),
     }

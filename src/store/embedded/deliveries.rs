@@ -197,8 +197,8 @@ impl AlertStore for EmbeddedEngine {
             match from_json("a dead letter", &letter) {
                 Ok(letter) => letters.push(letter),
                 Err(why) => {
-                    let place = format!("table letters receiver {name:?} id {id:?}");
-                    self.telemetry.unreadable(Stored::DeadLetter, &place, &why.to_string());
+                    let location = format!("table letters receiver {name:?} id {id:?}");
+                    self.telemetry.unreadable(Stored::DeadLetter, &location, &why.to_string());
                     self.full_scan.request();
                 }
             }
@@ -275,11 +275,11 @@ impl EmbeddedEngine {
     ) -> Result<()> {
         let rest =
             if is_in_part { "its readable members are delivered" } else { "none of its members is readable" };
-        let (name, place) = (id.to_owned(), format!("table notifications id {id:?}"));
+        let (name, location) = (id.to_owned(), format!("table notifications id {id:?}"));
         let text = format!("{why}; {rest}, and its group goes on; /api/v1/records lists the records");
-        self.telemetry.unreadable(Stored::Delivery, &place, &text);
+        self.telemetry.unreadable(Stored::Delivery, &location, &text);
         let write =
-            move |database: &Connection| quarantine::keep_notification(database, &name, &place, &body);
+            move |database: &Connection| quarantine::keep_notification(database, &name, &location, &body);
         self.writer.write("quarantine", write).await
     }
 

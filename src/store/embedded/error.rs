@@ -55,9 +55,10 @@ fn is_of_a_value(error: &rusqlite::Error) -> bool {
 }
 
 fn explain(error: &rusqlite::Error, path: &Path) -> EngineError {
-    let place = path.display();
-    let unavailable = |what: &str| EngineError::Unavailable(format!("the fleet in {place} {what}: {error}"));
-    let refused = |what: &str| EngineError::Refused(format!("the fleet in {place} {what}: {error}"));
+    let directory = path.display();
+    let unavailable =
+        |what: &str| EngineError::Unavailable(format!("the fleet in {directory} {what}: {error}"));
+    let refused = |what: &str| EngineError::Refused(format!("the fleet in {directory} {what}: {error}"));
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => unavailable("cannot be written, its disk is full; make room"),
         Some(ErrorCode::SystemIoFailure) => {

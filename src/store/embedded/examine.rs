@@ -66,9 +66,9 @@ impl DatabaseFile {
     pub fn warnings(&self) -> Result<Vec<Warning>> {
         let mut warnings = Vec::new();
         if !self.is_there() {
-            let place = self.path.display();
+            let directory = self.path.display();
             let text = format!(
-                "{DATABASE} in {place} was removed or replaced while rollcall works with it: nothing that is recorded is \
+                "{DATABASE} in {directory} was removed or replaced while rollcall works with it: nothing that is recorded is \
                  kept; stop rollcall, put the directory back, and start it again"
             );
             warnings.push(Warning { name: EngineWarning::LostItsData, text });

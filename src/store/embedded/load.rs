@@ -91,7 +91,7 @@ fn load(
         memory.presume(heard);
         unreadable.push(Quarantined {
             what: Stored::ExpiryKey,
-            place: "tables beats and pages".to_owned(),
+            location: "tables beats and pages".to_owned(),
             why: format!("{missing}; every unit counts as heard up to when Rollcall had heard"),
         });
     }
@@ -109,8 +109,8 @@ fn load_hearing(database: &Connection, memory: &InMemoryFleet) -> DatabaseResult
         lost => {
             let why = lost.err().unwrap_or_else(|| "it is missing".to_owned());
             let why = format!("{why}; since the newest heartbeat that is known Rollcall counts as blind");
-            let place = "table meta name \"ears\"".to_owned();
-            unreadable = Some(Quarantined { what: Stored::Hearing, place, why });
+            let location = "table meta name \"ears\"".to_owned();
+            unreadable = Some(Quarantined { what: Stored::Hearing, location, why });
             InMemoryHearing::restore(&Hearing { heard: newest, ..Hearing::default() })
         }
     };

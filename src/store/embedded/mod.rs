@@ -144,7 +144,7 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
 
 /// Logs each row once; it is counted and shown until it is gone.
 fn log_unreadable(telemetry: &Telemetry, rows: &[Quarantined]) {
-    rows.iter().for_each(|one| telemetry.unreadable(one.what, &one.place, &one.why));
+    rows.iter().for_each(|one| telemetry.unreadable(one.what, &one.location, &one.why));
 }
 
 impl EmbeddedEngine {
@@ -168,7 +168,7 @@ impl EmbeddedEngine {
         let read = |database: &Connection| quarantine::quarantined_rows(database, MOST_LOGGED);
         for row in self.readers.read(read).await? {
             let why = format!("{} cannot be read; the table unreadable keeps it: rollcall repair", row.why);
-            self.telemetry.unreadable(row.what(), &row.place, &why);
+            self.telemetry.unreadable(row.what(), &row.location, &why);
         }
         Ok(())
     }

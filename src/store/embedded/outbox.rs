@@ -28,9 +28,9 @@ pub(super) async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usi
         match from_json("an event in the outbox", &event) {
             Ok(event) => entries.push(Entry { position: Position { outbox, id: id.to_string() }, event }),
             Err(why) => {
-                let place = format!("table outbox id \"{id}\"");
+                let location = format!("table outbox id \"{id}\"");
                 let why = format!("{why}; no receiver is notified of it");
-                engine.telemetry.unreadable(Stored::Outbox, &place, &why);
+                engine.telemetry.unreadable(Stored::Outbox, &location, &why);
                 is_unreadable = true;
             }
         }

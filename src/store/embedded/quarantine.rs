@@ -53,7 +53,7 @@ pub(super) struct RepairContext<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Quarantined {
     pub what: Stored,
-    pub place: String,
+    pub location: String,
     pub why: String,
 }
 
@@ -204,10 +204,12 @@ impl UnreadableRow<'_> {
         });
         let names: Vec<&str> = unreadable.iter().map(|index| self.rule.columns[*index].name).collect();
         let names = names.join(", ");
-        let (place, what_now) =
-            (self.place(), if is_repaired { "a replacement took its place" } else { "the row was removed" });
+        let (location, what_now) = (
+            self.location(),
+            if is_repaired { "a replacement took its place" } else { "the row was removed" },
+        );
         let insert = "INSERT INTO unreadable(source, place, why, row) VALUES(?, ?, ?, ?)";
-        database.execute(insert, params![self.rule.table, place, names, to_json(&self.shown())?])?;
+        database.execute(insert, params![self.rule.table, location, names, to_json(&self.shown())?])?;
         if is_repaired {
             self.repair(database, replacements)?
         } else {
@@ -215,7 +217,7 @@ impl UnreadableRow<'_> {
         }
         let why =
             format!("{names} cannot be read; {what_now}, and the table unreadable keeps it: rollcall repair");
-        Ok(Quarantined { what: self.rule.what, place, why })
+        Ok(Quarantined { what: self.rule.what, location, why })
     }
 
     /// All columns (JSON).
@@ -225,16 +227,16 @@ impl UnreadableRow<'_> {
     }
 
     /// The table and the row's key, for operators.
-    fn place(&self) -> String {
-        let mut place = format!("table {}", self.rule.table);
+    fn location(&self) -> String {
+        let mut location = format!("table {}", self.rule.table);
         let names = self.rule.columns.iter().map(|column| column.name);
         for (name, value) in
             names.zip(&self.values).filter(|(name, _)| self.rule.key.contains(name) || *name == "name")
         {
             let text: String = String::from_utf8_lossy(&value.bytes).chars().take(LONGEST).collect();
-            let _ = write!(place, " {name} {text:?}");
+            let _ = write!(location, " {name} {text:?}");
         }
-        place
+        location
     }
 
     /// The values that replace an unreadable column, and others with it; `None`: the row is removed.
@@ -342,17 +344,17 @@ impl UnreadableRow<'_> {
 pub(super) fn keep_notification(
     database: &Connection,
     id: &str,
-    place: &str,
+    location: &str,
     body: &[u8],
 ) -> DatabaseResult<()> {
     let known = "SELECT 1 FROM unreadable WHERE source = 'notifications' AND place = ?";
-    if database.prepare(known)?.exists([place])? {
+    if database.prepare(known)?.exists([location])? {
         return Ok(());
     }
     let value = ColumnValue { kind: "text".to_owned(), bytes: body.to_vec(), fits: false };
     let row = to_json(&json!({ "id": id, "body": value.shown() }))?;
     let insert = "INSERT INTO unreadable(source, place, why, row) VALUES('notifications', ?, 'body', ?)";
-    database.execute(insert, [place, &row])?;
+    database.execute(insert, [location, &row])?;
     Ok(())
 }
 
@@ -364,7 +366,7 @@ pub(super) fn quarantined_rows(database: &Connection, limit: usize) -> DatabaseR
         Ok(QuarantinedRow {
             id: row.get(0)?,
             table: row.get(1)?,
-            place: row.get(2)?,
+            location: row.get(2)?,
             why: row.get(3)?,
             row: row.get(4)?,
         })
@@ -377,7 +379,7 @@ pub(super) fn quarantined_rows(database: &Connection, limit: usize) -> DatabaseR
 pub(super) struct QuarantinedRow {
     pub id: i64,
     pub table: String,
-    pub place: String,
+    pub location: String,
     /// The columns that could not be read.
     pub why: String,
     /// All columns (JSON).

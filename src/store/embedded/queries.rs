@@ -171,8 +171,12 @@ impl EmbeddedEngine {
         match from_json("a record", json) {
             Ok(record) => Some(record),
             Err(why) => {
-                let place = format!("table records id {id:?}");
-                self.telemetry.unreadable(Stored::Record, &place, &format!("{why}; it is left out of lists"));
+                let location = format!("table records id {id:?}");
+                self.telemetry.unreadable(
+                    Stored::Record,
+                    &location,
+                    &format!("{why}; it is left out of lists"),
+                );
                 self.full_scan.request();
                 None
             }

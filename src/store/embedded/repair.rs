@@ -64,7 +64,7 @@ impl Repair for EmbeddedRepair {
         let quarantined = |row: QuarantinedRow| Quarantined {
             what: row.what(),
             held: shown(format!("{}: {}", row.why, row.row).as_bytes()),
-            place: row.place,
+            location: row.location,
             id: QuarantinedId::Row(row.id),
         };
         Ok(rows.into_iter().map(quarantined).collect())

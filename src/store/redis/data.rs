@@ -43,9 +43,9 @@ impl DataStore for RedisEngine {
             let text = String::from_utf8_lossy(&text?).into_owned();
             let value = parse(&text);
             if value.is_none() {
-                let place = format!("{} of {unit}", self.keys.data_page(partition, metric, page));
+                let location = format!("{} of {unit}", self.keys.data_page(partition, metric, page));
                 let why = format!("{text:?} is no moment and value; the next of that unit replaces it");
-                self.telemetry.unreadable(Stored::Value, &place, &why);
+                self.telemetry.unreadable(Stored::Value, &location, &why);
             }
             value
         };

@@ -56,20 +56,20 @@ impl RedisEngine {
         }
         drop(fleet_known);
         // Expiry keys, and their heartbeats, have expired too early: see `clock_jump.rs`.
-        let vouched = known.1.heard.filter(|_| !jumped);
+        let heard = known.1.heard.filter(|_| !jumped);
         let filters = Arc::new(FilterProofs { proved, blind: known.1.filters.blind.clone() });
-        Ok(Hearing { heard: vouched, filters, ..known.1.clone() })
+        Ok(Hearing { heard, filters, ..known.1.clone() })
     }
 
     /// A stored number of hearing. Anything else counts as absent: Rollcall is blind until the next canary writes it.
     fn hearing_number(&self, field: &str, text: Option<&[u8]>) -> Option<i64> {
-        let place = format!("{} {field}", self.keys.heard());
+        let location = format!("{} {field}", self.keys.heard());
         let number = milliseconds(text?);
         match number {
-            Some(_) => self.telemetry.readable(Stored::Hearing, &place),
+            Some(_) => self.telemetry.readable(Stored::Hearing, &location),
             None => {
                 let why = "it is no number; the time until the next canary is blind, which writes it anew";
-                self.telemetry.unreadable(Stored::Hearing, &place, why);
+                self.telemetry.unreadable(Stored::Hearing, &location, why);
             }
         }
         number
@@ -81,8 +81,8 @@ impl RedisEngine {
             let text = String::from_utf8_lossy(text);
             let read = parse_interval(&text);
             if let Err(why) = &read {
-                let place = format!("{key} {text}");
-                self.telemetry.unreadable(Stored::Hearing, &place, &format!("{why}; ZREM it there"));
+                let location = format!("{key} {text}");
+                self.telemetry.unreadable(Stored::Hearing, &location, &format!("{why}; ZREM it there"));
             }
             read.ok()
         };
@@ -95,9 +95,9 @@ impl RedisEngine {
             let read = parse_filter(&name, &at);
             if read.is_none() {
                 let (name, at) = (String::from_utf8_lossy(&name), String::from_utf8_lossy(&at));
-                let place = format!("{} {name}", self.keys.filters());
+                let location = format!("{} {name}", self.keys.filters());
                 let why = format!("{at:?} is no time at which a filter was heard; HDEL it there");
-                self.telemetry.unreadable(Stored::Hearing, &place, &why);
+                self.telemetry.unreadable(Stored::Hearing, &location, &why);
             }
             read
         };

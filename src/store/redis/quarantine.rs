@@ -168,14 +168,14 @@ impl RedisEngine {
         why: &EngineError,
     ) -> Result<()> {
         let key = self.keys.in_partition(partition, "notifications");
-        let place = format!("{key}\n{id}");
+        let location = format!("{key}\n{id}");
         let mut put = pipe();
-        put.hset(self.keys.unreadable_of(&key), &place, text).ignore();
+        put.hset(self.keys.unreadable_of(&key), &location, text).ignore();
         self.topology.send::<()>("quarantine", &put).await?;
         let rest =
             if is_in_part { "its readable members are delivered" } else { "none of its members is readable" };
         let why = format!("{why}; {rest}, and its group goes on; /api/v1/records lists the records");
-        self.telemetry.unreadable(Stored::Delivery, &place, &why);
+        self.telemetry.unreadable(Stored::Delivery, &location, &why);
         Ok(())
     }
 
@@ -193,8 +193,8 @@ impl RedisEngine {
         put.atomic();
         for member in unreadable {
             let kept = &member[..member.len().min(LONGEST)];
-            let place = [key.as_bytes(), b"\n", kept].concat();
-            put.hset(self.keys.unreadable_of(key), place, "").ignore();
+            let location = [key.as_bytes(), b"\n", kept].concat();
+            put.hset(self.keys.unreadable_of(key), location, "").ignore();
             put.zrem(key, member).ignore();
             let why = "it is no valid member, and was quarantined";
             self.telemetry.unreadable(what, &format!("{key} {}", shown(kept)), why);

@@ -72,13 +72,13 @@ impl Queries for RedisEngine {
             match self.unit_of(partition, &name) {
                 Some(unit) => units.push((unit.to_string(), unit, stored)),
                 None => {
-                    let place = format!(
+                    let location = format!(
                         "{} {}",
                         self.keys.facts_page(partition, page),
                         String::from_utf8_lossy(&name)
                     );
                     let why = "it is no unit of this partition; HDEL it there";
-                    self.telemetry.unreadable(Stored::Facts, &place, why);
+                    self.telemetry.unreadable(Stored::Facts, &location, why);
                 }
             }
         }
@@ -204,10 +204,10 @@ impl RedisEngine {
             let unit = self.unit_of(entry.partition, entry.name.as_bytes());
             if unit.is_none() {
                 let key = self.keys.in_partition(entry.partition, "offline");
-                let place = format!("{key} {}", entry.name);
+                let location = format!("{key} {}", entry.name);
                 self.telemetry.unreadable(
                     Stored::Record,
-                    &place,
+                    &location,
                     "it is no unit of this partition; ZREM it there",
                 );
             }

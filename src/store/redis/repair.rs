@@ -39,9 +39,9 @@ impl RedisRepair {
             for (field, held) in fields {
                 let (key, part) = parts(&field);
                 let what = self.keys.sort(&key).map_or(Stored::Other, |sort| sort.what);
-                let place = part.map_or(key.clone(), |part| format!("{key} {}", shown(part)));
+                let location = part.map_or(key.clone(), |part| format!("{key} {}", shown(part)));
                 let id = QuarantinedId::Field { hash: hash.to_owned(), field: field.clone() };
-                quarantined.push(Quarantined { what, place, held: shown(&held), id });
+                quarantined.push(Quarantined { what, location, held: shown(&held), id });
             }
         }
         Ok(())
@@ -59,7 +59,7 @@ impl RedisRepair {
             quarantined.extend(entries.into_iter().map(|(id, fields)| {
                 let held = shown(&fields.join(&b' '));
                 let id = QuarantinedId::Entry { stream: stream.clone(), id, outbox: outbox.clone() };
-                Quarantined { what: Stored::Outbox, place: outbox.clone(), held, id }
+                Quarantined { what: Stored::Outbox, location: outbox.clone(), held, id }
             }));
         }
     }

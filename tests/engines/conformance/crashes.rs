@@ -69,7 +69,11 @@ pub async fn promise_01_time_that_a_crash_loses_is_blind<G: Ground>(mut world: W
     let heard = world.heard_so_far().await;
     for seen in world.engine.read(&units).await.unwrap() {
         let is_there = seen.alive == Some(world.hours(7));
-        assert!(is_there || heard < world.hours(7), "{} is lost, and {heard} vouches for it", seen.unit);
+        assert!(
+            is_there || heard < world.hours(7),
+            "{} is lost, and {heard} says that it was heard",
+            seen.unit
+        );
     }
     // The first canary that returns proves hearing from then on.
     let back = world.hours(8);

@@ -112,7 +112,7 @@ impl<G: Ground> World<G> {
     }
 }
 
-pub async fn a_new_connection_of_a_session_vouches_for_nothing_before_its_first_canary<G: Ground>(
+pub async fn a_new_connection_of_a_session_proves_nothing_before_its_first_canary<G: Ground>(
     world: World<G>,
 ) {
     assert_eq!(
@@ -307,7 +307,7 @@ impl<G: Ground> World<G> {
         (heard, hearing.ledger.intervals().to_vec())
     }
 
-    /// A canary that vouches for these filters, too.
+    /// A canary that proves these filters, too.
     async fn proves(&self, names: &[&str], at: u64) {
         self.canary(self.at(at), GAP.blind, GAP.tell_after).await;
         self.engine.prove(&Probed::all(&filters(names), self.at(at), GAP.blind)).await.unwrap();

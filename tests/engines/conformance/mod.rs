@@ -79,7 +79,7 @@ macro_rules! every_case {
             hearing {
                 a_share_has_heard_as_far_as_the_least_of_its_members
                 a_session_that_is_kept_is_known_by_how_far_it_has_heard_itself
-                a_new_connection_of_a_session_vouches_for_nothing_before_its_first_canary
+                a_new_connection_of_a_session_proves_nothing_before_its_first_canary
                 time_that_another_plain_subscription_heard_is_not_blind
                 a_kind_that_was_not_subscribed_was_not_heard
                 a_filter_that_is_added_removed_or_changed_is_blind_while_it_was_not_subscribed

@@ -411,9 +411,9 @@ mod only_redis {
     }
 
     #[tokio::test]
-    async fn how_far_was_heard_is_read_after_the_units_that_it_vouches_for() {
+    async fn heard_is_read_after_the_units_that_it_proves() {
         // A server that comes back with an old state between the two has forgotten heartbeats,
-        // and an earlier `heard` must not vouch for their absence.
+        // and an earlier `heard` must not prove their absence.
         let world = World::<Single>::new().await;
         let unit = world.unit("a");
         world.hear(&unit, world.at(0)).await;

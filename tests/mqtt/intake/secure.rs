@@ -18,7 +18,7 @@ struct Secured {
     wss: u16,
 }
 
-/// Writes an authority, and certificates of the broker and of a client that it vouches for.
+/// Writes an authority, and certificates of the broker and of a client that it signs.
 fn write_certificates(dir: &Path) {
     let write = |name: &str, text: String| std::fs::write(dir.join(name), text).unwrap();
     for authority in ["ca", "other"] {

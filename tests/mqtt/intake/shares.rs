@@ -153,7 +153,7 @@ async fn nothing_is_proved_while_one_member_swallows_its_share() {
     let canaries = running.metric("canary_round_trip_seconds", "");
     let came = || running.metric("canary_round_trip_seconds", "");
     eventually("canaries come all the way", async || came() > canaries + 5.0).await;
-    assert!(world.heard().await.unwrap() <= attends, "canaries of one vouch for nothing of the other");
+    assert!(world.heard().await.unwrap() <= attends, "canaries of one prove nothing about the other");
     // The broker drops it, and publishes its last will.
     let dropped = Clock::system().now();
     haunting.abort();

@@ -68,7 +68,7 @@ pub const CASES: &[Case] = &[
             (Beat(1, 2, false, "b"), "record beat between 10 and 13 ack 2"),
             (SubAck(&[1, 1]), "granted, connected, tick now"),
             (Tick, "send 1"),
-            // The first heartbeat came where no canary bounds its age: canaries up to then vouch for nothing.
+            // The first heartbeat came where no canary bounds its age: canaries up to then prove nothing.
             (Canary(1), ""),
             (Beat(1, 3, false, "c"), "record beat ack 3"),
             (Seconds(1), ""),
@@ -77,7 +77,7 @@ pub const CASES: &[Case] = &[
         ],
     ),
     (
-        "a session that was taken over vouches for nothing that was sent before",
+        "a session that was taken over proves nothing that was sent before",
         PLAIN,
         None,
         HEARS,
@@ -267,7 +267,7 @@ pub const CASES: &[Case] = &[
         ],
     ),
     (
-        "canaries vouch for nothing after an overflow until the gap shows",
+        "canaries prove nothing after an overflow until the gap shows",
         PLAIN,
         None,
         HEARS,
@@ -286,7 +286,7 @@ pub const CASES: &[Case] = &[
         ],
     ),
     (
-        "canaries vouch for nothing after one of them was dropped until the gap shows",
+        "canaries prove nothing after one of them was dropped until the gap shows",
         PLAIN,
         None,
         HEARS,

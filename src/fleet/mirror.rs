@@ -15,7 +15,7 @@
 //!
 //! # Why so dense
 //! At a million units a map of strings takes 223 MB. Here a unit is a row of 24 bytes, an entry of a hash table and
-//! its id in a long text. There is one shard for each partition of the engine, behind a lock of its own, which is
+//! its id in a long text. There is one table for each partition of the engine, behind a lock of its own, which is
 //! held for microseconds and never over an await. Each label that units are counted by adds two bytes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,9 +35,9 @@ mod key_batch;
 mod kind_counts;
 mod label_counter;
 mod label_index;
+mod partition_table;
 mod policies;
 mod row;
-mod shard;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -47,11 +47,11 @@ pub use key_batch::{KeyBatch, KeyMismatch};
 use kind_counts::KindCounts;
 pub use label_counter::{CountsByLabel, MOST_LABELS};
 use label_index::LabelIndex;
+use partition_table::PartitionTable;
 use row::RowUpdate;
-use shard::Shard;
 pub use view::{Chunk, Cursor, NameMatch, Summary, UnitView, Values, WINDOWS};
 
-/// A moment in the life of a shard: updates after it are newer than all that was read from the engine before it.
+/// A moment in the life of a partition: updates after it are newer than all that was read from the engine before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     partition: u16,
@@ -65,7 +65,7 @@ pub struct Mirror {
     numbers: HashMap<Kind, u16, FixedState>,
     hasher: RandomState,
     unit_counts: KindCounts,
-    shards: Box<[RwLock<Shard>]>,
+    tables: Box<[RwLock<PartitionTable>]>,
     was_ever_filled: AtomicBool,
 }
 
@@ -79,16 +79,16 @@ impl Mirror {
         let numbers = (0u16..).zip(&kinds).map(|(number, rules)| (rules.kind.clone(), number)).collect();
         let unit_counts = KindCounts::new(kinds.len());
         let hasher = RandomState::default();
-        let shard = || Shard::new(unit_counts.partition(), hasher.clone());
-        let shards = (0..partitions.max(1)).map(|_| RwLock::new(shard())).collect();
-        Mirror { kinds, numbers, hasher, shards, unit_counts, was_ever_filled: AtomicBool::new(false) }
+        let table = || PartitionTable::new(unit_counts.partition(), hasher.clone());
+        let tables = (0..partitions.max(1)).map(|_| RwLock::new(table())).collect();
+        Mirror { kinds, numbers, hasher, tables, unit_counts, was_ever_filled: AtomicBool::new(false) }
     }
 
     /// The same mirror, which also holds the values of these labels. Call it while the mirror is empty.
     pub fn with_labels(mut self, labels: &[String]) -> Mirror {
-        for shard in &mut self.shards {
-            let shard = shard.get_mut().expect("nothing panics under this lock");
-            shard.labels = labels.iter().map(|label| LabelIndex::new(label.as_str().into())).collect();
+        for table in &mut self.tables {
+            let table = table.get_mut().expect("nothing panics under this lock");
+            table.labels = labels.iter().map(|label| LabelIndex::new(label.as_str().into())).collect();
         }
         self
     }
@@ -115,7 +115,7 @@ impl Mirror {
     /// Notes a recorded heartbeat of a unit that is present. The newest wins.
     pub fn seen(&self, unit: &Unit, at: Timestamp) {
         if let Some((key, rules)) = self.key(unit) {
-            self.shard_of(unit).seen(key, at, rules.policy);
+            self.table_of(unit).seen(key, at, rules.policy);
         }
     }
 
@@ -135,12 +135,12 @@ impl Mirror {
         let update = change.facts.as_ref().and_then(|facts| RowUpdate::of(facts, alive, rules));
         let was_there =
             before.facts.as_ref().is_some_and(|facts| !matches!(facts.standing, Standing::Retired(_)));
-        self.shard_of(&before.unit).changed(key, update, was_there)
+        self.table_of(&before.unit).changed(key, update, was_there)
     }
 
     pub fn is_offline(&self, unit: &Unit) -> bool {
         let Some((key, _)) = self.key(unit) else { return false };
-        self.read(partition_of(unit, self.shards.len() as u16)).is_offline(key)
+        self.read(partition_of(unit, self.tables.len() as u16)).is_offline(key)
     }
 
     /// Sets a mark in a partition, before the engine is read.
@@ -151,11 +151,11 @@ impl Mirror {
     /// Updates rows of the partition of the mark from snapshots that were read after it. A row that this instance
     /// updated since the mark is newer and stays.
     pub fn compare(&self, mark: Mark, snapshots: &[Snapshot]) {
-        let mut shard = self.write(mark.partition);
+        let mut table = self.write(mark.partition);
         for seen in snapshots {
             let Some((key, rules)) = self.key(&seen.unit) else { continue };
             let update = seen.facts.as_ref().and_then(|facts| RowUpdate::of(facts, seen.alive, rules));
-            shard.compare(key, update, mark.number);
+            table.compare(key, update, mark.number);
         }
     }
 
@@ -175,8 +175,8 @@ impl Mirror {
 
     /// The expiry keys of a partition that was completely compared before were compared at `at`.
     pub fn refreshed(&self, partition: u16, at: Timestamp) {
-        let mut shard = self.write(partition);
-        shard.compared_at = shard.compared_at.map(|_| at);
+        let mut table = self.write(partition);
+        table.compared_at = table.compared_at.map(|_| at);
     }
 
     /// Whether every partition that is kept was completely compared at least once.
@@ -210,11 +210,11 @@ impl Mirror {
     }
 
     pub fn partition_count(&self) -> u16 {
-        self.shards.len() as u16
+        self.tables.len() as u16
     }
 
     fn partitions(&self) -> std::ops::Range<u16> {
-        0..self.shards.len() as u16
+        0..self.tables.len() as u16
     }
 
     fn compared_at(&self) -> Option<Timestamp> {
@@ -231,15 +231,15 @@ impl Mirror {
         Some((Key::new(&self.hasher, kind, unit.id.as_str()), &self.kinds[usize::from(kind)]))
     }
 
-    fn shard_of(&self, unit: &Unit) -> RwLockWriteGuard<'_, Shard> {
-        self.write(partition_of(unit, self.shards.len() as u16))
+    fn table_of(&self, unit: &Unit) -> RwLockWriteGuard<'_, PartitionTable> {
+        self.write(partition_of(unit, self.tables.len() as u16))
     }
 
-    fn write(&self, partition: u16) -> RwLockWriteGuard<'_, Shard> {
-        self.shards[usize::from(partition)].write().expect("nothing panics under this lock")
+    fn write(&self, partition: u16) -> RwLockWriteGuard<'_, PartitionTable> {
+        self.tables[usize::from(partition)].write().expect("nothing panics under this lock")
     }
 
-    fn read(&self, partition: u16) -> RwLockReadGuard<'_, Shard> {
-        self.shards[usize::from(partition)].read().expect("nothing panics under this lock")
+    fn read(&self, partition: u16) -> RwLockReadGuard<'_, PartitionTable> {
+        self.tables[usize::from(partition)].read().expect("nothing panics under this lock")
     }
 }

@@ -1,8 +1,8 @@
 //! The units that a reader of the mirror selects.
 
 use super::Mirror;
+use super::partition_table::PartitionTable;
 use super::row::Row;
-use super::shard::Shard;
 use crate::presence::Kind;
 
 /// One of several equal shards of the fleet. A partition, and so a unit, stays in its shard.
@@ -42,15 +42,15 @@ pub(super) struct RowFilter {
 
 impl RowFilter {
     /// `None`: no unit of this partition is selected.
-    pub fn new(filter: &UnitFilter, mirror: &Mirror, shard: &Shard) -> Option<RowFilter> {
+    pub fn new(filter: &UnitFilter, mirror: &Mirror, table: &PartitionTable) -> Option<RowFilter> {
         let kind = match &filter.kind {
             Some(kind) => Some(*mirror.numbers.get(kind)?),
             None => None,
         };
         let label = match &filter.label {
             Some((label, value)) => {
-                let index = shard.labels.iter().position(|index| index.label() == label)?;
-                Some((index, shard.labels[index].number_of(value)?))
+                let index = table.labels.iter().position(|index| index.label() == label)?;
+                Some((index, table.labels[index].number_of(value)?))
             }
             None => None,
         };
@@ -58,18 +58,19 @@ impl RowFilter {
     }
 
     /// Whether the unit in that slot is selected.
-    pub fn matches(&self, shard: &Shard, slot: usize, row: &Row) -> bool {
+    pub fn matches(&self, table: &PartitionTable, slot: usize, row: &Row) -> bool {
         self.kind.is_none_or(|kind| kind == row.kind)
             && (!self.offline || row.state.is_offline())
-            && self.label.is_none_or(|(index, number)| shard.labels[index].number_at(slot) == number)
+            && self.label.is_none_or(|(index, number)| table.labels[index].number_at(slot) == number)
     }
 }
 
 impl Mirror {
     /// Whether the label has more values than the mirror tells apart: a filter by it may miss units.
     pub fn has_too_many_values(&self, label: &str) -> bool {
-        let is_full =
-            |shard: &Shard| shard.labels.iter().any(|index| index.label() == label && index.is_full());
+        let is_full = |table: &PartitionTable| {
+            table.labels.iter().any(|index| index.label() == label && index.is_full())
+        };
         self.kept().any(|partition| is_full(&self.read(partition)))
     }
 }

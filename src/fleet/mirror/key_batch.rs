@@ -1,7 +1,7 @@
 //! Rows whose expiry keys are read from the engine while the partition is unlocked.
 
+use super::partition_table::PartitionTable;
 use super::row::RowState;
-use super::shard::Shard;
 use super::{Mark, Mirror};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, Unit};
@@ -45,18 +45,18 @@ impl Mirror {
     /// Puts the next rows of a partition into `batch`, at most `most`; false if there is none.
     pub fn next_batch(&self, partition: u16, batch: &mut KeyBatch, most: usize) -> bool {
         let Mark { number, .. } = self.mark(partition);
-        let shard = self.read(partition);
+        let table = self.read(partition);
         batch.mark = number;
         batch.names.clear();
         batch.ends.clear();
         batch.slots.clear();
-        batch.slot_count = shard.rows.len();
-        while batch.next_slot < shard.rows.len() && batch.slots.len() < most {
-            let row = &shard.rows[batch.next_slot];
+        batch.slot_count = table.rows.len();
+        while batch.next_slot < table.rows.len() && batch.slots.len() < most {
+            let row = &table.rows[batch.next_slot];
             if row.state != RowState::Free {
                 batch.names.push_str(self.kind(row.kind).as_str());
                 batch.names.push(':');
-                batch.names.push_str(shard.id(row));
+                batch.names.push_str(table.id(row));
                 batch.ends.push(batch.names.len());
                 batch.slots.push(batch.next_slot as u32);
             }
@@ -67,10 +67,10 @@ impl Mirror {
 
     /// Applies the expiry keys of a batch, in order, and answers with the units that differ.
     pub fn apply_keys(&self, partition: u16, batch: &KeyBatch, alive: &[Option<Timestamp>]) -> KeyMismatch {
-        let mut shard = self.write(partition);
+        let mut table = self.write(partition);
         let mut mismatch = KeyMismatch::default();
         for ((slot, name), alive) in batch.slots.iter().zip(batch.names()).zip(alive) {
-            let Some(state) = shard.apply_key(*slot, batch.mark, *alive) else { continue };
+            let Some(state) = table.apply_key(*slot, batch.mark, *alive) else { continue };
             let is_present = matches!(state, RowState::Present | RowState::Assumed);
             if alive.is_none() && is_present {
                 mismatch.missing.extend(name.parse::<Unit>());
@@ -86,7 +86,7 @@ impl Mirror {
     }
 }
 
-impl Shard {
+impl PartitionTable {
     /// Applies the expiry key of a row and answers with the state of the row. `None`: the row was updated since the
     /// mark, and may be another unit's.
     fn apply_key(&mut self, slot: u32, mark: u32, alive: Option<Timestamp>) -> Option<RowState> {

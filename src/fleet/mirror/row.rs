@@ -40,7 +40,7 @@ pub(super) struct Row {
     pub last_seen: Timestamp,
     /// Where its id starts in the names.
     pub name: u32,
-    /// The last mark of the shard when the row was last updated from facts; see [`super::Mark`].
+    /// The last mark of the table when the row was last updated from facts; see [`super::Mark`].
     pub mark: u32,
     /// The number of its policy.
     pub policy: u32,

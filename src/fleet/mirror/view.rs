@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::filter::{FleetShard, RowFilter, UnitFilter};
 use super::label_counter::{CountsByLabel, LabelCounter, StateCounts, TOP};
+use super::partition_table::PartitionTable;
 use super::row::{Absence, Row};
-use super::shard::Shard;
 use super::{Mirror, row::RowState};
 use crate::clock::Timestamp;
 use crate::presence::{self, Facts, Hearing, Kind, KindRules, Override, Snapshot, Standing, State, Unit};
@@ -137,14 +137,14 @@ impl Mirror {
         chunk.values.clear();
         let mut evaluator = StateEvaluator::new(&self.kinds, hearing, now);
         self.read_rows(cursor, |rows| {
-            let shard = rows.shard;
-            for (slot, row) in rows.units().filter(|(slot, row)| rows.filter.matches(shard, *slot, row)) {
+            let table = rows.table;
+            for (slot, row) in rows.units().filter(|(slot, row)| rows.filter.matches(table, *slot, row)) {
                 let start = chunk.text.len();
-                chunk.text.push_str(shard.id(row));
+                chunk.text.push_str(table.id(row));
                 let id = start..chunk.text.len();
                 let last_seen = row.state.is_heard().then_some(row.last_seen);
-                chunk.units.push((usize::from(row.kind), id, evaluator.state(shard, slot, row), last_seen));
-                for index in shard.labels.iter().filter(|_| chunk.with_values) {
+                chunk.units.push((usize::from(row.kind), id, evaluator.state(table, slot, row), last_seen));
+                for index in table.labels.iter().filter(|_| chunk.with_values) {
                     let start = chunk.text.len();
                     match index.number_at(slot) {
                         0 => {}
@@ -163,18 +163,18 @@ impl Mirror {
         filter: &UnitFilter,
         names: impl Iterator<Item = &'a str>,
     ) -> Vec<NameMatch> {
-        let shard = self.read(partition);
+        let table = self.read(partition);
         let is_there = filter.has_partition(partition);
-        let filter = RowFilter::new(filter, self, &shard).filter(|_| is_there);
+        let filter = RowFilter::new(filter, self, &table).filter(|_| is_there);
         let find = |name: &str| {
             let (kind, id) = name.split_once(':')?;
             let kind = self.kinds.iter().position(|rules| rules.kind.as_str() == kind)? as u16;
-            shard.find(Key::new(&self.hasher, kind, id))
+            table.find(Key::new(&self.hasher, kind, id))
         };
         let match_name = |name| match find(name) {
             None => NameMatch::Unknown,
             Some(slot) => match &filter {
-                Some(filter) if filter.matches(&shard, slot, &shard.rows[slot]) => NameMatch::Selected,
+                Some(filter) if filter.matches(&table, slot, &table.rows[slot]) => NameMatch::Selected,
                 _ => NameMatch::NotSelected,
             },
         };
@@ -238,12 +238,12 @@ impl Mirror {
         let starts = WINDOWS.map(|length| now - length);
         let mut cursor = Cursor::new(UnitFilter { shard: Some(shard), ..UnitFilter::default() });
         while self.read_rows(&mut cursor, |rows| {
-            let shard = rows.shard;
-            for (counter, index) in count.counters.iter_mut().zip(&shard.labels) {
+            let table = rows.table;
+            for (counter, index) in count.counters.iter_mut().zip(&table.labels) {
                 counter.begin(rows.partition, index);
             }
             for (slot, row) in rows.units() {
-                let state = evaluator.state(shard, slot, row);
+                let state = evaluator.state(table, slot, row);
                 count.states[usize::from(row.kind)][state as usize] += 1;
                 if row.state.is_heard() {
                     // Counting without branches is the fastest, as each row may fall into another window.
@@ -254,7 +254,7 @@ impl Mirror {
                     let since = &mut count.silent_since[usize::from(row.kind)];
                     *since = earlier(*since, Some(row.last_seen));
                 }
-                for (counter, index) in count.counters.iter_mut().zip(&shard.labels) {
+                for (counter, index) in count.counters.iter_mut().zip(&table.labels) {
                     counter.add(index, slot, state);
                 }
             }
@@ -263,14 +263,14 @@ impl Mirror {
     }
 
     fn read_rows(&self, cursor: &mut Cursor, each: impl FnOnce(&LockedRows)) -> bool {
-        while usize::from(cursor.partition) < self.shards.len() {
+        while usize::from(cursor.partition) < self.tables.len() {
             if cursor.filter.has_partition(cursor.partition) {
-                let shard = self.read(cursor.partition);
-                let end = shard.rows.len().min(cursor.slot + CHUNK_ROWS);
-                let filter = RowFilter::new(&cursor.filter, self, &shard);
+                let table = self.read(cursor.partition);
+                let end = table.rows.len().min(cursor.slot + CHUNK_ROWS);
+                let filter = RowFilter::new(&cursor.filter, self, &table);
                 if let Some(filter) = filter.filter(|_| cursor.slot < end) {
                     let slots = cursor.slot..end;
-                    each(&LockedRows { partition: cursor.partition, shard: &shard, slots, filter });
+                    each(&LockedRows { partition: cursor.partition, table: &table, slots, filter });
                     cursor.slot = end;
                     return true;
                 }
@@ -317,14 +317,14 @@ fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp
 /// Some rows of a partition, under its lock.
 struct LockedRows<'a> {
     partition: u16,
-    shard: &'a Shard,
+    table: &'a PartitionTable,
     slots: Range<usize>,
     filter: RowFilter,
 }
 
 impl LockedRows<'_> {
     fn units(&self) -> impl Iterator<Item = (usize, &Row)> {
-        self.shard.units_in(self.slots.clone())
+        self.table.units_in(self.slots.clone())
     }
 }
 
@@ -347,12 +347,12 @@ impl StateEvaluator<'_> {
         }
     }
 
-    fn state(&mut self, shard: &Shard, slot: usize, row: &Row) -> State {
+    fn state(&mut self, table: &PartitionTable, slot: usize, row: &Row) -> State {
         if row.state.is_offline() {
             return State::Offline;
         }
-        let policy = shard.policy(row);
-        let absence = shard.absence(slot);
+        let policy = table.policy(row);
+        let absence = table.absence(slot);
         // Most rows. Blind time only ever moves a deadline back, so a unit that was heard within its timeout has
         // time left by any ledger.
         if absence == Absence::default() && self.now.since(row.last_seen) <= policy.timeout {

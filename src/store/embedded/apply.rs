@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 use super::error::DatabaseResult;
 use super::last_seen::{LastSeenTables, unit_id};
 use super::memory::InMemoryFleet;
+use super::partition_table::{PendingWrite, RowChange};
 use super::row::MaybeTimestamp;
-use super::shard::{PendingWrite, RowChange};
 use super::stored::text;
 use super::write_job::WriteJob;
 use crate::clock::Timestamp;
@@ -118,14 +118,14 @@ impl ApplyJob {
     /// Takes over facts on disk that another program wrote, if the change was made from them. Otherwise
     /// every change of that unit would be refused.
     fn adopt_stored_facts(&self, database: &Connection, change: &PreparedChange) -> DatabaseResult<()> {
-        let mut shard = self.memory.shard(change.partition);
-        let Some((slot, known)) = shard.stale_digest(&change.unit, &change.row_change) else { return Ok(()) };
+        let mut table = self.memory.table(change.partition);
+        let Some((slot, known)) = table.stale_digest(&change.unit, &change.row_change) else { return Ok(()) };
         let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ?")?;
         let mut rows = select.query([unit_id(change.partition, slot)])?;
         let stored = rows.next()?.map(|row| text(row, 0)).transpose()?;
         let found = self.memory.digest(stored.as_deref());
         if found != known {
-            shard.adopt_digest(slot, found);
+            table.adopt_digest(slot, found);
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ impl WriteJob for ApplyJob {
         let mut statements = UnitStatements::new(database)?;
         let mut refused = Vec::new();
         for (index, change) in self.changes.iter_mut().enumerate() {
-            change.pending = self.memory.shard(change.partition).lock_row(&change.unit, &change.row_change);
+            change.pending = self.memory.table(change.partition).lock_row(&change.unit, &change.row_change);
             match &change.pending {
                 Some(pending) => statements.write_unit(change, pending, number)?,
                 None => refused.push(index),
@@ -154,7 +154,7 @@ impl WriteJob for ApplyJob {
     fn undo(&mut self) {
         for change in &mut self.changes {
             if let Some(pending) = change.pending.take() {
-                self.memory.shard(change.partition).roll_back_row(pending);
+                self.memory.table(change.partition).roll_back_row(pending);
             }
         }
     }
@@ -162,7 +162,7 @@ impl WriteJob for ApplyJob {
     fn finish(self: Box<Self>) {
         let applied = self.changes.iter().map(|change| {
             let pending = change.pending?;
-            self.memory.shard(change.partition).commit_row(pending, change.digest);
+            self.memory.table(change.partition).commit_row(pending, change.digest);
             Some(())
         });
         let applied = applied.map(|settled| settled.is_some()).collect();

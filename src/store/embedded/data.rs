@@ -102,7 +102,7 @@ impl DataStore for EmbeddedEngine {
 impl EmbeddedEngine {
     fn id_of(&self, unit: &Unit) -> Option<i64> {
         let partition = self.memory.partition(unit);
-        let found = self.memory.shard(partition).get(unit);
+        let found = self.memory.table(partition).get(unit);
         found.map(|(slot, _)| unit_id(partition, slot))
     }
 }

@@ -22,9 +22,9 @@ impl Exporter for EmbeddedEngine {
 
     async fn export_units(&self, partition: u16, page: u32) -> Result<Vec<MigrationItem>> {
         let units = self.walk(partition, page).await?.into_iter().filter_map(|seen| {
-            let shard = self.memory.shard(partition);
-            let (slot, _) = shard.get(&seen.unit)?;
-            let next_check = shard.rows[slot as usize].next_check.get();
+            let table = self.memory.table(partition);
+            let (slot, _) = table.get(&seen.unit)?;
+            let next_check = table.rows[slot as usize].next_check.get();
             let facts = seen.stored.as_deref()?.to_owned();
             Some(MigrationItem::Unit { unit: seen.unit, facts, alive: seen.alive, next_check })
         });

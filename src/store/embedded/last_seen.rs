@@ -24,8 +24,8 @@ use tokio::sync::oneshot;
 use super::error::DatabaseResult;
 use super::in_memory_hearing::PendingInterval;
 use super::memory::InMemoryFleet;
+use super::partition_table::DirtyRow;
 use super::row::{MaybeTimestamp, RowFlags};
-use super::shard::DirtyRow;
 use super::write_job::WriteJob;
 use crate::clock::Timestamp;
 use crate::presence::BLIND_RETENTION;
@@ -132,7 +132,7 @@ impl Flush {
             self.blind = heard.unwritten();
         }
         for partition in 0..self.tables.memory.partitions() {
-            let taken = self.tables.memory.shard(partition).take_dirty();
+            let taken = self.tables.memory.table(partition).take_dirty();
             if !taken.is_empty() {
                 self.taken.push((partition, taken));
             }
@@ -209,15 +209,15 @@ impl Flush {
         let mut insert = database.prepare_cached("INSERT OR REPLACE INTO pages VALUES(?, ?, ?)")?;
         for (partition, page) in pages {
             let mut times = Vec::with_capacity(PAGE as usize * TIME);
-            let shard = self.tables.memory.shard(*partition);
+            let table = self.tables.memory.table(*partition);
             let from = (*page * PAGE) as usize;
-            for row in shard.rows.range(from..from + PAGE as usize) {
+            for row in table.rows.range(from..from + PAGE as usize) {
                 // A change that is being written writes the whole row.
                 let last_seen =
                     if row.flags.contains(RowFlags::LOCKED) { MaybeTimestamp::NONE } else { row.alive };
                 times.extend_from_slice(&time(last_seen));
             }
-            drop(shard);
+            drop(table);
             insert.execute(params![unit_id(*partition, *page), number, times])?;
         }
         database.prepare_cached("DELETE FROM beats")?.execute([])?;
@@ -259,7 +259,7 @@ impl WriteJob for Flush {
 
     fn undo(&mut self) {
         for (partition, taken) in self.taken.drain(..) {
-            self.tables.memory.shard(partition).put_back(&taken);
+            self.tables.memory.table(partition).put_back(&taken);
         }
     }
 

@@ -176,10 +176,10 @@ impl Loader<'_> {
                 [from, to],
                 |row| row.get(0),
             )?;
-            let mut shard = self.memory.shard(partition);
+            let mut table = self.memory.table(partition);
             let numbers = &mut self.after[usize::from(partition)];
             if let Some((_, last)) = last.and_then(partition_and_slot) {
-                shard.reserve(last as usize + 1);
+                table.reserve(last as usize + 1);
                 numbers.reserve_exact(last as usize + 1);
             }
             let mut rows = select.query([from, to])?;
@@ -189,7 +189,7 @@ impl Loader<'_> {
                 let (alive, next_check) = (moment(row.get(3)?), moment(row.get(4)?));
                 let facts = self.memory.digest(Some(text(row, 2)?));
                 let after: i64 = row.get(5)?;
-                let loaded = shard.load(id as u32, name, alive, next_check, facts);
+                let loaded = table.load(id as u32, name, alive, next_check, facts);
                 // An unreadable name is treated as a value of the wrong type: it is quarantined, and the load begins anew.
                 let unreadable = || rusqlite::Error::InvalidColumnType(1, "name".to_owned(), Type::Text);
                 loaded.ok_or_else(unreadable)?;
@@ -242,7 +242,7 @@ impl Loader<'_> {
     fn heartbeat(&self, partition: u16, slot: u32, number: i64, time: Timestamp) {
         let after = self.after.get(usize::from(partition)).and_then(|after| after.get(slot as usize));
         if after.is_some_and(|after| number > *after) {
-            let row = &mut self.memory.shard(partition).rows[slot as usize];
+            let row = &mut self.memory.table(partition).rows[slot as usize];
             if row.alive != MaybeTimestamp::NONE {
                 row.alive = Some(time).into();
             }

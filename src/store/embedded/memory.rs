@@ -8,14 +8,14 @@ use std::sync::{Mutex, MutexGuard};
 use foldhash::fast::RandomState;
 
 use super::in_memory_hearing::InMemoryHearing;
+use super::partition_table::PartitionTable;
 use super::row::RowFlags;
-use super::shard::Shard;
 use crate::clock::Timestamp;
 use crate::presence::Unit;
 use crate::store::partition_of;
 
 pub(super) struct InMemoryFleet {
-    shards: Box<[Mutex<Shard>]>,
+    tables: Box<[Mutex<PartitionTable>]>,
     hearing: Mutex<InMemoryHearing>,
     noted: Mutex<BTreeSet<(u16, u32)>>,
     digests: RandomState,
@@ -23,9 +23,9 @@ pub(super) struct InMemoryFleet {
 
 impl InMemoryFleet {
     pub fn new(partitions: u16) -> InMemoryFleet {
-        let shards = (0..partitions.max(1)).map(|_| Mutex::default()).collect();
+        let tables = (0..partitions.max(1)).map(|_| Mutex::default()).collect();
         InMemoryFleet {
-            shards,
+            tables,
             hearing: Mutex::default(),
             noted: Mutex::default(),
             digests: RandomState::default(),
@@ -33,15 +33,15 @@ impl InMemoryFleet {
     }
 
     pub fn partitions(&self) -> u16 {
-        self.shards.len() as u16
+        self.tables.len() as u16
     }
 
     pub fn partition(&self, unit: &Unit) -> u16 {
         partition_of(unit, self.partitions())
     }
 
-    pub fn shard(&self, partition: u16) -> MutexGuard<'_, Shard> {
-        self.shards[usize::from(partition)].lock().expect("nothing panics under this lock")
+    pub fn table(&self, partition: u16) -> MutexGuard<'_, PartitionTable> {
+        self.tables[usize::from(partition)].lock().expect("nothing panics under this lock")
     }
 
     pub fn hearing(&self) -> MutexGuard<'_, InMemoryHearing> {
@@ -55,17 +55,17 @@ impl InMemoryFleet {
 
     /// The newest heartbeat of the fleet.
     pub fn newest(&self) -> Option<Timestamp> {
-        let of_shard = |partition| {
-            let shard = self.shard(partition);
-            shard.rows.range(0..shard.rows.len()).filter_map(|row| row.alive.get()).max()
+        let newest_of = |partition| {
+            let table = self.table(partition);
+            table.rows.range(0..table.rows.len()).filter_map(|row| row.alive.get()).max()
         };
-        (0..self.partitions()).filter_map(of_shard).max()
+        (0..self.partitions()).filter_map(newest_of).max()
     }
 
     /// Every unit with an expiry key counts as heard up to `heard`.
     pub fn presume(&self, heard: Option<Timestamp>) {
         for partition in 0..self.partitions() {
-            for row in self.shard(partition).rows.iter_mut() {
+            for row in self.table(partition).rows.iter_mut() {
                 row.alive = row.alive.get().map(|alive| heard.map_or(alive, |heard| heard.max(alive))).into();
             }
         }
@@ -73,12 +73,12 @@ impl InMemoryFleet {
 
     /// The name of the unit in a slot of a partition.
     pub fn name_at(&self, partition: u16, slot: u32) -> Option<String> {
-        let shard = self.shards.get(usize::from(partition))?.lock().expect("nothing panics under this lock");
-        let row = shard.rows.range(slot as usize..slot as usize + 1).next()?;
+        let table = self.tables.get(usize::from(partition))?.lock().expect("nothing panics under this lock");
+        let row = table.rows.range(slot as usize..slot as usize + 1).next()?;
         if !row.flags.contains(RowFlags::STORED) {
             return None;
         }
-        shard.unit(row).ok().map(|unit| unit.to_string())
+        table.unit(row).ok().map(|unit| unit.to_string())
     }
 
     /// The digest of facts in a row; zero for none. The facts stay on disk: they are read a few

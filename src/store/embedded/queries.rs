@@ -51,7 +51,7 @@ impl Layout for EmbeddedEngine {
     }
 
     fn pages(&self) -> u32 {
-        let slots = (0..self.memory.partitions()).map(|partition| self.memory.shard(partition).rows.len());
+        let slots = (0..self.memory.partitions()).map(|partition| self.memory.table(partition).rows.len());
         (slots.max().unwrap_or(0) as u32).div_ceil(PAGE).max(1)
     }
 }
@@ -98,10 +98,10 @@ impl Queries for EmbeddedEngine {
         let from = page.saturating_mul(PAGE);
         let slots = from as usize..from as usize + PAGE as usize;
         let units = {
-            let shard = self.memory.shard(partition);
-            let rows = (from..).zip(shard.rows.range(slots));
+            let table = self.memory.table(partition);
+            let rows = (from..).zip(table.rows.range(slots));
             let stored = rows.filter(|(_, row)| row.flags.contains(RowFlags::STORED));
-            let units = stored.map(|(slot, row)| Ok((unit_id(partition, slot), shard.unit(row)?, row.alive)));
+            let units = stored.map(|(slot, row)| Ok((unit_id(partition, slot), table.unit(row)?, row.alive)));
             units.collect::<Result<Vec<_>>>()?
         };
         let (Some((first, ..)), Some((last, ..))) = (units.first(), units.last()) else {
@@ -128,14 +128,14 @@ impl Queries for EmbeddedEngine {
     }
 
     async fn alive(&self, partition: u16, names: &[&str]) -> Result<Vec<Option<Timestamp>>> {
-        let shard = self.memory.shard(partition);
-        Ok(names.iter().map(|name| shard.alive(name)).collect())
+        let table = self.memory.table(partition);
+        Ok(names.iter().map(|name| table.alive(name)).collect())
     }
 
     async fn note(&self, units: &[&Unit]) -> Result<()> {
         for unit in units {
             let partition = self.memory.partition(unit);
-            let found = self.memory.shard(partition).get(unit);
+            let found = self.memory.table(partition).get(unit);
             if let Some((slot, _)) = found {
                 self.memory.noted().insert((partition, slot / PAGE));
             }

@@ -34,9 +34,9 @@ impl UnitStore for EmbeddedEngine {
             let done = applied.len();
             applied.resize(done + batch.len(), false);
             for of_one in order.chunk_by(|a, b| a.0 == b.0) {
-                let mut shard = self.memory.shard(of_one[0].0);
+                let mut table = self.memory.table(of_one[0].0);
                 for (_, n) in of_one {
-                    applied[done + *n as usize] = shard.refresh(&batch[*n as usize]);
+                    applied[done + *n as usize] = table.refresh(&batch[*n as usize]);
                 }
             }
         }
@@ -48,7 +48,7 @@ impl UnitStore for EmbeddedEngine {
             .iter()
             .map(|unit| {
                 let partition = self.memory.partition(unit);
-                match self.memory.shard(partition).get(unit) {
+                match self.memory.table(partition).get(unit) {
                     Some((slot, alive)) => (unit.clone(), alive, Some(unit_id(partition, slot))),
                     None => (unit.clone(), MaybeTimestamp::NONE, None),
                 }
@@ -95,14 +95,14 @@ impl UnitStore for EmbeddedEngine {
 
     async fn add_to_index(&self, units: &[Unit], at: Timestamp) -> Result<()> {
         for unit in units {
-            self.memory.shard(self.memory.partition(unit)).add_to_index(unit, at);
+            self.memory.table(self.memory.partition(unit)).add_to_index(unit, at);
         }
         Ok(())
     }
 
     async fn set_next_check(&self, units: &[Unit], until: Timestamp) -> Result<()> {
         for unit in units {
-            self.memory.shard(self.memory.partition(unit)).set_next_check(unit, until);
+            self.memory.table(self.memory.partition(unit)).set_next_check(unit, until);
         }
         Ok(())
     }
@@ -115,14 +115,14 @@ impl UnitStore for EmbeddedEngine {
         skip: usize,
         limit: usize,
     ) -> Result<Vec<Unit>> {
-        self.memory.shard(partition).due(after, until, skip, limit)
+        self.memory.table(partition).due(after, until, skip, limit)
     }
 
     async fn first_checks(
         &self,
         after: &HashMap<u16, Timestamp>,
     ) -> Result<Vec<Option<(Timestamp, String)>>> {
-        let first = |partition| self.memory.shard(partition).first_check(after.get(&partition).copied());
+        let first = |partition| self.memory.table(partition).first_check(after.get(&partition).copied());
         Ok((0..self.memory.partitions()).map(first).collect())
     }
 

@@ -15,7 +15,7 @@ use crate::store::table::{Key, Table};
 
 /// The units of one partition.
 #[derive(Default)]
-pub(super) struct Shard {
+pub(super) struct PartitionTable {
     pub rows: Table<Row>,
     policies: Policies,
     absences: HashMap<u32, Absence, FixedState>,
@@ -37,9 +37,9 @@ pub(super) struct Shard {
     pub compared_at: Option<Timestamp>,
 }
 
-impl Shard {
-    pub fn new(unit_counts: PartitionCounts, hasher: RandomState) -> Shard {
-        Shard { unit_counts, rows: Table::new(hasher), ..Shard::default() }
+impl PartitionTable {
+    pub fn new(unit_counts: PartitionCounts, hasher: RandomState) -> PartitionTable {
+        PartitionTable { unit_counts, rows: Table::new(hasher), ..PartitionTable::default() }
     }
 
     /// Removes everything; from now on the partition is kept or not.
@@ -47,14 +47,14 @@ impl Shard {
         let labels = self.labels.iter().map(LabelIndex::cleared).collect();
         let (unit_counts, rows, marks) =
             (self.unit_counts.zeroed(), Table::new(self.rows.hasher().clone()), self.marks);
-        *self = Shard {
+        *self = PartitionTable {
             is_foreign: !is_kept,
             marks,
             reset_mark: marks,
             labels,
             unit_counts,
             rows,
-            ..Shard::default()
+            ..PartitionTable::default()
         };
     }
 
@@ -180,7 +180,7 @@ impl Shard {
         self.absences.get(&(slot as u32)).copied().unwrap_or_default()
     }
 
-    /// The approximate memory of the shard.
+    /// The approximate memory of the table.
     pub fn bytes(&self) -> usize {
         let labels_bytes: usize = self.labels.iter().map(LabelIndex::bytes).sum();
         self.rows.bytes() + labels_bytes

@@ -43,7 +43,7 @@ pub(super) struct DirtyRow {
 
 /// The units of one partition.
 #[derive(Default)]
-pub(super) struct Shard {
+pub(super) struct PartitionTable {
     pub rows: Table<Row>,
     /// By number: the kinds that are or were configured.
     kinds: Vec<Kind>,
@@ -52,7 +52,7 @@ pub(super) struct Shard {
     dirty: Vec<u32>,
 }
 
-impl Shard {
+impl PartitionTable {
     /// Writes a heartbeat into the expiry key, if there is one; the newest wins.
     pub fn refresh(&mut self, beat: &Refresh<'_>) -> bool {
         let Some(slot) = self.find(beat.unit) else { return false };

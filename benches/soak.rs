@@ -28,7 +28,7 @@ const FAULTS_A_WORLD: usize = 12;
 /// How many units fall silent at once.
 const MANY: usize = 100_000;
 
-/// What can happen.
+/// The faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Kill,

@@ -53,7 +53,7 @@ mod server;
 #[cfg(feature = "broker")]
 mod users;
 
-/// What is wrong with a configuration that asks for the broker where it is not built in.
+/// The error of a configuration that needs the broker, in a program without it.
 pub const NOT_BUILT_IN: &str = "this rollcall is built without the in-process broker; build it with the feature `broker`, or \
                                 set mqtt.url to a broker elsewhere";
 
@@ -101,7 +101,7 @@ pub struct Tls {
 }
 
 impl Config {
-    /// Everything that is wrong with it, each in a sentence that says what to do.
+    /// The errors of this configuration, each in a sentence with advice.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let certified = self.tls.as_ref().is_some_and(|tls| tls.client_ca_file.is_some());
@@ -148,8 +148,7 @@ pub struct Broker {
 
 impl Broker {
     /// # Errors
-    /// An address that is taken, a file that cannot be read, a configuration that is not safe; each
-    /// says what to do.
+    /// An address that is taken, a file that cannot be read, a configuration that is not safe; each with advice.
     pub async fn bind(config: &Config, telemetry: Arc<Telemetry>) -> anyhow::Result<Broker> {
         if let Some(problem) = config.problems().into_iter().next() {
             anyhow::bail!(problem);

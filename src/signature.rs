@@ -19,9 +19,9 @@ pub const TIMESTAMP: &str = "webhook-timestamp";
 /// The header with the signatures of a message, separated by spaces.
 pub const SIGNATURE: &str = "webhook-signature";
 
-/// What the secret of a webhook begins with.
+/// The prefix of the secret of a webhook.
 const PREFIX: &str = "whsec_";
-/// What a signature of the symmetric kind begins with.
+/// The prefix of a symmetric signature.
 const VERSION: &str = "v1,";
 /// A receiver refuses a message whose time differs by more than this from its own, in seconds.
 const TOLERANCE: i64 = 300;
@@ -34,7 +34,7 @@ impl Secret {
     /// Reads `whsec_` and a key in base64.
     ///
     /// # Errors
-    /// What is wrong with the text, without the text.
+    /// The error of the text, without the text.
     pub fn parse(text: &str) -> Result<Secret, &'static str> {
         match text.strip_prefix(PREFIX) {
             None => Err("does not begin with whsec_"),

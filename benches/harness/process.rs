@@ -7,7 +7,7 @@ use anyhow::Context;
 /// `/proc` counts CPU time in hundredths of a second on every Linux.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What a process has used so far.
+/// The resources that a process has used so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     /// CPU time since its start, all threads.

@@ -23,7 +23,7 @@ const WINDOW: usize = 1000;
 /// Packets that are written at once.
 const CHUNK: usize = 100;
 
-/// What to publish.
+/// The load to publish.
 #[derive(Clone, Debug, Args)]
 pub struct Load {
     /// Port of the broker.

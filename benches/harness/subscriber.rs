@@ -18,7 +18,7 @@ const WINDOW: u16 = 1000;
 /// Seconds for which the broker keeps the session, as it does for Rollcall.
 const SESSION: u32 = 3600;
 
-/// What to count.
+/// The topics to count.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Port of the broker.

@@ -6,7 +6,7 @@
 //! that comes out shorter, because the broker had kept what was published meanwhile, is ended here.
 //!
 //! # Why a notification may go out without the engine
-//! Notifications go through the engine, and the engine may be what is away. Then this instance delivers to its
+//! Notifications go through the engine, and the engine may be away. Then this instance delivers to its
 //! receivers itself, once each, under the id that the engine would have given: another instance that is cut off
 //! repeats it at most once, and a receiver can drop that. When the engine is back, it learns which receivers know.
 //!

@@ -21,7 +21,7 @@ pub enum Failure {
     /// address, a password or a right.
     #[error("{why}")]
     Temporary {
-        /// What happened, and what to change.
+        /// The failure, and the advice to the operator.
         why: String,
         /// The least wait that the receiver asked for.
         retry_after: Option<Duration>,

@@ -108,7 +108,7 @@ impl Deliver {
         }
     }
 
-    /// Before the first delivery to a receiver that was not configured for a while: leaves out what is over.
+    /// Before the first delivery to a receiver that was not configured for a while: leaves out silences that are over.
     async fn bring_up_to_date(&self) {
         let name = &self.receiver.name;
         for failures in 1.. {

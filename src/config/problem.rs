@@ -1,4 +1,4 @@
-//! The errors of a configuration, with what to change.
+//! The errors of a configuration, with advice.
 //!
 //! An error of the parser shows the line, with a caret under it. Errors of values are
 //! collected and reported at once, so that an operator need not start a service five times to
@@ -27,7 +27,7 @@ pub enum ConfigError {
 pub struct Problem {
     /// The option, e.g. `route.receivers[1]`, or the environment variable.
     pub path: String,
-    /// What is wrong, and what to write instead.
+    /// The error, and the text to write instead.
     pub text: String,
 }
 

@@ -12,7 +12,7 @@ use crate::telemetry::{EngineWarning, Loop, Telemetry};
 
 const EVERY: Duration = Duration::from_secs(60);
 
-/// The wait before an examination on request: it also repairs what is found during the wait.
+/// The wait before an examination on request: it also repairs errors that are found during the wait.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Loops that an examination without an error shows to work again: their own calls are so rare that the next success

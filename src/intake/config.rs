@@ -85,7 +85,7 @@ impl std::fmt::Debug for Config {
 }
 
 impl Config {
-    /// Everything that is wrong with it, each in a sentence that says what to do.
+    /// The errors of this configuration, each in a sentence with advice.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut must = |good: bool, text: String| {
@@ -124,7 +124,7 @@ impl Config {
         problems
     }
 
-    /// As whom the broker knows Rollcall, for people.
+    /// The user name of Rollcall at the broker, for people.
     pub(super) fn user(&self) -> &str {
         self.credentials.as_ref().map_or("the anonymous user", |(name, _)| name)
     }

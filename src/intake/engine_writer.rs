@@ -22,7 +22,7 @@ use crate::telemetry::{Loop, Telemetry};
 /// How the engine is tried again.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(2) };
 
-/// What is asked for when heartbeats are recorded, for readiness.
+/// The name of the recording of heartbeats, for readiness.
 const BEATS: &str = "heartbeats";
 
 #[derive(Clone)]
@@ -63,7 +63,7 @@ impl EngineWriter {
     }
 
     /// Asks until there is an answer; `None` if Rollcall is stopping and the engine away.
-    /// `what` is asked for, for readiness.
+    /// `what` names the request, for readiness.
     pub async fn insist<T, F>(&self, what: &'static str, ask: impl Fn() -> F) -> Option<T>
     where
         F: Future<Output = crate::store::Result<T>>,

@@ -29,7 +29,7 @@ pub(super) struct FilterWatch {
     writer: EngineWriter,
 }
 
-/// What is reported of a filter.
+/// The reported state of a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum FilterReport {
     /// Nothing yet.

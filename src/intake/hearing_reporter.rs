@@ -1,10 +1,10 @@
-//! Reports to the engine what was heard: the canaries of this process, and the last wills of other members.
+//! Reports hearing to the engine: the canaries of this process, and the last wills of other members.
 //!
 //! Events come in order, each after everything before it was recorded. A plain
 //! subscription reports each canary (enough of them: [`canary::to_report`]). A member of a shared
 //! subscription attends with the first one that comes back, and is proved by those that follow.
 //!
-//! What probes have proved since the last canary is reported with the next one: everything before them is recorded
+//! Proofs of probes since the last canary are reported with the next one: everything before them is recorded
 //! then, and the engine is asked once.
 //!
 //! # When the engine does not know a member that has a connection
@@ -59,7 +59,7 @@ pub(super) struct HearingReporter {
 }
 
 impl HearingReporter {
-    /// The connection of that session learns by `proof` what is proved.
+    /// The connection of that session gets its proofs by `proof`.
     pub fn new(session: &Session, proof: watch::Sender<Proof>, probes: Arc<Probes>) -> HearingReporter {
         let session_expiry = Duration::from_secs(session.expiry.unwrap_or(0).into());
         let client_id = session.client_id().to_owned();
@@ -255,7 +255,7 @@ impl HearingEvent {
 /// The most probes of a filter that wait for a canary; beyond it the oldest are forgotten, and that time is blind.
 const MOST: usize = 1000;
 
-/// What probes have proved and was not reported yet.
+/// Proofs of probes that were not reported yet.
 struct ProbeReports {
     probes: Arc<Probes>,
     /// Of each filter, when the probes were sent that came back since.

@@ -33,14 +33,14 @@ pub(super) struct PayloadFields {
     pub sleep: Option<Value>,
 }
 
-/// What to take out of a payload.
+/// The fields to read from a payload.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub fields: Option<&'a Fields>,
     pub metrics: Option<&'a MetricTree>,
 }
 
-/// What was taken out of a payload.
+/// The fields that were read from a payload.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Scanned {
     pub fields: PayloadFields,
@@ -102,7 +102,7 @@ enum Field {
     Sleep,
 }
 
-/// What the name of a member stands for.
+/// The meaning of the name of a member.
 struct Key<'a> {
     field: Option<Field>,
     /// The node below which metrics stand.

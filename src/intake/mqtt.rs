@@ -94,7 +94,7 @@ pub(super) struct Connection {
     /// `None` once Rollcall is stopping: no more messages are taken.
     pub queue: Option<BatchSender>,
     pub link: watch::Sender<Link>,
-    /// What the recorder has proved about this connection.
+    /// The proof of the recorder about this connection.
     pub proof: watch::Receiver<Proof>,
     pub canaries: CanaryPublisher,
     /// Proves that the filters of the fleet are heard, on one of the connections.

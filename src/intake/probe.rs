@@ -53,7 +53,7 @@ pub(super) struct Probe {
     is_refused: AtomicBool,
 }
 
-/// What is known about the publications of a probe.
+/// The state of the publications of a probe.
 #[derive(Clone, Default)]
 pub(super) struct ProbeStatus {
     /// The first one that the current connection published.

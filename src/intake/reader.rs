@@ -17,7 +17,7 @@ use crate::presence::Heartbeat;
 use crate::store::ShareMember;
 use crate::telemetry::{Rejection, Telemetry};
 
-/// What a message says.
+/// The content of a message.
 #[derive(Debug, PartialEq)]
 pub(super) enum Content {
     Heartbeat(Heartbeat),

@@ -27,13 +27,13 @@ pub struct TlsFiles {
     pub client_key: Option<PathBuf>,
 }
 
-/// An option and what is wrong with its file.
+/// An option and the error of its file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{option}: {text}")]
 pub struct TlsError {
     /// The option, e.g. `mqtt.ca_file`.
     pub option: &'static str,
-    /// What is wrong, and what to do.
+    /// The error, and the advice.
     pub text: String,
 }
 

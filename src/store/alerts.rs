@@ -213,7 +213,7 @@ pub trait AlertStore: Layout {
     async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>>;
 }
 
-/// What a step of discarding changed; zeros if nothing was left.
+/// The changes of one step of discarding; zeros if nothing was left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Discarded {
     /// How many notifications became dead letters, which a later step removes.

@@ -32,7 +32,7 @@ impl Telemetry {
         let oldest = &self.series.oldest_outage;
         match moment {
             Some(moment) => oldest.with_label_values(&[kind]).set(moment.as_millis() as f64 / 1e3),
-            // It is an error that there is none, and that is what is wanted.
+            // An error says that there is none, which is right.
             None => drop(oldest.remove_label_values(&[kind])),
         }
     }
@@ -51,7 +51,7 @@ impl Telemetry {
         let now: BTreeSet<(String, String)> = counted.into_keys().collect();
         for (label, value) in before.difference(&now) {
             for state in State::ALL {
-                // It is an error that there is none, and that is what is wanted.
+                // An error says that there is none, which is right.
                 let _ = self.series.units_by_label.remove_label_values(&[label, value, state.as_str()]);
             }
         }

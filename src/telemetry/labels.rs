@@ -159,7 +159,7 @@ labels! {
 }
 
 impl CutReason {
-    /// What to do, for operators.
+    /// The advice to operators.
     pub(super) fn text(self) -> &'static str {
         match self {
             CutReason::Idle => {

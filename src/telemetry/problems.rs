@@ -9,7 +9,7 @@ use crate::clock::Timestamp;
 pub struct Problem {
     /// A short constant name.
     pub name: &'static str,
-    /// What is wrong and what to do.
+    /// The problem, and the advice.
     pub text: String,
     pub severity: Severity,
 }
@@ -38,7 +38,7 @@ pub(super) const FILTER_REMOVED: &str = "topic_removed";
 pub(super) const FILTER_UNHEARD: &str = "topic_not_heard";
 pub(super) const FILTER_UNPROVED: &str = "topic_not_proved";
 
-/// What to do while nothing is heard.
+/// The advice while nothing is heard.
 const HEAR: &str = "If this lasts, see that the broker runs and lets the user of mqtt.username publish and read \
     rollcall/canary/…, and that the engine answers; `rollcall check` tries all of it";
 

@@ -18,7 +18,7 @@ use crate::support::redis::Redis;
 const PARTITIONS: u16 = 2;
 const BEGIN: i64 = 1_732_147_200_000;
 
-/// What happens, and how long after what happened before (s).
+/// An event, and the time since the event before it (s).
 #[derive(Clone, Debug)]
 struct Step {
     after: u64,
@@ -129,14 +129,14 @@ fn record(unit: u8, detected: u8, closed: Option<Closing>) -> OfflineRecord {
     }
 }
 
-/// What is compared of deliveries: in which attempt they are is no matter of groups.
+/// Deliveries as they are compared: the number of the attempt is no matter of groups.
 fn in_order(mut deliveries: Vec<Delivery>) -> Vec<Delivery> {
     deliveries.iter_mut().for_each(|delivery| delivery.attempt = 0);
     deliveries.sort_by(|a, b| (&a.receiver, &a.group.key, &a.id).cmp(&(&b.receiver, &b.group.key, &b.id)));
     deliveries
 }
 
-/// What a step led to: how many members were sealed, what is due next, and what was leased.
+/// The outcome of a step: the number of sealed members, the next due group, and the leased deliveries.
 type Outcome = (usize, Option<Timestamp>, Vec<Delivery>);
 
 async fn take(engine: &Arc<dyn Engine>, case: &Case, step: &Step, now: Timestamp) -> Outcome {

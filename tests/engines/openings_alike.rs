@@ -91,7 +91,7 @@ struct Way {
     is_checked: bool,
 }
 
-/// What a round led to: the units as they were read, and whether the change of each was applied.
+/// The outcome of a round: the units as they were read, and whether the change of each was applied.
 type Outcome = (Vec<Snapshot>, BTreeMap<String, bool>);
 
 impl Way {

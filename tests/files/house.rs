@@ -18,7 +18,7 @@ const KEPT_INSIDE: [(&str, &[&str]); 5] = [
     ("lettre", &["src/alerting/", "src/config/receivers.rs"]),
     ("axum", &["src/http/", "src/simulate/"]),
 ];
-/// What the floor of meaning does without: it decides, and touches nothing.
+/// Crates that the floor of meaning does without: it decides, and touches nothing.
 const NOT_ON_THE_GROUND: [&str; 6] = ["tokio", "redis", "std::net", "std::fs", "std::process", "std::thread"];
 
 /// One TLS provider is enough, and nothing of the system is linked; deny.toml says it too.

@@ -24,7 +24,7 @@ fn jobs(workflow: &Value) -> Vec<(&String, &Value)> {
     workflow["jobs"].as_object().expect("a workflow has jobs").iter().collect()
 }
 
-/// What the steps of all jobs have under a key.
+/// The values under a key of the steps of all jobs.
 fn steps(workflow: &Value, key: &str) -> Vec<String> {
     let steps = jobs(workflow).into_iter().flat_map(|(_, job)| job["steps"].as_array().expect("steps"));
     steps.filter_map(|step| step[key].as_str().map(str::to_owned)).collect()

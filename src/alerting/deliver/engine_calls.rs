@@ -50,7 +50,7 @@ pub(super) struct LeasedBatch {
 
 /// Which deliveries were to be extended, until when, and which of them are still leased.
 pub(super) type ExtendedLeases = (Vec<Arc<Delivery>>, Timestamp, Result<Vec<bool>>);
-/// What was to be recorded, and whether it was.
+/// Outcomes to record, and whether they were recorded.
 pub(super) type Recorded = (Vec<Unrecorded>, Result<()>);
 
 impl EngineCalls {
@@ -140,7 +140,7 @@ impl Deliver {
         .boxed()
     }
 
-    /// Takes over what was leased.
+    /// Takes over leased deliveries.
     pub(super) fn leased(
         &self,
         calls: &mut EngineCalls,

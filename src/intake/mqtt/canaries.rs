@@ -23,7 +23,7 @@ pub(super) struct CanarySequence {
     returned: Option<(u64, Timestamp)>,
 }
 
-/// What a canary that came back proves.
+/// The proof of a canary that came back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReturnedCanary {
     /// The current connection sent it, and it did not come back before. In the session of an earlier connection

@@ -27,7 +27,7 @@ use crate::intake::{Config, Template};
 /// How long a message may take to come back.
 const WAIT: Duration = Duration::from_secs(3);
 
-/// What is wrong with a topic, and which right is missing.
+/// The problem of a topic, and the missing right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopicProblem {
     /// A message that is published there does not come back.

@@ -1,4 +1,4 @@
-//! What a connection and its recorder share: the current connection, and what was proved of it.
+//! The shared state of a connection and its recorder: the current connection, and its proofs.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ impl Link {
     }
 }
 
-/// What the recorder has proved about the connection.
+/// The proof of the recorder about the connection.
 #[derive(Clone, Debug, Default)]
 pub(in crate::intake) struct Proof {
     /// The number of the connection that attends; 0: none does.

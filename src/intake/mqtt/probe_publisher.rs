@@ -15,7 +15,7 @@ use crate::intake::probe::{Probe, Probes};
 pub(in crate::intake) struct ProbePublisher {
     pub(super) probes: Arc<Probes>,
     key: Key,
-    /// As whom the broker knows Rollcall, for people.
+    /// The user name of Rollcall at the broker, for people.
     user: String,
     /// The answer that each probe waits for.
     open: Vec<Option<Answer>>,

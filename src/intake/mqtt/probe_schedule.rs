@@ -46,7 +46,7 @@ struct ProbeState {
     is_given_up: bool,
 }
 
-/// What the broker makes of a probe.
+/// The answer of the broker to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeOutcome {
     Accepted,

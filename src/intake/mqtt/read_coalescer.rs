@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What arrives meanwhile is a few kilobytes.
+/// Within it a few kilobytes arrive.
 const PAUSE: Duration = Duration::from_micros(300);
 
 /// How many packets that have arrived are read before anything else is seen to, which would cost too much for each.

@@ -1,4 +1,4 @@
-//! What a connection requests of the broker: its client id, its topics, and how long the session is kept.
+//! The requests of a connection to the broker: its client id, its topics, and how long the session is kept.
 //!
 //! A plain subscription has a persistent session, so the broker keeps a backlog while Rollcall is
 //! away. Topics that were removed from the configuration stay in that session until it expires;

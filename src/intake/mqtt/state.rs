@@ -299,7 +299,7 @@ impl ConnectionState {
     /// A period has passed.
     pub fn on_tick(&mut self, now: Instant, actions: &mut Actions) {
         self.transit.set_gap(self.pace.gap());
-        // Before the canary: when that is recorded, so is what came of the probes.
+        // Before the canary: when that is recorded, so are the probes.
         if let Some(probes) = self.probes.as_ref().filter(|_| self.stage == Stage::Hearing) {
             let due = probes.due(now, &self.pace, self.period());
             actions.extend(due.map(Action::PublishProbe));

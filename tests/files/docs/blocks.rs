@@ -183,7 +183,7 @@ fn every_command_in_a_sentence_is_one_that_there_is() {
     none(found);
 }
 
-/// What the real command line says against these arguments.
+/// The objections of the real command line to these arguments.
 fn misunderstood(arguments: &[String]) -> Option<String> {
     let all = std::iter::once("rollcall").chain(arguments.iter().map(String::as_str));
     let error = CommandLine::try_parse_from(all).err()?;

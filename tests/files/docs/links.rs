@@ -44,7 +44,7 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-/// What is wrong with a link of a page.
+/// The error of a link of a page.
 fn dead(page: &Page, target: &str) -> Option<String> {
     let says = |what: &str| Some(format!("{}: {target} {what}", page.path.display()));
     if target.contains("://") {

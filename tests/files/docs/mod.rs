@@ -99,7 +99,7 @@ impl Page {
         prose
     }
 
-    /// What stands in backticks within its prose.
+    /// The texts in backticks within its prose.
     fn code(&self) -> Vec<String> {
         self.prose().split('`').skip(1).step_by(2).map(|code| code.replace('\n', " ")).collect()
     }

@@ -208,7 +208,7 @@ async fn asked(world: &World, words: &[&str]) -> Result<(), String> {
         .find(|word| word.starts_with("http://127.0.0.1:8080/"))
         .ok_or("asks no page of Rollcall")?;
     let path = url.strip_prefix("http://127.0.0.1:8080").unwrap_or_default();
-    // What one command before it did may show a moment later.
+    // The effect of the command before it may show a moment later.
     for _ in 0..100 {
         match answer(world.http, path) {
             Some((200, _)) => return Ok(()),
@@ -221,7 +221,7 @@ async fn asked(world: &World, words: &[&str]) -> Result<(), String> {
     Err(format!("{path}: {:?}", answer(world.http, path)))
 }
 
-/// What a value is made of: keys of objects, and what the first element of a list is.
+/// The shape of a value: keys of objects, and the shape of the first element of a list.
 fn shape(value: &Value) -> Value {
     match value {
         Value::Object(all) => all.iter().map(|(key, value)| (key.clone(), shape(value))).collect(),

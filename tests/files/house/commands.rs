@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::source::Source;
 
-/// What scripts may call: commands that Redis 6.2 knows. TIME is for `renew.lua` alone, because time
+/// Commands that scripts may call: those that Redis 6.2 knows. TIME is for `renew.lua` alone, because time
 /// is an argument everywhere else. Mind the options too: an id `ms-*` for XADD and NX for PEXPIRE came with 7.0.
 const COMMANDS: &str = "SET PSETEX GET MGET DEL UNLINK EXISTS PTTL PEXPIRE PEXPIREAT PERSIST INCR INCRBY \
     HSET HGET HMGET HGETALL HDEL HLEN HEXISTS HINCRBY HSETNX \
@@ -18,7 +18,7 @@ const COMMANDS: &str = "SET PSETEX GET MGET DEL UNLINK EXISTS PTTL PEXPIRE PEXPI
 /// The one script that reads a clock.
 const TELLS_THE_TIME: &str = "src/store/redis/scripts/renew.lua";
 
-/// What is asked of the server itself, outside of scripts.
+/// Commands to the server itself, outside of scripts.
 const QUESTIONS: &str = "TIME INFO CONFIG EVAL SCAN WATCH UNWATCH MULTI TYPE HSCAN";
 
 /// Methods of pipelines whose commands are newer than Redis 6.2; a name that begins like one counts.
@@ -45,7 +45,7 @@ const NEWER: [&str; 20] = [
     "zmpop",
 ];
 
-/// What is wrong with a script.
+/// The error of a script.
 pub fn of_script(path: &Path, text: &str) -> Vec<String> {
     let allowed: BTreeSet<&str> = COMMANDS.split_whitespace().collect();
     let head: Vec<&str> = text.lines().take_while(|line| line.starts_with("--")).collect();
@@ -62,7 +62,7 @@ pub fn of_script(path: &Path, text: &str) -> Vec<String> {
     found
 }
 
-/// What a file of the engine sends that is newer than it may be.
+/// The commands of a file of the engine that are newer than allowed.
 pub fn of_pipelines(source: &Source) -> Vec<String> {
     let allowed: BTreeSet<&str> = COMMANDS.split_whitespace().chain(QUESTIONS.split_whitespace()).collect();
     let sent = source.code.split("cmd(\"").skip(1).filter_map(|rest| rest.split('"').next());

@@ -52,7 +52,7 @@ pub fn floor(room: &str) -> Option<u8> {
     FLOORS.iter().find(|(name, _)| *name == room).map(|(_, floor)| *floor)
 }
 
-/// What every file uses, where what is used is defined.
+/// The imports of every file, and where the imported items are defined.
 pub fn edges(sources: &[Source]) -> Edges {
     let uses: HashMap<String, Vec<Use>> =
         sources.iter().map(|source| (source.module().join("::"), uses(source, sources))).collect();

@@ -1,10 +1,10 @@
-//! What the mirror is compared with.
+//! The model that the mirror is compared with.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// What an engine does, in a map.
+/// The units of an engine, in a map.
 pub struct Model {
     rules: Arc<Rules>,
     units: BTreeMap<Unit, Snapshot>,
@@ -82,7 +82,7 @@ impl Model {
         self.units.values().filter(|seen| partition_of(&seen.unit, 3) == partition).cloned().collect()
     }
 
-    /// What a reader of the mirror has to see.
+    /// The units that a reader of the mirror has to see.
     pub fn truth(&self, hearing: &Hearing, now: Timestamp) -> Vec<(String, State, Option<Timestamp>)> {
         let judged = self.units.values().filter_map(|seen| {
             let state = presence::state(seen, self.rules(), hearing, now)?;

@@ -1,4 +1,4 @@
-//! What a connection does with packets, ticks, proofs and losses, as a table.
+//! A table of packets, ticks, proofs and losses, and the actions of a connection.
 
 use std::collections::HashMap;
 
@@ -106,7 +106,7 @@ impl World {
         self.packet(&Packet::Publish(publish), ROOM, actions);
     }
 
-    /// What the connection does, each action in a few words.
+    /// The actions of the connection, each in a few words.
     fn happens(&mut self, input: Input) -> String {
         let mut actions = Actions::new();
         let now = self.now;

@@ -14,10 +14,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::access_rules::{AccessRules, ClientIdentity, covers, overlaps};
+use super::access_rules::{AccessRules, ClientIdentity, overlaps};
 use super::authentication::{AuthOutcome, Authentication};
 use super::users::Users;
 use super::{Config, INSIDE, read};
+use crate::presence::covers;
 use crate::telemetry::{BrokerRefusal, Telemetry};
 
 /// The topics of Rollcall's own: canaries and others.

@@ -15,6 +15,8 @@
 
 use std::collections::HashMap;
 
+use crate::presence::covers;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Read,
@@ -154,25 +156,6 @@ fn is_filter(text: &str) -> bool {
         "+" => true,
         level => !level.contains(['#', '+']),
     })
-}
-
-/// Whether every topic that fits `narrow` (a filter or a topic) fits `wide`.
-pub(super) fn covers(wide: &str, narrow: &str) -> bool {
-    // A wildcard at the start does not match topics of the server.
-    if narrow.starts_with('$') != wide.starts_with('$') {
-        return false;
-    }
-    let mut narrow = narrow.split('/');
-    for level in wide.split('/') {
-        match (level, narrow.next()) {
-            ("#", _) => return true,
-            ("+", Some(other)) if other != "#" => {}
-            (level, Some(other)) if level == other => {}
-            _ => return false,
-        }
-    }
-    // `a/#` also fits `a`.
-    narrow.next().is_none()
 }
 
 /// Whether any topic fits both filters.

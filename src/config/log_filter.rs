@@ -1,6 +1,7 @@
 //! Checks `[log]`: a level, or directives for parts of the program.
 //!
-//! A directive is a level or `target=level`, and several are separated by commas. The most specific target decides.
+//! A directive is a level, `target=level` or a target of Rollcall, and several are separated by commas. The most
+//! specific target decides.
 //! There are no filters by span or field: they need regular expressions, which take longer to build than the log.
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -48,6 +49,7 @@ fn add(mut targets: Targets, text: &str) -> Result<Targets, String> {
             )
         };
         targets = match directive.split_once('=') {
+            None if is_own_target(directive) => targets.with_target(directive, LevelFilter::TRACE),
             None => targets.with_default(level(directive).ok_or_else(wrong)?),
             Some((target, name)) if is_target(target) => {
                 targets.with_target(target, level(name).ok_or_else(wrong)?)
@@ -56,6 +58,12 @@ fn add(mut targets: Targets, text: &str) -> Result<Targets, String> {
         };
     }
     Ok(targets)
+}
+
+/// Whether a directive without a level is a target, all of whose lines are logged. Any other name is more likely a
+/// level with a mistake in it.
+fn is_own_target(text: &str) -> bool {
+    text == "rollcall" || (text.contains("::") && is_target(text))
 }
 
 /// A path of modules.
@@ -92,17 +100,20 @@ mod tests {
             ("off", "off"),
             ("info,rollcall::intake=debug", "mqtt5=error,info,rollcall::intake=debug"),
             ("mqtt5=trace", "mqtt5=trace"),
+            ("rollcall", "mqtt5=error,rollcall"),
+            ("warn,rollcall::intake", "mqtt5=error,warn,rollcall::intake"),
         ];
         for (level, expected) in cases {
             assert_eq!(of_level(level).unwrap(), parsed(expected), "{level}");
         }
         assert_eq!(directives("debug,hyper=off").unwrap(), parsed("debug,hyper=off"));
+        assert_eq!(directives("rollcall").unwrap(), parsed("rollcall=trace"));
     }
 
     #[test]
     fn a_wrong_filter_is_reported_with_the_right_form() {
         for text in
-            ["", "loud", "info,", "rollcall", "rollcall=loud", "=info", "[span{unit=7}]=info", "a b=info"]
+            ["", "loud", "info,", "rolcall", "rollcall=loud", "=info", "[span{unit=7}]=info", "a b=info"]
         {
             for read in [of_level, directives] {
                 assert!(

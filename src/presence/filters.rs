@@ -76,10 +76,23 @@ pub struct RemovedFilter {
     pub rest: Duration,
 }
 
-/// Whether `wider` covers every topic that `narrower` covers; neither has a `#`.
-pub fn covers(wider: &str, narrower: &str) -> bool {
-    wider.split('/').count() == narrower.split('/').count()
-        && wider.split('/').zip(narrower.split('/')).all(|(wide, narrow)| wide == "+" || wide == narrow)
+/// Whether the topic filter `wide` matches every topic that `narrow` (a filter or a topic) matches.
+pub fn covers(wide: &str, narrow: &str) -> bool {
+    // A wildcard in the first level matches no topic of the server.
+    if narrow.starts_with('$') != wide.starts_with('$') {
+        return false;
+    }
+    let mut narrow = narrow.split('/');
+    for level in wide.split('/') {
+        match (level, narrow.next()) {
+            // `a/#` also matches `a`.
+            ("#", _) => return true,
+            ("+", Some(other)) if other != "#" => {}
+            (level, Some(other)) if level == other => {}
+            _ => return false,
+        }
+    }
+    narrow.next().is_none()
 }
 
 impl Probed {
@@ -198,6 +211,25 @@ mod tests {
 
     fn at(ms: i64) -> Timestamp {
         Timestamp::from_millis(ms)
+    }
+
+    #[test]
+    fn a_filter_covers_another_if_it_matches_all_of_its_topics() {
+        let cases = [
+            ("units/+/heartbeat", "units/7/heartbeat", true),
+            ("units/+/heartbeat", "units/+/heartbeat", true),
+            ("units/7/heartbeat", "units/+/heartbeat", false),
+            ("units/+", "units/7/heartbeat", false),
+            ("units/+/heartbeat", "units/7", false),
+            ("units/#", "units/+/heartbeat", true),
+            ("units/#", "units", true),
+            ("units/+", "units/#", false),
+            ("+/#", "$SYS/load", false),
+            ("$SYS/#", "$SYS/load", true),
+        ];
+        for (wide, narrow, expected) in cases {
+            assert_eq!(covers(wide, narrow), expected, "{wide} {narrow}");
+        }
     }
 
     #[test]

@@ -42,8 +42,7 @@ pub(super) async fn survey(topology: &Topology, keys: &Keys, now: Timestamp) -> 
     if let Some(text) = rights::missing(topology, keys).await? {
         return Err(EngineError::Refused(text));
     }
-    // Connecting takes a while, and the clocks are compared now.
-    let state = read_state(topology, keys, now + began.elapsed()).await?;
+    let state = read_state(topology, keys, (now, began)).await?;
     check_version(&state.info)?;
     check_whole(topology, keys).await?;
     state.partitions.map_or(Ok(()), |partitions| check_partitions(topology, keys, partitions))?;
@@ -63,7 +62,7 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
         quarantine::quarantine_wrong_types(&engine.topology, &engine.keys, &engine.telemetry).await?;
     }
     quarantine::report_quarantined(&engine.topology, &engine.keys, &engine.telemetry).await?;
-    let state = read_state(&engine.topology, &engine.keys, now + began.elapsed()).await?;
+    let state = read_state(&engine.topology, &engine.keys, (now, began)).await?;
     check_version(&state.info)?;
     let mut warnings = state.warnings();
     if let Some(text) = rights::missing(&engine.topology, &engine.keys).await? {
@@ -97,10 +96,16 @@ async fn switch_notifications_on(engine: &RedisEngine, state: &ServerState, warn
     }
 }
 
-async fn read_state(topology: &Topology, keys: &Keys, now: Timestamp) -> Result<ServerState> {
+/// Reads the condition of a server. `now` is the time at `began`: a while ago, and the clocks are compared as of the
+/// answer.
+async fn read_state(
+    topology: &Topology,
+    keys: &Keys,
+    (now, began): (Timestamp, Instant),
+) -> Result<ServerState> {
     let mut read = pipe();
     read.cmd("TIME").cmd("INFO").hmget(keys.meta(), &["fleet", "partitions"]);
-    let sent = Instant::now();
+    let (now, sent) = (now + began.elapsed(), Instant::now());
     type Answer = ((i64, i64), InfoDict, (Option<String>, Option<u16>));
     let (time, info, (fleet, partitions)): Answer = topology.send("info", &read).await?;
     let clock = check_clock(time, now, sent.elapsed());

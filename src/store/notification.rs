@@ -11,7 +11,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::json::{from_json, to_json};
-use super::{DeadLetter, Delivery, EngineError, Group, Join, OutboxEvent, Result};
+use super::{DeadLetter, Delivery, EngineError, Group, OutboxEvent, Result};
 use crate::clock::Timestamp;
 use crate::presence::{
     Cause, Closing, Form, Hearing, Interval, Kind, Labels, OfflineRecord, RecordId, Transition,
@@ -22,13 +22,14 @@ pub(super) const MOST_MEMBERS: usize = 1000;
 /// How long members that are over are kept, so that their transitions do not join again.
 pub(super) const OVER: Duration = Duration::from_secs(86_400);
 
-/// Whether each transition is the only one of its group among these.
-pub(super) fn alone(joins: &[Join]) -> impl Iterator<Item = bool> {
+/// Whether each of some transitions is the only one of its group among them, by the keys of the groups that they
+/// join.
+pub(super) fn alone(keys: &[&str]) -> Vec<bool> {
     let mut of_group: HashMap<&str, usize> = HashMap::new();
-    for join in joins {
-        *of_group.entry(&join.group.key).or_default() += 1;
+    for key in keys {
+        *of_group.entry(key).or_default() += 1;
     }
-    joins.iter().map(move |join| of_group[join.group.key.as_str()] == 1)
+    keys.iter().map(|key| of_group[key] == 1).collect()
 }
 
 /// The id of a notification: a digest of its group and its members. So the same members have the same id on every

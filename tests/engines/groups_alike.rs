@@ -37,11 +37,12 @@ enum What {
 /// Something that joins a group.
 #[derive(Clone, Debug)]
 enum JoinedEvent {
-    /// Of a unit, detected as one of several silences, with how it was closed.
+    /// Of a unit, detected as one of several silences, with how it was closed, and whether its group has changed.
     Record {
         unit: u8,
         detected: u8,
         closed: Option<Closing>,
+        is_moved: bool,
     },
     Blind {
         from: u8,
@@ -63,10 +64,9 @@ fn events() -> impl Strategy<Value = JoinedEvent> {
         2 => Just(Some(Closing::Return)),
         1 => Just(Some(Closing::Removed)),
     ];
-    let record = (0..4u8, 0..2u8, closed).prop_map(|(unit, detected, closed)| JoinedEvent::Record {
-        unit,
-        detected,
-        closed,
+    let is_moved = prop::bool::weighted(0.2);
+    let record = (0..4u8, 0..2u8, closed, is_moved).prop_map(|(unit, detected, closed, is_moved)| {
+        JoinedEvent::Record { unit, detected, closed, is_moved }
     });
     let blind = (0..2u8, any::<bool>()).prop_map(|(from, is_over)| JoinedEvent::Blind { from, is_over });
     prop_oneof![6 => record, 1 => blind]
@@ -98,20 +98,27 @@ fn at(seconds: i64) -> Timestamp {
 
 impl JoinedEvent {
     fn join(&self) -> Join {
-        let (key, event) = match self {
-            JoinedEvent::Record { unit, detected, closed } => {
+        let (site, event) = match self {
+            JoinedEvent::Record { unit, detected, closed, is_moved } => {
                 let record = record(*unit, *detected, *closed);
-                let group = unit % 2;
-                (format!("kind=detector,site={group}"), OutboxEvent::Record(record))
+                (Some((unit + u8::from(*is_moved)) % 2), OutboxEvent::Record(record))
             }
             JoinedEvent::Blind { from, is_over } => {
                 let from = at(i64::from(*from));
                 let to = if *is_over { from + Duration::from_secs(9) } else { Timestamp::NEVER };
-                ("blind".to_owned(), OutboxEvent::Blind(Interval { from, to }))
+                (None, OutboxEvent::Blind(Interval { from, to }))
             }
         };
-        let labels = [("kind".to_owned(), "detector".to_owned())].into();
-        Join { group: Group { key, labels }, event }
+        let group = match site {
+            Some(site) => Group {
+                key: format!("kind=detector,site={site}"),
+                labels: [("kind", "detector".to_owned()), ("site", site.to_string())]
+                    .map(|(name, value)| (name.to_owned(), value))
+                    .into(),
+            },
+            None => Group { key: "blind".to_owned(), labels: Labels::new() },
+        };
+        Join { group, event }
     }
 }
 

@@ -9,6 +9,8 @@
 //!
 //! The rules are those of `presence/grouping.rs`.
 
+use std::collections::{HashMap, HashSet};
+
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::EmbeddedEngine;
@@ -32,8 +34,14 @@ struct Joining {
     member: GroupMember,
     /// The record or interval (JSON).
     json: String,
-    /// No other transition of the same call joins its group.
-    is_alone: bool,
+}
+
+impl Joining {
+    /// The group in which the member is looked up; `None`: any group, because a record is in one alone. The fleet and
+    /// kinds may be blind from the same moment on, each for itself.
+    fn of_group(&self) -> Option<&str> {
+        (self.member.form == Form::Blind).then_some(self.key.as_str())
+    }
 }
 
 pub(super) async fn join(
@@ -44,19 +52,27 @@ pub(super) async fn join(
     now: Timestamp,
 ) -> Result<Joined> {
     let partitions = engine.memory.partitions();
-    let ready = joins.iter().zip(alone(joins)).map(|(join, is_alone)| {
+    let ready = joins.iter().map(|join| {
         let key = join.group.key.clone();
         let partition = partition_of_group(&key, partitions);
         let (body, member, json) =
             (to_json(&join.group)?, GroupMember::new(&join.event), event_json(&join.event)?);
-        Ok(Joining { partition, key, body, member, json, is_alone })
+        Ok(Joining { partition, key, body, member, json })
     });
     let ready: Vec<Joining> = ready.collect::<Result<_>>()?;
     let receivers = receivers.to_vec();
     let write = move |database: &Connection| {
-        let mut sealed = 0;
-        for one in &ready {
-            if let Some((group, times)) = join_one(database, one, pace, now)? {
+        let known: Vec<Option<KnownMember>> = ready
+            .iter()
+            .map(|one| known_member(database, &one.member.id, one.of_group()))
+            .collect::<rusqlite::Result<_>>()?;
+        let is_alone = alone(&joined_keys(&ready, &known));
+        let (mut sealed, mut changed) = (0, HashSet::new());
+        for ((one, known), is_alone) in ready.iter().zip(known).zip(is_alone) {
+            let is_changed = !changed.insert(&one.member.id);
+            let known =
+                if is_changed { known_member(database, &one.member.id, one.of_group())? } else { known };
+            if let Some((group, times)) = join_one(database, one, known, is_alone, pace, now)? {
                 sealed += seal_group(database, group, times, &receivers, pace, now)?;
             }
         }
@@ -65,25 +81,36 @@ pub(super) async fn join(
     engine.writer.write("join", write).await
 }
 
+/// The keys of the groups that these transitions join: that of the member or, of several transitions of one member,
+/// that of the first.
+fn joined_keys<'a>(joining: &'a [Joining], known: &'a [Option<KnownMember>]) -> Vec<&'a str> {
+    let mut of_member: HashMap<&str, &str> = HashMap::with_capacity(joining.len());
+    let key = |(one, known): (&'a Joining, &'a Option<KnownMember>)| {
+        let key = known.as_ref().and_then(|known| known.key.as_deref()).unwrap_or(&one.key);
+        if one.member.form == Form::Blind { key } else { of_member.entry(&one.member.id).or_insert(key) }
+    };
+    joining.iter().zip(known).map(key).collect()
+}
+
 /// Lets one transition join its group. If the group is sealed with it, answers the group and its times before.
+/// `is_alone`: no other transition of the same call joins that group.
 fn join_one(
     database: &Connection,
     joining: &Joining,
+    mut known: Option<KnownMember>,
+    is_alone: bool,
     pace: Pace,
     now: Timestamp,
 ) -> DatabaseResult<Option<(i64, GroupTimes)>> {
-    let Joining { key, member, is_alone, .. } = joining;
-    // The fleet and kinds may be blind from the same moment on, each for itself.
-    let of_group = (member.form == Form::Blind).then_some(key.as_str());
+    let member = &joining.member;
     let mut name = member.id.clone();
-    let mut known = known(database, &name, of_group)?;
     let first = known.as_ref().map(|known| known.group);
     let is_other = |known: &KnownMember| {
         known.stage.is_some_and(|stage| is_detected_again(stage, known.detected_at, member.detected_at))
     };
     if known.as_ref().is_some_and(is_other) {
         name = format!("{name} {}", member.detected_at.as_millis());
-        known = self::known(database, &name, of_group)?;
+        known = known_member(database, &name, joining.of_group())?;
     }
     // A member whose stage cannot be read stays as it is.
     let Some(stage) = known.as_ref().map(|known| known.stage).map_or(Some(None), |stage| stage.map(Some))
@@ -107,8 +134,8 @@ fn join_one(
     database
         .prepare_cached("UPDATE groups SET due = ?, body = iif(?, ?, body) WHERE id = ?")?
         .execute(params![due.as_millis(), group.is_own, joining.body, group.id])?;
-    let is_notified = *is_alone && group.is_own && group.times.is_sealed_at_once(member.form, pace, now);
-    Ok(is_notified.then_some((group.id, group.times)))
+    let is_sealed = is_alone && group.times.is_sealed_at_once(member.form, pace, now);
+    Ok(is_sealed.then_some((group.id, group.times)))
 }
 
 /// A group that a transition joins.
@@ -171,6 +198,8 @@ fn write_member(
 /// A member as it is stored.
 struct KnownMember {
     group: i64,
+    /// The key of the group; `None`: it is lost or unreadable.
+    key: Option<String>,
     /// `None`: its letter is that of no stage.
     stage: Option<Stage>,
     /// Empty, or a colon and the receivers that were notified of its silence.
@@ -179,13 +208,13 @@ struct KnownMember {
 }
 
 /// Finds a member in any group or, with `of_group`, in the group of that key.
-fn known(
+fn known_member(
     database: &Connection,
     member: &str,
     of_group: Option<&str>,
 ) -> rusqlite::Result<Option<KnownMember>> {
     let mut select = database.prepare_cached(
-        "SELECT grp, letter, detected FROM members \
+        "SELECT grp, letter, detected, key FROM members LEFT JOIN groups ON groups.id = grp \
          WHERE member = ?1 AND (?2 IS NULL OR grp = (SELECT id FROM groups WHERE key = ?2)) LIMIT 1",
     )?;
     let known = select.query_row(params![member, of_group], |row| {
@@ -194,7 +223,8 @@ fn known(
         let stage = letters.next().map_or(Some(Stage::Over), Stage::of);
         let notified = letters.as_str().to_owned();
         let detected_at = Timestamp::from_millis(row.get(2)?);
-        Ok(KnownMember { group: row.get(0)?, stage, notified, detected_at })
+        let key = row.get_ref(3)?.as_str().ok().map(str::to_owned);
+        Ok(KnownMember { group: row.get(0)?, key, stage, notified, detected_at })
     });
     known.optional()
 }

@@ -29,9 +29,10 @@ pub(super) async fn join(
     now: Timestamp,
 ) -> Result<Joined> {
     let joins = group_of::in_stored_groups(engine, joins, now).await?;
+    let keys: Vec<&str> = joins.iter().map(|join| join.group.key.as_str()).collect();
     let joining: Vec<Joining> = joins
         .iter()
-        .zip(alone(&joins))
+        .zip(alone(&keys))
         .map(|(join, is_alone)| Joining { join, member: GroupMember::new(&join.event), is_alone })
         .collect();
     let (mut joined, rest) = hand_out::hand_out(engine, joining, pace, receivers, capacity, now).await?;

@@ -379,6 +379,43 @@ pub async fn promise_07_a_record_that_joins_another_group_too_is_notified_once<G
     assert_eq!(delivered_to(&world, "hook", world.at(11)).await[0].online.len(), 1);
 }
 
+pub async fn promise_07_transitions_of_one_call_join_the_groups_of_their_records_in_any_order<G: Ground>(
+    world: World<G>,
+) {
+    let record = |name: &str| offline(&world.unit(name), world.at(0));
+    let on = |record: &OfflineRecord| back(record, Closing::Return);
+    let join = async |joins: [(&str, &OfflineRecord); 2], now| {
+        let event = |record: &OfflineRecord| OutboxEvent::Record(record.clone());
+        let joins = joins.map(|(key, record)| Join { group: group(key), event: event(record) });
+        world.engine.join(&joins, AT_ONCE, &["hook".to_owned()], &Capacity::NONE, now).await.unwrap().sealed
+    };
+    let notified = async |now| -> Vec<(String, usize, usize)> {
+        let notified = delivered_to(&world, "hook", now).await;
+        let mut found: Vec<_> = notified
+            .into_iter()
+            .map(|delivery| (delivery.group.key, delivery.offline.len(), delivery.online.len()))
+            .collect();
+        found.sort();
+        found
+    };
+    // A return cancels its silence in either order, though its group changed in between.
+    let (a, b) = (record("a"), record("b"));
+    assert_eq!(join([("g", &a), ("other", &on(&a))], world.at(1)).await, 0);
+    assert_eq!(join([("other", &on(&b)), ("g", &b)], world.at(1)).await, 0);
+    assert_eq!(world.seal(world.at(1)).await, 0);
+    // Each of two is alone in the group that it joins, though their groups are the same by now.
+    let (c, d) = (record("c"), record("d"));
+    notify(&world, "g", &[&c], &["hook"], world.at(2)).await;
+    assert_eq!(notified(world.at(2)).await, [("g".to_owned(), 1, 0)]);
+    assert_eq!(join([("other", &on(&c)), ("other", &d)], world.at(3)).await, 2);
+    assert_eq!(notified(world.at(3)).await, [("g".to_owned(), 0, 1), ("other".to_owned(), 1, 0)]);
+    // Two that join one group are in one notification, though their groups differ by now.
+    let e = record("e");
+    assert_eq!(join([("other", &e), ("elsewhere", &on(&d))], world.at(4)).await, 0);
+    assert_eq!(world.seal(world.at(4)).await, 2);
+    assert_eq!(notified(world.at(4)).await, [("other".to_owned(), 1, 1)]);
+}
+
 pub async fn promise_07_joining_is_idempotent_also_after_it_was_sent<G: Ground>(world: World<G>) {
     let off = offline(&world.unit("a"), world.at(0));
     let on = back(&off, Closing::Return);

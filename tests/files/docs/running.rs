@@ -7,8 +7,12 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use rollcall::alerting;
+use rollcall::clock::Timestamp;
+use rollcall::presence::Interval;
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::simulate::webhook_sink::{Options, WebhookSink};
+use rollcall::store::{Delivery, Group};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -273,6 +277,33 @@ async fn every_example_has_the_shape_of_an_answer_of_rollcall() {
     is("/api/v1/prometheus/targets", "0/targets", &[]);
     let readiness = example("docs/readiness.md", "ready");
     assert_eq!(without(page("/readyz"), &["/problems"]), without(readiness, &["/problems"]));
+}
+
+#[test]
+fn the_example_of_blindness_is_the_body_that_is_posted() {
+    let example = example("docs/webhooks.md", "rollcall.blind");
+    let at = |pointer: &str| -> Timestamp {
+        serde_json::from_value(example.pointer(pointer).unwrap().clone()).unwrap()
+    };
+    let body = |labels: &[(&str, &str)]| -> Value {
+        let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let interval = Interval { from: at("/data/intervals/0/from"), to: at("/data/intervals/0/to") };
+        let delivery = Delivery {
+            id: "ntf_0.hook".to_owned(),
+            receiver: "hook".to_owned(),
+            group: Group { key: "blind".to_owned(), labels },
+            sealed_at: at("/timestamp"),
+            offline: Vec::new(),
+            online: Vec::new(),
+            blind: vec![interval],
+            attempt: 1,
+        };
+        serde_json::from_str(&alerting::body(&delivery)).unwrap()
+    };
+    assert_eq!(body(&[]), example);
+    let data = body(&[("kind", "pump"), ("topics", "sites/+/pump/+")])["data"].clone();
+    let names: Vec<&str> = data.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(names, ["intervals", "kind", "receiver", "topics"]);
 }
 
 #[test]

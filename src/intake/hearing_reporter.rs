@@ -168,7 +168,7 @@ impl HearingReporter {
         }
         tracing::warn!(
             client_id = member.client_id,
-            "other members were told that the broker had dropped this connection, which is open; does any client but \
+            "another client reported that the broker had dropped this connection, which is open; does any client but \
              Rollcall write to {}#?",
             canary::PREFIX
         );

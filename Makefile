@@ -1,7 +1,7 @@
 # The commands of this repository. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak fuzz quiet lint fmt docs dist
+.PHONY: help demo test bench soak fuzz quiet lint fmt docs dist cluster sentinel
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -9,6 +9,14 @@ help: ## Show this list
 
 demo: ## Watch a simulated fleet; needs nothing else
 	cargo run --release --locked -- demo
+
+cluster: ## Run a Redis Cluster to try Rollcall on, until Ctrl-C [PORT=7000] [REPLICAS=1]
+	@.ci/need redis-server:redis-server redis-cli:redis-tools
+	@config/redis/cluster
+
+sentinel: ## Run Redis with Sentinel to try Rollcall on, until Ctrl-C [PORT=6380]
+	@.ci/need redis-server:redis-server redis-cli:redis-tools
+	@config/redis/sentinel
 
 # The examples in doc comments come first, so that the summary of the tests is the end of the output.
 test: ## Run every test against real servers (installs what is missing)

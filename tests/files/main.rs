@@ -9,6 +9,7 @@ mod house;
 mod production;
 mod reference;
 mod rules;
+mod servers;
 mod stack;
 #[path = "../support/mod.rs"]
 mod support;

@@ -3,13 +3,16 @@
 #![allow(dead_code, unused_imports, unused_macros, reason = "no group needs all of it")]
 
 pub mod client;
+pub mod cluster;
 pub mod distance;
 pub mod facts;
 pub mod fleet;
 pub mod http;
 pub mod metrics;
 pub mod namespaces;
+pub mod node;
 pub mod parts;
 pub mod prometheus;
 pub mod redis;
+pub mod sentinel;
 pub mod watched;

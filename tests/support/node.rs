@@ -1,0 +1,177 @@
+//! A server of Redis with a file of `config/redis/`, as operators have it, in a directory of its own. A test may kill it,
+//! freeze it, start it again with its data or without, and query it as another program.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use redis::{Cmd, FromRedisValue, cmd};
+use rollcall::simulate::servers::{Server, free_cluster_port};
+
+use super::client::client;
+
+/// How long a test waits for a fact.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a server may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// Ended on drop.
+pub struct Node {
+    server: Server,
+    dir: PathBuf,
+    arguments: Vec<String>,
+    ready: &'static str,
+    is_running: bool,
+    is_frozen: bool,
+}
+
+/// A file of `config/redis/`.
+pub fn shipped(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/redis").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+impl Node {
+    /// Starts a server with these settings, at a port of which the one ten thousand above is free as well.
+    pub fn start(dir: &Path, settings: &str) -> Node {
+        Node::with(dir, settings, &[], "Ready to accept connections")
+    }
+
+    /// Starts a Sentinel with these settings.
+    pub fn sentinel(dir: &Path, settings: &str) -> Node {
+        Node::with(dir, settings, &["--sentinel"], "+monitor")
+    }
+
+    fn with(dir: &Path, settings: &str, more: &[&str], ready: &'static str) -> Node {
+        std::fs::create_dir_all(dir).unwrap();
+        let arguments: Vec<String> = ["redis.conf"].iter().chain(more).map(|one| (*one).to_owned()).collect();
+        // Another test may take the same port just now.
+        for _ in 0..10 {
+            let port = free_cluster_port().unwrap();
+            let text = format!("{settings}\nport {port}\nbind 127.0.0.1\n");
+            std::fs::write(dir.join("redis.conf"), text).unwrap();
+            if let Ok(server) = Server::start("redis-server", &arguments, dir, port, ready) {
+                let dir = dir.to_owned();
+                return Node { server, dir, arguments, ready, is_running: true, is_frozen: false };
+            }
+        }
+        panic!("no server starts; see the log in {}", dir.display());
+    }
+
+    pub fn port(&self) -> u16 {
+        self.server.port()
+    }
+
+    /// As a part of `engine.url`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port())
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.server.pid()
+    }
+
+    /// Whether it is expected to answer: neither killed nor frozen.
+    pub fn answers(&self) -> bool {
+        self.is_running && !self.is_frozen
+    }
+
+    /// Ends it like a power cut.
+    pub fn kill(&mut self) {
+        self.server.kill();
+        (self.is_running, self.is_frozen) = (false, false);
+    }
+
+    /// It keeps its connections and answers nothing (SIGSTOP).
+    pub fn freeze(&mut self) {
+        self.signal("-STOP");
+        self.is_frozen = true;
+    }
+
+    /// It goes on (SIGCONT).
+    pub fn thaw(&mut self) {
+        self.signal("-CONT");
+        self.is_frozen = false;
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.pid().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// Starts it again at its port, with what its directory holds.
+    pub fn restart(&mut self) {
+        self.try_restart().unwrap();
+    }
+
+    fn try_restart(&mut self) -> io::Result<()> {
+        self.kill();
+        self.server = Server::start("redis-server", &self.arguments, &self.dir, self.port(), self.ready)?;
+        self.is_running = true;
+        Ok(())
+    }
+
+    /// Kills it and removes its data. What it knows of the other servers stays.
+    pub fn wipe(&mut self) {
+        self.kill();
+        // Redis 6.2 has one file instead of the directory.
+        for name in ["appendonlydir", "appendonly.aof", "dump.rdb"] {
+            let path = self.dir.join(name);
+            let _ = std::fs::remove_dir_all(&path);
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+
+    /// Sends it a command; an error if it does not answer in time.
+    pub async fn try_ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, String> {
+        let asked = async {
+            let mut connection = client(self.port()).await?;
+            command.query_async(&mut connection).await
+        };
+        match tokio::time::timeout(ANSWER, asked).await {
+            Ok(answer) => answer.map_err(|error: redis::RedisError| error.to_string()),
+            Err(_) => Err(format!("{} does not answer", self.address())),
+        }
+    }
+
+    pub async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> T {
+        self.try_ask(command).await.unwrap_or_else(|why| panic!("{}: {why}", self.address()))
+    }
+
+    /// A section of INFO.
+    pub async fn info(&self, section: &str) -> Result<String, String> {
+        self.try_ask(cmd("INFO").arg(section)).await
+    }
+
+    /// Whether it is a primary, or a replica that follows its primary.
+    pub async fn is_linked(&self) -> bool {
+        let info = self.info("replication").await.unwrap_or_default();
+        info.contains("role:master") || info.contains("master_link_status:up")
+    }
+}
+
+/// Waits for a fact.
+pub async fn until(what: &str, mut fact: impl AsyncFnMut() -> bool) {
+    let waited = async {
+        while !fact().await {
+            tokio::time::sleep(AGAIN).await;
+        }
+    };
+    if tokio::time::timeout(PATIENCE, waited).await.is_err() {
+        panic!("not within {PATIENCE:?}: {what}");
+    }
+}
+
+/// Starts servers side by side.
+pub fn in_parallel(
+    numbers: impl IntoIterator<Item = usize>,
+    start: impl Fn(usize) -> Node + Sync,
+) -> Vec<Node> {
+    let start = &start;
+    std::thread::scope(|scope| {
+        let starting: Vec<_> = numbers.into_iter().map(|number| scope.spawn(move || start(number))).collect();
+        starting.into_iter().map(|one| one.join().unwrap()).collect()
+    })
+}

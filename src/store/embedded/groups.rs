@@ -62,17 +62,14 @@ pub(super) async fn join(
     let ready: Vec<Joining> = ready.collect::<Result<_>>()?;
     let receivers = receivers.to_vec();
     let write = move |database: &Connection| {
-        let known: Vec<Option<KnownMember>> = ready
-            .iter()
-            .map(|one| known_member(database, &one.member.id, one.of_group()))
-            .collect::<rusqlite::Result<_>>()?;
-        let is_alone = alone(&joined_keys(&ready, &known));
+        let found = ready.iter().map(|one| FoundMember::of(database, one));
+        let found: Vec<FoundMember> = found.collect::<rusqlite::Result<_>>()?;
+        let is_alone = alone(&joined_keys(&ready, &found));
         let (mut sealed, mut changed) = (0, HashSet::new());
-        for ((one, known), is_alone) in ready.iter().zip(known).zip(is_alone) {
+        for ((one, found), is_alone) in ready.iter().zip(found).zip(is_alone) {
             let is_changed = !changed.insert(&one.member.id);
-            let known =
-                if is_changed { known_member(database, &one.member.id, one.of_group())? } else { known };
-            if let Some((group, times)) = join_one(database, one, known, is_alone, pace, now)? {
+            let found = if is_changed { FoundMember::of(database, one)? } else { found };
+            if let Some((group, times)) = join_one(database, one, found, is_alone, pace, now)? {
                 sealed += seal_group(database, group, times, &receivers, pace, now)?;
             }
         }
@@ -83,13 +80,13 @@ pub(super) async fn join(
 
 /// The keys of the groups that these transitions join: that of the member or, of several transitions of one member,
 /// that of the first.
-fn joined_keys<'a>(joining: &'a [Joining], known: &'a [Option<KnownMember>]) -> Vec<&'a str> {
+fn joined_keys<'a>(joining: &'a [Joining], found: &'a [FoundMember]) -> Vec<&'a str> {
     let mut of_member: HashMap<&str, &str> = HashMap::with_capacity(joining.len());
-    let key = |(one, known): (&'a Joining, &'a Option<KnownMember>)| {
-        let key = known.as_ref().and_then(|known| known.key.as_deref()).unwrap_or(&one.key);
+    let key = |(one, found): (&'a Joining, &'a FoundMember)| {
+        let key = found.group.as_ref().and_then(|(_, key)| key.as_deref()).unwrap_or(&one.key);
         if one.member.form == Form::Blind { key } else { of_member.entry(&one.member.id).or_insert(key) }
     };
-    joining.iter().zip(known).map(key).collect()
+    joining.iter().zip(found).map(key).collect()
 }
 
 /// Lets one transition join its group. If the group is sealed with it, answers the group and its times before.
@@ -97,21 +94,14 @@ fn joined_keys<'a>(joining: &'a [Joining], known: &'a [Option<KnownMember>]) -> 
 fn join_one(
     database: &Connection,
     joining: &Joining,
-    mut known: Option<KnownMember>,
+    found: FoundMember,
     is_alone: bool,
     pace: Pace,
     now: Timestamp,
 ) -> DatabaseResult<Option<(i64, GroupTimes)>> {
     let member = &joining.member;
-    let mut name = member.id.clone();
-    let first = known.as_ref().map(|known| known.group);
-    let is_other = |known: &KnownMember| {
-        known.stage.is_some_and(|stage| is_detected_again(stage, known.detected_at, member.detected_at))
-    };
-    if known.as_ref().is_some_and(is_other) {
-        name = format!("{name} {}", member.detected_at.as_millis());
-        known = known_member(database, &name, joining.of_group())?;
-    }
+    let FoundMember { name, group: first, known } = found;
+    let first = first.map(|(group, _)| group);
     // A member whose stage cannot be read stays as it is.
     let Some(stage) = known.as_ref().map(|known| known.stage).map_or(Some(None), |stage| stage.map(Some))
     else {
@@ -195,6 +185,34 @@ fn write_member(
     Ok(())
 }
 
+/// The member of a transition.
+struct FoundMember {
+    /// The id of the member or, for a silence that was detected again, the id and the time of that detection.
+    name: String,
+    /// The group that it joined first, and the key of that group, if it is readable.
+    group: Option<(i64, Option<String>)>,
+    known: Option<KnownMember>,
+}
+
+impl FoundMember {
+    fn of(database: &Connection, joining: &Joining) -> rusqlite::Result<FoundMember> {
+        let member = &joining.member;
+        let (name, first) = (member.id.clone(), known_member(database, &member.id, joining.of_group())?);
+        let is_other = |known: &KnownMember| {
+            known.stage.is_some_and(|stage| is_detected_again(stage, known.detected_at, member.detected_at))
+        };
+        // A member that is over is forgotten some time, and its silence may have been detected again before.
+        let is_end = matches!(member.form, Form::Online | Form::Removed);
+        if !first.as_ref().map_or(is_end, is_other) {
+            return Ok(FoundMember { name, group: first.as_ref().map(KnownMember::group), known: first });
+        }
+        let again = format!("{name} {}", member.detected_at.as_millis());
+        let known = known_member(database, &again, joining.of_group())?;
+        let group = first.as_ref().or(known.as_ref()).map(KnownMember::group);
+        Ok(FoundMember { name: if group.is_some() { again } else { name }, group, known })
+    }
+}
+
 /// A member as it is stored.
 struct KnownMember {
     group: i64,
@@ -205,6 +223,12 @@ struct KnownMember {
     /// Empty, or a colon and the receivers that were notified of its silence.
     notified: String,
     detected_at: Timestamp,
+}
+
+impl KnownMember {
+    fn group(&self) -> (i64, Option<String>) {
+        (self.group, self.key.clone())
+    }
 }
 
 /// Finds a member in any group or, with `of_group`, in the group of that key.

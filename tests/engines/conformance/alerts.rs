@@ -357,6 +357,25 @@ pub async fn promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the
     }
 }
 
+pub async fn promise_05_a_return_is_notified_when_an_earlier_silence_of_its_record_is_forgotten<G: Ground>(
+    world: World<G>,
+) {
+    let first = offline(&world.unit("a"), world.at(0));
+    let again = OfflineRecord { detected_at: first.detected_at + MINUTE, ..first.clone() };
+    for record in [first.clone(), back(&first, Closing::Policy), again.clone()] {
+        notify(&world, "g", &[&record], &["hook"], world.at(1)).await;
+        assert_eq!(delivered_to(&world, "hook", world.at(1)).await.len(), 1, "{record:?}");
+    }
+    // Members that are over are forgotten after a day, when due groups are sealed.
+    world.seal(world.hours(30)).await;
+    let on = back(&again, Closing::Return);
+    notify(&world, "g", &[&on], &["hook"], world.hours(31)).await;
+    let notified = delivered_to(&world, "hook", world.hours(31)).await;
+    assert_eq!(notified.iter().flat_map(|delivery| &delivery.online).collect::<Vec<_>>(), [&on]);
+    notify(&world, "g", &[&on], &["hook"], world.hours(32)).await;
+    assert_eq!(delivered_to(&world, "hook", world.hours(32)).await, [], "once");
+}
+
 pub async fn promise_07_a_record_that_joins_another_group_too_is_notified_once<G: Ground>(world: World<G>) {
     let (one, two) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("b"), world.at(0)));
     notify(&world, "g", &[&one], &["hook"], world.at(1)).await;

@@ -106,6 +106,7 @@ macro_rules! every_case {
                 promise_06_a_delivery_that_has_ended_cannot_be_extended
                 promise_05_a_return_is_notified_whatever_group_it_falls_into_now
                 promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the_silence
+                promise_05_a_return_is_notified_when_an_earlier_silence_of_its_record_is_forgotten
                 promise_07_a_record_that_joins_another_group_too_is_notified_once
                 promise_07_transitions_of_one_call_join_the_groups_of_their_records_in_any_order
                 promise_07_joining_is_idempotent_also_after_it_was_sent

@@ -50,17 +50,23 @@ for i = 1, count do
   local a = head + 2 * count + 6 * (i - 1)
   local member, form, detected, body = ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]
   local known, letter, notified = held[name] or values[i], '', ''
+  local is_end = form == 'online' or form == 'removed'
+  -- Whether the silence may be one that was detected again: a member that is over is forgotten some time.
+  local is_again = not known and is_end
   if known then
     local before
     letter, before, notified = string.match(known, '^(%a)(%d*)([^ ]*)')
-    if letter == 'x' and (tonumber(before) or 0) < tonumber(detected) then
-      member, name = member .. ' ' .. detected, name .. ' ' .. detected
-      known = held[name] or redis.call('HGET', KEYS[3], name) or ''
-      letter, notified = string.match(known, '^(%a)%d*([^ ]*)')
+    is_again = letter == 'x' and (tonumber(before) or 0) < tonumber(detected)
+  end
+  if is_again then
+    local again = name .. ' ' .. detected
+    local other = held[again] or redis.call('HGET', KEYS[3], again)
+    if known or other then
+      member, name = member .. ' ' .. detected, again
+      letter, notified = string.match(other or '', '^(%a)%d*([^ ]*)')
       letter, notified = letter or '', notified or ''
     end
   end
-  local is_end = form == 'online' or form == 'removed'
   local next_letter = nil
   if letter == '' and not is_end then
     next_letter = 'o'

@@ -1,9 +1,16 @@
-//! The certificate authorities that Rollcall trusts for TLS: those that browsers trust. They are built in,
-//! so that a container needs no certificates of its own.
+//! The certificates of TLS: the authorities that Rollcall trusts, and the certificates that it shows.
+//!
+//! Without an authority of the configuration, those of browsers are trusted. They are built in, so that a container
+//! needs no certificates of its own. The name of a server is always checked against its certificate.
 
+use std::error::Error;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 
 /// The authorities that browsers trust.
 pub fn authorities() -> RootCertStore {
@@ -25,9 +32,153 @@ pub fn web() -> Result<ClientConfig, rustls::Error> {
 /// # Errors
 /// As those of [`web`].
 pub fn mail() -> Result<ClientConfig, rustls::Error> {
+    Ok(builder()?.with_root_certificates(authorities()).with_no_client_auth())
+}
+
+fn builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    Ok(ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(authorities())
-        .with_no_client_auth())
+    ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
+}
+
+/// The files of TLS for a client, in PEM: `ca_file`, `client_cert_file` and `client_key_file` of a section.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Certificates of authorities; `None`: those of browsers.
+    pub ca: Option<PathBuf>,
+    /// The client certificate, followed by the intermediate ones.
+    pub client_cert: Option<PathBuf>,
+    /// The key of the client certificate.
+    pub client_key: Option<PathBuf>,
+}
+
+/// The contents of [`TlsFiles`].
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Pem {
+    pub ca: Option<Vec<u8>>,
+    /// The client certificate and its key.
+    pub client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// An option and the error of its file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{option}: {text}")]
+pub struct TlsError {
+    /// The option, e.g. `mqtt.ca_file`.
+    pub option: String,
+    /// The error, and the advice.
+    pub text: String,
+}
+
+/// TLS of a client with these files, and their contents. `read` reads a file; `section` is that of the options.
+///
+/// # Errors
+/// The first file that cannot be used, with what to do.
+pub fn client(
+    section: &str,
+    files: &TlsFiles,
+    read: impl Fn(&Path) -> io::Result<Vec<u8>>,
+) -> Result<(ClientConfig, Pem), TlsError> {
+    let error = |name: &str, text: String| TlsError { option: format!("{section}.{name}"), text };
+    let content = |name: &'static str, file: &Option<PathBuf>| {
+        let unreadable = |file: &Path, why| error(name, format!("{} cannot be read: {why}", file.display()));
+        file.as_deref().map(|file| read(file).map_err(|why| unreadable(file, why))).transpose()
+    };
+    let builder = builder().expect("ring knows the usual versions");
+    let ca = content(CA, &files.ca)?;
+    let builder = match (&files.ca, &ca) {
+        (Some(file), Some(pem)) => {
+            builder.with_root_certificates(roots(file, pem).map_err(|text| error(CA, text))?)
+        }
+        _ => builder.with_root_certificates(authorities()),
+    };
+    let (cert_file, key_file) = match (&files.client_cert, &files.client_key) {
+        (None, None) => return Ok((builder.with_no_client_auth(), Pem { ca, client: None })),
+        (Some(_), None) => return Err(error(KEY, format!("is missing; {section}.{CERT} needs its key"))),
+        (None, Some(_)) => {
+            return Err(error(CERT, format!("is missing; {section}.{KEY} is of use only with it")));
+        }
+        (Some(cert), Some(key)) => (cert, key),
+    };
+    let cert = content(CERT, &files.client_cert)?.unwrap_or_default();
+    let key = content(KEY, &files.client_key)?.unwrap_or_default();
+    let certs = certificates(cert_file, &cert).map_err(|text| error(CERT, text))?;
+    let private = private_key(key_file, &key).map_err(|text| error(KEY, text))?;
+    let config = builder.with_client_auth_cert(certs, private).map_err(|why| {
+        error(KEY, format!("{} does not belong to {}: {why}", key_file.display(), cert_file.display()))
+    })?;
+    Ok((config, Pem { ca, client: Some((cert, key)) }))
+}
+
+const CA: &str = "ca_file";
+const CERT: &str = "client_cert_file";
+const KEY: &str = "client_key_file";
+
+fn roots(file: &Path, pem: &[u8]) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(file, pem)? {
+        roots.add(certificate).map_err(|error| {
+            format!("{} holds a certificate that no authority can have: {error}", file.display())
+        })?;
+    }
+    Ok(roots)
+}
+
+fn certificates(file: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    match CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>() {
+        Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+        found => {
+            let why = found.err().map(|error| format!(" ({error})")).unwrap_or_default();
+            let todo = "it has to be in PEM and begin with -----BEGIN CERTIFICATE-----";
+            Err(format!("{} holds no certificate{why}; {todo}", file.display()))
+        }
+    }
+}
+
+fn private_key(file: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| {
+        let todo = "it has to be in PEM, not encrypted, such as -----BEGIN PRIVATE KEY-----";
+        format!("{} holds no private key ({error}); {todo}", file.display())
+    })
+}
+
+/// The error of TLS in the chain of sources, if there is one.
+pub fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(cause) = error.downcast_ref::<rustls::Error>() {
+            return Some(cause);
+        }
+        // These two pass over the error within them when they are asked for their source.
+        let of_io = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let shared = error.downcast_ref::<Arc<dyn Error + Send + Sync>>().map(|shared| &**shared);
+        let inner = of_io.or(shared);
+        next = inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source());
+    }
+    None
+}
+
+/// What an operator can do about a connection that TLS refused. `peer` is the other side, `section` that of the
+/// options.
+pub fn advice(section: &str, peer: &str, cause: &rustls::Error) -> String {
+    use rustls::{AlertDescription as Alert, CertificateError as Bad, Error as Tls};
+    match cause {
+        Tls::InvalidCertificate(Bad::UnknownIssuer) => {
+            format!("its certificate is not from a trusted authority; name the authority in {section}.{CA}")
+        }
+        Tls::InvalidCertificate(Bad::NotValidForName | Bad::NotValidForNameContext { .. }) => {
+            format!("the host in {section}.url is not the {peer}'s name in its certificate ({cause})")
+        }
+        Tls::InvalidCertificate(_) => format!("its certificate is not good ({cause})"),
+        Tls::AlertReceived(
+            Alert::CertificateRequired
+            | Alert::HandshakeFailure
+            | Alert::UnknownCA
+            | Alert::BadCertificate
+            | Alert::CertificateUnknown
+            | Alert::CertificateExpired
+            | Alert::DecryptError,
+        ) => format!("it does not accept our client certificate ({cause}); check {section}.{CERT}"),
+        Tls::InvalidMessage(_) => format!("it does not speak TLS there ({cause}); check {section}.url"),
+        cause => format!("TLS: {cause}"),
+    }
 }

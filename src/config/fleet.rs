@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::file::{self, ClockSource, File, Mqtt};
 use super::problem::Problems;
-use super::{Period, Span, secrets};
+use super::{Period, Span, secrets, tls};
 use crate::address::BrokerAddress;
 use crate::fleet::{HearingConfig, Rules};
-use crate::intake::{self, Template, Tls, TlsError, TlsFiles};
+use crate::intake::{self, Template, Tls, TlsError};
 use crate::presence::{
     DEFAULT_TIMEOUT, Kind, KindRules, LONGEST_TIMEOUT, Policy, Registry, SHORTEST_TIMEOUT, TimeSource,
     blind_gap, canary_period,
@@ -203,27 +203,16 @@ fn mqtt(
     }
 }
 
-/// The files of TLS. With a scheme without TLS they are errors, because the operator expects encryption.
+/// TLS to the broker; `None` without TLS.
 fn tls(mqtt: &Mqtt, address: &BrokerAddress, base: &Path, problems: &mut Problems) -> Option<Tls> {
-    let named = [
-        ("mqtt.ca_file", &mqtt.ca_file),
-        ("mqtt.client_cert_file", &mqtt.client_cert_file),
-        ("mqtt.client_key_file", &mqtt.client_key_file),
-    ];
-    if !address.scheme.is_secure() {
-        for (option, _) in named.into_iter().filter(|(_, file)| !file.is_empty()) {
-            let scheme = address.scheme.as_str();
-            problems.error(
-                option,
-                format!("has no effect with {scheme}://; write mqtts:// or wss:// in mqtt.url"),
-            );
-        }
+    let is_secure = address.scheme.is_secure();
+    let scheme = address.scheme.as_str();
+    let unused = format!("has no effect with {scheme}://; write mqtts:// or wss:// in mqtt.url");
+    let named = [&mqtt.ca_file, &mqtt.client_cert_file, &mqtt.client_key_file].map(String::as_str);
+    let files = tls::files("mqtt", named, (!is_secure).then_some(unused), base, problems);
+    if !is_secure {
         return None;
     }
-    if !mqtt.client_key_file.is_empty() {
-        secrets::check_mode("mqtt.client_key_file", &base.join(&mqtt.client_key_file), problems);
-    }
-    let [ca, client_cert, client_key] = named.map(|(_, file)| (!file.is_empty()).then(|| base.join(file)));
-    let read = Tls::read(&TlsFiles { ca, client_cert, client_key });
+    let read = Tls::read(&files);
     read.map_err(|TlsError { option, text }| problems.error(option, text)).ok()
 }

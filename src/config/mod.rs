@@ -36,6 +36,7 @@ mod problem;
 mod receivers;
 mod secrets;
 mod span;
+mod tls;
 
 pub use engine::EngineConfig;
 pub use file::LogFormat;

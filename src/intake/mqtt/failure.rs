@@ -1,13 +1,13 @@
 //! Why a connection failed, for an operator, with what to do.
 
 use std::error::Error;
-use std::io;
 use std::time::Duration;
 
 use rumqttc::{ConnectReturnCode, ConnectionError, DisconnectReasonCode, StateError};
 
 use crate::intake::canary;
 use crate::telemetry::ConnectionLoss;
+use crate::trust;
 
 /// Nothing arrived for that long.
 pub fn silence(limit: Duration) -> String {
@@ -68,8 +68,8 @@ pub fn describe(error: &ConnectionError) -> String {
              client comes with our client id; the broker's log says which"
                 .to_owned()
         }
-        error => match tls_cause(unwrapped(error)) {
-            Some(cause) => describe_tls(cause),
+        error => match trust::cause(unwrapped(error)) {
+            Some(cause) => trust::advice("mqtt", "broker", cause),
             None => error.to_string(),
         },
     }
@@ -92,43 +92,5 @@ fn unwrapped(error: &ConnectionError) -> &(dyn Error + 'static) {
     match error {
         ConnectionError::MqttState(StateError::Deserialization(inner)) => inner,
         error => error,
-    }
-}
-
-/// The error of TLS in the chain of sources, if there is one.
-fn tls_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(cause) = error.downcast_ref::<rustls::Error>() {
-            return Some(cause);
-        }
-        // An I/O error passes over itself when it is asked for its source.
-        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        next = inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source());
-    }
-    None
-}
-
-fn describe_tls(cause: &rustls::Error) -> String {
-    use rustls::{AlertDescription as Alert, CertificateError as Bad, Error as Tls};
-    match cause {
-        Tls::InvalidCertificate(Bad::UnknownIssuer) => {
-            "its certificate is not from a trusted authority; name the authority in mqtt.ca_file".to_owned()
-        }
-        Tls::InvalidCertificate(Bad::NotValidForName | Bad::NotValidForNameContext { .. }) => {
-            format!("the host in mqtt.url is not the broker's name in its certificate ({cause})")
-        }
-        Tls::InvalidCertificate(_) => format!("its certificate is not good ({cause})"),
-        Tls::AlertReceived(
-            Alert::CertificateRequired
-            | Alert::HandshakeFailure
-            | Alert::UnknownCA
-            | Alert::BadCertificate
-            | Alert::CertificateUnknown
-            | Alert::CertificateExpired
-            | Alert::DecryptError,
-        ) => format!("it does not accept our client certificate ({cause}); check mqtt.client_cert_file"),
-        Tls::InvalidMessage(_) => format!("it does not speak TLS there ({cause}); check mqtt.url"),
-        cause => format!("TLS: {cause}"),
     }
 }

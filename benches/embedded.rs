@@ -51,7 +51,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
 }
 
 async fn open(dir: &TempDir) -> anyhow::Result<Arc<EmbeddedEngine>> {
-    let config = Config { path: dir.path().to_owned(), partitions: 16 };
+    let config = Config { path: dir.path().to_owned(), partitions: Some(16) };
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     Ok(Arc::new(EmbeddedEngine::open(&config, telemetry).await?))
 }

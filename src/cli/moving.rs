@@ -1,4 +1,4 @@
-//! `rollcall move`: moves a fleet from one engine to another, for example when it outgrows one machine.
+//! `rollcall move`: moves a fleet from one engine to another, for example when it outgrows one machine or one server.
 //!
 //! Stop Rollcall, move, change `[engine]`, start Rollcall. It notifies of silences of that time
 //! once; the time is blind and does not count as silence. The source stays as it was.
@@ -14,9 +14,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::logging;
 use super::signals::{self, HangUp};
 use crate::clock::Clock;
+use crate::config::{self, EngineConfig};
 use crate::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
 use crate::store::{migration::Exporter, migration::Importer, migration::Moved, migration::migrate};
-use crate::store::{redis, redis::RedisEngine, redis::RedisImporter};
+use crate::store::{redis, redis::Address, redis::RedisEngine, redis::RedisImporter};
 use crate::telemetry::Telemetry;
 
 /// Steps of the progress bar.
@@ -24,18 +25,19 @@ const STEPS: u64 = 1000;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The engine that has the fleet: embedded:PATH or redis://host:port/db.
+    /// The engine that has the fleet: embedded:PATH, an address of Redis as in engine.url, or config:FILE for the
+    /// engine of that configuration, with its password, prefix and certificates.
     #[arg(long, value_name = "PLACE", value_parser = location)]
     from: EngineLocation,
-    /// The engine that gets it, which must be empty: embedded:PATH or redis://host:port/db.
+    /// The engine that gets it, which must be empty: embedded:PATH, an address of Redis or config:FILE.
     #[arg(long, value_name = "PLACE", value_parser = location)]
     to: EngineLocation,
-    /// The prefix of keys in the Redis that has the fleet (engine.prefix).
-    #[arg(long, value_name = "TEXT", default_value = "rollcall")]
-    from_prefix: String,
-    /// The prefix of keys in the Redis that gets it.
-    #[arg(long, value_name = "TEXT", default_value = "rollcall")]
-    to_prefix: String,
+    /// The prefix of keys in the Redis that has the fleet (engine.prefix), if it is not rollcall.
+    #[arg(long, value_name = "TEXT")]
+    from_prefix: Option<String>,
+    /// The prefix of keys in the Redis that gets it, if it is not rollcall.
+    #[arg(long, value_name = "TEXT")]
+    to_prefix: Option<String>,
     /// File with the password of the Redis that has the fleet.
     #[arg(long, value_name = "FILE")]
     from_password_file: Option<PathBuf>,
@@ -49,16 +51,19 @@ pub(super) struct Arguments {
 enum EngineLocation {
     Embedded(PathBuf),
     Redis(String),
+    /// The engine of a configuration file.
+    Config(PathBuf),
 }
 
 fn location(text: &str) -> Result<EngineLocation, String> {
-    const SCHEMES: [&str; 4] = ["redis", "rediss", "redis+unix", "unix"];
     match text.split_once(':') {
         Some(("embedded", path)) if !path.is_empty() => Ok(EngineLocation::Embedded(path.into())),
-        Some((scheme, _)) if SCHEMES.contains(&scheme) && text.contains("://") => {
-            Ok(EngineLocation::Redis(text.into()))
-        }
-        _ => Err("write embedded:PATH or redis://host:port/db".into()),
+        Some(("config", file)) if !file.is_empty() => Ok(EngineLocation::Config(file.into())),
+        Some(_) if text.contains("://") => match Address::parse(text) {
+            Ok(_) => Ok(EngineLocation::Redis(text.into())),
+            Err(error) => Err(format!("the address {error}")),
+        },
+        _ => Err("write embedded:PATH, config:FILE or an address such as redis://host:port/db".into()),
     }
 }
 
@@ -71,22 +76,33 @@ enum Endpoint {
 impl Endpoint {
     fn new(
         location: EngineLocation,
-        prefix: String,
+        prefix: Option<String>,
         password_file: Option<PathBuf>,
     ) -> anyhow::Result<Endpoint> {
-        // The number of partitions is read from the source.
-        let partitions = redis::Config::default().partitions;
-        Ok(match location {
-            EngineLocation::Embedded(path) => Endpoint::Embedded(embedded::Config { path, partitions }),
+        match location {
+            EngineLocation::Embedded(path) => {
+                Ok(Endpoint::Embedded(embedded::Config { path, partitions: None }))
+            }
             EngineLocation::Redis(url) => {
                 let read = |file: PathBuf| {
                     let text = std::fs::read_to_string(&file);
                     text.with_context(|| format!("the password in {} cannot be read", file.display()))
                 };
                 let password = password_file.map(read).transpose()?.map(|text| text.trim().to_owned());
-                Endpoint::Redis(redis::Config { url, password, prefix, partitions })
+                let default = redis::Config::default();
+                let prefix = prefix.unwrap_or(default.prefix);
+                Ok(Endpoint::Redis(redis::Config { url, password, prefix, ..redis::Config::default() }))
             }
-        })
+            EngineLocation::Config(file) => {
+                if prefix.is_some() || password_file.is_some() {
+                    bail!("{} has its own prefix and password; leave out those options", file.display());
+                }
+                Ok(match config::load(Some(&file))?.engine {
+                    EngineConfig::Embedded(config) => Endpoint::Embedded(config),
+                    EngineConfig::Redis(config) => Endpoint::Redis(config),
+                })
+            }
+        }
     }
 
     /// The number of partitions of the fleet there.
@@ -100,11 +116,23 @@ impl Endpoint {
         found.with_context(|| format!("there is no fleet at {location}"))
     }
 
-    fn with_partitions(self, partitions: u16) -> Endpoint {
-        match self {
+    /// The same location, for a fleet with as many partitions.
+    fn with_partitions(self, partitions: u16) -> anyhow::Result<Endpoint> {
+        let (configured, location) = match &self {
+            Endpoint::Embedded(config) => (config.partitions, config.to_string()),
+            Endpoint::Redis(config) => (config.partitions, config.to_string()),
+        };
+        if let Some(other) = configured.filter(|configured| *configured != partitions) {
+            bail!(
+                "the fleet has {partitions} partitions, which a move keeps; engine.partitions of {location} says {other}: \
+                 write {partitions} there, or remove the line"
+            );
+        }
+        let partitions = Some(partitions);
+        Ok(match self {
             Endpoint::Embedded(config) => Endpoint::Embedded(embedded::Config { partitions, ..config }),
             Endpoint::Redis(config) => Endpoint::Redis(redis::Config { partitions, ..config }),
-        }
+        })
     }
 
     async fn prepare(&self, telemetry: &Arc<Telemetry>) -> anyhow::Result<Box<dyn Importer>> {
@@ -131,7 +159,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 async fn move_fleet(from: Endpoint, to: Endpoint) -> anyhow::Result<Moved> {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let partitions = from.partitions(&telemetry).await?;
-    let (from, to) = (from.with_partitions(partitions), to.with_partitions(partitions));
+    let (from, to) = (from.with_partitions(partitions)?, to.with_partitions(partitions)?);
     let bar = ProgressBar::new(STEPS);
     bar.set_style(
         ProgressStyle::with_template("[{elapsed_precise}] {bar:30} {percent} %")

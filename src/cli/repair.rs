@@ -33,7 +33,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
     let config = arguments.file.load()?;
-    let Some(repair) = open(&config.engine)? else {
+    let Some(repair) = open(&config.engine).await? else {
         println!("there is no fleet yet, and nothing was quarantined");
         return Ok(ExitCode::SUCCESS);
     };
@@ -56,17 +56,17 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
 /// The values that were quarantined in an engine; none if there is no fleet.
 pub(super) async fn quarantined(engine: &EngineConfig) -> anyhow::Result<Vec<Quarantined>> {
-    match open(engine)? {
+    match open(engine).await? {
         Some(repair) => Ok(repair.quarantined().await?),
         None => Ok(Vec::new()),
     }
 }
 
-fn open(engine: &EngineConfig) -> anyhow::Result<Option<Box<dyn Repair>>> {
+async fn open(engine: &EngineConfig) -> anyhow::Result<Option<Box<dyn Repair>>> {
     Ok(match engine {
         EngineConfig::Redis(config) => {
             let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-            Some(Box::new(RedisRepair::new(config, telemetry)?))
+            Some(Box::new(RedisRepair::open(config, telemetry).await?))
         }
         EngineConfig::Embedded(config) => match EmbeddedRepair::new(&config.path)? {
             Some(repair) => Some(Box::new(repair)),

@@ -5,17 +5,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use ::redis::IntoConnectionInfo;
-
 use super::file::{Engine, EngineType, Expiry, Records};
 use super::problem::{Problems, suggest};
-use super::{Span, secrets};
+use super::{Count, Span, secrets, tls};
 use crate::expiry;
+use crate::store::redis::{Address, AddressError, Mode, SCHEMES};
 use crate::store::{embedded, redis};
+use crate::trust::{self, Pem, TlsError};
 
 /// The longest time between two reads of the deadline index.
 const TICK: Duration = Duration::from_secs(1);
-const SCHEMES: [&str; 5] = ["redis", "rediss", "redis+unix", "redis-sentinel", "redis-cluster"];
+const SENTINEL_PASSWORD: &str = "engine.sentinel_password_file";
 
 /// The engine that holds the state of the fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,44 +36,80 @@ impl fmt::Display for EngineConfig {
 }
 
 pub(super) fn engine(engine: &Engine, base: &Path, problems: &mut Problems) -> EngineConfig {
-    let partitions = problems.number("engine.partitions", engine.partitions, 1, 1024);
-    let default = Engine::default();
+    let partitions = count("engine.partitions", engine.partitions, (1, 1024), problems);
     match engine.engine {
-        EngineType::Redis => {
-            if engine.path != default.path {
-                problems.error("engine.path", "belongs to the embedded engine; write type = \"embedded\"");
-            }
-            address(engine, problems);
-            prefix(&engine.prefix, problems);
-            EngineConfig::Redis(redis::Config {
-                url: engine.url.clone(),
-                password: secrets::read("engine.password_file", &engine.password_file, base, problems),
-                prefix: engine.prefix.clone(),
-                partitions,
-            })
-        }
-        EngineType::Embedded => {
-            let of_redis = [
-                ("engine.url", engine.url != default.url),
-                ("engine.password_file", engine.password_file != default.password_file),
-                ("engine.prefix", engine.prefix != default.prefix),
-            ];
-            for (option, _) in of_redis.into_iter().filter(|(_, is_set)| *is_set) {
-                problems.error(option, "belongs to the engine on Redis; the embedded engine has a path");
-            }
-            if engine.path.is_empty() {
-                problems.error("engine.path", "is empty; name a directory on a disk of this machine");
-            }
-            let path = base.join(&engine.path);
-            if is_open_to_others(&path) {
-                let shown = path.display();
-                let text = format!(
-                    "other users of this machine may enter {shown}, where the fleet is; chmod 700 {shown}"
-                );
-                problems.warn("engine.path", text);
-            }
-            EngineConfig::Embedded(embedded::Config { path, partitions })
-        }
+        EngineType::Redis => EngineConfig::Redis(on_redis(engine, partitions, base, problems)),
+        EngineType::Embedded => EngineConfig::Embedded(embedded(engine, partitions, base, problems)),
+    }
+}
+
+fn on_redis(engine: &Engine, partitions: Option<u16>, base: &Path, problems: &mut Problems) -> redis::Config {
+    if engine.path != Engine::default().path {
+        problems.error("engine.path", "belongs to the embedded engine; write type = \"embedded\"");
+    }
+    let address = address(engine, problems);
+    prefix(&engine.prefix, problems);
+    let (sentinel_username, sentinel_password) = sentinel_login(engine, address.as_ref(), base, problems);
+    let longest = Span::from_secs(5);
+    redis::Config {
+        url: engine.url.clone(),
+        password: secrets::read("engine.password_file", &engine.password_file, base, problems),
+        tls: certificates(engine, address.as_ref(), base, problems),
+        sentinel_username,
+        sentinel_password,
+        prefix: engine.prefix.clone(),
+        partitions,
+        wait_replicas: count("engine.wait_replicas", engine.wait_replicas, (0, 5), problems)
+            .map(|replicas| replicas.min(5) as u8),
+        wait_timeout: problems.span(
+            "engine.wait_timeout",
+            engine.wait_timeout,
+            Span::from_millis(10),
+            longest,
+        ),
+    }
+}
+
+fn embedded(
+    engine: &Engine,
+    partitions: Option<u16>,
+    base: &Path,
+    problems: &mut Problems,
+) -> embedded::Config {
+    let default = Engine::default();
+    let of_redis = [
+        ("engine.url", engine.url != default.url),
+        ("engine.password_file", engine.password_file != default.password_file),
+        ("engine.ca_file", engine.ca_file != default.ca_file),
+        ("engine.client_cert_file", engine.client_cert_file != default.client_cert_file),
+        ("engine.client_key_file", engine.client_key_file != default.client_key_file),
+        ("engine.sentinel_username", engine.sentinel_username != default.sentinel_username),
+        ("engine.sentinel_password_file", engine.sentinel_password_file != default.sentinel_password_file),
+        ("engine.prefix", engine.prefix != default.prefix),
+        ("engine.wait_replicas", engine.wait_replicas != default.wait_replicas),
+        ("engine.wait_timeout", engine.wait_timeout != default.wait_timeout),
+    ];
+    for (option, _) in of_redis.into_iter().filter(|(_, is_set)| *is_set) {
+        problems.error(option, "belongs to the engine on Redis; the embedded engine has a path");
+    }
+    if engine.path.is_empty() {
+        problems.error("engine.path", "is empty; name a directory on a disk of this machine");
+    }
+    let path = base.join(&engine.path);
+    if is_open_to_others(&path) {
+        let shown = path.display();
+        let text =
+            format!("other users of this machine may enter {shown}, where the fleet is; chmod 700 {shown}");
+        problems.warn("engine.path", text);
+    }
+    embedded::Config { path, partitions }
+}
+
+/// A number within bounds; `None` if it follows from other options.
+fn count(path: &str, count: Count, (least, most): (u16, u16), problems: &mut Problems) -> Option<u16> {
+    match count {
+        Count::Auto => None,
+        Count::Exactly(number) => Some(problems.number(path, number, least, most)),
     }
 }
 
@@ -82,28 +118,70 @@ fn is_open_to_others(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.is_dir() && found.permissions().mode() & 0o077 != 0)
 }
 
-fn address(engine: &Engine, problems: &mut Problems) {
+/// The address, if it is valid.
+fn address(engine: &Engine, problems: &mut Problems) -> Option<Address> {
     const OPTION: &str = "engine.url";
-    let Some((scheme, _)) = engine.url.split_once("://") else {
-        return problems.error(OPTION, "is not an address; write redis://host:6379/0");
+    let address = match Address::parse(&engine.url) {
+        Ok(address) => address,
+        Err(AddressError::Scheme(other)) => {
+            let meant = suggest(&other, SCHEMES.into_iter()).unwrap_or("redis");
+            problems.error(OPTION, format!("{other}:// is unknown; did you mean {meant}://?"));
+            return None;
+        }
+        Err(error) => {
+            problems.error(OPTION, error.to_string());
+            return None;
+        }
     };
-    match scheme {
-        "redis-sentinel" | "redis-cluster" => {
-            return problems
-                .error(OPTION, format!("{scheme}:// is not supported yet; use redis:// or rediss://"));
-        }
-        "redis" | "rediss" | "redis+unix" | "unix" => {}
-        other => {
-            let meant = suggest(other, SCHEMES.into_iter()).unwrap_or("redis");
-            return problems.error(OPTION, format!("{other}:// is unknown; did you mean {meant}://?"));
-        }
+    if address.password.is_some() && !engine.password_file.is_empty() {
+        problems.error(OPTION, "holds a password, and there is engine.password_file; keep the file");
     }
-    match engine.url.as_str().into_connection_info() {
-        Err(error) => problems.error(OPTION, format!("is not an address of a Redis server: {error}")),
-        Ok(info) if info.redis_settings().password().is_some() && !engine.password_file.is_empty() => {
-            problems.error(OPTION, "holds a password, and there is engine.password_file; keep the file");
+    Some(address)
+}
+
+/// User and password at the sentinels. With an address without sentinels they are errors.
+fn sentinel_login(
+    engine: &Engine,
+    address: Option<&Address>,
+    base: &Path,
+    problems: &mut Problems,
+) -> (Option<String>, Option<String>) {
+    let (username, file) = (&engine.sentinel_username, &engine.sentinel_password_file);
+    let named = [("engine.sentinel_username", username), (SENTINEL_PASSWORD, file)];
+    if address.is_some_and(|address| !matches!(address.mode, Mode::Sentinel { .. })) {
+        for (option, _) in named.into_iter().filter(|(_, text)| !text.is_empty()) {
+            let text = "is for sentinels; write redis-sentinel:// or rediss-sentinel:// in engine.url";
+            problems.error(option, text);
         }
-        Ok(_) => {}
+        return (None, None);
+    }
+    if !username.is_empty() && file.is_empty() {
+        problems.error(SENTINEL_PASSWORD, "is missing; engine.sentinel_username needs its password");
+    }
+    let username = (!username.is_empty()).then(|| username.clone());
+    (username, secrets::read(SENTINEL_PASSWORD, file, base, problems))
+}
+
+/// The certificates for TLS. With an address without TLS they are errors.
+fn certificates(engine: &Engine, address: Option<&Address>, base: &Path, problems: &mut Problems) -> Pem {
+    let unused = address.filter(|address| !address.has_tls).map(|address| {
+        let scheme = engine.url.split("://").next().unwrap_or_default();
+        match address.socket {
+            Some(_) => format!("has no effect with {scheme}://, a socket of this machine; remove it"),
+            None => {
+                let secure = scheme.replacen("redis", "rediss", 1);
+                format!("has no effect with {scheme}://; write {secure}:// in engine.url")
+            }
+        }
+    });
+    let named = [&engine.ca_file, &engine.client_cert_file, &engine.client_key_file].map(String::as_str);
+    let files = tls::files("engine", named, unused, base, problems);
+    match trust::client("engine", &files, |file| std::fs::read(file)) {
+        Ok((_, pem)) => pem,
+        Err(TlsError { option, text }) => {
+            problems.error(option, text);
+            Pem::default()
+        }
     }
 }
 

@@ -56,10 +56,17 @@ fn setting(options: &Options, name: &str, text: &str) -> Result<(Vec<String>, Va
         Options::Object(_) => return Err(unknown(options, name)),
         Options::String(_) | Options::Null => Value::String(text.to_owned()),
     };
-    let mut alone = Table::new();
-    insert(&mut alone, &path, value.clone());
-    alone.try_into::<File>().map_err(|error| describe(&path, &error))?;
-    Ok((path, value))
+    let read = |value: &Value| {
+        let mut alone = Table::new();
+        insert(&mut alone, &path, value.clone());
+        alone.try_into::<File>().map(|_| ())
+    };
+    let Err(error) = read(&value) else { return Ok((path, value)) };
+    // An option may take a word or a number.
+    match text.parse().map(Value::Integer) {
+        Ok(number) if read(&number).is_ok() => Ok((path, number)),
+        _ => Err(describe(&path, &error)),
+    }
 }
 
 /// The error, without the value if that may be a secret.

@@ -11,6 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
+use super::count::Count;
 use super::period::Period;
 use super::span::Span;
 
@@ -71,8 +72,15 @@ section! {
         engine: EngineType = EngineType::Redis,
         url: String = "redis://127.0.0.1:6379/0".into(),
         password_file: String = String::new(),
+        ca_file: String = String::new(),
+        client_cert_file: String = String::new(),
+        client_key_file: String = String::new(),
+        sentinel_username: String = String::new(),
+        sentinel_password_file: String = String::new(),
         prefix: String = "rollcall".into(),
-        partitions: u16 = 16,
+        partitions: Count = Count::Auto,
+        wait_replicas: Count = Count::Auto,
+        wait_timeout: Span = Span::from_millis(100),
         path: String = "rollcall-data".into(),
     }
 }

@@ -22,6 +22,7 @@ use crate::store::Catalogue;
 use crate::{alerting, expiry, intake};
 
 mod broker;
+mod count;
 mod data;
 mod deadman;
 mod engine;
@@ -38,6 +39,7 @@ mod secrets;
 mod span;
 mod tls;
 
+pub use count::Count;
 pub use engine::EngineConfig;
 pub use file::LogFormat;
 pub use log_filter::directives;

@@ -31,7 +31,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DATABASE: &str = "rollcall.db";
 
 fn config(path: &Path) -> Config {
-    Config { path: path.to_owned(), partitions: 16 }
+    Config { path: path.to_owned(), partitions: Some(16) }
 }
 
 async fn open(path: &Path) -> Result<EmbeddedEngine, EngineError> {
@@ -221,7 +221,7 @@ async fn a_fleet_is_closed_to_other_users_also_one_that_was_open_to_them() {
 async fn a_fleet_of_another_number_of_partitions_is_refused_and_the_error_says_which() {
     let dir = fleet(1).await;
     let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)));
-    let other = Config { partitions: 32, ..config(dir.path()) };
+    let other = Config { partitions: Some(32), ..config(dir.path()) };
     let Err(EngineError::Refused(why)) = EmbeddedEngine::open(&other, telemetry).await else { panic!() };
     assert!(why.contains("16 partitions"), "{why}");
     assert!(survey(&other).await.is_err());

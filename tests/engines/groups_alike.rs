@@ -179,10 +179,10 @@ async fn engines(redis: &Redis, number: usize, dir: &tempfile::TempDir) -> [Arc<
     let config = on_redis::Config {
         url: redis.url(),
         prefix: format!("case-{number}"),
-        partitions: PARTITIONS,
+        partitions: Some(PARTITIONS),
         ..Default::default()
     };
-    let directory = embedded::Config { path: dir.path().to_owned(), partitions: PARTITIONS };
+    let directory = embedded::Config { path: dir.path().to_owned(), partitions: Some(PARTITIONS) };
     [
         Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap()),
         Arc::new(EmbeddedEngine::open(&directory, telemetry).await.unwrap()),

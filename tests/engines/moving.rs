@@ -70,7 +70,7 @@ impl Places {
     }
 
     fn embedded(&self, name: &str) -> embedded::Config {
-        embedded::Config { path: self.dir.path().join(name), partitions: 16 }
+        embedded::Config { path: self.dir.path().join(name), partitions: Some(16) }
     }
 
     async fn open(&self, name: &str) -> Arc<EmbeddedEngine> {

@@ -14,7 +14,7 @@ use rollcall::presence::{
     Change, Declared, Hearing, Heartbeat, KindRules, Registration, Snapshot, Unit, Verdict, check_deadline,
     hear, register,
 };
-use rollcall::store::redis::{RedisEngine, facts_key};
+use rollcall::store::redis::{RedisEngine, Tags, facts_key};
 use rollcall::store::{Engine, partition_of};
 use rollcall::telemetry::Telemetry;
 
@@ -68,7 +68,7 @@ fn units() -> Vec<Unit> {
     let mut pages: BTreeMap<String, Vec<Unit>> = BTreeMap::new();
     for number in 0..20_000 {
         let unit: Unit = format!("detector:unit-{number}").parse().unwrap();
-        pages.entry(facts_key("", PARTITIONS, &unit)).or_default().push(unit);
+        pages.entry(facts_key("", PARTITIONS, Tags::Plain, &unit)).or_default().push(unit);
     }
     let full = |partition: u16| {
         let of_partition = |on: &&Vec<Unit>| partition_of(&on[0], PARTITIONS) == partition;
@@ -100,7 +100,7 @@ impl Way {
         let config = rollcall::store::redis::Config {
             url: redis.url(),
             prefix: prefix.clone(),
-            partitions: PARTITIONS,
+            partitions: Some(PARTITIONS),
             ..Default::default()
         };
         Way { engine: Arc::new(RedisEngine::connect(&config, telemetry).await.unwrap()), prefix, is_checked }

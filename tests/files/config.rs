@@ -301,8 +301,27 @@ fn a_planned_option_is_refused_with_not_yet_and_an_unknown_one_with_a_suggestion
             "[engine]\ntype = \"embedded\"\n[expiry]\nsweep = false",
             "expiry.sweep: is the only way to find silences with the embedded engine",
         ),
-        ("[engine]\nurl = \"redis-sentinel://a\"", "engine.url: redis-sentinel:// is not supported yet"),
-        ("[engine]\nurl = \"redis-cluster://a\"", "engine.url: redis-cluster:// is not supported yet"),
+        (
+            "[engine]\nurl = \"redis-sentinel://a\"",
+            "engine.url: lacks the name of the service that the sentinels watch; write redis-sentinel://host:26379/",
+        ),
+        (
+            "[engine]\nurl = \"redis-cluster://a/1\"",
+            "engine.url: names a database; a cluster has only database 0",
+        ),
+        (
+            "[engine]\nurl = \"redis-clutser://a\"",
+            "engine.url: redis-clutser:// is unknown; did you mean redis-cluster://",
+        ),
+        ("[engine]\nwait_replicas = 6", "engine.wait_replicas: 6 is out of bounds; 0 to 5 are allowed"),
+        (
+            "[engine]\nwait_timeout = \"9ms\"",
+            "engine.wait_timeout: 9ms is out of bounds; 10ms to 5s are allowed",
+        ),
+        (
+            "[engine]\ntype = \"embedded\"\nwait_replicas = 0",
+            "engine.wait_replicas: belongs to the engine on Redis",
+        ),
         ("[engine]\nurl = \"redi://a\"", "engine.url: redi:// is unknown; did you mean redis://?"),
         ("[engine]\nurl = \"localhost\"", "engine.url: is not an address"),
         ("[mqtt]\nurl = \"mqt://a\"", "mqtt.url: a broker's address is written mqtt://host:port"),
@@ -343,6 +362,82 @@ fn files_of_tls_are_read_where_there_is_tls_and_errors_where_there_is_none() {
     assert!(refusal.contains("mqtt.ca_file: missing.pem cannot be read"), "{refusal}");
     let refusal = refused("[mqtt]\nurl = \"mqtts://a\"\nclient_key_file = \"missing.pem\"");
     assert!(refusal.contains("mqtt.client_cert_file: is missing"), "{refusal}");
+}
+
+#[test]
+fn files_of_tls_to_redis_are_read_where_there_is_tls_and_errors_where_there_is_none() {
+    for url in ["rediss://a", "rediss-sentinel://a/m", "rediss-cluster://a,b"] {
+        load(&format!("engine.url = {url:?}")).unwrap();
+        let told = refused(&format!("[engine]\nurl = {url:?}\nca_file = \"missing.pem\""));
+        assert!(told.contains("engine.ca_file: missing.pem cannot be read"), "{told}");
+        let told = refused(&format!("[engine]\nurl = {url:?}\nclient_cert_file = \"missing.pem\""));
+        assert!(told.contains("engine.client_key_file: is missing; engine.client_cert_file needs"), "{told}");
+    }
+    for (url, todo) in [
+        ("redis://a", "write rediss:// in engine.url"),
+        ("redis-sentinel://a/m", "write rediss-sentinel:// in engine.url"),
+        ("redis-cluster://a", "write rediss-cluster:// in engine.url"),
+        ("redis+unix:///a", "a socket of this machine; remove it"),
+    ] {
+        for option in ["ca_file", "client_cert_file", "client_key_file"] {
+            let told = refused(&format!("[engine]\nurl = {url:?}\n{option} = \"x.pem\""));
+            assert!(
+                told.contains(&format!("engine.{option}: has no effect with")) && told.contains(todo),
+                "{told}"
+            );
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("ca.pem"), "garbage").unwrap();
+    let text = "[engine]\nurl = \"rediss://a\"\nca_file = \"ca.pem\"";
+    let told = config::parse(text, Some(&dir.path().join("rollcall.toml")), []).unwrap_err().to_string();
+    assert!(told.contains("engine.ca_file: ") && told.contains("ca.pem holds no certificate"), "{told}");
+}
+
+#[test]
+fn the_login_at_sentinels_is_read_where_there_are_sentinels_and_an_error_where_there_are_none() {
+    let options = ["sentinel_username", "sentinel_password_file"];
+    for (url, option) in options.into_iter().flat_map(|it| [("redis://a", it), ("redis-cluster://a", it)]) {
+        let told = refused(&format!("[engine]\nurl = {url:?}\n{option} = \"x\""));
+        assert!(told.contains(&format!("engine.{option}: is for sentinels")), "{told}");
+    }
+    let sentinels = "[engine]\nurl = \"redis-sentinel://a/m\"";
+    let told = refused(&format!("{sentinels}\nsentinel_username = \"x\""));
+    assert!(told.contains("engine.sentinel_password_file: is missing"), "{told}");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("password"), "hunter2\n").unwrap();
+    let text = format!("{sentinels}\nsentinel_username = \"x\"\nsentinel_password_file = \"password\"");
+    let config = config::parse(&text, Some(&dir.path().join("rollcall.toml")), []).unwrap();
+    let EngineConfig::Redis(engine) = &config.engine else { panic!("it is on Redis") };
+    assert_eq!(engine.sentinel_username.as_deref(), Some("x"));
+    assert_eq!(engine.sentinel_password.as_deref(), Some("hunter2"));
+    assert!(!format!("{engine:?}").contains("hunter2"));
+}
+
+#[test]
+fn partitions_and_replicas_are_a_number_or_follow_from_the_address() {
+    let counts = |config: Config| {
+        let EngineConfig::Redis(engine) = config.engine else { panic!("it is on Redis") };
+        (engine.partitions, engine.wait_replicas, engine.wait_timeout.as_millis())
+    };
+    assert_eq!(counts(load("").unwrap()), (None, None, 100));
+    let text = "[engine]\npartitions = \"auto\"\nwait_replicas = \"auto\"";
+    assert_eq!(counts(load(text).unwrap()), (None, None, 100));
+    let text = "[engine]\npartitions = 64\nwait_replicas = 2\nwait_timeout = \"5s\"";
+    assert_eq!(counts(load(text).unwrap()), (Some(64), Some(2), 5000));
+    let variables = |text: &str| {
+        let names = ["ROLLCALL_ENGINE__PARTITIONS", "ROLLCALL_ENGINE__WAIT_REPLICAS"];
+        with_variables("", &names.map(|name| (name, text)))
+    };
+    assert_eq!(counts(variables("3").unwrap()), (Some(3), Some(3), 100));
+    assert_eq!(counts(variables("auto").unwrap()), (None, None, 100));
+    for text in ["many", "-1", "70000"] {
+        let told = variables(text).unwrap_err().to_string();
+        assert!(
+            told.contains("ROLLCALL_ENGINE__PARTITIONS: ") && told.contains("\"auto\" or a whole"),
+            "{told}"
+        );
+    }
 }
 
 #[test]

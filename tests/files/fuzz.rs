@@ -22,6 +22,7 @@ use rollcall::presence::{
 };
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::encoding;
+use rollcall::store::redis::{Address, Mode};
 use rollcall::store::{Engine, delivery_of_any};
 use rollcall::telemetry::Telemetry;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -248,6 +249,35 @@ group_by = ["kind", "site"]
 [http]
 listen = "127.0.0.1:8080"
 "#;
+
+#[test]
+fn an_address_of_redis_names_servers_without_its_secrets_or_is_refused_with_a_reason() {
+    let examples = [
+        "redis://me:se%2Fcret@127.0.0.1:6379/0",
+        "rediss://host",
+        "redis+unix:///run/redis.sock?db=1&user=me&pass=secret",
+        "redis-sentinel://me:secret@10.0.0.1:26379,[::1]:26380,host/mymaster/3",
+        "rediss-cluster://:secret@a.example.org:7000,b.example.org",
+    ];
+    fuzz(&examples, |bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        match Address::parse(&text) {
+            Err(why) => assert!(!why.to_string().is_empty()),
+            Ok(address) => {
+                assert_ne!(address.servers.is_empty(), address.socket.is_none(), "{text}");
+                if address.mode != Mode::Single {
+                    let shown = Address::parse(&address.to_string()).unwrap();
+                    assert_eq!((shown.user, shown.password), (None, None), "{text}");
+                    let without_login = (&shown.mode, &shown.servers, shown.database, shown.has_tls);
+                    assert_eq!(
+                        without_login,
+                        (&address.mode, &address.servers, address.database, address.has_tls)
+                    );
+                }
+            }
+        }
+    });
+}
 
 #[test]
 fn a_configuration_is_accepted_or_refused_with_a_reason() {

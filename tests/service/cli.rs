@@ -547,7 +547,7 @@ async fn the_backlog_of_a_removed_receiver_in_a_directory_is_shown_and_discarded
     let dir = tempfile::tempdir().unwrap();
     let config = format!("engine = {{ type = \"embedded\", path = \"fleet\" }}\n{HOOK}");
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
-    let config = rollcall::store::embedded::Config { path: dir.path().join("fleet"), partitions: 16 };
+    let config = rollcall::store::embedded::Config { path: dir.path().join("fleet"), partitions: Some(16) };
     let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
     leave_behind(&engine).await;
     let refused = rollcall(dir.path(), &["deliveries", "discard", "--receiver", "gone"], &[]);
@@ -629,7 +629,7 @@ async fn rows_quarantined_in_a_directory_are_shown_restored_and_deleted() {
     let config = "engine = { type = \"embedded\", path = \"fleet\" }\n";
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
     let path = dir.path().join("fleet");
-    let config = rollcall::store::embedded::Config { path: path.clone(), partitions: 16 };
+    let config = rollcall::store::embedded::Config { path: path.clone(), partitions: Some(16) };
     // The service goes on meanwhile.
     let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
     let database = rusqlite::Connection::open(path.join("rollcall.db")).unwrap();

@@ -78,7 +78,7 @@ impl Redis {
     /// Overwrites the facts of a unit with garbage, and deletes its expiry key.
     pub fn damage(&self, unit: &Unit) {
         let (mut client, name) = (self.client(), unit.to_string());
-        let partition = rollcall::store::partition_of(unit, Config::default().partitions);
+        let partition = rollcall::store::partition_of(unit, 16);
         let pages = format!("rollcall:{{p{partition}}}:facts:*");
         let pages: Vec<String> = redis::cmd("KEYS").arg(pages).query(&mut client).unwrap();
         for page in pages {
@@ -102,7 +102,7 @@ pub fn signal(server: &Server, name: &str) {
 pub async fn engine(dir: &Path) -> (Server, Arc<RedisEngine>) {
     let server = Server::redis(dir, free_port().unwrap(), &[]).unwrap();
     let url = format!("redis://127.0.0.1:{}/0", server.port());
-    let config = Config { url, partitions: 2, ..Config::default() };
+    let config = Config { url, partitions: Some(2), ..Config::default() };
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let engine = RedisEngine::connect(&config, telemetry).await.unwrap();
     (server, Arc::new(engine))

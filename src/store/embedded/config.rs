@@ -7,9 +7,12 @@ use std::path::PathBuf;
 pub struct Config {
     /// The directory that holds the fleet; made where it is missing.
     pub path: PathBuf,
-    /// The number of partitions of a new fleet; an existing fleet keeps its number.
-    pub partitions: u16,
+    /// The number of partitions. `None`: the number that an existing fleet has; a new fleet gets a default.
+    pub partitions: Option<u16>,
 }
+
+/// The number of partitions of a new fleet, unless the configuration says another.
+pub(super) const PARTITIONS: u16 = 16;
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

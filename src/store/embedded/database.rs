@@ -9,6 +9,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, params};
 
+use super::config::PARTITIONS;
 use super::directory::{DATABASE, Directory};
 use super::error::{DatabaseResult, damaged};
 use super::quarantine;
@@ -94,10 +95,10 @@ CREATE INDEX IF NOT EXISTS members_named ON members(member);
 CREATE TABLE IF NOT EXISTS receivers(name TEXT PRIMARY KEY, absent INTEGER) WITHOUT ROWID;
 ";
 
-/// Opens the fleet of a directory, for writing, or creates it.
-pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connection> {
+/// Opens the fleet of a directory, for writing, or creates it. Answers the number of its partitions, too.
+pub(super) fn open(directory: &mut Directory, partitions: Option<u16>) -> Result<(Connection, u16)> {
     let path = directory.path().to_owned();
-    let work = || -> DatabaseResult<(Connection, String)> {
+    let work = || -> DatabaseResult<(Connection, u16, String)> {
         // Opening makes the file where it is missing.
         if !path.join(DATABASE).exists() {
             directory.check_new()?;
@@ -114,7 +115,7 @@ pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connect
         connection.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
         connection.set_prepared_statement_cache_capacity(64);
         if identify(&connection, &path)? == Contents::Nothing {
-            create(&mut connection, partitions)?;
+            create(&mut connection, partitions.unwrap_or(PARTITIONS))?;
         }
         let found: u16 = meta(&connection, "partitions")?;
         check_partitions(found, partitions, &path)?;
@@ -122,11 +123,11 @@ pub(super) fn open(directory: &mut Directory, partitions: u16) -> Result<Connect
         connection.execute_batch(quarantine::TABLE)?;
         quarantine::register_fits(&connection)?;
         let fleet = meta(&connection, "fleet")?;
-        Ok((connection, fleet))
+        Ok((connection, found, fleet))
     };
-    let (connection, fleet) = work().map_err(|error| error.explain(directory.path()))?;
+    let (connection, partitions, fleet) = work().map_err(|error| error.explain(directory.path()))?;
     directory.write_fleet_id(&fleet)?;
-    Ok(connection)
+    Ok((connection, partitions))
 }
 
 /// Opens the fleet of a directory read-only; several connections may be open at the same time.
@@ -179,7 +180,7 @@ pub fn partitions(path: &Path) -> Result<Option<u16>> {
 }
 
 /// Checks the fleet of a directory and all of its pages, read-only.
-pub(super) fn survey(path: &Path, partitions: u16) -> Result<()> {
+pub(super) fn survey(path: &Path, partitions: Option<u16>) -> Result<()> {
     let work = || -> DatabaseResult<()> {
         let connection = open_to_read(path)?;
         if identify(&connection, path)? == Contents::Nothing {
@@ -236,10 +237,8 @@ fn meta<T: rusqlite::types::FromSql>(connection: &Connection, name: &str) -> rus
     connection.query_row("SELECT value FROM meta WHERE name = ?", params![name], |row| row.get(0))
 }
 
-fn check_partitions(found: u16, partitions: u16, path: &Path) -> DatabaseResult<()> {
-    if found == partitions {
-        return Ok(());
-    }
+fn check_partitions(found: u16, partitions: Option<u16>, path: &Path) -> DatabaseResult<()> {
+    let Some(partitions) = partitions.filter(|partitions| *partitions != found) else { return Ok(()) };
     Err(EngineError::Refused(format!(
         "the fleet in {} was created with {found} partitions, engine.partitions says {partitions}; write {found} \
          there, or choose another engine.path for a new fleet",

@@ -49,9 +49,9 @@ impl EmbeddedImporter {
         let (config, path) = (config.clone(), config.path.clone());
         let prepare = move || {
             let mut directory = Directory::lock(&config.path)?;
-            let database = database::open(&mut directory, config.partitions)?;
+            let (database, partitions) = database::open(&mut directory, config.partitions)?;
             begin(&database, &config).map_err(|error| error.explain(&config.path))?;
-            let (partitions, next_slots) = (config.partitions, vec![0; config.partitions.into()]);
+            let next_slots = vec![0; partitions.into()];
             Ok(TargetDatabase { database, partitions, next_slots, _directory: directory })
         };
         let target = tokio::task::spawn_blocking(prepare).await.map_err(broken_off)??;

@@ -116,10 +116,10 @@ impl EmbeddedEngine {
 
 fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let mut directory = Directory::lock(&config.path)?;
-    let database = database::open(&mut directory, config.partitions)?;
+    let (database, partitions) = database::open(&mut directory, config.partitions)?;
     let fleet = directory.fleet().unwrap_or_default().to_owned();
     let database_file = DatabaseFile::new(&config.path)?;
-    let load = || load::load_fleet(&database, &config.path, config.partitions);
+    let load = || load::load_fleet(&database, &config.path, partitions);
     let loaded = database::read_through(&database, load).map_err(|error| error.explain(&config.path))?;
     let LoadedFleet { memory, last_seen, unreadable } = loaded;
     log_unreadable(&telemetry, &unreadable);

@@ -3,16 +3,30 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::tags::Tags;
+use super::topology::address::{Address, Mode, without_login};
+use crate::trust::Pem;
+
 #[derive(Clone, PartialEq, Eq)]
 pub struct Config {
-    /// `redis://host:port/db`, `rediss://…` or `redis+unix:///path`.
+    /// The servers: see [`Address`](super::Address).
     pub url: String,
     /// The password, if the address has none.
     pub password: Option<String>,
+    /// The certificates, if the address is one with TLS.
+    pub tls: Pem,
+    /// The login at sentinels, which is not that at the servers.
+    pub sentinel_username: Option<String>,
+    pub sentinel_password: Option<String>,
     /// The begin of every key.
     pub prefix: String,
-    /// The number of partitions of a new fleet; an existing fleet keeps its number.
-    pub partitions: u16,
+    /// The number of partitions. `None`: the number that an existing fleet has; a new fleet gets a default.
+    pub partitions: Option<u16>,
+    /// How many replicas have to have a transition before it is notified. `None`: 1 with Sentinel and Cluster where
+    /// there are replicas, else 0.
+    pub wait_replicas: Option<u8>,
+    /// How long replicas may take for that.
+    pub wait_timeout: Duration,
 }
 
 impl Default for Config {
@@ -20,20 +34,38 @@ impl Default for Config {
         Config {
             url: "redis://127.0.0.1:6379/0".into(),
             password: None,
+            tls: Pem::default(),
+            sentinel_username: None,
+            sentinel_password: None,
             prefix: "rollcall".into(),
-            partitions: 16,
+            partitions: None,
+            wait_replicas: None,
+            wait_timeout: Duration::from_millis(100),
         }
     }
 }
 
-/// The address without a password.
+impl Config {
+    /// The number of partitions and the hash tags of a new fleet.
+    pub(super) fn new_fleet(&self) -> (u16, Tags) {
+        let mode = Address::parse(&self.url).map(|address| address.mode);
+        let (partitions, tags) = match mode {
+            Ok(Mode::Cluster) => (CLUSTER_PARTITIONS, Tags::Spread),
+            _ => (PARTITIONS, Tags::Plain),
+        };
+        (self.partitions.unwrap_or(partitions), tags)
+    }
+}
+
+/// The number of partitions of a new fleet, unless the configuration says another.
+const PARTITIONS: u16 = 16;
+/// The same in a cluster: a whole share for each of 2, 3, 4, 6, 8, 12, 16, 24 or 48 primaries.
+const CLUSTER_PARTITIONS: u16 = 48;
+
+/// The address without user and password.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (scheme, rest) = self.url.split_once("://").unwrap_or(("redis", &self.url));
-        let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-        // The address of a socket has its password as a parameter.
-        let host = host.split('?').next().unwrap_or(host);
-        write!(f, "{scheme}://{host}")
+        f.write_str(&without_login(&self.url))
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::keys::Keys;
 use super::topology::{Topology, classify};
-use super::{RedisEngine, check_partitions, check_whole, quarantine, read_or_create_fleet, rights};
+use super::{Config, RedisEngine, meta, quarantine, rights};
 use crate::clock::Timestamp;
 use crate::store::Condition;
 use crate::store::{EngineError, Result, Warning};
@@ -30,22 +30,28 @@ const MEANWHILE: &str = "Detection works by the deadline index meanwhile";
 struct ServerState {
     info: InfoDict,
     fleet: Option<String>,
-    partitions: Option<u16>,
     /// `save` and `notify-keyspace-events`, if the user may read them.
     settings: Result<HashMap<String, String>>,
     clock: Option<String>,
 }
 
 /// Examines a server that the service does not use yet, and tries every right that the service needs.
-pub(super) async fn survey(topology: &Topology, keys: &Keys, now: Timestamp) -> Result<Condition> {
+pub(super) async fn survey(topology: &Topology, config: &Config, now: Timestamp) -> Result<Condition> {
     let began = Instant::now();
+    let (keys, stored) = match meta::read_keys(topology, config).await {
+        Ok(keys) => (keys, Ok(())),
+        // If the user has no right to read the fleet, the next step names all missing rights.
+        Err(refused @ EngineError::Refused(_)) => (meta::new_keys(config), Err(refused)),
+        Err(error) => return Err(error),
+    };
+    let keys = &keys;
     if let Some(text) = rights::missing(topology, keys).await? {
         return Err(EngineError::Refused(text));
     }
     let state = read_state(topology, keys, (now, began)).await?;
     check_version(&state.info)?;
-    check_whole(topology, keys).await?;
-    state.partitions.map_or(Ok(()), |partitions| check_partitions(topology, keys, partitions))?;
+    meta::check_whole(topology, keys).await?;
+    stored?;
     topology.send::<()>("probe", &probe(keys)).await?;
     let mut warnings = state.warnings();
     let has_notifications = warnings.iter().all(|warning| warning.name != EngineWarning::NotificationsOff);
@@ -69,7 +75,7 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
         warnings.push(Warning { name: EngineWarning::RightsMissing, text });
     }
     if state.fleet.as_ref() != Some(&engine.fleet) {
-        read_or_create_fleet(&engine.topology, &engine.keys, Some(&engine.key)).await?;
+        meta::replace(&engine.topology, &engine.scripts, &engine.keys, &engine.key).await?;
         let text = "the fleet in redis is not the one that was there at the start; units are known again when they \
              are heard, those that stay silent are not: compare with your registry, then restart rollcall";
         warnings.push(Warning { name: EngineWarning::LostItsData, text: text.into() });
@@ -104,17 +110,17 @@ async fn read_state(
     (now, began): (Timestamp, Instant),
 ) -> Result<ServerState> {
     let mut read = pipe();
-    read.cmd("TIME").cmd("INFO").hmget(keys.meta(), &["fleet", "partitions"]);
+    read.cmd("TIME").cmd("INFO").hget(keys.meta(), "fleet");
     let (now, sent) = (now + began.elapsed(), Instant::now());
-    type Answer = ((i64, i64), InfoDict, (Option<String>, Option<u16>));
-    let (time, info, (fleet, partitions)): Answer = topology.send("info", &read).await?;
+    type Answer = ((i64, i64), InfoDict, Option<String>);
+    let (time, info, fleet): Answer = topology.send("info", &read).await?;
     let clock = check_clock(time, now, sent.elapsed());
     let mut read = pipe();
     read.cmd("CONFIG").arg("GET").arg("save");
     read.cmd("CONFIG").arg("GET").arg("notify-keyspace-events");
     let settings = topology.send::<Vec<HashMap<String, String>>>("config_get", &read).await;
     let settings = settings.map(|maps| maps.into_iter().flatten().collect());
-    Ok(ServerState { info, fleet, partitions, settings, clock })
+    Ok(ServerState { info, fleet, settings, clock })
 }
 
 impl ServerState {

@@ -233,7 +233,7 @@ impl RedisEngine {
     pub(super) async fn receivers(&self) -> Result<BTreeSet<(u16, String)>> {
         let mut receivers = BTreeSet::new();
         for name in ["lanes", "letters"] {
-            let pattern = self.keys.of(0, name, "*").replacen("{p0}", "{p*}", 1);
+            let pattern = self.keys.owned_pattern(name);
             let mut cursor = 0;
             loop {
                 let mut pipe = pipe();

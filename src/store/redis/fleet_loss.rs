@@ -14,7 +14,7 @@ use super::conditional::{ConditionalWrite, Expect, Fields};
 use super::keys::Keys;
 use super::reading::milliseconds;
 use super::topology::Topology;
-use super::{RedisEngine, read_or_create_fleet};
+use super::{RedisEngine, meta};
 use crate::clock::Timestamp;
 use crate::presence::{BlindInterval, Interval};
 use crate::store::Result;
@@ -65,7 +65,7 @@ impl RedisEngine {
         );
         // This instance, or another one, has written the loss.
         *self.known_fleet() = KnownFleet { id: fleet, heard: None };
-        read_or_create_fleet(&self.topology, &self.keys, Some(&self.key)).await?;
+        meta::replace(&self.topology, &self.scripts, &self.keys, &self.key).await?;
         Ok(reported)
     }
 

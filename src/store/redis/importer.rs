@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use redis::{Pipeline, pipe};
 
 use super::ledger::TAKEN;
-use super::{Config, Keys, Topology};
+use super::{Config, Keys, Tags, Topology, meta};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord};
 use crate::store::notification::{Notification, of_member};
@@ -43,8 +43,7 @@ impl RedisImporter {
     /// `Refused` if there is a fleet already, `Unavailable` while the server cannot be reached.
     pub async fn prepare(config: &Config, telemetry: std::sync::Arc<Telemetry>) -> Result<RedisImporter> {
         let topology = Topology::new(config, telemetry)?;
-        let keys = Keys::new(&config.prefix, config.partitions);
-        let importer = RedisImporter { topology, keys };
+        let importer = RedisImporter { topology, keys: meta::new_keys(config) };
         let mut read = pipe();
         read.hmget(importer.keys.meta(), &["fleet", "moving"]);
         let ((fleet, moving),): ((Option<String>, Option<String>),) =
@@ -62,14 +61,18 @@ impl RedisImporter {
         let mut begin = pipe();
         begin.hset(importer.keys.meta(), "moving", 1).ignore();
         begin.hset(importer.keys.meta(), "partitions", importer.keys.partitions()).ignore();
+        // An interrupted migration may have begun with another form.
+        match importer.keys.tags() {
+            Tags::Plain => begin.hdel(importer.keys.meta(), "tags").ignore(),
+            tags => begin.hset(importer.keys.meta(), "tags", tags.to_string()).ignore(),
+        };
         importer.topology.send::<()>("meta", &begin).await?;
         Ok(importer)
     }
 
     /// Removes all keys but `meta`.
     async fn clear(&self) -> Result<()> {
-        // Not `<prefix>:*`: the prefix of another fleet may begin with this one.
-        let pattern = self.keys.in_partition(0, "").replacen("{p0}:", "{*", 1);
+        let pattern = self.keys.tagged_pattern();
         let mut cursor = 0;
         loop {
             let mut scan = pipe();
@@ -77,7 +80,10 @@ impl RedisImporter {
             let ((next, page),): ((u64, Vec<String>),) = self.topology.send("clear", &scan).await?;
             if !page.is_empty() {
                 let mut unlink = pipe();
-                unlink.cmd("UNLINK").arg(page).ignore();
+                // One command for each: in a cluster the keys of one command are in one slot.
+                for key in page {
+                    unlink.cmd("UNLINK").arg(key).ignore();
+                }
                 self.topology.send::<()>("clear", &unlink).await?;
             }
             cursor = next;
@@ -238,8 +244,14 @@ impl Importer for RedisImporter {
         if let Some(heard) = hearing.heard.map(Timestamp::as_millis) {
             pipe.hset(self.keys.heard(), "at", heard).ignore();
         }
+        if !pipe.is_empty() {
+            self.topology.send::<redis::Value>("complete", &pipe).await?;
+        }
+        // Of its own, because it is in another slot of a cluster; last, because it makes the fleet one to serve.
+        let mut complete = redis::pipe();
+        complete.atomic();
         let fleet = format!("{:016x}", rand::random::<u64>());
-        pipe.hset(self.keys.meta(), "fleet", fleet).hdel(self.keys.meta(), "moving").ignore();
-        self.topology.send::<redis::Value>("complete", &pipe).await.map(|_| ())
+        complete.hset(self.keys.meta(), "fleet", fleet).hdel(self.keys.meta(), "moving").ignore();
+        self.topology.send::<redis::Value>("complete", &complete).await.map(|_| ())
     }
 }

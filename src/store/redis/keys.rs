@@ -1,11 +1,12 @@
 //! Every key that Rollcall has in Redis. Other programs may read the keys; only Rollcall writes them.
 //!
 //! The partition is a hash tag at the begin of each name, so that all keys of one unit, and all keys of one group,
-//! are in one slot of a cluster: no script crosses slots.
+//! are in one slot of a cluster: no script crosses slots. A fleet that was created in a cluster has `{pN.s}` where
+//! the table has `{pN}`, see `tags.rs`; `tags` in `rollcall:meta` says so.
 //!
 //! | key | type | what it holds |
 //! |---|---|---|
-//! | `rollcall:meta` | hash | `fleet` id, `partitions`, both fixed when the fleet is created; `moving` instead of the id during a migration; `key`: the key that signs canaries, if it is not the id; `group_of`: since when groups of records are stored (ms) |
+//! | `rollcall:meta` | hash | `fleet` id, `partitions`, and `tags` if they are not `{pN}`, all fixed when the fleet is created; `moving` instead of the id during a migration; `key`: the key that signs canaries, if it is not the id; `group_of`: since when groups of records are stored (ms) |
 //! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `loss_told`: the fleet before it owner loss was reported |
 //! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
 //! | `rollcall:{hearing}:floors` | hash | share → until when a member that has left may have lost heartbeats (ms) |
@@ -53,6 +54,10 @@
 //! hash costs 60 more than in a small one, which Redis stores as one packed string. With 1024 pages
 //! a partition, pages stay small up to about two million units and grow gracefully beyond.
 
+use std::fmt::Display;
+use std::sync::Arc;
+
+use super::tags::Tags;
 use crate::presence::{Kind, Unit};
 use crate::store::partition_of;
 use crate::telemetry::Stored;
@@ -121,6 +126,9 @@ pub const KEY_RULES: &[KeyRule] = &[
 /// The most pages that a partition's facts lie on.
 const MOST_PAGES: u32 = 1024;
 
+/// What follows the begin of an expiry key, before the name of the unit.
+const ALIVE: &str = "alive:";
+
 /// Where the facts of a unit are kept: the partition, and the page there.
 pub type PageId = (u16, u32);
 
@@ -129,11 +137,33 @@ pub type PageId = (u16, u32);
 pub struct Keys {
     prefix: String,
     partitions: u16,
+    tags: Tags,
+    /// The begin of the keys of each partition, with the tag: `rollcall:{p0}:`.
+    begins: Arc<[String]>,
 }
 
 impl Keys {
-    pub fn new(prefix: &str, partitions: u16) -> Keys {
-        Keys { prefix: prefix.to_owned(), partitions: partitions.max(1) }
+    pub fn new(prefix: &str, partitions: u16, tags: Tags) -> Keys {
+        let partitions = partitions.max(1);
+        let begin = |partition| format!("{prefix}:{{{}}}:", tags.tag(partition, partitions));
+        Keys { prefix: prefix.to_owned(), partitions, tags, begins: (0..partitions).map(begin).collect() }
+    }
+
+    pub fn tags(&self) -> Tags {
+        self.tags
+    }
+
+    /// The begin of all keys of a partition.
+    pub fn begin(&self, partition: u16) -> &str {
+        &self.begins[usize::from(partition)]
+    }
+
+    fn within(&self, partition: u16, rest: impl Display) -> String {
+        format!("{}{rest}", self.begin(partition))
+    }
+
+    pub fn prefix(&self) -> &str {
+        &self.prefix
     }
 
     pub fn partitions(&self) -> u16 {
@@ -236,8 +266,23 @@ impl Keys {
         all
     }
 
+    /// A pattern that the names of all keys of the fleet match except `meta`, and none of another fleet, whose prefix
+    /// may begin with this one.
+    pub fn tagged_pattern(&self) -> String {
+        self.escaped_prefix() + ":{*"
+    }
+
+    /// A pattern that the names of keys with one instance for each owner in a partition match, and some others.
+    pub fn owned_pattern(&self, name: &str) -> String {
+        self.escaped_prefix() + &format!(":{{p*}}:{name}:*")
+    }
+
     /// A pattern that the names of all keys of the fleet match.
     pub fn pattern(&self) -> String {
+        self.escaped_prefix() + ":*"
+    }
+
+    fn escaped_prefix(&self) -> String {
         let mut pattern = String::new();
         for c in self.prefix.chars() {
             if "*?[]\\^".contains(c) {
@@ -245,7 +290,7 @@ impl Keys {
             }
             pattern.push(c);
         }
-        pattern + ":*"
+        pattern
     }
 
     /// The rule of a key of this fleet; `None` for other keys, and for quarantined ones.
@@ -286,13 +331,13 @@ impl Keys {
     }
 
     pub fn alive(&self, unit: &Unit) -> String {
-        format!("{}:{{p{}}}:alive:{unit}", self.prefix, self.partition(unit))
+        self.within(self.partition(unit), format_args!("{ALIVE}{unit}"))
     }
 
     /// The begin of the expiry keys of a partition; the name of the unit follows.
     pub fn begin_alive(&self, partition: u16, key: &mut String) {
         key.clear();
-        key.extend([self.prefix.as_str(), ":{p", &partition.to_string(), "}:alive:"]);
+        key.extend([self.begin(partition), ALIVE]);
     }
 
     /// The number of the page that holds the facts of a unit.
@@ -315,66 +360,33 @@ impl Keys {
     }
 
     pub fn facts_page(&self, partition: u16, page: u32) -> String {
-        format!("{}:{{p{partition}}}:facts:{page}", self.prefix)
+        self.within(partition, format_args!("facts:{page}"))
     }
 
     pub fn data_page(&self, partition: u16, metric: &str, page: u32) -> String {
-        format!("{}:{{p{partition}}}:data:{metric}:{page}", self.prefix)
+        self.within(partition, format_args!("data:{metric}:{page}"))
     }
 
     /// A key with one instance in each partition: `deadlines`, `data`, `noted`, `offline`, `past`, `closed`,
     /// `archive`, `group_of`, `groups`, `members`, `sealed`, `labels`, `over`, `notifications`, `owed`.
     pub fn in_partition(&self, partition: u16, name: &str) -> String {
-        format!("{}:{{p{partition}}}:{name}", self.prefix)
+        [self.begin(partition), name].concat()
     }
 
     /// A key with one instance for each receiver in a partition: `queue`, `lanes`, `dead`, `letters`, `untold`; or
     /// for each group: `waiting`.
     pub fn of(&self, partition: u16, name: &str, owner: &str) -> String {
-        format!("{}:{{p{partition}}}:{name}:{owner}", self.prefix)
+        self.within(partition, format_args!("{name}:{owner}"))
     }
 
     /// The unit of an expiry key of this fleet.
     pub fn unit_of_alive(&self, key: &str) -> Option<Unit> {
-        let rest = key.strip_prefix(&self.prefix)?.strip_prefix(":{p")?;
-        let (_, unit) = rest.split_once("}:alive:")?;
-        let unit: Unit = unit.parse().ok()?;
-        (self.alive(&unit) == key).then_some(unit)
+        // No tag holds a colon, and the name of a unit may hold anything.
+        let (_, rest) = key.strip_prefix(&self.prefix)?.strip_prefix(":{")?.split_once(':')?;
+        let unit: Unit = rest.strip_prefix(ALIVE)?.parse().ok()?;
+        (key.strip_prefix(self.begin(self.partition(&unit))) == Some(rest)).then_some(unit)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_unit_is_found_again_from_its_expiry_key_and_from_no_other() {
-        let keys = Keys::new("rollcall", 16);
-        let unit: Unit = "detector:a}:alive:b".parse().unwrap();
-        let key = keys.alive(&unit);
-        assert_eq!(keys.unit_of_alive(&key), Some(unit.clone()));
-        let mut written = "of another".to_owned();
-        keys.begin_alive(keys.partition(&unit), &mut written);
-        unit.write_into(&mut written);
-        assert_eq!(written, key);
-        for other in [key.replacen("rollcall", "other", 1), key.replacen("{p", "{p9", 1), "x".into()] {
-            assert_eq!(keys.unit_of_alive(&other), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn units_spread_evenly_over_partitions_and_pages() {
-        let keys = Keys::new("rollcall", 16);
-        let mut pages = std::collections::HashMap::<String, u32>::new();
-        for n in 0..160_000 {
-            let unit: Unit = format!("detector:unit-{n:06}").parse().unwrap();
-            let (partition, page) = keys.page_id(&unit);
-            assert_eq!(partition, keys.partition(&unit));
-            *pages.entry(keys.facts_page(partition, page)).or_default() += 1;
-        }
-        // Ten to a page on average. Redis packs up to 128 fields of a hash.
-        assert!(pages.len() > 16_000, "only {} pages are used", pages.len());
-        let fullest = pages.values().max();
-        assert!(fullest <= Some(&30), "{fullest:?} units on one page");
-    }
-}
+mod tests;

@@ -47,6 +47,7 @@ mod joining;
 mod keys;
 mod lanes;
 mod ledger;
+mod meta;
 mod open_records;
 mod outbox;
 mod quarantine;
@@ -58,6 +59,7 @@ mod rights;
 mod roster;
 mod round_trip;
 mod scripts;
+mod tags;
 mod topology;
 mod units;
 
@@ -66,17 +68,20 @@ pub use config::Config;
 use fleet_loss::KnownFleet;
 pub use importer::RedisImporter;
 use keys::Keys;
+pub use meta::partitions;
 pub use repair::RedisRepair;
 pub use rights::{COMMANDS, OF_A_CONNECTION, OPTIONAL};
 #[doc(hidden)]
 pub use scripts::RENEW;
 use scripts::Scripts;
+pub use tags::Tags;
 use topology::Topology;
+pub use topology::{Address, AddressError, HostPort, Mode, SCHEMES};
 
 /// The key of the hash with the facts of a unit, for other programs; the field is the name of the unit, and
 /// `encoding` reads its value.
-pub fn facts_key(prefix: &str, partitions: u16, unit: &Unit) -> String {
-    let keys = Keys::new(prefix, partitions);
+pub fn facts_key(prefix: &str, partitions: u16, tags: Tags, unit: &Unit) -> String {
+    let keys = Keys::new(prefix, partitions, tags);
     let (partition, page) = keys.page_id(unit);
     keys.facts_page(partition, page)
 }
@@ -110,14 +115,16 @@ impl RedisEngine {
     /// created with another number of partitions.
     pub async fn connect(config: &Config, telemetry: Arc<Telemetry>) -> Result<RedisEngine> {
         let topology = Topology::new(config, telemetry.clone())?;
-        let keys = Keys::new(&config.prefix, config.partitions);
+        let scripts = Scripts::new();
         let begun = async {
-            let (fleet, key) = read_or_create_fleet(&topology, &keys, None).await?;
-            let known_fleet = std::sync::Mutex::new(KnownFleet::begin(&topology, &keys, &fleet).await?);
-            topology.prepare_dedicated().await.map(|()| (fleet, key, known_fleet))
+            let fleet = meta::read_or_create(&topology, &scripts, config).await?;
+            let known_fleet = KnownFleet::begin(&topology, &fleet.keys, &fleet.id).await?;
+            topology.prepare_dedicated().await.map(|()| (fleet, known_fleet))
         };
-        let (fleet, key, known_fleet) = match begun.await {
+        let (fleet, known_fleet) = match begun.await {
             Err(EngineError::Refused(why)) => {
+                let keys = meta::read_keys(&topology, config).await;
+                let keys = keys.unwrap_or_else(|_| meta::new_keys(config));
                 let lacks = rights::missing(&topology, &keys).await.ok().flatten();
                 let lacks = lacks.map(|lacks| format!("; {lacks}")).unwrap_or_default();
                 return Err(EngineError::Refused(format!("{why}{lacks}")));
@@ -126,13 +133,13 @@ impl RedisEngine {
         };
         Ok(RedisEngine {
             topology,
-            keys,
-            scripts: Scripts::new(),
+            keys: fleet.keys,
+            scripts,
             ledger: Default::default(),
             server_clock: Default::default(),
-            fleet,
-            key,
-            known_fleet,
+            fleet: fleet.id,
+            key: fleet.key,
+            known_fleet: known_fleet.into(),
             last_read: Default::default(),
             telemetry,
             groups_are_stored: Default::default(),
@@ -145,48 +152,13 @@ impl RedisEngine {
     }
 }
 
-/// Reads the fleet or creates it. Answers its id and the key that signs canaries: the id, unless the fleet replaces
-/// a lost one. Then the running instances go on with their key, which is `key`.
-async fn read_or_create_fleet(
-    topology: &Topology,
-    keys: &Keys,
-    key: Option<&str>,
-) -> Result<(String, String)> {
-    check_whole(topology, keys).await?;
-    let meta = keys.meta();
-    let id = format!("{:016x}", rand::random::<u64>());
-    let mut pipe = pipe();
-    pipe.atomic().hset_nx(&meta, "fleet", id).ignore();
-    pipe.hset_nx(&meta, "partitions", keys.partitions()).ignore();
-    if let Some(key) = key {
-        pipe.hset_nx(&meta, "key", key).ignore();
-    }
-    pipe.hmget(&meta, &["fleet", "partitions", "key"]);
-    let ((fleet, partitions, key),): ((String, u16, Option<String>),) = topology.send("meta", &pipe).await?;
-    check_partitions(topology, keys, partitions)?;
-    let key = key.unwrap_or_else(|| fleet.clone());
-    Ok((fleet, key))
-}
-
-/// The number of partitions of the fleet on the server of `config`; `None` if there is no fleet.
-///
-/// # Errors
-/// `Unavailable` if the server cannot be reached; `Refused` if it refuses the login.
-pub async fn partitions(config: &Config, telemetry: Arc<Telemetry>) -> Result<Option<u16>> {
-    let topology = Topology::new(config, telemetry)?;
-    let mut read = pipe();
-    read.hmget(Keys::new(&config.prefix, config.partitions).meta(), &["fleet", "partitions"]);
-    let ((fleet, partitions),): ((Option<String>, Option<u16>),) = topology.send("meta", &read).await?;
-    Ok(fleet.and(partitions))
-}
-
 /// The backlog of each receiver of the fleet on the server of `config`, configured or not. Changes nothing.
 ///
 /// # Errors
 /// `Unavailable` if the server cannot be reached; `Refused` if it refuses the login.
 pub async fn kept_in(config: &Config, telemetry: Arc<Telemetry>) -> Result<Vec<(String, Backlog)>> {
     let topology = Topology::new(config, telemetry)?;
-    receivers::kept(&topology, &Keys::new(&config.prefix, config.partitions)).await
+    receivers::kept(&topology, &meta::read_keys(&topology, config).await?).await
 }
 
 /// How many names of units with an open record one command reads, and how many commands read a partition at the most.
@@ -198,7 +170,8 @@ const MOST_OPEN_STEPS: isize = 50;
 /// # Errors
 /// `Unavailable` if the server cannot be reached; `Refused` if it refuses the login.
 pub async fn open_by_kind(config: &Config, telemetry: Arc<Telemetry>) -> Result<BTreeMap<Kind, u64>> {
-    let (topology, keys) = (Topology::new(config, telemetry)?, Keys::new(&config.prefix, config.partitions));
+    let topology = Topology::new(config, telemetry)?;
+    let keys = meta::read_keys(&topology, config).await?;
     let mut open = BTreeMap::new();
     for partition in 0..keys.partitions() {
         for step in 0..MOST_OPEN_STEPS {
@@ -219,38 +192,13 @@ pub async fn open_by_kind(config: &Config, telemetry: Arc<Telemetry>) -> Result<
     Ok(open)
 }
 
-/// Refuses a fleet whose migration is not complete.
-async fn check_whole(topology: &Topology, keys: &Keys) -> Result<()> {
-    let mut read = pipe();
-    read.hget(keys.meta(), "moving");
-    match topology.send("meta", &read).await? {
-        (None::<String>,) => Ok(()),
-        _ => Err(EngineError::Refused(format!(
-            "a move to {} has begun and is not complete; let it end, or repeat it: rollcall move",
-            topology.address()
-        ))),
-    }
-}
-
-fn check_partitions(topology: &Topology, keys: &Keys, partitions: u16) -> Result<()> {
-    if partitions != keys.partitions() {
-        return Err(EngineError::Refused(format!(
-            "the fleet at {} was created with {partitions} partitions, engine.partitions says {}; \
-             write {partitions} there, or choose another engine.prefix for a new fleet",
-            topology.address(),
-            keys.partitions()
-        )));
-    }
-    Ok(())
-}
-
 /// The condition of the server of `config`. Changes nothing.
 ///
 /// # Errors
 /// `Unavailable` if the server cannot be reached; `Refused` if the service could not run on it.
 pub async fn survey(config: &Config, now: Timestamp, telemetry: Arc<Telemetry>) -> Result<Condition> {
     let topology = Topology::new(config, telemetry)?;
-    examine::survey(&topology, &Keys::new(&config.prefix, config.partitions), now).await
+    examine::survey(&topology, config, now).await
 }
 
 impl Layout for RedisEngine {
@@ -274,8 +222,8 @@ impl Examine for RedisEngine {
     }
 }
 
-/// The names of all sorts of keys, as in `keys.rs`, and their types: for documentation and tests. `{pN}` and
-/// `{hearing}` are the tags; `<>` stands for an owner.
+/// The names of all sorts of keys, as in `keys.rs`, and their types: for documentation and tests. `{pN}`, which
+/// stands for `{pN.s}` too, and `{hearing}` are the tags; `<>` stands for an owner.
 pub fn sorts() -> Vec<(String, &'static str)> {
     let name = |sort: &keys::KeyRule| match (sort.name, sort.is_hearing, sort.has_owner) {
         ("meta", ..) => "meta".to_owned(),

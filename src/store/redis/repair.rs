@@ -8,7 +8,7 @@ use redis::pipe;
 use super::fields::Fields;
 use super::keys::{KeyRule, Keys};
 use super::topology::Topology;
-use super::{Config, outbox};
+use super::{Config, meta, outbox};
 use crate::presence::Unit;
 use crate::store::{Result, encoding};
 use crate::store::{repair::Quarantined, repair::QuarantinedId, repair::Repair, repair::shown};
@@ -24,13 +24,14 @@ pub struct RedisRepair {
 }
 
 impl RedisRepair {
-    /// The fleet of this configuration; connects with the first call.
+    /// The fleet of this configuration.
     ///
     /// # Errors
-    /// `Refused` if the address is not valid.
-    pub fn new(config: &Config, telemetry: Arc<Telemetry>) -> Result<RedisRepair> {
-        let keys = Keys::new(&config.prefix, config.partitions);
-        Ok(RedisRepair { topology: Topology::new(config, telemetry)?, keys })
+    /// `Unavailable` while the server cannot be reached; `Refused` if it refuses the login.
+    pub async fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<RedisRepair> {
+        let topology = Topology::new(config, telemetry)?;
+        let keys = meta::read_keys(&topology, config).await?;
+        Ok(RedisRepair { topology, keys })
     }
 
     async fn fields(&self, hash: &str, quarantined: &mut Vec<Quarantined>) -> Result<()> {

@@ -17,6 +17,7 @@ pub const RENEW: &str = include_str!("scripts/renew.lua");
 
 /// All scripts, hashed once. A script that the server does not know is loaded and run again.
 pub struct Scripts {
+    pub create_fleet: Script,
     pub apply: Script,
     pub write_if_unchanged: Script,
     pub group_of: Script,
@@ -37,6 +38,7 @@ pub struct Scripts {
 impl Scripts {
     pub fn new() -> Scripts {
         Scripts {
+            create_fleet: guarded(include_str!("scripts/create_fleet.lua")),
             apply: guarded(include_str!("scripts/apply.lua")),
             write_if_unchanged: guarded(include_str!("scripts/write_if_unchanged.lua")),
             group_of: guarded(include_str!("scripts/group_of.lua")),

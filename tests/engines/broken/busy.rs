@@ -129,7 +129,7 @@ async fn on_redis_with(poison: on_redis::Poison) {
     for (name, _) in sorts().into_iter().filter(|(name, _)| name != "meta") {
         redis::cmd("FLUSHALL").exec(&mut client).unwrap();
         let (telemetry, clock) = telemetry();
-        let config = Config { url: url.clone(), partitions: 2, ..Config::default() };
+        let config = Config { url: url.clone(), partitions: Some(2), ..Config::default() };
         let engine = Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap());
         let poison = || {
             let owners = on_redis::poison_one(&mut client, &name, poison).map(|(_, owners)| owners);
@@ -164,7 +164,7 @@ async fn on_disk_with(poison: on_disk::Poison) {
         for column in names.into_iter().take(if only_rows { 1 } else { usize::MAX }) {
             let dir = tempfile::tempdir().unwrap();
             let (telemetry, clock) = telemetry();
-            let config = embedded::Config { path: dir.path().to_owned(), partitions: 2 };
+            let config = embedded::Config { path: dir.path().to_owned(), partitions: Some(2) };
             let engine = Arc::new(EmbeddedEngine::open(&config, telemetry.clone()).await.unwrap());
             let path: &Path = dir.path();
             let poison = || on_disk::poison_one(path, table, column, poison).0;

@@ -8,7 +8,7 @@ use rollcall::presence::Unit;
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::{Engine, embedded, partition_of, redis as on_redis};
-use rollcall::store::{redis::RedisEngine, redis::facts_key};
+use rollcall::store::{redis::RedisEngine, redis::Tags, redis::facts_key};
 use rollcall::telemetry::Telemetry;
 use rusqlite::Connection;
 
@@ -38,13 +38,13 @@ impl Ground {
             Ground::Redis(server, _) => {
                 let config = on_redis::Config {
                     url: Ground::url(server),
-                    partitions: PARTITIONS,
+                    partitions: Some(PARTITIONS),
                     ..Default::default()
                 };
                 Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap())
             }
             Ground::Directory(dir) => {
-                let config = embedded::Config { path: dir.path().to_owned(), partitions: PARTITIONS };
+                let config = embedded::Config { path: dir.path().to_owned(), partitions: Some(PARTITIONS) };
                 Arc::new(EmbeddedEngine::open(&config, telemetry.clone()).await.unwrap())
             }
         }
@@ -71,7 +71,8 @@ impl Ground {
     fn set_facts(&self, unit: &Unit, facts: Option<&str>) {
         match self {
             Ground::Redis(server, _) => {
-                let (key, mut client) = (facts_key("rollcall", PARTITIONS, unit), Ground::client(server));
+                let (key, mut client) =
+                    (facts_key("rollcall", PARTITIONS, Tags::Plain, unit), Ground::client(server));
                 match facts {
                     Some(text) => {
                         redis::cmd("HSET").arg(key).arg(unit.to_string()).arg(text).exec(&mut client)

@@ -42,7 +42,7 @@ fn open_database(path: &Path) -> Connection {
 }
 
 async fn open(path: &Path, telemetry: &Arc<rollcall::telemetry::Telemetry>) -> Arc<EmbeddedEngine> {
-    let config = Config { path: path.to_owned(), partitions: 2 };
+    let config = Config { path: path.to_owned(), partitions: Some(2) };
     Arc::new(EmbeddedEngine::open(&config, telemetry.clone()).await.unwrap())
 }
 

@@ -128,7 +128,7 @@ async fn neighbours_are_notified(
     let url = format!("redis://127.0.0.1:{}/0", server.port());
     let mut client = redis::Client::open(url.clone()).unwrap().get_connection().unwrap();
     cmd("FLUSHALL").exec(&mut client).unwrap();
-    let config = Config { url, partitions: 2, ..Config::default() };
+    let config = Config { url, partitions: Some(2), ..Config::default() };
     let (telemetry, clock) = telemetry();
     let engine = Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap());
     let mut fleet = Fleet::on(engine.clone(), telemetry, clock);

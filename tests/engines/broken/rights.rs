@@ -35,7 +35,7 @@ impl Guarded {
         let mut set = cmd("ACL");
         set.arg("SETUSER").arg("roll").arg(&all[..]).arg(rules).exec(&mut self.client()).unwrap();
         let url = format!("redis://roll:secret@127.0.0.1:{}/0", self.server.port());
-        Config { url, partitions: 2, ..Config::default() }
+        Config { url, partitions: Some(2), ..Config::default() }
     }
 }
 

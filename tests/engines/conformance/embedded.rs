@@ -84,7 +84,7 @@ impl Ground for Directory {
 }
 
 async fn open(path: &Path) -> Arc<EmbeddedEngine> {
-    let config = Config { path: path.to_owned(), partitions: 16 };
+    let config = Config { path: path.to_owned(), partitions: Some(16) };
     let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
     Arc::new(EmbeddedEngine::open(&config, telemetry).await.unwrap())
 }

@@ -469,7 +469,7 @@ mod only_redis {
     #[tokio::test]
     async fn a_fleet_of_another_number_of_partitions_is_refused_and_the_error_says_which() {
         let world = World::<Single>::new().await;
-        let config = Config { partitions: 32, ..world.ground.0.config() };
+        let config = Config { partitions: Some(32), ..world.ground.0.config() };
         let telemetry = Arc::new(Telemetry::new(&Clock::system()));
         match RedisEngine::connect(&config, telemetry).await.map(|_| ()) {
             Err(EngineError::Refused(why)) => assert!(why.contains("16 partitions"), "{why}"),

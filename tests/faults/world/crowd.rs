@@ -23,7 +23,7 @@ fn prefix(crowd: usize) -> String {
 /// The engine of a world. The embedded one is available while no instance runs.
 async fn engine(world: &World, telemetry: Arc<Telemetry>) -> Arc<dyn Engine> {
     if world.plan.embedded {
-        let config = embedded::Config { path: world.directory.path().to_owned(), partitions: 16 };
+        let config = embedded::Config { path: world.directory.path().to_owned(), partitions: Some(16) };
         return Arc::new(EmbeddedEngine::open(&config, telemetry).await.unwrap());
     }
     on_redis(world.redis.port(), telemetry).await

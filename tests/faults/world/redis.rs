@@ -7,7 +7,7 @@ use redis::{Cmd, FromRedisValue};
 use rollcall::presence::{OfflineRecord, Unit};
 use rollcall::simulate::servers::Server;
 use rollcall::store::encoding;
-use rollcall::store::redis::facts_key;
+use rollcall::store::redis::{Tags, facts_key};
 
 use super::client::client;
 use super::instance::signal;
@@ -117,7 +117,10 @@ impl Redis {
     /// The open record of a unit, if it still has one; `None` while Redis does not answer.
     async fn open_record(&self, name: &str) -> Option<Option<OfflineRecord>> {
         let unit: Unit = name.parse().unwrap();
-        let ask = redis::cmd("HGET").arg(facts_key("rollcall", PARTITIONS, &unit)).arg(name).to_owned();
+        let ask = redis::cmd("HGET")
+            .arg(facts_key("rollcall", PARTITIONS, Tags::Plain, &unit))
+            .arg(name)
+            .to_owned();
         let facts = self.try_ask::<Option<String>>(&ask).await.ok()?;
         Some(facts.and_then(|facts| encoding::decode(&facts)?.open_record(&unit)))
     }

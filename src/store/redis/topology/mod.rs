@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::io::tcp::TcpSettings;
 use redis::{
-    Client, ErrorKind, FromRedisValue, IntoConnectionInfo, Pipeline, ProtocolVersion, RedisError,
-    RedisResult, ScriptInvocation, ServerErrorKind, Value,
+    Client, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation, ServerErrorKind,
+    Value,
 };
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -25,6 +24,13 @@ use super::dedicated::{Dedicated, IdleConnections};
 use super::round_trip::{RoundTrip, times};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
+use crate::trust;
+
+pub mod address;
+mod login;
+
+pub use address::{Address, AddressError, HostPort, Mode, SCHEMES};
+pub use login::Login;
 
 pub struct Topology {
     client: Client,
@@ -42,8 +48,12 @@ pub struct Topology {
 impl Topology {
     /// Prepares the connections to the server of `config`; the first call connects.
     pub fn new(config: &Config, telemetry: Arc<Telemetry>) -> Result<Topology> {
-        let address = config.to_string();
-        let client = client(config).map_err(|error| classify(&address, &error))?;
+        let login = Login::new(config)?;
+        let address = login.address().to_string();
+        if login.address().mode != Mode::Single {
+            return Err(EngineError::Refused(format!("{address} is not supported yet; use one server")));
+        }
+        let client = login.single().map_err(|error| classify(&address, &error))?;
         let connection = ConnectionManager::new_lazy_with_config(client.clone(), manager())
             .map_err(|error| classify(&address, &error))?;
         Ok(Topology {
@@ -302,24 +312,6 @@ pub fn manager() -> ConnectionManagerConfig {
         .set_max_delay(Duration::from_millis(500))
 }
 
-fn client(config: &Config) -> redis::RedisResult<Client> {
-    let info = config.url.as_str().into_connection_info()?;
-    let mut login = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    if let Some(password) = &config.password {
-        login = login.set_password(password);
-    }
-    Client::open(info.set_redis_settings(login).set_tcp_settings(tcp()))
-}
-
-/// Data that the server does not acknowledge within the response timeout is dropped: a heartbeat that TCP sends again
-/// after an outage of the network would overwrite newer heartbeats of other instances.
-fn tcp() -> TcpSettings {
-    let tcp = TcpSettings::default().set_nodelay(true);
-    #[cfg(target_os = "linux")]
-    let tcp = tcp.set_user_timeout(RESPONSE);
-    tcp
-}
-
 /// The meaning of a failure, with advice for the operator.
 pub fn classify(address: &str, error: &RedisError) -> EngineError {
     let refused = |why: &str| EngineError::Refused(format!("redis at {address} {why}: {error}"));
@@ -327,6 +319,10 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
     // A script reports it within an error of its own.
     if error.code() == Some("WRONGTYPE") || error.to_string().contains("WRONGTYPE") {
         return EngineError::WrongType(format!("redis at {address} holds a key of a wrong type: {error}"));
+    }
+    if let Some(cause) = trust::cause(error) {
+        let why = trust::advice("engine", "server", cause);
+        return EngineError::Unavailable(format!("redis at {address} cannot be reached: {why}"));
     }
     if error.is_io_error() {
         return unavailable("cannot be reached; check engine.url, and that it runs");

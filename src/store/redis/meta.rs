@@ -1,0 +1,129 @@
+//! `rollcall:meta`: the id of the fleet, and what is fixed when the fleet is created. It says how the other keys are
+//! named, so it is read before them.
+
+use redis::pipe;
+
+use super::Config;
+use super::keys::Keys;
+use super::scripts::Scripts;
+use super::tags::Tags;
+use super::topology::Topology;
+use crate::store::{EngineError, Result};
+use crate::telemetry::Telemetry;
+
+/// A fleet that exists.
+pub struct Fleet {
+    pub id: String,
+    /// The key that signs canaries: the id, unless the fleet replaces a lost one.
+    pub key: String,
+    pub keys: Keys,
+}
+
+/// Reads the fleet, or creates it.
+pub async fn read_or_create(topology: &Topology, scripts: &Scripts, config: &Config) -> Result<Fleet> {
+    let new = new_keys(config);
+    check_whole(topology, &new).await?;
+    let fleet = create(topology, scripts, &new, "").await?;
+    check_partitions(topology, config, fleet.keys.partitions())?;
+    Ok(fleet)
+}
+
+/// Creates a fleet with the same keys after a loss, unless another instance has. The running instances go on with
+/// their `key`.
+pub async fn replace(topology: &Topology, scripts: &Scripts, keys: &Keys, key: &str) -> Result<()> {
+    check_whole(topology, keys).await?;
+    let found = create(topology, scripts, keys, key).await?.keys;
+    if (found.partitions(), found.tags()) == (keys.partitions(), keys.tags()) {
+        return Ok(());
+    }
+    Err(EngineError::Refused(format!(
+        "the fleet at {} was lost, and created again with {} partitions and {} tags; this instance has {} and {}: \
+         restart it",
+        topology.address(),
+        found.partitions(),
+        found.tags(),
+        keys.partitions(),
+        keys.tags()
+    )))
+}
+
+async fn create(topology: &Topology, scripts: &Scripts, new: &Keys, key: &str) -> Result<Fleet> {
+    let mut script = scripts.create_fleet.prepare_invoke();
+    let tags = if new.tags() == Tags::Plain { String::new() } else { new.tags().to_string() };
+    script.key(new.meta()).arg(format!("{:016x}", rand::random::<u64>()));
+    script.arg(new.partitions()).arg(tags).arg(key);
+    type Answer = (String, u16, Option<String>, Option<String>);
+    let (id, partitions, key, tags): Answer = topology.run("meta", &script).await?;
+    let keys = Keys::new(new.prefix(), partitions, read_tags(topology, tags.as_deref())?);
+    Ok(Fleet { key: key.unwrap_or_else(|| id.clone()), id, keys })
+}
+
+/// The keys of the fleet as it is stored; those of a new fleet if there is none. Changes nothing.
+pub async fn read_keys(topology: &Topology, config: &Config) -> Result<Keys> {
+    let new = new_keys(config);
+    let mut read = pipe();
+    read.hmget(new.meta(), &["fleet", "moving", "partitions", "tags"]);
+    type Answer = (Option<String>, Option<String>, Option<u16>, Option<String>);
+    let ((fleet, moving, partitions, tags),): (Answer,) = topology.send("meta", &read).await?;
+    if fleet.is_none() && moving.is_none() {
+        return Ok(new);
+    }
+    let partitions = partitions.unwrap_or(new.partitions());
+    if fleet.is_some() {
+        check_partitions(topology, config, partitions)?;
+    }
+    Ok(Keys::new(&config.prefix, partitions, read_tags(topology, tags.as_deref())?))
+}
+
+/// The keys that a fleet of this configuration gets when it is created.
+pub fn new_keys(config: &Config) -> Keys {
+    let (partitions, tags) = config.new_fleet();
+    Keys::new(&config.prefix, partitions, tags)
+}
+
+/// The number of partitions of the fleet of this configuration; `None` if there is no fleet.
+///
+/// # Errors
+/// `Unavailable` if the server cannot be reached; `Refused` if it refuses the login.
+pub async fn partitions(config: &Config, telemetry: std::sync::Arc<Telemetry>) -> Result<Option<u16>> {
+    let topology = Topology::new(config, telemetry)?;
+    let mut read = pipe();
+    read.hmget(new_keys(config).meta(), &["fleet", "partitions"]);
+    let ((fleet, partitions),): ((Option<String>, Option<u16>),) = topology.send("meta", &read).await?;
+    Ok(fleet.and(partitions))
+}
+
+/// Refuses a fleet whose migration is not complete.
+pub async fn check_whole(topology: &Topology, keys: &Keys) -> Result<()> {
+    let mut read = pipe();
+    read.hget(keys.meta(), "moving");
+    match topology.send("meta", &read).await? {
+        (None::<String>,) => Ok(()),
+        _ => Err(EngineError::Refused(format!(
+            "a move to {} has begun and is not complete; let it end, or repeat it: rollcall move",
+            topology.address()
+        ))),
+    }
+}
+
+fn check_partitions(topology: &Topology, config: &Config, found: u16) -> Result<()> {
+    match config.partitions {
+        Some(partitions) if partitions != found => Err(EngineError::Refused(format!(
+            "the fleet at {} was created with {found} partitions, engine.partitions says {partitions}; write {found} \
+             there, or choose another engine.prefix for a new fleet",
+            topology.address()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn read_tags(topology: &Topology, field: Option<&str>) -> Result<Tags> {
+    Tags::read(field).ok_or_else(|| {
+        EngineError::Refused(format!(
+            "the fleet at {} has hash tags of the form {:?}, which this rollcall does not know; use the version of \
+             rollcall that created it",
+            topology.address(),
+            field.unwrap_or_default()
+        ))
+    })
+}

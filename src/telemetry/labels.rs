@@ -188,6 +188,10 @@ labels! {
         DiskNearlyFull => "disk_nearly_full",
         /// It does not publish expiry notifications.
         NotificationsOff => "notifications_off",
+        /// Its replicas do not have transitions in time.
+        ReplicasLate => "replicas_late",
+        /// A primary that is cut off from its replicas accepts writes that will be lost.
+        MinReplicasOff => "min_replicas_off",
         /// Its user lacks rights.
         RightsMissing => "rights_missing",
         /// Its clock differs from the clock of this machine.

@@ -46,6 +46,7 @@ pub(super) struct Series {
     pub engine_up: IntGauge,
     pub engine_command: HistogramVec,
     pub engine_warnings: IntGaugeVec,
+    pub replica_waits: IntCounterVec,
     pub unreadable_values: IntGaugeVec,
     pub instances: IntGauge,
     pub partitions_owned: IntGauge,
@@ -241,6 +242,11 @@ impl Series {
                 "units_by_label",
                 "Units by the value of a label and state.",
                 &["label", "value", "state"],
+            ),
+            replica_waits: make.counters(
+                "engine_replica_waits_total",
+                "Waits for replicas before notifications, by result.",
+                &["result"],
             ),
             notifications_dropped: make.int_counter(
                 "expiry_notifications_dropped_total",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::labels::{CheckOutcome, CheckSource};
+use super::labels::{CheckOutcome, CheckSource, EngineWarning};
 use super::problems::{KINDS_REMOVED, Severity};
 use super::{LogLimit, Telemetry, removed_kinds_text};
 use crate::presence::{Closing, Kind, OfflineRecord, Transition};
@@ -26,6 +26,13 @@ impl Telemetry {
     /// The deadline index was asked for units that are due.
     pub fn swept(&self) {
         self.series.sweeps.with_label_values::<&str>(&[]).inc();
+    }
+
+    /// Replicas of a server had everything that was written, or not in time. A change is logged.
+    pub fn waited_for_replicas(&self, late: Option<&str>) {
+        let result = if late.is_none() { "ok" } else { "timeout" };
+        self.series.replica_waits.with_label_values(&[result]).inc();
+        self.engine_warning(EngineWarning::ReplicasLate, late);
     }
 
     /// An expiry notification found the queue full.

@@ -11,11 +11,11 @@
 //!
 //! The limits are just high enough to keep the server busy: higher for a server far away, see `round_trip.rs`.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 /// How many batches of units are read at once.
 const READ_LIMIT: usize = 2;
@@ -39,10 +39,16 @@ pub struct Admission {
     changes: Limit,
     alerting: Limit,
     scale: Mutex<Scale>,
-    /// The number of checks and changes that wait or are under way, and one more for a storm.
-    pending_changes: AtomicUsize,
-    no_changes: Notify,
+    pending: Arc<Pending>,
     is_storm: watch::Sender<bool>,
+}
+
+/// Checks and changes that wait or are under way.
+#[derive(Default)]
+struct Pending {
+    /// Their number, and one more for a storm.
+    changes: AtomicUsize,
+    no_changes: Notify,
 }
 
 /// How the limits differ from their base.
@@ -56,19 +62,19 @@ struct Scale {
 
 /// Admits a limited number of requests, in the order in which they came.
 struct Limit {
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
     /// The limit of a single instance near its server.
     base: usize,
     current: Mutex<usize>,
 }
 
 /// A request is under way until this is dropped.
-pub struct Permit<'a> {
-    _permit: SemaphorePermit<'a>,
-    _change: Option<PendingChange<'a>>,
+pub struct Permit {
+    _permit: OwnedSemaphorePermit,
+    _change: Option<PendingChange>,
 }
 
-struct PendingChange<'a>(&'a Admission);
+struct PendingChange(Arc<Pending>);
 
 impl Admission {
     pub fn new() -> Admission {
@@ -78,8 +84,7 @@ impl Admission {
             changes: Limit::new(CHANGE_LIMIT),
             alerting: Limit::new(ALERTING_LIMIT),
             scale: Mutex::new(Scale { fewer: 0, times: 1 }),
-            pending_changes: AtomicUsize::new(0),
-            no_changes: Notify::new(),
+            pending: Arc::default(),
             is_storm: watch::Sender::new(false),
         }
     }
@@ -124,9 +129,9 @@ impl Admission {
     pub fn storm(&self, is_on: bool) {
         let was_on = self.is_storm.send_replace(is_on);
         if is_on && !was_on {
-            self.pending_changes.fetch_add(1, Ordering::Relaxed);
+            self.pending.changes.fetch_add(1, Ordering::Relaxed);
         } else if was_on && !is_on {
-            drop(PendingChange(self));
+            drop(PendingChange(self.pending.clone()));
         }
     }
 
@@ -141,30 +146,30 @@ impl Admission {
     }
 
     /// Waits until units may be checked, which includes their changes.
-    pub async fn check(&self) -> Permit<'_> {
-        let change = PendingChange::new(self);
+    pub async fn check(&self) -> Permit {
+        let change = PendingChange::new(&self.pending);
         Permit { _permit: self.checks.pass().await, _change: Some(change) }
     }
 
     /// Waits until units may be read.
-    pub async fn read(&self) -> Permit<'_> {
+    pub async fn read(&self) -> Permit {
         Permit { _permit: self.reads.pass().await, _change: None }
     }
 
     /// Waits until units may be changed, in the order of the calls.
-    pub async fn change(&self) -> Permit<'_> {
-        let change = PendingChange::new(self);
+    pub async fn change(&self) -> Permit {
+        let change = PendingChange::new(&self.pending);
         Permit { _permit: self.changes.pass().await, _change: Some(change) }
     }
 
     /// Waits until a script of alerting may be sent.
-    pub async fn alerting(&self) -> Permit<'_> {
+    pub async fn alerting(&self) -> Permit {
         let permit = self.alerting.pass().await;
         let no_changes = async {
             loop {
-                let mut changed = std::pin::pin!(self.no_changes.notified());
+                let mut changed = std::pin::pin!(self.pending.no_changes.notified());
                 changed.as_mut().enable();
-                if self.pending_changes.load(Ordering::Relaxed) == 0 {
+                if self.pending.changes.load(Ordering::Relaxed) == 0 {
                     return;
                 }
                 changed.await;
@@ -177,11 +182,11 @@ impl Admission {
 
 impl Limit {
     fn new(base: usize) -> Limit {
-        Limit { permits: Semaphore::new(base), base, current: Mutex::new(base) }
+        Limit { permits: Arc::new(Semaphore::new(base)), base, current: Mutex::new(base) }
     }
 
-    async fn pass(&self) -> SemaphorePermit<'_> {
-        self.permits.acquire().await.expect("the semaphore is never closed")
+    async fn pass(&self) -> OwnedSemaphorePermit {
+        self.permits.clone().acquire_owned().await.expect("the semaphore is never closed")
     }
 
     fn set(&self, wanted: usize) {
@@ -192,16 +197,16 @@ impl Limit {
     }
 }
 
-impl<'a> PendingChange<'a> {
-    fn new(admission: &'a Admission) -> PendingChange<'a> {
-        admission.pending_changes.fetch_add(1, Ordering::Relaxed);
-        PendingChange(admission)
+impl PendingChange {
+    fn new(pending: &Arc<Pending>) -> PendingChange {
+        pending.changes.fetch_add(1, Ordering::Relaxed);
+        PendingChange(pending.clone())
     }
 }
 
-impl Drop for PendingChange<'_> {
+impl Drop for PendingChange {
     fn drop(&mut self) {
-        if self.0.pending_changes.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if self.0.changes.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.no_changes.notify_waiters();
         }
     }

@@ -22,7 +22,10 @@ impl DataStore for RedisEngine {
         let mut indices: Vec<usize> = (0..readings.len()).collect();
         indices.sort_by_cached_key(|index| (partition(index), readings[*index].unit));
         let steps = indices.chunk_by(|a, b| partition(a) == partition(b)).flat_map(|indices| {
-            indices.chunks(STEP).map(|step| self.keep_step(partition(&step[0]), step, readings))
+            indices.chunks(STEP).map(|step| {
+                let partition = partition(&step[0]);
+                (self.keys.slot(partition), self.keep_step(partition, step, readings))
+            })
         });
         let mut known = vec![false; readings.len()];
         let answers = self.topology.few_at_once(steps.collect()).await?;
@@ -81,7 +84,7 @@ impl DataStore for RedisEngine {
         }
         let metrics: Vec<Vec<String>> = self.topology.send("data", &pipe).await?;
         let with_values = units.iter().zip(&metrics).filter(|(_, metrics)| !metrics.is_empty());
-        let steps = with_values.map(|(unit, metrics)| async move {
+        let forget = async |unit: &Unit, metrics: &[String]| {
             let (partition, page) = self.keys.page_id(unit);
             let mut script = self.scripts.forget_values.prepare_invoke();
             script.key(self.keys.facts_page(partition, page)).arg(unit.to_string());
@@ -89,7 +92,9 @@ impl DataStore for RedisEngine {
                 script.key(self.keys.data_page(partition, metric, page));
             }
             self.topology.run::<u64>("forget_values", &script).await
-        });
+        };
+        let steps = with_values
+            .map(|(unit, metrics)| (self.keys.slot(self.keys.partition(unit)), forget(unit, metrics)));
         self.topology.few_at_once(steps.collect()).await?;
         Ok(())
     }

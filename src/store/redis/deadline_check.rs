@@ -51,8 +51,8 @@ struct Watch<'a> {
     /// Whether there are closed records in the partition.
     has_archive: bool,
     /// `None` if nothing is watched.
-    connection: Option<Dedicated<'a>>,
-    permit: Permit<'a>,
+    connection: Option<Dedicated>,
+    permit: Permit,
 }
 
 /// Cuts units into checks of one partition and whole pages; the check with the first unit comes first.
@@ -82,8 +82,8 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
         return Err(EngineError::Damaged("a check of no unit".to_owned()));
     };
     let partition = engine.keys.partition(first);
-    let permit = engine.topology.admit_check().await;
-    let is_far = engine.topology.is_far();
+    let (server, permit) = engine.topology.admit_check(engine.keys.slot(partition)).await?;
+    let is_far = server.admission().is_far();
     let mut pipe = pipe();
     let located = engine.keys.by_page(&units);
     if !is_far {
@@ -99,13 +99,20 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
     engine.add_reads(&units, &located, &mut pipe);
     add_guards(engine, partition, &units, &mut pipe);
     pipe.exists(engine.keys.in_partition(partition, "archive"));
-    engine.add_hearing_reads(&mut pipe);
-    let (connection, mut answers): (Option<Dedicated>, Vec<Value>) = if is_far {
-        (None, engine.topology.send("deadline_check", &pipe).await?)
-    } else {
-        let (connection, answers) = engine.topology.ask_dedicated("deadline_check", &pipe).await?;
-        (Some(connection), answers)
+    // Hearing may be on another server. A heartbeat between both readings is no danger: it changes what is watched.
+    let is_together = engine.topology.is_together(engine.keys.slot(partition), engine.keys.slot_of_hearing());
+    let mut hearing = redis::pipe();
+    engine.add_hearing_reads(if is_together { &mut pipe } else { &mut hearing });
+    let read = async {
+        if is_far {
+            return Ok((None, engine.topology.send("deadline_check", &pipe).await?));
+        }
+        let (connection, answers) = engine.topology.ask_dedicated("deadline_check", &server, &pipe).await?;
+        Ok((Some(connection), answers))
     };
+    let (read, apart) = tokio::join!(read, engine.topology.send::<Vec<Value>>("deadline_check", &hearing));
+    let ((connection, mut answers), apart): ((Option<Dedicated>, Vec<Value>), Vec<Value>) = (read?, apart?);
+    answers.extend(apart);
     let last = answers.split_off(answers.len().saturating_sub(4));
     let guards = answers.split_off(answers.len().saturating_sub(GUARDS));
     let damaged = |error| EngineError::Damaged(format!("check: {error}"));

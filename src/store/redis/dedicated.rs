@@ -4,7 +4,7 @@
 //! failure it is closed together with all idle ones, which are likely to fail as well; the server forgets their
 //! watched keys.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, FromRedisValue, Pipeline, RedisResult};
@@ -12,12 +12,12 @@ use redis::{AsyncConnectionConfig, Client, FromRedisValue, Pipeline, RedisResult
 use super::config::{CONNECT, RESPONSE};
 
 /// Connections without a user.
-#[derive(Default)]
-pub struct IdleConnections(Mutex<Vec<MultiplexedConnection>>);
+#[derive(Clone, Default)]
+pub struct IdleConnections(Arc<Mutex<Vec<MultiplexedConnection>>>);
 
 /// A connection with one user.
-pub struct Dedicated<'a> {
-    idle: &'a IdleConnections,
+pub struct Dedicated {
+    idle: IdleConnections,
     /// `None` after a failure.
     connection: Option<MultiplexedConnection>,
 }
@@ -28,7 +28,7 @@ impl IdleConnections {
         &self,
         client: &Client,
         pipe: &Pipeline,
-    ) -> RedisResult<(Dedicated<'_>, T)> {
+    ) -> RedisResult<(Dedicated, T)> {
         let idle = self.connections().pop();
         if let Some(connection) = idle {
             match self.lend(connection).send(pipe).await {
@@ -44,8 +44,8 @@ impl IdleConnections {
         self.lend(connection).send(pipe).await
     }
 
-    fn lend(&self, connection: MultiplexedConnection) -> Dedicated<'_> {
-        Dedicated { idle: self, connection: Some(connection) }
+    fn lend(&self, connection: MultiplexedConnection) -> Dedicated {
+        Dedicated { idle: self.clone(), connection: Some(connection) }
     }
 
     fn connections(&self) -> std::sync::MutexGuard<'_, Vec<MultiplexedConnection>> {
@@ -53,9 +53,9 @@ impl IdleConnections {
     }
 }
 
-impl<'a> Dedicated<'a> {
+impl Dedicated {
     /// Sends commands as one batch. After a failure the connection is closed.
-    pub async fn send<T: FromRedisValue>(mut self, pipe: &Pipeline) -> RedisResult<(Dedicated<'a>, T)> {
+    pub async fn send<T: FromRedisValue>(mut self, pipe: &Pipeline) -> RedisResult<(Dedicated, T)> {
         let connection = self.connection.as_mut().expect("there was no failure");
         match pipe.query_async(connection).await {
             Ok(answer) => Ok((self, answer)),
@@ -68,7 +68,7 @@ impl<'a> Dedicated<'a> {
     }
 }
 
-impl Drop for Dedicated<'_> {
+impl Drop for Dedicated {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             self.idle.connections().push(connection);

@@ -3,7 +3,7 @@
 //! A group has one lane for each receiver. Only the first notification of a lane is leased, so the notifications of a
 //! group arrive in order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -33,7 +33,12 @@ const FINISH_STEP: usize = 50;
 #[async_trait]
 impl AlertStore for RedisEngine {
     async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
-        outbox::oldest(self, outboxes, limit).await
+        let entries = outbox::oldest(self, outboxes, limit).await?;
+        // The outbox after the last partition is that of hearing.
+        let outboxes = entries.iter().map(|entry| entry.position.outbox);
+        let partitions: BTreeSet<u16> = outboxes.filter(|outbox| *outbox < self.keys.partitions()).collect();
+        self.wait_for_replicas(partitions).await;
+        Ok(entries)
     }
 
     async fn join(
@@ -44,7 +49,9 @@ impl AlertStore for RedisEngine {
         capacity: &Capacity,
         now: Timestamp,
     ) -> Result<Joined> {
-        groups::join(self, joins, pace, receivers, capacity, now).await
+        let joined = groups::join(self, joins, pace, receivers, capacity, now).await?;
+        self.wait_for_replicas_of(&joined.deliveries).await;
+        Ok(joined)
     }
 
     async fn remove_entries(&self, entries: &[Position]) -> Result<()> {
@@ -78,10 +85,12 @@ impl AlertStore for RedisEngine {
         self.split_lists(&mut due, receiver, now).await?;
         let steps = due.iter().flat_map(|(partition, groups)| {
             let steps = groups.chunks(LEASE_STEP);
-            steps.map(|groups| self.lease_step(*partition, receiver, groups, now, until))
+            let slot = self.keys.slot(*partition);
+            steps.map(move |groups| (slot, self.lease_step(*partition, receiver, groups, now, until)))
         });
         let leased: Vec<Delivery> =
             self.topology.few_at_once(steps.collect()).await?.into_iter().flatten().collect();
+        self.wait_for_replicas_of(&leased).await;
         let untold = absence::untold(self, receiver, &leased).await?;
         leave_out_untold(self, &self.telemetry, receiver, leased, &untold, now).await
     }
@@ -210,12 +219,7 @@ impl RedisEngine {
         for (partition, groups) in due {
             let lists = groups.extract_if(.., |group| group.contains('\n'));
             for list in lists.take(MOST_SPREAD) {
-                let mut script = self.scripts.split_list.prepare_invoke();
-                script.key(self.keys.of(*partition, "queue", receiver));
-                script.key(self.keys.of(*partition, "lanes", receiver));
-                script.arg(now.as_millis()).arg(&list);
-                script.arg(list.split('\n').collect::<Vec<&str>>());
-                steps.push(async move { self.topology.run_alerting::<usize>("split_list", &script).await });
+                steps.push((self.keys.slot(*partition), self.split_step(*partition, receiver, list, now)));
             }
             groups.retain(|group| !group.contains('\n'));
         }
@@ -247,26 +251,54 @@ impl RedisEngine {
         deliveries: &[&Delivery],
         at: Timestamp,
     ) -> Result<Vec<bool>> {
-        let queues = self.by_queue(deliveries.iter().enumerate(), |(_, delivery)| delivery);
+        let queues = self.by_queue(deliveries.iter().copied().enumerate(), |(_, delivery)| delivery);
         let steps = queues.iter().flat_map(|(&(partition, receiver), deliveries)| {
-            deliveries.chunks(FINISH_STEP).map(move |step| async move {
-                let mut script = self.scripts.set_next_attempt.prepare_invoke();
-                for name in ["queue", "lanes"] {
-                    script.key(self.keys.of(partition, name, receiver));
-                }
-                script.arg(at.as_millis()).arg(step.len());
-                script.arg(step.iter().map(|(_, one)| one.group.key.as_str()).collect::<Vec<&str>>());
-                script.arg(step.iter().map(|(_, one)| one.notification()).collect::<Vec<&str>>());
-                script.arg(step.iter().map(|(_, one)| one.attempt).collect::<Vec<u32>>());
-                let answers: Vec<u8> = self.topology.run(name, &script).await?;
-                Ok(step.iter().map(|(index, _)| *index).zip(answers).collect::<Vec<(usize, u8)>>())
-            })
+            let slot = self.keys.slot(partition);
+            deliveries
+                .chunks(FINISH_STEP)
+                .map(move |step| (slot, self.attempt_step(name, partition, receiver, step, at)))
         });
         let mut were_under_way = vec![false; deliveries.len()];
         for (index, answer) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
             were_under_way[index] = answer == 1;
         }
         Ok(were_under_way)
+    }
+
+    async fn split_step(
+        &self,
+        partition: u16,
+        receiver: &str,
+        list: String,
+        now: Timestamp,
+    ) -> Result<usize> {
+        let mut script = self.scripts.split_list.prepare_invoke();
+        script.key(self.keys.of(partition, "queue", receiver));
+        script.key(self.keys.of(partition, "lanes", receiver));
+        script.arg(now.as_millis()).arg(&list);
+        script.arg(list.split('\n').collect::<Vec<&str>>());
+        self.topology.run_alerting("split_list", self.keys.slot(partition), &script).await
+    }
+
+    /// Answers the numbers of the deliveries, each with 1 if it was still under way.
+    async fn attempt_step(
+        &self,
+        name: &'static str,
+        partition: u16,
+        receiver: &str,
+        step: &[(usize, &Delivery)],
+        at: Timestamp,
+    ) -> Result<Vec<(usize, u8)>> {
+        let mut script = self.scripts.set_next_attempt.prepare_invoke();
+        for name in ["queue", "lanes"] {
+            script.key(self.keys.of(partition, name, receiver));
+        }
+        script.arg(at.as_millis()).arg(step.len());
+        script.arg(step.iter().map(|(_, one)| one.group.key.as_str()).collect::<Vec<&str>>());
+        script.arg(step.iter().map(|(_, one)| one.notification()).collect::<Vec<&str>>());
+        script.arg(step.iter().map(|(_, one)| one.attempt).collect::<Vec<u32>>());
+        let answers: Vec<u8> = self.topology.run(name, &script).await?;
+        Ok(step.iter().map(|(index, _)| *index).zip(answers).collect())
     }
 
     async fn lease_step(
@@ -282,7 +314,8 @@ impl RedisEngine {
         script.key(self.keys.of(partition, "lanes", receiver));
         script.key(self.keys.in_partition(partition, "notifications"));
         script.arg(now.as_millis()).arg(until.as_millis()).arg(groups);
-        let flat: Vec<Vec<u8>> = self.topology.run_alerting("lease", &script).await?;
+        let flat: Vec<Vec<u8>> =
+            self.topology.run_alerting("lease", self.keys.slot(partition), &script).await?;
         let (mut deliveries, mut broken) = (Vec::new(), Vec::new());
         for leased in flat.chunks_exact(4) {
             let text = |index: usize| String::from_utf8_lossy(&leased[index]).into_owned();
@@ -308,7 +341,10 @@ impl RedisEngine {
     async fn finish(&self, endings: &[Ending<'_>], now: Timestamp) -> Result<()> {
         let steps = self.by_queue(endings.iter(), |ending| ending.delivery);
         let steps = steps.iter().flat_map(|((partition, receiver), endings)| {
-            endings.chunks(FINISH_STEP).map(|step| self.finish_step(*partition, receiver, step, now))
+            let slot = self.keys.slot(*partition);
+            endings
+                .chunks(FINISH_STEP)
+                .map(move |step| (slot, self.finish_step(*partition, receiver, step, now)))
         });
         self.topology.few_at_once(steps.collect()).await?;
         Ok(())

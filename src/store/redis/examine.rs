@@ -4,13 +4,15 @@
 //! their own, for the service.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use redis::{InfoDict, Pipeline, pipe};
 use tokio::time::Instant;
 
 use super::keys::Keys;
-use super::topology::{Topology, classify};
+use super::topology::{Server, Topology, classify};
 use super::{Config, RedisEngine, meta, quarantine, rights};
 use crate::clock::Timestamp;
 use crate::store::Condition;
@@ -28,8 +30,8 @@ const MEANWHILE: &str = "Detection works by the deadline index meanwhile";
 
 /// The condition of a server, as it was read.
 struct ServerState {
+    server: Arc<Server>,
     info: InfoDict,
-    fleet: Option<String>,
     /// `save` and `notify-keyspace-events`, if the user may read them.
     settings: Result<HashMap<String, String>>,
     clock: Option<String>,
@@ -48,17 +50,32 @@ pub(super) async fn survey(topology: &Topology, config: &Config, now: Timestamp)
     if let Some(text) = rights::missing(topology, keys).await? {
         return Err(EngineError::Refused(text));
     }
-    let state = read_state(topology, keys, (now, began)).await?;
-    check_version(&state.info)?;
+    let (_, states) = read_state(topology, keys, (now, began)).await?;
+    states.iter().try_for_each(|state| check_version(&state.info))?;
     meta::check_whole(topology, keys).await?;
     stored?;
     topology.send::<()>("probe", &probe(keys)).await?;
-    let mut warnings = state.warnings();
-    let has_notifications = warnings.iter().all(|warning| warning.name != EngineWarning::NotificationsOff);
-    if has_notifications && let Some(text) = missing_channel_right(topology).await {
-        warnings.push(Warning { name: EngineWarning::NotificationsOff, text });
+    let mut all = Vec::new();
+    for state in &states {
+        let mut warnings = state.warnings();
+        let has_notifications =
+            warnings.iter().all(|warning| warning.name != EngineWarning::NotificationsOff);
+        if has_notifications && let Some(text) = missing_channel_right(&state.server).await {
+            warnings.push(Warning { name: EngineWarning::NotificationsOff, text });
+        }
+        all.push((state.server.clone(), warnings));
     }
-    Ok(Condition { server: server(&state.info), warnings })
+    let names: Vec<String> = states.iter().map(|state| name(&state.info)).collect();
+    let server = match (names.as_slice(), states.as_slice()) {
+        ([name], _) => name.clone(),
+        (names, states) => {
+            let each = names.iter().zip(states);
+            each.map(|(name, state)| format!("{name} at {}", state.server.address()))
+                .collect::<Vec<_>>()
+                .join(", ")
+        }
+    };
+    Ok(Condition { server, warnings: merged(all) })
 }
 
 /// Examines the server of a running service, and repairs faults as far as possible.
@@ -68,20 +85,42 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
         quarantine::quarantine_wrong_types(&engine.topology, &engine.keys, &engine.telemetry).await?;
     }
     quarantine::report_quarantined(&engine.topology, &engine.keys, &engine.telemetry).await?;
-    let state = read_state(&engine.topology, &engine.keys, (now, began)).await?;
-    check_version(&state.info)?;
-    let mut warnings = state.warnings();
+    let (fleet, states) = read_state(&engine.topology, &engine.keys, (now, began)).await?;
+    states.iter().try_for_each(|state| check_version(&state.info))?;
+    let mut all = Vec::new();
+    for state in &states {
+        let mut warnings = state.warnings();
+        switch_notifications_on(engine, state, &mut warnings).await;
+        all.push((state.server.clone(), warnings));
+    }
+    let mut warnings = merged(all);
+    warnings.extend(engine.late_replicas());
     if let Some(text) = rights::missing(&engine.topology, &engine.keys).await? {
         warnings.push(Warning { name: EngineWarning::RightsMissing, text });
     }
-    if state.fleet.as_ref() != Some(&engine.fleet) {
+    if fleet.as_ref() != Some(&engine.fleet) {
         meta::replace(&engine.topology, &engine.scripts, &engine.keys, &engine.key).await?;
         let text = "the fleet in redis is not the one that was there at the start; units are known again when they \
              are heard, those that stay silent are not: compare with your registry, then restart rollcall";
         warnings.push(Warning { name: EngineWarning::LostItsData, text: text.into() });
     }
-    switch_notifications_on(engine, &state, &mut warnings).await;
     Ok(warnings)
+}
+
+/// The warnings of all servers: one of a name, which says which servers have it, unless there is only one server.
+fn merged(of_servers: Vec<(Arc<Server>, Vec<Warning>)>) -> Vec<Warning> {
+    let is_only = of_servers.len() == 1;
+    let mut all: Vec<Warning> = Vec::new();
+    for (server, warnings) in of_servers {
+        for Warning { name, text } in warnings {
+            let text = if is_only { text } else { format!("at {}: {text}", server.address()) };
+            match all.iter_mut().find(|known| known.name == name) {
+                Some(known) => known.text += &format!("; {text}"),
+                None => all.push(Warning { name, text }),
+            }
+        }
+    }
+    all
 }
 
 /// Switches notifications on; a warning says if the user may not do that.
@@ -93,7 +132,7 @@ async fn switch_notifications_on(engine: &RedisEngine, state: &ServerState, warn
     warnings.retain(|warning| warning.name != EngineWarning::NotificationsOff);
     let mut pipe = pipe();
     pipe.cmd("CONFIG").arg("SET").arg("notify-keyspace-events").arg(format!("{flags}Ex")).ignore();
-    if let Err(why) = engine.topology.send::<()>("config_set", &pipe).await {
+    if let Err(why) = engine.topology.send_to::<()>("config_set", &state.server, &pipe).await {
         let text = format!(
             "redis does not notify expiry and does not let that be changed ({why}); set notify-keyspace-events to \
              Ex. {MEANWHILE}"
@@ -102,25 +141,37 @@ async fn switch_notifications_on(engine: &RedisEngine, state: &ServerState, warn
     }
 }
 
-/// Reads the condition of a server. `now` is the time at `began`: a while ago, and the clocks are compared as of the
-/// answer.
+/// Reads the id of the fleet and the condition of every server. `now` is the time at `began`: a while ago, and the
+/// clocks are compared as of the answer.
 async fn read_state(
     topology: &Topology,
     keys: &Keys,
     (now, began): (Timestamp, Instant),
+) -> Result<(Option<String>, Vec<ServerState>)> {
+    let mut meta = pipe();
+    meta.hget(keys.meta(), "fleet");
+    let (fleet,): (Option<String>,) = topology.send("meta", &meta).await?;
+    let servers = topology.servers().await?;
+    let states = servers.into_iter().map(|server| read_server(topology, server, (now, began)));
+    Ok((fleet, try_join_all(states).await?))
+}
+
+async fn read_server(
+    topology: &Topology,
+    server: Arc<Server>,
+    (now, began): (Timestamp, Instant),
 ) -> Result<ServerState> {
     let mut read = pipe();
-    read.cmd("TIME").cmd("INFO").hget(keys.meta(), "fleet");
-    let (now, sent) = (now + began.elapsed(), Instant::now());
-    type Answer = ((i64, i64), InfoDict, Option<String>);
-    let (time, info, fleet): Answer = topology.send("info", &read).await?;
-    let clock = check_clock(time, now, sent.elapsed());
+    read.cmd("TIME").cmd("INFO");
+    let sent = Instant::now();
+    let (time, info): ((i64, i64), InfoDict) = topology.send_to("info", &server, &read).await?;
+    let clock = check_clock(time, now + sent.duration_since(began), sent.elapsed());
     let mut read = pipe();
     read.cmd("CONFIG").arg("GET").arg("save");
     read.cmd("CONFIG").arg("GET").arg("notify-keyspace-events");
-    let settings = topology.send::<Vec<HashMap<String, String>>>("config_get", &read).await;
+    let settings = topology.send_to::<Vec<HashMap<String, String>>>("config_get", &server, &read).await;
     let settings = settings.map(|maps| maps.into_iter().flatten().collect());
-    Ok(ServerState { info, fleet, settings, clock })
+    Ok(ServerState { server, info, settings, clock })
 }
 
 impl ServerState {
@@ -196,20 +247,20 @@ fn probe(keys: &Keys) -> Pipeline {
 }
 
 /// Why the user cannot subscribe to notifications; `None` if it can.
-async fn missing_channel_right(topology: &Topology) -> Option<String> {
-    let client = topology.client();
+async fn missing_channel_right(server: &Server) -> Option<String> {
+    let client = server.client();
     let database = client.get_connection_info().redis_settings().db();
     let subscribed = async {
         let mut connection = client.get_async_pubsub().await?;
         connection.subscribe(format!("__keyevent@{database}__:expired")).await
     };
-    let why = classify(topology.address(), &subscribed.await.err()?);
+    let why = classify(server.address(), &subscribed.await.err()?);
     Some(format!(
         "notifications of expiry cannot be heard ({why}); permit the channel to the user. {MEANWHILE}"
     ))
 }
 
-fn server(info: &InfoDict) -> String {
+fn name(info: &InfoDict) -> String {
     let version = |name: &str| info.get::<String>(name);
     match version("valkey_version") {
         Some(valkey) => format!("Valkey {valkey}"),

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use async_trait::async_trait;
 use redis::pipe;
 
+use super::key_scan::KeyScan;
 use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
 use crate::presence::Labels;
@@ -233,23 +234,16 @@ impl RedisEngine {
     pub(super) async fn receivers(&self) -> Result<BTreeSet<(u16, String)>> {
         let mut receivers = BTreeSet::new();
         for name in ["lanes", "letters"] {
-            let pattern = self.keys.owned_pattern(name);
-            let mut cursor = 0;
-            loop {
-                let mut pipe = pipe();
-                pipe.cmd("SCAN").arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(NAMES);
-                let ((next, keys),): ((u64, Vec<String>),) = self.topology.send("receivers", &pipe).await?;
+            let mut scan = KeyScan::of(&self.topology, "receivers", self.keys.owned_pattern(name), NAMES);
+            while let Some(keys) = scan.next().await? {
+                let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
                 // The pattern also matches other keys.
                 let receiver = |key: String| {
                     let begins = |partition: &u16| key.starts_with(&self.keys.of(*partition, name, ""));
                     let partition = (0..self.keys.partitions()).find(begins)?;
                     Some((partition, key[self.keys.of(partition, name, "").len()..].to_owned()))
                 };
-                receivers.extend(keys.into_iter().filter_map(receiver));
-                cursor = next;
-                if cursor == 0 {
-                    break;
-                }
+                receivers.extend(keys.filter_map(receiver));
             }
         }
         Ok(receivers)

@@ -126,7 +126,8 @@ pub(super) async fn in_stored_groups<'a>(
         }
     }
     let steps = partitions.iter().flat_map(|(partition, members)| {
-        members.chunks(STEP).map(|step| stored_groups(engine, *partition, step, joins))
+        let slot = engine.keys.slot(*partition);
+        members.chunks(STEP).map(move |step| (slot, stored_groups(engine, *partition, step, joins)))
     });
     let others: HashMap<usize, Group> =
         engine.topology.few_at_once(steps.collect()).await?.into_iter().flatten().collect();
@@ -154,7 +155,8 @@ async fn stored_groups(
     for (_, index) in members {
         script.arg(to_json(&joins[*index].group)?);
     }
-    let answers: Vec<Vec<u8>> = engine.topology.run_alerting("group_of", &script).await?;
+    let answers: Vec<Vec<u8>> =
+        engine.topology.run_alerting("group_of", engine.keys.slot(partition), &script).await?;
     let others = members.iter().zip(answers).filter(|(_, answer)| !answer.is_empty());
     // Another program wrote an unreadable group: the transition joins the group of the configuration.
     let group = |json: Vec<u8>| from_json("a group", &String::from_utf8_lossy(&json)).ok();

@@ -42,7 +42,10 @@ pub(super) async fn join(
         partitions.entry(partition).or_default().push(joining);
     }
     let steps = partitions.iter().flat_map(|(partition, joining)| {
-        joining.chunks(JOIN_STEP).map(|step| join_step(engine, *partition, step, pace, receivers, now))
+        let slot = engine.keys.slot(*partition);
+        joining
+            .chunks(JOIN_STEP)
+            .map(move |step| (slot, join_step(engine, *partition, step, pace, receivers, now)))
     });
     // The steps of a partition run in the order in which they are sent: one connection, one server.
     joined.sealed += engine.topology.few_at_once(steps.collect()).await?.into_iter().sum::<usize>();
@@ -74,7 +77,7 @@ async fn join_step(
         script.arg(&member.id).arg(member.form.as_str());
         script.arg(member.detected_at.as_millis()).arg(event_json(&join.event)?);
     }
-    engine.topology.run_alerting("join", &script).await
+    engine.topology.run_alerting("join", engine.keys.slot(partition), &script).await
 }
 
 /// Seals due groups in these partitions, up to a step of groups in each.
@@ -98,7 +101,10 @@ pub(super) async fn seal(
     }
     let steps = partitions.iter().zip(&due).filter(|(_, groups)| !groups.is_empty());
     let steps = steps.flat_map(|(partition, groups)| {
-        groups.chunks(SEAL_STEP).map(|groups| seal_step(engine, *partition, groups, receivers, pace, now))
+        let slot = engine.keys.slot(*partition);
+        groups
+            .chunks(SEAL_STEP)
+            .map(move |groups| (slot, seal_step(engine, *partition, groups, receivers, pace, now)))
     });
     let sealed = engine.topology.few_at_once(steps.collect()).await?;
     tidy(engine, partitions, now).await?;
@@ -120,7 +126,7 @@ async fn seal_step(
     for group in groups {
         script.key(engine.keys.of(partition, "waiting", group)).arg(group);
     }
-    engine.topology.run_alerting("seal", &script).await
+    engine.topology.run_alerting("seal", engine.keys.slot(partition), &script).await
 }
 
 /// The first keys of `join.lua` and `seal.lua`.

@@ -49,7 +49,8 @@ pub(super) async fn hand_out<'a>(
             let most: Vec<usize> = free.iter().map(|free| step.len().min(*free)).collect();
             free.iter_mut().zip(&most).for_each(|(free, most)| *free -= most);
             let capacity = Capacity { most, until: capacity.until };
-            steps.push(hand_out_step(engine, partition, step, pace, receivers, capacity, now));
+            let step = hand_out_step(engine, partition, step, pace, receivers, capacity, now);
+            steps.push((engine.keys.slot(partition), step));
         }
     }
     let mut joined = Joined::default();
@@ -97,7 +98,8 @@ async fn hand_out_step<'a>(
         let json = to_json(&Lone::new(&joining.join.group, record, now))?;
         script.arg(format!("1 {id}\n{json}"));
     }
-    let answers: Vec<u8> = engine.topology.run_alerting("hand_out", &script).await?;
+    let answers: Vec<u8> =
+        engine.topology.run_alerting("hand_out", engine.keys.slot(partition), &script).await?;
     Ok(handed_out(step, answers, receivers, &capacity, now))
 }
 

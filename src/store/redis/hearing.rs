@@ -14,9 +14,11 @@ use super::conditional::{ConditionalWrite, Expect, Fields};
 use super::hearing_fields::{HearingFields, filter_field, membership, parse_filter};
 use super::ledger::{StoredHearing, TAKEN};
 use super::reading::milliseconds;
+use super::stamps::Stamps;
 use crate::clock::Timestamp;
 use crate::presence::{
-    BLIND_RETENTION, BlindInterval, Gap, Hearing, HearingState, Probed, ShareMember, Subscription, prove,
+    BLIND_RETENTION, BlindInterval, Gap, Hearing, HearingState, Interval, Probed, ShareMember, Subscription,
+    prove,
 };
 use crate::store::{Advance, EngineError, HearingStore, Result};
 
@@ -80,7 +82,10 @@ impl HearingStore for RedisEngine {
 
 /// The effect of a canary.
 enum Advanced {
-    Heard(Option<BlindInterval>),
+    Heard {
+        heard: Option<Timestamp>,
+        blind: Option<BlindInterval>,
+    },
     NotAttending,
     /// Nothing was written: the server has another fleet than the known one.
     AnotherFleet,
@@ -103,7 +108,7 @@ impl RedisEngine {
         }
         let advance = match advanced {
             Advanced::NotAttending => Advance::NotAttending,
-            Advanced::Heard(blind) => Advance::Heard(blind.map(|blind| blind.interval).or(loss)),
+            Advanced::Heard { blind, .. } => Advance::Heard(blind.map(|blind| blind.interval).or(loss)),
             Advanced::AnotherFleet => {
                 let why = "the server lost its data again while a loss was handled";
                 return Err(EngineError::Unavailable(why.to_owned()));
@@ -119,6 +124,7 @@ impl RedisEngine {
         gap: Gap,
         behind: &Pipeline,
     ) -> Result<(Advanced, U)> {
+        let stamps = self.read_stamps().await?;
         let mut keys = vec![self.keys.heard(), self.keys.members(), self.keys.floors()];
         if matches!(subscription, Subscription::Kept { .. }) {
             keys.push(self.keys.plain());
@@ -126,15 +132,20 @@ impl RedisEngine {
         let decide = |read: &[&Fields], is_contended: bool, write: &mut ConditionalWrite<'_>| {
             let [heard, members, floors, sessions @ ..] = read else { unreachable!("as many as keys") };
             let fields = HearingFields { heard, members, floors, sessions: sessions.first().copied() };
-            self.advance_by(fields, (subscription, sent_at, gap), is_contended, write)
+            self.advance_by(fields, &stamps, (subscription, sent_at, gap), is_contended, write)
         };
-        self.write_if_unchanged("advance", &keys, behind, decide).await
+        let (advanced, others) = self.write_if_unchanged("advance", &keys, behind, decide).await?;
+        if let Advanced::Heard { heard: Some(heard), .. } = &advanced {
+            self.raise_stamps(*heard).await?;
+        }
+        Ok((advanced, others))
     }
 
     /// Decides the effect of a canary from the stored state, and adds the writes.
     fn advance_by(
         &self,
         stored: HearingFields<'_>,
+        stamps: &Stamps,
         (subscription, sent_at, gap): (&Subscription, Timestamp, Gap),
         is_contended: bool,
         write: &mut ConditionalWrite<'_>,
@@ -148,12 +159,16 @@ impl RedisEngine {
             state.is_lost = known.heard.is_some();
         }
         let before = state.heard;
+        // Heartbeats after the oldest stamp are lost.
+        state.heard = state.heard.map(|heard| stamps.oldest.map_or(heard, |oldest| heard.min(oldest)));
         let is_known = stored.heard.get(b"fleet".as_slice()).is_some_and(|id| id == known.id.as_bytes());
         let advanced = if is_known { state.advance(subscription, sent_at, gap) } else { Ok(None) };
         let is_blind = matches!(advanced, Ok(Some(_)));
         let others = if is_contended { Expect::SameOrLater } else { Expect::Same };
         let at = if is_blind { Expect::Same } else { others };
-        write.expect_some(stored.heard, [(b"fleet".as_slice(), Expect::Same), (b"at", at)].into_iter());
+        let emptied = (b"emptied".as_slice(), Expect::Same);
+        let expected = [(b"fleet".as_slice(), Expect::Same), (b"at", at), emptied];
+        write.expect_some(stored.heard, expected.into_iter());
         if !is_known {
             stored.write(write, &self.keys, None, others);
             return Advanced::AnotherFleet;
@@ -171,10 +186,45 @@ impl RedisEngine {
             }
         }
         let Ok(blind) = advanced else { return Advanced::NotAttending };
+        let blind = self.emptied_by(stored.heard, stamps, before, sent_at, write).or(blind);
         if let Some(blind) = &blind {
             self.write_blind(write, blind, sent_at);
         }
-        Advanced::Heard(blind)
+        Advanced::Heard { heard: state.heard, blind }
+    }
+
+    /// The blind interval of partitions that were emptied, unless it was written already.
+    fn emptied_by(
+        &self,
+        heard: &Fields,
+        stamps: &Stamps,
+        from: Option<Timestamp>,
+        to: Timestamp,
+        write: &mut ConditionalWrite<'_>,
+    ) -> Option<BlindInterval> {
+        const EMPTIED: &[u8] = b"emptied";
+        let key = self.keys.heard();
+        let stored = heard.get(EMPTIED);
+        if stamps.emptied.is_empty() {
+            if stored.is_some() {
+                write.remove(&key, EMPTIED);
+            }
+            return None;
+        }
+        let names: Vec<String> = stamps.emptied.iter().map(u16::to_string).collect();
+        let names = names.join(",");
+        if stored.is_some_and(|stored| *stored == names.as_bytes()) {
+            return None;
+        }
+        let from = from?;
+        tracing::error!(
+            partitions = names,
+            "servers of the cluster have lost the units of these partitions: units are known again when they are \
+             heard, those that stay silent are not; compare with your registry"
+        );
+        write.set(&key, EMPTIED, names.as_bytes());
+        let interval = Interval { from, to: to.max(from + Duration::from_millis(1)) };
+        Some(BlindInterval { interval, is_taken: false, is_notified: true })
     }
 
     pub(super) fn write_blind(

@@ -1,25 +1,67 @@
 //! Expiry notifications as hints. They may be late, lost or about other keys; a hint leads to a check of the unit.
 //!
-//! A connection of its own subscribes to them, and subscribes again by itself after a failure. After a failure, and
-//! after a new subscription, notifications may have been lost, which is a hint too. The same connection gets the
-//! notifications of instances that start or stop.
+//! A server notifies only of its own keys, so each server has a connection that subscribes. It subscribes again by
+//! itself after a failure. After a failure, and after a new subscription, notifications may have been lost, which is
+//! a hint too. The same connections get the notifications of instances that start or stop, which a cluster passes on
+//! to every server.
 //!
-//! While very many units are due, the connection unsubscribes: for each instance, the notifications of all units
-//! would cost the server as much as the records of a tenth of them.
+//! While very many units of a server are due, its connection unsubscribes: for each instance, the notifications of all
+//! units would cost the server as much as the records of a tenth of them.
 
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::aio::ConnectionManager;
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::mpsc;
 
 use super::RedisEngine;
 use super::keys::Keys;
-use super::topology::{classify, manager};
+use super::topology::{Server, classify, manager};
 use crate::store::{Hint, Result};
+
+/// The time between two attempts to listen to a server among others.
+const RETRY: Duration = Duration::from_millis(500);
 
 /// Sends hints until the receiver is dropped. Hints that find the channel full are dropped: the deadline index finds
 /// their units.
 pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> Result<()> {
-    let client = engine.topology.client();
+    let mut changes = engine.topology.changes();
+    loop {
+        changes.mark_unchanged();
+        let servers = engine.topology.servers().await?;
+        // A new connection begins with a doubt, so it does not matter that those of before end here.
+        let mut listening: FuturesUnordered<_> =
+            servers.iter().map(|server| keep_listening(engine, server, &hints, servers.len() == 1)).collect();
+        tokio::select! {
+            ended = listening.next() => return ended.unwrap_or(Ok(())),
+            changed = changes.changed() => changed.unwrap_or_default(),
+        }
+    }
+}
+
+/// Listens to one server. A server among others that fails is tried again and again, since the others go on.
+async fn keep_listening(
+    engine: &RedisEngine,
+    server: &Server,
+    hints: &mpsc::Sender<Hint>,
+    is_only: bool,
+) -> Result<()> {
+    loop {
+        match listen_to(engine, server, hints).await {
+            Err(error) if !is_only => {
+                tracing::debug!("expiry is not notified: {error}");
+                tokio::time::sleep(RETRY).await;
+            }
+            ended => return ended,
+        }
+    }
+}
+
+/// Sends the hints of one server until the receiver is dropped.
+async fn listen_to(engine: &RedisEngine, server: &Server, hints: &mpsc::Sender<Hint>) -> Result<()> {
+    let client = server.client().clone();
     let database = client.get_connection_info().redis_settings().db();
     let keys = engine.keys.clone();
     let telemetry = engine.telemetry.clone();
@@ -36,14 +78,14 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
         Ok(())
     };
     let config = manager().set_push_sender(forward).set_automatic_resubscription();
-    let problem = |error| classify(engine.topology.address(), &error);
+    let problem = |error| classify(server.address(), &error);
     let mut connection = ConnectionManager::new_with_config(client, config).await.map_err(problem)?;
     // Without this subscription, each renewal of the lease notices other instances.
     if let Err(error) = connection.subscribe(engine.keys.roster()).await {
         tracing::warn!("instances that start or stop are noticed late: {}", problem(error));
     }
     let expired = format!("__keyevent@{database}__:expired");
-    let (mut storms, mut is_subscribed) = (engine.topology.storms(), false);
+    let (mut storms, mut is_subscribed) = (server.admission().storms(), false);
     loop {
         let wanted = !*storms.borrow_and_update();
         if wanted && !is_subscribed {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::{Pipeline, pipe};
 
+use super::key_scan::KeyScan;
 use super::ledger::TAKEN;
 use super::{Config, Keys, Tags, Topology, meta};
 use crate::clock::Timestamp;
@@ -72,25 +73,16 @@ impl RedisImporter {
 
     /// Removes all keys but `meta`.
     async fn clear(&self) -> Result<()> {
-        let pattern = self.keys.tagged_pattern();
-        let mut cursor = 0;
-        loop {
-            let mut scan = pipe();
-            scan.cmd("SCAN").arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(NAMES);
-            let ((next, page),): ((u64, Vec<String>),) = self.topology.send("clear", &scan).await?;
-            if !page.is_empty() {
-                let mut unlink = pipe();
-                // One command for each: in a cluster the keys of one command are in one slot.
-                for key in page {
-                    unlink.cmd("UNLINK").arg(key).ignore();
-                }
-                self.topology.send::<()>("clear", &unlink).await?;
+        let mut scan = KeyScan::of(&self.topology, "clear", self.keys.tagged_pattern(), NAMES);
+        while let Some(keys) = scan.next().await? {
+            let mut unlink = pipe();
+            // One command for each: in a cluster the keys of one command are in one slot.
+            for key in keys {
+                unlink.cmd("UNLINK").arg(key).ignore();
             }
-            cursor = next;
-            if cursor == 0 {
-                return Ok(());
-            }
+            self.topology.send::<()>("clear", &unlink).await?;
         }
+        Ok(())
     }
 
     /// In one piece: one arm for each sort of item.

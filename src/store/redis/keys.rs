@@ -7,7 +7,7 @@
 //! | key | type | what it holds |
 //! |---|---|---|
 //! | `rollcall:meta` | hash | `fleet` id, `partitions`, and `tags` if they are not `{pN}`, all fixed when the fleet is created; `moving` instead of the id during a migration; `key`: the key that signs canaries, if it is not the id; `group_of`: since when groups of records are stored (ms) |
-//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `loss_told`: the fleet before it owner loss was reported |
+//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `loss_told`: the loss of the fleet before it was reported; `emptied`: the partitions whose loss was reported |
 //! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
 //! | `rollcall:{hearing}:floors` | hash | share → until when a member that has left may have lost heartbeats (ms) |
 //! | `rollcall:{hearing}:plain` | hash | plain subscriptions: client id → `<heard> <since> <connection>`: up to when it has heard, and since when its connection proves that (ms, ms, number) |
@@ -22,6 +22,8 @@
 //! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when the receiver is configured (ms), or `absent` and since when it is not (ms), see `absence.rs` |
 //! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal (ms) |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
+//! | `rollcall:{pN}:heard` | string | in a cluster: up to when this partition has everything that was heard (ms), see `stamps.rs` |
+//! | `rollcall:{pN}:replicated` | string | `1`: a write for which Rollcall waits until replicas have it, see `replication.rs` |
 //! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next check (ms) |
 //! | `rollcall:{pN}:facts:<page>` | hash | `<kind>:<unit>` → facts, see `store/encoding.rs` |
 //! | `rollcall:{pN}:data` | set | names of the metrics with values in this partition |
@@ -58,6 +60,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use super::tags::Tags;
+use super::topology::slot_of;
 use crate::presence::{Kind, Unit};
 use crate::store::partition_of;
 use crate::telemetry::Stored;
@@ -96,6 +99,8 @@ pub const KEY_RULES: &[KeyRule] = &[
     sort("h+", "counts", "string", Stored::Roster),
     sort("h", "receivers", "hash", Stored::Delivery),
     sort("h", "clock", "hash", Stored::Roster),
+    sort("p", "heard", "string", Stored::Hearing),
+    sort("p", "replicated", "string", Stored::Other),
     sort("p+", "alive", "string", Stored::ExpiryKey),
     sort("p", "deadlines", "zset", Stored::Deadlines),
     sort("p+", "facts", "hash", Stored::Facts),
@@ -140,13 +145,17 @@ pub struct Keys {
     tags: Tags,
     /// The begin of the keys of each partition, with the tag: `rollcall:{p0}:`.
     begins: Arc<[String]>,
+    /// The slot of the keys of each partition.
+    slots: Arc<[u16]>,
 }
 
 impl Keys {
     pub fn new(prefix: &str, partitions: u16, tags: Tags) -> Keys {
         let partitions = partitions.max(1);
         let begin = |partition| format!("{prefix}:{{{}}}:", tags.tag(partition, partitions));
-        Keys { prefix: prefix.to_owned(), partitions, tags, begins: (0..partitions).map(begin).collect() }
+        let begins: Arc<[String]> = (0..partitions).map(begin).collect();
+        let slots = begins.iter().map(|begin| slot_of(begin.as_bytes())).collect();
+        Keys { prefix: prefix.to_owned(), partitions, tags, begins, slots }
     }
 
     pub fn tags(&self) -> Tags {
@@ -181,6 +190,16 @@ impl Keys {
     /// The partition of a group: as if its key were the name of a unit.
     pub fn partition_of_group(&self, group: &str) -> u16 {
         crate::store::partition_of_group(group, self.partitions)
+    }
+
+    /// The slot of the keys of a partition.
+    pub fn slot(&self, partition: u16) -> u16 {
+        self.slots.get(usize::from(partition)).copied().unwrap_or_default()
+    }
+
+    /// The slot of the keys of hearing.
+    pub fn slot_of_hearing(&self) -> u16 {
+        slot_of(self.heard().as_bytes())
     }
 
     pub fn meta(&self) -> String {

@@ -44,6 +44,7 @@ mod hearing_fields;
 mod hints;
 mod importer;
 mod joining;
+mod key_scan;
 mod keys;
 mod lanes;
 mod ledger;
@@ -55,10 +56,12 @@ mod queries;
 mod reading;
 mod receivers;
 mod repair;
+mod replication;
 mod rights;
 mod roster;
 mod round_trip;
 mod scripts;
+mod stamps;
 mod tags;
 mod topology;
 mod units;
@@ -100,6 +103,8 @@ pub struct RedisEngine {
     /// The last known state of the fleet, kept until its loss is written: see `fleet_loss.rs`.
     known_fleet: std::sync::Mutex<KnownFleet>,
     last_read: conditional::LastRead,
+    wait: replication::Wait,
+    late_replicas: std::sync::Mutex<Option<String>>,
     telemetry: Arc<Telemetry>,
     /// Set when the groups of an earlier version are stored: see `group_of.rs`.
     groups_are_stored: tokio::sync::OnceCell<()>,
@@ -141,6 +146,8 @@ impl RedisEngine {
             key: fleet.key,
             known_fleet: known_fleet.into(),
             last_read: Default::default(),
+            wait: replication::Wait::new(config),
+            late_replicas: Default::default(),
             telemetry,
             groups_are_stored: Default::default(),
             roster_changed: Arc::default(),

@@ -13,6 +13,7 @@
 use redis::{Script, pipe};
 
 use super::RedisEngine;
+use super::key_scan::KeyScan;
 use super::keys::{KeyRule, Keys};
 use super::topology::Topology;
 use crate::presence::Unit;
@@ -59,11 +60,9 @@ pub(super) async fn quarantine_wrong_types(
 ) -> Result<usize> {
     let heard = heard_up_to(topology, keys).await.unwrap_or_default();
     let script = Script::new(QUARANTINE);
-    let (mut cursor, mut count) = (0u64, 0);
-    loop {
-        let mut scan = pipe();
-        scan.cmd("SCAN").arg(cursor).arg("MATCH").arg(keys.pattern()).arg("COUNT").arg(STEP);
-        let ((next, page),): ((u64, Vec<Vec<u8>>),) = topology.send("scan", &scan).await?;
+    let mut count = 0;
+    let mut scan = KeyScan::of(topology, "scan", keys.pattern(), STEP);
+    while let Some(page) = scan.next().await? {
         let known: Vec<(String, &'static KeyRule)> = page
             .into_iter()
             .filter_map(|key| String::from_utf8(key).ok())
@@ -90,11 +89,8 @@ pub(super) async fn quarantine_wrong_types(
             );
             telemetry.unreadable(sort.what, key, &why);
         }
-        cursor = next;
-        if cursor == 0 {
-            return Ok(count);
-        }
     }
+    Ok(count)
 }
 
 /// Reports every quarantined value, until an operator deletes it. Answers the reports.

@@ -8,7 +8,7 @@
 use redis::{Cmd, Value, pipe};
 
 use super::keys::Keys;
-use super::topology::Topology;
+use super::topology::{Server, Topology};
 use crate::store::Result;
 
 /// Every command that Rollcall sends or a script calls, as it is tried; `K` is a key that does not exist. A test
@@ -67,6 +67,16 @@ const MOST_NAMED: usize = 12;
 
 /// The missing rights and how to grant them; `None` if the user has all rights.
 pub(super) async fn missing(topology: &Topology, keys: &Keys) -> Result<Option<String>> {
+    for server in topology.servers().await? {
+        if let Some(text) = missing_at(topology, keys, &server).await? {
+            return Ok(Some(text));
+        }
+    }
+    Ok(None)
+}
+
+/// The same for one server. Keys of other servers are tried there too: a server checks rights first.
+async fn missing_at(topology: &Topology, keys: &Keys, server: &Server) -> Result<Option<String>> {
     let scratch = keys.in_partition(0, "probe");
     let command = |text: &&str| {
         let mut command = Cmd::new();
@@ -86,7 +96,7 @@ pub(super) async fn missing(topology: &Topology, keys: &Keys) -> Result<Option<S
     for key in &patterns {
         tries.cmd("SET").arg(key).arg(0).arg("GET");
     }
-    let (first, then) = topology.try_out(&alone, &tries).await?;
+    let (first, then) = topology.try_out(server, &alone, &tries).await?;
     let name = |text: &&str| text.split(' ').next().unwrap_or_default().to_lowercase();
     let mut commands: Vec<String> = Vec::new();
     for (text, answer) in OF_A_CONNECTION.iter().zip(&first).chain(COMMANDS.iter().zip(&then)) {

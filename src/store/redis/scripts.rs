@@ -32,6 +32,7 @@ pub struct Scripts {
     pub forget_records: Script,
     pub keep_values: Script,
     pub forget_values: Script,
+    pub raise: Script,
     pub renew: Script,
 }
 
@@ -53,6 +54,7 @@ impl Scripts {
             forget_records: guarded(include_str!("scripts/forget_records.lua")),
             keep_values: guarded(include_str!("scripts/keep_values.lua")),
             forget_values: guarded(include_str!("scripts/forget_values.lua")),
+            raise: guarded(include_str!("scripts/raise.lua")),
             renew: guarded(RENEW),
         }
     }

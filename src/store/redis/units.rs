@@ -54,16 +54,25 @@ const COLUMNS: usize = 12;
 #[async_trait]
 impl UnitStore for RedisEngine {
     async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
-        let answers = try_join_all(beats.chunks(BATCH).map(|batch| self.refresh_batch(batch))).await?;
-        Ok(answers.into_iter().flatten().collect())
+        let slot = |beat: &(usize, &Refresh<'_>)| self.keys.slot(self.keys.partition(beat.1.unit));
+        let parts = self.topology.by_server(beats.iter().enumerate(), slot);
+        let batches = parts.iter().flat_map(|part| part.chunks(BATCH).map(|batch| self.refresh_batch(batch)));
+        let mut recorded = vec![false; beats.len()];
+        for (index, is_recorded) in try_join_all(batches).await?.into_iter().flatten() {
+            recorded[index] = is_recorded;
+        }
+        Ok(recorded)
     }
 
     async fn read(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
-        let answers = self
-            .topology
-            .few_at_once(units.chunks(READ_STEP).map(|step| self.read_step(step)).collect())
-            .await?;
-        Ok(answers.into_iter().flatten().collect())
+        let slot = |unit: &(usize, &Unit)| self.keys.slot(self.keys.partition(unit.1));
+        let parts = self.topology.by_server(units.iter().enumerate(), slot);
+        let steps = parts.iter().flat_map(|part| part.chunks(READ_STEP));
+        let steps = steps.map(|step| (slot(&step[0]), self.read_step(slot(&step[0]), step)));
+        let mut read: Vec<(usize, Snapshot)> =
+            self.topology.few_at_once(steps.collect()).await?.into_iter().flatten().collect();
+        read.sort_unstable_by_key(|(index, _)| *index);
+        Ok(read.into_iter().map(|(_, snapshot)| snapshot).collect())
     }
 
     async fn apply(&self, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
@@ -106,7 +115,8 @@ impl UnitStore for RedisEngine {
             let (skip, step) = (skip + due.len(), DUE_STEP.min(limit - due.len()));
             let mut pipe = pipe();
             pipe.zrangebyscore_limit(&deadlines, &after, until.as_millis(), skip as isize, step as isize);
-            let (names,): (Vec<Vec<u8>>,) = self.topology.read("due", &pipe).await?;
+            let (names,): (Vec<Vec<u8>>,) =
+                self.topology.read("due", self.keys.slot(partition), &pipe).await?;
             let is_last = names.len() < step;
             let mut unreadable = Vec::new();
             for name in names {
@@ -160,10 +170,12 @@ impl RedisEngine {
         if pipe.is_empty() { Ok(()) } else { self.topology.send("set_checks", &pipe).await }
     }
 
-    async fn refresh_batch(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
-        let numbered = beats.iter().enumerate();
+    /// Refreshes the keys of units of one server. Answers the number of each heartbeat, and whether it was recorded.
+    async fn refresh_batch(&self, numbered: &[(usize, &Refresh<'_>)]) -> Result<Vec<(usize, bool)>> {
+        let beats: Vec<&Refresh<'_>> = numbered.iter().map(|(_, beat)| *beat).collect();
+        let numbered_here = beats.iter().enumerate();
         let mut indices: Vec<(u16, usize)> =
-            numbered.map(|(index, beat)| (self.keys.partition(beat.unit), index)).collect();
+            numbered_here.map(|(index, beat)| (self.keys.partition(beat.unit), index)).collect();
         // Two heartbeats of one unit stay in order.
         indices.sort_unstable();
         let mut pipe = Pipeline::with_capacity(beats.len() + usize::from(self.keys.partitions()).min(BATCH));
@@ -176,7 +188,7 @@ impl RedisEngine {
             let mut checks = Cmd::with_capacity(4 + 2 * indices.len(), 64 + CHECK_BYTES * indices.len());
             checks.arg("ZADD").arg(self.keys.in_partition(partition, "deadlines")).arg("XX").arg("LT");
             for (_, index) in indices {
-                let beat = &beats[*index];
+                let beat = beats[*index];
                 key.truncate(name);
                 beat.unit.write_into(&mut key);
                 set_alive(&mut pipe, &key, beat.at.as_millis(), beat);
@@ -199,10 +211,14 @@ impl RedisEngine {
         let newer: Vec<(&Refresh<'_>, i64)> = beats
             .iter()
             .zip(&before)
-            .filter_map(|(beat, before)| before.filter(|b| *b > beat.at.as_millis()).map(|b| (beat, b)))
+            .filter_map(|(beat, before)| before.filter(|b| *b > beat.at.as_millis()).map(|b| (*beat, b)))
             .collect();
         self.restore(newer).await?;
-        Ok(before.into_iter().map(|before| before.is_some()).collect())
+        Ok(numbered
+            .iter()
+            .map(|(index, _)| *index)
+            .zip(before.into_iter().map(|before| before.is_some()))
+            .collect())
     }
 
     /// Restores newer heartbeats that older ones overwrote, because they arrived out of order. If that overwrites
@@ -223,14 +239,18 @@ impl RedisEngine {
         Ok(())
     }
 
-    async fn read_step(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
+    /// Reads units of one server, with their indices.
+    async fn read_step(&self, slot: u16, units: &[(usize, &Unit)]) -> Result<Vec<(usize, Snapshot)>> {
+        let (indices, units): (Vec<usize>, Vec<Unit>) =
+            units.iter().map(|(index, unit)| (*index, (*unit).clone())).unzip();
+        let units = units.as_slice();
         let located = self.keys.by_page(units);
         let mut pipe = pipe();
         self.add_reads(units, &located, &mut pipe);
         for _ in 0..2 {
-            let read = units_read(units, &located, self.topology.read("read", &pipe).await?)?;
+            let read = units_read(units, &located, self.topology.read("read", slot, &pipe).await?)?;
             if read.unreadable.is_empty() {
-                return Ok(read.snapshots);
+                return Ok(indices.into_iter().zip(read.snapshots).collect());
             }
             self.quarantine(&read.unreadable).await?;
         }
@@ -262,7 +282,9 @@ impl RedisEngine {
         let mut located: Vec<(PageId, usize)> = pages_of.collect();
         located.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| unit(a.1).cmp(unit(b.1))));
         let steps = located.chunk_by(|a, b| a.0.0 == b.0.0).flat_map(|located| {
-            located.chunks(APPLY_STEP).map(|step| self.apply_step(step[0].0.0, step, changes))
+            let partition = located[0].0.0;
+            let slot = self.keys.slot(partition);
+            located.chunks(APPLY_STEP).map(move |step| (slot, self.apply_step(partition, step, changes)))
         });
         for (index, answer) in self.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
             applied[index] = answer;
@@ -304,7 +326,7 @@ impl RedisEngine {
                 script.arg(&row[column]);
             }
         }
-        let answers: Vec<u8> = self.topology.change("apply", &script).await?;
+        let answers: Vec<u8> = self.topology.change("apply", self.keys.slot(partition), &script).await?;
         Ok(located
             .iter()
             .map(|(_, index)| *index)

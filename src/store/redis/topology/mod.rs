@@ -1,71 +1,112 @@
-//! The connections to Redis: one server today. All commands go through this file, so support for several servers
-//! changes only this file.
+//! The connections to Redis. Callers name keys and know nothing of servers: each command goes to the primary that
+//! has its key.
 //!
-//! There is one multiplexed connection, which reconnects by itself, and a few dedicated ones. A call without a
-//! connection waits for one attempt to connect and then fails; the caller decides whether to repeat it.
+//! | file | what it does |
+//! |---|---|
+//! | `address.rs`, `login.rs` | `engine.url`, and clients for its servers |
+//! | `discovery.rs` | the trait that learns the primaries; `single.rs`, `sentinel.rs` and `cluster.rs` have it |
+//! | `servers.rs` | the primaries now, learned again when they may be others |
+//! | `slots.rs` | the slot of a key, and the server of a slot |
+//! | `server.rs` | one primary: its connections, and the requests under way |
+//! | `routed.rs` | sends commands to their servers, and again if none executed them |
+//!
+//! Connections for watched transactions, limits on requests under way, and subscriptions to expiry are those of a
+//! server; the caller names the slot.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{
-    Client, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation, ServerErrorKind,
-    Value,
-};
+use redis::aio::ConnectionLike;
+use redis::{FromRedisValue, Pipeline, RedisResult, ScriptInvocation, Value};
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::Config;
-use super::admission::{Admission, Permit};
-use super::config::{CONNECT, RESPONSE};
-use super::dedicated::{Dedicated, IdleConnections};
-use super::round_trip::{RoundTrip, times};
+use super::admission::Permit;
+use super::dedicated::Dedicated;
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
-use crate::trust;
 
 pub mod address;
+mod cluster;
+mod discovery;
+mod errors;
 mod login;
+mod routed;
+mod sentinel;
+mod server;
+mod servers;
+mod single;
+mod slots;
 
 pub use address::{Address, AddressError, HostPort, Mode, SCHEMES};
+use cluster::Cluster;
+use discovery::Discovery;
+pub use errors::classify;
+use errors::first_error;
 pub use login::Login;
+use routed::Routed;
+use sentinel::Sentinel;
+pub use server::{Server, manager};
+use servers::{Servers, View};
+use single::Single;
+pub use slots::slot_of;
+use slots::slot_of_command;
 
 pub struct Topology {
-    client: Client,
-    connection: ConnectionManager,
+    servers: Arc<Servers>,
     address: String,
-    idle: IdleConnections,
-    admission: Admission,
-    round_trip: RoundTrip,
+    /// The slot of commands without a key.
+    slot: u16,
+    has_parts: bool,
     telemetry: Arc<Telemetry>,
     /// Notified when a command finds a key of a wrong type.
     wrong_type: Notify,
     has_wrong_type: AtomicBool,
+    /// Learns the servers again and again, if they can be others.
+    follower: Option<JoinHandle<()>>,
+}
+
+impl Drop for Topology {
+    fn drop(&mut self) {
+        if let Some(follower) = &self.follower {
+            follower.abort();
+        }
+    }
 }
 
 impl Topology {
-    /// Prepares the connections to the server of `config`; the first call connects.
+    /// Prepares the connections to the servers of `config`; the first call connects.
     pub fn new(config: &Config, telemetry: Arc<Telemetry>) -> Result<Topology> {
         let login = Login::new(config)?;
         let address = login.address().to_string();
-        if login.address().mode != Mode::Single {
-            return Err(EngineError::Refused(format!("{address} is not supported yet; use one server")));
-        }
-        let client = login.single().map_err(|error| classify(&address, &error))?;
-        let connection = ConnectionManager::new_lazy_with_config(client.clone(), manager())
-            .map_err(|error| classify(&address, &error))?;
+        let discovery: Box<dyn Discovery> = match &login.address().mode {
+            Mode::Single => Box::new(Single(login)),
+            Mode::Sentinel { service } => {
+                let service = service.clone();
+                Box::new(Sentinel::new(login, &service))
+            }
+            Mode::Cluster => Box::new(Cluster(login)),
+        };
+        let has_parts = discovery.has_parts();
+        let servers = Arc::new(Servers::new(discovery));
+        let follower = (!servers.is_fixed()).then(|| {
+            let servers = servers.clone();
+            tokio::spawn(async move { servers.follow().await })
+        });
         Ok(Topology {
-            client,
-            connection,
+            servers,
             address,
-            idle: IdleConnections::default(),
-            admission: Admission::new(),
-            round_trip: RoundTrip::default(),
+            slot: slot_of(format!("{}:{{hearing}}", config.prefix).as_bytes()),
+            has_parts,
             telemetry,
             wrong_type: Notify::new(),
             has_wrong_type: AtomicBool::new(true),
+            follower,
         })
     }
 
@@ -86,31 +127,105 @@ impl Topology {
         self.wrong_type.notified().await;
     }
 
-    /// The address of the server for messages: without user and password.
+    /// The address of the servers for messages: without user and password.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// A client for connections of their own.
-    pub fn client(&self) -> Client {
-        self.client.clone()
+    /// The primaries now.
+    pub async fn servers(&self) -> Result<Vec<Arc<Server>>> {
+        Ok(self.servers.view().await?.map.servers().to_vec())
+    }
+
+    /// The primaries, as a channel.
+    pub fn changes(&self) -> watch::Receiver<Arc<View>> {
+        self.servers.changes()
+    }
+
+    /// The primary of a slot.
+    pub async fn server(&self, slot: u16) -> Result<Arc<Server>> {
+        let view = self.servers.view().await?;
+        let server = view.map.server(slot).cloned();
+        server.ok_or_else(|| {
+            self.servers.doubt();
+            EngineError::Unavailable(format!("no primary at {} has slot {slot} at the moment", self.address))
+        })
+    }
+
+    /// Splits items by the server of their slots, in their order; all together while the servers are not known.
+    pub fn by_server<T>(&self, items: impl IntoIterator<Item = T>, slot: impl Fn(&T) -> u16) -> Vec<Vec<T>> {
+        let view = self.servers.now();
+        if view.map.only().is_some() {
+            return vec![items.into_iter().collect()];
+        }
+        let mut parts: Vec<(Option<usize>, Vec<T>)> = Vec::new();
+        for item in items {
+            let index = view.map.index(slot(&item));
+            match parts.iter_mut().find(|(of, _)| *of == index) {
+                Some((_, part)) => part.push(item),
+                None => parts.push((index, vec![item])),
+            }
+        }
+        parts.into_iter().map(|(_, part)| part).collect()
+    }
+
+    /// Whether there may be several primaries at once, each with a part of the keys.
+    pub fn has_parts(&self) -> bool {
+        self.has_parts
+    }
+
+    /// Whether there is one server, and never another.
+    pub fn is_fixed(&self) -> bool {
+        self.servers.is_fixed()
+    }
+
+    /// Whether a primary has replicas that are connected.
+    pub fn has_replicas(&self, server: &Server) -> bool {
+        let view = self.servers.now();
+        view.primaries
+            .iter()
+            .any(|primary| primary.at.to_string() == server.address() && !primary.replicas.is_empty())
+    }
+
+    /// Whether one server has both slots.
+    pub fn is_together(&self, one: u16, other: u16) -> bool {
+        let view = self.servers.now();
+        view.map.index(one) == view.map.index(other)
+    }
+
+    fn routed(&self) -> Routed<'_> {
+        Routed::new(&self.servers, self.slot)
     }
 
     /// Sends commands as one batch. `name` names the batch in metrics and errors. An empty batch, as of an instance
     /// that owns no partition, is not sent.
     pub async fn send<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
         if pipe.is_empty() {
-            let nothing = redis::from_redis_value(redis::Value::Array(Vec::new()));
+            let nothing = redis::from_redis_value(Value::Array(Vec::new()));
             return nothing.map_err(|error| EngineError::Damaged(format!("{name}: {error}")));
         }
         let began = Instant::now();
-        let answer = pipe.query_async(&mut self.connection.clone()).await;
+        let answer = pipe.query_async(&mut self.routed()).await;
         self.judge(name, began, answer)
     }
 
-    /// Sends commands that read units, as soon as a read is admitted.
-    pub async fn read<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
-        let _permit = self.admission.read().await;
+    /// Sends commands as one batch to a server, whatever their keys.
+    pub async fn send_to<T: FromRedisValue>(
+        &self,
+        name: &'static str,
+        server: &Server,
+        pipe: &Pipeline,
+    ) -> Result<T> {
+        let began = Instant::now();
+        let answers = server.send(pipe, 0, pipe.len()).await.and_then(first_error);
+        let answer = answers.and_then(|answers| Ok(redis::from_redis_value(Value::Array(answers))?));
+        self.judge_of(server.address(), name, began, answer)
+    }
+
+    /// Sends commands that read units of one server, as soon as a read is admitted there.
+    pub async fn read<T: FromRedisValue>(&self, name: &'static str, slot: u16, pipe: &Pipeline) -> Result<T> {
+        let server = self.server(slot).await?;
+        let _permit = server.admission().read().await;
         self.send(name, pipe).await
     }
 
@@ -122,59 +237,48 @@ impl Topology {
         read: impl FnOnce(Vec<Value>) -> RedisResult<T>,
     ) -> Result<T> {
         let began = Instant::now();
-        let answers = self.connection.clone().send_packed_commands(pipe, 0, pipe.len()).await;
+        let answers = self.routed().req_packed_commands(pipe, 0, pipe.len()).await;
         self.judge(name, began, answers.and_then(first_error).and_then(read))
     }
 
-    /// Sends commands over a connection of their own, which is closed afterwards. Answers the answers to each.
-    /// `first` ends with `MULTI`; `others` are sent only if the server accepts it, and are never executed.
-    pub async fn try_out(&self, first: &Pipeline, others: &Pipeline) -> Result<(Vec<Value>, Vec<Value>)> {
+    /// See [`Server::try_out`].
+    pub async fn try_out(
+        &self,
+        server: &Server,
+        first: &Pipeline,
+        others: &Pipeline,
+    ) -> Result<(Vec<Value>, Vec<Value>)> {
         let began = Instant::now();
-        let tried = async {
-            let patience = redis::AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(CONNECT))
-                .set_response_timeout(Some(RESPONSE));
-            let mut connection = self.client.get_multiplexed_async_connection_with_config(&patience).await?;
-            let answers = connection.send_packed_commands(first, 0, first.len()).await?;
-            if answers.last() != Some(&Value::Okay) {
-                return Ok((answers, Vec::new()));
-            }
-            let queued = connection.send_packed_commands(others, 0, others.len()).await?;
-            Ok((answers, queued))
-        };
-        self.judge("probe", began, tried.await)
+        self.judge_of(server.address(), "probe", began, server.try_out(first, others).await)
     }
 
-    /// Waits until units may be checked.
-    pub async fn admit_check(&self) -> Permit<'_> {
-        self.admission.check().await
-    }
-
-    /// Sends commands that may be repeated as one batch, over a dedicated connection.
+    /// Sends commands that may be repeated as one batch, over a dedicated connection to a server.
     pub async fn ask_dedicated<T: FromRedisValue>(
         &self,
         name: &'static str,
+        server: &Server,
         pipe: &Pipeline,
-    ) -> Result<(Dedicated<'_>, T)> {
+    ) -> Result<(Dedicated, T)> {
         let began = Instant::now();
-        let answer = self.idle.ask(&self.client, pipe).await;
-        self.judge(name, began, answer)
+        self.judge_of(server.address(), name, began, server.ask_dedicated(pipe).await)
     }
 
-    /// Opens a dedicated connection, so that the first deadline check does not wait for one.
+    /// Opens a dedicated connection to each server, so that the first deadline check does not wait for one.
     pub async fn prepare_dedicated(&self) -> Result<()> {
         let mut nothing = redis::pipe();
         nothing.cmd("UNWATCH").ignore();
-        self.ask_dedicated::<()>("meta", &nothing).await.map(|_| ())
+        let servers = self.servers().await?;
+        let asked = servers.iter().map(|server| self.ask_dedicated::<()>("meta", server, &nothing));
+        try_join_all(asked).await.map(|_| ())
     }
 
     /// Sends commands as one batch over a dedicated connection, which is closed after a failure.
-    pub async fn send_dedicated<'a, T: FromRedisValue>(
+    pub async fn send_dedicated<T: FromRedisValue>(
         &self,
         name: &'static str,
-        connection: Dedicated<'a>,
+        connection: Dedicated,
         pipe: &Pipeline,
-    ) -> Result<(Dedicated<'a>, T)> {
+    ) -> Result<(Dedicated, T)> {
         let began = Instant::now();
         let answer = connection.send(pipe).await;
         self.judge(name, began, answer)
@@ -187,11 +291,12 @@ impl Topology {
         script: &ScriptInvocation<'_>,
     ) -> Result<T> {
         let began = Instant::now();
-        let answer = script.invoke_async(&mut self.connection.clone()).await;
+        let answer = script.invoke_async(&mut self.routed()).await;
         self.judge(name, began, answer)
     }
 
-    /// Runs a script and the commands behind it as one batch: the commands read the state after the script.
+    /// Runs a script and the commands behind it as one batch: the commands read the state after the script. All keys
+    /// are of one slot.
     pub async fn run_and_send<T: FromRedisValue, U: FromRedisValue>(
         &self,
         name: &'static str,
@@ -205,11 +310,11 @@ impl Topology {
             batch.add_command(command.clone());
         }
         let sent = async {
-            let mut connection = self.connection.clone();
-            let mut answers = connection.send_packed_commands(&batch, 0, batch.len()).await?;
+            let mut connection = self.routed();
+            let mut answers = connection.req_packed_commands(&batch, 0, batch.len()).await?;
             if matches!(&answers[..], [Value::ServerError(error), ..] if error.code() == "NOSCRIPT") {
                 script.load_async(&mut connection).await?;
-                answers = connection.send_packed_commands(&batch, 0, batch.len()).await?;
+                answers = connection.req_packed_commands(&batch, 0, batch.len()).await?;
             }
             let mut answers = first_error(answers)?;
             let others = answers.split_off(1.min(answers.len()));
@@ -219,137 +324,99 @@ impl Topology {
         self.judge(name, began, sent.await)
     }
 
-    /// See [`Admission::share`].
+    /// See [`Admission::share`](super::admission::Admission::share).
     pub fn share(&self, instances: usize) {
-        self.admission.share(instances);
+        self.servers.share(instances);
     }
 
-    /// See [`Admission::storm`].
+    /// See [`Admission::storm`](super::admission::Admission::storm).
     pub fn storm(&self, is_on: bool) {
-        self.admission.storm(is_on);
+        self.servers.storm(is_on);
     }
 
-    /// Whether a storm is on, as a channel.
-    pub fn storms(&self) -> watch::Receiver<bool> {
-        self.admission.storms()
-    }
-
-    /// Sends commands that read for the mirror, after a storm: see [`Admission::calm`].
+    /// Sends commands that read for the mirror, after a storm: see
+    /// [`Admission::calm`](super::admission::Admission::calm).
     pub async fn browse<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
-        self.admission.calm().await;
+        let slot = pipe.cmd_iter().find_map(slot_of_command).unwrap_or(self.slot);
+        self.server(slot).await?.admission().calm().await;
         self.send(name, pipe).await
     }
 
-    /// Runs a script that changes many units, as soon as a change is admitted.
+    /// Runs a script that changes many units, as soon as a change is admitted at the server of its keys.
     pub async fn change<T: FromRedisValue>(
         &self,
         name: &'static str,
+        slot: u16,
         script: &ScriptInvocation<'_>,
     ) -> Result<T> {
-        let _permit = self.admission.change().await;
+        let server = self.server(slot).await?;
+        let _permit = server.admission().change().await;
         self.run(name, script).await
     }
 
-    /// Runs a script of alerting, as soon as it is admitted.
+    /// Runs a script of alerting, as soon as it is admitted at the server of its keys.
     pub async fn run_alerting<T: FromRedisValue>(
         &self,
         name: &'static str,
+        slot: u16,
         script: &ScriptInvocation<'_>,
     ) -> Result<T> {
-        let _permit = self.admission.alerting().await;
+        let server = self.server(slot).await?;
+        let _permit = server.admission().alerting().await;
         self.run(name, script).await
     }
 
-    /// Awaits steps in order, few of them under way at once: see [`super::admission`].
-    pub async fn few_at_once<T>(&self, steps: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
-        stream::iter(steps).buffered(self.admission.steps()).try_collect().await
+    /// Waits until units of a server may be checked.
+    pub async fn admit_check(&self, slot: u16) -> Result<(Arc<Server>, Permit)> {
+        let server = self.server(slot).await?;
+        let permit = server.admission().check().await;
+        Ok((server, permit))
     }
 
-    /// Whether a request is on the network for longer than the server works on it.
+    /// Awaits steps, each of one slot: few of them are under way at once at a server, see [`super::admission`], and
+    /// those of different servers side by side. The answers are in the order of the steps.
+    pub async fn few_at_once<T>(&self, steps: Vec<(u16, impl Future<Output = Result<T>>)>) -> Result<Vec<T>> {
+        let numbered = steps.into_iter().enumerate();
+        let parts = self.by_server(numbered, |(_, (slot, _))| *slot);
+        let parts = parts.into_iter().filter(|part| !part.is_empty()).map(|part| async move {
+            let limit = self.server(part[0].1.0).await?.admission().steps();
+            let steps = part.into_iter().map(|(index, (_, step))| async move { Ok((index, step.await?)) });
+            stream::iter(steps).buffered(limit).try_collect::<Vec<(usize, T)>>().await
+        });
+        let mut answers: Vec<(usize, T)> = try_join_all(parts).await?.into_iter().flatten().collect();
+        answers.sort_unstable_by_key(|(index, _)| *index);
+        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+    }
+
+    /// Whether a request is on the network for longer than a server works on it.
     pub fn is_far(&self) -> bool {
-        self.admission.is_far()
+        self.servers.now().map.servers().iter().any(|server| server.admission().is_far())
     }
 
-    /// The shortest recent time from a request to its answer, if the server is far away; else zero.
+    /// The shortest recent time from a request to its answer, if a server is far away; else zero.
     pub fn round_trip(&self) -> Duration {
-        if self.is_far() { self.round_trip.least() } else { Duration::ZERO }
+        let view = self.servers.now();
+        view.map.servers().iter().map(|server| server.round_trip()).max().unwrap_or_default()
     }
 
     fn judge<T>(&self, name: &'static str, began: Instant, answer: RedisResult<T>) -> Result<T> {
+        self.judge_of(&self.address, name, began, answer)
+    }
+
+    fn judge_of<T>(
+        &self,
+        address: &str,
+        name: &'static str,
+        began: Instant,
+        answer: RedisResult<T>,
+    ) -> Result<T> {
         self.telemetry.engine_command(name, began.elapsed());
-        match answer {
-            Ok(answer) => {
-                let now = Instant::now();
-                self.admission.set_times(times(self.round_trip.took(now.duration_since(began), now)));
-                Ok(answer)
+        answer.map_err(|error| {
+            let error = classify(address, &error);
+            if matches!(error, EngineError::WrongType(_)) {
+                self.request_quarantine();
             }
-            Err(error) => {
-                let error = classify(&self.address, &error);
-                if matches!(error, EngineError::WrongType(_)) {
-                    self.request_quarantine();
-                }
-                Err(error)
-            }
-        }
-    }
-}
-
-/// The answers, or the first error among them.
-fn first_error(answers: Vec<Value>) -> RedisResult<Vec<Value>> {
-    match answers.iter().find(|answer| matches!(answer, Value::ServerError(_))) {
-        None => Ok(answers),
-        Some(error) => Err(error.clone().extract_error().expect_err("it is one")),
-    }
-}
-
-/// How connections are opened again after a failure.
-pub fn manager() -> ConnectionManagerConfig {
-    ConnectionManagerConfig::new()
-        .set_connection_timeout(Some(CONNECT))
-        .set_response_timeout(Some(RESPONSE))
-        .set_number_of_retries(1)
-        .set_min_delay(Duration::from_millis(50))
-        .set_max_delay(Duration::from_millis(500))
-}
-
-/// The meaning of a failure, with advice for the operator.
-pub fn classify(address: &str, error: &RedisError) -> EngineError {
-    let refused = |why: &str| EngineError::Refused(format!("redis at {address} {why}: {error}"));
-    let unavailable = |why: &str| EngineError::Unavailable(format!("redis at {address} {why}: {error}"));
-    // A script reports it within an error of its own.
-    if error.code() == Some("WRONGTYPE") || error.to_string().contains("WRONGTYPE") {
-        return EngineError::WrongType(format!("redis at {address} holds a key of a wrong type: {error}"));
-    }
-    if let Some(cause) = trust::cause(error) {
-        let why = trust::advice("engine", "server", cause);
-        return EngineError::Unavailable(format!("redis at {address} cannot be reached: {why}"));
-    }
-    if error.is_io_error() {
-        return unavailable("cannot be reached; check engine.url, and that it runs");
-    }
-    match error.kind() {
-        ErrorKind::AuthenticationFailed => {
-            refused("refused the login; check engine.url and engine.password_file")
-        }
-        ErrorKind::InvalidClientConfig => refused("cannot be addressed like that; check engine.url"),
-        ErrorKind::RESP3NotSupported => refused("is too old; 6.2 or newer is needed"),
-        ErrorKind::Server(ServerErrorKind::NoPerm) => {
-            refused("does not permit a command; check the rights of its user")
-        }
-        ErrorKind::Server(ServerErrorKind::ReadOnly) => {
-            unavailable("is a replica; engine.url has to name the primary")
-        }
-        ErrorKind::Server(ServerErrorKind::Moved) => {
-            refused("holds only a part of a cluster, which is not supported yet; use a server that holds all")
-        }
-        ErrorKind::Server(ServerErrorKind::BusyLoading) => unavailable("is still loading its data"),
-        _ => match error.code() {
-            Some("NOAUTH" | "WRONGPASS") => {
-                refused("refused the login; check engine.url and engine.password_file")
-            }
-            Some("OOM") => unavailable("is full; raise its maxmemory"),
-            Some("MISCONF") => unavailable("cannot write its data to disk"),
-            _ => unavailable("did not execute a command"),
-        },
+            error
+        })
     }
 }

@@ -1,0 +1,6 @@
+-- Sets a key to a moment, unless it holds a later one.
+-- KEYS: the key. ARGV: the moment (ms). Answers 1 if it was set.
+local before = tonumber(redis.call('GET', KEYS[1]) or '')
+if before and before >= tonumber(ARGV[1]) then return 0 end
+redis.call('SET', KEYS[1], ARGV[1])
+return 1

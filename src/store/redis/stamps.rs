@@ -1,0 +1,85 @@
+//! The stamp of each partition: up to when its server has the heartbeats that Rollcall heard.
+//!
+//! A cluster keeps `heard` on one server and the heartbeats on all of them. Replication lags, so a replica that
+//! becomes the primary lacks the newest heartbeats, while `heard` on another server says that they were recorded.
+//! Therefore each canary also leaves a stamp in every partition, behind the heartbeats before it. The next canary reads
+//! the stamps first: if one is older than `heard`, heartbeats since then are lost, and Rollcall counts as having heard
+//! up to that stamp only. The rest is the rule of every other blindness: the step from there to the new canary is a
+//! blind interval. A partition that moves to another server takes its stamp along.
+//!
+//! A partition without a stamp, while others have theirs, was emptied, and its units are lost: operators are notified.
+//! Where no partition has one, the fleet came from a single server, and needs them only from now on.
+//!
+//! A single server needs no stamps: it loses heartbeats and `heard` together.
+
+use redis::pipe;
+
+use super::RedisEngine;
+use super::reading::milliseconds;
+use crate::clock::Timestamp;
+use crate::store::Result;
+
+/// The stamps, as they were read before a canary is recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stamps {
+    /// The oldest.
+    pub oldest: Option<Timestamp>,
+    /// The partitions that were emptied.
+    pub emptied: Vec<u16>,
+}
+
+impl Stamps {
+    fn of(stamps: &[Option<Timestamp>]) -> Stamps {
+        let Some(oldest) = stamps.iter().flatten().min() else { return Stamps::default() };
+        let emptied = (0..).zip(stamps).filter(|(_, stamp)| stamp.is_none()).map(|(partition, _)| partition);
+        Stamps { oldest: Some(*oldest), emptied: emptied.collect() }
+    }
+}
+
+impl RedisEngine {
+    /// Reads the stamps; none of a single server.
+    pub(super) async fn read_stamps(&self) -> Result<Stamps> {
+        if !self.topology.has_parts() {
+            return Ok(Stamps::default());
+        }
+        let mut read = pipe();
+        for partition in 0..self.keys.partitions() {
+            read.get(self.keys.in_partition(partition, "heard"));
+        }
+        let stamps: Vec<Option<Vec<u8>>> = self.topology.send("stamps", &read).await?;
+        let moment = |stamp: &Option<Vec<u8>>| stamp.as_deref().and_then(milliseconds);
+        let stamps: Vec<Option<Timestamp>> =
+            stamps.iter().map(|stamp| moment(stamp).map(Timestamp::from_millis)).collect();
+        Ok(Stamps::of(&stamps))
+    }
+
+    /// Raises the stamps to `heard`.
+    pub(super) async fn raise_stamps(&self, heard: Timestamp) -> Result<()> {
+        if !self.topology.has_parts() {
+            return Ok(());
+        }
+        let steps = (0..self.keys.partitions()).map(|partition| {
+            let raise = async move {
+                let mut script = self.scripts.raise.prepare_invoke();
+                script.key(self.keys.in_partition(partition, "heard")).arg(heard.as_millis());
+                self.topology.run::<u8>("stamps", &script).await
+            };
+            (self.keys.slot(partition), raise)
+        });
+        self.topology.few_at_once(steps.collect()).await.map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_stamp_counts_and_a_missing_one_is_a_loss_beside_others() {
+        let at = |ms: Option<i64>| ms.map(Timestamp::from_millis);
+        let of = |stamps: [Option<i64>; 3]| Stamps::of(&stamps.map(at));
+        assert_eq!(of([Some(3), Some(2), Some(5)]), Stamps { oldest: at(Some(2)), emptied: vec![] });
+        assert_eq!(of([Some(3), None, None]), Stamps { oldest: at(Some(3)), emptied: vec![1, 2] });
+        assert_eq!(of([None; 3]), Stamps::default());
+    }
+}

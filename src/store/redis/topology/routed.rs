@@ -1,0 +1,238 @@
+//! A connection to all servers: each command goes to the server that has its key.
+//!
+//! The parts of a batch go to their servers side by side, and the answers come back in the order of the commands. A
+//! command that a server did not execute, because the slot of its key has moved or a failover is under way, is sent
+//! again after the servers were learned again; the others are not. A cut connection is an error: the caller does not
+//! know whether a command was executed, and decides whether to repeat it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use redis::aio::ConnectionLike;
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, Value};
+use tokio::time::Instant;
+
+use super::errors::{is_not_executed, was_not_executed};
+use super::server::Server;
+use super::servers::{Servers, View};
+use super::slots::slot_of_command;
+use crate::store::EngineError;
+
+/// For how long commands that no server executes are sent again.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The first and the longest wait between two attempts.
+const WAITS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
+
+/// A connection for one call.
+pub struct Routed<'a> {
+    servers: &'a Servers,
+    /// The slot of commands without a key: that of the last one with a key, as of a script that is loaded.
+    slot: u16,
+}
+
+/// Waits a little longer before each attempt.
+struct Attempts {
+    began: Instant,
+    wait: Duration,
+}
+
+impl Attempts {
+    fn begin() -> Attempts {
+        Attempts { began: Instant::now(), wait: WAITS.0 }
+    }
+
+    /// Prepares another attempt. False if there were enough.
+    async fn next(&mut self, servers: &Servers, seen: &View) -> bool {
+        if servers.is_fixed() || self.began.elapsed() > PATIENCE {
+            return false;
+        }
+        // The attempt shows whether that helped.
+        let _ = servers.learn(seen.number).await;
+        tokio::time::sleep(self.wait).await;
+        self.wait = (self.wait * 2).min(WAITS.1);
+        true
+    }
+}
+
+impl<'a> Routed<'a> {
+    /// `slot` is that of commands without a key.
+    pub fn new(servers: &'a Servers, slot: u16) -> Routed<'a> {
+        Routed { servers, slot }
+    }
+
+    async fn view(&self) -> RedisResult<Arc<View>> {
+        self.servers.view().await.map_err(|error| match error {
+            EngineError::Unavailable(why) => RedisError::from(std::io::Error::other(why)),
+            other => RedisError::from((ErrorKind::InvalidClientConfig, "no servers", other.to_string())),
+        })
+    }
+
+    /// Sends commands that one server executes as a whole, such as a transaction.
+    async fn send_whole(&mut self, pipe: &Pipeline, offset: usize, count: usize) -> RedisResult<Vec<Value>> {
+        self.slot = pipe.cmd_iter().find_map(slot_of_command).unwrap_or(self.slot);
+        let mut attempts = Attempts::begin();
+        loop {
+            let view = self.view().await?;
+            let answer = match view.map.server(self.slot) {
+                Some(server) => self.heed(server.send(pipe, offset, count).await),
+                None => Err(nowhere(self.slot)),
+            };
+            match answer {
+                Err(error) if was_not_executed(&error) && attempts.next(self.servers, &view).await => {}
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Sends commands, each to its server.
+    async fn send_each(&mut self, pipe: &Pipeline) -> RedisResult<Vec<Value>> {
+        let mut slots = Vec::with_capacity(pipe.len());
+        for command in pipe.cmd_iter() {
+            self.slot = slot_of_command(command).unwrap_or(self.slot);
+            slots.push(self.slot);
+        }
+        let mut answers = vec![Value::Nil; slots.len()];
+        let mut left: Vec<usize> = (0..slots.len()).collect();
+        let mut attempts = Attempts::begin();
+        loop {
+            let view = self.view().await?;
+            let mut asked = Vec::new();
+            for (part, sent) in self.send_parts(&view, pipe, &slots, &left).await {
+                for (index, answer) in part.into_iter().zip(sent?) {
+                    if is_not_executed(&answer) {
+                        asked.push(index);
+                    }
+                    answers[index] = answer;
+                }
+            }
+            asked.sort_unstable();
+            left.clear();
+            for index in asked {
+                let command = pipe.cmd_iter().nth(index).expect("an index of this batch");
+                answers[index] = self.ask_other(command, &answers[index]).await?;
+                if is_not_executed(&answers[index]) {
+                    left.push(index);
+                }
+            }
+            if left.is_empty() || !attempts.next(self.servers, &view).await {
+                return Ok(answers);
+            }
+        }
+    }
+
+    /// Sends some commands of a batch to their servers. Answers the indices and the answers of each part.
+    async fn send_parts(
+        &self,
+        view: &View,
+        pipe: &Pipeline,
+        slots: &[u16],
+        indices: &[usize],
+    ) -> Vec<(Vec<usize>, RedisResult<Vec<Value>>)> {
+        let mut parts: Vec<(Option<usize>, Vec<usize>)> = Vec::new();
+        for index in indices {
+            let server = view.map.index(slots[*index]);
+            match parts.iter_mut().find(|(of, _)| *of == server) {
+                Some((_, part)) => part.push(*index),
+                None => parts.push((server, vec![*index])),
+            }
+        }
+        let is_whole = parts.len() == 1 && indices.len() == pipe.len();
+        let sent = parts.into_iter().map(|(server, part)| async move {
+            let answers = match server.and_then(|server| view.map.servers().get(server)) {
+                None => Err(nowhere(slots[part[0]])),
+                Some(server) if is_whole => server.send(pipe, 0, pipe.len()).await,
+                Some(server) => {
+                    let commands: Vec<&Cmd> = pipe.cmd_iter().collect();
+                    let mut batch = Pipeline::with_capacity(part.len());
+                    for index in &part {
+                        batch.add_command(commands[*index].clone());
+                    }
+                    server.send(&batch, 0, batch.len()).await
+                }
+            };
+            (part, self.heed(answers))
+        });
+        join_all(sent).await
+    }
+
+    /// Sends a command to the server to which the answer refers (`ASK`). Other answers are answered as they are.
+    async fn ask_other(&self, command: &Cmd, answer: &Value) -> RedisResult<Value> {
+        let Value::ServerError(error) = answer else { return Ok(answer.clone()) };
+        let address = match (error.code(), error.details()) {
+            ("ASK", Some(details)) => details.split_ascii_whitespace().nth(1),
+            _ => None,
+        };
+        let Some(server) = address.and_then(|address| self.servers.at(address).ok()) else {
+            return Ok(answer.clone());
+        };
+        let mut asking = redis::pipe();
+        asking.cmd("ASKING").add_command(command.clone());
+        let answers = self.heed(server.send(&asking, 0, 2).await)?;
+        Ok(answers.into_iter().nth(1).unwrap_or(Value::Nil))
+    }
+
+    /// A failure of a connection may mean that another server took over.
+    fn heed<T>(&self, answer: RedisResult<T>) -> RedisResult<T> {
+        if let Err(error) = &answer
+            && !was_not_executed(error)
+            && (error.is_io_error() || error.is_connection_dropped() || error.is_timeout())
+        {
+            self.servers.doubt();
+        }
+        answer
+    }
+}
+
+/// No server has a slot.
+fn nowhere(slot: u16) -> RedisError {
+    let why = format!("CLUSTERDOWN no primary has slot {slot}");
+    RedisError::from((ErrorKind::Server(redis::ServerErrorKind::ClusterDown), "no primary", why))
+}
+
+impl ConnectionLike for Routed<'_> {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        async move {
+            if let Some(server) = self.servers.only() {
+                return server.send_one(command).await;
+            }
+            let mut one = Pipeline::with_capacity(1);
+            one.add_command(command.clone());
+            let answers = self.send_each(&one).await?;
+            answers.into_iter().next().unwrap_or(Value::Nil).extract_error()
+        }
+        .boxed()
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipe: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        async move {
+            if let Some(server) = self.servers.only() {
+                return server.send(pipe, offset, count).await;
+            }
+            if pipe.is_transaction() {
+                self.send_whole(pipe, offset, count).await
+            } else {
+                self.send_each(pipe).await
+            }
+        }
+        .boxed()
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+/// Arcs are cheap, and a view may change during a call.
+impl Servers {
+    /// The server, if there is one and never another.
+    fn only(&self) -> Option<Arc<Server>> {
+        if self.is_fixed() { self.now().map.only().cloned() } else { None }
+    }
+}

@@ -1,0 +1,128 @@
+//! The primary that sentinels name.
+//!
+//! # Why every sentinel is asked
+//! A sentinel that is cut off from the others still names the old primary. Each failover has a number (its epoch), so
+//! the answer with the highest number counts. The primary is asked for its role before it is used: a primary that
+//! was replaced while it was away believes for some seconds after its return that it still is one, and loses what
+//! it is told then.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use redis::{Client, RedisResult, Value, pipe};
+
+use super::address::HostPort;
+use super::discovery::{Discovery, PATIENCE, Primary, ask};
+use super::login::Login;
+use crate::store::{EngineError, Result};
+
+pub struct Sentinel {
+    login: Login,
+    service: String,
+}
+
+/// The primary that a sentinel names.
+struct Named {
+    primary: HostPort,
+    epoch: u64,
+}
+
+impl Sentinel {
+    pub fn new(login: Login, service: &str) -> Sentinel {
+        Sentinel { login, service: service.to_owned() }
+    }
+
+    async fn ask(&self, sentinel: &HostPort) -> std::result::Result<Named, String> {
+        let failed = |why: &dyn std::fmt::Display| format!("the sentinel at {sentinel} {why}");
+        let client = self.login.sentinel(&sentinel.host, sentinel.port);
+        let mut question = pipe();
+        question.cmd("SENTINEL").arg("MASTER").arg(&self.service);
+        let answer: RedisResult<(HashMap<String, String>,)> = match client {
+            Ok(client) => ask(&client, &question).await,
+            Err(error) => Err(error),
+        };
+        let (state,) = answer.map_err(|error| match error.to_string().contains("No such master") {
+            true => failed(&format!("watches no service {:?}; check engine.url", self.service)),
+            false => failed(&format!("does not answer: {error}")),
+        })?;
+        let of = |name: &str| state.get(name).map(String::as_str);
+        let port = of("port").and_then(|port| port.parse().ok());
+        match (of("ip"), port) {
+            (Some(host), Some(port)) => Ok(Named {
+                primary: HostPort { host: host.to_owned(), port },
+                epoch: of("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0),
+            }),
+            _ => Err(failed(&"names no address")),
+        }
+    }
+
+    /// Checks that a server is a primary. Answers its replicas.
+    async fn role(&self, at: &HostPort) -> std::result::Result<Vec<HostPort>, String> {
+        let client = self.client(at).map_err(|error| error.to_string())?;
+        let mut question = pipe();
+        question.cmd("ROLE");
+        let (role,): (Vec<Value>,) = ask(&client, &question)
+            .await
+            .map_err(|error| format!("{at}, which the sentinels name, does not answer: {error}"))?;
+        let name = role.first().map(|name| redis::from_redis_value::<String>(name.clone()));
+        match name {
+            Some(Ok(name)) if name == "master" => {}
+            _ => return Err(format!("{at}, which the sentinels name, is not yet the primary")),
+        }
+        let replicas = role.get(2).cloned().unwrap_or(Value::Nil);
+        let replicas: Vec<(String, String, String)> = redis::from_redis_value(replicas).unwrap_or_default();
+        let parse =
+            |(host, port, _): (String, String, String)| Some(HostPort { host, port: port.parse().ok()? });
+        Ok(replicas.into_iter().filter_map(parse).collect())
+    }
+
+    /// Ends after a failover, or when the sentinel does not answer.
+    async fn follow(&self, sentinel: &HostPort) -> RedisResult<()> {
+        let client = self.login.sentinel(&sentinel.host, sentinel.port)?;
+        let mut events = client.get_async_pubsub().await?;
+        events.subscribe("+switch-master").await?;
+        let service = format!("{} ", self.service);
+        let mut events = events.into_on_message();
+        while let Some(event) = events.next().await {
+            let text: String = event.get_payload().unwrap_or_default();
+            if text.starts_with(&service) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Discovery for Sentinel {
+    async fn learn(&self, _: &[HostPort]) -> Result<Vec<Primary>> {
+        let sentinels = &self.login.address().servers;
+        let answers = join_all(sentinels.iter().map(|sentinel| self.ask(sentinel))).await;
+        let (named, failed): (Vec<_>, Vec<_>) = answers.into_iter().partition(std::result::Result::is_ok);
+        let newest = named.into_iter().flatten().max_by_key(|named| named.epoch);
+        let Some(Named { primary, .. }) = newest else {
+            let why: Vec<String> = failed.into_iter().filter_map(std::result::Result::err).collect();
+            return Err(EngineError::Unavailable(why.join("; ")));
+        };
+        let replicas = self.role(&primary).await.map_err(EngineError::Unavailable)?;
+        Ok(vec![Primary { at: primary, slots: None, replicas }])
+    }
+
+    fn client(&self, at: &HostPort) -> RedisResult<Client> {
+        self.login.client(&at.host, at.port)
+    }
+
+    async fn changed(&self) {
+        loop {
+            for sentinel in &self.login.address().servers {
+                if self.follow(sentinel).await.is_ok() {
+                    return;
+                }
+            }
+            tokio::time::sleep(PATIENCE.max(Duration::from_secs(1))).await;
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! One server: its connections, and the requests under way to it.
+//!
+//! There is one multiplexed connection, which reconnects by itself, and a few dedicated ones. A call without a
+//! connection waits for one attempt to connect and then fails; the caller decides whether to repeat it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::{Client, Cmd, FromRedisValue, Pipeline, RedisResult, Value};
+use tokio::time::Instant;
+
+use crate::store::redis::admission::Admission;
+use crate::store::redis::config::{CONNECT, RESPONSE};
+use crate::store::redis::dedicated::{Dedicated, IdleConnections};
+use crate::store::redis::round_trip::{RoundTrip, times};
+
+pub struct Server {
+    address: String,
+    client: Client,
+    connection: ConnectionManager,
+    idle: IdleConnections,
+    admission: Admission,
+    round_trip: RoundTrip,
+    barrier: Barrier,
+}
+
+/// Calls that wait for replicas: those that come while one waits share the next one.
+#[derive(Default)]
+struct Barrier {
+    calls: AtomicU64,
+    /// The calls that are done, and the answer of the last one.
+    done: tokio::sync::Mutex<(u64, usize)>,
+}
+
+impl Server {
+    /// Prepares the connections; the first call connects. `address` is for messages: without user and password.
+    pub fn new(address: String, client: Client) -> RedisResult<Server> {
+        let connection = ConnectionManager::new_lazy_with_config(client.clone(), manager())?;
+        Ok(Server {
+            address,
+            client,
+            connection,
+            idle: IdleConnections::default(),
+            admission: Admission::new(),
+            round_trip: RoundTrip::default(),
+            barrier: Barrier::default(),
+        })
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// A client for connections of their own.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
+    /// The shortest recent time from a request to its answer, if the server is far away; else zero.
+    pub fn round_trip(&self) -> Duration {
+        if self.admission.is_far() { self.round_trip.least() } else { Duration::ZERO }
+    }
+
+    pub async fn send_one(&self, command: &Cmd) -> RedisResult<Value> {
+        let began = Instant::now();
+        let answer = self.connection.clone().send_packed_command(command).await;
+        self.answered(began, answer)
+    }
+
+    /// Sends commands as one batch. `offset` and `count` are those of [`redis::aio::ConnectionLike`].
+    pub async fn send(&self, pipe: &Pipeline, offset: usize, count: usize) -> RedisResult<Vec<Value>> {
+        let began = Instant::now();
+        let answers = self.connection.clone().send_packed_commands(pipe, offset, count).await;
+        self.answered(began, answers)
+    }
+
+    /// Sends commands that may be repeated as one batch, over a dedicated connection.
+    pub async fn ask_dedicated<T: FromRedisValue>(&self, pipe: &Pipeline) -> RedisResult<(Dedicated, T)> {
+        let began = Instant::now();
+        let answer = self.idle.ask(&self.client, pipe).await;
+        self.answered(began, answer)
+    }
+
+    /// Sends a write and a `WAIT` over a dedicated connection. Answers how many replicas have everything that was
+    /// written before the call.
+    pub async fn replicated(&self, write_and_wait: &Pipeline) -> RedisResult<usize> {
+        let call = self.barrier.calls.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut done = self.barrier.done.lock().await;
+        if done.0 >= call {
+            return Ok(done.1);
+        }
+        let calls = self.barrier.calls.load(Ordering::SeqCst);
+        // Not measured: the time is that of the replicas.
+        let (_, (count,)): (Dedicated, (usize,)) = self.idle.ask(&self.client, write_and_wait).await?;
+        *done = (calls, count);
+        Ok(count)
+    }
+
+    /// Sends commands over a connection of their own, which is closed afterwards. Answers the answers to each.
+    /// `first` ends with `MULTI`; `others` are sent only if the server accepts it, and are never executed.
+    pub async fn try_out(
+        &self,
+        first: &Pipeline,
+        others: &Pipeline,
+    ) -> RedisResult<(Vec<Value>, Vec<Value>)> {
+        let patience = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT))
+            .set_response_timeout(Some(RESPONSE));
+        let mut connection = self.client.get_multiplexed_async_connection_with_config(&patience).await?;
+        let answers = connection.send_packed_commands(first, 0, first.len()).await?;
+        if answers.last() != Some(&Value::Okay) {
+            return Ok((answers, Vec::new()));
+        }
+        let queued = connection.send_packed_commands(others, 0, others.len()).await?;
+        Ok((answers, queued))
+    }
+
+    fn answered<T>(&self, began: Instant, answer: RedisResult<T>) -> RedisResult<T> {
+        if answer.is_ok() {
+            let now = Instant::now();
+            self.admission.set_times(times(self.round_trip.took(now.duration_since(began), now)));
+        }
+        answer
+    }
+}
+
+/// How connections are opened again after a failure.
+pub fn manager() -> ConnectionManagerConfig {
+    ConnectionManagerConfig::new()
+        .set_connection_timeout(Some(CONNECT))
+        .set_response_timeout(Some(RESPONSE))
+        .set_number_of_retries(1)
+        .set_min_delay(Duration::from_millis(50))
+        .set_max_delay(Duration::from_millis(500))
+}

@@ -3,7 +3,7 @@
 //! unchanged.
 //!
 //! Intake connects to it over loopback like to any other broker: there is no second path for a
-//! heartbeat. It does so on a port of its own, with a password that is made anew at each start: devices
+//! heartbeat. It does so on a port of its own, with a password that is new at each start: devices
 //! can take neither its place nor its session.
 //!
 //! The broker keeps messages in memory. Messages that it loses when the process ends were not heard, and

@@ -6,7 +6,7 @@
 //!
 //! # Why instances with different configurations do no harm
 //! While some instances are configured with a receiver and others are not, as during a rolling restart, the latter
-//! mark it as absent, and the former deliver to it as ever. Each instance that starts with it brings its queue up to
+//! mark it as absent, and the former deliver to it as before. Each instance that starts with it brings its queue up to
 //! date, which leaves out only silences that are over by then.
 
 use std::collections::HashSet;

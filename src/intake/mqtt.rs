@@ -17,7 +17,7 @@
 //!
 //! # Why a broker is held back that sends more than it may
 //! Mosquitto, up to 2.0.11 at least, sends as many messages as it may send at all for each that is
-//! acknowledged, once it has a backlog. If Rollcall ended the connection, the broker would begin the backlog anew,
+//! acknowledged, once it has a backlog. If Rollcall ended the connection, the broker would begin the backlog again,
 //! again and again, and Rollcall would be blind meanwhile. So messages beyond the receive maximum stay in the
 //! connection, unread, until enough are acknowledged.
 

@@ -383,13 +383,13 @@ pub fn retire(seen: &Snapshot, now: Timestamp) -> Option<Change> {
     Some(Change { key: KeyChange::Delete, index, facts: Some(gone), record })
 }
 
-/// Closes the open record of a unit whose kind is configured no more; `None` if it has none. The unit starts anew: if
+/// Closes the open record of a unit whose kind is no longer configured; `None` if it has none. The unit starts again: if
 /// its kind comes back it is like one that was registered now and not heard yet.
 pub fn unwatch(seen: &Snapshot, next_check: Timestamp, now: Timestamp) -> Option<Change> {
     let facts = seen.facts.as_ref()?;
     let Standing::Offline(silence) = &facts.standing else { return None };
     let record = facts.closed(&seen.unit, silence, now, Closing::KindRemoved);
-    let anew = Facts {
+    let restarted = Facts {
         standing: Standing::NeverSeen,
         last_seen: now,
         silent_from: None,
@@ -398,7 +398,7 @@ pub fn unwatch(seen: &Snapshot, next_check: Timestamp, now: Timestamp) -> Option
         ..facts.clone()
     };
     let index = IndexChange::CheckAt(next_check);
-    Some(Change { key: KeyChange::Delete, index, facts: Some(anew), record: Some(record) })
+    Some(Change { key: KeyChange::Delete, index, facts: Some(restarted), record: Some(record) })
 }
 
 #[cfg(test)]

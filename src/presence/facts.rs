@@ -146,7 +146,7 @@ impl Snapshot {
     }
 
     /// Whether its stored facts cannot be read. Checks leave such a unit out; its next heartbeat admits it
-    /// anew.
+    /// again.
     pub fn is_unreadable(&self) -> bool {
         self.facts.is_none() && self.stored.is_some()
     }

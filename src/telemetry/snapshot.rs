@@ -6,7 +6,7 @@ use std::time::Duration;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Histogram, Metric, MetricFamily, MetricType};
 
-/// UnreadableCount anew for each scrape.
+/// Counted again for each scrape.
 #[derive(Clone)]
 pub(super) struct SnapshotHistogram {
     desc: Desc,

@@ -204,7 +204,7 @@ impl Roll {
         if lost.is_empty() { Ok(()) } else { self.engine.add_to_index(&lost, now).await }
     }
 
-    /// The change that admits a unit with unreadable facts anew, if it was heard lately. Until then checks leave it
+    /// The change that admits a unit with unreadable facts again, if it was heard lately. Until then checks leave it
     /// out: its allowed silence is unknown.
     fn admit_anew(&self, seen: &Snapshot, hearing: &Hearing, now: Timestamp) -> Option<Change> {
         self.met_unreadable(seen);
@@ -219,7 +219,7 @@ impl Roll {
         self.declared.forget(&seen.unit);
         let text: String = seen.stored.as_deref().unwrap_or_default().chars().take(80).collect();
         let why = format!(
-            "{text:?}; its next heartbeat admits it anew, with what its kind allows; what was set for it is lost: \
+            "{text:?}; its next heartbeat admits it again, with the settings of its kind; its own settings are lost: \
              set it again, or delete the unit"
         );
         self.telemetry.unreadable(Stored::Facts, &seen.unit.to_string(), &why);

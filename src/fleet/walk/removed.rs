@@ -2,7 +2,7 @@
 //!
 //! They are shown as soon as the walk finds them. They are closed when this instance has found them for long enough
 //! and no instance was configured with their kind meanwhile. The time is counted in memory, so a restart begins it
-//! anew: a wrong file that is corrected in time closes nothing. Instances announce their kinds with their counts: see
+//! again: a wrong file that is corrected in time closes nothing. Instances announce their kinds with their counts: see
 //! [`crate::fleet::census`].
 
 use std::collections::{BTreeMap, HashMap};

@@ -22,7 +22,7 @@ pub fn silence(limit: Duration) -> String {
 /// The broker did not answer a subscription for that long.
 pub fn unanswered(limit: Duration) -> String {
     format!(
-        "the broker has not answered the subscription for {} s; it speaks no MQTT as it should, or is overloaded: its \
+        "the broker has not answered the subscription for {} s; it does not speak MQTT correctly, or is overloaded: its \
          log says more",
         limit.as_secs()
     )

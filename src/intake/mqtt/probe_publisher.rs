@@ -81,7 +81,7 @@ impl ProbePublisher {
                 "which is tried every ten minutes",
             ),
             ProbeOutcome::EndsConnection => {
-                refused("the broker ends the connection when Rollcall publishes", "and start Rollcall anew")
+                refused("the broker ends the connection when Rollcall publishes", "and restart Rollcall")
             }
         });
     }

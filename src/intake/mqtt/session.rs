@@ -2,7 +2,7 @@
 //!
 //! A plain subscription has a persistent session, so the broker keeps a backlog while Rollcall is
 //! away. Topics that were removed from the configuration stay in that session until it expires;
-//! their messages are counted as `bad_topic`. A shared subscription begins anew each time: a member
+//! their messages are counted as `bad_topic`. The session of a shared subscription is a new one each time: a member
 //! that is away with a living session would keep its share of the messages.
 //!
 //! # Why more may be unacknowledged than the broker may send
@@ -53,7 +53,7 @@ pub(in crate::intake) struct Session {
     /// The name of the shared subscription that it is a member of; `None`: a plain subscription.
     pub(in crate::intake) share: Option<String>,
     pub(super) credentials: Option<(String, String)>,
-    /// How long, in seconds, the broker keeps the session while Rollcall is away; `None`: it begins anew with every
+    /// How long, in seconds, the broker keeps the session while Rollcall is away; `None`: a new session begins with every
     /// connection.
     pub(in crate::intake) expiry: Option<u32>,
     pub(super) qos: QoS,

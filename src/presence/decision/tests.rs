@@ -338,16 +338,16 @@ fn a_unit_whose_kind_is_gone_is_not_watched_and_starts_anew_if_it_comes_back() {
     let change = unwatch(&offline(), later, gone).unwrap();
     let record = change.record.clone().unwrap();
     assert_eq!((record.back_at, record.closed_by), (Some(gone), Some(Closing::KindRemoved)));
-    let anew = after(&offline(), &change);
-    assert_eq!(unwatch(&anew, later, later), None, "once");
+    let restarted = after(&offline(), &change);
+    assert_eq!(unwatch(&restarted, later, later), None, "once");
     // The kind was not heard meanwhile, so the unit has its whole timeout from the moment at which the kind is back.
     let ledger = Ledger::new([Interval { from: BEGIN + 50 * HOUR, to: later }]);
     let hearing = |heard| Hearing { ledger: ledger.clone(), settle: Duration::ZERO, ..heard_until(heard) };
-    assert_eq!(state(&anew, &rules(), &hearing(later), later), Some(State::NeverSeen));
-    assert_eq!(hear(&anew, &beat(later), &rules(), &hearing(later), later).0, Heard::New);
+    assert_eq!(state(&restarted, &rules(), &hearing(later), later), Some(State::NeverSeen));
+    assert_eq!(hear(&restarted, &beat(later), &rules(), &hearing(later), later).0, Heard::New);
     let due = later + 48 * HOUR;
-    assert!(matches!(check_deadline(&anew, &rules(), &hearing(due), due), Verdict::Alive(_)));
-    let Verdict::Offline(change) = check_deadline(&anew, &rules(), &hearing(due + MS), due + MS) else {
+    assert!(matches!(check_deadline(&restarted, &rules(), &hearing(due), due), Verdict::Alive(_)));
+    let Verdict::Offline(change) = check_deadline(&restarted, &rules(), &hearing(due + MS), due + MS) else {
         panic!()
     };
     let again = change.record.unwrap();

@@ -3,7 +3,7 @@
 //! Units come first, as of their last change; then newer heartbeats: pages, and beats in the order of writing.
 //! Heartbeats that were not on disk when the process ended are later than `heard`, so that time is blind.
 //!
-//! A value of the wrong type fails the load; it is quarantined, and the load begins anew: see [`load_fleet`].
+//! A value of the wrong type fails the load; it is quarantined, and the load begins again: see [`load_fleet`].
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -190,7 +190,7 @@ impl Loader<'_> {
                 let facts = self.memory.digest(Some(text(row, 2)?));
                 let after: i64 = row.get(5)?;
                 let loaded = table.load(id as u32, name, alive, next_check, facts);
-                // An unreadable name is treated as a value of the wrong type: it is quarantined, and the load begins anew.
+                // An unreadable name is treated as a value of the wrong type: it is quarantined, and the load begins again.
                 let unreadable = || rusqlite::Error::InvalidColumnType(1, "name".to_owned(), Type::Text);
                 loaded.ok_or_else(unreadable)?;
                 numbers.resize(id as u32 as usize, i64::MAX);

@@ -16,7 +16,7 @@ use redis::{FromRedisValue, Pipeline, ScriptInvocation, Value};
 use super::RedisEngine;
 use crate::store::{EngineError, Result};
 
-/// How often a change is decided anew.
+/// How often a change is decided again.
 const MOST_ATTEMPTS: usize = 20;
 
 /// The fields of a hash.

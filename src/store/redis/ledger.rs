@@ -68,7 +68,8 @@ impl RedisEngine {
         match number {
             Some(_) => self.telemetry.readable(Stored::Hearing, &location),
             None => {
-                let why = "it is no number; the time until the next canary is blind, which writes it anew";
+                let why =
+                    "it is no number; the time until the next canary is blind; that canary writes it again";
                 self.telemetry.unreadable(Stored::Hearing, &location, why);
             }
         }

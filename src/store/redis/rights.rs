@@ -59,6 +59,9 @@ pub const COMMANDS: &[&str] = &[
 /// The commands that are tried outside of a transaction, in this order; none of them changes anything.
 pub const OF_A_CONNECTION: &[&str] = &["WATCH K", "UNWATCH", "MULTI", "EXEC"];
 
+/// The same for Sentinel and Cluster only.
+pub const OF_SEVERAL_SERVERS: &[&str] = &["ASKING", "CLUSTER NODES", "ROLE", "WAIT 0 1"];
+
 /// Without these commands Rollcall works, with a warning: see `examine.rs`.
 pub const OPTIONAL: &[&str] = &["CONFIG", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "UNLINK"];
 
@@ -86,7 +89,9 @@ async fn missing_at(topology: &Topology, keys: &Keys, server: &Server) -> Result
         command
     };
     let (mut alone, mut tries) = (pipe(), pipe());
-    for text in OF_A_CONNECTION.iter().chain(["MULTI"].iter()) {
+    let several = if topology.is_fixed() { &[] } else { OF_SEVERAL_SERVERS };
+    let outside: Vec<&&str> = several.iter().chain(OF_A_CONNECTION).collect();
+    for text in outside.iter().copied().chain(["MULTI"].iter()) {
         alone.add_command(command(text));
     }
     for text in COMMANDS {
@@ -99,7 +104,7 @@ async fn missing_at(topology: &Topology, keys: &Keys, server: &Server) -> Result
     let (first, then) = topology.try_out(server, &alone, &tries).await?;
     let name = |text: &&str| text.split(' ').next().unwrap_or_default().to_lowercase();
     let mut commands: Vec<String> = Vec::new();
-    for (text, answer) in OF_A_CONNECTION.iter().zip(&first).chain(COMMANDS.iter().zip(&then)) {
+    for (text, answer) in outside.into_iter().zip(&first).chain(COMMANDS.iter().zip(&then)) {
         if lacks(answer).is_some_and(|why| !why.contains("key")) {
             commands.push(name(text));
         }

@@ -45,6 +45,8 @@ impl Roster for RedisEngine {
             );
         }
         self.server_clock().renewed(sent, engine_clock);
+        // A primary that was replaced while it was away accepts writes for some seconds after its return.
+        self.topology.check_roles().await;
         self.topology.share(instances.len());
         let mut instances = instances.to_vec();
         instances.sort();

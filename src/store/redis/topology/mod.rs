@@ -324,6 +324,11 @@ impl Topology {
         self.judge(name, began, sent.await)
     }
 
+    /// See [`Servers::check_roles`].
+    pub async fn check_roles(&self) {
+        self.servers.check_roles().await;
+    }
+
     /// See [`Admission::share`](super::admission::Admission::share).
     pub fn share(&self, instances: usize) {
         self.servers.share(instances);

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use redis::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -171,6 +172,22 @@ impl Servers {
         }
     }
 
+    /// Asks every server for its role, unless it never changes. One that is no primary any more is in doubt.
+    pub async fn check_roles(&self) {
+        if self.is_fixed() {
+            return;
+        }
+        let mut role = redis::pipe();
+        role.cmd("ROLE");
+        for server in self.now().map.servers() {
+            let answer = server.send(&role, 0, 1).await;
+            let Ok([Value::Array(role)]) = answer.as_deref() else { continue };
+            if !matches!(role.first(), Some(Value::BulkString(name)) if name == b"master") {
+                self.doubt();
+            }
+        }
+    }
+
     /// See [`super::super::admission::Admission::share`].
     pub fn share(&self, instances: usize) {
         self.limit(|limits| limits.instances = instances);
@@ -200,7 +217,9 @@ impl Limits {
 /// Logs the servers that come and go.
 fn report(before: &View, after: &View) {
     let names = |view: &View| -> Vec<String> {
-        view.primaries.iter().map(|primary| primary.at.to_string()).collect()
+        let mut names: Vec<String> = view.primaries.iter().map(|primary| primary.at.to_string()).collect();
+        names.sort();
+        names
     };
     let (before, after) = (names(before), names(after));
     if before.is_empty() || before == after {

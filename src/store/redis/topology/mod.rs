@@ -47,7 +47,7 @@ pub use address::{Address, AddressError, HostPort, Mode, SCHEMES};
 use cluster::Cluster;
 use discovery::Discovery;
 pub use errors::classify;
-use errors::first_error;
+use errors::{first_error, was_not_executed};
 pub use login::Login;
 use routed::Routed;
 use sentinel::Sentinel;
@@ -417,7 +417,16 @@ impl Topology {
     ) -> Result<T> {
         self.telemetry.engine_command(name, began.elapsed());
         answer.map_err(|error| {
-            let error = classify(address, &error);
+            let error = match classify(address, &error) {
+                // Other servers have its keys, or will have them: the next attempt finds them.
+                EngineError::Refused(_) if !self.is_fixed() && was_not_executed(&error) => {
+                    EngineError::Unavailable(format!("redis at {address} has no longer the keys of a command: {error}"))
+                }
+                other => other,
+            };
+            if matches!(error, EngineError::Unavailable(_)) {
+                self.servers.doubt();
+            }
             if matches!(error, EngineError::WrongType(_)) {
                 self.request_quarantine();
             }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -17,9 +18,11 @@ use super::slots::SlotMap;
 use crate::store::{EngineError, Result};
 
 /// The longest time between two questions to a topology that can change.
-const PERIOD: Duration = Duration::from_secs(5);
+const PERIOD: Duration = Duration::from_secs(2);
 /// The shortest.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
+/// A server that does not say its role within this time is asked at the next renewal.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The servers as they were learned last.
 #[derive(Default)]
@@ -177,15 +180,16 @@ impl Servers {
         if self.is_fixed() {
             return;
         }
-        let mut role = redis::pipe();
-        role.cmd("ROLE");
-        for server in self.now().map.servers() {
-            let answer = server.send(&role, 0, 1).await;
-            let Ok([Value::Array(role)]) = answer.as_deref() else { continue };
+        let role = redis::cmd("ROLE");
+        let view = self.now();
+        let asked = view.map.servers().iter().map(|server| async {
+            let answer = tokio::time::timeout(PATIENCE, server.send_one(&role)).await;
+            let Ok(Ok(Value::Array(role))) = answer else { return };
             if !matches!(role.first(), Some(Value::BulkString(name)) if name == b"master") {
                 self.doubt();
             }
-        }
+        });
+        join_all(asked).await;
     }
 
     /// See [`super::super::admission::Admission::share`].

@@ -420,7 +420,9 @@ impl Topology {
             let error = match classify(address, &error) {
                 // Other servers have its keys, or will have them: the next attempt finds them.
                 EngineError::Refused(_) if !self.is_fixed() && was_not_executed(&error) => {
-                    EngineError::Unavailable(format!("redis at {address} has no longer the keys of a command: {error}"))
+                    EngineError::Unavailable(format!(
+                        "redis at {address} has no longer the keys of a command: {error}"
+                    ))
                 }
                 other => other,
             };

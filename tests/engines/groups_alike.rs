@@ -22,11 +22,11 @@ const BEGIN: i64 = 1_732_147_200_000;
 #[derive(Clone, Debug)]
 struct Step {
     after: u64,
-    what: What,
+    action: Action,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum Action {
     /// These join together; `has_room`: the caller takes deliveries along.
     Join(Vec<JoinedEvent>, bool),
     Seal,
@@ -73,13 +73,13 @@ fn events() -> impl Strategy<Value = JoinedEvent> {
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    let what = prop_oneof![
-        5 => (prop::collection::vec(events(), 1..4), any::<bool>()).prop_map(|(all, room)| What::Join(all, room)),
-        3 => Just(What::Seal),
-        2 => prop::collection::vec(any::<bool>(), 4).prop_map(What::Lease),
+    let action = prop_oneof![
+        5 => (prop::collection::vec(events(), 1..4), any::<bool>()).prop_map(|(all, room)| Action::Join(all, room)),
+        3 => Just(Action::Seal),
+        2 => prop::collection::vec(any::<bool>(), 4).prop_map(Action::Lease),
     ];
     let after = prop_oneof![3 => 0..4u64, 2 => 4..30u64, 1 => 30..200u64];
-    let step = (after, what).prop_map(|(after, what)| Step { after, what });
+    let step = (after, action).prop_map(|(after, action)| Step { after, action });
     let pace = prop_oneof![Just((0, 0)), Just((0, 60)), Just((10, 0)), Just((10, 60)), Just((20, 10))];
     let pace = pace.prop_map(|(wait, interval): (u64, u64)| Pace {
         wait: Duration::from_secs(wait),
@@ -150,15 +150,15 @@ async fn take(engine: &Arc<dyn Engine>, case: &Case, step: &Step, now: Timestamp
     let partitions: Vec<u16> = (0..PARTITIONS).collect();
     let receivers = &["hook".to_owned(), "mail".to_owned()][..case.receivers];
     let mut leased = Vec::new();
-    let sealed = match &step.what {
-        What::Join(events, has_room) => {
+    let sealed = match &step.action {
+        Action::Join(events, has_room) => {
             let joins: Vec<Join> = events.iter().map(JoinedEvent::join).collect();
             let most = if *has_room { vec![1; case.receivers] } else { Vec::new() };
             let capacity = Capacity { most, until: now };
             engine.join(&joins, case.pace, receivers, &capacity, now).await.unwrap().sealed
         }
-        What::Seal => engine.seal(&partitions, receivers, case.pace, now).await.unwrap(),
-        What::Lease(delivered) => {
+        Action::Seal => engine.seal(&partitions, receivers, case.pace, now).await.unwrap(),
+        Action::Lease(delivered) => {
             for receiver in receivers {
                 let until = now + Duration::from_millis(1);
                 let found = engine.lease(&partitions, receiver, now, until, 100).await.unwrap();

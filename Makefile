@@ -1,7 +1,7 @@
 # The commands of this repository. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak fuzz quiet lint fmt docs dist cluster sentinel
+.PHONY: help demo test bench soak fuzz quiet lint fmt docs dist cluster sentinel versions
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
@@ -40,6 +40,10 @@ test: ## Run every test against real servers (installs what is missing)
 	    echo '!! run it as root, or allow user namespaces to ordinary users'; \
 	done; \
 	rm -rf "$$not_run"; exit $$status
+
+# ONLY=redis-8 runs one of them.
+versions: ## Run the suites of the engine and of the broker on every promised version of their servers [ONLY=name]
+	@.ci/versions
 
 # Uses the world of the fault suite; INSTANCES=n fixes the number of instances, which is 1, 3 or 5 otherwise.
 soak: ## Run faults at random for MINUTES=10 [SEED=n], and check that every record and notification is right

@@ -3,6 +3,7 @@
 #[cfg(feature = "broker")]
 mod broker;
 mod intake;
+mod rabbitmq;
 #[path = "../support/mod.rs"]
 mod support;
 mod unheard;

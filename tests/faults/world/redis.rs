@@ -67,7 +67,8 @@ impl Redis {
     /// Removes its data from disk.
     pub fn wipe(&mut self) {
         self.kill();
-        for name in ["appendonlydir", "dump.rdb"] {
+        // Redis 6.2 has one file instead of the directory.
+        for name in ["appendonlydir", "appendonly.aof", "dump.rdb"] {
             let path = self.dir.join(name);
             let _ = std::fs::remove_dir_all(&path);
             let _ = std::fs::remove_file(&path);

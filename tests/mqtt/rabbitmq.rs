@@ -1,0 +1,119 @@
+//! RabbitMQ 4 as the broker of two instances that share a subscription. `make versions` has it and runs this.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rollcall::simulate::servers::{Server, free_port};
+use rollcall::simulate::webhook_sink::{Options, WebhookSink};
+use serde_json::Value;
+use tokio::process::{Child, Command};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const PERIOD: Duration = Duration::from_millis(200);
+const UNITS: usize = 20;
+/// The units from this one on fall silent.
+const SILENT: usize = 15;
+
+fn rabbitmq(dir: &Path) -> Server {
+    let [port, other, another] = [(); 3].map(|()| free_port().unwrap());
+    let arguments = [port, other, another].map(|port| port.to_string());
+    Server::start("rabbitmq-mqtt", &arguments, dir, port, "Server startup complete").unwrap()
+}
+
+fn instance(dir: &Path, name: &str, engine: u16, broker: u16, hook: &str) -> (u16, Child) {
+    let dir = dir.join(name);
+    let http = free_port().unwrap();
+    let text = format!(
+        r#"
+        engine.url = "redis://127.0.0.1:{engine}/0"
+        instance.name = "{name}"
+        mqtt = {{ url = "mqtt://127.0.0.1:{broker}", share = "fleet" }}
+        http.listen = "127.0.0.1:{http}"
+        route = {{ receivers = ["hook"], group_by = ["unit"], group_wait = "0s", group_interval = "0s" }}
+        kind = [{{ name = "detector", topics = ["units/{{unit}}/heartbeat"], timeout = "3s" }}]
+        receiver = [{{ name = "hook", type = "webhook", url = "{hook}" }}]
+        "#
+    );
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("rollcall.toml"), text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+    command.arg("serve").current_dir(&dir).kill_on_drop(true);
+    let log = std::fs::File::create(dir.join("log")).unwrap();
+    (http, command.stderr(log).stdout(Stdio::null()).spawn().unwrap())
+}
+
+async fn until(what: &str, mut fact: impl AsyncFnMut() -> bool) {
+    let waited = async {
+        while !fact().await {
+            tokio::time::sleep(PERIOD).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, waited).await.is_ok(), "never came true: {what}");
+}
+
+/// One heartbeat of each of these units.
+async fn beat(broker: u16, units: std::ops::Range<usize>) {
+    for unit in units {
+        let topic = format!("units/unit-{unit}/heartbeat");
+        let mut sent = Command::new("mosquitto_pub");
+        sent.args(["-V", "mqttv5", "-q", "1", "-p", &broker.to_string(), "-t", &topic, "-m", "{}"]);
+        assert!(sent.status().await.unwrap().success());
+    }
+}
+
+/// The units that were notified, by what was said of them.
+fn notified(sink: &WebhookSink, what: &str) -> Vec<String> {
+    let all = sink.received().into_iter().map(|one| one.json());
+    let named = all.flat_map(|one| one["data"][what].as_array().cloned().unwrap_or_default());
+    let mut units: Vec<String> = named.map(|one: Value| one["unit"].as_str().unwrap().to_owned()).collect();
+    units.sort();
+    units
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "`make versions` has RabbitMQ and runs it"]
+async fn two_instances_share_a_fleet_on_rabbitmq_and_notify_each_silence_once() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let dir = tempfile::tempdir().unwrap();
+    let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
+    let broker = rabbitmq(&dir.path().join("broker"));
+    let sink = WebhookSink::start(Options::default()).await.unwrap();
+    let start = |name| instance(dir.path(), name, redis.port(), broker.port(), &sink.url());
+    let (mut one, two) = (start("one"), start("two"));
+    let client = reqwest::Client::new();
+    let page =
+        async |port: u16, page: &str| client.get(format!("http://127.0.0.1:{port}{page}")).send().await;
+    for port in [one.0, two.0] {
+        until("it is ready", async || page(port, "/readyz").await.is_ok_and(|answer| answer.status() == 200))
+            .await;
+    }
+    // Both hear a part of the messages.
+    let heard = async |port: u16| {
+        let text = page(port, "/metrics").await.unwrap().text().await.unwrap();
+        text.lines().any(|line| {
+            let count =
+                line.strip_prefix("rollcall_heartbeats_total").and_then(|rest| rest.rsplit(' ').next());
+            count.is_some_and(|count| count != "0")
+        })
+    };
+    until("both hear", async || {
+        beat(broker.port(), 0..UNITS).await;
+        heard(one.0).await && heard(two.0).await
+    })
+    .await;
+    let silent: Vec<String> = (SILENT..UNITS).map(|unit| format!("unit-{unit}")).collect();
+    until("each silence is notified", async || {
+        beat(broker.port(), 0..SILENT).await;
+        notified(&sink, "offline") == silent
+    })
+    .await;
+    // The other one goes on alone.
+    one.1.kill().await.unwrap();
+    until("each return is notified", async || {
+        beat(broker.port(), 0..UNITS).await;
+        notified(&sink, "online") == silent
+    })
+    .await;
+    assert_eq!(notified(&sink, "offline"), silent, "no other unit, and none twice");
+}

@@ -11,6 +11,7 @@ mod ground;
 mod hearing;
 mod redis;
 mod roster;
+mod several;
 mod units;
 mod world;
 
@@ -147,4 +148,6 @@ macro_rules! every_case {
 
 every_case!(on_redis, super::redis::Single);
 every_case!(on_a_cluster_node, super::redis::ClusterNode);
+every_case!(on_a_cluster, super::several::ThreePrimaries);
+every_case!(on_sentinel, super::several::Watched);
 every_case!(on_a_directory, super::embedded::Directory);

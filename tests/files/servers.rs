@@ -46,7 +46,9 @@ impl Example {
         let cleanup = ExitCleanup::new("kill -INT -- \"-$1\"", make.id().to_string()).unwrap();
         let mut lines = BufReader::new(make.stdout.take().unwrap()).lines().map_while(Result::ok);
         let last = lines.find(|line| line.starts_with("engine.url = "));
-        let table: toml::Table = last.expect("it says where the servers are").parse().unwrap();
+        let last = last.expect("it says where the servers are");
+        crate::reference::load(&last, Path::new("make"));
+        let table: toml::Table = last.parse().unwrap();
         let url = table["engine"]["url"].as_str().unwrap().to_owned();
         Example { make, url, dir, _cleanup: cleanup }
     }

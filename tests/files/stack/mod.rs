@@ -2,6 +2,7 @@
 //! here the shipped files are read, in `running` real servers start with them.
 
 mod alarm;
+mod cluster;
 mod running;
 
 use std::collections::BTreeSet;
@@ -59,7 +60,7 @@ fn every_port_of_the_stack_is_of_this_machine_alone() {
 
 /// The keys of a Compose service that this stack uses.
 const KNOWN: &str = "build cap_drop command cpu_shares cpus depends_on environment healthcheck image logging \
-    mem_limit network_mode pids_limit ports read_only restart scale security_opt stop_grace_period tmpfs user volumes";
+    mem_limit network_mode pids_limit ports profiles read_only restart scale security_opt stop_grace_period tmpfs user volumes";
 
 #[test]
 fn compose_knows_every_word_of_the_stack() {
@@ -73,7 +74,8 @@ fn compose_knows_every_word_of_the_stack() {
     for word in compose.as_object().unwrap().keys() {
         assert!(["name", "services", "volumes"].contains(&word.as_str()) || word.starts_with("x-"), "{word}");
     }
-    for variable in read("docker-compose.yml").split("${").skip(1) {
+    // `$$` is the shell's own sign.
+    for variable in read("docker-compose.yml").replace("$$", "").split("${").skip(1) {
         let inner = variable.split('}').next().unwrap();
         assert!(inner.contains(":-"), "the stack does not start without {inner} in the environment");
     }
@@ -81,11 +83,16 @@ fn compose_knows_every_word_of_the_stack() {
 
 /// Compose stops services of a profile only if the profile is named again.
 #[test]
-fn every_service_is_stopped_with_the_rest_and_the_fleet_starts_on_request() {
+fn every_service_but_the_cluster_is_stopped_with_the_rest_and_the_fleet_starts_on_request() {
     let compose = yaml("docker-compose.yml");
     for (name, service) in services(&compose) {
-        assert!(service["profiles"].is_null(), "`docker compose down` leaves {name} running");
+        let of_the_cluster = name.starts_with("cluster-") && texts(&service["profiles"]) == ["cluster"];
+        assert!(
+            service["profiles"].is_null() || of_the_cluster,
+            "`docker compose down` leaves {name} running"
+        );
     }
+    assert!(read("docker-compose.yml").contains("#   docker compose --profile cluster down"));
     assert_eq!(compose["services"]["fleet"]["scale"], "${DEMO_FLEET:-0}");
     assert!(read("README.md").contains("DEMO_FLEET=1 docker compose up --build --detach"));
 }

@@ -46,6 +46,9 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{hearing}:counts:<>", Spared::None, Spared::None),
     ("{hearing}:receivers", Spared::None, Spared::None),
     ("{hearing}:clock", Spared::None, Spared::None),
+    // Written in a cluster only.
+    ("{pN}:heard", Spared::None, Spared::None),
+    ("{pN}:replicated", Spared::None, Spared::None),
     ("{pN}:alive:<>", Spared::None, Spared::None),
     ("{pN}:deadlines", Spared::None, Spared::None),
     ("{pN}:facts:<>", Spared::Owner, Spared::Owner),

@@ -37,11 +37,13 @@ pub const POISONED: [&str; 18] = [
 ];
 
 /// The key types that are not, and why.
-pub const LEFT_OUT: [(&str, &str); 22] = [
+pub const LEFT_OUT: [(&str, &str); 24] = [
     ("meta", "without it there is no fleet, and the service says so and is not ready"),
     ("{hearing}:blind", "silence that began before counts in full: a silence may be called one too early"),
     ("{hearing}:blind:<>", "the same"),
     ("{hearing}:outbox", "blind intervals that were not notified are not notified"),
+    ("{pN}:heard", "written in a cluster only"),
+    ("{pN}:replicated", "the same"),
     ("{pN}:deadlines", "found by the walk within five minutes, for which no world waits"),
     ("{pN}:noted", "changes show within five minutes, for which no world waits"),
     ("{pN}:data:<>", "no unit of a world has values"),

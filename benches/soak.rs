@@ -1,5 +1,5 @@
 //! The soak: a random walk over all faults, for any time, on a world that is not
-//! rebuilt. `make soak MINUTES=10 [SEED=n] [FAULT=name]`.
+//! rebuilt. `make soak MINUTES=10 [SEED=n] [FAULT=name] [TOPOLOGY=single|sentinel|cluster]`.
 //!
 //! It prints a line for each fault; after each the world settles and the oracle reports
 //! violations. They are counted, and make the program end with 1.
@@ -18,7 +18,10 @@ use rollcall::clock::Timestamp;
 #[path = "../tests/faults/world/mod.rs"]
 mod world;
 
+use world::cluster::ClusterPlan;
 use world::proxy::Wire;
+use world::redis::Topology;
+use world::sentinel::SentinelPlan;
 use world::{Plan, TIMEOUT, World, now, signal};
 
 /// Longer than a lease, a keep-alive, and the wait for an answer of the engine.
@@ -51,6 +54,13 @@ enum Fault {
     PoisonedKeys,
     Everything,
     Crowd,
+    PrimaryKill,
+    PrimaryFreeze,
+    PrimaryDiskLoss,
+    PrimaryEmpty,
+    PromoteByHand,
+    PromoteLagging,
+    MoveSlots,
 }
 
 const FAULTS: [Fault; 20] = [
@@ -76,6 +86,40 @@ const FAULTS: [Fault; 20] = [
     Fault::Crowd,
 ];
 
+/// Those of several servers.
+const FAULTS_OF_SERVERS: [Fault; 6] = [
+    Fault::PrimaryKill,
+    Fault::PrimaryFreeze,
+    Fault::PrimaryDiskLoss,
+    Fault::PrimaryEmpty,
+    Fault::PromoteByHand,
+    Fault::PromoteLagging,
+];
+
+/// The servers of `TOPOLOGY=`, on which every answered write is on disk.
+fn topology() -> Topology {
+    match std::env::var("TOPOLOGY").as_deref().unwrap_or("single") {
+        "single" => Topology::Single,
+        "sentinel" => Topology::Sentinel(SentinelPlan::new(2).durable()),
+        "cluster" => Topology::Cluster(ClusterPlan::new(1).durable()),
+        other => panic!("TOPOLOGY={other}: single, sentinel or cluster"),
+    }
+}
+
+/// The faults on these servers. Broken keys are chosen on a single server.
+fn faults(topology: &Topology) -> Vec<Fault> {
+    let mut faults = FAULTS.to_vec();
+    if !matches!(topology, Topology::Single) {
+        faults.retain(|fault| *fault != Fault::PoisonedKeys);
+        // Twice, because they are what several servers are about.
+        faults.extend([FAULTS_OF_SERVERS, FAULTS_OF_SERVERS].concat());
+    }
+    if matches!(topology, Topology::Cluster(_)) {
+        faults.extend([Fault::MoveSlots, Fault::MoveSlots]);
+    }
+    faults
+}
+
 fn main() -> ExitCode {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let minutes = number("MINUTES").unwrap_or(10);
@@ -99,7 +143,7 @@ async fn walk(seed: u64, until: Instant, instances: Option<usize>) -> usize {
         // Several share the fleet, or each hears all of it and keeps a backlog.
         let shares = instances > 1 && chance.random_bool(0.5);
         let share = if shares { "soak".to_owned() } else { String::new() };
-        let plan = Plan { share, wires: true, ..Plan::new(instances) };
+        let plan = Plan { share, wires: true, topology: topology(), ..Plan::new(instances) };
         let world_seed = chance.random();
         // A broken claim panics with the evidence; the walk goes on in a new world.
         let stretch = AssertUnwindSafe(stretch(plan, world_seed, &mut chance, &mut next, &mut number, until));
@@ -113,8 +157,9 @@ async fn walk(seed: u64, until: Instant, instances: Option<usize>) -> usize {
 /// The fault of `FAULT=`, if given.
 fn only() -> Option<Fault> {
     let name = std::env::var("FAULT").ok()?;
-    let found = FAULTS.into_iter().find(|fault| format!("{fault:?}") == name);
-    Some(found.unwrap_or_else(|| panic!("FAULT={name}: there are {FAULTS:?}")))
+    let faults = faults(&topology());
+    let found = faults.iter().find(|fault| format!("{fault:?}") == name);
+    Some(*found.unwrap_or_else(|| panic!("FAULT={name}: there are {faults:?}")))
 }
 
 /// Some faults in one world: each once, in random order, before any comes again.
@@ -134,7 +179,7 @@ async fn stretch(
         }
         *number += 1;
         if next.is_empty() {
-            next.extend(FAULTS);
+            next.extend(faults(&world.plan.topology));
             next.shuffle(chance);
         }
         let fault = only.or_else(|| next.pop()).expect("there are faults");
@@ -142,6 +187,7 @@ async fn stretch(
         world.live(3 * TIMEOUT);
         world.pass_some(TIMEOUT).await;
         happen(&mut world, fault, chance).await;
+        world.are_whole().await;
         world.rests().await;
         let (instances, how) =
             (world.instances.len(), if world.plan.share.is_empty() { "plain" } else { "sharing" });
@@ -196,17 +242,17 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
             world.lost_since(mark, true);
         }
         Fault::RedisScripts => {
-            world.redis.ask::<()>(cmd("SCRIPT").arg("FLUSH")).await;
-            world.redis.ask::<usize>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub")).await;
-            world.redis.ask::<usize>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal")).await;
+            world.redis.tell_all(cmd("SCRIPT").arg("FLUSH")).await;
+            world.redis.tell_all(cmd("CLIENT").arg("KILL").arg("TYPE").arg("pubsub")).await;
+            world.redis.tell_all(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal")).await;
         }
         Fault::RedisSettings => {
-            world.redis.ask::<()>(cmd("CONFIG").arg("SET").arg("notify-keyspace-events").arg("")).await;
+            world.redis.tell_all(cmd("CONFIG").arg("SET").arg("notify-keyspace-events").arg("")).await;
         }
         Fault::RedisFull => {
-            world.redis.ask::<()>(cmd("CONFIG").arg("SET").arg("maxmemory").arg("1mb")).await;
+            world.redis.tell_all(cmd("CONFIG").arg("SET").arg("maxmemory").arg("1mb")).await;
             world.pass(span).await;
-            world.redis.ask::<()>(cmd("CONFIG").arg("SET").arg("maxmemory").arg("0")).await;
+            world.redis.tell_all(cmd("CONFIG").arg("SET").arg("maxmemory").arg("0")).await;
         }
         Fault::BrokerFreeze => {
             signal(world.broker.pid(), "STOP");
@@ -249,6 +295,27 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
                 world::poison::all_are_ready(world).await;
             }
         }
+        Fault::PrimaryKill => {
+            let (victim, _) = world.kill_a_primary().await;
+            world.pass(span).await;
+            world.node(victim.number).restart();
+        }
+        Fault::PrimaryFreeze => world.freeze_a_primary(span).await,
+        Fault::PrimaryDiskLoss => {
+            let (victim, heir) = world.kill_a_primary().await;
+            world.pass(span).await;
+            world.come_back_empty(victim.number, heir).await;
+        }
+        Fault::PrimaryEmpty => {
+            world.empty_a_primary().await;
+            world.lost_since(mark, true);
+        }
+        Fault::PromoteByHand => world.promote_by_hand().await,
+        Fault::PromoteLagging => {
+            world.promote_one_that_lags(Duration::from_secs(5)).await;
+            world.lost_since(mark, false);
+        }
+        Fault::MoveSlots => world.move_slots().await,
         Fault::Crowd => {
             world::crowd::fill(world, 0, MANY, now()).await;
             world::crowd::all_are_notified_once(world, 0, MANY).await;

@@ -33,5 +33,6 @@ mod network;
 mod pains;
 mod poison;
 mod processes;
+mod servers;
 mod shared;
 mod world;

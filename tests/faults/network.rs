@@ -16,16 +16,17 @@ use crate::world::{Plan, TIMEOUT, World};
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A network namespace with a cable to the test's network.
-struct Namespace {
+pub struct Namespace {
     name: String,
-    ours: String,
-    theirs: String,
+    /// The address of the test's end of the cable, and that of the other.
+    pub ours: String,
+    pub theirs: String,
     // Removes it also when this process is killed.
     _guard: ExitCleanup,
 }
 
 impl Namespace {
-    fn new() -> Namespace {
+    pub fn new() -> Namespace {
         let number: u16 = rand::random();
         let name = format!("rollcall{number:04x}");
         let [third, fourth] = [number >> 8, number & 0xfc];
@@ -44,15 +45,15 @@ impl Namespace {
         Namespace { name, ours, theirs, _guard: guard }
     }
 
-    fn before(&self) -> Vec<String> {
+    pub fn before(&self) -> Vec<String> {
         ["ip", "netns", "exec", &self.name].map(str::to_owned).to_vec()
     }
 
-    fn unplug(&self) {
+    pub fn unplug(&self) {
         ip(&["link", "set", &self.name, "down"]);
     }
 
-    fn plug(&self) {
+    pub fn plug(&self) {
         ip(&["link", "set", &self.name, "up"]);
     }
 }
@@ -75,32 +76,43 @@ fn ip(args: &[&str]) {
     );
 }
 
-/// The third instance is cut off while the fleet lives.
-async fn cut_off(share: &str) {
-    let network = Namespace::new();
-    let mut world = World::new(Plan { share: share.to_owned(), ..Plan::new(2) }).await;
-    // Proxies at the test's end of the cable lead to everything on the loopback address.
-    let lead =
-        async |port: u16| Proxy::start(&format!("{}:0", network.ours), &format!("127.0.0.1:{port}")).await;
-    let redis = lead(world.redis.port()).await;
-    let broker = lead(world.broker.port()).await;
-    let hook = lead(world.sink.port()).await;
+/// Adds an instance at the other end of the cable, which reaches broker and receiver by proxies at the test's end.
+/// `redis`: the address of the engine from there.
+pub async fn add_remote(world: &mut World, network: &Namespace, redis: &str) -> Vec<Proxy> {
+    let broker = lead(network, world.broker.port()).await;
+    let hook = lead(network, world.sink.port()).await;
+    let (ours, number) = (&network.ours, world.instances.len());
     let http = format!("{}:{}", network.theirs, free_port().unwrap());
-    let ours = &network.ours;
     let config = world.config(
-        2,
-        &format!("redis://{ours}:{}/0", redis.port()),
+        number,
+        redis,
         &format!("mqtt://{ours}:{}", broker.port()),
         &http,
         &format!("http://{ours}:{}/hook", hook.port()),
     );
     // An address that other machines can reach needs a token.
     let token = format!("[[http.token]]\nname = \"test\"\nsha256 = \"{TOKEN_SHA256}\"\nrole = \"viewer\"\n");
-    let mut remote = Instance::new(world.dir(), "instance-2", &http, &format!("{config}\n{token}"));
+    let config = format!("{config}\n{token}");
+    let mut remote = Instance::new(world.dir(), &format!("instance-{number}"), &http, &config);
     remote.before = network.before();
     remote.start();
     world.instances.push(remote);
     world.ready().await;
+    vec![broker, hook]
+}
+
+/// A proxy at the test's end of the cable to a port of the loopback address.
+async fn lead(network: &Namespace, port: u16) -> Proxy {
+    Proxy::start(&format!("{}:0", network.ours), &format!("127.0.0.1:{port}")).await
+}
+
+/// The third instance is cut off while the fleet lives.
+async fn cut_off(share: &str) {
+    let network = Namespace::new();
+    let mut world = World::new(Plan { share: share.to_owned(), ..Plan::new(2) }).await;
+    let redis = lead(&network, world.redis.port()).await;
+    let redis_url = format!("redis://{}:{}/0", network.ours, redis.port());
+    let _proxies = add_remote(&mut world, &network, &redis_url).await;
 
     world.live(4 * TIMEOUT);
     world.pass_some(SECOND).await;

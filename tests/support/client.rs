@@ -10,8 +10,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Connects to the server at `port` of this machine.
 pub async fn client(port: u16) -> RedisResult<MultiplexedConnection> {
+    client_of("127.0.0.1", port).await
+}
+
+/// Connects to a server of another network.
+pub async fn client_of(host: &str, port: u16) -> RedisResult<MultiplexedConnection> {
     let patient = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(PATIENCE))
         .set_response_timeout(Some(PATIENCE));
-    Client::open(("127.0.0.1", port))?.get_multiplexed_async_connection_with_config(&patient).await
+    Client::open((host, port))?.get_multiplexed_async_connection_with_config(&patient).await
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Cmd, FromRedisValue, cmd};
 
-use super::node::{Node, in_parallel, shipped, until};
+use super::node::{Node, Place, in_parallel, shipped, until};
 
 const SLOTS: u16 = 16384;
 
@@ -20,13 +20,15 @@ pub struct ClusterPlan {
     pub node_timeout: Duration,
     /// Further lines for the file of every server.
     pub settings: String,
+    /// The networks of the first servers; the others are on loopback.
+    pub places: Vec<Place>,
 }
 
 impl ClusterPlan {
     /// Three primaries, each with so many replicas.
     pub fn new(replicas: usize) -> ClusterPlan {
         let node_timeout = Duration::from_millis(2000);
-        ClusterPlan { primaries: 3, replicas, node_timeout, settings: String::new() }
+        ClusterPlan { primaries: 3, replicas, node_timeout, settings: String::new(), places: Vec::new() }
     }
 
     /// Every answered write is on disk.
@@ -104,7 +106,10 @@ impl Cluster {
         let dir = tempfile::tempdir().unwrap();
         let count = plan.primaries * (1 + plan.replicas);
         let text = plan.text();
-        let nodes = in_parallel(0..count, |number| Node::start(&of(dir.path(), number), &text));
+        let nodes = in_parallel(0..count, |number| {
+            let place = plan.places.get(number).cloned().unwrap_or_default();
+            Node::start_in(&of(dir.path(), number), &text, &place)
+        });
         let cluster = Cluster { nodes, plan, dir };
         cluster.join_all().await;
         cluster.until_whole().await;
@@ -134,8 +139,8 @@ impl Cluster {
     async fn meet(&self, number: usize) {
         let other = self.nodes.iter().enumerate().find(|(at, node)| *at != number && node.answers());
         let (_, other) = other.expect("another server runs");
-        let port = self.nodes[number].port();
-        other.ask::<()>(cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(port)).await;
+        let node = &self.nodes[number];
+        other.ask::<()>(cmd("CLUSTER").arg("MEET").arg(node.host()).arg(node.port())).await;
     }
 
     async fn until_all_are_known(&self) {
@@ -205,6 +210,23 @@ impl Cluster {
         found.unwrap()
     }
 
+    /// The server that serves each slot, as [`Cluster::primary_of`] answers; `None`: no server does now.
+    pub async fn server_of_each_slot(&self) -> Vec<Option<usize>> {
+        let mut found = Vec::new();
+        for (number, node) in self.answering() {
+            let itself = itself(node).await.filter(|itself| itself.is_primary);
+            found.extend(itself.map(|itself| (itself.epoch, number, itself.slots)));
+        }
+        found.sort_by_key(|(epoch, ..)| *epoch);
+        let mut servers = vec![None; usize::from(SLOTS)];
+        for (_, number, slots) in found {
+            for slot in slots.into_iter().flatten() {
+                servers[usize::from(slot)] = Some(number);
+            }
+        }
+        servers
+    }
+
     async fn serving(&self, slot: u16) -> Option<usize> {
         let mut found: Vec<(u64, usize)> = Vec::new();
         for (number, node) in self.answering() {
@@ -235,9 +257,19 @@ impl Cluster {
         found
     }
 
+    /// A slot that this server serves.
+    pub async fn slot_at(&self, number: usize) -> u16 {
+        let itself = itself(&self.nodes[number]).await.expect("it answers");
+        *itself.slots.first().expect("it serves slots").start()
+    }
+
     /// Waits until another server than `former` serves the slot of this key.
     pub async fn until_promoted(&self, key: &str, former: usize) -> usize {
-        let slot = self.slot_of(key).await;
+        self.until_moved(self.slot_of(key).await, former).await
+    }
+
+    /// Waits until another server than `former` serves this slot.
+    pub async fn until_moved(&self, slot: u16, former: usize) -> usize {
         let mut found = None;
         until("a replica is promoted", async || {
             found = self.serving(slot).await.filter(|number| *number != former);
@@ -270,6 +302,12 @@ impl Cluster {
     /// A server that was killed comes back as one that the cluster does not know, without data and without a name, and
     /// follows the primary of this key.
     pub async fn replace(&mut self, number: usize, key: &str) {
+        let primary = self.primary_of(key).await;
+        self.replace_behind(number, primary).await;
+    }
+
+    /// The same, with the number of the primary that it follows.
+    pub async fn replace_behind(&mut self, number: usize, primary: usize) {
         let port = self.port(number);
         self.nodes[number].wipe();
         std::fs::remove_file(of(self.dir.path(), number).join("nodes.conf")).unwrap();
@@ -282,7 +320,6 @@ impl Cluster {
         self.nodes[number].restart();
         self.meet(number).await;
         self.until_all_are_known().await;
-        let primary = self.primary_of(key).await;
         self.follow(number, primary).await;
     }
 
@@ -366,6 +403,12 @@ impl Cluster {
         let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
         assert!(done.status.success(), "redis-cli --cluster {what}: {said}");
     }
+}
+
+/// The slot of every key with this tag, which is given without braces.
+pub fn slot_of_tag(tag: &str) -> u16 {
+    let shift = |crc: u16, _| if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+    tag.bytes().fold(0, |crc, byte| (0..8).fold(crc ^ u16::from(byte) << 8, shift)) % SLOTS
 }
 
 fn of(dir: &Path, number: usize) -> std::path::PathBuf {

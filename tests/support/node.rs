@@ -9,7 +9,7 @@ use std::time::Duration;
 use redis::{Cmd, FromRedisValue, cmd};
 use rollcall::simulate::servers::{Server, free_cluster_port};
 
-use super::client::client;
+use super::client::client_of;
 
 /// How long a test waits for a fact.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -17,11 +17,28 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_millis(20);
 
+/// The network of a server.
+#[derive(Clone)]
+pub struct Place {
+    /// The address under which all others reach it.
+    pub host: String,
+    /// A prefix of its command line.
+    pub before: Vec<String>,
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place { host: "127.0.0.1".to_owned(), before: Vec::new() }
+    }
+}
+
 /// Ended on drop.
 pub struct Node {
     server: Server,
     dir: PathBuf,
-    arguments: Vec<String>,
+    host: String,
+    /// The program and its arguments.
+    line: Vec<String>,
     ready: &'static str,
     is_running: bool,
     is_frozen: bool,
@@ -36,25 +53,32 @@ pub fn shipped(name: &str) -> String {
 impl Node {
     /// Starts a server with these settings, at a port of which the one ten thousand above is free as well.
     pub fn start(dir: &Path, settings: &str) -> Node {
-        Node::with(dir, settings, &[], "Ready to accept connections")
+        Node::start_in(dir, settings, &Place::default())
+    }
+
+    /// The same in that network.
+    pub fn start_in(dir: &Path, settings: &str, place: &Place) -> Node {
+        Node::with(dir, settings, &[], "Ready to accept connections", place)
     }
 
     /// Starts a Sentinel with these settings.
     pub fn sentinel(dir: &Path, settings: &str) -> Node {
-        Node::with(dir, settings, &["--sentinel"], "+monitor")
+        Node::with(dir, settings, &["--sentinel"], "+monitor", &Place::default())
     }
 
-    fn with(dir: &Path, settings: &str, more: &[&str], ready: &'static str) -> Node {
+    fn with(dir: &Path, settings: &str, more: &[&str], ready: &'static str, place: &Place) -> Node {
         std::fs::create_dir_all(dir).unwrap();
-        let arguments: Vec<String> = ["redis.conf"].iter().chain(more).map(|one| (*one).to_owned()).collect();
+        let Place { host, before } = place.clone();
+        let mut line = before;
+        line.extend(["redis-server", "redis.conf"].iter().chain(more).map(|one| (*one).to_owned()));
         // Another test may take the same port just now.
         for _ in 0..10 {
             let port = free_cluster_port().unwrap();
-            let text = format!("{settings}\nport {port}\nbind 127.0.0.1\n");
+            let text = format!("{settings}\nport {port}\nbind {host}\n");
             std::fs::write(dir.join("redis.conf"), text).unwrap();
-            if let Ok(server) = Server::start("redis-server", &arguments, dir, port, ready) {
+            if let Ok(server) = Server::start(&line[0], &line[1..], dir, port, ready) {
                 let dir = dir.to_owned();
-                return Node { server, dir, arguments, ready, is_running: true, is_frozen: false };
+                return Node { server, dir, host, line, ready, is_running: true, is_frozen: false };
             }
         }
         panic!("no server starts; see the log in {}", dir.display());
@@ -66,7 +90,11 @@ impl Node {
 
     /// As a part of `engine.url`.
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port())
+        format!("{}:{}", self.host, self.port())
+    }
+
+    pub fn host(&self) -> &str {
+        &self.host
     }
 
     pub fn pid(&self) -> u32 {
@@ -96,6 +124,11 @@ impl Node {
         self.is_frozen = false;
     }
 
+    /// The test cuts its network, or joins it again.
+    pub fn cut_off(&mut self, is_cut_off: bool) {
+        self.is_frozen = is_cut_off;
+    }
+
     fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([name, &self.pid().to_string()]).status();
         assert!(sent.unwrap().success());
@@ -108,7 +141,7 @@ impl Node {
 
     fn try_restart(&mut self) -> io::Result<()> {
         self.kill();
-        self.server = Server::start("redis-server", &self.arguments, &self.dir, self.port(), self.ready)?;
+        self.server = Server::start(&self.line[0], &self.line[1..], &self.dir, self.port(), self.ready)?;
         self.is_running = true;
         Ok(())
     }
@@ -127,7 +160,7 @@ impl Node {
     /// Sends it a command; an error if it does not answer in time.
     pub async fn try_ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, String> {
         let asked = async {
-            let mut connection = client(self.port()).await?;
+            let mut connection = client_of(&self.host, self.port()).await?;
             command.query_async(&mut connection).await
         };
         match tokio::time::timeout(ANSWER, asked).await {

@@ -127,7 +127,8 @@ impl Sentinel {
         says.then_some(number)
     }
 
-    async fn found(&self) -> Option<usize> {
+    /// The primary; `None` while there is none.
+    pub async fn primary_now(&self) -> Option<usize> {
         for sentinel in self.sentinels.iter().filter(|one| one.answers()) {
             let found = self.primary_by(sentinel).await;
             if found.is_some() {
@@ -150,7 +151,7 @@ impl Sentinel {
     async fn until_primary(&self, is_right: impl Fn(usize) -> bool) -> usize {
         let mut found = None;
         until("a server is the primary", async || {
-            found = self.found().await.filter(|number| is_right(*number));
+            found = self.primary_now().await.filter(|number| is_right(*number));
             found.is_some()
         })
         .await;

@@ -26,18 +26,17 @@ async fn engine(world: &World, telemetry: Arc<Telemetry>) -> Arc<dyn Engine> {
         let config = embedded::Config { path: world.directory.path().to_owned(), partitions: Some(16) };
         return Arc::new(EmbeddedEngine::open(&config, telemetry).await.unwrap());
     }
-    on_redis(world.redis.port(), telemetry).await
+    on_redis(world.redis.url(), telemetry).await
 }
 
-async fn on_redis(port: u16, telemetry: Arc<Telemetry>) -> Arc<RedisEngine> {
-    let url = format!("redis://127.0.0.1:{port}/0");
+async fn on_redis(url: String, telemetry: Arc<Telemetry>) -> Arc<RedisEngine> {
     Arc::new(RedisEngine::connect(&redis::Config { url, ..Default::default() }, telemetry).await.unwrap())
 }
 
 /// A roll like that of an instance, and its engine, on the Redis of that port.
 pub async fn roll(redis: u16) -> (Arc<RedisEngine>, Roll) {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-    let engine = on_redis(redis, telemetry.clone()).await;
+    let engine = on_redis(format!("redis://127.0.0.1:{redis}/0"), telemetry.clone()).await;
     (engine.clone(), roll_of(engine, telemetry))
 }
 
@@ -47,7 +46,7 @@ fn roll_of(engine: Arc<dyn Engine>, telemetry: Arc<Telemetry>) -> Roll {
     rules.policy.timeout = TIMEOUT;
     let rules = Arc::new([(kind, rules)].into());
     let hearing = HearingConfig { gap: SECOND, follows: false, settle: SECOND, tell_after: SECOND };
-    let mirror = Arc::new(Mirror::new(Arc::clone(&rules), 16));
+    let mirror = Arc::new(Mirror::new(Arc::clone(&rules), engine.partitions()));
     Roll::new(engine, rules, mirror, telemetry, hearing, Default::default())
 }
 

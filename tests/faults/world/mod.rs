@@ -25,6 +25,8 @@ pub mod broker;
 pub mod calendar;
 #[path = "../../support/client.rs"]
 mod client;
+#[path = "../../support/cluster.rs"]
+pub mod cluster;
 mod counted;
 pub mod crowd;
 pub mod devices;
@@ -34,10 +36,15 @@ pub mod directory;
 mod http;
 pub mod instance;
 pub mod intruder;
+#[path = "../../support/node.rs"]
+pub mod node;
 pub mod oracle;
 pub mod poison;
+pub mod primaries;
 pub mod proxy;
 pub mod redis;
+#[path = "../../support/sentinel.rs"]
+pub mod sentinel;
 
 use broker::Broker;
 use calendar::Calendar;
@@ -48,7 +55,7 @@ pub use instance::{Instance, signal};
 use oracle::{Evidence, Finding, Loss, NotifiedRecord};
 use poison::Broken;
 use proxy::Proxy;
-use redis::Redis;
+use redis::{Redis, Topology};
 
 /// The timeout of units.
 pub const TIMEOUT: Duration = Duration::from_secs(3);
@@ -56,6 +63,10 @@ pub const TIMEOUT: Duration = Duration::from_secs(3);
 pub const PERIOD: Duration = Duration::from_millis(500);
 /// The longest wait for a fact.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Detection resumes so soon after the servers are back.
+const RESUMED: Duration = Duration::from_secs(10);
+/// The time from the first heartbeat of a probe to its notification: two periods, its timeout, and a second.
+const PROBE: Duration = Duration::from_millis((2 * PERIOD.as_millis() + TIMEOUT.as_millis()) as u64 + 1000);
 /// The most memory that a process may use, with a small fleet.
 pub const MOST_MEMORY: u64 = 200 << 20;
 /// The prefix of the ids of units without a diary, which the oracle ignores.
@@ -71,7 +82,9 @@ pub struct Plan {
     pub embedded: bool,
     /// Whether the broker runs within the instance.
     pub broker_within: bool,
-    /// Arguments of Redis.
+    /// The servers of Redis.
+    pub topology: Topology,
+    /// Arguments of a single Redis.
     pub redis: Vec<String>,
     /// More lines of the broker's configuration.
     pub broker: String,
@@ -98,6 +111,7 @@ impl Plan {
             units: 120,
             embedded: false,
             broker_within: false,
+            topology: Topology::Single,
             redis: redis::DURABLE.map(str::to_owned).to_vec(),
             broker: String::new(),
             share: String::new(),
@@ -167,7 +181,7 @@ impl World {
         let args: Vec<&str> = plan.redis.iter().map(String::as_str).collect();
         let redis = match plan.embedded {
             true => Redis::none(),
-            false => Redis::start(&dir.path().join("redis"), free_port().unwrap(), &plan.before_redis, &args),
+            false => Redis::of(&plan.topology, &dir.path().join("redis"), &plan.before_redis, &args).await,
         };
         let calendar = (!plan.before_redis.is_empty()).then(|| Calendar::keep(redis.port()));
         let directory = Directory::new(dir.path().join("rollcall-data"));
@@ -222,7 +236,7 @@ impl World {
         let http = format!("127.0.0.1:{}", free_port().unwrap());
         let redis = match self.plan.embedded {
             true => String::new(),
-            false => format!("redis://127.0.0.1:{}/0", self.redis.port()),
+            false => self.redis.url(),
         };
         let config = self.config(number, &redis, &broker, &http, &self.sink.url());
         let mut instance = Instance::new(self.dir(), &format!("instance-{number}"), &http, &config);
@@ -502,6 +516,22 @@ impl World {
     pub async fn rests(&mut self) {
         self.ready().await;
         self.probe().await;
+        self.settles().await;
+    }
+
+    /// The same after all servers are back from now on: detection resumes in time.
+    pub async fn resumes_and_rests(&mut self) {
+        let back = tokio::time::Instant::now();
+        self.ready().await;
+        let ready = back.elapsed();
+        self.probe().await;
+        let took = back.elapsed();
+        println!("ready after {} ms, detection resumed after {} ms", ready.as_millis(), took.as_millis());
+        assert!(took < RESUMED + PROBE, "detection resumes {took:?} after the servers are back");
+        self.settles().await;
+    }
+
+    async fn settles(&mut self) {
         self.agrees().await;
         let woken = self.fleet.wake_some(&mut self.chance);
         println!("{} units wake", woken.len());

@@ -1,183 +1,343 @@
-//! The Redis of a world, which tests freeze, kill, start with other data, and query as another program.
+//! The Redis of a world, which tests freeze, kill, start with other data, and query as another program: one server, or
+//! several with Sentinel or as a cluster.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use redis::{Cmd, FromRedisValue};
+use redis::{Cmd, FromRedisValue, Pipeline, RedisResult, Value, cmd};
 use rollcall::presence::{OfflineRecord, Unit};
-use rollcall::simulate::servers::Server;
+use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::encoding;
 use rollcall::store::redis::{Tags, facts_key};
 
-use super::client::client;
+use super::client::{client, client_of};
+use super::cluster::{Cluster, ClusterPlan, slot_of_tag};
 use super::instance::signal;
+use super::node::Node;
+use super::sentinel::{Sentinel, SentinelPlan};
 
 /// Every answered write is on disk.
 pub const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 /// Snapshots on request, and nothing else on disk.
 pub const SNAPSHOTS: [&str; 4] = ["--save", "900000 1", "--appendonly", "no"];
 
+/// The number of partitions of a new fleet, on one primary.
 pub const PARTITIONS: u16 = 16;
+/// The same in a cluster.
+const CLUSTER_PARTITIONS: u16 = 48;
+/// How long a server may take to answer.
+const ANSWER: Duration = Duration::from_secs(10);
 
-/// Worlds on the embedded engine have none; there killing and starting it does nothing.
-pub struct Redis {
-    server: Option<Server>,
+/// The servers of a plan.
+#[derive(Clone, Default)]
+pub enum Topology {
+    #[default]
+    Single,
+    Sentinel(SentinelPlan),
+    Cluster(ClusterPlan),
+}
+
+/// The servers of a world.
+pub(super) enum Servers {
+    /// On the embedded engine.
+    None,
+    Single(Single),
+    Sentinel(Sentinel),
+    Cluster(Cluster),
+}
+
+pub(super) struct Single {
+    server: Server,
     before: Vec<String>,
     args: Vec<String>,
     dir: PathBuf,
 }
 
+/// In worlds on the embedded engine, killing and starting it does nothing.
+pub struct Redis(pub(super) Servers);
+
 impl Redis {
-    /// `before`: a prefix of its command line.
+    /// One server. `before`: a prefix of its command line.
     pub fn start(dir: &Path, port: u16, before: &[String], args: &[&str]) -> Redis {
-        let server = Some(Server::redis_after(before, dir, port, args).unwrap());
+        let server = Server::redis_after(before, dir, port, args).unwrap();
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        Redis { server, before: before.to_vec(), args, dir: dir.to_owned() }
+        Redis(Servers::Single(Single { server, before: before.to_vec(), args, dir: dir.to_owned() }))
+    }
+
+    /// The servers of that topology. `before` and `args` are those of one server.
+    pub async fn of(topology: &Topology, dir: &Path, before: &[String], args: &[&str]) -> Redis {
+        match topology {
+            Topology::Single => Redis::start(dir, free_port().unwrap(), before, args),
+            Topology::Sentinel(plan) => Redis(Servers::Sentinel(Sentinel::start(plan.clone()).await)),
+            Topology::Cluster(plan) => Redis(Servers::Cluster(Cluster::start(plan.clone()).await)),
+        }
     }
 
     pub fn none() -> Redis {
-        Redis { server: None, before: Vec::new(), args: Vec::new(), dir: PathBuf::new() }
+        Redis(Servers::None)
     }
 
+    fn single(&self) -> &Single {
+        match &self.0 {
+            Servers::Single(single) => single,
+            _ => panic!("this world has not one Redis"),
+        }
+    }
+
+    pub fn cluster(&mut self) -> &mut Cluster {
+        match &mut self.0 {
+            Servers::Cluster(cluster) => cluster,
+            _ => panic!("this world has no cluster"),
+        }
+    }
+
+    pub fn sentinel(&mut self) -> &mut Sentinel {
+        match &mut self.0 {
+            Servers::Sentinel(sentinel) => sentinel,
+            _ => panic!("this world has no Sentinel"),
+        }
+    }
+
+    /// The port of the only server.
     pub fn port(&self) -> u16 {
-        self.server().port()
+        self.single().server.port()
     }
 
-    fn server(&self) -> &Server {
-        self.server.as_ref().expect("this world has no Redis")
+    /// The value of `engine.url`.
+    pub fn url(&self) -> String {
+        match &self.0 {
+            Servers::Sentinel(sentinel) => sentinel.url(),
+            Servers::Cluster(cluster) => cluster.url(),
+            _ => format!("redis://127.0.0.1:{}/0", self.port()),
+        }
     }
 
+    /// The servers with data, if there are several.
+    fn nodes(&self) -> &[Node] {
+        match &self.0 {
+            Servers::Sentinel(sentinel) => &sentinel.servers,
+            Servers::Cluster(cluster) => &cluster.nodes,
+            _ => &[],
+        }
+    }
+
+    pub(super) fn nodes_mut(&mut self) -> &mut [Node] {
+        match &mut self.0 {
+            Servers::Sentinel(sentinel) => &mut sentinel.servers,
+            Servers::Cluster(cluster) => &mut cluster.nodes,
+            _ => &mut [],
+        }
+    }
+
+    /// Sends all servers a signal.
     pub fn signal(&self, name: &str) {
-        signal(self.server().pid(), name);
+        match &self.0 {
+            Servers::Single(single) => signal(single.server.pid(), name),
+            _ => self.nodes().iter().for_each(|node| signal(node.pid(), name)),
+        }
     }
 
-    /// Ends it like a power cut.
+    /// Ends all servers like a power cut.
     pub fn kill(&mut self) {
-        self.server.iter_mut().for_each(Server::kill);
+        match &mut self.0 {
+            Servers::Single(single) => single.server.kill(),
+            _ => self.nodes_mut().iter_mut().for_each(Node::kill),
+        }
     }
 
-    /// Starts it again on its port with the data on its disk.
+    /// Starts them again on their ports with the data on their disks.
     pub fn restart(&mut self) {
-        let Some(server) = &mut self.server else { return };
-        server.kill();
-        let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
-        *server = Server::redis_after(&self.before, &self.dir, server.port(), &args).unwrap();
+        match &mut self.0 {
+            Servers::Single(Single { server, before, args, dir }) => {
+                server.kill();
+                let args: Vec<&str> = args.iter().map(String::as_str).collect();
+                *server = Server::redis_after(before, dir, server.port(), &args).unwrap();
+            }
+            _ => self.nodes_mut().iter_mut().for_each(Node::restart),
+        }
     }
 
-    /// Removes its data from disk.
+    /// Kills them and removes their data from disk.
     pub fn wipe(&mut self) {
         self.kill();
+        self.nodes_mut().iter_mut().for_each(Node::wipe);
+        let Servers::Single(single) = &self.0 else { return };
         // Redis 6.2 has one file instead of the directory.
         for name in ["appendonlydir", "appendonly.aof", "dump.rdb"] {
-            let path = self.dir.join(name);
+            let path = single.dir.join(name);
             let _ = std::fs::remove_dir_all(&path);
             let _ = std::fs::remove_file(&path);
         }
     }
 
-    /// Sends it a command; an error if it does not answer in time.
+    /// Sends the only server a command; an error if it does not answer in time.
     pub async fn try_ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, String> {
-        let asked = async {
-            let mut connection = client(self.port()).await?;
-            command.query_async(&mut connection).await
-        };
-        match tokio::time::timeout(Duration::from_secs(10), asked).await {
-            Ok(answer) => answer.map_err(|error: redis::RedisError| error.to_string()),
-            Err(_) => Err("no answer".to_owned()),
-        }
+        in_time(async { command.query_async(&mut client(self.port()).await?).await }).await
     }
 
     pub async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> T {
         self.try_ask(command).await.unwrap()
     }
 
+    /// Sends a command to every server with data that answers.
+    pub async fn tell_all(&self, command: &Cmd) {
+        if let Servers::Single(_) = &self.0 {
+            self.ask::<Value>(command).await;
+        }
+        for node in self.nodes().iter().filter(|node| node.answers()) {
+            let _ = node.try_ask::<Value>(command).await;
+        }
+    }
+
+    // --- The fleet ------------------------------------------------------------------------------
+
+    fn partitions(&self) -> (u16, Tags) {
+        match &self.0 {
+            Servers::Cluster(_) => (CLUSTER_PARTITIONS, Tags::Spread),
+            _ => (PARTITIONS, Tags::Plain),
+        }
+    }
+
+    /// The hash tags of all partitions.
+    fn tags(&self) -> Vec<String> {
+        let (partitions, tags) = self.partitions();
+        (0..partitions).map(|partition| tags.tag(partition, partitions)).collect()
+    }
+
+    /// Host and port of the primary of each tag.
+    async fn primaries(&self, tags: &[String]) -> Option<Vec<(&str, u16)>> {
+        fn address(node: &Node) -> (&str, u16) {
+            (node.host(), node.port())
+        }
+        let primary = match &self.0 {
+            Servers::Cluster(cluster) => {
+                let of_slot = cluster.server_of_each_slot().await;
+                let numbers = tags.iter().map(|tag| of_slot[usize::from(slot_of_tag(tag))]);
+                return numbers.map(|number| Some(address(&cluster.nodes[number?]))).collect();
+            }
+            Servers::Sentinel(sentinel) => address(&sentinel.servers[sentinel.primary_now().await?]),
+            _ => ("127.0.0.1", self.port()),
+        };
+        Some(vec![primary; tags.len()])
+    }
+
+    /// Sends commands, each to the primary of its tag. The answers in their order; `None` while a server does not
+    /// answer.
+    async fn ask_each<T: FromRedisValue>(&self, asked: &[(String, Cmd)]) -> Option<Vec<T>> {
+        let tags: Vec<String> = asked.iter().map(|(tag, _)| tag.clone()).collect();
+        let primaries = self.primaries(&tags).await?;
+        let mut answers: Vec<Option<T>> = asked.iter().map(|_| None).collect();
+        for primary in primaries.iter().collect::<BTreeSet<_>>() {
+            let part: Vec<usize> = (0..asked.len()).filter(|index| primaries[*index] == *primary).collect();
+            let mut batch = redis::pipe();
+            for index in &part {
+                batch.add_command(asked[*index].1.clone());
+            }
+            for (index, answer) in part.into_iter().zip(send::<Vec<T>>(*primary, &batch).await.ok()?) {
+                answers[index] = Some(answer);
+            }
+        }
+        answers.into_iter().collect()
+    }
+
+    /// Sends a command to every partition: `ask` makes it from the begin of the keys.
+    async fn ask_partitions<T: FromRedisValue>(&self, ask: impl Fn(String) -> Cmd) -> Option<Vec<T>> {
+        let asked = self.tags().into_iter().map(|tag| {
+            let command = ask(format!("rollcall:{{{tag}}}"));
+            (tag, command)
+        });
+        self.ask_each(&asked.collect::<Vec<_>>()).await
+    }
+
     /// Every record of a unit with a diary; `None` while Redis does not answer.
     pub async fn records(&self) -> Option<Vec<OfflineRecord>> {
-        let mut records = Vec::new();
-        for partition in 0..PARTITIONS {
-            let key = format!("rollcall:{{p{partition}}}:offline");
-            let names: Vec<String> = self.try_ask(redis::cmd("ZRANGE").arg(key).arg(0).arg(-1)).await.ok()?;
-            let mut open = Vec::new();
-            for name in names.iter().filter(|name| !name.contains(super::CROWD)) {
-                open.extend(self.open_record(name).await?);
-            }
-            let key = format!("rollcall:{{p{partition}}}:archive");
-            let texts: Vec<String> = self.try_ask(redis::cmd("HVALS").arg(key)).await.ok()?;
-            let closed: Vec<OfflineRecord> = texts
-                .iter()
-                .map(|text| serde_json::from_str(text).unwrap_or_else(|why| panic!("{text}: {why}")))
-                .collect();
-            // A record may be closed between the two queries.
-            open.retain(|open: &OfflineRecord| closed.iter().all(|closed| closed.id != open.id));
-            records.extend(open.into_iter().chain(closed));
+        let names: Vec<Vec<String>> = self
+            .ask_partitions(|begin| cmd("ZRANGE").arg(format!("{begin}:offline")).arg(0).arg(-1).to_owned())
+            .await?;
+        let mut asked = Vec::new();
+        for (tag, names) in self.tags().into_iter().zip(names) {
+            let names = names.into_iter().filter(|name| !name.contains(super::CROWD));
+            asked.extend(names.map(|name| (tag.clone(), name)));
         }
+        let mut open = self.open_records(&asked).await?;
+        let texts: Vec<Vec<String>> =
+            self.ask_partitions(|begin| cmd("HVALS").arg(format!("{begin}:archive")).to_owned()).await?;
+        let read = |text: &String| serde_json::from_str(text).unwrap_or_else(|why| panic!("{text}: {why}"));
+        let mut records: Vec<OfflineRecord> = texts.iter().flatten().map(read).collect();
+        // A record may be closed between the two queries.
+        open.retain(|open| records.iter().all(|closed| closed.id != open.id));
+        records.extend(open);
         records.retain(|record| !record.unit.as_str().starts_with(super::CROWD));
         Some(records)
     }
 
-    /// The open record of a unit, if it still has one; `None` while Redis does not answer.
-    async fn open_record(&self, name: &str) -> Option<Option<OfflineRecord>> {
-        let unit: Unit = name.parse().unwrap();
-        let ask = redis::cmd("HGET")
-            .arg(facts_key("rollcall", PARTITIONS, Tags::Plain, &unit))
-            .arg(name)
-            .to_owned();
-        let facts = self.try_ask::<Option<String>>(&ask).await.ok()?;
-        Some(facts.and_then(|facts| encoding::decode(&facts)?.open_record(&unit)))
+    /// The open records of units that still have one, each with its tag.
+    async fn open_records(&self, units: &[(String, String)]) -> Option<Vec<OfflineRecord>> {
+        let (partitions, tags) = self.partitions();
+        let ask = |(tag, name): &(String, String)| {
+            let unit: Unit = name.parse().unwrap();
+            let command =
+                cmd("HGET").arg(facts_key("rollcall", partitions, tags, &unit)).arg(name).to_owned();
+            (tag.clone(), command)
+        };
+        let facts: Vec<Option<String>> = self.ask_each(&units.iter().map(ask).collect::<Vec<_>>()).await?;
+        let open = facts
+            .into_iter()
+            .zip(units)
+            .filter_map(|(facts, (_, name))| encoding::decode(&facts?)?.open_record(&name.parse().unwrap()));
+        Some(open.collect())
     }
 
     /// The backlog: entries of outboxes, members of groups, deliveries.
     pub async fn waiting(&self) -> Option<usize> {
-        let mut waiting =
-            self.try_ask::<usize>(redis::cmd("XLEN").arg("rollcall:{hearing}:outbox")).await.ok()?;
-        for partition in 0..PARTITIONS {
-            for (command, name) in [("XLEN", "outbox"), ("ZCARD", "groups"), ("HLEN", "notifications")] {
-                let key = format!("rollcall:{{p{partition}}}:{name}");
-                waiting += self.try_ask::<usize>(redis::cmd(command).arg(key)).await.ok()?;
-            }
+        let blind = ("hearing".to_owned(), cmd("XLEN").arg("rollcall:{hearing}:outbox").to_owned());
+        let mut waiting = self.ask_each::<usize>(&[blind]).await?.into_iter().sum();
+        for (command, name) in [("XLEN", "outbox"), ("ZCARD", "groups"), ("HLEN", "notifications")] {
+            waiting += self.sum(command, name).await?;
         }
         Some(waiting)
     }
 
     /// How many units are watched.
     pub async fn known(&self) -> Option<usize> {
-        self.sum("deadlines").await
+        self.sum("ZCARD", "deadlines").await
     }
 
     /// Whether that unit is watched.
     pub async fn knows(&self, name: &str) -> Option<bool> {
-        for partition in 0..PARTITIONS {
-            let key = format!("rollcall:{{p{partition}}}:deadlines");
-            let check = self.try_ask::<Option<f64>>(redis::cmd("ZSCORE").arg(key).arg(name)).await.ok()?;
-            if check.is_some() {
-                return Some(true);
-            }
-        }
-        Some(false)
+        let checks: Vec<Option<f64>> = self
+            .ask_partitions(|begin| cmd("ZSCORE").arg(format!("{begin}:deadlines")).arg(name).to_owned())
+            .await?;
+        Some(checks.iter().any(Option::is_some))
     }
 
     /// How many records are open.
     pub async fn open(&self) -> Option<usize> {
-        self.sum("offline").await
+        self.sum("ZCARD", "offline").await
     }
 
     /// How many records there are.
     pub async fn recorded(&self) -> Option<usize> {
-        let mut closed = 0;
-        for partition in 0..PARTITIONS {
-            let key = format!("rollcall:{{p{partition}}}:archive");
-            closed += self.try_ask::<usize>(redis::cmd("HLEN").arg(key)).await.ok()?;
-        }
-        Some(self.open().await? + closed)
+        Some(self.open().await? + self.sum("HLEN", "archive").await?)
     }
 
-    /// The sizes of a sorted set of every partition.
-    async fn sum(&self, name: &str) -> Option<usize> {
-        let mut sum = 0;
-        for partition in 0..PARTITIONS {
-            let key = format!("rollcall:{{p{partition}}}:{name}");
-            sum += self.try_ask::<usize>(redis::cmd("ZCARD").arg(key)).await.ok()?;
-        }
-        Some(sum)
+    /// The sizes of a collection of every partition.
+    async fn sum(&self, command: &str, name: &str) -> Option<usize> {
+        let sizes: Vec<usize> =
+            self.ask_partitions(|begin| cmd(command).arg(format!("{begin}:{name}")).to_owned()).await?;
+        Some(sizes.into_iter().sum())
+    }
+}
+
+/// Sends a batch to a server; an error if it does not answer in time.
+async fn send<T: FromRedisValue>((host, port): (&str, u16), batch: &Pipeline) -> Result<T, String> {
+    in_time(async { batch.query_async(&mut client_of(host, port).await?).await }).await
+}
+
+async fn in_time<T>(asked: impl Future<Output = RedisResult<T>>) -> Result<T, String> {
+    match tokio::time::timeout(ANSWER, asked).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err("no answer".to_owned()),
     }
 }

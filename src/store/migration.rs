@@ -109,6 +109,11 @@ pub trait Exporter: Send + Sync {
     /// The units of a page, as [`super::Queries::walk`] numbers them, and their values.
     async fn export_units(&self, partition: u16, page: u32) -> Result<Vec<MigrationItem>>;
 
+    /// Up to when the heartbeats of the export are complete, if that may be earlier than the fleet has heard.
+    async fn complete_until(&self) -> Result<Option<Timestamp>> {
+        Ok(None)
+    }
+
     /// Everything else of a partition. The number after the last partition stands for everything outside of
     /// partitions.
     async fn export_rest(&self, partition: u16) -> Result<Vec<MigrationItem>>;
@@ -195,7 +200,11 @@ pub async fn migrate(
         let why = "an instance used the fleet while it was moved; stop every instance, then move again";
         return Err(EngineError::Refused(why.to_owned()));
     }
-    to.complete(hearing).await?;
+    let heard = match (hearing.heard, from.complete_until().await?) {
+        (Some(heard), Some(until)) => Some(heard.min(until)),
+        (heard, _) => heard,
+    };
+    to.complete(Hearing { heard, ..hearing }).await?;
     Ok(moved)
 }
 

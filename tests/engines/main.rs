@@ -7,6 +7,7 @@ mod embedded;
 mod expiry;
 mod groups_alike;
 mod instances;
+mod layout;
 mod moving;
 mod openings_alike;
 mod roster_alike;

@@ -1,12 +1,13 @@
 //! `rollcall move`: a fleet is migrated from one engine to another, with everything that is still to be
 //! notified.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Roll};
@@ -28,6 +29,9 @@ use rollcall::store::{redis as on_redis, redis::RedisEngine, redis::RedisImporte
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 use tokio::sync::Notify;
+
+use crate::support::cluster::{Cluster, ClusterPlan};
+use crate::support::sentinel::{Sentinel, SentinelPlan};
 
 const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -253,6 +257,86 @@ async fn a_fleet_is_the_same_after_a_migration_there_and_back() {
     let here = seen(&*here).await;
     similar(&seen(&*there).await, &here);
     similar(&seen(&*back).await, &here);
+}
+
+#[tokio::test]
+async fn a_fleet_of_a_cluster_is_the_same_after_a_migration_to_other_tags() {
+    let places = Places::new();
+    let fields = [("fleet", "0123456789abcdef"), ("partitions", "48"), ("tags", "spread")];
+    let server = redis::Client::open(places.url()).unwrap();
+    let mut server = server.get_connection().unwrap();
+    redis::cmd("HSET").arg("rollcall:meta").arg(&fields).exec(&mut server).unwrap();
+    let here = places.connect().await.unwrap();
+    assert_eq!(here.partitions(), 48);
+    fill(here.clone()).await;
+    let before = contents(&*here).await;
+    let there = on_redis::Config { prefix: "there".into(), partitions: Some(48), ..places.on_redis() };
+    carry(&*here, &RedisImporter::prepare(&there, telemetry()).await.unwrap()).await;
+    let there = RedisEngine::connect(&there, telemetry()).await.unwrap();
+    similar(&contents(&there).await, &before);
+    similar(&seen(&there).await, &seen(&*here).await);
+    let plain: Vec<String> = redis::cmd("KEYS").arg("there:{p[0-9]*.*").query(&mut server).unwrap();
+    assert_eq!(plain, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_is_the_same_after_a_migration_to_a_cluster_to_sentinels_and_to_one_server() {
+    let places = Places::new();
+    let cluster = Cluster::start(ClusterPlan::new(0)).await;
+    let sentinel = Sentinel::start(SentinelPlan::new(1)).await;
+    let here = places.open("here").await;
+    fill(here.clone()).await;
+    let (before, heard) = (contents(&*here).await, here.hearing().await.unwrap().heard);
+    drop(here);
+    let last = place(&places.dir.path().join("last"));
+    let mut from = place(&places.dir.path().join("here"));
+    for url in [cluster.url(), sentinel.url(), places.url()] {
+        let output = rollcall_move(&from, &url);
+        assert_eq!(output.status.code(), Some(0), "{url}: {}", String::from_utf8(output.stderr).unwrap());
+        let config = on_redis::Config { url: url.clone(), ..Default::default() };
+        let there = RedisEngine::connect(&config, telemetry()).await.unwrap();
+        assert_eq!(there.partitions(), 16, "the number of the source");
+        similar(&contents(&there).await, &before);
+        from = url;
+    }
+    assert_eq!(rollcall_move(&from, &last).status.code(), Some(0));
+    let last = places.open("last").await;
+    similar(&contents(&*last).await, &before);
+    similar(&seen(&*last).await, &seen(&*places.open("here").await).await);
+
+    let tags: String = cluster.ask("rollcall:meta", cmd("HGET").arg("rollcall:meta").arg("tags")).await;
+    assert_eq!(tags, "spread");
+    let mut shares = BTreeMap::<usize, usize>::new();
+    for partition in 0..16 {
+        let stamp = format!("rollcall:{{{}}}:heard", on_redis::Tags::Spread.tag(partition, 16));
+        let at: i64 = cluster.ask(&stamp, cmd("GET").arg(&stamp)).await;
+        assert_eq!(Some(Timestamp::from_millis(at)), heard, "{stamp}");
+        *shares.entry(cluster.primary_of(&stamp).await).or_default() += 1;
+    }
+    assert_eq!(shares.len(), 3, "{shares:?}");
+    assert!(shares.values().all(|share| (5..=6).contains(share)), "{shares:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_to_a_cluster_that_was_interrupted_begins_anew_on_every_server() {
+    let places = Places::new();
+    let cluster = Cluster::start(ClusterPlan::new(0)).await;
+    let config = on_redis::Config { url: cluster.url(), partitions: Some(16), ..Default::default() };
+    let here = places.open("here").await;
+    fill(here.clone()).await;
+    let before = contents(&*here).await;
+    let broken_off = RedisImporter::prepare(&config, telemetry()).await.unwrap();
+    let stray = here.read(&[unit(0)]).await.unwrap().remove(0).stored.unwrap().to_string();
+    let stray = |number| {
+        let facts = stray.clone();
+        MigrationItem::Unit { unit: unit(number), facts, alive: Some(BEGIN), next_check: Some(BEGIN) }
+    };
+    broken_off.import((500..600).map(stray).collect()).await.unwrap();
+    let why = RedisEngine::connect(&config, telemetry()).await.err().unwrap().to_string();
+    assert!(why.contains("has begun and is not complete"), "{why}");
+    carry(&*here, &RedisImporter::prepare(&config, telemetry()).await.unwrap()).await;
+    let there = RedisEngine::connect(&config, telemetry()).await.unwrap();
+    similar(&contents(&there).await, &before);
 }
 
 fn similar(found: &[String], expected: &[String]) {
@@ -505,6 +589,32 @@ async fn the_command_reports_what_was_migrated_and_why_something_was_not() {
     assert!(why.contains("there is a fleet at "), "{why}");
     let output = rollcall_move("elsewhere", &back);
     assert_eq!(output.status.code(), Some(2));
+}
+
+#[tokio::test]
+async fn a_configuration_file_names_an_engine_with_all_that_belongs_to_it() {
+    let places = Places::new();
+    let here = on_redis::Config { prefix: "mine".into(), partitions: Some(8), ..places.on_redis() };
+    fill(Arc::new(RedisEngine::connect(&here, telemetry()).await.unwrap())).await;
+    let file = |name: &str, text: &str| {
+        let path = places.dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        format!("config:{}", path.display())
+    };
+    let from = file("old.toml", &format!("[engine]\nurl = {:?}\nprefix = \"mine\"", places.url()));
+    let embedded = "[engine]\ntype = \"embedded\"\npath = \"new\"\n";
+    let refused = |from: &str, to: &str, expected: &str| {
+        let output = rollcall_move(from, to);
+        let why = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() != Some(0) && why.contains(expected), "{why}");
+    };
+    refused(&from, &file("other.toml", &format!("{embedded}partitions = 16")), "the fleet has 8 partitions");
+    refused(&from, "redis-cluster://", "the address names no server");
+    refused(&from, "config:", "write embedded:PATH, config:FILE");
+    let output = rollcall_move(&from, &file("new.toml", embedded));
+    let why = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{why}");
+    assert_eq!(embedded::partitions(&places.dir.path().join("new")).unwrap(), Some(8));
 }
 
 #[tokio::test]

@@ -83,6 +83,11 @@ impl Exporter for RedisEngine {
         Ok(items)
     }
 
+    /// A replica that became a primary may lack heartbeats.
+    async fn complete_until(&self) -> Result<Option<Timestamp>> {
+        Ok(self.read_stamps().await?.oldest)
+    }
+
     async fn export_rest(&self, partition: u16) -> Result<Vec<MigrationItem>> {
         let mut items = Vec::new();
         self.export_outbox(partition, &mut items).await?;

@@ -85,6 +85,17 @@ impl RedisImporter {
         Ok(())
     }
 
+    /// Writes the stamp of each partition, see `stamps.rs`.
+    async fn put_stamps(&self, heard: Timestamp) -> Result<()> {
+        let mut pipe = pipe();
+        if self.topology.has_parts() {
+            for partition in 0..self.keys.partitions() {
+                pipe.set(self.keys.in_partition(partition, "heard"), heard.as_millis()).ignore();
+            }
+        }
+        self.topology.send("complete", &pipe).await
+    }
+
     /// In one piece: one arm for each sort of item.
     fn put(&self, item: &MigrationItem, pipe: &mut Pipeline) -> Result<()> {
         match item {
@@ -238,6 +249,10 @@ impl Importer for RedisImporter {
         }
         if !pipe.is_empty() {
             self.topology.send::<redis::Value>("complete", &pipe).await?;
+        }
+        // Otherwise the first canary leaves them, and an instance that ends meanwhile leaves some of them only.
+        if let Some(heard) = hearing.heard {
+            self.put_stamps(heard).await?;
         }
         // Of its own, because it is in another slot of a cluster; last, because it makes the fleet one to serve.
         let mut complete = redis::pipe();

@@ -1,0 +1,99 @@
+//! The number of partitions and the form of the tags: fixed when a fleet is created, and found again by every
+//! configuration that names neither.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rollcall::clock::Clock;
+use rollcall::presence::Unit;
+use rollcall::store::redis::{Config, RedisEngine, RedisRepair, Tags, facts_key, partitions, survey};
+use rollcall::store::repair::Repair;
+use rollcall::store::{Engine, EngineError, Layout, embedded, embedded::EmbeddedEngine};
+use rollcall::telemetry::Telemetry;
+
+use crate::support::parts::Parts;
+use crate::support::redis::Redis;
+
+fn telemetry() -> Arc<Telemetry> {
+    Arc::new(Telemetry::new(&Clock::system()))
+}
+
+async fn connect(config: &Config) -> Result<RedisEngine, EngineError> {
+    RedisEngine::connect(config, telemetry()).await
+}
+
+async fn refusal(config: &Config) -> String {
+    connect(config).await.err().expect("it is refused").to_string()
+}
+
+fn meta(redis: &Redis, field: &str) -> Option<String> {
+    redis::cmd("HGET").arg("rollcall:meta").arg(field).query(&mut redis.client()).unwrap()
+}
+
+#[tokio::test]
+async fn an_existing_fleet_keeps_its_number_of_partitions_without_a_word_in_the_configuration() {
+    let redis = Redis::start();
+    let silent = Config { url: redis.url(), ..Config::default() };
+    assert_eq!(partitions(&silent, telemetry()).await.unwrap(), None);
+    let saying = |partitions| Config { partitions: Some(partitions), ..silent.clone() };
+    assert_eq!(connect(&saying(64)).await.unwrap().partitions(), 64);
+    assert_eq!(connect(&silent).await.unwrap().partitions(), 64);
+    assert_eq!(connect(&saying(64)).await.unwrap().partitions(), 64);
+    let why = refusal(&saying(16)).await;
+    assert!(
+        why.contains("was created with 64 partitions, engine.partitions says 16; write 64 there"),
+        "{why}"
+    );
+    let now = Clock::system().now();
+    let why = survey(&saying(16), now, telemetry()).await.err().unwrap().to_string();
+    assert!(why.contains("was created with 64 partitions"), "{why}");
+    survey(&silent, now, telemetry()).await.unwrap();
+    assert_eq!(partitions(&silent, telemetry()).await.unwrap(), Some(64));
+    let new = Config { prefix: "new".into(), ..silent };
+    assert_eq!(connect(&new).await.unwrap().partitions(), 16);
+    assert_eq!(meta(&redis, "tags"), None, "one server has plain tags");
+}
+
+#[tokio::test]
+async fn the_form_of_the_tags_is_read_before_any_other_key() {
+    let redis = Redis::start();
+    let fields = [("fleet", "0123456789abcdef"), ("partitions", "48"), ("tags", "spread")];
+    redis::cmd("HSET").arg("rollcall:meta").arg(&fields).exec(&mut redis.client()).unwrap();
+    let config = Config { url: redis.url(), ..Config::default() };
+    let engine: Arc<dyn Engine> = Arc::new(connect(&config).await.unwrap());
+    assert_eq!(engine.partitions(), 48);
+    let units: Vec<Unit> = (0..500).map(|n| format!("detector:unit-{n}").parse().unwrap()).collect();
+    let kinds = [("detector", Duration::from_secs(3600))];
+    let parts = Parts::new(engine, telemetry(), &Clock::system(), &kinds);
+    parts.hear_all(&units).await.unwrap();
+    for unit in &units {
+        let key = facts_key("rollcall", 48, Tags::Spread, unit);
+        let is_there: bool =
+            redis::cmd("HEXISTS").arg(&key).arg(unit.to_string()).query(&mut redis.client()).unwrap();
+        assert!(is_there, "{unit} is not in {key}");
+    }
+    let plain: Vec<String> =
+        redis::cmd("KEYS").arg("rollcall:{p*[0-9]}:*").query(&mut redis.client()).unwrap();
+    assert!(plain.iter().all(|key| key.contains('.')), "{plain:?}");
+    let quarantine = format!("rollcall:{{{}}}:unreadable", Tags::Spread.tag(5, 48));
+    redis::cmd("HSET").arg(quarantine).arg("rollcall:other").arg("x").exec(&mut redis.client()).unwrap();
+    let repair = RedisRepair::open(&config, telemetry()).await.unwrap();
+    assert_eq!(repair.quarantined().await.unwrap().len(), 1);
+
+    redis::cmd("HSET").arg("rollcall:meta").arg("tags").arg("woven").exec(&mut redis.client()).unwrap();
+    let why = refusal(&config).await;
+    assert!(why.contains("hash tags of the form \"woven\", which this rollcall does not know"), "{why}");
+}
+
+#[tokio::test]
+async fn a_directory_keeps_its_number_of_partitions_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = async |partitions| {
+        let config = embedded::Config { path: dir.path().join("fleet"), partitions };
+        EmbeddedEngine::open(&config, telemetry()).await.map(|engine| engine.partitions())
+    };
+    assert_eq!(open(Some(64)).await.unwrap(), 64);
+    assert_eq!(open(None).await.unwrap(), 64);
+    let why = open(Some(16)).await.unwrap_err().to_string();
+    assert!(why.contains("was created with 64 partitions, engine.partitions says 16"), "{why}");
+}

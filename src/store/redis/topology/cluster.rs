@@ -12,12 +12,16 @@ use redis::{Client, RedisResult, pipe};
 
 use super::address::HostPort;
 use super::discovery::{Discovery, Primary, ask};
+use super::errors::NoAnswer;
 use super::login::Login;
 use super::slots::SLOTS;
 use crate::store::{EngineError, Result};
 
 /// The most nodes that are asked at once.
 const MOST_ASKED: usize = 16;
+
+/// The options of the login at every node.
+const LOGIN: &str = "engine.url and engine.password_file";
 
 pub struct Cluster(pub Login);
 
@@ -36,7 +40,7 @@ struct Node {
 }
 
 impl Cluster {
-    async fn ask(&self, at: &HostPort) -> std::result::Result<Vec<Node>, String> {
+    async fn ask(&self, at: &HostPort) -> std::result::Result<Vec<Node>, NoAnswer> {
         let mut question = pipe();
         question.cmd("CLUSTER").arg("NODES");
         let answer: RedisResult<(String,)> = match self.client(at) {
@@ -45,7 +49,7 @@ impl Cluster {
         };
         match answer {
             Ok((text,)) => Ok(text.lines().filter_map(|line| node(line, &at.host)).collect()),
-            Err(error) => Err(format!("the node at {at} does not answer: {error}")),
+            Err(error) => Err(NoAnswer::of(&format!("the node at {at}"), &error, LOGIN)),
         }
     }
 }
@@ -59,8 +63,7 @@ impl Discovery for Cluster {
         let (views, failed): (Vec<_>, Vec<_>) = answers.into_iter().partition(std::result::Result::is_ok);
         let views: Vec<Vec<Node>> = views.into_iter().flatten().collect();
         if views.is_empty() {
-            let why: Vec<String> = failed.into_iter().filter_map(std::result::Result::err).collect();
-            return Err(EngineError::Unavailable(why.join("; ")));
+            return Err(NoAnswer::all(failed.into_iter().filter_map(std::result::Result::err).collect()));
         }
         let primaries = primaries(&views);
         if primaries.is_empty() {

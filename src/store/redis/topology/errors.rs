@@ -3,6 +3,7 @@
 use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
 use crate::store::EngineError;
+use crate::trust;
 
 /// The answers of a server that did not execute a command because another server has to, or because none can at
 /// the moment.
@@ -34,6 +35,47 @@ pub fn first_error(answers: Vec<Value>) -> RedisResult<Vec<Value>> {
     }
 }
 
+/// Why a server did not answer a question about the topology.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoAnswer {
+    /// The server and the reason, with advice for the operator.
+    pub text: String,
+    /// Whether it refused the login.
+    pub is_refused: bool,
+}
+
+impl NoAnswer {
+    /// `options` are those of the login at this server.
+    pub fn of(server: &str, error: &RedisError, options: &str) -> NoAnswer {
+        let is_refused = error.kind() == ErrorKind::AuthenticationFailed
+            || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
+        let text = match trust::cause(error) {
+            Some(cause) => {
+                format!("{server} cannot be reached: {}", trust::advice("engine", "server", cause))
+            }
+            None if is_refused => format!("{server} refused the login; check {options}: {error}"),
+            None => format!("{server} does not answer: {error}"),
+        };
+        NoAnswer { text, is_refused }
+    }
+
+    /// The error if no server answers: only an operator can help if all of them refuse the login.
+    pub fn all(failed: Vec<NoAnswer>) -> EngineError {
+        let texts: Vec<&str> = failed.iter().map(|one| one.text.as_str()).collect();
+        let text = texts.join("; ");
+        match failed.iter().all(|one| one.is_refused) {
+            true => EngineError::Refused(text),
+            false => EngineError::Unavailable(text),
+        }
+    }
+}
+
+impl From<String> for NoAnswer {
+    fn from(text: String) -> NoAnswer {
+        NoAnswer { text, is_refused: false }
+    }
+}
+
 /// The meaning of a failure, with advice for the operator.
 pub fn classify(address: &str, error: &RedisError) -> EngineError {
     let refused = |why: &str| EngineError::Refused(format!("redis at {address} {why}: {error}"));
@@ -41,6 +83,10 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
     // A script reports it within an error of its own.
     if error.code() == Some("WRONGTYPE") || error.to_string().contains("WRONGTYPE") {
         return EngineError::WrongType(format!("redis at {address} holds a key of a wrong type: {error}"));
+    }
+    if let Some(cause) = trust::cause(error) {
+        let why = trust::advice("engine", "server", cause);
+        return EngineError::Unavailable(format!("redis at {address} cannot be reached: {why}"));
     }
     if error.is_io_error() {
         return unavailable("cannot be reached; check engine.url, and that it runs");

@@ -18,7 +18,6 @@ pub struct Login {
     address: Address,
     /// The login and TLS of every server; the host is replaced.
     servers: ConnectionInfo,
-    #[allow(dead_code, reason = "addresses of sentinels are refused until their primary is followed")]
     sentinels: ConnectionInfo,
 }
 
@@ -60,7 +59,6 @@ impl Login {
     }
 
     /// A client for a sentinel.
-    #[allow(dead_code, reason = "addresses of sentinels are refused until their primary is followed")]
     pub fn sentinel(&self, host: &str, port: u16) -> RedisResult<Client> {
         Client::open(at(&self.sentinels, host, port))
     }

@@ -16,8 +16,13 @@ use redis::{Client, RedisResult, Value, pipe};
 
 use super::address::HostPort;
 use super::discovery::{Discovery, PATIENCE, Primary, ask};
+use super::errors::NoAnswer;
 use super::login::Login;
-use crate::store::{EngineError, Result};
+use crate::store::Result;
+
+/// The options of the login at every sentinel, and at the servers.
+const LOGIN: &str = "engine.sentinel_username and engine.sentinel_password_file";
+const LOGIN_AT_SERVERS: &str = "engine.url and engine.password_file";
 
 pub struct Sentinel {
     login: Login,
@@ -35,8 +40,8 @@ impl Sentinel {
         Sentinel { login, service: service.to_owned() }
     }
 
-    async fn ask(&self, sentinel: &HostPort) -> std::result::Result<Named, String> {
-        let failed = |why: &dyn std::fmt::Display| format!("the sentinel at {sentinel} {why}");
+    async fn ask(&self, sentinel: &HostPort) -> std::result::Result<Named, NoAnswer> {
+        let name = format!("the sentinel at {sentinel}");
         let client = self.login.sentinel(&sentinel.host, sentinel.port);
         let mut question = pipe();
         question.cmd("SENTINEL").arg("MASTER").arg(&self.service);
@@ -45,8 +50,8 @@ impl Sentinel {
             Err(error) => Err(error),
         };
         let (state,) = answer.map_err(|error| match error.to_string().contains("No such master") {
-            true => failed(&format!("watches no service {:?}; check engine.url", self.service)),
-            false => failed(&format!("does not answer: {error}")),
+            true => format!("{name} watches no service {:?}; check engine.url", self.service).into(),
+            false => NoAnswer::of(&name, &error, LOGIN),
         })?;
         let of = |name: &str| state.get(name).map(String::as_str);
         let port = of("port").and_then(|port| port.parse().ok());
@@ -55,22 +60,22 @@ impl Sentinel {
                 primary: HostPort { host: host.to_owned(), port },
                 epoch: of("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0),
             }),
-            _ => Err(failed(&"names no address")),
+            _ => Err(format!("{name} names no address").into()),
         }
     }
 
     /// Checks that a server is a primary. Answers its replicas.
-    async fn role(&self, at: &HostPort) -> std::result::Result<Vec<HostPort>, String> {
-        let client = self.client(at).map_err(|error| error.to_string())?;
+    async fn role(&self, at: &HostPort) -> std::result::Result<Vec<HostPort>, NoAnswer> {
+        let name = format!("{at}, which the sentinels name,");
+        let no_answer = |error| NoAnswer::of(&name, &error, LOGIN_AT_SERVERS);
+        let client = self.client(at).map_err(no_answer)?;
         let mut question = pipe();
         question.cmd("ROLE");
-        let (role,): (Vec<Value>,) = ask(&client, &question)
-            .await
-            .map_err(|error| format!("{at}, which the sentinels name, does not answer: {error}"))?;
-        let name = role.first().map(|name| redis::from_redis_value::<String>(name.clone()));
-        match name {
-            Some(Ok(name)) if name == "master" => {}
-            _ => return Err(format!("{at}, which the sentinels name, is not yet the primary")),
+        let (role,): (Vec<Value>,) = ask(&client, &question).await.map_err(no_answer)?;
+        let found = role.first().map(|role| redis::from_redis_value::<String>(role.clone()));
+        match found {
+            Some(Ok(found)) if found == "master" => {}
+            _ => return Err(format!("{name} is not yet the primary").into()),
         }
         let replicas = role.get(2).cloned().unwrap_or(Value::Nil);
         let replicas: Vec<(String, String, String)> = redis::from_redis_value(replicas).unwrap_or_default();
@@ -104,10 +109,9 @@ impl Discovery for Sentinel {
         let (named, failed): (Vec<_>, Vec<_>) = answers.into_iter().partition(std::result::Result::is_ok);
         let newest = named.into_iter().flatten().max_by_key(|named| named.epoch);
         let Some(Named { primary, .. }) = newest else {
-            let why: Vec<String> = failed.into_iter().filter_map(std::result::Result::err).collect();
-            return Err(EngineError::Unavailable(why.join("; ")));
+            return Err(NoAnswer::all(failed.into_iter().filter_map(std::result::Result::err).collect()));
         };
-        let replicas = self.role(&primary).await.map_err(EngineError::Unavailable)?;
+        let replicas = self.role(&primary).await.map_err(|why| NoAnswer::all(vec![why]))?;
         Ok(vec![Primary { at: primary, slots: None, replicas }])
     }
 

@@ -1,13 +1,19 @@
 //! Logins to real servers and sentinels that require TLS, a client certificate and a password.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use redis::Client;
 
 use super::*;
-use crate::simulate::servers::{Server, free_port};
+use crate::clock::Clock;
+use crate::simulate::servers::{Server, free_cluster_port, free_port};
+use crate::store::redis::RedisEngine;
 use crate::store::redis::topology::classify;
+use crate::store::{DataStore, Reading};
+use crate::telemetry::Telemetry;
 use crate::trust::{self, Pem, TlsFiles};
 
 /// Writes two authorities, and certificates of a server and of a client that each vouches for.
@@ -133,6 +139,85 @@ async fn a_sentinel_gets_a_login_of_its_own_and_the_same_certificates() {
     assert!(ping(login.client("127.0.0.1", port)).await.is_err(), "the login at the servers is another");
     let login = Login::new(&config("wrong")).unwrap();
     assert!(ping(login.sentinel("127.0.0.1", port)).await.is_err());
+}
+
+/// Whether an engine on these servers records something; else why it does not.
+async fn works(config: &Config) -> std::result::Result<(), EngineError> {
+    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+    let engine = RedisEngine::connect(config, telemetry).await?;
+    let unit = "detector:a".parse().unwrap();
+    let value = Reading { unit: &unit, metric: "level", at: Clock::system().now(), value: "1" };
+    engine.keep_values(&[value]).await.map(|_| ())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_and_the_primary_of_a_sentinel_are_used_within_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    write_certificates(dir.path());
+    let start = |name: &str, port: u16, more: &[&str]| {
+        let mut options = secured(dir.path(), port);
+        options.extend(more.iter().map(|option| (*option).to_owned()));
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        Server::redis(&dir.path().join(name), port, &options).unwrap()
+    };
+    let config = |url: String| Config {
+        url,
+        tls: pem(dir.path(), Some("ca"), Some("ca-client")),
+        sentinel_username: Some("rollcall".into()),
+        sentinel_password: Some("geheim".into()),
+        ..Config::default()
+    };
+    let port = free_cluster_port().unwrap();
+    let _node = start("node", port, &["--cluster-enabled", "yes", "--tls-cluster", "yes"]);
+    let on_cluster = config(format!("rediss-cluster://127.0.0.1:{port}"));
+    let told = works(&on_cluster).await.unwrap_err().to_string();
+    assert!(told.contains("no node of the cluster has slots"), "{told}");
+    let client = Login::new(&on_cluster).unwrap().client("127.0.0.1", port).unwrap();
+    let mut node = client.get_multiplexed_async_connection().await.unwrap();
+    let slots: Vec<u16> = (0..16_384).collect();
+    redis::cmd("CLUSTER").arg("ADDSLOTS").arg(slots).exec_async(&mut node).await.unwrap();
+    let until_whole = async {
+        while let Err(error) = works(&on_cluster).await {
+            assert!(error.to_string().contains("does not serve all slots"), "{error}");
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), until_whole).await.expect("the cluster is whole");
+    let untrusting = Config { tls: Pem::default(), ..on_cluster };
+    let told = works(&untrusting).await.unwrap_err().to_string();
+    assert!(
+        told.contains(&format!("the node at 127.0.0.1:{port} cannot be reached: its certificate")),
+        "{told}"
+    );
+    assert!(told.contains("engine.ca_file"), "{told}");
+
+    let (port, at) = (free_port().unwrap(), free_port().unwrap());
+    let _primary = start("primary", port, &["--requirepass", "other"]);
+    let users = "user default off\nuser rollcall on >geheim allchannels +@all\n";
+    let watched = format!(
+        "sentinel monitor main 127.0.0.1 {port} 1\nsentinel auth-pass main other\ntls-replication yes\n{users}"
+    );
+    let file = dir.path().join("sentinel.conf");
+    std::fs::write(&file, watched).unwrap();
+    let mut options = vec![file.display().to_string(), "--sentinel".to_owned()];
+    options.extend(secured(dir.path(), at));
+    let _sentinel =
+        Server::start("redis-server", &options, &dir.path().join("sentinel"), at, "+monitor").unwrap();
+    let url = |password: &str| format!("rediss-sentinel://:{password}@127.0.0.1:{at}/main");
+    works(&config(url("other"))).await.unwrap();
+    let told = works(&config(url("wrong"))).await.unwrap_err().to_string();
+    assert!(told.contains("refused the login; check engine.url and engine.password_file"), "{told}");
+    let stranger = Config { sentinel_password: Some("wrong".into()), ..config(url("other")) };
+    match works(&stranger).await.unwrap_err() {
+        EngineError::Refused(told) => {
+            assert!(
+                told.contains("check engine.sentinel_username and engine.sentinel_password_file"),
+                "{told}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    let told = works(&config(url("other").replace("main", "other"))).await.unwrap_err().to_string();
+    assert!(told.contains("watches no service \"other\"; check engine.url"), "{told}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! RabbitMQ 4 as the broker of two instances that share a subscription. `make versions` has it and runs this.
+//! RabbitMQ 4 as the broker of two instances, each with a subscription of its own: it grants shared subscriptions and
+//! delivers nothing to them, which Rollcall reports as `topic_not_heard`. `make versions` has RabbitMQ and runs this.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -28,7 +29,7 @@ fn instance(dir: &Path, name: &str, engine: u16, broker: u16, hook: &str) -> (u1
         r#"
         engine.url = "redis://127.0.0.1:{engine}/0"
         instance.name = "{name}"
-        mqtt = {{ url = "mqtt://127.0.0.1:{broker}", share = "fleet" }}
+        mqtt = {{ url = "mqtt://127.0.0.1:{broker}", client_id = "{name}" }}
         http.listen = "127.0.0.1:{http}"
         route = {{ receivers = ["hook"], group_by = ["unit"], group_wait = "0s", group_interval = "0s" }}
         kind = [{{ name = "detector", topics = ["units/{{unit}}/heartbeat"], timeout = "3s" }}]
@@ -73,7 +74,7 @@ fn notified(sink: &WebhookSink, what: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "`make versions` has RabbitMQ and runs it"]
-async fn two_instances_share_a_fleet_on_rabbitmq_and_notify_each_silence_once() {
+async fn two_instances_hear_a_fleet_on_rabbitmq_and_notify_each_silence_once() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let dir = tempfile::tempdir().unwrap();
     let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
@@ -88,7 +89,6 @@ async fn two_instances_share_a_fleet_on_rabbitmq_and_notify_each_silence_once() 
         until("it is ready", async || page(port, "/readyz").await.is_ok_and(|answer| answer.status() == 200))
             .await;
     }
-    // Both hear a part of the messages.
     let heard = async |port: u16| {
         let text = page(port, "/metrics").await.unwrap().text().await.unwrap();
         text.lines().any(|line| {

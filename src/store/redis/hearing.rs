@@ -166,9 +166,9 @@ impl RedisEngine {
         let is_blind = matches!(advanced, Ok(Some(_)));
         let others = if is_contended { Expect::SameOrLater } else { Expect::Same };
         let at = if is_blind { Expect::Same } else { others };
-        let emptied = (b"emptied".as_slice(), Expect::Same);
-        let expected = [(b"fleet".as_slice(), Expect::Same), (b"at", at), emptied];
-        write.expect_some(stored.heard, expected.into_iter());
+        let names = [b"fleet".as_slice(), b"emptied", b"stamped"];
+        let expected = names.into_iter().map(|name| (name, Expect::Same)).chain([(b"at".as_slice(), at)]);
+        write.expect_some(stored.heard, expected);
         if !is_known {
             stored.write(write, &self.keys, None, others);
             return Advanced::AnotherFleet;
@@ -203,7 +203,15 @@ impl RedisEngine {
         write: &mut ConditionalWrite<'_>,
     ) -> Option<BlindInterval> {
         const EMPTIED: &[u8] = b"emptied";
+        const STAMPED: &[u8] = b"stamped";
         let key = self.keys.heard();
+        if !heard.contains_key(STAMPED) {
+            // The first stamps are written one after the other, and an instance may die in between.
+            if stamps.are_complete() {
+                write.set(&key, STAMPED, b"1");
+            }
+            return None;
+        }
         let stored = heard.get(EMPTIED);
         if stamps.emptied.is_empty() {
             if stored.is_some() {

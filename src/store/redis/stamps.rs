@@ -8,7 +8,8 @@
 //! blind interval. A partition that moves to another server takes its stamp along.
 //!
 //! A partition without a stamp, while others have theirs, was emptied, and its units are lost: operators are notified.
-//! Where no partition has one, the fleet came from a single server, and needs them only from now on.
+//! Before every partition had one for the first time, none counts as emptied: the fleet is new, or came from a single
+//! server.
 //!
 //! A single server needs no stamps: it loses heartbeats and `heard` together.
 
@@ -33,6 +34,11 @@ impl Stamps {
         let Some(oldest) = stamps.iter().flatten().min() else { return Stamps::default() };
         let emptied = (0..).zip(stamps).filter(|(_, stamp)| stamp.is_none()).map(|(partition, _)| partition);
         Stamps { oldest: Some(*oldest), emptied: emptied.collect() }
+    }
+
+    /// Whether every partition has one.
+    pub fn are_complete(&self) -> bool {
+        self.oldest.is_some() && self.emptied.is_empty()
     }
 }
 

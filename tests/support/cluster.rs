@@ -394,14 +394,22 @@ impl Cluster {
         }
     }
 
-    /// Runs `redis-cli --cluster`.
+    /// Runs `redis-cli --cluster`, again while the servers do not agree yet on what was changed before.
     async fn manage(&self, what: &str, how: &[&str]) {
         let (_, node) = self.answering().next().expect("a server runs");
-        let mut command = tokio::process::Command::new("redis-cli");
-        command.args(["--cluster", what, &node.address()]).args(how);
-        let done = command.output().await.unwrap_or_else(|error| panic!("redis-cli: {error}"));
-        let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
-        assert!(done.status.success(), "redis-cli --cluster {what}: {said}");
+        let began = Instant::now();
+        loop {
+            let mut command = tokio::process::Command::new("redis-cli");
+            command.args(["--cluster", what, &node.address()]).args(how);
+            let done = command.output().await.unwrap_or_else(|error| panic!("redis-cli: {error}"));
+            if done.status.success() {
+                return;
+            }
+            let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+            let is_early = said.contains("Nodes don't agree") && began.elapsed() < Duration::from_secs(30);
+            assert!(is_early, "redis-cli --cluster {what}: {said}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
     }
 }
 

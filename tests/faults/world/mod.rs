@@ -578,8 +578,10 @@ impl World {
             ("series of units", counted.shown, open + watched),
             ("series of units that are not up", counted.shown_down, open),
         ];
-        // Counters of a process end with it, and do not know of losses of the engine.
-        if self.losses.is_empty() && self.instances.iter().all(|instance| instance.starts == 1) {
+        // Counters of a process end with it, and do not know of losses of the engine. A primary that is replaced may
+        // take a transition with it that was counted, and that is counted again when it is found again.
+        let keeps_all = self.losses.is_empty() && matches!(self.plan.topology, Topology::Single);
+        if keeps_all && self.instances.iter().all(|instance| instance.starts == 1) {
             right.push(("records opened", counted.opened, opened));
             right.push(("records closed", counted.closed, opened.saturating_sub(open)));
         }

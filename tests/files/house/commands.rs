@@ -19,7 +19,8 @@ const COMMANDS: &str = "SET PSETEX GET MGET DEL UNLINK EXISTS PTTL PEXPIRE PEXPI
 const TELLS_THE_TIME: &str = "src/store/redis/scripts/renew.lua";
 
 /// Commands to the server itself, outside of scripts.
-const QUESTIONS: &str = "TIME INFO CONFIG EVAL SCAN WATCH UNWATCH MULTI TYPE HSCAN";
+const QUESTIONS: &str =
+    "TIME INFO CONFIG EVAL SCAN WATCH UNWATCH MULTI TYPE HSCAN ROLE WAIT ASKING CLUSTER SENTINEL";
 
 /// Methods of pipelines whose commands are newer than Redis 6.2; a name that begins like one counts.
 const NEWER: [&str; 20] = [

@@ -1,5 +1,5 @@
 -- Sets a key to a moment, unless it holds a later one.
--- KEYS: the key. ARGV: the moment (ms). Answers 1 if it was set.
+-- KEYS: the key. ARGV: the moment (ms). Returns 1 if it was set, else 0.
 local before = tonumber(redis.call('GET', KEYS[1]) or '')
 if before and before >= tonumber(ARGV[1]) then return 0 end
 redis.call('SET', KEYS[1], ARGV[1])

@@ -97,7 +97,7 @@ async fn begin(
         };
         match begun.await {
             Ok(begun) => return Ok(begun),
-            Err(EngineError::Unavailable(why) | EngineError::WrongType(why)) => {
+            Err(EngineError::Unavailable(why) | EngineError::Passing(why) | EngineError::WrongType(why)) => {
                 failures += 1;
                 let wait = RECONNECT.wait(failures, rand::random());
                 telemetry.waiting_for_engine(&why, wait);

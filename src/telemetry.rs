@@ -15,7 +15,6 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 
-mod blocking_values;
 mod engine;
 mod fleet;
 mod hearing;
@@ -31,12 +30,11 @@ mod receivers;
 mod removed_kinds_text;
 mod sampler;
 mod series;
+mod short_failures;
 mod snapshot;
 mod transitions;
 mod unreadable;
 
-use blocking_values::BlockingValues;
-pub use blocking_values::Failure;
 pub use labels::{
     BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason, DeliveryOutcome, EngineWarning,
     Loop, PayloadIssue, Rejection, Stored, ValueOutcome,
@@ -48,6 +46,8 @@ pub use problems::{Problem, Severity};
 pub use removed_kinds_text::removed_kinds_text;
 use sampler::Sampler;
 use series::Series;
+pub use short_failures::Failure;
+use short_failures::ShortFailures;
 use unreadable::Unreadable;
 
 /// A text from a device is logged up to this length, in characters.
@@ -58,7 +58,8 @@ pub struct Telemetry {
     series: Series,
     samples: Sampler,
     unreadable: Unreadable,
-    blocking_values: BlockingValues,
+    blocking_values: ShortFailures,
+    passing: ShortFailures,
     problems: Problems,
     /// For the lines about units that went offline.
     offline_log: Mutex<LogLimit>,
@@ -80,7 +81,8 @@ impl Telemetry {
             registry,
             samples: Sampler::new(clock.clone()),
             unreadable: Unreadable::new(clock.clone()),
-            blocking_values: BlockingValues::new(clock.clone()),
+            blocking_values: ShortFailures::new(clock.clone()),
+            passing: ShortFailures::new(clock.clone()),
             problems: Problems::at_start(),
             offline_log: Mutex::new(LogLimit::new(Instant::now())),
             online_log: Mutex::new(LogLimit::new(Instant::now())),

@@ -66,7 +66,10 @@ impl Problem {
 impl From<EngineError> for Problem {
     fn from(error: EngineError) -> Problem {
         match error {
-            EngineError::Unavailable(_) | EngineError::WrongType(_) | EngineError::Refused(_) => {
+            EngineError::Unavailable(_)
+            | EngineError::Passing(_)
+            | EngineError::WrongType(_)
+            | EngineError::Refused(_) => {
                 Problem::unavailable(format!("the engine did not answer: {error}"))
             }
             EngineError::Damaged(_) => Problem::internal(error.to_string()),

@@ -8,6 +8,9 @@ pub enum EngineError {
     /// The engine cannot be reached or did not answer; the call may be repeated.
     #[error("{0}")]
     Unavailable(String),
+    /// The same with Sentinel or Cluster, where it ends within seconds if a replica is promoted.
+    #[error("{0}")]
+    Passing(String),
     /// The engine refused the call; an operator has to change something.
     #[error("{0}")]
     Refused(String),
@@ -23,6 +26,10 @@ pub enum EngineError {
 impl Failure for EngineError {
     fn is_blocking_value(&self) -> bool {
         matches!(self, EngineError::WrongType(_))
+    }
+
+    fn is_passing(&self) -> bool {
+        matches!(self, EngineError::Passing(_))
     }
 }
 

@@ -26,7 +26,10 @@ impl Telemetry {
     /// same: the success of another loop proves nothing for this one. `which` names one of several, such as a receiver.
     pub fn engine_failed(&self, what: Loop, which: &str, error: &dyn Failure) {
         let (text, key) = (format!("{}{}: {error}", what.undone(), of_which(which)), key_of(what, which));
-        let (name, severity) = match self.blocking_values.explain(&key, error) {
+        if error.is_passing() && self.is_passing(&key, error) {
+            return;
+        }
+        let (name, severity) = match error.is_blocking_value() && self.blocking_values.is_short(&key).0 {
             true => (ENGINE_FAILS, Severity::Warning),
             false => severity_of(what),
         };
@@ -44,10 +47,20 @@ impl Telemetry {
         }
     }
 
+    /// Whether a loop fails for a short time only, and has no other problem. The first of all loops logs it.
+    fn is_passing(&self, key: &str, error: &dyn Failure) -> bool {
+        let (is_short, is_first) = self.passing.is_short(key);
+        if is_first {
+            tracing::info!("the primaries of redis may be changing: {error}");
+        }
+        is_short && !self.problems.has(ENGINE_DOWN, key) && !self.problems.has(ENGINE_FAILS, key)
+    }
+
     /// A call of a loop succeeded. Logs it if the loop was failing.
     pub fn engine_answered(&self, what: Loop, which: &str) {
         let first = self.problems.clear(ENGINE_DOWN, "");
         let key = key_of(what, which);
+        self.passing.clear(&key);
         if self.problems.clear(ENGINE_DOWN, &key) | self.problems.clear(ENGINE_FAILS, &key) {
             self.blocking_values.clear(&key);
             tracing::info!(name = what.as_str(), "calls of the engine succeed again{}", of_which(which));
@@ -225,6 +238,56 @@ mod tests {
         assert_eq!(telemetry.series.engine_up.get(), 0);
         telemetry.engine_answered(Loop::Sweep, "");
         assert!(!telemetry.problems().iter().any(|one| [ENGINE_DOWN, ENGINE_FAILS].contains(&one.name)));
+    }
+
+    struct Failover;
+
+    impl Display for Failover {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("the connection was closed")
+        }
+    }
+
+    impl Failure for Failover {
+        fn is_passing(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_loop_that_fails_during_a_failover_is_a_problem_only_after_ten_seconds() {
+        let clock = Clock::by_hand(Timestamp::ZERO);
+        let telemetry = Telemetry::new(&clock);
+        telemetry.engine_answered(Loop::Lease, "");
+        let is_down = |telemetry: &Telemetry| {
+            telemetry.engine_failed(Loop::Sweep, "", &Failover);
+            names(telemetry).contains(&ENGINE_DOWN)
+        };
+        assert!(!is_down(&telemetry));
+        clock.advance(Duration::from_secs(9));
+        assert!(!is_down(&telemetry));
+        telemetry.engine_answered(Loop::Sweep, "");
+        clock.advance(Duration::from_secs(9));
+        assert!(!is_down(&telemetry), "it is another failover");
+        clock.advance(Duration::from_secs(9));
+        telemetry.engine_failed(Loop::Intake, "", &Failover);
+        assert!(!names(&telemetry).contains(&ENGINE_DOWN), "each loop has its own time");
+        clock.advance(Duration::from_secs(1));
+        assert!(is_down(&telemetry));
+        assert_eq!(telemetry.series.engine_up.get(), 0);
+        telemetry.engine_answered(Loop::Sweep, "");
+        assert!(!names(&telemetry).contains(&ENGINE_DOWN));
+        assert_eq!(telemetry.series.engine_up.get(), 1);
+    }
+
+    #[test]
+    fn a_failure_of_another_kind_during_a_failover_is_a_problem_at_once() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        telemetry.engine_answered(Loop::Lease, "");
+        telemetry.engine_failed(Loop::Sweep, "", &Failover);
+        telemetry.engine_failed(Loop::Sweep, "", &"no right to XADD");
+        telemetry.engine_failed(Loop::Sweep, "", &Failover);
+        assert!(names(&telemetry).contains(&ENGINE_DOWN));
     }
 
     #[test]

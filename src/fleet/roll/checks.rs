@@ -82,7 +82,8 @@ impl Roll {
             return Ok(Vec::new());
         }
         let undecided = self.check(pending, source, clock).await;
-        let is_away = matches!(undecided, Err(EngineError::Unavailable(_) | EngineError::WrongType(_)));
+        use EngineError::{Passing, Unavailable, WrongType};
+        let is_away = matches!(undecided, Err(Unavailable(_) | Passing(_) | WrongType(_)));
         has_failed.fetch_or(is_away, Ordering::Relaxed);
         undecided
     }

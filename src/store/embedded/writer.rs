@@ -246,6 +246,7 @@ impl WriterThread {
 fn copy(error: &EngineError) -> EngineError {
     match error {
         EngineError::Unavailable(why) => EngineError::Unavailable(why.clone()),
+        EngineError::Passing(why) => EngineError::Passing(why.clone()),
         EngineError::WrongType(why) => EngineError::WrongType(why.clone()),
         EngineError::Refused(why) => EngineError::Refused(why.clone()),
         EngineError::Damaged(why) => EngineError::Damaged(why.clone()),

@@ -26,6 +26,7 @@
 //! connection, and the script applies their changes.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use redis::{Pipeline, Value, pipe};
@@ -35,6 +36,7 @@ use super::admission::Permit;
 use super::dedicated::Dedicated;
 use super::keys::{Keys, PageId};
 use super::reading::{is_marked, units_read};
+use super::topology::Server;
 use crate::presence::{Change, IndexChange, Snapshot, Unit};
 use crate::store::{CheckGuard, DeadlineCheck, EngineError, LARGEST_STEP, Result, encoding};
 
@@ -52,6 +54,7 @@ struct Watch<'a> {
     has_archive: bool,
     /// `None` if nothing is watched.
     connection: Option<Dedicated>,
+    server: Arc<Server>,
     permit: Permit,
 }
 
@@ -138,7 +141,7 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
         return Err(again("an expiry key is of a wrong type and is quarantined"));
     }
     let hearing = engine.hearing_of((heard, filters, clock)).await?;
-    let watch = Watch { engine, partition, has_archive, connection, permit };
+    let watch = Watch { engine, partition, has_archive, connection, server, permit };
     Ok(DeadlineCheck { units: read.snapshots, hearing, guard: Box::new(watch) })
 }
 
@@ -163,7 +166,7 @@ fn again(why: &str) -> EngineError {
 #[async_trait]
 impl CheckGuard for Watch<'_> {
     async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
-        let Watch { engine, partition, has_archive, connection, permit } = *self;
+        let Watch { engine, partition, has_archive, connection, server, permit } = *self;
         let mut applied = vec![false; changes.len()];
         let (mut records, mut others) = (Vec::new(), Vec::new());
         let mut units = HashSet::new();
@@ -178,7 +181,7 @@ impl CheckGuard for Watch<'_> {
         if let Some(connection) = connection.filter(|_| !records.is_empty()) {
             let write = openings(&engine.keys, partition, &records, has_archive);
             let (_, done): (Dedicated, Option<Vec<Value>>) =
-                engine.topology.send_dedicated("apply", connection, &write).await?;
+                engine.topology.send_dedicated("apply", &server, connection, &write).await?;
             match done {
                 Some(_) => records.iter().for_each(|record| applied[record.index] = true),
                 None => others.extend(records.iter().map(|record| record.index)),

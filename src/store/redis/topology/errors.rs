@@ -21,6 +21,16 @@ pub fn was_not_executed(error: &RedisError) -> bool {
     error.code().is_some_and(|code| NOT_EXECUTED.contains(&code)) || is_within(&error.to_string())
 }
 
+/// Whether the connection failed, not a command.
+pub fn is_cut(error: &RedisError) -> bool {
+    error.is_io_error() || error.is_connection_dropped() || error.is_timeout()
+}
+
+/// Whether a failover, which ends within seconds, explains a failure.
+pub fn may_pass(error: &RedisError) -> bool {
+    is_cut(error) || was_not_executed(error)
+}
+
 /// Whether a text has the code of such an error: `… -READONLY You can't write …`.
 fn is_within(text: &str) -> bool {
     let word = |word: &str| NOT_EXECUTED.contains(&word.trim_start_matches('-').trim_end_matches(':'));

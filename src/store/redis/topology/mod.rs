@@ -47,7 +47,7 @@ pub use address::{Address, AddressError, HostPort, Mode, SCHEMES};
 use cluster::Cluster;
 use discovery::Discovery;
 pub use errors::classify;
-use errors::{first_error, was_not_executed};
+use errors::{first_error, may_pass};
 pub use login::Login;
 use routed::Routed;
 use sentinel::Sentinel;
@@ -132,9 +132,16 @@ impl Topology {
         &self.address
     }
 
+    async fn view(&self) -> Result<Arc<View>> {
+        self.servers.view().await.map_err(|error| match error {
+            EngineError::Unavailable(why) if !self.servers.is_fixed() => EngineError::Passing(why),
+            other => other,
+        })
+    }
+
     /// The primaries now.
     pub async fn servers(&self) -> Result<Vec<Arc<Server>>> {
-        Ok(self.servers.view().await?.map.servers().to_vec())
+        Ok(self.view().await?.map.servers().to_vec())
     }
 
     /// The primaries, as a channel.
@@ -144,11 +151,11 @@ impl Topology {
 
     /// The primary of a slot.
     pub async fn server(&self, slot: u16) -> Result<Arc<Server>> {
-        let view = self.servers.view().await?;
+        let view = self.view().await?;
         let server = view.map.server(slot).cloned();
         server.ok_or_else(|| {
             self.servers.doubt();
-            EngineError::Unavailable(format!("no primary at {} has slot {slot} at the moment", self.address))
+            EngineError::Passing(format!("no primary at {} has slot {slot} at the moment", self.address))
         })
     }
 
@@ -205,8 +212,9 @@ impl Topology {
             return nothing.map_err(|error| EngineError::Damaged(format!("{name}: {error}")));
         }
         let began = Instant::now();
-        let answer = pipe.query_async(&mut self.routed()).await;
-        self.judge(name, began, answer)
+        let mut connection = self.routed();
+        let answer = pipe.query_async(&mut connection).await;
+        self.judge(&connection, name, began, answer)
     }
 
     /// Sends commands as one batch to a server, whatever their keys.
@@ -237,8 +245,9 @@ impl Topology {
         read: impl FnOnce(Vec<Value>) -> RedisResult<T>,
     ) -> Result<T> {
         let began = Instant::now();
-        let answers = self.routed().req_packed_commands(pipe, 0, pipe.len()).await;
-        self.judge(name, began, answers.and_then(first_error).and_then(read))
+        let mut connection = self.routed();
+        let answers = connection.req_packed_commands(pipe, 0, pipe.len()).await;
+        self.judge(&connection, name, began, answers.and_then(first_error).and_then(read))
     }
 
     /// See [`Server::try_out`].
@@ -276,12 +285,13 @@ impl Topology {
     pub async fn send_dedicated<T: FromRedisValue>(
         &self,
         name: &'static str,
+        server: &Server,
         connection: Dedicated,
         pipe: &Pipeline,
     ) -> Result<(Dedicated, T)> {
         let began = Instant::now();
         let answer = connection.send(pipe).await;
-        self.judge(name, began, answer)
+        self.judge_of(server.address(), name, began, answer)
     }
 
     /// Runs a script; one that the server does not know is loaded first.
@@ -291,8 +301,9 @@ impl Topology {
         script: &ScriptInvocation<'_>,
     ) -> Result<T> {
         let began = Instant::now();
-        let answer = script.invoke_async(&mut self.routed()).await;
-        self.judge(name, began, answer)
+        let mut connection = self.routed();
+        let answer = script.invoke_async(&mut connection).await;
+        self.judge(&connection, name, began, answer)
     }
 
     /// Runs a script and the commands behind it as one batch: the commands read the state after the script. All keys
@@ -309,8 +320,8 @@ impl Topology {
         for command in behind.cmd_iter() {
             batch.add_command(command.clone());
         }
+        let mut connection = self.routed();
         let sent = async {
-            let mut connection = self.routed();
             let mut answers = connection.req_packed_commands(&batch, 0, batch.len()).await?;
             if matches!(&answers[..], [Value::ServerError(error), ..] if error.code() == "NOSCRIPT") {
                 script.load_async(&mut connection).await?;
@@ -321,7 +332,8 @@ impl Topology {
             let first = answers.pop().unwrap_or(Value::Nil);
             Ok((redis::from_redis_value(first)?, redis::from_redis_value(Value::Array(others))?))
         };
-        self.judge(name, began, sent.await)
+        let sent = sent.await;
+        self.judge(&connection, name, began, sent)
     }
 
     /// See [`Servers::check_roles`].
@@ -404,8 +416,15 @@ impl Topology {
         view.map.servers().iter().map(|server| server.round_trip()).max().unwrap_or_default()
     }
 
-    fn judge<T>(&self, name: &'static str, began: Instant, answer: RedisResult<T>) -> Result<T> {
-        self.judge_of(&self.address, name, began, answer)
+    fn judge<T>(
+        &self,
+        connection: &Routed<'_>,
+        name: &'static str,
+        began: Instant,
+        answer: RedisResult<T>,
+    ) -> Result<T> {
+        let failed = if answer.is_err() { connection.failed_at() } else { None };
+        self.judge_of(failed.as_deref().unwrap_or(&self.address), name, began, answer)
     }
 
     fn judge_of<T>(
@@ -417,22 +436,22 @@ impl Topology {
     ) -> Result<T> {
         self.telemetry.engine_command(name, began.elapsed());
         answer.map_err(|error| {
-            let error = match classify(address, &error) {
-                // Other servers have its keys, or will have them: the next attempt finds them.
-                EngineError::Refused(_) if !self.is_fixed() && was_not_executed(&error) => {
-                    EngineError::Unavailable(format!(
-                        "redis at {address} has no longer the keys of a command: {error}"
-                    ))
-                }
-                other => other,
-            };
-            if matches!(error, EngineError::Unavailable(_)) {
-                self.servers.doubt();
-            }
-            if matches!(error, EngineError::WrongType(_)) {
+            let meaning = classify(address, &error);
+            if matches!(meaning, EngineError::WrongType(_)) {
                 self.request_quarantine();
             }
-            error
+            if self.is_fixed() || !may_pass(&error) {
+                return meaning;
+            }
+            self.servers.doubt();
+            match meaning {
+                EngineError::Unavailable(why) => EngineError::Passing(why),
+                // Other servers have its keys, or will have them: the next attempt finds them.
+                EngineError::Refused(_) => EngineError::Passing(format!(
+                    "redis at {address} has no longer the keys of a command: {error}"
+                )),
+                other => other,
+            }
         })
     }
 }

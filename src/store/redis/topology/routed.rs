@@ -5,7 +5,7 @@
 //! again after the servers were learned again; the others are not. A cut connection is an error: the caller does not
 //! know whether a command was executed, and decides whether to repeat it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -14,7 +14,7 @@ use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, Value};
 use tokio::time::Instant;
 
-use super::errors::{is_not_executed, was_not_executed};
+use super::errors::{is_cut, is_not_executed, was_not_executed};
 use super::server::Server;
 use super::servers::{Servers, View};
 use super::slots::slot_of_command;
@@ -30,6 +30,8 @@ pub struct Routed<'a> {
     servers: &'a Servers,
     /// The slot of commands without a key: that of the last one with a key, as of a script that is loaded.
     slot: u16,
+    /// The address of the server at which a command failed last, for the error.
+    failed: Mutex<Option<String>>,
 }
 
 /// Waits a little longer before each attempt.
@@ -59,7 +61,17 @@ impl Attempts {
 impl<'a> Routed<'a> {
     /// `slot` is that of commands without a key.
     pub fn new(servers: &'a Servers, slot: u16) -> Routed<'a> {
-        Routed { servers, slot }
+        Routed { servers, slot, failed: Mutex::default() }
+    }
+
+    /// The address of the server at which a command failed last; `None`: all are meant.
+    pub fn failed_at(&self) -> Option<String> {
+        self.failed.lock().expect("nothing panics under this lock").clone()
+    }
+
+    fn failed(&self, server: &Server) {
+        let mut failed = self.failed.lock().expect("nothing panics under this lock");
+        *failed = Some(server.address().to_owned());
     }
 
     async fn view(&self) -> RedisResult<Arc<View>> {
@@ -76,7 +88,7 @@ impl<'a> Routed<'a> {
         loop {
             let view = self.view().await?;
             let answer = match view.map.server(self.slot) {
-                Some(server) => self.heed(server.send(pipe, offset, count).await),
+                Some(server) => self.heed(server, server.send(pipe, offset, count).await),
                 None => Err(nowhere(self.slot)),
             };
             match answer {
@@ -117,6 +129,10 @@ impl<'a> Routed<'a> {
                 }
             }
             if left.is_empty() || !attempts.next(self.servers, &view).await {
+                let error = answers.iter().position(|answer| matches!(answer, Value::ServerError(_)));
+                if let Some(server) = error.and_then(|index| view.map.server(slots[index])) {
+                    self.failed(server);
+                }
                 return Ok(answers);
             }
         }
@@ -142,17 +158,17 @@ impl<'a> Routed<'a> {
         let sent = parts.into_iter().map(|(server, part)| async move {
             let answers = match server.and_then(|server| view.map.servers().get(server)) {
                 None => Err(nowhere(slots[part[0]])),
-                Some(server) if is_whole => server.send(pipe, 0, pipe.len()).await,
+                Some(server) if is_whole => self.heed(server, server.send(pipe, 0, pipe.len()).await),
                 Some(server) => {
                     let commands: Vec<&Cmd> = pipe.cmd_iter().collect();
                     let mut batch = Pipeline::with_capacity(part.len());
                     for index in &part {
                         batch.add_command(commands[*index].clone());
                     }
-                    server.send(&batch, 0, batch.len()).await
+                    self.heed(server, server.send(&batch, 0, batch.len()).await)
                 }
             };
-            (part, self.heed(answers))
+            (part, answers)
         });
         join_all(sent).await
     }
@@ -169,17 +185,17 @@ impl<'a> Routed<'a> {
         };
         let mut asking = redis::pipe();
         asking.cmd("ASKING").add_command(command.clone());
-        let answers = self.heed(server.send(&asking, 0, 2).await)?;
+        let answers = self.heed(&server, server.send(&asking, 0, 2).await)?;
         Ok(answers.into_iter().nth(1).unwrap_or(Value::Nil))
     }
 
     /// A failure of a connection may mean that another server took over.
-    fn heed<T>(&self, answer: RedisResult<T>) -> RedisResult<T> {
-        if let Err(error) = &answer
-            && !was_not_executed(error)
-            && (error.is_io_error() || error.is_connection_dropped() || error.is_timeout())
-        {
-            self.servers.doubt();
+    fn heed<T>(&self, server: &Server, answer: RedisResult<T>) -> RedisResult<T> {
+        if let Err(error) = &answer {
+            self.failed(server);
+            if is_cut(error) && !was_not_executed(error) {
+                self.servers.doubt();
+            }
         }
         answer
     }

@@ -1,0 +1,57 @@
+//! Failures that end by themselves within seconds: an unreadable value blocks a loop until it is quarantined, and no
+//! primary answers until a replica is promoted. Nothing is lost meanwhile, so no operator is called until they last.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::clock::{Clock, Timestamp};
+
+/// What lasts for longer does not end by itself: a right is missing, or no replica can be promoted.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Why a loop failed.
+pub trait Failure: Display {
+    /// A stored value cannot be read and is quarantined within a second or two.
+    fn is_blocking_value(&self) -> bool {
+        false
+    }
+
+    /// A failover may be under way.
+    fn is_passing(&self) -> bool {
+        false
+    }
+}
+
+impl Failure for &str {}
+
+pub(super) struct ShortFailures {
+    clock: Clock,
+    /// Since when, by loop. The names come from constants and from the configuration, so there are few.
+    since: Mutex<BTreeMap<String, Timestamp>>,
+}
+
+impl ShortFailures {
+    pub fn new(clock: Clock) -> ShortFailures {
+        ShortFailures { clock, since: Mutex::default() }
+    }
+
+    /// A loop failed like that. Answers whether for less than [`LONGEST`], and whether it is the only loop.
+    pub fn is_short(&self, which: &str) -> (bool, bool) {
+        let now = self.clock.now();
+        let mut all = self.lock();
+        let since = *all.entry(which.to_owned()).or_insert(now);
+        (now.since(since) < LONGEST, all.len() == 1 && since == now)
+    }
+
+    /// The loop succeeded. Answers whether it was the last one that failed.
+    pub fn clear(&self, which: &str) -> bool {
+        let mut all = self.lock();
+        all.remove(which).is_some() && all.is_empty()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Timestamp>> {
+        self.since.lock().expect("nothing panics under this lock")
+    }
+}

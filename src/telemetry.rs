@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::clock::Clock;
 
 mod engine;
+mod engine_servers;
 mod fleet;
 mod hearing;
 mod heartbeats;
@@ -35,6 +36,8 @@ mod snapshot;
 mod transitions;
 mod unreadable;
 
+use engine_servers::EngineServers;
+pub use engine_servers::ServerAnswers;
 pub use labels::{
     BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason, DeliveryOutcome, EngineWarning,
     Loop, PayloadIssue, Rejection, Stored, ValueOutcome,
@@ -61,6 +64,7 @@ pub struct Telemetry {
     blocking_values: ShortFailures,
     passing: ShortFailures,
     problems: Problems,
+    engine_servers: EngineServers,
     /// For the lines about units that went offline.
     offline_log: Mutex<LogLimit>,
     /// For the lines about units that are back.
@@ -84,6 +88,7 @@ impl Telemetry {
             blocking_values: ShortFailures::new(clock.clone()),
             passing: ShortFailures::new(clock.clone()),
             problems: Problems::at_start(),
+            engine_servers: EngineServers::at_start(),
             offline_log: Mutex::new(LogLimit::new(Instant::now())),
             online_log: Mutex::new(LogLimit::new(Instant::now())),
             has_heard: AtomicBool::new(false),
@@ -95,6 +100,7 @@ impl Telemetry {
     /// Every metric, for the metrics page.
     pub fn gather(&self) -> Vec<prometheus::proto::MetricFamily> {
         self.count_unreadable();
+        self.engine_servers.count(&self.series.engine_up);
         self.registry.gather()
     }
 

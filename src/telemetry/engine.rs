@@ -6,13 +6,18 @@ use std::time::Duration;
 use super::labels::{EngineWarning, Loop, Stored};
 use super::problems::{ENGINE_DOWN, ENGINE_FAILS, Severity, UNREADABLE};
 use super::series::{NAMED_COMMANDS, OTHER};
-use super::{Failure, Telemetry};
+use super::{Failure, ServerAnswers, Telemetry};
 
 impl Telemetry {
     /// A call of the engine ended.
     pub fn engine_command(&self, command: &'static str, took: Duration) {
         let command = if NAMED_COMMANDS.contains(&command) { command } else { OTHER };
         self.series.engine_command.with_label_values(&[command]).observe(took.as_secs_f64());
+    }
+
+    /// The servers of the engine are these: the address of each, and whether it answers.
+    pub fn engine_servers(&self, servers: Vec<(String, ServerAnswers)>) {
+        self.engine_servers.replace(&self.series.engine_up, servers);
     }
 
     /// The start waits for the engine.
@@ -34,10 +39,10 @@ impl Telemetry {
             false => severity_of(what),
         };
         let is_new = self.problems.set(name, &key, text.clone(), severity);
-        let was_up = self.series.engine_up.get() == 1;
+        let was_up = self.engine_servers.is_up();
         if severity == Severity::Serious {
             self.problems.clear(ENGINE_FAILS, &key);
-            self.series.engine_up.set(0);
+            self.engine_servers.set_up(false);
         }
         let name = what.as_str();
         if is_new && was_up && severity == Severity::Serious {
@@ -65,8 +70,8 @@ impl Telemetry {
             self.blocking_values.clear(&key);
             tracing::info!(name = what.as_str(), "calls of the engine succeed again{}", of_which(which));
         }
-        if (first || self.series.engine_up.get() == 0) && !self.problems.has_any(ENGINE_DOWN) {
-            self.series.engine_up.set(1);
+        if (first || !self.engine_servers.is_up()) && !self.problems.has_any(ENGINE_DOWN) {
+            self.engine_servers.set_up(true);
             tracing::info!("engine answers");
         }
     }
@@ -184,10 +189,10 @@ mod tests {
             telemetry.engine_answered(*what, "");
         }
         assert!(names(&telemetry).contains(&ENGINE_DOWN));
-        assert_eq!(telemetry.series.engine_up.get(), 0);
+        assert!(!telemetry.engine_servers.is_up());
         telemetry.engine_answered(Loop::Sweep, "");
         assert!(!names(&telemetry).contains(&ENGINE_DOWN));
-        assert_eq!(telemetry.series.engine_up.get(), 1);
+        assert!(telemetry.engine_servers.is_up());
     }
 
     #[test]
@@ -208,7 +213,7 @@ mod tests {
         telemetry.engine_failed(Loop::Walk, "", &"slow");
         let last = telemetry.problems().pop().unwrap();
         assert_eq!((last.name, last.severity), (ENGINE_FAILS, Severity::Warning));
-        assert_eq!(telemetry.series.engine_up.get(), 1);
+        assert!(telemetry.engine_servers.is_up());
     }
 
     #[test]
@@ -227,7 +232,7 @@ mod tests {
             names.contains(&(ENGINE_DOWN, Severity::Serious))
         };
         assert!(!serious(&telemetry));
-        assert_eq!(telemetry.series.engine_up.get(), 1);
+        assert!(telemetry.engine_servers.is_up());
         clock.advance(Duration::from_secs(9));
         assert!(!serious(&telemetry));
         telemetry.engine_answered(Loop::Sweep, "");
@@ -235,7 +240,7 @@ mod tests {
         assert!(!serious(&telemetry), "it is another one");
         clock.advance(Duration::from_secs(11));
         assert!(serious(&telemetry));
-        assert_eq!(telemetry.series.engine_up.get(), 0);
+        assert!(!telemetry.engine_servers.is_up());
         telemetry.engine_answered(Loop::Sweep, "");
         assert!(!telemetry.problems().iter().any(|one| [ENGINE_DOWN, ENGINE_FAILS].contains(&one.name)));
     }
@@ -274,10 +279,10 @@ mod tests {
         assert!(!names(&telemetry).contains(&ENGINE_DOWN), "each loop has its own time");
         clock.advance(Duration::from_secs(1));
         assert!(is_down(&telemetry));
-        assert_eq!(telemetry.series.engine_up.get(), 0);
+        assert!(!telemetry.engine_servers.is_up());
         telemetry.engine_answered(Loop::Sweep, "");
         assert!(!names(&telemetry).contains(&ENGINE_DOWN));
-        assert_eq!(telemetry.series.engine_up.get(), 1);
+        assert!(telemetry.engine_servers.is_up());
     }
 
     #[test]

@@ -43,7 +43,8 @@ pub(super) struct Series {
     pub dead_letters: IntGaugeVec,
     pub receiver_failing: IntGaugeVec,
     pub orphaned: IntGauge,
-    pub engine_up: IntGauge,
+    /// The servers are counted when the metrics are gathered.
+    pub engine_up: IntGaugeVec,
     pub engine_command: HistogramVec,
     pub engine_warnings: IntGaugeVec,
     pub replica_waits: IntCounterVec,
@@ -203,7 +204,7 @@ impl Series {
                 "1 from an attempt that failed, or from a start with dead letters, until one succeeds.",
                 &["receiver"],
             ),
-            engine_up: make.gauge("engine_up", "1 while the engine answers."),
+            engine_up: make.gauges("engine_up", "1 while the engine answers, by server.", &["server"]),
             engine_command: make.histograms(
                 "engine_command_duration_seconds",
                 "Duration of calls of the engine, a whole batch as one call; rare calls are together in other.",

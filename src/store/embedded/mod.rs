@@ -25,7 +25,7 @@ use rusqlite::Connection;
 
 use super::{EngineError, Examine, Result, Warning};
 use crate::clock::Timestamp;
-use crate::telemetry::{EngineWarning, Telemetry};
+use crate::telemetry::{EngineWarning, ServerAnswers, Telemetry};
 
 mod absence;
 mod apply;
@@ -127,6 +127,7 @@ fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let readers = Readers::new(&config.path, full_scan.clone());
     let writer = Writer::start(database, directory, last_seen, telemetry.clone(), full_scan.clone())
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
+    telemetry.engine_servers(vec![("embedded".to_owned(), ServerAnswers::default())]);
     let (leases, delivery_leases, scan_cursor) = Default::default();
     Ok(EmbeddedEngine {
         memory,

@@ -48,7 +48,7 @@ pub enum Mode {
 /// A server, by name or IP address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostPort {
-    /// An IPv6 address has no brackets.
+    /// An IPv6 address has no brackets. The path of a socket, which has the port 0.
     pub host: String,
     pub port: u16,
 }
@@ -56,9 +56,10 @@ pub struct HostPort {
 /// `host:port`, with brackets around an IPv6 address.
 impl fmt::Display for HostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
+        match (self.port, self.host.contains(':')) {
+            (0, _) => f.write_str(&self.host),
+            (port, true) => write!(f, "[{}]:{port}", self.host),
+            (port, false) => write!(f, "{}:{port}", self.host),
         }
     }
 }

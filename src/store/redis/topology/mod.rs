@@ -7,6 +7,7 @@
 //! | `discovery.rs` | the trait that learns the primaries; `single.rs`, `sentinel.rs` and `cluster.rs` have it |
 //! | `servers.rs` | the primaries now, learned again when they may be others |
 //! | `slots.rs` | the slot of a key, and the server of a slot |
+//! | `layout.rs` | what is known of the servers without asking them |
 //! | `server.rs` | one primary: its connections, and the requests under way |
 //! | `routed.rs` | sends commands to their servers, and again if none executed them |
 //!
@@ -35,6 +36,7 @@ pub mod address;
 mod cluster;
 mod discovery;
 mod errors;
+mod layout;
 mod login;
 mod routed;
 mod sentinel;
@@ -93,7 +95,7 @@ impl Topology {
             Mode::Cluster => Box::new(Cluster(login)),
         };
         let has_parts = discovery.has_parts();
-        let servers = Arc::new(Servers::new(discovery));
+        let servers = Arc::new(Servers::new(discovery, telemetry.clone()));
         let follower = (!servers.is_fixed()).then(|| {
             let servers = servers.clone();
             tokio::spawn(async move { servers.follow().await })
@@ -157,47 +159,6 @@ impl Topology {
             self.servers.doubt();
             EngineError::Passing(format!("no primary at {} has slot {slot} at the moment", self.address))
         })
-    }
-
-    /// Splits items by the server of their slots, in their order; all together while the servers are not known.
-    pub fn by_server<T>(&self, items: impl IntoIterator<Item = T>, slot: impl Fn(&T) -> u16) -> Vec<Vec<T>> {
-        let view = self.servers.now();
-        if view.map.only().is_some() {
-            return vec![items.into_iter().collect()];
-        }
-        let mut parts: Vec<(Option<usize>, Vec<T>)> = Vec::new();
-        for item in items {
-            let index = view.map.index(slot(&item));
-            match parts.iter_mut().find(|(of, _)| *of == index) {
-                Some((_, part)) => part.push(item),
-                None => parts.push((index, vec![item])),
-            }
-        }
-        parts.into_iter().map(|(_, part)| part).collect()
-    }
-
-    /// Whether there may be several primaries at once, each with a part of the keys.
-    pub fn has_parts(&self) -> bool {
-        self.has_parts
-    }
-
-    /// Whether there is one server, and never another.
-    pub fn is_fixed(&self) -> bool {
-        self.servers.is_fixed()
-    }
-
-    /// Whether a primary has replicas that are connected.
-    pub fn has_replicas(&self, server: &Server) -> bool {
-        let view = self.servers.now();
-        view.primaries
-            .iter()
-            .any(|primary| primary.at.to_string() == server.address() && !primary.replicas.is_empty())
-    }
-
-    /// Whether one server has both slots.
-    pub fn is_together(&self, one: u16, other: u16) -> bool {
-        let view = self.servers.now();
-        view.map.index(one) == view.map.index(other)
     }
 
     fn routed(&self) -> Routed<'_> {
@@ -403,17 +364,6 @@ impl Topology {
         let mut answers: Vec<(usize, T)> = try_join_all(parts).await?.into_iter().flatten().collect();
         answers.sort_unstable_by_key(|(index, _)| *index);
         Ok(answers.into_iter().map(|(_, answer)| answer).collect())
-    }
-
-    /// Whether a request is on the network for longer than a server works on it.
-    pub fn is_far(&self) -> bool {
-        self.servers.now().map.servers().iter().any(|server| server.admission().is_far())
-    }
-
-    /// The shortest recent time from a request to its answer, if a server is far away; else zero.
-    pub fn round_trip(&self) -> Duration {
-        let view = self.servers.now();
-        view.map.servers().iter().map(|server| server.round_trip()).max().unwrap_or_default()
     }
 
     fn judge<T>(

@@ -10,10 +10,12 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, Cmd, FromRedisValue, Pipeline, RedisResult, Value};
 use tokio::time::Instant;
 
+use super::errors::is_cut;
 use crate::store::redis::admission::Admission;
 use crate::store::redis::config::{CONNECT, RESPONSE};
 use crate::store::redis::dedicated::{Dedicated, IdleConnections};
 use crate::store::redis::round_trip::{RoundTrip, times};
+use crate::telemetry::ServerAnswers;
 
 pub struct Server {
     address: String,
@@ -23,6 +25,7 @@ pub struct Server {
     admission: Admission,
     round_trip: RoundTrip,
     barrier: Barrier,
+    answers: ServerAnswers,
 }
 
 /// Calls that wait for replicas: those that come while one waits share the next one.
@@ -45,11 +48,17 @@ impl Server {
             admission: Admission::new(),
             round_trip: RoundTrip::default(),
             barrier: Barrier::default(),
+            answers: ServerAnswers::default(),
         })
     }
 
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Whether the last call was answered, for metrics.
+    pub fn answers(&self) -> ServerAnswers {
+        self.answers.clone()
     }
 
     /// A client for connections of their own.
@@ -121,6 +130,7 @@ impl Server {
     }
 
     fn answered<T>(&self, began: Instant, answer: RedisResult<T>) -> RedisResult<T> {
+        self.answers.set(!answer.as_ref().is_err_and(is_cut));
         if answer.is_ok() {
             let now = Instant::now();
             self.admission.set_times(times(self.round_trip.took(now.duration_since(began), now)));

@@ -16,6 +16,7 @@ use super::errors::classify;
 use super::server::Server;
 use super::slots::SlotMap;
 use crate::store::{EngineError, Result};
+use crate::telemetry::Telemetry;
 
 /// The longest time between two questions to a topology that can change.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -40,6 +41,7 @@ pub struct Servers {
     learned: tokio::sync::Mutex<Option<Instant>>,
     doubt: Notify,
     limits: Mutex<Limits>,
+    telemetry: Arc<Telemetry>,
 }
 
 /// What a new server has to be told: see `admission.rs`.
@@ -50,13 +52,14 @@ struct Limits {
 }
 
 impl Servers {
-    pub fn new(discovery: Box<dyn Discovery>) -> Servers {
+    pub fn new(discovery: Box<dyn Discovery>, telemetry: Arc<Telemetry>) -> Servers {
         Servers {
             discovery,
             view: watch::Sender::default(),
             learned: Default::default(),
             doubt: Notify::new(),
             limits: Mutex::new(Limits { instances: 1, is_storm: false }),
+            telemetry,
         }
     }
 
@@ -105,6 +108,8 @@ impl Servers {
         }
         let after = self.with(&before, primaries)?;
         report(&before, &after);
+        let servers = after.map.servers().iter();
+        self.telemetry.engine_servers(servers.map(|one| (one.address().to_owned(), one.answers())).collect());
         self.view.send_replace(Arc::new(after));
         Ok(())
     }

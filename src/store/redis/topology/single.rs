@@ -1,5 +1,7 @@
 //! One server, which has everything.
 
+use std::path::Path;
+
 use async_trait::async_trait;
 use redis::{Client, RedisResult};
 
@@ -13,9 +15,10 @@ pub struct Single(pub Login);
 #[async_trait]
 impl Discovery for Single {
     async fn learn(&self, _: &[HostPort]) -> Result<Vec<Primary>> {
-        let at = self.0.address().servers.first().cloned();
-        // A socket has no host.
-        let at = at.unwrap_or(HostPort { host: String::new(), port: 0 });
+        let address = self.0.address();
+        let socket = || address.socket.as_deref().unwrap_or(Path::new("")).display().to_string();
+        let at = address.servers.first().cloned();
+        let at = at.unwrap_or_else(|| HostPort { host: socket(), port: 0 });
         Ok(vec![Primary { at, slots: None, replicas: Vec::new() }])
     }
 

@@ -60,6 +60,11 @@ impl SlotMap {
         self.of.get(usize::from(slot)).copied().flatten().map(usize::from)
     }
 
+    /// How many slots no server has.
+    pub fn missing(&self) -> usize {
+        self.of.iter().filter(|server| server.is_none()).count()
+    }
+
     pub fn server(&self, slot: u16) -> Option<&Arc<Server>> {
         self.servers.get(self.index(slot)?)
     }

@@ -1,0 +1,73 @@
+//! What is known of the servers without asking them.
+
+use std::time::Duration;
+
+use super::{HostPort, Server, Topology};
+
+impl Topology {
+    /// Splits items by the server of their slots, in their order; all together while the servers are not known.
+    pub fn by_server<T>(&self, items: impl IntoIterator<Item = T>, slot: impl Fn(&T) -> u16) -> Vec<Vec<T>> {
+        let view = self.servers.now();
+        if view.map.only().is_some() {
+            return vec![items.into_iter().collect()];
+        }
+        let mut parts: Vec<(Option<usize>, Vec<T>)> = Vec::new();
+        for item in items {
+            let index = view.map.index(slot(&item));
+            match parts.iter_mut().find(|(of, _)| *of == index) {
+                Some((_, part)) => part.push(item),
+                None => parts.push((index, vec![item])),
+            }
+        }
+        parts.into_iter().map(|(_, part)| part).collect()
+    }
+
+    /// Whether there may be several primaries at once, each with a part of the keys.
+    pub fn has_parts(&self) -> bool {
+        self.has_parts
+    }
+
+    /// Whether there is one server, and never another.
+    pub fn is_fixed(&self) -> bool {
+        self.servers.is_fixed()
+    }
+
+    /// Whether a primary has replicas that are connected.
+    pub fn has_replicas(&self, server: &Server) -> bool {
+        !self.replicas(server).is_empty()
+    }
+
+    /// The replicas of a primary that are connected, as the other servers know them.
+    pub fn replicas(&self, server: &Server) -> Vec<HostPort> {
+        let view = self.servers.now();
+        let primary = view.primaries.iter().find(|primary| primary.at.to_string() == server.address());
+        primary.map(|primary| primary.replicas.clone()).unwrap_or_default()
+    }
+
+    /// Whether an address is that of a primary now.
+    pub fn is_primary(&self, address: &str) -> bool {
+        self.servers.now().map.servers().iter().any(|server| server.address() == address)
+    }
+
+    /// How many slots of the cluster no primary has.
+    pub fn missing_slots(&self) -> usize {
+        self.servers.now().map.missing()
+    }
+
+    /// Whether one server has both slots.
+    pub fn is_together(&self, one: u16, other: u16) -> bool {
+        let view = self.servers.now();
+        view.map.index(one) == view.map.index(other)
+    }
+
+    /// Whether a request is on the network for longer than a server works on it.
+    pub fn is_far(&self) -> bool {
+        self.servers.now().map.servers().iter().any(|server| server.admission().is_far())
+    }
+
+    /// The shortest recent time from a request to its answer, if a server is far away; else zero.
+    pub fn round_trip(&self) -> Duration {
+        let view = self.servers.now();
+        view.map.servers().iter().map(|server| server.round_trip()).max().unwrap_or_default()
+    }
+}

@@ -1,0 +1,120 @@
+//! The servers of the engine, and whether each of them answers: `rollcall_engine_up`.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use prometheus::IntGaugeVec;
+
+/// Whether the last call of a server was answered. The connections to the server set it with every call, so it is
+/// a flag and no metric.
+#[derive(Clone, Debug)]
+pub struct ServerAnswers(Arc<AtomicBool>);
+
+impl Default for ServerAnswers {
+    fn default() -> ServerAnswers {
+        ServerAnswers(Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl ServerAnswers {
+    pub fn set(&self, answers: bool) {
+        self.0.store(answers, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+pub(super) struct EngineServers {
+    /// Whether no essential loop fails.
+    is_up: AtomicBool,
+    servers: Mutex<Vec<(String, ServerAnswers)>>,
+}
+
+/// The label while no server is known. In Prometheus an empty label is no label.
+const UNKNOWN: &str = "";
+
+impl EngineServers {
+    pub fn at_start() -> EngineServers {
+        EngineServers { is_up: AtomicBool::new(false), servers: Mutex::default() }
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Relaxed)
+    }
+
+    pub fn set_up(&self, is_up: bool) {
+        self.is_up.store(is_up, Ordering::Relaxed);
+    }
+
+    /// Replaces the servers, and removes the series of those that are gone.
+    pub fn replace(&self, gauge: &IntGaugeVec, servers: Vec<(String, ServerAnswers)>) {
+        let mut before = self.lock();
+        let known = before.iter().map(|(address, _)| address.as_str()).chain([UNKNOWN]);
+        for address in known.filter(|known| servers.iter().all(|(address, _)| address != known)) {
+            // An error says that there is none, which is right.
+            let _ = gauge.remove_label_values(&[address]);
+        }
+        *before = servers;
+    }
+
+    /// Sets the series. If a loop fails, the servers that do not answer are down; if all answer, such as with a
+    /// refusal, all are.
+    pub fn count(&self, gauge: &IntGaugeVec) {
+        let servers = self.lock();
+        let all_answer = servers.iter().all(|(_, answers)| answers.get());
+        let is_up = self.is_up();
+        if servers.is_empty() {
+            gauge.with_label_values(&[UNKNOWN]).set(is_up.into());
+        }
+        for (address, answers) in servers.iter() {
+            let is_up = answers.get() && (is_up || !all_answer);
+            gauge.with_label_values(&[address]).set(is_up.into());
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(String, ServerAnswers)>> {
+        self.servers.lock().expect("nothing panics under this lock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::ServerAnswers;
+    use crate::clock::{Clock, Timestamp};
+    use crate::telemetry::{Loop, Telemetry};
+
+    fn up(telemetry: &Telemetry) -> BTreeMap<String, bool> {
+        let families = telemetry.gather();
+        let family = families.iter().find(|family| family.name() == "rollcall_engine_up").unwrap();
+        let series = family.get_metric().iter();
+        series.map(|one| (one.get_label()[0].value().to_owned(), one.get_gauge().value() == 1.0)).collect()
+    }
+
+    fn of(expected: &[(&str, bool)]) -> BTreeMap<String, bool> {
+        expected.iter().map(|(server, is_up)| ((*server).to_owned(), *is_up)).collect()
+    }
+
+    #[test]
+    fn each_server_has_a_series_as_long_as_it_is_used() {
+        let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
+        assert_eq!(up(&telemetry), of(&[("", false)]));
+        let (one, other) = (ServerAnswers::default(), ServerAnswers::default());
+        telemetry.engine_servers(vec![("one".into(), one.clone()), ("other".into(), other.clone())]);
+        assert_eq!(up(&telemetry), of(&[("one", false), ("other", false)]));
+        telemetry.engine_answered(Loop::Sweep, "");
+        assert_eq!(up(&telemetry), of(&[("one", true), ("other", true)]));
+        other.set(false);
+        assert_eq!(up(&telemetry), of(&[("one", true), ("other", false)]));
+        telemetry.engine_failed(Loop::Sweep, "", &"other does not answer");
+        assert_eq!(up(&telemetry), of(&[("one", true), ("other", false)]));
+        telemetry.engine_servers(vec![("one".into(), one)]);
+        assert_eq!(up(&telemetry), of(&[("one", false)]), "it refuses something");
+        telemetry.engine_answered(Loop::Sweep, "");
+        assert_eq!(up(&telemetry), of(&[("one", true)]));
+    }
+}

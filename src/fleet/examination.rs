@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Loops that an examination without an error shows to work again: their own calls are so rare that the next success
 /// may be hours away.
-const EXAMINED: [Loop; 3] = [Loop::Examination, Loop::Records, Loop::Notes];
+const EXAMINED: [Loop; 2] = [Loop::Records, Loop::Notes];
 
 /// Examines until `stop`.
 pub async fn run(
@@ -33,15 +33,21 @@ pub async fn run(
             _ = every.tick() => {}
             () = engine.wants_examination() => tokio::time::sleep(PAUSE).await,
         }
-        let warnings = match engine.examine(clock.now()).await {
+        let examined = tokio::select! {
+            // What it repairs is repaired in steps, each of them whole.
+            () = stop.cancelled() => return Ok(()),
+            examined = engine.examine(clock.now()) => examined,
+        };
+        let warnings = match examined {
             Ok(warnings) => warnings,
             Err(error) => {
                 telemetry.engine_failed(Loop::Examination, "", &error);
                 continue;
             }
         };
-        for examined in EXAMINED {
-            telemetry.engine_answered(examined, "");
+        telemetry.engine_answered(Loop::Examination, "");
+        if warnings.iter().all(|warning| warning.name != EngineWarning::ServerDown) {
+            EXAMINED.iter().for_each(|examined| telemetry.engine_answered(*examined, ""));
         }
         // Clocks are compared with each renewal of the lease.
         for name in EngineWarning::ALL.iter().filter(|name| **name != EngineWarning::ClockOff) {

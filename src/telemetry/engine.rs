@@ -84,8 +84,10 @@ impl Telemetry {
         gauge.set(text.is_some().into());
         match text {
             Some(text) => {
-                let severity =
-                    if what == EngineWarning::RightsMissing { Severity::Serious } else { Severity::Warning };
+                let severity = match what {
+                    EngineWarning::RightsMissing | EngineWarning::SlotsMissing => Severity::Serious,
+                    _ => Severity::Warning,
+                };
                 self.problems.set(name, "", text.to_owned(), severity);
             }
             None => drop(self.problems.clear(name, "")),

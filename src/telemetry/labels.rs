@@ -192,6 +192,14 @@ labels! {
         ReplicasLate => "replicas_late",
         /// A primary that is cut off from its replicas accepts writes that will be lost.
         MinReplicasOff => "min_replicas_off",
+        /// A primary has no replica that could take over.
+        ReplicaMissing => "replica_missing",
+        /// A replica does not have the newest writes.
+        ReplicaLags => "replica_lags",
+        /// One of several servers does not answer.
+        ServerDown => "server_down",
+        /// Slots of a cluster have no server.
+        SlotsMissing => "slots_missing",
         /// Its user lacks rights.
         RightsMissing => "rights_missing",
         /// Its clock differs from the clock of this machine.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::labels::{CheckOutcome, CheckSource, EngineWarning};
+use super::labels::{CheckOutcome, CheckSource};
 use super::problems::{KINDS_REMOVED, Severity};
 use super::{LogLimit, Telemetry, removed_kinds_text};
 use crate::presence::{Closing, Kind, OfflineRecord, Transition};
@@ -28,11 +28,10 @@ impl Telemetry {
         self.series.sweeps.with_label_values::<&str>(&[]).inc();
     }
 
-    /// Replicas of a server had everything that was written, or not in time. A change is logged.
-    pub fn waited_for_replicas(&self, late: Option<&str>) {
-        let result = if late.is_none() { "ok" } else { "timeout" };
+    /// Replicas of a server had everything that was written, or not in time.
+    pub fn waited_for_replicas(&self, in_time: bool) {
+        let result = if in_time { "ok" } else { "timeout" };
         self.series.replica_waits.with_label_values(&[result]).inc();
-        self.engine_warning(EngineWarning::ReplicasLate, late);
     }
 
     /// An expiry notification found the queue full.

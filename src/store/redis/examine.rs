@@ -7,13 +7,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use redis::{InfoDict, Pipeline, pipe};
 use tokio::time::Instant;
 
 use super::keys::Keys;
 use super::topology::{Server, Topology, classify};
-use super::{Config, RedisEngine, meta, quarantine, rights};
+use super::{Config, RedisEngine, meta, quarantine, replicas, rights};
 use crate::clock::Timestamp;
 use crate::store::Condition;
 use crate::store::{EngineError, Result, Warning};
@@ -25,6 +25,9 @@ const OLDEST: (u32, u32) = (6, 2);
 /// A larger difference of clocks is a fault.
 const FARTHEST: Duration = Duration::from_millis(500);
 
+/// A server of several that does not answer is asked again after this time: a failover replaces it meanwhile.
+const FAILOVER: Duration = Duration::from_secs(10);
+
 /// Detection does not depend on notifications.
 const MEANWHILE: &str = "Detection works by the deadline index meanwhile";
 
@@ -32,7 +35,7 @@ const MEANWHILE: &str = "Detection works by the deadline index meanwhile";
 struct ServerState {
     server: Arc<Server>,
     info: InfoDict,
-    /// `save` and `notify-keyspace-events`, if the user may read them.
+    /// `save`, `notify-keyspace-events` and `min-replicas-to-write`, if the user may read them.
     settings: Result<HashMap<String, String>>,
     clock: Option<String>,
 }
@@ -50,7 +53,8 @@ pub(super) async fn survey(topology: &Topology, config: &Config, now: Timestamp)
     if let Some(text) = rights::missing(topology, keys).await? {
         return Err(EngineError::Refused(text));
     }
-    let (_, states) = read_state(topology, keys, (now, began)).await?;
+    let states = read_servers(topology, (now, began)).await?;
+    let states = states.into_iter().map(|(_, state)| state).collect::<Result<Vec<ServerState>>>()?;
     states.iter().try_for_each(|state| check_version(&state.info))?;
     meta::check_whole(topology, keys).await?;
     stored?;
@@ -58,6 +62,7 @@ pub(super) async fn survey(topology: &Topology, config: &Config, now: Timestamp)
     let mut all = Vec::new();
     for state in &states {
         let mut warnings = state.warnings();
+        warnings.extend(replica_warnings(topology, state));
         let has_notifications =
             warnings.iter().all(|warning| warning.name != EngineWarning::NotificationsOff);
         if has_notifications && let Some(text) = missing_channel_right(&state.server).await {
@@ -75,26 +80,58 @@ pub(super) async fn survey(topology: &Topology, config: &Config, now: Timestamp)
                 .join(", ")
         }
     };
-    Ok(Condition { server, warnings: merged(all) })
+    let mut warnings = merged(all);
+    warnings.extend(slots_missing(topology));
+    Ok(Condition { server, warnings })
 }
 
-/// Examines the server of a running service, and repairs faults as far as possible.
+/// Examines the servers of a running service, and repairs faults as far as possible. If some of several servers do not
+/// answer, that is a warning, and the others are examined all the same.
 pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
     let began = Instant::now();
+    let mut states = read_servers(&engine.topology, (now, began)).await?;
+    let away =
+        |states: &[(Arc<Server>, Result<ServerState>)]| states.iter().filter(|one| one.1.is_err()).count();
+    if (1..states.len()).contains(&away(&states)) {
+        tokio::time::sleep(FAILOVER).await;
+        states = read_servers(&engine.topology, (now, began)).await?;
+    }
+    let is_partial = (1..states.len()).contains(&away(&states));
+    // What needs every server waits for the next examination.
+    let mut warnings = match examine_fleet(engine).await {
+        Err(EngineError::Unavailable(_) | EngineError::Passing(_)) if is_partial => Vec::new(),
+        examined => examined?,
+    };
+    let mut all = Vec::new();
+    for (server, state) in states {
+        let found = match state {
+            Ok(state) => {
+                check_version(&state.info)?;
+                let mut found = state.warnings();
+                found.extend(replica_warnings(&engine.topology, &state));
+                switch_notifications_on(engine, &state, &mut found).await;
+                found
+            }
+            Err(why) if is_partial => vec![down(&why)],
+            Err(why) => return Err(why),
+        };
+        all.push((server, found));
+    }
+    warnings.extend(merged(all));
+    warnings.extend(engine.late_replicas());
+    warnings.extend(slots_missing(&engine.topology));
+    Ok(warnings)
+}
+
+/// Quarantines unreadable values, and examines what is no matter of a single server: the rights, and which fleet is
+/// there.
+async fn examine_fleet(engine: &RedisEngine) -> Result<Vec<Warning>> {
     if engine.topology.take_quarantine_request() {
         quarantine::quarantine_wrong_types(&engine.topology, &engine.keys, &engine.telemetry).await?;
     }
     quarantine::report_quarantined(&engine.topology, &engine.keys, &engine.telemetry).await?;
-    let (fleet, states) = read_state(&engine.topology, &engine.keys, (now, began)).await?;
-    states.iter().try_for_each(|state| check_version(&state.info))?;
-    let mut all = Vec::new();
-    for state in &states {
-        let mut warnings = state.warnings();
-        switch_notifications_on(engine, state, &mut warnings).await;
-        all.push((state.server.clone(), warnings));
-    }
-    let mut warnings = merged(all);
-    warnings.extend(engine.late_replicas());
+    let fleet = read_fleet(&engine.topology, &engine.keys).await?;
+    let mut warnings = Vec::new();
     if let Some(text) = rights::missing(&engine.topology, &engine.keys).await? {
         warnings.push(Warning { name: EngineWarning::RightsMissing, text });
     }
@@ -105,6 +142,33 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
         warnings.push(Warning { name: EngineWarning::LostItsData, text: text.into() });
     }
     Ok(warnings)
+}
+
+fn down(why: &EngineError) -> Warning {
+    let text =
+        format!("{why}; its part of the fleet is blind until it answers or one of its replicas is promoted");
+    Warning { name: EngineWarning::ServerDown, text }
+}
+
+fn slots_missing(topology: &Topology) -> Option<Warning> {
+    let missing = topology.missing_slots();
+    let text = || {
+        format!(
+            "{missing} of the 16384 slots have no primary: units there are not watched, and rollcall is blind; see \
+             redis-cli --cluster check, and repair the cluster with redis-cli --cluster fix"
+        )
+    };
+    (missing > 0).then(|| Warning { name: EngineWarning::SlotsMissing, text: text() })
+}
+
+/// The warnings about the replicas of a primary. A single server needs none.
+fn replica_warnings(topology: &Topology, state: &ServerState) -> Vec<Warning> {
+    if topology.is_fixed() {
+        return Vec::new();
+    }
+    let known = topology.replicas(&state.server).len();
+    let least = state.setting("min-replicas-to-write").ok();
+    replicas::warnings(&replicas::replicas(&state.info), known, least)
 }
 
 /// The warnings of all servers: one of a name, which says which servers have it, unless there is only one server.
@@ -141,19 +205,25 @@ async fn switch_notifications_on(engine: &RedisEngine, state: &ServerState, warn
     }
 }
 
-/// Reads the id of the fleet and the condition of every server. `now` is the time at `began`: a while ago, and the
-/// clocks are compared as of the answer.
-async fn read_state(
-    topology: &Topology,
-    keys: &Keys,
-    (now, began): (Timestamp, Instant),
-) -> Result<(Option<String>, Vec<ServerState>)> {
+/// The id of the fleet.
+async fn read_fleet(topology: &Topology, keys: &Keys) -> Result<Option<String>> {
     let mut meta = pipe();
     meta.hget(keys.meta(), "fleet");
     let (fleet,): (Option<String>,) = topology.send("meta", &meta).await?;
+    Ok(fleet)
+}
+
+/// The condition of every primary. `now` is the time at `began`: a while ago, and the clocks are compared as of the
+/// answer.
+async fn read_servers(
+    topology: &Topology,
+    (now, began): (Timestamp, Instant),
+) -> Result<Vec<(Arc<Server>, Result<ServerState>)>> {
     let servers = topology.servers().await?;
-    let states = servers.into_iter().map(|server| read_server(topology, server, (now, began)));
-    Ok((fleet, try_join_all(states).await?))
+    let states = servers
+        .into_iter()
+        .map(|server| async move { (server.clone(), read_server(topology, server, (now, began)).await) });
+    Ok(join_all(states).await)
 }
 
 async fn read_server(
@@ -169,6 +239,7 @@ async fn read_server(
     let mut read = pipe();
     read.cmd("CONFIG").arg("GET").arg("save");
     read.cmd("CONFIG").arg("GET").arg("notify-keyspace-events");
+    read.cmd("CONFIG").arg("GET").arg("min-replicas-to-write");
     let settings = topology.send_to::<Vec<HashMap<String, String>>>("config_get", &server, &read).await;
     let settings = settings.map(|maps| maps.into_iter().flatten().collect());
     Ok(ServerState { server, info, settings, clock })

@@ -56,6 +56,7 @@ mod queries;
 mod reading;
 mod receivers;
 mod repair;
+mod replicas;
 mod replication;
 mod rights;
 mod roster;
@@ -104,7 +105,8 @@ pub struct RedisEngine {
     known_fleet: std::sync::Mutex<KnownFleet>,
     last_read: conditional::LastRead,
     wait: replication::Wait,
-    late_replicas: std::sync::Mutex<Option<String>>,
+    /// The warnings about replicas that were late at the last wait, by server.
+    late_replicas: std::sync::Mutex<BTreeMap<String, String>>,
     telemetry: Arc<Telemetry>,
     /// Set when the groups of an earlier version are stored: see `group_of.rs`.
     groups_are_stored: tokio::sync::OnceCell<()>,

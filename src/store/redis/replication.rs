@@ -97,13 +97,22 @@ impl RedisEngine {
                 server.address()
             )
         });
-        self.telemetry.waited_for_replicas(late.as_deref());
-        *self.late_replicas.lock().expect("nothing panics under this lock") = late;
+        self.telemetry.waited_for_replicas(late.is_none());
+        let mut all = self.late_replicas.lock().expect("nothing panics under this lock");
+        match late {
+            Some(text) => drop(all.insert(server.address().to_owned(), text)),
+            None => drop(all.remove(server.address())),
+        }
+        drop(all);
+        let late = self.late_replicas();
+        self.telemetry.engine_warning(EngineWarning::ReplicasLate, late.as_ref().map(|late| late.text.as_str()));
     }
 
-    /// The warning about replicas that were late at the last wait.
+    /// The warning about replicas that were late at the last wait for them.
     pub(super) fn late_replicas(&self) -> Option<Warning> {
-        let late = self.late_replicas.lock().expect("nothing panics under this lock").clone();
-        late.map(|text| Warning { name: EngineWarning::ReplicasLate, text })
+        let mut late = self.late_replicas.lock().expect("nothing panics under this lock");
+        late.retain(|address, _| self.topology.is_primary(address));
+        let text = late.values().cloned().collect::<Vec<_>>().join("; ");
+        (!text.is_empty()).then_some(Warning { name: EngineWarning::ReplicasLate, text })
     }
 }

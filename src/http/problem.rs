@@ -69,9 +69,7 @@ impl From<EngineError> for Problem {
             EngineError::Unavailable(_)
             | EngineError::Passing(_)
             | EngineError::WrongType(_)
-            | EngineError::Refused(_) => {
-                Problem::unavailable(format!("the engine did not answer: {error}"))
-            }
+            | EngineError::Refused(_) => Problem::unavailable(format!("the engine did not answer: {error}")),
             EngineError::Damaged(_) => Problem::internal(error.to_string()),
         }
     }

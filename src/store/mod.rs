@@ -93,6 +93,16 @@ pub struct Warning {
 pub struct Condition {
     /// The product and its version, such as `Redis 7.0.15`.
     pub server: String,
+    /// Without those of single servers, if there are several.
+    pub warnings: Vec<Warning>,
+}
+
+/// The condition of one of several servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerCondition {
+    pub address: String,
+    /// Its role, version and settings, or why it cannot be used.
+    pub state: std::result::Result<String, String>,
     pub warnings: Vec<Warning>,
 }
 

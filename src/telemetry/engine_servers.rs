@@ -92,7 +92,9 @@ mod tests {
         let families = telemetry.gather();
         let family = families.iter().find(|family| family.name() == "rollcall_engine_up").unwrap();
         let series = family.get_metric().iter();
-        series.map(|one| (one.get_label()[0].value().to_owned(), one.get_gauge().value() == 1.0)).collect()
+        series
+            .map(|one| (one.get_label()[0].value().to_owned(), one.get_gauge().get_value() == 1.0))
+            .collect()
     }
 
     fn of(expected: &[(&str, bool)]) -> BTreeMap<String, bool> {

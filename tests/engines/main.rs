@@ -11,6 +11,7 @@ mod layout;
 mod moving;
 mod openings_alike;
 mod roster_alike;
+mod servers;
 #[path = "../support/mod.rs"]
 mod support;
 mod walk;

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use super::{Finding, with_timeout};
 use crate::clock::Clock;
 use crate::config::EngineConfig;
-use crate::store::Condition;
-use crate::store::{EngineError, embedded, redis};
+use crate::store::{Condition, EngineError, ServerCondition, embedded, redis};
 use crate::telemetry::Telemetry;
 
 pub(super) async fn examine(config: &EngineConfig) -> Vec<Finding> {
-    match with_timeout(survey(config)).await {
+    let (condition, servers) = tokio::join!(with_timeout(survey(config)), with_timeout(servers(config)));
+    let mut findings = match condition {
         Err(why) => vec![Finding::fail("engine", why)],
         Ok(condition) => {
             let text = format!("{config} is {}, and grants the rights that Rollcall needs", condition.server);
@@ -20,6 +20,32 @@ pub(super) async fn examine(config: &EngineConfig) -> Vec<Finding> {
             let warnings = warnings.map(|warning| Finding::warn(warning.name.as_str(), &warning.text));
             std::iter::once(Finding::ok("engine", text)).chain(warnings).collect()
         }
+    };
+    // If no server says which others there are, the finding about the engine says why.
+    findings.extend(servers.unwrap_or_default().iter().flat_map(findings_of));
+    findings
+}
+
+fn findings_of(server: &ServerCondition) -> Vec<Finding> {
+    let name = format!("server {}", server.address);
+    let state = match &server.state {
+        Ok(state) => Finding::ok(&name, state),
+        Err(why) => Finding::fail(&name, why),
+    };
+    let warnings = server.warnings.iter();
+    let warnings =
+        warnings.map(|one| Finding::warn(one.name.as_str(), format!("at {}: {}", server.address, one.text)));
+    std::iter::once(state).chain(warnings).collect()
+}
+
+/// The condition of each server, if there are several.
+async fn servers(config: &EngineConfig) -> Result<Vec<ServerCondition>, EngineError> {
+    match config {
+        EngineConfig::Redis(config) => {
+            let clock = Clock::system();
+            redis::servers(config, clock.now(), Arc::new(Telemetry::new(&clock))).await
+        }
+        EngineConfig::Embedded(_) => Ok(Vec::new()),
     }
 }
 

@@ -1,21 +1,20 @@
 //! The examination of a server that answers: each fault has a name, and advice for the operator.
 //!
-//! Reading the condition changes nothing, so `rollcall check` may examine a server in use. Repairs are a step of
-//! their own, for the service.
+//! Reading the condition changes nothing, so `rollcall check` may examine a server in use (`survey.rs`). Repairs are a
+//! step of their own, for the service.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::{InfoDict, Pipeline, pipe};
+use redis::{InfoDict, pipe};
 use tokio::time::Instant;
 
 use super::keys::Keys;
-use super::topology::{Server, Topology, classify};
-use super::{Config, RedisEngine, meta, quarantine, replicas, rights};
+use super::topology::{Server, Topology};
+use super::{RedisEngine, meta, quarantine, replicas, rights};
 use crate::clock::Timestamp;
-use crate::store::Condition;
 use crate::store::{EngineError, Result, Warning};
 use crate::telemetry::EngineWarning;
 
@@ -29,60 +28,15 @@ const FARTHEST: Duration = Duration::from_millis(500);
 const FAILOVER: Duration = Duration::from_secs(10);
 
 /// Detection does not depend on notifications.
-const MEANWHILE: &str = "Detection works by the deadline index meanwhile";
+pub(super) const MEANWHILE: &str = "Detection works by the deadline index meanwhile";
 
 /// The condition of a server, as it was read.
-struct ServerState {
-    server: Arc<Server>,
-    info: InfoDict,
+pub(super) struct ServerState {
+    pub server: Arc<Server>,
+    pub info: InfoDict,
     /// `save`, `notify-keyspace-events` and `min-replicas-to-write`, if the user may read them.
     settings: Result<HashMap<String, String>>,
     clock: Option<String>,
-}
-
-/// Examines a server that the service does not use yet, and tries every right that the service needs.
-pub(super) async fn survey(topology: &Topology, config: &Config, now: Timestamp) -> Result<Condition> {
-    let began = Instant::now();
-    let (keys, stored) = match meta::read_keys(topology, config).await {
-        Ok(keys) => (keys, Ok(())),
-        // If the user has no right to read the fleet, the next step names all missing rights.
-        Err(refused @ EngineError::Refused(_)) => (meta::new_keys(config), Err(refused)),
-        Err(error) => return Err(error),
-    };
-    let keys = &keys;
-    if let Some(text) = rights::missing(topology, keys).await? {
-        return Err(EngineError::Refused(text));
-    }
-    let states = read_servers(topology, (now, began)).await?;
-    let states = states.into_iter().map(|(_, state)| state).collect::<Result<Vec<ServerState>>>()?;
-    states.iter().try_for_each(|state| check_version(&state.info))?;
-    meta::check_whole(topology, keys).await?;
-    stored?;
-    topology.send::<()>("probe", &probe(keys)).await?;
-    let mut all = Vec::new();
-    for state in &states {
-        let mut warnings = state.warnings();
-        warnings.extend(replica_warnings(topology, state));
-        let has_notifications =
-            warnings.iter().all(|warning| warning.name != EngineWarning::NotificationsOff);
-        if has_notifications && let Some(text) = missing_channel_right(&state.server).await {
-            warnings.push(Warning { name: EngineWarning::NotificationsOff, text });
-        }
-        all.push((state.server.clone(), warnings));
-    }
-    let names: Vec<String> = states.iter().map(|state| name(&state.info)).collect();
-    let server = match (names.as_slice(), states.as_slice()) {
-        ([name], _) => name.clone(),
-        (names, states) => {
-            let each = names.iter().zip(states);
-            each.map(|(name, state)| format!("{name} at {}", state.server.address()))
-                .collect::<Vec<_>>()
-                .join(", ")
-        }
-    };
-    let mut warnings = merged(all);
-    warnings.extend(slots_missing(topology));
-    Ok(Condition { server, warnings })
 }
 
 /// Examines the servers of a running service, and repairs faults as far as possible. If some of several servers do not
@@ -150,7 +104,7 @@ fn down(why: &EngineError) -> Warning {
     Warning { name: EngineWarning::ServerDown, text }
 }
 
-fn slots_missing(topology: &Topology) -> Option<Warning> {
+pub(super) fn slots_missing(topology: &Topology) -> Option<Warning> {
     let missing = topology.missing_slots();
     let text = || {
         format!(
@@ -162,7 +116,7 @@ fn slots_missing(topology: &Topology) -> Option<Warning> {
 }
 
 /// The warnings about the replicas of a primary. A single server needs none.
-fn replica_warnings(topology: &Topology, state: &ServerState) -> Vec<Warning> {
+pub(super) fn replica_warnings(topology: &Topology, state: &ServerState) -> Vec<Warning> {
     if topology.is_fixed() {
         return Vec::new();
     }
@@ -215,7 +169,7 @@ async fn read_fleet(topology: &Topology, keys: &Keys) -> Result<Option<String>> 
 
 /// The condition of every primary. `now` is the time at `began`: a while ago, and the clocks are compared as of the
 /// answer.
-async fn read_servers(
+pub(super) async fn read_servers(
     topology: &Topology,
     (now, began): (Timestamp, Instant),
 ) -> Result<Vec<(Arc<Server>, Result<ServerState>)>> {
@@ -226,7 +180,7 @@ async fn read_servers(
     Ok(join_all(states).await)
 }
 
-async fn read_server(
+pub(super) async fn read_server(
     topology: &Topology,
     server: Arc<Server>,
     (now, began): (Timestamp, Instant),
@@ -246,11 +200,11 @@ async fn read_server(
 }
 
 impl ServerState {
-    fn setting(&self, name: &str) -> std::result::Result<&str, &EngineError> {
+    pub fn setting(&self, name: &str) -> std::result::Result<&str, &EngineError> {
         self.settings.as_ref().map(|settings| settings.get(name).map_or("", String::as_str))
     }
 
-    fn warnings(&self) -> Vec<Warning> {
+    pub fn warnings(&self) -> Vec<Warning> {
         let info = &self.info;
         let evicted = info.get::<u64>("evicted_keys").unwrap_or(0) > 0;
         let may_evict = info.get::<String>("maxmemory_policy").is_some_and(|policy| policy != "noeviction");
@@ -299,47 +253,7 @@ impl ServerState {
     }
 }
 
-/// Tries every kind of command on keys that do not exist, so that nothing changes. A replica, a node of a cluster
-/// with a part of the slots, and a user without the rights refuse it.
-fn probe(keys: &Keys) -> Pipeline {
-    let mut pipe = pipe();
-    for partition in 0..keys.partitions() {
-        pipe.exists(keys.in_partition(partition, "deadlines")).ignore();
-    }
-    pipe.exists(keys.heard()).ignore();
-    let key = &keys.in_partition(0, "probe");
-    pipe.cmd("SET").arg(key).arg(0).arg("PX").arg(1).arg("XX").arg("GET").ignore();
-    pipe.cmd("ZADD").arg(key).arg("XX").arg("LT").arg(0).arg("x").ignore();
-    pipe.zrem(key, "x").ignore().hdel(key, "x").ignore().xdel(key, &["0-1"]).ignore();
-    pipe.mget(&[key]).ignore().hgetall(key).ignore().zrevrangebyscore(key, "+inf", "-inf").ignore();
-    let try_writing = "return redis.call('XADD', KEYS[1], 'NOMKSTREAM', '*', 'x', 'x')";
-    pipe.cmd("EVAL").arg(try_writing).arg(1).arg(key).ignore();
-    pipe
-}
-
-/// Why the user cannot subscribe to notifications; `None` if it can.
-async fn missing_channel_right(server: &Server) -> Option<String> {
-    let client = server.client();
-    let database = client.get_connection_info().redis_settings().db();
-    let subscribed = async {
-        let mut connection = client.get_async_pubsub().await?;
-        connection.subscribe(format!("__keyevent@{database}__:expired")).await
-    };
-    let why = classify(server.address(), &subscribed.await.err()?);
-    Some(format!(
-        "notifications of expiry cannot be heard ({why}); permit the channel to the user. {MEANWHILE}"
-    ))
-}
-
-fn name(info: &InfoDict) -> String {
-    let version = |name: &str| info.get::<String>(name);
-    match version("valkey_version") {
-        Some(valkey) => format!("Valkey {valkey}"),
-        None => format!("Redis {}", version("redis_version").unwrap_or_default()),
-    }
-}
-
-fn check_version(info: &InfoDict) -> Result<()> {
+pub(super) fn check_version(info: &InfoDict) -> Result<()> {
     let version: String = info.get("redis_version").unwrap_or_default();
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
     let release = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));

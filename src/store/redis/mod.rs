@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use super::{Backlog, EngineError, Examine, Layout, Result, Warning};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, Unit};
-use crate::store::Condition;
+use crate::store::{Condition, ServerCondition};
 use crate::telemetry::Telemetry;
 
 mod absence;
@@ -63,6 +63,7 @@ mod roster;
 mod round_trip;
 mod scripts;
 mod stamps;
+mod survey;
 mod tags;
 mod topology;
 mod units;
@@ -207,7 +208,20 @@ pub async fn open_by_kind(config: &Config, telemetry: Arc<Telemetry>) -> Result<
 /// `Unavailable` if the server cannot be reached; `Refused` if the service could not run on it.
 pub async fn survey(config: &Config, now: Timestamp, telemetry: Arc<Telemetry>) -> Result<Condition> {
     let topology = Topology::new(config, telemetry)?;
-    examine::survey(&topology, config, now).await
+    survey::survey(&topology, config, now).await
+}
+
+/// The condition of each server of `config`, if there are several: primaries, replicas, sentinels. Changes nothing.
+///
+/// # Errors
+/// `Unavailable` if no server says which others there are.
+pub async fn servers(
+    config: &Config,
+    now: Timestamp,
+    telemetry: Arc<Telemetry>,
+) -> Result<Vec<ServerCondition>> {
+    let topology = Topology::new(config, telemetry)?;
+    survey::servers(&topology, now).await
 }
 
 impl Layout for RedisEngine {

@@ -105,7 +105,8 @@ impl RedisEngine {
         }
         drop(all);
         let late = self.late_replicas();
-        self.telemetry.engine_warning(EngineWarning::ReplicasLate, late.as_ref().map(|late| late.text.as_str()));
+        self.telemetry
+            .engine_warning(EngineWarning::ReplicasLate, late.as_ref().map(|late| late.text.as_str()));
     }
 
     /// The warning about replicas that were late at the last wait for them.

@@ -22,6 +22,9 @@ pub struct Primary {
     pub replicas: Vec<HostPort>,
 }
 
+/// The address of a server that holds no part of the fleet, and its state, or why it does not do its work.
+pub type Observer = (String, std::result::Result<String, String>);
+
 /// Learns which servers there are.
 #[async_trait]
 pub trait Discovery: Send + Sync {
@@ -37,6 +40,11 @@ pub trait Discovery: Send + Sync {
     /// Ends when the primaries may be others.
     async fn changed(&self) {
         std::future::pending().await
+    }
+
+    /// The sentinels.
+    async fn observers(&self) -> Vec<Observer> {
+        Vec::new()
     }
 
     /// Whether there may be several primaries at once.

@@ -1,8 +1,11 @@
-//! What is known of the servers without asking them.
+//! The servers: which there are, and what is known of them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::discovery::Observer;
 use super::{HostPort, Server, Topology};
+use crate::store::Result;
 
 impl Topology {
     /// Splits items by the server of their slots, in their order; all together while the servers are not known.
@@ -47,6 +50,16 @@ impl Topology {
     /// Whether an address is that of a primary now.
     pub fn is_primary(&self, address: &str) -> bool {
         self.servers.now().map.servers().iter().any(|server| server.address() == address)
+    }
+
+    /// A server for single questions, such as a replica.
+    pub fn open(&self, at: &HostPort) -> Result<Arc<Server>> {
+        self.servers.connect(at).map(Arc::new)
+    }
+
+    /// The sentinels.
+    pub async fn observers(&self) -> Vec<Observer> {
+        self.servers.observers().await
     }
 
     /// How many slots of the cluster no primary has.

@@ -7,7 +7,7 @@
 //! | `discovery.rs` | the trait that learns the primaries; `single.rs`, `sentinel.rs` and `cluster.rs` have it |
 //! | `servers.rs` | the primaries now, learned again when they may be others |
 //! | `slots.rs` | the slot of a key, and the server of a slot |
-//! | `layout.rs` | what is known of the servers without asking them |
+//! | `layout.rs` | which servers there are, and what is known of them |
 //! | `server.rs` | one primary: its connections, and the requests under way |
 //! | `routed.rs` | sends commands to their servers, and again if none executed them |
 //!
@@ -16,7 +16,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use futures_util::stream::{self, StreamExt, TryStreamExt};

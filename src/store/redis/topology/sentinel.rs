@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use redis::{Client, RedisResult, Value, pipe};
 
 use super::address::HostPort;
-use super::discovery::{Discovery, PATIENCE, Primary, ask};
+use super::discovery::{Discovery, Observer, PATIENCE, Primary, ask};
 use super::errors::NoAnswer;
 use super::login::Login;
 use crate::store::Result;
@@ -84,6 +84,36 @@ impl Sentinel {
         Ok(replicas.into_iter().filter_map(parse).collect())
     }
 
+    /// The state of a sentinel, for an operator.
+    async fn observe(&self, sentinel: &HostPort) -> std::result::Result<String, String> {
+        let mut question = pipe();
+        question.cmd("SENTINEL").arg("MASTER").arg(&self.service);
+        let mut quorum = pipe();
+        quorum.cmd("SENTINEL").arg("CKQUORUM").arg(&self.service);
+        let asked = async {
+            let client = self.login.sentinel(&sentinel.host, sentinel.port)?;
+            let (state,): (HashMap<String, String>,) = ask(&client, &question).await?;
+            RedisResult::Ok((state, ask::<Value>(&client, &quorum).await))
+        };
+        let failed = |error| format!("the sentinel does not answer: {error}; start it, or check engine.url");
+        let (state, quorum) = asked.await.map_err(failed)?;
+        if let Err(error) = quorum
+            && error.code() == Some("NOQUORUM")
+        {
+            return Err(format!("the sentinels cannot promote a replica: {error}; start the others"));
+        }
+        let of = |name: &str| state.get(name).map_or("?", String::as_str);
+        Ok(format!(
+            "sentinel, {}:{} is the primary of {}, {} replicas, {} other sentinels, quorum {}",
+            of("ip"),
+            of("port"),
+            self.service,
+            of("num-slaves"),
+            of("num-other-sentinels"),
+            of("quorum")
+        ))
+    }
+
     /// Ends after a failover, or when the sentinel does not answer.
     async fn follow(&self, sentinel: &HostPort) -> RedisResult<()> {
         let client = self.login.sentinel(&sentinel.host, sentinel.port)?;
@@ -117,6 +147,12 @@ impl Discovery for Sentinel {
 
     fn client(&self, at: &HostPort) -> RedisResult<Client> {
         self.login.client(&at.host, at.port)
+    }
+
+    async fn observers(&self) -> Vec<Observer> {
+        let sentinels = self.login.address().servers.iter();
+        let observed = sentinels.map(|one| async move { (one.to_string(), self.observe(one).await) });
+        join_all(observed).await
     }
 
     async fn changed(&self) {

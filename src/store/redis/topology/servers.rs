@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::address::HostPort;
-use super::discovery::{Discovery, Primary};
+use super::discovery::{Discovery, Observer, Primary};
 use super::errors::classify;
 use super::server::Server;
 use super::slots::SlotMap;
@@ -138,7 +138,12 @@ impl Servers {
         Ok(View { number: before.number + 1, map, primaries })
     }
 
-    fn connect(&self, at: &HostPort) -> Result<Server> {
+    /// The servers beside those that hold the fleet: see [`Discovery::observers`].
+    pub async fn observers(&self) -> Vec<Observer> {
+        self.discovery.observers().await
+    }
+
+    pub fn connect(&self, at: &HostPort) -> Result<Server> {
         let address = at.to_string();
         let client = self.discovery.client(at).map_err(|error| classify(&address, &error))?;
         Server::new(address.clone(), client).map_err(|error| classify(&address, &error))

@@ -1,0 +1,184 @@
+//! The servers as `rollcall check` sees them: what the service would find, before it uses them. Changes nothing.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::join_all;
+use redis::{InfoDict, Pipeline, pipe};
+use tokio::time::Instant;
+
+use super::examine::{
+    MEANWHILE, ServerState, check_version, read_server, read_servers, replica_warnings, slots_missing,
+};
+use super::keys::Keys;
+use super::replicas::replicas;
+use super::topology::{HostPort, Server, Topology, classify};
+use super::{Config, meta, rights};
+use crate::clock::Timestamp;
+use crate::store::{Condition, EngineError, Result, ServerCondition, Warning};
+use crate::telemetry::EngineWarning;
+
+/// Examines a server that the service does not use yet, and tries every right that the service needs.
+pub(super) async fn survey(topology: &Topology, config: &Config, now: Timestamp) -> Result<Condition> {
+    let began = Instant::now();
+    let (keys, stored) = match meta::read_keys(topology, config).await {
+        Ok(keys) => (keys, Ok(())),
+        // If the user has no right to read the fleet, the next step names all missing rights.
+        Err(refused @ EngineError::Refused(_)) => (meta::new_keys(config), Err(refused)),
+        Err(error) => return Err(error),
+    };
+    let keys = &keys;
+    if let Some(text) = rights::missing(topology, keys).await? {
+        return Err(EngineError::Refused(text));
+    }
+    let states = read_servers(topology, (now, began)).await?;
+    let states = states.into_iter().map(|(_, state)| state).collect::<Result<Vec<ServerState>>>()?;
+    states.iter().try_for_each(|state| check_version(&state.info))?;
+    meta::check_whole(topology, keys).await?;
+    stored?;
+    topology.send::<()>("probe", &probe(keys)).await?;
+    let Some(first) = states.first() else {
+        return Err(EngineError::Unavailable(format!("no primary is known at {}", topology.address())));
+    };
+    if !topology.is_fixed() {
+        let (count, name) = (states.len(), name(&first.info));
+        let server =
+            if topology.has_parts() { format!("a cluster of {count} primaries ({name})") } else { name };
+        return Ok(Condition { server, warnings: slots_missing(topology).into_iter().collect() });
+    }
+    Ok(Condition { server: name(&first.info), warnings: primary_warnings(topology, first).await })
+}
+
+/// Examines each of several servers: the primaries, their replicas, and the sentinels. None for a single server.
+pub(super) async fn servers(topology: &Topology, now: Timestamp) -> Result<Vec<ServerCondition>> {
+    if topology.is_fixed() {
+        return Ok(Vec::new());
+    }
+    let began = Instant::now();
+    let primaries = read_servers(topology, (now, began)).await?;
+    let replicas: BTreeSet<HostPort> =
+        primaries.iter().flat_map(|(server, _)| topology.replicas(server)).collect();
+    let replicas = replicas.into_iter().map(|at| async move {
+        let state = match topology.open(&at) {
+            Ok(server) => read_server(topology, server, (now, began)).await,
+            Err(why) => Err(why),
+        };
+        (at.to_string(), state)
+    });
+    let (replicas, observers) = tokio::join!(join_all(replicas), topology.observers());
+    let mut found = Vec::new();
+    for (server, state) in primaries {
+        let warnings = match &state {
+            Ok(state) => primary_warnings(topology, state).await,
+            Err(_) => Vec::new(),
+        };
+        found.push(condition(server.address().to_owned(), state, warnings));
+    }
+    for (address, state) in replicas {
+        let warnings = state.as_ref().map(of_replica).unwrap_or_default();
+        found.push(condition(address, state, warnings));
+    }
+    let observers = observers.into_iter();
+    found.extend(observers.map(|(address, state)| ServerCondition { address, state, warnings: Vec::new() }));
+    Ok(found)
+}
+
+fn condition(address: String, state: Result<ServerState>, warnings: Vec<Warning>) -> ServerCondition {
+    let state = match state {
+        Ok(state) => check_version(&state.info).map(|()| described(&state)),
+        Err(why) => Err(why),
+    };
+    ServerCondition { address, state: state.map_err(|why| why.to_string()), warnings }
+}
+
+async fn primary_warnings(topology: &Topology, state: &ServerState) -> Vec<Warning> {
+    let mut warnings = state.warnings();
+    warnings.extend(replica_warnings(topology, state));
+    let has_notifications = warnings.iter().all(|warning| warning.name != EngineWarning::NotificationsOff);
+    if has_notifications && let Some(text) = missing_channel_right(&state.server).await {
+        warnings.push(Warning { name: EngineWarning::NotificationsOff, text });
+    }
+    warnings
+}
+
+/// The warnings about a replica. The service switches notifications on when it is promoted.
+fn of_replica(state: &ServerState) -> Vec<Warning> {
+    let mut warnings = state.warnings();
+    warnings.retain(|warning| warning.name != EngineWarning::NotificationsOff);
+    let link = state.info.get::<String>("master_link_status");
+    if link.is_some_and(|link| link != "up") {
+        let text = "its link to the primary is down: it does not get the newest writes; see its log, the network, and \
+             masterauth and masteruser";
+        warnings.push(Warning { name: EngineWarning::ReplicaLags, text: text.to_owned() });
+    }
+    warnings
+}
+
+/// The role, the version and the settings of a server.
+fn described(state: &ServerState) -> String {
+    let info = &state.info;
+    let of = |name: &str| info.get::<String>(name).unwrap_or_default();
+    let is_replica = of("role") == "slave";
+    let role = match is_replica {
+        true => format!("replica of {}:{}", of("master_host"), of("master_port")),
+        false => "primary".to_owned(),
+    };
+    let append_only = if of("aof_enabled") == "1" { "yes" } else { "no" };
+    let mut parts = vec![role, name(info), format!("appendonly {append_only}")];
+    let policy = of("maxmemory_policy");
+    parts.extend((!policy.is_empty()).then(|| format!("maxmemory-policy {policy}")));
+    for name in ["notify-keyspace-events", "min-replicas-to-write"] {
+        let value = state.setting(name).ok();
+        parts.extend(value.map(|value| format!("{name} {}", if value.is_empty() { "\"\"" } else { value })));
+    }
+    if is_replica {
+        let ago = of("master_last_io_seconds_ago");
+        parts.push(format!("link {}, heard from its primary {ago} s ago", of("master_link_status")));
+    } else {
+        let replicas: Vec<String> = replicas(info).iter().map(ToString::to_string).collect();
+        parts.push(match replicas.is_empty() {
+            true => "no replica".to_owned(),
+            false => format!("replicas: {}", replicas.join(", ")),
+        });
+    }
+    parts.join(", ")
+}
+
+/// Tries every kind of command on keys that do not exist, so that nothing changes. A replica, a node of a cluster
+/// with a part of the slots, and a user without the rights refuse it.
+fn probe(keys: &Keys) -> Pipeline {
+    let mut pipe = pipe();
+    for partition in 0..keys.partitions() {
+        pipe.exists(keys.in_partition(partition, "deadlines")).ignore();
+    }
+    pipe.exists(keys.heard()).ignore();
+    let key = &keys.in_partition(0, "probe");
+    pipe.cmd("SET").arg(key).arg(0).arg("PX").arg(1).arg("XX").arg("GET").ignore();
+    pipe.cmd("ZADD").arg(key).arg("XX").arg("LT").arg(0).arg("x").ignore();
+    pipe.zrem(key, "x").ignore().hdel(key, "x").ignore().xdel(key, &["0-1"]).ignore();
+    pipe.mget(&[key]).ignore().hgetall(key).ignore().zrevrangebyscore(key, "+inf", "-inf").ignore();
+    let try_writing = "return redis.call('XADD', KEYS[1], 'NOMKSTREAM', '*', 'x', 'x')";
+    pipe.cmd("EVAL").arg(try_writing).arg(1).arg(key).ignore();
+    pipe
+}
+
+/// Why the user cannot subscribe to notifications; `None` if it can.
+async fn missing_channel_right(server: &Server) -> Option<String> {
+    let client = server.client();
+    let database = client.get_connection_info().redis_settings().db();
+    let subscribed = async {
+        let mut connection = client.get_async_pubsub().await?;
+        connection.subscribe(format!("__keyevent@{database}__:expired")).await
+    };
+    let why = classify(server.address(), &subscribed.await.err()?);
+    Some(format!(
+        "notifications of expiry cannot be heard ({why}); permit the channel to the user. {MEANWHILE}"
+    ))
+}
+
+fn name(info: &InfoDict) -> String {
+    let version = |name: &str| info.get::<String>(name);
+    match version("valkey_version") {
+        Some(valkey) => format!("Valkey {valkey}"),
+        None => format!("Redis {}", version("redis_version").unwrap_or_default()),
+    }
+}

@@ -9,7 +9,7 @@ use crate::trust::Pem;
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The servers: see [`Address`](super::Address).
+    /// The servers: see [`Address`].
     pub url: String,
     /// The password, if the address has none.
     pub password: Option<String>,

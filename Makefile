@@ -18,13 +18,12 @@ sentinel: ## Run Redis with Sentinel to try Rollcall on, until Ctrl-C [PORT=6380
 	@.ci/need redis-server:redis-server redis-cli:redis-tools
 	@config/redis/sentinel
 
-# One build for all, which does not prepare a next one if it is the first. Examples in doc comments come before the tests,
-# so that the summary of the tests is the end of the output.
+# One build for all. Examples in doc comments come before the tests, so that the summary of the tests is the end of the
+# output.
 test: ## Run every test against real servers (installs what is missing)
 	@.ci/need redis-server:redis-server mosquitto:mosquitto mosquitto_pub:mosquitto-clients promtool:prometheus \
 	    prometheus-alertmanager:prometheus-alertmanager systemd-analyze:systemd faketime:faketime ip:iproute2 unshare:util-linux jq:jq
-	@[ -d target/debug/incremental ] || export CARGO_INCREMENTAL=0; \
-	echo 'cargo test --locked --no-run'; cargo test --locked --no-run
+	cargo test --locked --no-run
 	cargo test --locked --doc
 	@# A case that needs more than the kernel allows an ordinary user leaves a file there.
 	@not_run=$$(mktemp -d) && export TESTS_NOT_RUN="$$not_run" && status=0; \

@@ -18,8 +18,12 @@ use super::{
 };
 use crate::clock::Timestamp;
 
+mod operators;
+mod restored;
 mod times;
 
+pub use operators::{LONGEST_PAUSE, acknowledge, is_pause, pause};
+pub use restored::restore;
 pub use times::{deadline, state};
 use times::{next_check, times, times_since};
 
@@ -138,6 +142,7 @@ fn declare(mut facts: Facts, beat: &Heartbeat) -> Facts {
 fn present(mut facts: Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Change {
     let policy = facts.policy(rules);
     facts.checked_at = Some(now);
+    facts.acknowledged = None;
     let next_check = next_check(&facts, rules, hearing, now);
     Change {
         key: KeyChange::Set { last_seen: facts.last_seen, ttl: policy.allowed() },
@@ -318,7 +323,7 @@ fn reprieve(
         Cause::NeverSeen => Standing::NeverSeen,
         Cause::Silence => Standing::Present,
     };
-    facts.checked_at = None;
+    (facts.checked_at, facts.acknowledged) = (None, None);
     let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
     Some(Change { key, index, facts: Some(facts), record: Some(record) })
 }
@@ -395,6 +400,7 @@ pub fn unwatch(seen: &Snapshot, next_check: Timestamp, now: Timestamp) -> Option
         silent_from: None,
         checked_at: None,
         sleep: None,
+        acknowledged: None,
         ..facts.clone()
     };
     let index = IndexChange::CheckAt(next_check);

@@ -7,7 +7,9 @@
 
 use std::time::Duration;
 
-use super::{Cause, Closing, Interval, KindRules, Labels, OfflineRecord, Override, Policy, Unit};
+use super::{
+    Acknowledgement, Cause, Closing, Interval, KindRules, Labels, OfflineRecord, Override, Policy, Unit,
+};
 use crate::clock::Timestamp;
 
 /// The standing of a unit in the fleet.
@@ -56,6 +58,8 @@ pub struct Facts {
     pub sleep: Option<Interval>,
     /// A planned absence: a blind interval of this one unit.
     pub pause: Option<Interval>,
+    /// Of the open record.
+    pub acknowledged: Option<Acknowledgement>,
 }
 
 impl Facts {
@@ -71,6 +75,7 @@ impl Facts {
             labels: Labels::new(),
             sleep: None,
             pause: None,
+            acknowledged: None,
         }
     }
 
@@ -111,6 +116,7 @@ impl Facts {
             labels: self.labels.clone(),
             silent_from: self.silent_from.filter(|from| *from > self.last_seen),
             cause,
+            acknowledged: self.acknowledged.clone(),
             ..OfflineRecord::open(unit.clone(), self.last_seen, deadline, detected_at)
         }
     }

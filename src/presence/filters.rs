@@ -186,6 +186,13 @@ impl Hearing {
         Hearing { kinds: Arc::new(kinds), ..self }
     }
 
+    /// This hearing, where nothing after `end` was heard.
+    pub fn up_to(&self, end: Timestamp) -> Hearing {
+        let limited = |hearing: &Hearing| Hearing { heard: hearing.heard.min(Some(end)), ..hearing.clone() };
+        let kinds = self.kinds.iter().map(|(kind, of_kind)| (kind.clone(), limited(of_kind))).collect();
+        Hearing { kinds: Arc::new(kinds), ..limited(self) }
+    }
+
     fn of_filters(&self, kind: &Kind, filters: &[String]) -> Hearing {
         let proved = |filter: &String| self.filters.proved.get(&(kind.clone(), filter.clone())).copied();
         // A filter that was never heard comes before all others.
@@ -211,6 +218,20 @@ mod tests {
 
     fn at(ms: i64) -> Timestamp {
         Timestamp::from_millis(ms)
+    }
+
+    #[test]
+    fn hearing_up_to_a_moment_ends_there_for_every_kind() {
+        let (kind, other): (Kind, Kind) = ("pump".parse().unwrap(), "valve".parse().unwrap());
+        let heard = |ms: Option<i64>| Hearing { heard: ms.map(at), ..Hearing::default() };
+        let kinds = [(kind.clone(), heard(Some(4))), (other.clone(), heard(None))].into();
+        let hearing = Hearing { kinds: Arc::new(kinds), ..heard(Some(9)) };
+        let limited = hearing.up_to(at(3));
+        assert_eq!(
+            (limited.heard, limited.of(&kind).heard, limited.of(&other).heard),
+            (Some(at(3)), Some(at(3)), None)
+        );
+        assert_eq!(hearing.up_to(at(9)), hearing);
     }
 
     #[test]

@@ -3,8 +3,16 @@
 //! A transition that leads to no next [`Stage`] of its member changes nothing. So a transition may join again at any
 //! time, and a return may come before its silence. A silence that is over and is detected again is a member of its own.
 //!
-//! Only a silence waits: if its unit comes back meanwhile, receivers are not notified. Every other transition is part
-//! of the next notification of its group. Two notifications of a group are at least an interval apart.
+//! Only a silence waits: if its unit comes back meanwhile, receivers are not notified. Every other transition is
+//! *final* and part of the next notification of its group. Two notifications of a group are at least an interval apart,
+//! with two exceptions. The rest of a storm follows its first notification. And a return after which no silence lasts
+//! that receivers were notified of is not held back longer than the wait; what came since waits for the interval all the
+//! same.
+//!
+//! # Why a group gathers members for a second
+//! The deadlines of a site that loses its power are not the same to the millisecond. Without a wait the first silence
+//! would be notified alone, and all others after the interval. So silences within [`GATHERS`] of the first are in its
+//! notification. A group that never has more than one unit gathers nothing.
 //!
 //! # Why a script repeats this
 //! When a hundred thousand units fall silent at once, each joins a group of its own. On Redis that is one step of
@@ -15,13 +23,83 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 
+/// Silences within this time of the first one are in the first notification of a group that units share.
+pub const GATHERS: Duration = Duration::from_secs(1);
+
+/// By how much the moments of final members are stored earlier than they are (ms): before zero, and so before all
+/// silences. An engine finds either without the other.
+const FINAL_BEFORE: i64 = 300_000_000_000_000;
+
 /// How fast groups are sealed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pace {
     /// The wait of each silence: if its unit comes back meanwhile, receivers are not notified.
     pub wait: Duration,
     /// The least time between two notifications of one group.
     pub interval: Duration,
+    /// Whether several units may share a group.
+    pub is_shared: bool,
+    /// How long after its deadline a silence must last to be notified.
+    pub lasts: Duration,
+    pub recoveries: Recoveries,
+    /// When a group is looked at again after a notification, for a reminder or an escalation.
+    pub looks_after: Option<Duration>,
+}
+
+/// Which returns are notified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Recoveries {
+    None,
+    /// Each, that long after it has joined.
+    After(Duration),
+}
+
+impl Pace {
+    /// No wait and no interval.
+    pub const AT_ONCE: Pace = Pace::new(Duration::ZERO, Duration::ZERO);
+
+    /// The pace of groups of one unit each.
+    pub const fn new(wait: Duration, interval: Duration) -> Pace {
+        let recoveries = Recoveries::After(Duration::ZERO);
+        Pace { wait, interval, is_shared: false, lasts: Duration::ZERO, recoveries, looks_after: None }
+    }
+
+    /// The transition that joins: a return that is not notified only ends its silence.
+    pub fn form(&self, form: Form) -> Form {
+        match (form, self.recoveries) {
+            (Form::Online, Recoveries::None) => Form::Removed,
+            _ => form,
+        }
+    }
+
+    /// Whether a silence that is alone in its group may be notified as it joins.
+    pub fn is_at_once(&self) -> bool {
+        self.wait.is_zero() && self.lasts.is_zero() && !self.has_lasting()
+    }
+
+    /// Whether an engine keeps the silences of a group that receivers were notified of and that last.
+    pub fn has_lasting(&self) -> bool {
+        self.is_shared || self.looks_after.is_some()
+    }
+
+    /// How long a group gathers members after the first one.
+    pub fn gathers(&self) -> Duration {
+        if self.is_shared { GATHERS } else { Duration::ZERO }
+    }
+
+    /// From when on the wait of a transition counts that joins now, so that it may be notified when the wait is over.
+    /// Only a silence waits, `deadline` is its own. A return waits only if the pace says so.
+    pub fn waits_since(&self, form: Form, deadline: Timestamp, now: Timestamp) -> Timestamp {
+        let returns = match self.recoveries {
+            Recoveries::After(wait) if form == Form::Online => wait,
+            _ => Duration::ZERO,
+        };
+        match form {
+            Form::Offline if self.lasts.is_zero() => now,
+            Form::Offline => now.max(deadline + self.lasts - self.wait),
+            _ => now + returns - self.wait,
+        }
+    }
 }
 
 /// The transition of a member.
@@ -35,6 +113,11 @@ pub enum Form {
 }
 
 impl Form {
+    /// Whether it waits for nothing: whatever follows, it is part of the next notification of its group.
+    pub fn is_final(self) -> bool {
+        self != Form::Offline
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Form::Offline => "offline",
@@ -43,6 +126,16 @@ impl Form {
             Form::Blind => "blind",
         }
     }
+}
+
+/// When the wait of a member begins, as it is stored (ms).
+pub fn stored_since(is_final: bool, since: Timestamp) -> i64 {
+    since.as_millis() - if is_final { FINAL_BEFORE } else { 0 }
+}
+
+/// The moment that [`stored_since`] stored.
+pub fn since_of(stored: i64) -> Timestamp {
+    Timestamp::from_millis(if stored < 0 { stored + FINAL_BEFORE } else { stored })
 }
 
 /// How far a member of a group has come. It is stored as a letter.
@@ -98,11 +191,6 @@ pub fn is_detected_again(known: Stage, detected_before: Timestamp, detected_at: 
     known == Stage::Over && detected_before < detected_at
 }
 
-/// When the wait of a member that joins now begins. Only a silence waits.
-pub fn waits_since(form: Form, pace: Pace, now: Timestamp) -> Timestamp {
-    if form == Form::Offline { now } else { now - pace.wait }
-}
-
 /// When a group was sealed last, and when it is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupTimes {
@@ -111,132 +199,128 @@ pub struct GroupTimes {
     pub due: Option<Timestamp>,
 }
 
+/// A transition on its way into a group.
+#[derive(Clone, Copy, Debug)]
+pub struct JoiningForm {
+    pub form: Form,
+    /// See [`Pace::waits_since`].
+    pub since: Timestamp,
+    /// It is a return, and no other silence of the group lasts that receivers were notified of.
+    pub is_last: bool,
+    /// Until when the group is held.
+    pub held_until: Option<Timestamp>,
+}
+
+/// The members of a group that wait after a sealing; each moment is one of [`Pace::waits_since`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Left {
+    /// The first silence.
+    pub first: Option<Timestamp>,
+    /// The newest silence whose wait has begun.
+    pub newest: Option<Timestamp>,
+    /// The first member that is final.
+    pub first_final: Option<Timestamp>,
+    /// No silence of the group lasts that receivers were notified of.
+    pub is_last: bool,
+}
+
+/// How many members were sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sealed {
+    None,
+    Some,
+    /// As many as a notification may have.
+    Most,
+}
+
+/// Members that may be notified: those whose wait began at these moments or before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadySince {
+    pub silence: Timestamp,
+    pub other: Timestamp,
+}
+
 impl GroupTimes {
     /// When the group is due once this transition has joined.
-    pub fn due_with(&self, form: Form, pace: Pace, now: Timestamp) -> Timestamp {
+    pub fn due_with(&self, joining: JoiningForm, pace: Pace, now: Timestamp) -> Timestamp {
+        let JoiningForm { form, since, is_last, held_until } = joining;
+        let gathers = pace.gathers();
+        let at = match form {
+            Form::Blind => now,
+            Form::Offline => (since + pace.wait).max(since + gathers),
+            _ if is_last => (since + pace.wait).max(now + pace.wait),
+            _ => (since + pace.wait).max(now + pace.wait).max(now + gathers),
+        };
         // A sealing in the future is ignored: the group would wait for it.
-        let sealed = self.sealed.filter(|sealed| *sealed <= now && form != Form::Blind);
-        let at = if form == Form::Blind { now } else { now + pace.wait };
+        let sealed = self.sealed.filter(|sealed| *sealed <= now && form != Form::Blind && !is_last);
         let at = sealed.map_or(at, |sealed| at.max(sealed + pace.interval));
-        self.due.unwrap_or(at)
+        let at = held_until.map_or(at, |until| at.max(until));
+        self.due.map_or(at, |due| due.min(at))
     }
 
     /// Whether the group is sealed with a transition that joins it alone.
-    pub fn is_sealed_at_once(&self, form: Form, pace: Pace, now: Timestamp) -> bool {
-        self.due.is_none() && self.due_with(form, pace, now) <= now
+    pub fn is_sealed_at_once(&self, joining: JoiningForm, pace: Pace, now: Timestamp) -> bool {
+        self.due.is_none() && self.due_with(joining, pace, now) <= now
     }
 
-    /// The start of the interval if the group is sealed now: the last sealing, if this one notifies of the rest that
-    /// waited then.
+    /// Which members may be notified now. Within the interval these are the members that are final, and the rest of a
+    /// storm: silences that waited already when the group was sealed last.
+    pub fn ready_since(&self, pace: Pace, now: Timestamp) -> ReadySince {
+        let other = now - pace.wait;
+        ReadySince { silence: self.follows(pace).map_or(other, |last| other.min(last)), other }
+    }
+
+    /// The last moment at which the wait of a silence begins that is gathered with the first one; `None`: none is
+    /// waited for.
+    pub fn gathers_until(&self, first: Timestamp, pace: Pace, now: Timestamp) -> Option<Timestamp> {
+        let (until, ready) = (first + pace.gathers(), now - pace.wait);
+        (self.follows(pace).is_none() && first <= ready && ready < until).then_some(until)
+    }
+
+    /// When the silences have waited that are gathered with the first one; `None`: they have. `newest`: of those that
+    /// have not, the newest up to [`GroupTimes::gathers_until`].
+    pub fn gathered_at(
+        &self,
+        until: Timestamp,
+        newest: Option<Timestamp>,
+        pace: Pace,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let at = newest.map_or(until, |newest| until.max(newest + pace.wait));
+        (at > now).then_some(at)
+    }
+
+    /// The start of the interval if the group is sealed now: the last sealing, if this one is within its interval.
     pub fn sealed_now(&self, pace: Pace, now: Timestamp) -> Timestamp {
         self.follows(pace).unwrap_or(now)
     }
 
-    /// When the group is due after a sealing, where the first and the newest member that still wait joined at
-    /// `waiting`. One more notification follows when the wait of all of them is over; a member that joins after that
-    /// waits for the interval to pass.
-    pub fn due_after(
-        &self,
-        waiting: (Timestamp, Timestamp),
-        has_sealed: bool,
-        pace: Pace,
-        now: Timestamp,
-    ) -> Option<Timestamp> {
-        let (first, newest) = (waiting.0 + pace.wait, waiting.1 + pace.wait);
-        if first <= now {
+    /// When the group is due after a sealing; `None`: no member waits. One more notification follows when the wait of
+    /// all silences is over that had joined by then; a silence that joins after that waits for the interval to pass.
+    pub fn due_after(&self, left: Left, sealed: Sealed, pace: Pace, now: Timestamp) -> Option<Timestamp> {
+        if sealed == Sealed::Most {
             return self.due;
         }
-        Some(match self.follows(pace) {
-            Some(last) => first.max(last + pace.interval),
-            None if has_sealed => newest,
-            None => first,
-        })
+        let last = self.follows(pace);
+        let silences = left.first.map(|first| match last {
+            Some(last) => (first + pace.wait).max(last + pace.interval),
+            None if sealed == Sealed::Some => left.newest.unwrap_or(first) + pace.wait,
+            None => first + pace.wait,
+        });
+        let start =
+            last.or((sealed == Sealed::Some).then_some(now)).or(self.sealed.filter(|last| *last <= now));
+        let others = left.first_final.map(|first| match start {
+            Some(start) if !left.is_last => (first + pace.wait).max(start + pace.interval),
+            _ => first + pace.wait,
+        });
+        silences.into_iter().chain(others).min()
     }
 
-    /// The last sealing, if the next one notifies of the rest that waited then.
+    /// The last sealing, if this one is within its interval.
     fn follows(&self, pace: Pace) -> Option<Timestamp> {
         self.sealed.filter(|last| self.due.is_some_and(|due| due > *last && due < *last + pace.interval))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_millis(seconds * 1000)
-    }
-
-    const PACE: Pace = Pace { wait: Duration::from_secs(10), interval: Duration::from_secs(100) };
-    const AT_ONCE: Pace = Pace { wait: Duration::ZERO, interval: Duration::ZERO };
-
-    #[test]
-    fn a_member_goes_from_one_stage_to_the_next_and_nothing_else_changes_it() {
-        use Stage::{IsBack, Notified, Over, Waits};
-        // The stage, and the next one after offline, online, removed, blind.
-        let cases: [(Option<Stage>, [Option<Stage>; 4]); 5] = [
-            (None, [Some(Waits), Some(Over), Some(Over), Some(Waits)]),
-            (Some(Waits), [None, Some(Over), Some(Over), None]),
-            (Some(Notified), [None, Some(IsBack), Some(Over), None]),
-            (Some(IsBack), [None; 4]),
-            (Some(Over), [None; 4]),
-        ];
-        for (stage, next) in cases {
-            let forms = [Form::Offline, Form::Online, Form::Removed, Form::Blind];
-            assert_eq!(forms.map(|form| Stage::next(stage, form)), next, "{stage:?}");
-            assert_eq!(stage.and_then(|stage| Stage::of(stage.letter())), stage);
-        }
-        assert_eq!(Stage::of('?'), None);
-        let notified = |stage: Stage| [stage.once_notified(false), stage.once_notified(true)];
-        assert_eq!([notified(Waits), notified(IsBack)], [[Notified, Over], [Over, Over]]);
-        assert!(is_detected_again(Over, at(1), at(2)) && !is_detected_again(Over, at(2), at(2)));
-        assert!(!is_detected_again(Notified, at(1), at(2)));
-    }
-
-    #[test]
-    fn a_group_is_due_after_its_wait_and_an_interval_after_it_was_sealed() {
-        let now = at(1000);
-        // Sealed, due, the transition that joins, when the group is due then, whether it is sealed at once.
-        let cases = [
-            (PACE, None, None, Form::Offline, 1010, false),
-            (AT_ONCE, None, None, Form::Offline, 1000, true),
-            (AT_ONCE, Some(1000), None, Form::Offline, 1000, true),
-            (PACE, Some(950), None, Form::Offline, 1050, false),
-            (PACE, Some(900), None, Form::Offline, 1010, false),
-            (PACE, Some(2000), None, Form::Offline, 1010, false), // in the future
-            (PACE, Some(950), None, Form::Blind, 1000, true),
-            (PACE, Some(950), None, Form::Online, 1050, false),
-            (PACE, None, Some(1005), Form::Offline, 1005, false),
-            (AT_ONCE, None, Some(900), Form::Blind, 900, false), // others wait
-        ];
-        for (pace, sealed, due, form, expected, at_once) in cases {
-            let times = GroupTimes { sealed: sealed.map(at), due: due.map(at) };
-            let case = format!("{times:?} {form:?}");
-            assert_eq!(times.due_with(form, pace, now), at(expected), "{case}");
-            assert_eq!(times.is_sealed_at_once(form, pace, now), at_once, "{case}");
-        }
-        assert_eq!(waits_since(Form::Offline, PACE, now), now);
-        assert_eq!(waits_since(Form::Online, PACE, now), at(990));
-    }
-
-    #[test]
-    fn members_whose_wait_is_not_over_follow_once_and_do_not_move_the_interval() {
-        let now = at(1000);
-        // Sealed, due, when the first and the newest that wait joined, whether some were sealed; the next due, and
-        // the start of the interval.
-        let cases = [
-            (None, 1000, (995, 998), true, 1008, 1000),
-            (None, 1000, (995, 998), false, 1005, 1000),
-            (Some(990), 1000, (995, 998), true, 1090, 990),
-            (Some(890), 1000, (995, 998), true, 1008, 1000),
-            (None, 1000, (980, 998), true, 1000, 1000), // more than one notification holds
-        ];
-        for (sealed, due, (first, newest), has_sealed, next, interval_from) in cases {
-            let times = GroupTimes { sealed: sealed.map(at), due: Some(at(due)) };
-            let waiting = (at(first), at(newest));
-            let case = format!("{times:?} {waiting:?}");
-            assert_eq!(times.due_after(waiting, has_sealed, PACE, now), Some(at(next)), "{case}");
-            assert_eq!(times.sealed_now(PACE, now), at(interval_from), "{case}");
-        }
-    }
-}
+mod tests;

@@ -14,6 +14,7 @@ mod heartbeat;
 mod pace;
 mod policy;
 mod record;
+mod reminding;
 mod roster;
 mod shown;
 mod unit;
@@ -21,12 +22,15 @@ mod unit;
 pub use ahead::{as_corrected, corrected, future_moment};
 pub use blindness::{Interval, Ledger};
 pub use decision::{
-    Heard, Registration, Verdict, check_deadline, deadline, hear, recheck_deadline, register, retire, state,
-    unwatch,
+    Heard, LONGEST_PAUSE, Registration, Verdict, acknowledge, check_deadline, deadline, hear, is_pause,
+    pause, recheck_deadline, register, restore, retire, state, unwatch,
 };
 pub use facts::{Change, Facts, IndexChange, KeyChange, Silence, Snapshot, Standing, State};
 pub use filters::{DEFAULT_SETTLE, FilterProofs, Filters, Hearing, Probed, RemovedFilter, covers, prove};
-pub use grouping::{Form, GroupTimes, Pace, Stage, is_detected_again, waits_since};
+pub use grouping::{
+    Form, GATHERS, GroupTimes, JoiningForm, Left, Pace, ReadySince, Recoveries, Sealed, Stage,
+    is_detected_again, since_of, stored_since,
+};
 pub use hearing::{
     BLIND_RETENTION, BlindInterval, Gap, HearingState, MemberState, NotAttending, SessionState, ShareMember,
     Subscription,
@@ -37,7 +41,8 @@ pub use policy::{
     DEFAULT_MAX_UNITS, DEFAULT_TIMEOUT, KindRules, LONGEST_TIMEOUT, Override, Policy, Registry,
     SHORTEST_TIMEOUT, TimeSource, is_timeout,
 };
-pub use record::{Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
+pub use record::{Acknowledgement, Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
+pub use reminding::{LastingSilence, Look, look};
 pub use roster::{LONGEST_LEASE, Renewed, RosterState};
 pub use shown::{Shown, is_visible};
 pub use unit::{Kind, LONGEST_ID, NameError, PROBE, Unit, UnitId};

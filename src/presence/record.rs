@@ -97,6 +97,15 @@ impl Closing {
     }
 }
 
+/// An operator has seen an open record and takes care of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acknowledgement {
+    pub at: Timestamp,
+    pub author: String,
+    #[serde(default)]
+    pub comment: String,
+}
+
 /// One silence of one unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfflineRecord {
@@ -121,6 +130,9 @@ pub struct OfflineRecord {
     pub cause: Cause,
     /// `None` while the unit is offline.
     pub closed_by: Option<Closing>,
+    /// The last one, also after the record was closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledged: Option<Acknowledgement>,
 }
 
 /// The opening or closing of a record, of which operators are notified.
@@ -153,7 +165,13 @@ impl OfflineRecord {
             back_at: None,
             cause: Cause::Silence,
             closed_by: None,
+            acknowledged: None,
         }
+    }
+
+    /// Whether an operator takes care of the open record: reminders and escalations stop.
+    pub fn is_acknowledged(&self) -> bool {
+        self.acknowledged.is_some() && self.back_at.is_none()
     }
 
     /// The newest transition of the record.

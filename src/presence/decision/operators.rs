@@ -1,0 +1,175 @@
+//! What operators decide of a unit: its open record is acknowledged, or the unit is paused.
+
+use std::time::Duration;
+
+use super::{Registration, register};
+use crate::clock::Timestamp;
+use crate::presence::{
+    Acknowledgement, Change, Facts, Hearing, IndexChange, Interval, KeyChange, KindRules, LONGEST_TIMEOUT,
+    Labels, RecordId, Snapshot, Standing,
+};
+
+/// The longest pause, from the moment in which an operator asks for it.
+pub const LONGEST_PAUSE: Duration = LONGEST_TIMEOUT;
+
+/// Whether a unit may be paused until that moment.
+pub fn is_pause(until: Timestamp, now: Timestamp) -> bool {
+    now < until && until.since(now) <= LONGEST_PAUSE
+}
+
+/// Acknowledges the open record of a unit, or with `None` takes that back. `None`: the unit has no open record, or
+/// another one than `id`.
+pub fn acknowledge(
+    seen: &Snapshot,
+    id: Option<&RecordId>,
+    acknowledged: Option<Acknowledgement>,
+) -> Option<Change> {
+    let facts = seen.facts.as_ref()?;
+    let open = facts.open_record(&seen.unit)?;
+    if id.is_some_and(|id| *id != open.id) {
+        return None;
+    }
+    let facts = Facts { acknowledged, ..facts.clone() };
+    Some(Change { key: KeyChange::Keep, index: IndexChange::Keep, facts: Some(facts), record: None })
+}
+
+/// Pauses a unit from now until that moment, or with `None` ends its pause. Its deadline moves at once; an open record
+/// stays open. `None`: the unit is unknown or removed, or has no pause that could end.
+///
+/// An earlier pause of the same silence stays a part of the pause: it was no time in which the unit could be heard.
+pub fn pause(
+    seen: &Snapshot,
+    until: Option<Timestamp>,
+    rules: &KindRules,
+    hearing: &Hearing,
+    now: Timestamp,
+) -> Option<Change> {
+    let facts = seen.facts.as_ref()?;
+    if matches!(facts.standing, Standing::Retired(_)) {
+        return None;
+    }
+    let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
+    let earlier = facts.pause.filter(|pause| pause.to >= newest && pause.from <= now);
+    let pause = match (until, earlier) {
+        (Some(until), earlier) => {
+            Interval { from: earlier.map_or(now, |earlier| earlier.from), to: until.max(now) }
+        }
+        (None, Some(earlier)) if earlier.to > now => Interval { to: now, ..earlier },
+        (None, _) => return None,
+    };
+    let wanted = Registration { set: facts.set, labels: Labels::new(), pause: Some(pause) };
+    Some(register(seen, &wanted, rules, hearing, now))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presence::{Cause, Declared, Heard, Heartbeat, Kind};
+    use crate::presence::{Ledger, Silence, Unit, Verdict, check_deadline, deadline, hear};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const NOON: Timestamp = Timestamp::from_millis(1_732_190_400_000);
+
+    fn rules() -> KindRules {
+        let kind: Kind = "detector".parse().unwrap();
+        KindRules::new(kind)
+    }
+
+    fn hearing(heard: Timestamp) -> Hearing {
+        Hearing { heard: Some(heard), ledger: Ledger::default(), ..Hearing::default() }
+    }
+
+    fn unit() -> Unit {
+        "detector:a".parse().unwrap()
+    }
+
+    fn seen(facts: Facts) -> Snapshot {
+        let alive = (facts.standing == Standing::Present).then_some(facts.last_seen);
+        Snapshot { unit: unit(), alive, facts: Some(facts), stored: None }
+    }
+
+    /// The unit after a change.
+    fn after(change: Change) -> Snapshot {
+        seen(change.facts.unwrap())
+    }
+
+    fn offline() -> Snapshot {
+        let (deadline, allowed) = (NOON, 48 * HOUR);
+        let silence = Silence { deadline, detected_at: deadline, cause: Cause::Silence, allowed };
+        seen(Facts::new(Standing::Offline(silence), NOON - 48 * HOUR))
+    }
+
+    fn ana() -> Acknowledgement {
+        Acknowledgement { at: NOON, author: "ana".to_owned(), comment: "on my way".to_owned() }
+    }
+
+    #[test]
+    fn an_acknowledgement_belongs_to_one_record_and_ends_with_it() {
+        let id = offline().facts.unwrap().open_record(&unit()).unwrap().id;
+        let other = RecordId { last_seen: NOON, ..id.clone() };
+        assert_eq!(acknowledge(&offline(), Some(&other), Some(ana())), None);
+        assert_eq!(acknowledge(&seen(Facts::new(Standing::Present, NOON)), None, Some(ana())), None);
+        let acknowledged = after(acknowledge(&offline(), Some(&id), Some(ana())).unwrap());
+        let record = acknowledged.facts.as_ref().unwrap().open_record(&unit()).unwrap();
+        assert!(record.is_acknowledged());
+        let undone = after(acknowledge(&acknowledged, None, None).unwrap());
+        assert_eq!(undone.facts, offline().facts);
+
+        let at = NOON + HOUR;
+        let beat = Heartbeat { unit: unit(), at, not_before: None, declared: Declared::default() };
+        let (heard, change) = hear(&acknowledged, &beat, &rules(), &hearing(at), at);
+        let change = change.unwrap();
+        assert_eq!((heard, change.facts.unwrap().acknowledged), (Heard::Back, None));
+        let closed = change.record.unwrap();
+        assert_eq!(closed.acknowledged, Some(ana()), "the closed record says it");
+        assert!(!closed.is_acknowledged());
+    }
+
+    #[test]
+    fn a_pause_moves_the_deadline_at_once_and_its_end_leaves_what_has_passed() {
+        let (rules, heard) = (rules(), hearing(NOON));
+        let present = seen(Facts::new(Standing::Present, NOON - HOUR));
+        let deadline_of = |seen: &Snapshot| deadline(seen, &rules, &heard).unwrap();
+        let before = deadline_of(&present);
+        let paused = after(pause(&present, Some(NOON + 100 * HOUR), &rules, &heard, NOON).unwrap());
+        assert!(deadline_of(&paused) >= NOON + 100 * HOUR + 47 * HOUR, "{}", deadline_of(&paused));
+        let later = NOON + 60 * HOUR;
+        let verdict = check_deadline(&paused, &rules, &hearing(later), later);
+        assert!(matches!(verdict, Verdict::Alive(_)), "{verdict:?}");
+        // Ten hours have passed.
+        let ended = after(pause(&paused, None, &rules, &heard, NOON + 10 * HOUR).unwrap());
+        let moved = deadline_of(&ended).since(before);
+        assert!(moved >= 10 * HOUR && moved < 11 * HOUR, "{moved:?}");
+        assert_eq!(pause(&ended, None, &rules, &heard, NOON + 11 * HOUR), None, "it has ended");
+        // A second pause in the same silence keeps the first one.
+        let again = after(pause(&ended, Some(NOON + 20 * HOUR), &rules, &heard, NOON + 11 * HOUR).unwrap());
+        assert_eq!(again.facts.unwrap().pause, Some(Interval { from: NOON, to: NOON + 20 * HOUR }));
+    }
+
+    #[test]
+    fn a_pause_ends_at_a_moment_to_come_within_the_longest_timeout() {
+        for (until, expected) in [
+            (NOON, false),
+            (NOON - HOUR, false),
+            (NOON + HOUR, true),
+            (NOON + LONGEST_PAUSE, true),
+            (NOON + LONGEST_PAUSE + HOUR, false),
+            (Timestamp::NEVER, false),
+        ] {
+            assert_eq!(is_pause(until, NOON), expected, "{until}");
+        }
+    }
+
+    #[test]
+    fn a_pause_changes_nothing_else_of_a_unit_and_opens_or_closes_no_record() {
+        let (rules, heard) = (rules(), hearing(NOON));
+        let change = pause(&offline(), Some(NOON + HOUR), &rules, &heard, NOON).unwrap();
+        assert_eq!((change.record, change.index), (None, IndexChange::Keep));
+        let facts = change.facts.unwrap();
+        assert_eq!(Facts { pause: None, ..facts }, offline().facts.unwrap());
+        let unknown = Snapshot { unit: unit(), alive: None, facts: None, stored: None };
+        assert_eq!(pause(&unknown, Some(NOON + HOUR), &rules, &heard, NOON), None);
+        let retired = seen(Facts::new(Standing::Retired(NOON), NOON));
+        assert_eq!(pause(&retired, Some(NOON + HOUR), &rules, &heard, NOON), None);
+    }
+}

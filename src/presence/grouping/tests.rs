@@ -1,0 +1,185 @@
+use super::*;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(seconds * 1000)
+}
+
+const PACE: Pace = Pace::new(Duration::from_secs(10), Duration::from_secs(100));
+const SHARED: Pace = Pace { is_shared: true, ..PACE };
+
+fn joins(form: Form, pace: Pace, now: Timestamp) -> JoiningForm {
+    let since = pace.waits_since(form, now - Duration::from_secs(5), now);
+    JoiningForm { form, since, is_last: false, held_until: None }
+}
+
+#[test]
+fn a_member_goes_from_one_stage_to_the_next_and_nothing_else_changes_it() {
+    use Stage::{IsBack, Notified, Over, Waits};
+    // The stage, and the next one after offline, online, removed, blind.
+    let cases: [(Option<Stage>, [Option<Stage>; 4]); 5] = [
+        (None, [Some(Waits), Some(Over), Some(Over), Some(Waits)]),
+        (Some(Waits), [None, Some(Over), Some(Over), None]),
+        (Some(Notified), [None, Some(IsBack), Some(Over), None]),
+        (Some(IsBack), [None; 4]),
+        (Some(Over), [None; 4]),
+    ];
+    for (stage, next) in cases {
+        let forms = [Form::Offline, Form::Online, Form::Removed, Form::Blind];
+        assert_eq!(forms.map(|form| Stage::next(stage, form)), next, "{stage:?}");
+        assert_eq!(stage.and_then(|stage| Stage::of(stage.letter())), stage);
+    }
+    assert_eq!(Stage::of('?'), None);
+    let notified = |stage: Stage| [stage.once_notified(false), stage.once_notified(true)];
+    assert_eq!([notified(Waits), notified(IsBack)], [[Notified, Over], [Over, Over]]);
+    assert!(is_detected_again(Over, at(1), at(2)) && !is_detected_again(Over, at(2), at(2)));
+    assert!(!is_detected_again(Notified, at(1), at(2)));
+}
+
+#[test]
+fn a_group_is_due_after_its_wait_and_an_interval_after_it_was_sealed() {
+    let now = at(1000);
+    // Sealed, due, the transition that joins, when the group is due then, whether it is sealed at once.
+    let cases = [
+        (PACE, None, None, Form::Offline, 1010, false),
+        (Pace::AT_ONCE, None, None, Form::Offline, 1000, true),
+        (Pace::AT_ONCE, Some(1000), None, Form::Offline, 1000, true),
+        (PACE, Some(950), None, Form::Offline, 1050, false),
+        (PACE, Some(900), None, Form::Offline, 1010, false),
+        (PACE, Some(2000), None, Form::Offline, 1010, false), // in the future
+        (PACE, Some(950), None, Form::Blind, 1000, true),
+        (PACE, Some(950), None, Form::Online, 1050, false),
+        (PACE, None, Some(1005), Form::Offline, 1005, false),
+        (PACE, None, Some(1900), Form::Offline, 1010, false), // the others wait for longer
+        (Pace::AT_ONCE, None, Some(900), Form::Blind, 900, false), // others wait
+        (SHARED, None, None, Form::Offline, 1010, false),
+        (Pace { wait: Duration::ZERO, ..SHARED }, None, None, Form::Offline, 1001, false),
+        (Pace { wait: Duration::ZERO, ..SHARED }, None, None, Form::Online, 1001, false),
+        (Pace { lasts: Duration::from_secs(30), ..PACE }, None, None, Form::Offline, 1025, false),
+    ];
+    for (pace, sealed, due, form, expected, at_once) in cases {
+        let times = GroupTimes { sealed: sealed.map(at), due: due.map(at) };
+        let case = format!("{times:?} {form:?}");
+        let joining = joins(form, pace, now);
+        assert_eq!(times.due_with(joining, pace, now), at(expected), "{case}");
+        assert_eq!(times.is_sealed_at_once(joining, pace, now), at_once, "{case}");
+    }
+}
+
+#[test]
+fn a_group_that_is_held_is_not_due_before() {
+    let now = at(1000);
+    for (pace, form) in [(Pace::AT_ONCE, Form::Offline), (PACE, Form::Online)] {
+        let joining = JoiningForm { held_until: Some(at(1060)), ..joins(form, pace, now) };
+        assert_eq!(GroupTimes::default().due_with(joining, pace, now), at(1060));
+        assert!(!GroupTimes::default().is_sealed_at_once(joining, pace, now));
+        let ended = JoiningForm { held_until: Some(at(999)), ..joining };
+        assert!(GroupTimes::default().due_with(ended, pace, now) < at(1060));
+    }
+}
+
+#[test]
+fn a_return_after_which_no_silence_lasts_waits_for_no_interval() {
+    let now = at(1000);
+    let times = GroupTimes { sealed: Some(at(950)), due: Some(at(1050)) };
+    let returns = |pace: Pace, is_last| JoiningForm { is_last, ..joins(Form::Online, pace, now) };
+    assert_eq!(times.due_with(returns(SHARED, false), SHARED, now), at(1050));
+    assert_eq!(times.due_with(returns(SHARED, true), SHARED, now), at(1010));
+    let slow = Pace { recoveries: Recoveries::After(Duration::from_secs(30)), ..SHARED };
+    assert_eq!(times.due_with(returns(slow, true), slow, now), at(1030));
+    // The group is sealed early: only final members, and what waited when it was sealed last.
+    let early = GroupTimes { due: Some(at(1010)), ..times };
+    let ready = early.ready_since(SHARED, at(1010));
+    assert_eq!(ready, ReadySince { silence: at(950), other: at(1000) });
+    assert_eq!(early.sealed_now(SHARED, at(1010)), at(950), "the interval goes on");
+    let left = Left { first: Some(at(960)), newest: Some(at(1005)), ..Left::default() };
+    assert_eq!(early.due_after(left, Sealed::Some, SHARED, at(1010)), Some(at(1050)));
+    assert_eq!(early.due_after(left, Sealed::Most, SHARED, at(1010)), Some(at(1010)));
+}
+
+#[test]
+fn silences_within_a_second_are_notified_together() {
+    let at = Timestamp::from_millis;
+    let none = GroupTimes::default();
+    // The wait, the first, now, until when silences are gathered.
+    let cases = [
+        (0, 5000, 5000, Some(6000)),
+        (0, 5000, 6000, None),
+        (400, 5000, 5300, None),
+        (400, 5000, 6000, Some(6000)),
+        (400, 5000, 6400, None),
+        (9000, 5000, 14_000, Some(6000)),
+        (9000, 5000, 15_000, None),
+    ];
+    for (wait, first, now, expected) in cases {
+        let pace = Pace { wait: Duration::from_millis(wait), ..SHARED };
+        let until = none.gathers_until(at(first), pace, at(now));
+        assert_eq!(until, expected.map(at), "{wait} {now}");
+        assert_eq!(none.gathers_until(at(first), Pace { is_shared: false, ..pace }, at(now)), None);
+    }
+    let pace = Pace { wait: Duration::from_millis(400), ..SHARED };
+    let gathered = |newest: Option<i64>, now| none.gathered_at(at(6000), newest.map(at), pace, at(now));
+    assert_eq!(gathered(None, 5500), Some(at(6000)));
+    assert_eq!(gathered(None, 6000), None);
+    assert_eq!(gathered(Some(5800), 6000), Some(at(6200)));
+}
+
+#[test]
+fn a_pace_says_which_returns_are_notified_and_when() {
+    let now = at(1000);
+    assert_eq!(PACE.waits_since(Form::Offline, at(900), now), now);
+    assert_eq!(PACE.waits_since(Form::Online, at(900), now), at(990));
+    let slow = Pace { recoveries: Recoveries::After(Duration::from_secs(60)), ..PACE };
+    assert_eq!(slow.waits_since(Form::Online, at(900), now), at(1050));
+    assert_eq!(slow.waits_since(Form::Blind, at(900), now), at(990));
+    for (is_final, since) in
+        [(false, at(0)), (true, at(0)), (false, Timestamp::NEVER), (true, Timestamp::NEVER)]
+    {
+        let stored = stored_since(is_final, since);
+        assert_eq!((stored < 0, since_of(stored)), (is_final, since));
+    }
+    let never = Pace { recoveries: Recoveries::None, ..PACE };
+    let forms = [Form::Offline, Form::Online, Form::Removed, Form::Blind];
+    assert_eq!(
+        forms.map(|form| never.form(form)),
+        [Form::Offline, Form::Removed, Form::Removed, Form::Blind]
+    );
+    assert_eq!(forms.map(|form| slow.form(form)), forms);
+    let lasts = Pace { lasts: Duration::from_secs(1800), ..PACE };
+    assert_eq!(
+        lasts.waits_since(Form::Offline, at(900), now),
+        at(2690),
+        "it is ready 30 minutes after its deadline"
+    );
+    assert_eq!(
+        lasts.waits_since(Form::Offline, at(0), at(5000)),
+        at(5000),
+        "found late, it waits all the same"
+    );
+}
+
+#[test]
+fn members_whose_wait_is_not_over_follow_once_and_do_not_move_the_interval() {
+    let now = at(1000);
+    // Sealed, due, when the first and the newest that wait joined, whether some were sealed; the next due, and
+    // the start of the interval.
+    let cases = [
+        (None, 1000, (995, 998), Sealed::Some, 1008, 1000),
+        (None, 1000, (995, 998), Sealed::None, 1005, 1000),
+        (Some(990), 1000, (995, 998), Sealed::Some, 1090, 990),
+        (Some(890), 1000, (995, 998), Sealed::Some, 1008, 1000),
+        (None, 1000, (980, 998), Sealed::Most, 1000, 1000), // more than one notification holds
+    ];
+    for (sealed, due, (first, newest), has_sealed, next, interval_from) in cases {
+        let times = GroupTimes { sealed: sealed.map(at), due: Some(at(due)) };
+        let left = Left { first: Some(at(first)), newest: Some(at(newest)), ..Left::default() };
+        let case = format!("{times:?} {left:?}");
+        assert_eq!(times.due_after(left, has_sealed, PACE, now), Some(at(next)), "{case}");
+        assert_eq!(times.sealed_now(PACE, now), at(interval_from), "{case}");
+    }
+    // Returns that wait for longer are part of the next notification, or of one of their own.
+    let times = GroupTimes { sealed: Some(at(900)), due: Some(at(1000)) };
+    let left = Left { first_final: Some(at(1020)), ..Left::default() };
+    assert_eq!(times.due_after(left, Sealed::Some, PACE, now), Some(at(1100)));
+    assert_eq!(times.due_after(Left { is_last: true, ..left }, Sealed::Some, PACE, now), Some(at(1030)));
+    assert_eq!(times.due_after(Left::default(), Sealed::None, PACE, now), None);
+}

@@ -1,0 +1,128 @@
+//! When receivers are reminded of silences that last, and when others are notified of them, too.
+//!
+//! A group with silences that last is looked at at some moments. A reminder is due in equal steps after receivers were
+//! first notified of one of them; an escalation is due for each silence, some time after its notification. Both end with
+//! the silence and with its acknowledgement, and an alert silence holds them back.
+//!
+//! A look has no memory: what is due follows from when receivers were notified, who they are, and the moment for which the
+//! look was made. So a look that is repeated after a crash finds the same.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+
+/// How soon a silence that is quiet is looked at again for an escalation.
+const LOOKS_AGAIN: Duration = Duration::from_secs(60);
+
+/// A silence that receivers were notified of.
+#[derive(Clone, Debug)]
+pub struct LastingSilence {
+    pub notified_at: Timestamp,
+    /// For each step of escalation, whether its receivers know of the silence.
+    pub has_step: Vec<bool>,
+    /// An operator takes care of it, or an alert silence covers it.
+    pub is_quiet: bool,
+}
+
+/// What a look at a group finds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// The silences of which receivers are reminded, by their places; none if no reminder is due.
+    pub reminded: Vec<usize>,
+    /// For each step of escalation the silences of which its receivers are notified.
+    pub escalated: Vec<Vec<usize>>,
+    /// The next moment at which something is due, if nothing changes.
+    pub next: Option<Timestamp>,
+}
+
+/// Looks at silences of a group. `first`: when receivers were first notified of one that lasts. `due`: the moment for
+/// which the look was made. `after`: when each step of escalation is due.
+pub fn look(
+    (repeat, after): (Option<Duration>, &[Duration]),
+    silences: &[LastingSilence],
+    first: Timestamp,
+    due: Timestamp,
+    now: Timestamp,
+) -> Look {
+    let open = || silences.iter().enumerate().filter(|(_, silence)| !silence.is_quiet);
+    let mut look = Look { escalated: vec![Vec::new(); after.len()], ..Look::default() };
+    let mut next = Vec::new();
+    if let Some(repeat) = repeat.filter(|repeat| !repeat.is_zero()) {
+        let times = (now.since(first).as_millis() / repeat.as_millis()) as u32;
+        if times > 0 && first + repeat * times >= due {
+            look.reminded = open().map(|(at, _)| at).collect();
+        }
+        if !silences.is_empty() {
+            next.push(first + repeat * (times + 1));
+        }
+    }
+    for (step, after) in after.iter().enumerate() {
+        for (at, silence) in silences.iter().enumerate().filter(|(_, silence)| !silence.has_step[step]) {
+            let moment = silence.notified_at + *after;
+            if moment > now {
+                next.push(moment);
+            } else if silence.is_quiet {
+                // The acknowledgement may be taken back, and the alert silence may end.
+                next.push(now + (*after).min(LOOKS_AGAIN));
+            } else {
+                look.escalated[step].push(at);
+            }
+        }
+    }
+    look.next = next.into_iter().min();
+    look
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn at(minutes: u32) -> Timestamp {
+        Timestamp::from_millis(1_700_000_000_000) + MINUTE * minutes
+    }
+
+    fn silence(minutes: u32, has_step: &[bool]) -> LastingSilence {
+        LastingSilence { notified_at: at(minutes), has_step: has_step.to_vec(), is_quiet: false }
+    }
+
+    #[test]
+    fn receivers_are_reminded_in_equal_steps_while_a_silence_lasts() {
+        let silences = [silence(0, &[]), silence(50, &[])];
+        let look = |due: u32, now: u32| {
+            let look = look((Some(60 * MINUTE), &[]), &silences, at(0), at(due), at(now));
+            (look.reminded.len(), look.next)
+        };
+        assert_eq!(look(60, 60), (2, Some(at(120))));
+        // Late, as after a stop: one reminder for all that were missed.
+        assert_eq!(look(60, 200), (2, Some(at(240))));
+        // Looked at for another reason.
+        assert_eq!(look(70, 70), (0, Some(at(120))));
+        assert_eq!(look(10, 10), (0, Some(at(60))));
+        let acknowledged = [LastingSilence { is_quiet: true, ..silence(0, &[]) }];
+        let none = super::look((Some(60 * MINUTE), &[]), &acknowledged, at(0), at(60), at(60));
+        assert_eq!((none.reminded, none.next), (vec![], Some(at(120))), "it may be taken back");
+        assert_eq!(super::look((Some(60 * MINUTE), &[]), &[], at(0), at(60), at(60)), Look::default());
+    }
+
+    #[test]
+    fn each_silence_is_escalated_once_to_each_step() {
+        let after = [30 * MINUTE, 60 * MINUTE];
+        let silences =
+            [silence(0, &[true, false]), silence(20, &[false, false]), silence(55, &[false, false])];
+        let found = look((None, &after), &silences, at(0), at(55), at(55));
+        assert_eq!(found.escalated, [vec![1], vec![]]);
+        assert_eq!(found.next, Some(at(60)));
+        let found = look((None, &after), &silences, at(0), at(60), at(200));
+        assert_eq!(found.escalated, [vec![1, 2], vec![0, 1, 2]]);
+        assert_eq!((found.reminded, found.next), (vec![], None));
+        let acknowledged = [LastingSilence { is_quiet: true, ..silence(0, &[false, true]) }];
+        let found = look((None, &after), &acknowledged, at(0), at(30), at(30));
+        assert_eq!((found.escalated, found.next), (vec![vec![], vec![]], Some(at(31))));
+        // Both at once.
+        let found = look((Some(60 * MINUTE), &after), &silences, at(0), at(60), at(60));
+        assert_eq!((found.reminded, found.escalated), (vec![0, 1, 2], vec![vec![1], vec![0]]));
+        assert_eq!(found.next, Some(at(80)));
+    }
+}

@@ -1,0 +1,176 @@
+//! The receivers and the pace of groups, by their keys.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::RouteTimes;
+use super::id::{receivers_in, route_in};
+use super::mutes::{self, MutedRoutes, Mutes};
+use crate::clock::Timestamp;
+use crate::presence::Pace;
+
+/// Receivers that are notified of what a group holds, and how fast its notifications follow each other.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Destination {
+    pub receivers: Vec<String>,
+    pub pace: Pace,
+    pub again: Again,
+}
+
+/// What follows while silences last that receivers were notified of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Again {
+    /// How often the receivers are reminded; `None`: never.
+    pub repeat: Option<Duration>,
+    /// By time.
+    pub escalate: Vec<Escalation>,
+}
+
+/// Other receivers that are notified of a silence which lasts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Escalation {
+    /// How long after the notification.
+    pub after: Duration,
+    pub receivers: Vec<String>,
+}
+
+impl Again {
+    /// How long after a notification the first of it is due.
+    pub fn first(&self) -> Option<Duration> {
+        self.repeat.into_iter().chain(self.escalate.iter().map(|step| step.after)).min()
+    }
+}
+
+impl Destination {
+    /// Without reminders.
+    pub fn new(receivers: Vec<String>, pace: Pace) -> Destination {
+        Destination { receivers, pace, again: Again::default() }
+    }
+
+    pub fn with(self, again: Again) -> Destination {
+        Destination { pace: Pace { looks_after: again.first(), ..self.pace }, again, ..self }
+    }
+}
+
+/// The destination of every group.
+#[derive(Clone, Debug)]
+pub struct Destinations {
+    /// All receivers that are configured.
+    receivers: Vec<String>,
+    root: Arc<Destination>,
+    blind: Arc<Destination>,
+    /// By the ids of the routes.
+    routes: Arc<HashMap<String, Arc<Destination>>>,
+    mutes: Arc<Mutes>,
+    /// As of the moment of [`Destinations::at`].
+    muted: MutedRoutes,
+}
+
+/// Whether a group is one of blindness.
+pub fn is_blind(key: &str) -> bool {
+    // The label of a unit may be named so; then a `=` follows.
+    key == "blind" || key.starts_with("blind,")
+}
+
+/// Whether the groups of a route have one unit each, by the key of one of them. Values hold no `=` and no `,`.
+fn has_unit(key: &str) -> bool {
+    let labels = key.split_once('/').map_or(key, |(_, labels)| labels);
+    labels.split(',').any(|label| label.starts_with("unit="))
+}
+
+impl Destinations {
+    /// One destination for all groups.
+    pub fn all(pace: Pace, receivers: &[String]) -> Destinations {
+        let receivers = receivers.to_vec();
+        let root = Arc::new(Destination::new(receivers.clone(), pace));
+        Destinations::of_all(root.clone(), root, HashMap::new()).with_receivers(receivers)
+    }
+
+    /// The destinations of the root and of the routes with these ids.
+    pub fn new(root: Destination, blind: Vec<String>, routes: HashMap<String, Destination>) -> Destinations {
+        let blind = Arc::new(Destination::new(blind, Pace::new(root.pace.wait, root.pace.interval)));
+        let routes = routes.into_iter().map(|(id, route)| (id, Arc::new(route))).collect();
+        Destinations::of_all(Arc::new(root), blind, routes)
+    }
+
+    fn of_all(
+        root: Arc<Destination>,
+        blind: Arc<Destination>,
+        routes: HashMap<String, Arc<Destination>>,
+    ) -> Destinations {
+        let (mutes, muted) = (Arc::default(), MutedRoutes::default());
+        Destinations { receivers: Vec::new(), root, blind, routes: Arc::new(routes), mutes, muted }
+    }
+
+    /// With the times of routes, by their ids; that of the root is empty.
+    pub fn with_times(self, times: HashMap<String, RouteTimes>) -> Destinations {
+        Destinations { mutes: Arc::new(Mutes::new(times)), ..self }
+    }
+
+    /// The destinations as of a moment: some routes may be muted then.
+    pub fn at(&self, now: Timestamp) -> Destinations {
+        Destinations { muted: self.mutes.at(now), ..self.clone() }
+    }
+
+    /// Until when a group is held, which is not sealed before that; `None`: it is not held. An engine asks before it
+    /// seals a group, and again when the group is due the next time. Blindness is never held.
+    pub fn held_until(&self, key: &str, now: Timestamp) -> Option<Timestamp> {
+        if self.muted.is_empty() || is_blind(key) {
+            return None;
+        }
+        let until = self.muted.get(route_in(key).unwrap_or_default())?;
+        Some(mutes::held_until(*until, now)).filter(|until| *until > now)
+    }
+
+    /// With all receivers that are configured, whether or not a route names them.
+    pub fn with_receivers(self, receivers: Vec<String>) -> Destinations {
+        Destinations { receivers, ..self }
+    }
+
+    /// All receivers that are configured.
+    pub fn receivers(&self) -> &[String] {
+        &self.receivers
+    }
+
+    /// The receivers of blindness.
+    pub fn blind(&self) -> &Destination {
+        &self.blind
+    }
+
+    /// Receivers of silences that are sealed as they join.
+    pub fn without_wait(&self) -> Vec<&String> {
+        let all: Vec<&Arc<Destination>> = self.routes.values().chain([&self.root]).collect();
+        let at_once = all.iter().filter(|one| one.pace.is_at_once());
+        let named: Vec<&String> = at_once.flat_map(|one| &one.receivers).collect();
+        self.receivers.iter().filter(|name| named.contains(name)).collect()
+    }
+
+    /// The destination of the group with that key.
+    pub fn of(&self, key: &str) -> Arc<Destination> {
+        let Some(id) = route_in(key) else {
+            return if is_blind(key) { self.blind.clone() } else { self.root.clone() };
+        };
+        if let Some(known) = self.routes.get(id) {
+            return known.clone();
+        }
+        let receivers = receivers_in(id).filter(|name| self.receivers.iter().any(|known| known == name));
+        let receivers: Vec<String> = receivers.map(str::to_owned).collect();
+        // The route is gone and has had no receiver, or none of them is left.
+        let is_lost = receivers.is_empty() && receivers_in(id).next().is_some();
+        let receivers = if is_lost { self.root.receivers.clone() } else { receivers };
+        let pace = Pace { is_shared: !has_unit(key), ..self.root.pace };
+        Arc::new(Destination { receivers, pace, again: self.root.again.clone() })
+    }
+
+    /// Whether a route reminds its receivers, or notifies others.
+    pub fn has_reminders(&self) -> bool {
+        self.routes.values().chain([&self.root]).any(|one| one.again != Again::default())
+    }
+
+    /// The receivers that are configured and do not belong to a destination. They are notified of the returns of
+    /// silences that they were notified of.
+    pub fn others<'a>(&'a self, destination: &Destination) -> Vec<&'a String> {
+        self.receivers.iter().filter(|name| !destination.receivers.contains(name)).collect()
+    }
+}

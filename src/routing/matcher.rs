@@ -1,0 +1,127 @@
+//! A condition on one label of a silence.
+
+use std::fmt;
+
+use regex::{Regex, RegexBuilder};
+
+use crate::presence::{OfflineRecord, Transition};
+
+/// The most memory that a compiled expression may take, in bytes.
+const LARGEST_EXPRESSION: usize = 1 << 20;
+
+/// How a matcher compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operator {
+    Equal,
+    NotEqual,
+    Matches,
+    MatchesNot,
+}
+
+impl Operator {
+    /// The longer ones first, as they are looked for.
+    pub const ALL: [Operator; 4] =
+        [Operator::Matches, Operator::MatchesNot, Operator::NotEqual, Operator::Equal];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Operator::Equal => "=",
+            Operator::NotEqual => "!=",
+            Operator::Matches => "=~",
+            Operator::MatchesNot => "!~",
+        }
+    }
+}
+
+/// `site="north"`, `kind=~"gate.*"`.
+#[derive(Clone, Debug)]
+pub struct Matcher {
+    name: String,
+    operator: Operator,
+    value: String,
+    /// The value as an anchored expression.
+    expression: Option<Regex>,
+}
+
+impl Matcher {
+    /// The error is that of an expression that does not compile.
+    pub fn new(name: String, operator: Operator, value: String) -> Result<Matcher, String> {
+        let is_expression = matches!(operator, Operator::Matches | Operator::MatchesNot);
+        let expression = is_expression.then(|| compile(&value)).transpose()?;
+        Ok(Matcher { name, operator, value, expression })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn operator(&self) -> Operator {
+        self.operator
+    }
+
+    /// The text or the expression, as it is written.
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
+    /// Whether a value of the label matches; a missing label is empty.
+    pub fn is_match(&self, value: &str) -> bool {
+        match (self.operator, &self.expression) {
+            (Operator::NotEqual, _) => value != self.value,
+            (Operator::MatchesNot, Some(expression)) => !expression.is_match(value),
+            (_, Some(expression)) => expression.is_match(value),
+            _ => value == self.value,
+        }
+    }
+
+    /// Whether a silence matches.
+    pub fn takes(&self, record: &OfflineRecord) -> bool {
+        self.is_match(self.label(record))
+    }
+
+    /// The value of the label that is compared; empty if there is none.
+    pub fn label<'a>(&self, record: &'a OfflineRecord) -> &'a str {
+        label(record, &self.name)
+    }
+}
+
+impl PartialEq for Matcher {
+    fn eq(&self, other: &Matcher) -> bool {
+        (&self.name, self.operator, &self.value) == (&other.name, other.operator, &other.value)
+    }
+}
+
+/// In one spelling, whatever the spelling in the configuration.
+impl fmt::Display for Matcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self.value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        write!(f, "{}{}\"{value}\"", self.name, self.operator.as_str())
+    }
+}
+
+fn label<'a>(record: &'a OfflineRecord, name: &str) -> &'a str {
+    match name {
+        "kind" => record.kind.as_str(),
+        "unit" => record.unit.as_str(),
+        "cause" => record.cause.as_str(),
+        "state" => match record.transition() {
+            Transition::Offline => "offline",
+            Transition::Online => "online",
+        },
+        name => record.labels.get(name).map_or("", String::as_str),
+    }
+}
+
+fn compile(value: &str) -> Result<Regex, String> {
+    let build = |text: &str| RegexBuilder::new(text).size_limit(LARGEST_EXPRESSION).build();
+    // First as it stands: `a)|(b` compiles only within the parentheses.
+    let built = build(value).and_then(|_| build(&format!("^(?:{value})$")));
+    built.map_err(|error| match error {
+        regex::Error::CompiledTooBig(_) => "the expression is too large".to_owned(),
+        error => {
+            let text = error.to_string();
+            let last = text.lines().last().unwrap_or_default();
+            last.strip_prefix("error: ").unwrap_or(last).to_owned()
+        }
+    })
+}

@@ -1,0 +1,41 @@
+//! Routes: which receivers are notified of a silence, in which group, and at what pace.
+//!
+//! # The design
+//! The routes are a tree, as in Alertmanager. A silence enters at the root and goes down: of the routes below one, the
+//! first that matches takes it, and the next ones are tried only if that route has `continue = true`. A route takes a
+//! silence itself where none below it does. So a silence has one route or, with `continue`, several.
+//!
+//! A matcher compares a label of the silence with a text or an anchored regular expression: labels of the unit, and
+//! `kind`, `unit`, `state` and `cause`. A missing label is empty. Expressions are compiled once and match in linear time.
+//!
+//! Each route has groups of its own: the key of a group begins with the id of its route, so two routes to one receiver
+//! never share a notification. The id is made from the matchers of the route and of those above it, and of its
+//! receivers: it is the same as long as these are, whatever else of the configuration changes. The root has no id, so
+//! groups from before there were routes are its own.
+//!
+//! Routes are asked once, when the first transition of a record joins. The record keeps its groups, and its return joins
+//! them: whatever the routes say by then, the receivers that were notified of the silence are notified of its end.
+//!
+//! A route may be muted at some times. Its transitions join their groups then, and the groups are held: an engine asks
+//! [`Destinations::held_until`] before it seals a group. Whatever else holds groups belongs there.
+//!
+//! A group of a route that is gone is sealed for the receivers in its id, as far as they are configured, else for those
+//! of the root. Blindness concerns no unit: it goes to the receivers of the root or, if it has none, to those of all routes.
+
+pub mod alert;
+pub mod alert_silence;
+mod destinations;
+mod id;
+mod matcher;
+mod mutes;
+mod syntax;
+mod times;
+mod tree;
+
+pub use alert_silence::{AlertSilence, SilenceId};
+pub use destinations::{Again, Destination, Destinations, Escalation, is_blind};
+pub use id::is_of_root;
+pub use matcher::{Matcher, Operator};
+pub use syntax::{SyntaxError, parse_label_matchers, parse_matchers};
+pub use times::{Minutes, MuteReason, Range, RouteTimes, TimeInterval, zone};
+pub use tree::{EVERY_LABEL, Route, Routes, Step, Taken};

@@ -1,0 +1,93 @@
+//! Which routes are muted at a moment, and until when their groups are held.
+//!
+//! Transitions of a muted route join their groups as ever, and the groups wait: they are not sealed before the mute is
+//! over. So a unit that is back by then is never notified, and one that is still offline is notified once.
+//!
+//! # Why a group is held for a minute at a time
+//! A mute may leave the configuration. A group that is held is looked at again after [`LONGEST_HOLD`], and then it is
+//! sealed, or held again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::RouteTimes;
+use crate::clock::Timestamp;
+
+const LONGEST_HOLD: Duration = Duration::from_secs(60);
+
+/// The times of all routes that have any.
+#[derive(Debug, Default)]
+pub(super) struct Mutes {
+    /// By the ids of the routes; that of the root is empty.
+    routes: HashMap<String, RouteTimes>,
+    known: Mutex<Known>,
+}
+
+/// The routes that are muted, by their ids, and until when.
+pub(super) type MutedRoutes = Arc<HashMap<String, Timestamp>>;
+
+/// What was asked last, and how long it holds.
+#[derive(Debug, Default)]
+struct Known {
+    from: Timestamp,
+    until: Timestamp,
+    muted: MutedRoutes,
+}
+
+impl Mutes {
+    pub fn new(routes: HashMap<String, RouteTimes>) -> Mutes {
+        Mutes { routes, known: Mutex::default() }
+    }
+
+    /// The routes that are muted at that moment.
+    pub fn at(&self, now: Timestamp) -> MutedRoutes {
+        let mut known = self.known.lock().expect("nothing panics under this lock");
+        if !(known.from..known.until).contains(&now) {
+            let until = |times: &RouteTimes| times.muted_until(now).unwrap_or_else(|| times.next_change(now));
+            let muted = |(id, times): (&String, &RouteTimes)| Some((id.clone(), times.muted_until(now)?));
+            *known = Known {
+                from: now,
+                until: self.routes.values().map(until).min().unwrap_or(Timestamp::NEVER),
+                muted: Arc::new(self.routes.iter().filter_map(muted).collect()),
+            };
+        }
+        known.muted.clone()
+    }
+}
+
+/// Until when a group is held whose route is muted until then.
+pub(super) fn held_until(muted_until: Timestamp, now: Timestamp) -> Timestamp {
+    muted_until.min(now + LONGEST_HOLD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routing::{Minutes, TimeInterval, zone};
+
+    #[test]
+    fn a_route_is_muted_in_its_times_and_its_groups_are_looked_at_every_minute() {
+        let day = |hours: u64| Timestamp::from_millis(1_784_678_400_000) + Duration::from_secs(hours * 3600);
+        let time = TimeInterval {
+            name: "morning".to_owned(),
+            times: vec![Minutes { from: 0, to: 360 }],
+            weekdays: vec![],
+            days_of_month: vec![],
+            months: vec![],
+            years: vec![],
+            zone: zone("UTC").unwrap(),
+        };
+        let times = RouteTimes { mute: vec![Arc::new(time)], active: vec![] };
+        let mutes = Mutes::new([("hook.0".to_owned(), times)].into());
+        for _ in 0..2 {
+            assert_eq!(mutes.at(day(1)).get("hook.0"), Some(&day(6)));
+            assert_eq!(mutes.at(day(5)).get("hook.0"), Some(&day(6)));
+            assert_eq!(mutes.at(day(6)).len(), 0);
+            assert_eq!(mutes.at(day(23)).len(), 0);
+            assert_eq!(mutes.at(day(24)).get("hook.0"), Some(&day(30)));
+        }
+        assert_eq!(held_until(day(6), day(1)), day(1) + LONGEST_HOLD);
+        assert_eq!(held_until(day(1), day(1) - Duration::from_secs(1)), day(1));
+    }
+}

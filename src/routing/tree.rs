@@ -1,0 +1,355 @@
+//! The tree of routes.
+
+use std::collections::HashMap;
+
+use super::{Again, Destination, Destinations, Matcher, RouteTimes, id};
+use crate::presence::{Labels, OfflineRecord, Pace};
+
+/// In `group_by`: every label, `kind` and `unit`.
+pub const EVERY_LABEL: &str = "...";
+
+/// A route, with everything that it inherits.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// All of them match; none: everything matches.
+    pub matchers: Vec<Matcher>,
+    /// Whether the next route is tried after this one has matched.
+    pub continues: bool,
+    /// Names of receivers.
+    pub receivers: Vec<String>,
+    /// `kind`, `unit` and label names, or [`EVERY_LABEL`]; transitions that share their values share notifications.
+    pub group_by: Vec<String>,
+    /// How fast its groups are notified; whether units share them follows from `group_by`.
+    pub pace: Pace,
+    /// Reminders and escalations.
+    pub again: Again,
+    /// When it notifies. Not inherited.
+    pub times: RouteTimes,
+    /// The first that matches takes the silence from this route.
+    pub routes: Vec<Route>,
+}
+
+impl Default for Route {
+    fn default() -> Route {
+        Route {
+            matchers: Vec::new(),
+            continues: false,
+            receivers: Vec::new(),
+            group_by: Vec::new(),
+            pace: Pace::AT_ONCE,
+            again: Again::default(),
+            times: RouteTimes::default(),
+            routes: Vec::new(),
+        }
+    }
+}
+
+impl Route {
+    /// This route and those below it, each before those below it.
+    pub fn all(&self) -> Vec<&Route> {
+        let below = self.routes.iter().flat_map(Route::all);
+        [self].into_iter().chain(below).collect()
+    }
+
+    /// The receivers of this route and of those below it, each once.
+    pub fn named_receivers(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for route in self.all() {
+            let escalated = route.again.escalate.iter().flat_map(|step| &step.receivers);
+            for name in route.receivers.iter().chain(escalated) {
+                if !names.contains(name) {
+                    names.push(name.clone());
+                }
+            }
+        }
+        names
+    }
+
+    /// Whether units share its groups. A group of one unit need not gather others.
+    fn is_shared(&self) -> bool {
+        !self.group_by.iter().any(|name| name == "unit" || name == EVERY_LABEL)
+    }
+
+    /// The first matcher that does not match.
+    fn refused_by(&self, record: &OfflineRecord) -> Option<&Matcher> {
+        self.matchers.iter().find(|matcher| !matcher.takes(record))
+    }
+
+    /// The values that the members of the record's group share. A label that the unit lacks is left out: units
+    /// without it are together.
+    pub fn shared(&self, record: &OfflineRecord) -> Labels {
+        let (kind, unit) = (|| record.kind.as_str().to_owned(), || record.unit.as_str().to_owned());
+        if self.group_by.iter().any(|name| name == EVERY_LABEL) {
+            let own = [("kind".to_owned(), kind()), ("unit".to_owned(), unit())];
+            return record.labels.clone().into_iter().chain(own).collect();
+        }
+        let value = |name: &String| match name.as_str() {
+            "kind" => Some(kind()),
+            "unit" => Some(unit()),
+            label => record.labels.get(label).cloned(),
+        };
+        self.group_by.iter().filter_map(|name| Some((name.clone(), value(name)?))).collect()
+    }
+}
+
+/// The tree of routes with their ids.
+#[derive(Clone, Debug)]
+pub struct Routes {
+    root: Named,
+}
+
+/// A route that a silence takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken<'a> {
+    /// Empty for the root.
+    pub id: &'a str,
+    /// Its place in the configuration: `route.routes[0]`.
+    pub path: &'a str,
+    pub route: &'a Route,
+}
+
+/// A route that was tried.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    pub path: &'a str,
+    pub route: &'a Route,
+    /// The first matcher that does not match; `None`: all match.
+    pub refused_by: Option<&'a Matcher>,
+}
+
+/// A route of the tree; `route.routes` is empty.
+#[derive(Clone, Debug)]
+struct Named {
+    /// Empty for the root.
+    id: String,
+    /// Its place in the configuration: `route.routes[0]`.
+    path: String,
+    route: Route,
+    below: Vec<Named>,
+}
+
+impl Routes {
+    pub fn new(root: Route) -> Routes {
+        let mut root = Named::new(root, "", "route".to_owned());
+        root.id = String::new();
+        Routes { root }
+    }
+
+    /// The routes that a silence takes; at least one.
+    pub fn of(&self, record: &OfflineRecord) -> Vec<Taken<'_>> {
+        let mut taken = Vec::new();
+        self.root.find(record, &mut taken, &mut |_| {});
+        taken
+    }
+
+    /// The same, and every route that was tried, in order.
+    pub fn explain(&self, record: &OfflineRecord) -> (Vec<Taken<'_>>, Vec<Step<'_>>) {
+        let (mut taken, mut steps) = (Vec::new(), Vec::new());
+        self.root.find(record, &mut taken, &mut |step| steps.push(step));
+        (taken, steps)
+    }
+
+    /// The destinations of all groups, where these receivers are configured.
+    pub fn destinations(&self, receivers: Vec<String>) -> Destinations {
+        let mut routes = HashMap::new();
+        self.root.destinations(&mut routes);
+        let root = routes.remove("").unwrap_or_else(|| self.root.destination());
+        let blind = if root.receivers.is_empty() { receivers.clone() } else { root.receivers.clone() };
+        let is_named = |name: &String| {
+            root.receivers.contains(name) || routes.values().any(|route| route.receivers.contains(name))
+        };
+        let blind = blind.into_iter().filter(is_named).collect();
+        let mut times = HashMap::new();
+        self.root.times(&mut times);
+        Destinations::new(root, blind, routes).with_receivers(receivers).with_times(times)
+    }
+}
+
+impl Named {
+    /// `above`: the matchers of the routes above it.
+    fn new(mut route: Route, above: &str, path: String) -> Named {
+        let matchers = route.matchers.iter().map(Matcher::to_string).collect::<Vec<_>>().join(",");
+        let conditions = format!("{above}{{{matchers}}}");
+        let mut below: Vec<Named> = Vec::new();
+        let mut seen: HashMap<String, usize> = HashMap::new();
+        for (at, child) in std::mem::take(&mut route.routes).into_iter().enumerate() {
+            let matchers = child.matchers.iter().map(Matcher::to_string).collect::<Vec<_>>().join(",");
+            let same = seen.entry(matchers).or_default();
+            // Routes with the same matchers are told apart by their order.
+            let begin = if *same == 0 { format!("{conditions}/") } else { format!("{conditions}/{same}") };
+            *same += 1;
+            below.push(Named::new(child, &begin, format!("{path}.routes[{at}]")));
+        }
+        Named { id: id::id(&route.receivers, &conditions), path, route, below }
+    }
+
+    fn find<'a>(
+        &'a self,
+        record: &OfflineRecord,
+        taken: &mut Vec<Taken<'a>>,
+        tried: &mut impl FnMut(Step<'a>),
+    ) {
+        let before = taken.len();
+        for child in &self.below {
+            let refused_by = child.route.refused_by(record);
+            tried(Step { path: &child.path, route: &child.route, refused_by });
+            if refused_by.is_some() {
+                continue;
+            }
+            child.find(record, taken, tried);
+            if !child.route.continues {
+                break;
+            }
+        }
+        if taken.len() == before {
+            taken.push(Taken { id: &self.id, path: &self.path, route: &self.route });
+        }
+    }
+
+    fn destination(&self) -> Destination {
+        let pace = Pace { is_shared: self.route.is_shared(), ..self.route.pace };
+        Destination::new(self.route.receivers.clone(), pace).with(self.route.again.clone())
+    }
+
+    fn times(&self, all: &mut HashMap<String, RouteTimes>) {
+        if !self.route.times.is_empty() {
+            all.insert(self.id.clone(), self.route.times.clone());
+        }
+        self.below.iter().for_each(|child| child.times(all));
+    }
+
+    fn destinations(&self, all: &mut HashMap<String, Destination>) {
+        all.insert(self.id.clone(), self.destination());
+        self.below.iter().for_each(|child| child.destinations(all));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::Timestamp;
+    use crate::presence::Unit;
+    use crate::routing::parse_matchers;
+
+    fn record(unit: &str, labels: &[(&str, &str)]) -> OfflineRecord {
+        let unit: Unit = unit.parse().unwrap();
+        let at = Timestamp::from_millis(1_732_147_200_000);
+        let labels = labels.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        OfflineRecord { labels, ..OfflineRecord::open(unit, at, at, at) }
+    }
+
+    fn route(matchers: &str, receiver: &str, continues: bool, routes: Vec<Route>) -> Route {
+        let matchers = if matchers.is_empty() { Vec::new() } else { parse_matchers(matchers).unwrap() };
+        Route { matchers, continues, receivers: vec![receiver.to_owned()], routes, ..Route::default() }
+    }
+
+    fn taken(routes: &Routes, record: &OfflineRecord) -> Vec<String> {
+        routes.of(record).iter().map(|taken| taken.route.receivers.join(" ")).collect()
+    }
+
+    #[test]
+    fn the_first_route_that_matches_takes_a_silence_unless_it_continues() {
+        let of_north = vec![
+            route("kind=gate", "gates", false, vec![]),
+            route("kind=~\"pump|valve\"", "pumps", true, vec![]),
+            route("kind=pump", "pump", false, vec![]),
+        ];
+        let of_root = vec![
+            route("site=north", "north", false, of_north),
+            route("site=~.+", "audit", true, vec![]),
+            route("site=south, cause=silence", "south", false, vec![]),
+            route("unit!~\"a.*\"", "rest", false, vec![]),
+        ];
+        let routes = Routes::new(route("", "root", false, of_root));
+        type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a [&'a str]);
+        let cases: [Case<'_>; 8] = [
+            ("detector:a", &[("site", "north")], &["north"]),
+            ("gate:a", &[("site", "north")], &["gates"]),
+            ("pump:a", &[("site", "north")], &["pumps", "pump"]),
+            ("valve:a", &[("site", "north")], &["pumps"]),
+            ("detector:a", &[("site", "south")], &["audit", "south"]),
+            ("detector:a", &[("site", "west")], &["audit"]),
+            ("detector:b", &[("site", "west")], &["audit", "rest"]),
+            ("detector:a", &[], &["root"]),
+        ];
+        for (unit, labels, expected) in cases {
+            assert_eq!(taken(&routes, &record(unit, labels)), expected, "{unit} {labels:?}");
+        }
+    }
+
+    #[test]
+    fn a_route_keeps_its_id_as_long_as_its_matchers_and_receivers_stay() {
+        let two = |first: Route, second: Route| Routes::new(route("", "root", false, vec![first, second]));
+        let id = |routes: &Routes, unit: &str| routes.of(&record(unit, &[])).last().unwrap().id.to_owned();
+        let (a, b) = (|| route("kind=a", "hook", false, vec![]), || route("kind=b", "hook", false, vec![]));
+        let routes = two(a(), b());
+        let (of_a, of_b) = (id(&routes, "a:1"), id(&routes, "b:1"));
+        assert_ne!(of_a, of_b);
+        assert_eq!(id(&routes, "c:1"), "", "the root has none");
+        // Neither the order, nor the pace, nor another spelling matters.
+        let pace = Pace::new(Duration::MAX, Duration::ZERO);
+        let spelled = Route { pace, ..route("{ \"kind\" = \"a\" }", "hook", false, vec![]) };
+        let routes = two(b(), spelled);
+        assert_eq!((id(&routes, "a:1"), id(&routes, "b:1")), (of_a.clone(), of_b));
+        assert_ne!(id(&two(route("kind=a", "mail", false, vec![]), b()), "a:1"), of_a);
+        // Routes with the same matchers are two, and a route below another is not the one beside it.
+        let same = two(route("kind=a", "hook", true, vec![]), a());
+        let ids: Vec<&str> = same.root.below.iter().map(|below| below.id.as_str()).collect();
+        assert!(ids[0] == of_a && ids[1] != of_a, "{ids:?}");
+        let below = two(route("kind=~.*", "root", false, vec![a()]), b());
+        assert_ne!(id(&below, "a:1"), of_a);
+        // Stored groups have these ids.
+        assert_eq!(of_a, "hook.4879553eb1ac");
+    }
+
+    #[test]
+    fn a_group_shares_the_labels_of_its_route() {
+        let record = record("pump:7", &[("site", "north"), ("room", "1")]);
+        let shared = |group_by: &[&str]| {
+            let group_by = group_by.iter().map(|name| (*name).to_owned()).collect();
+            let labels = Route { group_by, ..Route::default() }.shared(&record);
+            labels.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(shared(&["site", "floor", "kind"]), "kind=pump site=north");
+        assert_eq!(shared(&[]), "");
+        assert_eq!(shared(&[EVERY_LABEL]), "kind=pump room=1 site=north unit=7");
+    }
+
+    #[test]
+    fn units_share_groups_unless_they_are_grouped_by_unit() {
+        let hook = || vec!["hook".to_owned()];
+        for (group_by, is_shared) in
+            [(&[][..], true), (&["kind", "site"], true), (&["kind", "unit"], false), (&["..."], false)]
+        {
+            let group_by: Vec<String> = group_by.iter().map(|name| (*name).to_owned()).collect();
+            let root = Route { receivers: hook(), group_by, ..Route::default() };
+            let destinations = Routes::new(root).destinations(hook());
+            assert_eq!(destinations.of("all").pace.is_shared, is_shared);
+            assert!(!destinations.of("blind").pace.is_shared, "no unit is in it");
+            // The route is gone: its key says it.
+            for (key, is_shared) in
+                [("hook.0/kind=a", true), ("hook.0/kind=a,unit=1", false), ("hook.0/unit=1", false)]
+            {
+                assert_eq!(destinations.of(key).pace.is_shared, is_shared, "{key}");
+            }
+        }
+    }
+
+    #[test]
+    fn blindness_goes_to_the_root_or_else_to_every_route() {
+        let of = |receivers: &[&str]| {
+            let receivers = receivers.iter().map(|name| (*name).to_owned()).collect();
+            let routes = vec![route("kind=a", "hook", false, vec![])];
+            let all = ["hook", "mail", "unused"].map(str::to_owned).to_vec();
+            Routes::new(Route { receivers, routes, ..Route::default() }).destinations(all)
+        };
+        assert_eq!(of(&["mail"]).blind().receivers, ["mail"]);
+        assert_eq!(of(&[]).blind().receivers, ["hook"]);
+        for key in ["blind", "blind,kind=a"] {
+            assert_eq!(of(&[]).of(key).receivers, ["hook"], "{key}");
+        }
+        assert_eq!(of(&[]).of("kind=a").receivers, [""; 0]);
+    }
+}

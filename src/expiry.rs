@@ -238,9 +238,7 @@ impl Expiry {
                 Done::Swept(sweep, undecided)
             });
         }
-        if !passes.is_storm() {
-            self.engine.put_records_first(false);
-        }
+        self.engine.end_storms(&|partition| passes.may_be_storm(partition));
     }
 
     fn first_checks(
@@ -313,7 +311,7 @@ impl Expiry {
             let mut due = self.engine.due(partition, after, until, skip, MOST_DUE).await?;
             let count = due.len();
             if count >= MANY {
-                self.engine.put_records_first(true);
+                self.engine.put_records_first(partition);
             }
             excluded.remove_from(&mut due);
             left += count - due.len();

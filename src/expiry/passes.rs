@@ -176,8 +176,8 @@ pub(super) struct Passes {
     has_changed: bool,
     /// The index is about to change.
     changes_soon: bool,
-    /// Units of other owners are due.
-    waits_for_owner: bool,
+    /// The partitions of other owners with due units.
+    left_to_owners: HashSet<u16>,
     /// When the next unit comes due that no step covers yet.
     next: Timestamp,
 }
@@ -208,7 +208,7 @@ impl Default for Passes {
             asked: None,
             has_changed: true,
             changes_soon: false,
-            waits_for_owner: false,
+            left_to_owners: HashSet::new(),
             next: Timestamp::NEVER,
         }
     }
@@ -307,7 +307,8 @@ impl Passes {
         let (most, most_of_one) = if is_far { (FAR_AT_ONCE, FAR_OF_ONE) } else { (AT_ONCE, 1) };
         let mut under_way: usize = self.sweeping.values().sum();
         let mut due = Vec::new();
-        (self.needs_hearing, self.waits_for_owner) = (false, false);
+        self.needs_hearing = false;
+        self.left_to_owners.clear();
         let is_due = |failing: &Option<u16>| {
             failing.is_none_or(|partition| {
                 firsts.iter().any(|first| first.partition == partition && first.at <= latest)
@@ -317,7 +318,9 @@ impl Passes {
         for first in firsts {
             if first.our_turn() > latest {
                 self.next = self.next.min(first.our_turn() + MILLISECOND);
-                self.waits_for_owner |= first.at <= latest;
+                if first.at <= latest {
+                    self.left_to_owners.insert(first.partition);
+                }
                 continue;
             }
             let wanted = latest - first.patience;
@@ -339,13 +342,13 @@ impl Passes {
             let after = after.map(|after| behind(after, round_trip));
             due.push(Due { partition: first.partition, after, until });
         }
-        self.changes_soon = self.waits_for_owner || !due.is_empty();
+        self.changes_soon = !self.left_to_owners.is_empty() || !due.is_empty();
         due
     }
 
-    /// Whether many units may still be due.
-    pub fn is_storm(&self) -> bool {
-        self.waits_for_owner || !self.sweeping.is_empty()
+    /// Whether many units of a partition may still be due.
+    pub fn may_be_storm(&self, partition: u16) -> bool {
+        self.left_to_owners.contains(&partition) || self.is_being_swept(partition)
     }
 
     pub fn is_being_swept(&self, partition: u16) -> bool {

@@ -1,9 +1,11 @@
 //! The examination: at the start and every minute, the engine is asked for problems that it has though it answers.
-//! Each problem is logged when it comes and when it goes.
+//! Each problem is logged when it comes and when it goes. While a server is away, the examination is repeated soon: an
+//! operator reads in `/readyz` which one it is, and sees that it is back.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
@@ -12,8 +14,16 @@ use crate::telemetry::{EngineWarning, Loop, Telemetry};
 
 const EVERY: Duration = Duration::from_secs(60);
 
+/// While a server is away, and after an examination that failed. Also the shortest time between two examinations that
+/// failing calls request.
+const SOON: Duration = Duration::from_secs(5);
+
 /// The wait before an examination on request: it also repairs errors that are found during the wait.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// The warnings about a server that is away.
+const AWAY: [EngineWarning; 3] =
+    [EngineWarning::ServerDown, EngineWarning::ServerMissing, EngineWarning::SlotsMissing];
 
 /// Loops that an examination without an error shows to work again: their own calls are so rare that the next success
 /// may be hours away.
@@ -26,25 +36,34 @@ pub async fn run(
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut every = tokio::time::interval(EVERY);
+    let mut last = Instant::now();
+    let mut next = last;
     loop {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            _ = every.tick() => {}
-            () = engine.wants_examination() => tokio::time::sleep(PAUSE).await,
+            () = sleep_until(next) => {}
+            () = engine.wants_examination() => sleep(PAUSE).await,
+            () = engine.doubts_its_servers() => {
+                next = next.min(last + SOON);
+                continue;
+            }
         }
         let examined = tokio::select! {
             // What it repairs is repaired in steps, each of them whole.
             () = stop.cancelled() => return Ok(()),
             examined = engine.examine(clock.now()) => examined,
         };
+        last = Instant::now();
         let warnings = match examined {
             Ok(warnings) => warnings,
             Err(error) => {
                 telemetry.engine_failed(Loop::Examination, "", &error);
+                next = last + SOON;
                 continue;
             }
         };
+        let is_away = warnings.iter().any(|warning| AWAY.contains(&warning.name));
+        next = last + if is_away { SOON } else { EVERY };
         telemetry.engine_answered(Loop::Examination, "");
         if warnings.iter().all(|warning| warning.name != EngineWarning::ServerDown) {
             EXAMINED.iter().for_each(|examined| telemetry.engine_answered(*examined, ""));

@@ -204,6 +204,10 @@ impl Mirror {
         self.numbers.get(kind).map_or(0, |number| self.unit_counts.of(*number))
     }
 
+    pub fn units_in(&self, partition: u16) -> u64 {
+        self.read(partition).units()
+    }
+
     /// The approximate memory of the mirror.
     pub fn bytes(&self) -> usize {
         self.partitions().map(|partition| self.read(partition).bytes()).sum()

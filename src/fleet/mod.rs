@@ -8,6 +8,8 @@
 //! | [`walk`] | compares the mirror with the store, page by page |
 //! | [`lease`], [`ownership`] | the lease of this instance, and the partitions that follow from all leases |
 //! | [`census`] | the number of units of each kind, and whether there is room for another one |
+//! | [`silences`] | the alert silences of operators, and their changes |
+//! | [`operators`] | acknowledgements and pauses, with their audit |
 //! | [`examination`] | the problems of a store that answers |
 
 use std::collections::HashMap;
@@ -20,16 +22,20 @@ pub mod declared;
 pub mod examination;
 pub mod lease;
 pub mod mirror;
+pub mod operators;
 pub mod ownership;
 pub mod roll;
+pub mod silences;
 pub mod walk;
 
 pub use canary_pace::CanaryPace;
 pub use census::Census;
 pub use lease::Lease;
 pub use mirror::Mirror;
+pub use operators::{Operators, Subject};
 pub use ownership::Ownership;
-pub use roll::{HearingConfig, Roll};
+pub use roll::{Found, HearingConfig, Roll, UnitChange};
+pub use silences::{Silences, SilencesError};
 pub use walk::Walk;
 
 /// The rules of every configured kind.

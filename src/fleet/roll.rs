@@ -9,6 +9,8 @@
 //! | `admission.rs`, `rounds.rs` | heartbeats: those of present units on the fast path, others decided one by one |
 //! | `checks.rs`, `absent_keys.rs`, `unheard.rs` | deadline checks |
 //! | `corrections.rs`, `unwatched.rs` | units of which the stored state is unreadable or no longer watched |
+//! | `operators.rs` | units that operators pause, and records that they acknowledge |
+//! | `lost.rs` | records that receivers know and a failover has lost |
 //! | `changes.rs`, `unconfirmed.rs` | changes, what follows from them, and those without an answer |
 //! | `hearing.rs` | how far Rollcall has heard |
 
@@ -31,6 +33,8 @@ mod changes;
 mod checks;
 mod corrections;
 mod hearing;
+mod lost;
+mod operators;
 mod rounds;
 mod unconfirmed;
 mod unheard;
@@ -39,6 +43,8 @@ mod unwatched;
 use absent_keys::AbsentKeys;
 use hearing::Heard;
 pub use hearing::HearingConfig;
+pub use lost::Found;
+pub use operators::UnitChange;
 use unconfirmed::Unconfirmed;
 
 /// How often a decision is repeated while its unit keeps changing. A unit whose heartbeats come faster than two round

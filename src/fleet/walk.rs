@@ -1,7 +1,7 @@
 //! The walk: slow, repeated rounds over every unit of this instance's partitions.
 //!
 //! A new partition of this instance is read as fast as the engine answers; one that it loses is dropped. From then on
-//! rounds keep the mirror true, each spread evenly over a period:
+//! rounds keep the mirror true, each spread evenly over a period, which is longer for a large fleet (`walk/pace.rs`):
 //! - of most partitions a round compares expiry keys only, which is a tenth of the work and brings the heartbeats
 //!   that other instances recorded; without other instances there is nothing to bring. A present unit without a key
 //!   is read whole: it may be offline, and the instance that marked it died before it noted the page;
@@ -21,7 +21,8 @@
 //!
 //! # Which partitions are read again in the next round
 //! - A partition that came while there were other instances: its old owner may apply a change, still believe that it
-//!   is the owner, and note nothing. A round later all instances agree on the owner.
+//!   is the owner, and note nothing. A round later all instances agree on the owner. A partition of a large fleet waits
+//!   for its turn, because to read all of them takes a minute of a server.
 //! - A partition with a unit that differs and could not be decided, because Rollcall had not heard far enough, as
 //!   after a start with a shorter timeout.
 //!
@@ -55,14 +56,18 @@ use removed::UnwatchedRecords;
 /// some sixty units.
 const PAGES_A_STEP: u32 = 16;
 
-/// Pages that are under way at once, so that the engine reads one while another is compared.
+/// Pages that are under way at once where a partition is filled, so that the engine reads one while another is compared. In
+/// a round it is one: checks of deadlines wait for no more than a page.
 const PAGES_AT_ONCE: usize = 8;
 
 /// Partitions that are filled at once: the time goes into decoding, on as many threads.
 const PARTITIONS_AT_ONCE: usize = 4;
 
-/// Expiry keys that are read at a time.
-const KEYS_A_STEP: usize = 500;
+/// Expiry keys that are read at a time: a server with millions takes half a millisecond.
+const KEYS_A_STEP: usize = 150;
+
+/// The most units of this instance that a round reads again because there are other instances.
+const MOST_AGAIN: u64 = 300_000;
 
 /// In so many rounds every partition is read whole once.
 const WHOLE_EVERY: u32 = 10;
@@ -160,7 +165,7 @@ impl Walk {
             while let Some(ended) = fills.next().await {
                 let (partition, read) =
                     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-                if read? == PageOutcome::Resolved && self.is_alone() {
+                if read? == PageOutcome::Resolved && (self.is_alone() || self.is_large(partition)) {
                     filled.again().remove(&partition);
                 }
             }
@@ -189,7 +194,7 @@ impl Walk {
             while !self.mirror.is_filled() {
                 filled.all.notified().await;
             }
-            let pace = Pace::new(self.period);
+            let pace = Pace::new(self.paced_period());
             let is_alone = self.is_alone();
             let mut again = std::mem::take(&mut *filled.again());
             // The mirror holds units of a fleet that the engine has lost.
@@ -204,6 +209,19 @@ impl Walk {
             was_alone = is_alone;
             pace.rest(1.0).await;
         }
+    }
+
+    /// Whether partitions like this one have so many units that no round reads all of them again.
+    fn is_large(&self, partition: u16) -> bool {
+        self.mirror.units_in(partition) * self.own_partitions().len() as u64 > MOST_AGAIN
+    }
+
+    /// As if the partitions of other instances were as large as those of this one.
+    fn paced_period(&self) -> Duration {
+        let own = self.own_partitions();
+        let units: u64 = own.iter().map(|partition| self.mirror.units_in(*partition)).sum();
+        let fleet = units * u64::from(self.engine.partitions()) / (own.len() as u64).max(1);
+        pace::period(self.period, fleet, self.engine.servers())
     }
 
     /// Runs one round over all partitions. `failed`: the partitions whose last comparison failed.
@@ -253,10 +271,9 @@ impl Walk {
         let began = self.clock.now();
         let whole = self.mirror.mark(partition);
         let pages = self.engine.pages();
-        for from in (0..pages).step_by(PAGES_A_STEP as usize) {
-            let step = from..pages.min(from + PAGES_A_STEP);
+        for step in self.engine.occupied(partition, PAGES_A_STEP).await? {
             let read = stream::iter(step.clone()).map(|page| self.compare_page(partition, page));
-            let mut read = read.buffer_unordered(PAGES_AT_ONCE);
+            let mut read = read.buffer_unordered(if progress.is_some() { 1 } else { PAGES_AT_ONCE });
             while let Some((of_page, records)) = read.try_next().await? {
                 outcome = outcome.max(of_page);
                 records.into_iter().for_each(|(kind, open)| *unwatched.entry(kind).or_default() += open);

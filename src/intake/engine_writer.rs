@@ -20,7 +20,7 @@ use crate::store::EngineError;
 use crate::telemetry::{Loop, Telemetry};
 
 /// How the engine is tried again.
-const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(2) };
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_millis(500) };
 
 /// The name of the recording of heartbeats, for readiness.
 const BEATS: &str = "heartbeats";

@@ -1,5 +1,6 @@
 //! The outbox, groups of transitions, and the deliveries to receivers.
 
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -7,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Layout, Result};
 use crate::clock::Timestamp;
-use crate::presence::{Interval, Labels, OfflineRecord, Pace};
+use crate::presence::{Interval, Labels, OfflineRecord, RecordId};
+use crate::routing::{AlertSilence, Destinations};
 use crate::telemetry::Backlog;
 
 /// An event that alerting may notify operators of.
@@ -41,23 +43,24 @@ pub struct Position {
 /// The identity of a group: the route and the values that its members share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Group {
-    /// Unique text made from the labels, at most 512 bytes.
+    /// Unique text made from the id of the route and the labels, at most 512 bytes.
     pub key: String,
     /// The labels that all members share, e.g. `kind`.
     pub labels: Labels,
 }
 
-/// A transition that joins a group.
+/// A transition that joins its groups.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Join {
-    pub group: Group,
+    /// One for each of its routes; at least one, and none twice.
+    pub groups: Vec<Group>,
     pub event: OutboxEvent,
 }
 
 /// How many deliveries the caller of [`AlertStore::join`] takes, and until when they are leased to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// The number for each receiver, in the order of the receivers; zero for receivers without an entry.
+    /// The number for each receiver, in the order of [`Destinations::receivers`]; zero for receivers without an entry.
     pub most: Vec<usize>,
     pub until: Timestamp,
 }
@@ -72,8 +75,12 @@ impl Capacity {
 pub struct Joined {
     /// How many members were sealed.
     pub sealed: usize,
+    /// Whether some of their deliveries wait in the engine for [`AlertStore::lease`].
+    pub has_queued: bool,
     /// Deliveries that are leased to the caller.
     pub deliveries: Vec<Delivery>,
+    /// The partitions of the groups, for [`AlertStore::remove_entries`].
+    pub groups: BTreeSet<u16>,
 }
 
 /// One notification for one receiver; sealing fixes its content.
@@ -90,6 +97,9 @@ pub struct Delivery {
     pub online: Vec<OfflineRecord>,
     /// Blind intervals; a notification with blind intervals has no records.
     pub blind: Vec<Interval>,
+    /// It reminds of silences that its receiver was notified of before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reminder: bool,
     /// The number of this attempt, from 1.
     pub attempt: u32,
 }
@@ -100,6 +110,26 @@ impl Delivery {
         let id = self.id.strip_suffix(&self.receiver).and_then(|id| id.strip_suffix('.'));
         id.unwrap_or(&self.id)
     }
+}
+
+/// A silence of which receivers acknowledged the notification.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AcknowledgedSilence {
+    /// As it was notified.
+    pub record: OfflineRecord,
+    /// The group of the notification.
+    pub group: Group,
+    pub receivers: Vec<String>,
+}
+
+/// A silence that is marked as notified in its group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Marking {
+    pub silence: AcknowledgedSilence,
+    /// The groups of the record, stored if none are.
+    pub groups: Vec<Group>,
+    /// Receivers of the group that have not acknowledged it and are notified of it.
+    pub rest: Vec<String>,
 }
 
 /// A delivery that was given up.
@@ -119,11 +149,12 @@ pub trait AlertStore: Layout {
     /// the number after the last partition.
     async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>>;
 
-    /// Lets transitions join their groups, for notifications at the given pace. Joining is idempotent: a transition
+    /// Lets transitions join their groups, each of which has its receivers and its pace. Joining is idempotent: a transition
     /// that has joined before, in this form or a later one, changes nothing, also after its notification was sent. A
     /// return that joins before its silence was sealed cancels the silence: receivers are notified of neither. All
-    /// events of a record join the group that its first event joined, whichever group the caller names, because the
-    /// notifications belong to the record. The notification of a return goes to the receivers of its silence.
+    /// events of a record join the groups that its first event joined, whichever groups the caller names, because the
+    /// notifications belong to the record. The notification of a return goes to the receivers that were notified of its
+    /// silence, as far as they are configured, also to those that its group has no more.
     ///
     /// A group that is due at once, in which no member waits and that one member joins alone, is sealed in the same
     /// step, as by [`AlertStore::seal`]. An engine may hand out such silences in the same step, as by
@@ -131,30 +162,39 @@ pub trait AlertStore: Layout {
     async fn join(
         &self,
         joins: &[Join],
-        pace: Pace,
-        receivers: &[String],
+        destinations: &Destinations,
         capacity: &Capacity,
         now: Timestamp,
     ) -> Result<Joined>;
 
-    /// Removes entries from the outboxes, after all events of their positions have joined.
-    async fn remove_entries(&self, entries: &[Position]) -> Result<()>;
+    /// Removes entries from the outboxes, after all events of their positions have joined groups in these partitions.
+    /// An engine of several servers may remove them later, and until then repeats them only if a group may have lost
+    /// them.
+    async fn remove_entries(&self, entries: &[Position], groups: &BTreeSet<u16>) -> Result<()>;
 
     /// Seals due groups of these partitions: fixes the members and the id of their notifications and queues a
-    /// delivery for each receiver. One notification has at most 1000 members; a larger group is sealed as several
+    /// delivery for each receiver of the group. One notification has at most 1000 members; a larger group is sealed as several
     /// notifications. A silence is sealed when its own wait is over. Silences that joined later are sealed when the
     /// waits of all of them are over, in one more notification; members that join after that are sealed when the
     /// interval has passed. Answers how many members were sealed; more may be due if any were.
-    async fn seal(
-        &self,
-        partitions: &[u16],
-        receivers: &[String],
-        pace: Pace,
-        now: Timestamp,
-    ) -> Result<usize>;
+    async fn seal(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize>;
 
     /// When the next group of these partitions is due.
     async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;
+
+    /// Looks at groups of these partitions whose silences last and for which a reminder or an escalation is due: seals
+    /// notifications of silences that receivers know of. A look that is repeated seals the same notifications under the
+    /// same ids. Answers how many notifications were sealed.
+    async fn remind(
+        &self,
+        partitions: &[u16],
+        destinations: &Destinations,
+        silences: &[AlertSilence],
+        now: Timestamp,
+    ) -> Result<usize>;
+
+    /// When the next group of these partitions is looked at.
+    async fn first_reminder(&self, partitions: &[u16]) -> Result<Option<Timestamp>>;
 
     /// Leases due deliveries of a receiver in these partitions to the caller until `until`: at most `limit`, and
     /// those of the first partitions first. Of each group only the first delivery is leased, so deliveries of a
@@ -175,6 +215,23 @@ pub trait AlertStore: Layout {
     /// Records that deliveries succeeded; they are never leased again. The next delivery of each of their groups is
     /// due at `now`. Safe to repeat.
     async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()>;
+
+    /// Silences of which receivers acknowledged the notification to this process lately, and which the engine may have
+    /// lost since, because a replica took over; none where there are no replicas. They are answered again until
+    /// [`AlertStore::settle_doubts`].
+    async fn doubtful(&self) -> Result<Vec<AcknowledgedSilence>> {
+        Ok(Vec::new())
+    }
+
+    /// Marks members of groups as notified, so that the return of each silence is notified to its receivers: members that
+    /// are lost and, if no receiver is left to be notified, those that wait for a notification. To members that are
+    /// marked it adds the receivers. Answers how many changed. Safe to repeat.
+    async fn mark_notified(&self, _markings: &[Marking], _now: Timestamp) -> Result<usize> {
+        Ok(0)
+    }
+
+    /// The engine has the silences of the last [`AlertStore::doubtful`] again, but for those in `later`.
+    fn settle_doubts(&self, _later: &HashSet<RecordId>) {}
 
     /// Extends leases of deliveries that have not ended, until `until`. Answers, in order, which leases the caller
     /// still holds: not those that another instance has taken since.

@@ -24,7 +24,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::presence::{Cause, Facts, Interval, Labels, Override, Silence, Standing};
+use crate::presence::{Acknowledgement, Cause, Facts, Interval, Labels, Override, Silence, Standing};
 
 #[derive(Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -49,6 +49,9 @@ struct Rest {
     unseen_ms: Option<i64>,
     #[serde(rename = "r", skip_serializing_if = "Option::is_none")]
     retired: Option<i64>,
+    /// When the open record was acknowledged (ms), the author and the comment.
+    #[serde(rename = "a", skip_serializing_if = "Option::is_none")]
+    acknowledged: Option<(i64, String, String)>,
 }
 
 /// Facts as text.
@@ -74,6 +77,10 @@ pub fn encode(facts: &Facts) -> String {
         silence,
         unseen_ms: facts.silent_from.map(|from| from.as_millis() - seen),
         retired,
+        acknowledged: facts
+            .acknowledged
+            .as_ref()
+            .map(|one| (one.at.as_millis(), one.author.clone(), one.comment.clone())),
     };
     let mut text = format!("{letter}{seen}");
     if let Some(checked_at) = facts.checked_at {
@@ -128,6 +135,11 @@ pub fn decode(text: &str) -> Option<Facts> {
         labels: rest.labels,
         sleep: rest.sleep.map(interval),
         pause: rest.pause.map(interval),
+        acknowledged: rest.acknowledged.map(|(at, author, comment)| Acknowledgement {
+            at: moment(at),
+            author,
+            comment,
+        }),
     })
 }
 
@@ -213,10 +225,12 @@ mod tests {
             labels in prop::collection::btree_map("[a-z]{1,8}", "\\PC{1,16}", 0..4),
             silent_from in prop::option::of(moment()),
             sleep in prop::option::of(interval()), pause in prop::option::of(interval()),
+            acknowledged in prop::option::of((moment(), "\\PC{1,16}", "\\PC{0,16}")),
         ) {
+            let acknowledged = acknowledged.map(|(at, author, comment)| Acknowledgement { at, author, comment });
             let (declared_timeout, timeout, grace) = times;
             let set = Override { timeout, grace };
-            let facts = Facts { standing, last_seen, silent_from, checked_at, declared_timeout, set, labels, sleep, pause };
+            let facts = Facts { standing, last_seen, silent_from, checked_at, declared_timeout, set, labels, sleep, pause, acknowledged };
             prop_assert_eq!(decode(&encode(&facts)), Some(facts));
         }
     }

@@ -14,9 +14,10 @@
 use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt};
 
-use super::{DeadLetter, EngineError, Group, OutboxEvent, Result};
+use super::{AuditEntry, DeadLetter, EngineError, Group, OutboxEvent, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord, Unit};
+use crate::routing::AlertSilence;
 
 /// How many pages are exported at once: while the engine answers for one, the others are requested.
 const UNDER_WAY: usize = 16;
@@ -66,16 +67,19 @@ pub enum MigrationItem {
         notified: String,
         /// When the silence was detected; zero for a blind interval.
         detected: Timestamp,
-        /// When the member joined, if it waits for a notification, and the record or interval (JSON).
+        /// When its wait began, if it waits for a notification, and the record or interval (JSON).
         waits: Option<(Timestamp, String)>,
+        /// When receivers were notified of its silence, which lasts, if the engine keeps that, and the record (JSON) if it is
+        /// notified again.
+        lasting: Option<(Timestamp, Option<String>)>,
         /// Since when the member is over.
         over: Option<Timestamp>,
     },
-    /// The group that the events of a record join.
+    /// The groups that the events of a record join.
     GroupOf {
         /// The member of the record.
         member: String,
-        group: Group,
+        groups: Vec<Group>,
     },
     /// A sealed notification.
     Notification {
@@ -98,6 +102,9 @@ pub enum MigrationItem {
         notifications: Vec<String>,
     },
     Letter(DeadLetter),
+    AlertSilence(AlertSilence),
+    /// A change that an operator made; in order.
+    Audit(AuditEntry),
 }
 
 /// The engine that has the fleet.
@@ -141,6 +148,8 @@ pub struct Moved {
     /// Sealed notifications that a receiver has not got yet, once for each receiver.
     pub undelivered: u64,
     pub dead_letters: u64,
+    /// Alert silences.
+    pub silences: u64,
     /// Blind intervals.
     pub blind: u64,
 }
@@ -157,10 +166,12 @@ impl Moved {
             }
             MigrationItem::Lane { notifications, .. } => self.undelivered += notifications.len() as u64,
             MigrationItem::Letter(_) => self.dead_letters += 1,
+            MigrationItem::AlertSilence(_) => self.silences += 1,
             MigrationItem::Group { .. }
             | MigrationItem::GroupMember { .. }
             | MigrationItem::GroupOf { .. }
-            | MigrationItem::Notification { .. } => {}
+            | MigrationItem::Notification { .. }
+            | MigrationItem::Audit(_) => {}
         }
     }
 }

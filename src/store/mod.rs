@@ -5,6 +5,7 @@
 //! | [`UnitStore`] | intake, expiry | expiry keys, the deadline index, facts, records |
 //! | [`HearingStore`] | intake, expiry | how far Rollcall has heard; the ledger of blind intervals |
 //! | [`AlertStore`] | alerting | the outbox, groups, deliveries, dead letters |
+//! | [`SilenceStore`] | http, the command line, [`Silences`](crate::fleet::Silences) | alert silences, and the audit of the changes that operators make |
 //! | [`DataStore`] | intake, http | the newest values of the units' metrics |
 //! | [`Queries`] | http, the mirror | the same facts and records, read only |
 //! | [`Roster`] | every loop, through [`Ownership`](crate::fleet::Ownership) | the live instances, and the clock that they share |
@@ -34,6 +35,8 @@
 //! 15. A lost reply or a crash between any two commands leaves nothing that the next heartbeat,
 //!     deadline check or walk does not repair.
 
+use std::ops::Range;
+
 use async_trait::async_trait;
 
 use crate::clock::Timestamp;
@@ -54,16 +57,20 @@ mod notification;
 pub mod partition;
 mod queries;
 pub mod redis;
+mod reminding;
 pub mod repair;
 pub mod roster;
 mod sealed_members;
+mod silences;
 pub mod table;
 mod units;
 mod untold;
 
 pub use crate::presence::{Gap, Pace, ShareMember, Subscription};
+pub use crate::routing::{Again, Destination, Destinations, Escalation};
 pub use alerts::{
-    AlertStore, Capacity, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined, OutboxEvent, Position,
+    AcknowledgedSilence, AlertStore, Capacity, DeadLetter, Delivery, Discarded, Entry, Group, Join, Joined,
+    Marking, OutboxEvent, Position,
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};
@@ -72,8 +79,9 @@ pub use hearing::{Advance, HearingStore};
 pub use notification::{delivery_of_any, notification_of};
 use partition::{crc16, name_bytes};
 pub use partition::{partition_of, partition_of_group};
-pub use queries::Queries;
+pub use queries::{OpenPages, Queries};
 pub use roster::{Attendance, Roster};
+pub use silences::{AuditEntry, Audited, MOST_AUDITED, SilenceChange, SilenceStore, StoredSilences};
 pub use units::{Refresh, UnitStore};
 
 /// The most units of one partition in one step of an engine.
@@ -115,12 +123,23 @@ pub enum Hint {
     Doubt,
 }
 
-/// How the fleet is divided; fixed for the life of a fleet.
+/// How the fleet is divided. The partitions are fixed for the life of a fleet.
 pub trait Layout: Send + Sync {
     fn partitions(&self) -> u16;
 
+    /// How many servers share the partitions.
+    fn servers(&self) -> usize {
+        1
+    }
+
     /// The number of pages in a partition, for [`Queries::walk`] and [`DataStore::walk_values`].
     fn pages(&self) -> u32;
+
+    /// The pages of a partition, cut into steps of `length`.
+    fn steps(&self, length: u32) -> Vec<Range<u32>> {
+        let pages = self.pages();
+        (0..pages).step_by(length as usize).map(|from| from..pages.min(from + length)).collect()
+    }
 }
 
 /// The condition of an engine.
@@ -132,6 +151,11 @@ pub trait Examine: Send + Sync {
 
     /// Ends when the engine finds a fault that an examination repairs.
     async fn wants_examination(&self);
+
+    /// Ends when a call failed for a reason that an examination of the servers names.
+    async fn doubts_its_servers(&self) {
+        std::future::pending().await
+    }
 }
 
 /// The traits that the roll needs of a store.
@@ -140,6 +164,6 @@ pub trait FleetStore: UnitStore + HearingStore + DataStore + Queries {}
 impl<T: UnitStore + HearingStore + DataStore + Queries> FleetStore for T {}
 
 /// A whole engine. Only the assembly holds one: each loop takes the traits that it reads.
-pub trait Engine: FleetStore + AlertStore + Roster + Examine {}
+pub trait Engine: FleetStore + AlertStore + SilenceStore + Roster + Examine {}
 
-impl<T: FleetStore + AlertStore + Roster + Examine> Engine for T {}
+impl<T: FleetStore + AlertStore + SilenceStore + Roster + Examine> Engine for T {}

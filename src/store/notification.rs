@@ -14,7 +14,7 @@ use super::json::{from_json, to_json};
 use super::{DeadLetter, Delivery, EngineError, Group, OutboxEvent, Result};
 use crate::clock::Timestamp;
 use crate::presence::{
-    Cause, Closing, Form, Hearing, Interval, Kind, Labels, OfflineRecord, RecordId, Transition,
+    Cause, Closing, Form, Hearing, Interval, Kind, Labels, OfflineRecord, RecordId, Stage, Transition,
 };
 
 pub(super) const MOST_MEMBERS: usize = 1000;
@@ -94,6 +94,8 @@ impl Lone {
             online: Vec::new(),
             blind: Vec::new(),
             notified: Vec::new(),
+            receivers: None,
+            reminder: false,
         }
     }
 }
@@ -102,6 +104,8 @@ impl Lone {
 pub(super) struct GroupMember {
     pub id: String,
     pub form: Form,
+    /// Zero for a blind interval.
+    pub deadline: Timestamp,
     pub detected_at: Timestamp,
 }
 
@@ -120,17 +124,22 @@ impl GroupMember {
                     (Transition::Online, _) => Form::Online,
                 };
                 let id = format!("{} {}", record.deadline.as_millis(), record.id);
-                GroupMember { id, form, detected_at: record.detected_at }
+                GroupMember { id, form, deadline: record.deadline, detected_at: record.detected_at }
             }
             OutboxEvent::Blind(interval) => {
                 // Named by its beginning alone: only the first event of an interval that lasts, and the first of one
                 // that is over, are notified.
                 let is_over = if interval.is_over() { " over" } else { "" };
                 let id = format!("{}{is_over}", blindness(interval));
-                GroupMember { id, form: Form::Blind, detected_at: Timestamp::ZERO }
+                GroupMember { id, form: Form::Blind, deadline: Timestamp::ZERO, detected_at: Timestamp::ZERO }
             }
         }
     }
+}
+
+/// Whether a member waits for nothing, by its name and the letter of its stage.
+pub(super) fn is_final(name: &str, letter: char) -> bool {
+    Stage::of(letter) == Some(Stage::IsBack) || name.starts_with("blind ")
 }
 
 /// Parses the name of the member of a record: the id that [`GroupMember::new`] makes, and the record's id. The name
@@ -169,15 +178,27 @@ pub(super) struct Notification {
     /// they are not known. Empty if every receiver was notified of every silence.
     #[serde(default, rename = "told", skip_serializing_if = "Vec::is_empty")]
     pub notified: Vec<Option<String>>,
+    /// The receivers of the group, if others are notified of returns too; `None`: there are no others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receivers: Option<Vec<String>>,
+    /// It reminds of silences that receivers were notified of before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reminder: bool,
 }
 
 impl Notification {
-    /// The delivery to one receiver: without the returns of silences that it was not notified of.
+    /// The delivery to one receiver: without the returns of silences that it was not notified of, and nothing but
+    /// returns if the group does not have that receiver any more.
     pub fn delivery(mut self, id: String, receiver: &str, attempt: u32) -> Delivery {
+        let is_of_group = self.receivers.as_ref().is_none_or(|all| all.iter().any(|name| name == receiver));
+        if !is_of_group {
+            self.offline.clear();
+            self.blind.clear();
+        }
         let mut notified = self.notified.iter();
         self.online.retain(|_| {
             let notified = notified.next().and_then(|receivers| receivers.as_deref());
-            notified.is_none_or(|receivers| receivers.split(',').any(|name| name == receiver))
+            notified.map_or(is_of_group, |receivers| receivers.split(',').any(|name| name == receiver))
         });
         Delivery {
             id,
@@ -187,6 +208,7 @@ impl Notification {
             offline: self.offline,
             online: self.online,
             blind: self.blind,
+            reminder: self.reminder,
             attempt,
         }
     }
@@ -271,6 +293,8 @@ impl Notification {
             blind: each_of(&text[blind..], r#"{"from":"#),
             // The list does not fit to the readable returns any more, so every receiver is notified of each.
             notified: Vec::new(),
+            receivers: None,
+            reminder: false,
         };
         let Notification { offline, online, blind, .. } = &notification;
         let is_empty = offline.is_empty() && online.is_empty() && blind.is_empty();
@@ -302,6 +326,8 @@ impl Delivery {
             online: Vec::new(),
             blind: Vec::new(),
             notified: Vec::new(),
+            receivers: None,
+            reminder: false,
         });
         notification.delivery(id.to_owned(), receiver, 0)
     }

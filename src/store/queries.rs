@@ -1,5 +1,7 @@
 //! Facts and records, read only, and the reads that keep the mirror true.
 
+use std::ops::Range;
+
 use async_trait::async_trait;
 
 use super::{Layout, Result};
@@ -21,11 +23,15 @@ pub trait Queries: Layout {
         limit: usize,
     ) -> Result<Vec<OfflineRecord>>;
 
-    /// The id of the fleet. It changes when the engine loses its data, and earlier reads are then outdated.
+    /// The id of the fleet's data. It changes when the engine loses all or a part of it, and earlier reads are then
+    /// outdated.
     fn fleet_id(&self) -> String;
 
     /// The units on one page of a partition; every unit of the fleet is on exactly one page.
     async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>>;
+
+    /// Cuts the pages of a partition into steps of `length`, and answers the steps with units, in order.
+    async fn occupied(&self, partition: u16, length: u32) -> Result<Vec<Range<u32>>>;
 
     /// The values of the expiry keys of units (`<kind>:<unit>`) of a partition, in order.
     async fn alive(&self, partition: u16, names: &[&str]) -> Result<Vec<Option<Timestamp>>>;
@@ -38,4 +44,35 @@ pub trait Queries: Layout {
 
     /// Removes a bounded number of records of these partitions that were closed before `before`. Answers how many.
     async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize>;
+}
+
+/// The most records of a page of open records.
+const OPEN_PAGE: usize = 1000;
+
+/// All open records, newest detection first, a page at a time.
+pub struct OpenPages<'a> {
+    queries: &'a dyn Queries,
+    before: Option<(Timestamp, RecordId)>,
+    is_last: bool,
+}
+
+impl OpenPages<'_> {
+    pub fn new(queries: &dyn Queries) -> OpenPages<'_> {
+        OpenPages { queries, before: None, is_last: false }
+    }
+
+    pub async fn next(&mut self) -> Result<Option<Vec<OfflineRecord>>> {
+        if self.is_last {
+            return Ok(None);
+        }
+        let page = self.queries.records(true, self.before.clone(), OPEN_PAGE).await?;
+        self.is_last = page.len() < OPEN_PAGE;
+        self.before = page.last().map(|last| (last.detected_at, last.id.clone()));
+        Ok(Some(page))
+    }
+
+    /// Whether there are records after the pages so far.
+    pub async fn has_more(&self) -> Result<bool> {
+        Ok(!self.is_last && !self.queries.records(true, self.before.clone(), 1).await?.is_empty())
+    }
 }

@@ -37,22 +37,38 @@ impl SealedMembers {
         notification_id(key, &self.digest.join("\n"))
     }
 
-    /// The JSON that [`super::notification::Notification`] reads.
-    pub fn notification(&self, group_json: &str, sealed_at: Timestamp, receivers: &[String]) -> String {
+    /// Receivers of which some were notified of silences whose returns are members.
+    pub fn notified_of_returns<'a>(&self, receivers: &[&'a String]) -> Vec<&'a String> {
+        let names = |notified: &'_ String| notified.strip_prefix(':').map(str::to_owned);
+        let lists: Vec<String> = self.notified.iter().filter_map(names).collect();
+        let is_named = |name: &&&String| lists.iter().any(|list| list.split(',').any(|one| one == **name));
+        receivers.iter().filter(is_named).copied().collect()
+    }
+
+    /// The JSON that [`super::notification::Notification`] reads. `others`: receivers that the group does not have.
+    pub fn notification(
+        &self,
+        group_json: &str,
+        sealed_at: Timestamp,
+        receivers: &[String],
+        others: &[&String],
+    ) -> String {
         let [offline, online, blind] = [&self.offline, &self.online, &self.blind].map(|all| all.join(","));
-        let notified = self.notified_json(receivers);
+        let notified = self.notified_json(receivers, !others.is_empty());
         format!(
             r#"{{"group":{group_json},"sealed_at":"{sealed_at}"{OFFLINE}{offline}{ONLINE}{online}{BLIND}{blind}]{notified}}}"#
         )
     }
 
     /// For each return the receivers that were notified of its silence; empty if all receivers were notified of all.
-    fn notified_json(&self, receivers: &[String]) -> String {
+    fn notified_json(&self, receivers: &[String], has_others: bool) -> String {
         let notified: Vec<Option<&str>> = self.notified.iter().map(|names| names.strip_prefix(':')).collect();
         let has_all = |names: &Option<&str>| {
             names.is_none_or(|names| receivers.iter().all(|name| names.split(',').any(|other| other == name)))
         };
-        if notified.iter().all(has_all) {
+        if has_others {
+            format!(r#","told":{},"receivers":{}"#, serde_json::json!(notified), serde_json::json!(receivers))
+        } else if notified.iter().all(has_all) {
             String::new()
         } else {
             format!(r#","told":{}"#, serde_json::json!(notified))

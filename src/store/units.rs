@@ -22,12 +22,21 @@ pub struct Refresh<'a> {
     pub check_by: Timestamp,
 }
 
+/// How many heartbeats go into one call of [`UnitStore::refresh`] on one server.
+const REFRESH_STEP: usize = 200;
+
 /// The state of units.
 #[async_trait]
 pub trait UnitStore: Layout {
     /// Writes heartbeats of present units. Answers, in order, which were applied; the others (there is no key, or
     /// it holds a newer heartbeat) have to be decided by the rules. Safe to repeat.
     async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>>;
+
+    /// How many heartbeats go into one call of [`UnitStore::refresh`], so that the engine works on them while the next
+    /// are prepared.
+    fn refresh_step(&self) -> usize {
+        REFRESH_STEP
+    }
 
     /// Reads units, in order. An overdue expiry key expires when it is read.
     async fn read(&self, units: &[Unit]) -> Result<Vec<Snapshot>>;
@@ -72,9 +81,13 @@ pub trait UnitStore: Layout {
     /// error no more hints are sent.
     async fn listen(&self, hints: mpsc::Sender<Hint>) -> Result<()>;
 
-    /// Is on while very many units are due. An engine that serves one request after the other then writes their
-    /// records before notifications and reads for the mirror, and sends no hints, which are useless meanwhile.
-    fn put_records_first(&self, _is_on: bool) {}
+    /// Begins a storm of a partition: very many of its units are due. A server that serves one request after the other
+    /// then writes their records before notifications and reads for the mirror, and sends no hints, which are useless
+    /// meanwhile.
+    fn put_records_first(&self, _partition: u16) {}
+
+    /// Ends the storms of the servers that have no partition for which `lasts` answers true.
+    fn end_storms(&self, _lasts: &(dyn Fn(u16) -> bool + Sync)) {}
 
     /// The time of a request and its answer on the network, if that is long compared with the work of the engine;
     /// else zero.

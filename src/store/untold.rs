@@ -7,6 +7,7 @@ use super::notification::blindness;
 use super::{AlertStore, Delivery, Group, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Interval, OfflineRecord};
+use crate::routing::is_of_root;
 use crate::telemetry::Telemetry;
 
 /// Why a receiver was not notified of a silence, or of a blind interval that lasted.
@@ -29,13 +30,32 @@ impl Untold {
 }
 
 impl Delivery {
-    /// This delivery without untold silences that are past, and without the returns of all untold silences.
+    /// This delivery without untold silences that are past, and without the returns and the reminders of all untold
+    /// silences.
     pub(super) fn without(mut self, untold: &HashMap<String, Untold>) -> Delivery {
         let is_past = |name: String| untold.get(&name) == Some(&Untold::Past);
-        self.offline.retain(|record| !is_past(silence(record)));
+        let is_left_out =
+            |name: String| if self.reminder { untold.contains_key(&name) } else { is_past(name) };
+        self.offline.retain(|record| !is_left_out(silence_in(&self.group, record)));
         self.blind.retain(|interval| !is_past(blindness_in(&self.group, interval)));
-        self.online.retain(|record| !untold.contains_key(&silence(record)));
+        self.online.retain(|record| !untold.contains_key(&silence_in(&self.group, record)));
         self
+    }
+
+    /// The names of its silences among untold ones.
+    pub(super) fn silences(&self) -> Vec<String> {
+        self.offline.iter().map(|record| silence_in(&self.group, record)).collect()
+    }
+
+    /// The names of the silences that its receiver is not notified of if it is given up: not those of a reminder, because
+    /// it was notified of them before.
+    pub(super) fn silences_lost(&self) -> Vec<String> {
+        if self.reminder { Vec::new() } else { self.silences() }
+    }
+
+    /// The silences that its receiver was notified of before: those of returns and of a reminder.
+    pub(super) fn notified_before(&self) -> impl Iterator<Item = &OfflineRecord> {
+        self.online.iter().chain(self.offline.iter().filter(|_| self.reminder))
     }
 
     /// Whether the delivery has no members.
@@ -48,6 +68,13 @@ impl Delivery {
 /// from the same moment on.
 pub(super) fn blindness_in(group: &Group, interval: &Interval) -> String {
     format!("{} {}", blindness(interval), group.key)
+}
+
+/// The name of a silence among untold ones. In the group of a route other than the root it contains the group: a
+/// receiver of two routes may have been notified by one of them.
+pub(super) fn silence_in(group: &Group, record: &OfflineRecord) -> String {
+    let name = silence(record);
+    if is_of_root(&group.key) { name } else { format!("{name} {}", group.key) }
 }
 
 /// The name of a silence: one opening of a record. A record may be opened twice.

@@ -34,6 +34,11 @@ impl PartitionCounts {
         self.sums.partition()
     }
 
+    /// The number of units of all kinds in this partition.
+    pub fn total(&self) -> u64 {
+        self.here.iter().map(|here| u64::from(*here)).sum()
+    }
+
     pub fn add(&mut self, kind: u16) {
         if let Some((here, sum)) = self.of(kind) {
             *here += 1;

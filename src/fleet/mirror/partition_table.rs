@@ -74,6 +74,10 @@ impl PartitionTable {
         }
     }
 
+    pub fn units(&self) -> u64 {
+        self.unit_counts.total()
+    }
+
     pub fn is_offline(&self, key: Key) -> bool {
         self.rows.find(key).is_some_and(|slot| self.rows[slot as usize].state.is_offline())
     }
@@ -171,6 +175,13 @@ impl PartitionTable {
 
     pub fn policy(&self, row: &Row) -> Policy {
         self.policies.get(row.policy)
+    }
+
+    /// For rows of most tables: by policy, from when on a unit has to be heard to be online at `now`. Empty where some
+    /// units are absent, or many have a policy of their own.
+    pub fn online_since(&self, now: Timestamp) -> Vec<Timestamp> {
+        const FEW: usize = 64;
+        if self.absences.is_empty() { self.policies.within_timeout(now, FEW) } else { Vec::new() }
     }
 
     pub fn absence(&self, slot: usize) -> Absence {

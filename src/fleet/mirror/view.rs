@@ -235,20 +235,24 @@ impl Mirror {
             heard_in: Default::default(),
             silence_ms: 0,
         };
-        let starts = WINDOWS.map(|length| now - length);
+        let mut starts = WINDOWS.map(|length| now - length);
+        starts.sort();
         let mut cursor = Cursor::new(UnitFilter { shard: Some(shard), ..UnitFilter::default() });
         while self.read_rows(&mut cursor, |rows| {
             let table = rows.table;
             for (counter, index) in count.counters.iter_mut().zip(&table.labels) {
                 counter.begin(rows.partition, index);
             }
+            let online_since = table.online_since(now);
             for (slot, row) in rows.units() {
-                let state = evaluator.state(table, slot, row);
+                let is_online = !row.state.is_offline()
+                    && row.state.is_heard()
+                    && online_since.get(row.policy as usize).is_some_and(|since| row.last_seen >= *since);
+                let state = if is_online { State::Online } else { evaluator.state(table, slot, row) };
                 count.states[usize::from(row.kind)][state as usize] += 1;
                 if row.state.is_heard() {
-                    // Counting without branches is the fastest, as each row may fall into another window.
-                    count.heard_in[starts.iter().filter(|start| **start <= row.last_seen).count()] += 1;
-                    count.silence_ms += now.since(row.last_seen).as_millis() as u64;
+                    count.heard_in[starts.partition_point(|start| *start <= row.last_seen)] += 1;
+                    count.silence_ms += (now.as_millis() - row.last_seen.as_millis()).max(0) as u64;
                 }
                 if row.state.is_offline() {
                     let since = &mut count.silent_since[usize::from(row.kind)];

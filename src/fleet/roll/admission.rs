@@ -18,9 +18,6 @@ use crate::fleet::census::Reservation;
 use crate::presence::{Change, Heard, Hearing, Heartbeat, KindRules, Snapshot, Unit};
 use crate::store::{EngineError, LARGEST_STEP, Refresh, Result};
 
-/// Heartbeats that take the fast path together, see the head of this file.
-const BATCH: usize = 200;
-
 /// Steps of admission that are under way at once; no unit is in two of them.
 const STEPS_AT_ONCE: usize = 4;
 
@@ -45,7 +42,7 @@ impl Roll {
     /// Records heartbeats. When this returns, each is applied or known to change nothing. Safe to
     /// repeat. Heartbeats of kinds without rules are ignored.
     pub async fn hear(&self, beats: &[Heartbeat], now: Timestamp) -> Result<()> {
-        let batches = beats.chunks(BATCH).map(|batch| self.refresh(batch, now));
+        let batches = beats.chunks(self.engine.refresh_step()).map(|batch| self.refresh(batch, now));
         let mut refreshed = 0;
         let (mut rest, mut refused) = (Vec::new(), Vec::new());
         // Each batch goes on to its end, also if another fails: recorded heartbeats go into the mirror.

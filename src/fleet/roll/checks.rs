@@ -1,5 +1,6 @@
 //! Deadline checks: units that may be due are read, decided upon and written.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -94,9 +95,12 @@ impl Roll {
         source: CheckSource,
         clock: &(impl Fn() -> Timestamp + Send + Sync),
     ) -> Result<Vec<Unit>> {
-        let DeadlineCheck { units, hearing, guard } = pending.await?;
+        let DeadlineCheck { units, hearing, stamp, guard } = pending.await?;
         let now = clock();
-        let hearing = self.keep_hearing(hearing);
+        let mut hearing = self.keep_hearing(hearing);
+        if let Some(stamp) = stamp.filter(|stamp| hearing.heard > Some(*stamp)) {
+            hearing = Arc::new(hearing.up_to(stamp));
+        }
         let mut decisions = Decisions::default();
         for seen in units {
             match self.decide_check(&seen, source, &hearing, now) {
@@ -191,7 +195,7 @@ impl Roll {
 
     /// Puts units back into the index whose silence the walk found and could not record, because the index does not
     /// hold them, as after it was lost. The next check records the silence.
-    async fn add_to_index(
+    pub(super) async fn add_to_index(
         &self,
         changes: &[(Snapshot, Change)],
         applied: &[bool],

@@ -1,8 +1,12 @@
-//! A round spread evenly over its period.
+//! How much a round reads, and how it is spread over time.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
+
+/// How many units of one server all instances together read in a second, a tenth of them whole: a fifth of a core of
+/// that server. More than this are in a round of a large fleet, which therefore takes longer.
+const UNITS_A_SECOND: f64 = 40_000.0;
 
 /// The beginning and the period of a round. A round that is late goes on without a rest.
 pub(super) struct Pace {
@@ -18,5 +22,23 @@ impl Pace {
     /// Waits until so much of the period has passed, from 0 to 1.
     pub async fn rest(&self, done: f64) {
         sleep_until(self.began + self.period.mul_f64(done.clamp(0.0, 1.0))).await;
+    }
+}
+
+/// The period of a round over a fleet of so many units on so many servers.
+pub(super) fn period(shortest: Duration, units: u64, servers: usize) -> Duration {
+    shortest.max(Duration::from_secs_f64(units as f64 / (UNITS_A_SECOND * servers as f64)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_over_a_large_fleet_takes_longer_the_fewer_servers_share_it() {
+        let shortest = Duration::from_secs(30);
+        let of = |units, servers| period(shortest, units, servers).as_secs();
+        assert_eq!([of(0, 1), of(1_200_000, 1), of(3_000_000, 1)], [30, 30, 75]);
+        assert_eq!([of(10_000_000, 3), of(100_000_000, 12)], [83, 208]);
     }
 }

@@ -16,7 +16,7 @@ use futures_util::FutureExt;
 use rumqttc::{AsyncClient, Event, EventLoop, ManualAck, Packet, PubAck, PubAckReason, QoS};
 use tokio::time::{Instant, timeout_at};
 
-use super::failure::describe;
+use super::failure::{describe, no_share};
 use super::probe_publisher::{Answer, publish_tracked};
 use super::session::Grants;
 use super::{Session, leave};
@@ -59,7 +59,7 @@ pub async fn probe(config: &Config) -> anyhow::Result<Vec<TopicProblem>> {
     topics.push((canary.clone(), canary));
     let (client, mut events) = session.open(1);
     let probes = topics.into_iter().map(|(filter, topic)| TopicProbe::new(filter, topic)).collect();
-    let probed = listen(&session, &client, &mut events, probes).await;
+    let probed = listen(&session, !config.share.is_empty(), &client, &mut events, probes).await;
     leave(client, events).await;
     match probed {
         Ok(mut probes) => Ok(probes.iter_mut().filter_map(|probe| probe.problem(config.user())).collect()),
@@ -115,6 +115,7 @@ impl TopicProbe {
 /// Subscribes, publishes on each topic, and waits until all messages came back or the time is up.
 async fn listen(
     session: &Session,
+    needs_share: bool,
     client: &AsyncClient,
     events: &mut EventLoop,
     mut probes: Vec<TopicProbe>,
@@ -130,7 +131,10 @@ async fn listen(
             },
         };
         match polled.map_err(|error| describe(&error))? {
-            Event::Incoming(Packet::ConnAck(_)) => session.subscribe(client, &session.first)?,
+            Event::Incoming(Packet::ConnAck(answer)) => {
+                no_share(&answer).filter(|_| needs_share).map_or(Ok(()), |why| Err(why.to_owned()))?;
+                session.subscribe(client, &session.first)?;
+            }
             Event::Incoming(Packet::SubAck(answer)) => {
                 let grants = Grants::of(&answer, &session.first);
                 grants.log(session.client_id());

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use rumqttc::{ConnectReturnCode, ConnectionError, DisconnectReasonCode, StateError};
+use rumqttc::{ConnAck, ConnectReturnCode, ConnectionError, DisconnectReasonCode, StateError};
 
 use crate::intake::canary;
 use crate::telemetry::ConnectionLoss;
@@ -34,6 +34,15 @@ pub fn unproved(limit: Duration) -> String {
         "no canary came back and was recorded for {} s; the connection is closed so that others are given its \
          share of the messages",
         limit.as_secs()
+    )
+}
+
+/// The broker offers no shared subscriptions: it would grant them as topics of that name, and deliver nothing.
+pub fn no_share(answer: &ConnAck) -> Option<&'static str> {
+    let offered = answer.properties.as_ref().and_then(|properties| properties.shared_subscription_available);
+    (offered == Some(0)).then_some(
+        "it offers no shared subscriptions, and says so when it accepts the connection; leave mqtt.share empty: each instance \
+         then hears the whole fleet, and each silence is notified once all the same",
     )
 }
 

@@ -31,6 +31,7 @@ use rumqttc::{ConnAck, Packet, PubAckReason, Publish, QoS, SubAck};
 use tokio::time::Instant;
 
 use super::canaries::CanarySequence;
+use super::failure::no_share;
 use super::link::{Ack, Proof};
 use super::probe_schedule::{ProbeOutcome, ProbeSchedule};
 use super::redelivery::RedeliveryFilter;
@@ -191,6 +192,9 @@ impl ConnectionState {
     }
 
     fn on_connack(&mut self, answer: &ConnAck, now: Timestamp, actions: &mut Actions) {
+        if let Some(why) = no_share(answer).filter(|_| self.is_member()) {
+            return actions.push(Action::End(ConnectionLoss::Refused, why.to_owned()));
+        }
         if !answer.session_present {
             self.redelivery.session_began();
             self.transit.session_began(now);

@@ -11,7 +11,7 @@ use super::error::DatabaseResult;
 use crate::clock::Timestamp;
 use crate::presence::Hearing;
 use crate::store::notification::Notification;
-use crate::store::untold::{Untold, blindness_in, silence};
+use crate::store::untold::{Untold, blindness_in, silence_in};
 use crate::store::{Delivery, HearingStore, Result};
 use crate::store::{json::from_json, json::to_json};
 
@@ -87,11 +87,12 @@ fn mark(
         // An unreadable notification is reported when it is leased.
         let Ok(notification) = from_json::<Notification>("a notification", body) else { continue };
         past.extend(notification.over(hearing).map(|interval| blindness_in(&notification.group, interval)));
-        for record in &notification.offline {
+        // The receiver may have been notified of the silences of a reminder before.
+        for record in notification.offline.iter().filter(|_| !notification.reminder) {
             let mut open = database
                 .prepare_cached("SELECT 1 FROM records WHERE id = ? AND closed IS NULL AND detected = ?")?;
             if !open.exists(params![record.id.to_string(), record.detected_at.as_millis()])? {
-                past.push(silence(record));
+                past.push(silence_in(&notification.group, record));
             }
         }
     }
@@ -112,7 +113,8 @@ pub(super) async fn untold(
     deliveries: &[Delivery],
 ) -> Result<HashMap<String, Untold>> {
     let names = |delivery: &Delivery| {
-        let records: Vec<String> = delivery.offline.iter().chain(&delivery.online).map(silence).collect();
+        let records = delivery.offline.iter().chain(&delivery.online);
+        let records: Vec<String> = records.map(|record| silence_in(&delivery.group, record)).collect();
         let blind = delivery.blind.iter().map(|interval| blindness_in(&delivery.group, interval));
         records.into_iter().chain(blind).collect::<Vec<String>>()
     };

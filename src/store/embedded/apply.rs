@@ -16,7 +16,7 @@ use super::row::MaybeTimestamp;
 use super::stored::text;
 use super::write_job::WriteJob;
 use crate::clock::Timestamp;
-use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
+use crate::presence::{Change, Facts, IndexChange, KeyChange, Snapshot, Unit};
 use crate::store::json::to_json;
 use crate::store::{EngineError, Result, encoding};
 
@@ -28,6 +28,8 @@ pub(super) struct PreparedChange {
     facts: Option<String>,
     digest: u64,
     record: Option<RecordRow>,
+    /// The open record, if its content changes and it is neither opened nor closed: its id and JSON.
+    open: Option<(String, String)>,
     /// The locked row, while the change is written.
     pending: Option<PendingWrite>,
 }
@@ -78,6 +80,7 @@ impl PreparedChange {
                 })
             }
         };
+        let open = changed_open(seen, change)?;
         let facts = change.facts.as_ref().map(encoding::encode);
         let digest = memory.digest(facts.as_deref());
         let partition = memory.partition(&seen.unit);
@@ -88,6 +91,7 @@ impl PreparedChange {
             facts,
             digest,
             record,
+            open,
             pending: None,
         })
     }
@@ -131,6 +135,18 @@ impl ApplyJob {
     }
 }
 
+/// The id and the JSON of the open record, if its content changes and it is neither opened nor closed.
+fn changed_open(seen: &Snapshot, change: &Change) -> Result<Option<(String, String)>> {
+    let open_of = |facts: Option<&Facts>| facts.and_then(|facts| facts.open_record(&seen.unit));
+    let open = match &change.record {
+        Some(_) => None,
+        None => {
+            open_of(change.facts.as_ref()).filter(|open| open_of(seen.facts.as_ref()).as_ref() != Some(open))
+        }
+    };
+    open.map(|open| Ok((open.id.to_string(), to_json(&open)?))).transpose()
+}
+
 impl WriteJob for ApplyJob {
     fn write(&mut self, database: &Connection) -> DatabaseResult<()> {
         let number = self.last_seen.flush_number();
@@ -147,6 +163,10 @@ impl WriteJob for ApplyJob {
             self.adopt_stored_facts(database, &self.changes[index])?;
         }
         let pending = self.changes.iter().filter(|change| change.pending.is_some());
+        for (id, json) in pending.clone().filter_map(|change| change.open.as_ref()) {
+            let update = "UPDATE records SET record = ? WHERE id = ? AND closed IS NULL";
+            database.prepare_cached(update)?.execute([json, id])?;
+        }
         let records = pending.filter_map(|change| Some((change.partition, change.record.as_ref()?)));
         write_records(database, &records.collect::<Vec<_>>())
     }

@@ -38,7 +38,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 ///
 /// | table | what it holds |
 /// |---|---|
-/// | `meta` | `fleet` id, `partitions`; `ears`: the state of hearing (JSON), see `in_memory_hearing.rs`; `number` of the last flush; `kept`: that number, and how many rows `beats` and `pages` have after it |
+/// | `meta` | `fleet` id, `partitions`; `silences`: the version of the alert silences; `ears`: the state of hearing (JSON), see `in_memory_hearing.rs`; `number` of the last flush; `kept`: that number, and how many rows `beats` and `pages` have after it |
 /// | `units` | name, facts (see `store/encoding.rs`), expiry key and next check as of the last change; `after`: beats of this number and before are older |
 /// | `beats` | last seen times since then, by flush number: 2 bytes partition, 4 slot, 6 time, little endian |
 /// | `pages` | last seen times of `beats` up to this number, 512 units to a page, 6 bytes each |
@@ -47,10 +47,13 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `records` | offline records by id (JSON) |
 /// | `outbox` | events that joined no group yet (JSON), by partition; those of hearing have the number after the last |
 /// | `groups`, `members` | groups and their members: which wait for a notification, and which receivers were notified; a member's letter as in `groups.rs` |
+/// | `lasting` | members of groups that units share, or that are looked at again: receivers were notified of their silences, which last; `at`: when |
+/// | `reminders` | when groups with such members are looked at again, for a reminder or an escalation |
 /// | `notifications` | sealed notifications (JSON), and to how many receivers they are still to be delivered |
 /// | `queue`, `lanes` | the next attempt for each receiver and group; its notifications in order |
 /// | `letters`, `untold` | dead letters (JSON), and the silences in them or, with `-`, those that were over before their receiver came back |
 /// | `receivers` | receivers that are or were configured; `absent`: since when one is not |
+/// | `silences`, `audit` | alert silences, and the last changes that operators made (JSON) |
 /// | `unreadable` | quarantined rows (JSON), see `quarantine.rs` |
 const TABLES: &str = "
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -93,6 +96,11 @@ CREATE TABLE untold(receiver TEXT NOT NULL, silence TEXT NOT NULL, letter TEXT N
 const ADDED: &str = "
 CREATE INDEX IF NOT EXISTS members_named ON members(member);
 CREATE TABLE IF NOT EXISTS receivers(name TEXT PRIMARY KEY, absent INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS reminders(grp INTEGER PRIMARY KEY, due INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS lasting(grp INTEGER NOT NULL, member TEXT NOT NULL, at INTEGER NOT NULL,
+  PRIMARY KEY(grp, member)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS silences(id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS audit(id INTEGER PRIMARY KEY AUTOINCREMENT, entry TEXT NOT NULL);
 ";
 
 /// Opens the fleet of a directory, for writing, or creates it. Answers the number of its partitions, too.

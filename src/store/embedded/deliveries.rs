@@ -3,6 +3,7 @@
 //! A group has a lane of its own for each receiver; only the first notification of a lane is leased,
 //! so that the notifications of one group arrive in order. Also the implementation of [`AlertStore`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -12,13 +13,14 @@ use super::delivery_leases::{DeliveryLease, DeliveryLeases};
 use super::error::DatabaseResult;
 use super::finish::{Ending, finish_one};
 use super::stored::text;
-use super::{EmbeddedEngine, absence, groups, outbox, quarantine, receivers};
+use super::{EmbeddedEngine, absence, groups, outbox, quarantine, receivers, reminders};
 use crate::clock::Timestamp;
+use crate::routing::AlertSilence;
 use crate::store::notification::{Notification, Readable};
 use crate::store::untold::leave_out_untold;
 use crate::store::{
-    AlertStore, Backlog, Capacity, DeadLetter, Delivery, Discarded, EngineError, Entry, Join, Joined,
-    LARGEST_STEP, Pace, Position, Result,
+    AlertStore, Backlog, Capacity, DeadLetter, Delivery, Destinations, Discarded, EngineError, Entry, Join,
+    Joined, LARGEST_STEP, Position, Result,
 };
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
@@ -32,30 +34,37 @@ impl AlertStore for EmbeddedEngine {
     async fn join(
         &self,
         joins: &[Join],
-        pace: Pace,
-        receivers: &[String],
+        destinations: &Destinations,
         _: &Capacity,
         now: Timestamp,
     ) -> Result<Joined> {
-        groups::join(self, joins, pace, receivers, now).await
+        groups::join(self, joins, destinations, now).await
     }
 
-    async fn remove_entries(&self, entries: &[Position]) -> Result<()> {
+    async fn remove_entries(&self, entries: &[Position], _groups: &BTreeSet<u16>) -> Result<()> {
         outbox::remove(self, entries).await
     }
 
-    async fn seal(
-        &self,
-        partitions: &[u16],
-        receivers: &[String],
-        pace: Pace,
-        now: Timestamp,
-    ) -> Result<usize> {
-        groups::seal(self, partitions, receivers, pace, now).await
+    async fn seal(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize> {
+        groups::seal(self, partitions, destinations, now).await
     }
 
     async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
         groups::first_seal(self, partitions).await
+    }
+
+    async fn remind(
+        &self,
+        partitions: &[u16],
+        destinations: &Destinations,
+        silences: &[AlertSilence],
+        now: Timestamp,
+    ) -> Result<usize> {
+        reminders::remind(self, partitions, (destinations, silences), now).await
+    }
+
+    async fn first_reminder(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
+        reminders::first(self, partitions).await
     }
 
     async fn lease(

@@ -8,6 +8,7 @@ use super::error::DatabaseResult;
 use super::last_seen::unit_id;
 use super::queries::PAGE;
 use crate::clock::Timestamp;
+use crate::presence::since_of;
 use crate::store::json::from_json;
 use crate::store::notification::of_member;
 use crate::store::{Queries, Result};
@@ -55,6 +56,7 @@ impl Exporter for EmbeddedEngine {
             if is_last {
                 // The table of notifications has no partitions: the importer finds the partition of each.
                 notifications(database, &mut items)?;
+                operators(database, &mut items)?;
             }
             Ok(items)
         };
@@ -86,26 +88,33 @@ fn groups(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>)
     for (body, due, sealed) in groups {
         items.push(MigrationItem::Group { group: from_json("a group", &body)?, due, sealed });
     }
-    let select = "SELECT key, member, letter, detected, joined, members.body, over, groups.body FROM members \
-                  JOIN groups ON groups.id = grp WHERE partition = ?";
-    let mut groups_of = Vec::new();
+    let select = "SELECT key, members.member, letter, detected, joined, members.body, over, lasting.at FROM members \
+                  JOIN groups ON groups.id = members.grp LEFT JOIN lasting \
+                  ON lasting.grp = members.grp AND lasting.member = members.member WHERE partition = ?";
+    let mut names = Vec::new();
     items.extend(all(database, select, [partition], |row| {
         let text: String = row.get(2)?;
         let mut letters = text.chars();
-        groups_of.push((row.get::<_, String>(1)?, row.get::<_, String>(7)?));
+        names.push(row.get::<_, String>(1)?);
         Ok(MigrationItem::GroupMember {
             group: row.get(0)?,
             name: row.get(1)?,
             letter: letters.next().unwrap_or('x'),
             notified: letters.as_str().to_owned(),
             detected: moment(row.get(3)?),
-            waits: optional(row, 4)?.zip(row.get(5)?),
+            waits: row.get::<_, Option<i64>>(4)?.map(since_of).zip(row.get(5)?),
+            lasting: optional(row, 7)?.zip(Some(row.get(5)?)),
             over: optional(row, 6)?,
         })
     })?);
-    for (member, json) in groups_of.iter().filter_map(|(name, json)| Some((of_member(name)?.0, json))) {
-        let member = member.to_owned();
-        items.push(MigrationItem::GroupOf { member, group: from_json("a group", json)? });
+    // The groups of a record may be in several partitions.
+    let select = "SELECT groups.body FROM members JOIN groups ON groups.id = grp WHERE member IN (?1, ?2) \
+                  GROUP BY key ORDER BY key";
+    for (name, member) in names.iter().filter_map(|name| Some((name, of_member(name)?.0))) {
+        let groups = all(database, select, [name.as_str(), member], |row| row.get::<_, String>(0))?;
+        let groups =
+            groups.iter().map(|json| from_json("a group", json)).collect::<crate::store::Result<_>>()?;
+        items.push(MigrationItem::GroupOf { member: member.to_owned(), groups });
     }
     Ok(())
 }
@@ -131,6 +140,17 @@ fn notifications(database: &Connection, items: &mut Vec<MigrationItem>) -> Datab
         let owed: i64 = row.get(2)?;
         Ok(MigrationItem::Notification { id: row.get(0)?, body: row.get(1)?, owed: owed.max(0) as u64 })
     })?);
+    Ok(())
+}
+
+/// What operators left: alert silences and the audit.
+fn operators(database: &Connection, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
+    for json in all(database, "SELECT body FROM silences", [], |row| row.get::<_, String>(0))? {
+        items.push(MigrationItem::AlertSilence(from_json("an alert silence", &json)?));
+    }
+    for json in all(database, "SELECT entry FROM audit ORDER BY id", [], |row| row.get::<_, String>(0))? {
+        items.push(MigrationItem::Audit(from_json("an entry of the audit", &json)?));
+    }
     Ok(())
 }
 

@@ -5,7 +5,6 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::error::DatabaseResult;
 use crate::clock::Timestamp;
 use crate::store::json::to_json;
-use crate::store::untold::silence;
 use crate::store::{DeadLetter, Delivery, Result, partition_of_group};
 
 /// The end of one delivery, ready to be written.
@@ -29,7 +28,7 @@ impl Ending {
     }
 
     pub fn given_up(letter: &DeadLetter) -> Result<Ending> {
-        let silences = letter.delivery.offline.iter().map(silence).collect();
+        let silences = letter.delivery.silences_lost();
         let letter_json = to_json(letter)?;
         Ok(Ending { letter: Some((letter_json, silences)), ..Ending::delivered(&letter.delivery) })
     }

@@ -3,9 +3,9 @@
 //! A member is stored with the letter of its [`Stage`]. Once receivers were notified, a colon and the receivers follow,
 //! separated by commas.
 //!
-//! A member stays in the group that it joined first, whatever group its later events would join: receivers are
-//! notified of a return where they were notified of the silence, and after it, also if labels or the configuration
-//! have changed meanwhile.
+//! A record has a member in each group that its first event joined, and its later events join the same groups, whatever
+//! others they would join: receivers are notified of a return where they were notified of the silence, and after it, also
+//! if labels or the configuration have changed meanwhile.
 //!
 //! The rules are those of `presence/grouping.rs`.
 
@@ -16,77 +16,137 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use super::seal::{clear_due_if_empty, seal_group, tidy, times};
+use super::waiting::is_last;
 use crate::clock::Timestamp;
-use crate::presence::{Form, GroupTimes, Pace, Stage, is_detected_again, waits_since};
+use crate::presence::{Form, GroupTimes, JoiningForm, Pace, Stage, is_detected_again, stored_since};
 use crate::store::json::to_json;
 use crate::store::notification::{GroupMember, MOST_MEMBERS, alone, event_json};
-use crate::store::{Join, Joined, LARGEST_STEP, Result, partition_of_group};
+use crate::store::{Destinations, Group, Join, Joined, LARGEST_STEP, Result, partition_of_group};
 
 /// One transaction seals no further group once it has sealed this many members.
 const MOST_SEALED: usize = 10 * MOST_MEMBERS;
 
-/// A transition on its way into its group, ready to be written.
+/// A transition on its way into its groups, ready to be written.
 struct Joining {
-    partition: u16,
-    key: String,
-    /// The group (JSON).
-    body: String,
+    /// Those that the caller names.
+    groups: Vec<NamedGroup>,
     member: GroupMember,
     /// The record or interval (JSON).
     json: String,
 }
 
+struct NamedGroup {
+    partition: u16,
+    key: String,
+    /// The group (JSON).
+    body: String,
+}
+
 impl Joining {
-    /// The group in which the member is looked up; `None`: any group, because a record is in one alone. The fleet and
-    /// kinds may be blind from the same moment on, each for itself.
-    fn of_group(&self) -> Option<&str> {
-        (self.member.form == Form::Blind).then_some(self.key.as_str())
+    fn new(join: &Join, partitions: u16) -> Result<Joining> {
+        let named = |group: &Group| {
+            let (partition, key) = (partition_of_group(&group.key, partitions), group.key.clone());
+            Ok(NamedGroup { partition, key, body: to_json(group)? })
+        };
+        let groups = join.groups.iter().map(named).collect::<Result<_>>()?;
+        Ok(Joining { groups, member: GroupMember::new(&join.event), json: event_json(&join.event)? })
     }
 }
 
 pub(super) async fn join(
     engine: &EmbeddedEngine,
     joins: &[Join],
-    pace: Pace,
-    receivers: &[String],
+    destinations: &Destinations,
     now: Timestamp,
 ) -> Result<Joined> {
     let partitions = engine.memory.partitions();
-    let ready = joins.iter().map(|join| {
-        let key = join.group.key.clone();
-        let partition = partition_of_group(&key, partitions);
-        let (body, member, json) =
-            (to_json(&join.group)?, GroupMember::new(&join.event), event_json(&join.event)?);
-        Ok(Joining { partition, key, body, member, json })
-    });
+    let ready = joins.iter().map(|join| Joining::new(join, partitions));
     let ready: Vec<Joining> = ready.collect::<Result<_>>()?;
-    let receivers = receivers.to_vec();
+    let destinations = destinations.clone();
     let write = move |database: &Connection| {
-        let found = ready.iter().map(|one| FoundMember::of(database, one));
-        let found: Vec<FoundMember> = found.collect::<rusqlite::Result<_>>()?;
-        let is_alone = alone(&joined_keys(&ready, &found));
+        let found = ready.iter().map(|one| targets(database, one));
+        let found: Vec<Vec<Target>> = found.collect::<rusqlite::Result<_>>()?;
+        let keys = joined_keys(&ready, &found);
+        let all: Vec<&str> = keys.iter().flatten().copied().collect();
+        let is_alone: HashSet<&str> =
+            all.iter().zip(alone(&all)).filter(|(_, is_alone)| *is_alone).map(|(key, _)| *key).collect();
         let (mut sealed, mut changed) = (0, HashSet::new());
-        for ((one, found), is_alone) in ready.iter().zip(found).zip(is_alone) {
-            let is_changed = !changed.insert(&one.member.id);
-            let found = if is_changed { FoundMember::of(database, one)? } else { found };
-            if let Some((group, times)) = join_one(database, one, found, is_alone, pace, now)? {
-                sealed += seal_group(database, group, times, &receivers, pace, now)?;
+        for (one, found) in ready.iter().zip(&found) {
+            let again = if changed.insert(&one.member.id) { None } else { Some(targets(database, one)?) };
+            for target in again.as_ref().unwrap_or(found) {
+                let key = target.key();
+                let timing = (destinations.of(key).pace, destinations.held_until(key, now));
+                let is_alone = is_alone.contains(key);
+                if let Some((group, times)) = join_one(database, one, target, is_alone, timing, now)? {
+                    sealed += seal_group(database, group, times, &destinations, now)?;
+                }
             }
         }
-        Ok(Joined { sealed, deliveries: Vec::new() })
+        Ok(Joined { sealed, has_queued: sealed > 0, ..Joined::default() })
     };
     engine.writer.write("join", write).await
 }
 
-/// The keys of the groups that these transitions join: that of the member or, of several transitions of one member,
-/// that of the first.
-fn joined_keys<'a>(joining: &'a [Joining], found: &'a [FoundMember]) -> Vec<&'a str> {
-    let mut of_member: HashMap<&str, &str> = HashMap::with_capacity(joining.len());
-    let key = |(one, found): (&'a Joining, &'a FoundMember)| {
-        let key = found.group.as_ref().and_then(|(_, key)| key.as_deref()).unwrap_or(&one.key);
-        if one.member.form == Form::Blind { key } else { of_member.entry(&one.member.id).or_insert(key) }
+/// The keys of the groups that these transitions join: those of the member or, of several transitions of one member,
+/// those of the first.
+fn joined_keys<'a>(joining: &'a [Joining], found: &'a [Vec<Target>]) -> Vec<Vec<&'a str>> {
+    let mut of_member: HashMap<&str, Vec<&str>> = HashMap::with_capacity(joining.len());
+    let keys = |(one, found): (&'a Joining, &'a Vec<Target<'a>>)| {
+        let keys: Vec<&str> = found.iter().map(Target::key).collect();
+        match one.member.form {
+            Form::Blind => keys,
+            _ => of_member.entry(&one.member.id).or_insert(keys).clone(),
+        }
     };
-    joining.iter().zip(found).map(key).collect()
+    joining.iter().zip(found).map(keys).collect()
+}
+
+/// One group that a transition joins, with its member there.
+struct Target<'a> {
+    /// The group of the caller with that key, or the first one.
+    named: &'a NamedGroup,
+    found: FoundMember,
+}
+
+impl Target<'_> {
+    fn key(&self) -> &str {
+        let key = self.found.group.as_ref().and_then(|(_, key)| key.as_deref());
+        key.unwrap_or(&self.named.key)
+    }
+}
+
+/// The groups that a transition joins: those that have members of its record or, if there are none, those that the
+/// caller names. The fleet and kinds may be blind from the same moment on, each in its group.
+fn targets<'a>(database: &Connection, joining: &'a Joining) -> rusqlite::Result<Vec<Target<'a>>> {
+    let Joining { groups, member, .. } = joining;
+    let mut known = Vec::new();
+    if member.form == Form::Blind {
+        let mut select = database.prepare_cached("SELECT id FROM groups WHERE key = ?")?;
+        for named in groups {
+            let group: Option<i64> = select.query_row([&named.key], |row| row.get(0)).optional()?;
+            let found = match group {
+                Some(group) => FoundMember::of(database, member, group)?,
+                None => FoundMember::new(member),
+            };
+            known.push(Target { named, found });
+        }
+        return Ok(known);
+    }
+    let again = format!("{} {}", member.id, member.detected_at.as_millis());
+    let mut select = database.prepare_cached(
+        "SELECT DISTINCT grp, key FROM members LEFT JOIN groups ON groups.id = grp WHERE member IN (?, ?) \
+         ORDER BY key",
+    )?;
+    let mut rows = select.query([&member.id, &again])?;
+    while let Some(row) = rows.next()? {
+        let key = row.get_ref(1)?.as_str().ok();
+        let named = groups.iter().find(|named| Some(named.key.as_str()) == key).unwrap_or(&groups[0]);
+        known.push(Target { named, found: FoundMember::of(database, member, row.get(0)?)? });
+    }
+    if known.is_empty() {
+        known.extend(groups.iter().map(|named| Target { named, found: FoundMember::new(member) }));
+    }
+    Ok(known)
 }
 
 /// Lets one transition join its group. If the group is sealed with it, answers the group and its times before.
@@ -94,38 +154,48 @@ fn joined_keys<'a>(joining: &'a [Joining], found: &'a [FoundMember]) -> Vec<&'a 
 fn join_one(
     database: &Connection,
     joining: &Joining,
-    found: FoundMember,
+    target: &Target<'_>,
     is_alone: bool,
-    pace: Pace,
+    (pace, held_until): (Pace, Option<Timestamp>),
     now: Timestamp,
 ) -> DatabaseResult<Option<(i64, GroupTimes)>> {
     let member = &joining.member;
-    let FoundMember { name, group: first, known } = found;
-    let first = first.map(|(group, _)| group);
+    let Target { named, found: FoundMember { name, group: first, known } } = target;
+    let first = first.as_ref().map(|(group, _)| *group);
     // A member whose stage cannot be read stays as it is.
     let Some(stage) = known.as_ref().map(|known| known.stage).map_or(Some(None), |stage| stage.map(Some))
     else {
         return Ok(None);
     };
-    let Some(next) = Stage::next(stage, member.form) else { return Ok(None) };
-    let group = group_to_join(database, first, joining)?;
+    let form = pace.form(member.form);
+    let Some(next) = Stage::next(stage, form) else { return Ok(None) };
+    let group = group_to_join(database, first, named)?;
     if let Some(lost) = first.filter(|first| *first != group.id) {
         database
             .prepare_cached("DELETE FROM members WHERE grp = ? AND member = ?")?
             .execute(params![lost, name])?;
     }
-    let notified = known.filter(|_| next == Stage::IsBack).map(|known| known.notified).unwrap_or_default();
-    write_member(database, &group, joining, (&name, next, &notified), (pace, now))?;
+    let notified = known.as_ref().filter(|_| next == Stage::IsBack).map_or("", |known| &known.notified);
+    let since = pace.waits_since(form, member.deadline, now);
+    let stored = (next != Stage::Over).then_some(stored_since(form.is_final(), since));
+    write_member(database, &group, joining, (name, next, notified), (stored, now))?;
+    if stage == Some(Stage::Notified) && pace.has_lasting() {
+        database
+            .prepare_cached("DELETE FROM lasting WHERE grp = ? AND member = ?")?
+            .execute(params![group.id, name])?;
+    }
     if next == Stage::Over {
         clear_due_if_empty(database, group.id)?;
         return Ok(None);
     }
-    let due = group.times.due_with(member.form, pace, now);
+    let is_last = form == Form::Online && is_last(database, group.id, pace)?;
+    let ready = JoiningForm { form, since, is_last, held_until };
+    let due = group.times.due_with(ready, pace, now);
     database
         .prepare_cached("UPDATE groups SET due = ?, body = iif(?, ?, body) WHERE id = ?")?
-        .execute(params![due.as_millis(), group.is_own, joining.body, group.id])?;
-    let is_sealed = is_alone && group.times.is_sealed_at_once(member.form, pace, now);
-    Ok(is_sealed.then_some((group.id, group.times)))
+        .execute(params![due.as_millis(), group.is_own, named.body, group.id])?;
+    let is_sealed = is_alone && group.times.is_sealed_at_once(ready, pace, now);
+    Ok(is_sealed.then_some((group.id, GroupTimes { due: Some(due), ..group.times })))
 }
 
 /// A group that a transition joins.
@@ -140,9 +210,8 @@ struct JoinedGroup {
 fn group_to_join(
     database: &Connection,
     first: Option<i64>,
-    joining: &Joining,
+    NamedGroup { partition, key, body }: &NamedGroup,
 ) -> rusqlite::Result<JoinedGroup> {
-    let Joining { partition, key, body, .. } = joining;
     if let Some(group) = first.map(|group| read_group(database, group, key)).transpose()?.flatten() {
         return Ok(group);
     }
@@ -165,18 +234,17 @@ fn read_group(database: &Connection, id: i64, key: &str) -> rusqlite::Result<Opt
     group.optional()
 }
 
-/// Stores a member with its next stage and the receivers that were notified of its silence.
+/// Stores a member with its next stage, the receivers that were notified of its silence and when its wait begins.
 fn write_member(
     database: &Connection,
     group: &JoinedGroup,
     joining: &Joining,
     (name, next, notified): (&str, Stage, &str),
-    (pace, now): (Pace, Timestamp),
+    (joined, now): (Option<i64>, Timestamp),
 ) -> rusqlite::Result<()> {
     let Joining { member, json, .. } = joining;
-    let since = waits_since(member.form, pace, now).as_millis();
     let is_over = next == Stage::Over;
-    let (joined, over) = if is_over { (None, Some(now.as_millis())) } else { (Some(since), None) };
+    let over = is_over.then_some(now.as_millis());
     let letter = format!("{}{notified}", next.letter());
     let (detected, json) = (member.detected_at.as_millis(), (!is_over).then_some(json));
     database
@@ -195,9 +263,13 @@ struct FoundMember {
 }
 
 impl FoundMember {
-    fn of(database: &Connection, joining: &Joining) -> rusqlite::Result<FoundMember> {
-        let member = &joining.member;
-        let (name, first) = (member.id.clone(), known_member(database, &member.id, joining.of_group())?);
+    fn new(member: &GroupMember) -> FoundMember {
+        FoundMember { name: member.id.clone(), group: None, known: None }
+    }
+
+    /// In a group that has, or had, a member of the record.
+    fn of(database: &Connection, member: &GroupMember, group: i64) -> rusqlite::Result<FoundMember> {
+        let (name, first) = (member.id.clone(), known_member(database, &member.id, group)?);
         let is_other = |known: &KnownMember| {
             known.stage.is_some_and(|stage| is_detected_again(stage, known.detected_at, member.detected_at))
         };
@@ -207,7 +279,7 @@ impl FoundMember {
             return Ok(FoundMember { name, group: first.as_ref().map(KnownMember::group), known: first });
         }
         let again = format!("{name} {}", member.detected_at.as_millis());
-        let known = known_member(database, &again, joining.of_group())?;
+        let known = known_member(database, &again, group)?;
         let group = first.as_ref().or(known.as_ref()).map(KnownMember::group);
         Ok(FoundMember { name: if group.is_some() { again } else { name }, group, known })
     }
@@ -231,17 +303,13 @@ impl KnownMember {
     }
 }
 
-/// Finds a member in any group or, with `of_group`, in the group of that key.
-fn known_member(
-    database: &Connection,
-    member: &str,
-    of_group: Option<&str>,
-) -> rusqlite::Result<Option<KnownMember>> {
+/// Finds a member in a group.
+fn known_member(database: &Connection, member: &str, group: i64) -> rusqlite::Result<Option<KnownMember>> {
     let mut select = database.prepare_cached(
         "SELECT grp, letter, detected, key FROM members LEFT JOIN groups ON groups.id = grp \
-         WHERE member = ?1 AND (?2 IS NULL OR grp = (SELECT id FROM groups WHERE key = ?2)) LIMIT 1",
+         WHERE grp = ? AND member = ?",
     )?;
-    let known = select.query_row(params![member, of_group], |row| {
+    let known = select.query_row(params![group, member], |row| {
         let text: String = row.get(1)?;
         let mut letters = text.chars();
         let stage = letters.next().map_or(Some(Stage::Over), Stage::of);
@@ -257,11 +325,10 @@ fn known_member(
 pub(super) async fn seal(
     engine: &EmbeddedEngine,
     partitions: &[u16],
-    receivers: &[String],
-    pace: Pace,
+    destinations: &Destinations,
     now: Timestamp,
 ) -> Result<usize> {
-    let (partitions, receivers) = (to_json(&partitions)?, receivers.to_vec());
+    let (partitions, destinations) = (to_json(&partitions)?, destinations.clone());
     let write = move |database: &Connection| {
         let due: Vec<i64> = database
             .prepare_cached(
@@ -275,7 +342,7 @@ pub(super) async fn seal(
             if sealed >= MOST_SEALED {
                 break;
             }
-            sealed += seal_group(database, group, times(database, group)?, &receivers, pace, now)?;
+            sealed += seal_group(database, group, times(database, group)?, &destinations, now)?;
         }
         tidy(database, now)?;
         Ok(sealed)

@@ -10,11 +10,12 @@ use super::directory::Directory;
 use super::error::DatabaseResult;
 use super::in_memory_hearing::InMemoryHearing;
 use super::last_seen::unit_id;
+use super::silences::insert_audit;
 use super::{Config, database};
 use crate::clock::Timestamp;
-use crate::presence::Hearing;
+use crate::presence::{Hearing, stored_since};
 use crate::store::json::to_json;
-use crate::store::untold::silence;
+use crate::store::notification::is_final;
 use crate::store::{EngineError, OutboxEvent, Result, partition_of, partition_of_group};
 use crate::store::{migration::Importer, migration::MigrationItem};
 
@@ -22,8 +23,21 @@ use crate::store::{migration::Importer, migration::MigrationItem};
 const MUST_BE_EMPTY: [&str; 5] = ["units", "records", "outbox", "groups", "letters"];
 /// Tables in which an emptied fleet may have rows; an import clears them. Old last seen times would count for the
 /// units that get their slots.
-const CLEARED: [&str; 9] =
-    ["beats", "pages", "data", "blind", "members", "notifications", "queue", "lanes", "untold"];
+const CLEARED: [&str; 13] = [
+    "beats",
+    "pages",
+    "data",
+    "blind",
+    "members",
+    "lasting",
+    "reminders",
+    "notifications",
+    "queue",
+    "lanes",
+    "untold",
+    "silences",
+    "audit",
+];
 
 /// A directory into which a fleet is imported. Dropped before [`Importer::complete`], it is rolled back.
 pub struct EmbeddedImporter {
@@ -113,6 +127,12 @@ impl TargetDatabase {
             MigrationItem::Notification { .. } | MigrationItem::Lane { .. } | MigrationItem::Letter(_) => {
                 self.insert_delivery(item)
             }
+            MigrationItem::AlertSilence(silence) => {
+                let insert = "INSERT INTO silences(id, body) VALUES(?, ?)";
+                self.execute(insert, params![silence.id.to_string(), to_json(silence)?])?;
+                self.execute("INSERT OR REPLACE INTO meta VALUES('silences', 'moved')", [])
+            }
+            MigrationItem::Audit(entry) => insert_audit(&self.database, &to_json(entry)?),
         }
     }
 
@@ -172,19 +192,31 @@ impl TargetDatabase {
                 params![self.partition(&group.key), group.key, to_json(group)?, ms(due), ms(sealed)],
             ),
             // A member is found by its name. A group without waiting members is known only from this item.
-            MigrationItem::GroupOf { group, .. } => self.execute(
-                "INSERT INTO groups(partition, key, body) VALUES(?, ?, ?) \
-                 ON CONFLICT(key) DO UPDATE SET body = excluded.body",
-                params![self.partition(&group.key), group.key, to_json(group)?],
-            ),
-            MigrationItem::GroupMember { group, name, letter, notified, detected, waits, over } => {
-                let joined = waits.as_ref().map(|waits| waits.0);
-                let body = waits.as_ref().map(|waits| &waits.1);
+            MigrationItem::GroupOf { groups, .. } => groups.iter().try_for_each(|group| {
+                self.execute(
+                    "INSERT INTO groups(partition, key, body) VALUES(?, ?, ?) \
+                     ON CONFLICT(key) DO UPDATE SET body = excluded.body",
+                    params![self.partition(&group.key), group.key, to_json(group)?],
+                )
+            }),
+            MigrationItem::GroupMember { group, name, letter, notified, detected, waits, lasting, over } => {
+                let is_final = is_final(name, *letter);
+                let joined = waits.as_ref().map(|waits| stored_since(is_final, waits.0));
+                let kept = lasting.as_ref().and_then(|lasting| lasting.1.as_ref());
+                let body = waits.as_ref().map(|waits| &waits.1).or(kept);
                 let letter = format!("{letter}{notified}");
                 self.execute(
                     "INSERT INTO members SELECT id, ?, ?, ?, ?, ?, ? FROM groups WHERE key = ?",
-                    params![name, letter, detected.as_millis(), ms(&joined), ms(over), body, group],
-                )
+                    params![name, letter, detected.as_millis(), joined, ms(over), body, group],
+                )?;
+                let Some((at, body)) = lasting else { return Ok(()) };
+                let insert = "INSERT INTO lasting SELECT id, ?, ? FROM groups WHERE key = ?";
+                self.execute(insert, params![name, at.as_millis(), group])?;
+                if body.is_some() {
+                    let insert = "INSERT OR IGNORE INTO reminders SELECT id, ? FROM groups WHERE key = ?";
+                    self.execute(insert, params![at.as_millis(), group])?;
+                }
+                Ok(())
             }
             _ => Ok(()),
         }
@@ -212,9 +244,9 @@ impl TargetDatabase {
                 let (at, json) = (letter.at.as_millis(), to_json(letter)?);
                 let insert = "INSERT INTO letters VALUES(?, ?, ?, ?, ?)";
                 self.execute(insert, params![delivery.receiver, id, partition, at, json])?;
-                for record in &delivery.offline {
+                for silence in delivery.silences_lost() {
                     let insert = "INSERT OR REPLACE INTO untold VALUES(?, ?, ?)";
-                    self.execute(insert, params![delivery.receiver, silence(record), id])?;
+                    self.execute(insert, params![delivery.receiver, silence, id])?;
                 }
                 Ok(())
             }

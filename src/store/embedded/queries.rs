@@ -1,6 +1,7 @@
 //! Units and records for queries. Names and last seen times are read from memory, the rest from disk.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
 use async_trait::async_trait;
@@ -92,6 +93,12 @@ impl Queries for EmbeddedEngine {
 
     fn fleet_id(&self) -> String {
         self.fleet.clone()
+    }
+
+    async fn occupied(&self, partition: u16, length: u32) -> Result<Vec<Range<u32>>> {
+        let steps = self.steps(length);
+        let pages = (self.memory.table(partition).rows.len() as u32).div_ceil(PAGE);
+        Ok(steps.into_iter().filter(|step| step.start < pages).collect())
     }
 
     async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>> {

@@ -4,8 +4,12 @@
 use rusqlite::{Connection, params};
 
 use super::error::DatabaseResult;
+use super::lanes::enqueue;
+use super::reminders::look_after;
+use super::waiting::{Waiting, gathered_at, left, ready};
 use crate::clock::Timestamp;
-use crate::presence::{GroupTimes, Pace, Stage};
+use crate::presence::{GroupTimes, Pace, Sealed, Stage};
+use crate::store::Destinations;
 use crate::store::notification::{MOST_MEMBERS, OVER};
 use crate::store::sealed_members::SealedMembers;
 
@@ -17,44 +21,53 @@ pub(super) fn seal_group(
     database: &Connection,
     group: i64,
     times: GroupTimes,
-    receivers: &[String],
-    pace: Pace,
+    destinations: &Destinations,
     now: Timestamp,
 ) -> DatabaseResult<usize> {
-    let mut members: Vec<(String, String, Option<String>)> = database
-        .prepare_cached(
-            "SELECT member, letter, body FROM members WHERE grp = ? AND joined <= ? \
-             ORDER BY joined, member LIMIT ?",
-        )?
-        .query_map(params![group, (now - pace.wait).as_millis(), MOST_MEMBERS as i64], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-        })?
-        .collect::<rusqlite::Result<_>>()?;
+    let mut select = database.prepare_cached("SELECT key FROM groups WHERE id = ?")?;
+    let key: String = select.query_row([group], |row| row.get(0))?;
+    if let Some(until) = destinations.held_until(&key, now) {
+        set_due(database, group, Some(until))?;
+        return Ok(0);
+    }
+    let destination = destinations.of(&key);
+    let (receivers, pace) = (&destination.receivers, destination.pace);
+    if let Some(at) = gathered_at(database, group, times, pace, now)? {
+        set_due(database, group, Some(at))?;
+        return Ok(0);
+    }
+    let mut members = ready(database, group, times.ready_since(pace, now))?;
     // The same events have the same notification id on every engine.
-    members.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-    let sealing = Sealing { database, group, receivers, now };
+    members.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    let sealing = Sealing { database, group, receivers, pace, now };
     let mut sealed = SealedMembers::default();
     let count = members.len();
-    for (member, letter, body) in members {
-        sealing.seal_member(&member, &letter, body.unwrap_or_default(), &mut sealed)?;
+    for member in members {
+        sealing.seal_member(member, &mut sealed)?;
     }
+    let others = sealed.notified_of_returns(&destinations.others(&destination));
     // Without a receiver no notification is kept: no delivery would ever remove it.
-    if count > 0 && !receivers.is_empty() {
-        sealing.write(&sealed)?;
+    if count > 0 && receivers.len() + others.len() > 0 {
+        sealing.write(&sealed, &others)?;
         database
             .prepare_cached("UPDATE groups SET sealed = ? WHERE id = ?")?
             .execute([times.sealed_now(pace, now).as_millis(), group])?;
     }
-    clear_due_if_empty(database, group)?;
-    let select = "SELECT min(joined), max(joined) FROM members WHERE grp = ? AND joined IS NOT NULL";
-    let waiting: (Option<i64>, Option<i64>) =
-        database.prepare_cached(select)?.query_row([group], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    if let (Some(first), Some(newest)) = waiting {
-        let waiting = (Timestamp::from_millis(first), Timestamp::from_millis(newest));
-        let due = times.due_after(waiting, count > 0, pace, now).map(Timestamp::as_millis);
-        database.prepare_cached("UPDATE groups SET due = ? WHERE id = ?")?.execute(params![due, group])?;
-    }
+    let left = left(database, group, pace, now)?;
+    let has_sealed = match count {
+        0 => Sealed::None,
+        MOST_MEMBERS => Sealed::Most,
+        _ => Sealed::Some,
+    };
+    let waits = left.first.is_some() || left.first_final.is_some();
+    set_due(database, group, if waits { times.due_after(left, has_sealed, pace, now) } else { None })?;
     Ok(count)
+}
+
+fn set_due(database: &Connection, group: i64, due: Option<Timestamp>) -> rusqlite::Result<()> {
+    let mut update = database.prepare_cached("UPDATE groups SET due = ? WHERE id = ?")?;
+    update.execute(params![due.map(Timestamp::as_millis), group])?;
+    Ok(())
 }
 
 /// When a group was sealed last, and when it is due.
@@ -69,58 +82,51 @@ struct Sealing<'a> {
     database: &'a Connection,
     group: i64,
     receivers: &'a [String],
+    pace: Pace,
     now: Timestamp,
 }
 
 impl Sealing<'_> {
     /// Adds a member to the notification, and notes the receivers that are notified of it.
-    fn seal_member(
-        &self,
-        member: &str,
-        letter: &str,
-        body: String,
-        sealed: &mut SealedMembers,
-    ) -> rusqlite::Result<()> {
+    fn seal_member(&self, member: Waiting, sealed: &mut SealedMembers) -> rusqlite::Result<()> {
+        let Waiting { name: member, letter, body } = member;
         let stage = if letter.starts_with(Stage::IsBack.letter()) { Stage::IsBack } else { Stage::Waits };
         let is_blind = member.starts_with("blind ");
         let next = stage.once_notified(is_blind);
-        sealed.add(member, stage, is_blind, letter.get(1..).unwrap_or_default(), body);
+        sealed.add(&member, stage, is_blind, letter.get(1..).unwrap_or_default(), body.unwrap_or_default());
         let (letter, over) = match next {
             Stage::Over => (next.letter().to_string(), Some(self.now.as_millis())),
             _ => (format!("{}:{}", next.letter(), self.receivers.join(",")), None),
         };
+        // Its record is notified again while its silence lasts.
+        let is_kept = next == Stage::Notified && self.pace.looks_after.is_some();
         self.database
             .prepare_cached(
-                "UPDATE members SET letter = ?, joined = NULL, over = ?, body = NULL WHERE grp = ? AND member = ?",
+                "UPDATE members SET letter = ?, joined = NULL, over = ?, body = iif(?, body, NULL) \
+                 WHERE grp = ? AND member = ?",
             )?
-            .execute(params![letter, over, self.group, member])?;
+            .execute(params![letter, over, is_kept, self.group, member])?;
+        if next == Stage::Notified && self.pace.has_lasting() {
+            self.database
+                .prepare_cached("INSERT OR REPLACE INTO lasting VALUES(?, ?, ?)")?
+                .execute(params![self.group, member, self.now.as_millis()])?;
+            if let Some(after) = self.pace.looks_after {
+                look_after(self.database, self.group, self.now + after)?;
+            }
+        }
         Ok(())
     }
 
-    /// Puts the notification at the end of the group's lane for each receiver.
-    fn write(&self, sealed: &SealedMembers) -> rusqlite::Result<()> {
-        let Sealing { database, group, receivers, now } = self;
+    /// Puts the notification at the end of the group's lane for each receiver, and for the others.
+    fn write(&self, sealed: &SealedMembers, others: &[&String]) -> rusqlite::Result<()> {
+        let Sealing { database, group, receivers, now, .. } = self;
         let (partition, key, body): (u16, String, String) = database
             .prepare_cached("SELECT partition, key, body FROM groups WHERE id = ?")?
             .query_row([group], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
         let id = sealed.id(&key);
-        database.prepare_cached("INSERT OR REPLACE INTO notifications VALUES(?, ?, ?)")?.execute(params![
-            id,
-            sealed.notification(&body, *now, receivers),
-            receivers.len() as i64
-        ])?;
-        for receiver in *receivers {
-            database
-                .prepare_cached("INSERT INTO lanes(receiver, grp, notification) VALUES(?, ?, ?)")?
-                .execute(params![receiver, key, id])?;
-            database.prepare_cached("INSERT OR IGNORE INTO queue VALUES(?, ?, ?, ?)")?.execute(params![
-                receiver,
-                key,
-                partition,
-                now.as_millis()
-            ])?;
-        }
-        Ok(())
+        let body = sealed.notification(&body, *now, receivers, others);
+        let to = receivers.iter().chain(others.iter().copied());
+        enqueue(database, (partition, &key), (&id, body), to, *now)
     }
 }
 
@@ -132,9 +138,12 @@ pub(super) fn tidy(database: &Connection, now: Timestamp) -> DatabaseResult<()> 
         .query_map([before, FORGOTTEN_AT_ONCE], |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<rusqlite::Result<_>>()?;
     for (group, member) in over {
-        database
-            .prepare_cached("DELETE FROM members WHERE grp = ? AND member = ?")?
-            .execute(params![group, member])?;
+        for delete in [
+            "DELETE FROM members WHERE grp = ? AND member = ?",
+            "DELETE FROM lasting WHERE grp = ? AND member = ?",
+        ] {
+            database.prepare_cached(delete)?.execute(params![group, member])?;
+        }
         database
             .prepare_cached(
                 "DELETE FROM groups WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM members WHERE grp = ?1)",

@@ -28,6 +28,8 @@ pub(super) enum ColumnType {
     Number,
     Moment,
     MaybeMoment,
+    /// When the wait of a member began, see `presence::stored_since`, or NULL.
+    MaybeSince,
     /// The number of a partition or outbox, checked by [`ColumnType::fits`].
     Partition,
     /// From 0 to `u32::MAX`.
@@ -43,6 +45,8 @@ pub(super) enum ColumnType {
     /// The event of a member that waits to be notified (JSON), or NULL.
     MaybeBody,
     DeadLetter,
+    AlertSilence,
+    AuditEntry,
     /// Entries of this many bytes.
     Entries(usize),
 }
@@ -166,10 +170,26 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
             column("member", Text, RemoveRow),
             column("letter", Letter, RemoveRow),
             column("detected", Moment, Zero),
-            column("joined", MaybeMoment, Zero),
+            column("joined", MaybeSince, Zero),
             column("over", MaybeMoment, Zero),
             column("body", MaybeBody, RemoveRow),
         ],
+    },
+    TableRule {
+        table: "lasting",
+        what: Stored::Group,
+        key: &["grp", "member"],
+        columns: &[
+            column("grp", Number, RemoveRow),
+            column("member", Text, RemoveRow),
+            column("at", Moment, Zero),
+        ],
+    },
+    TableRule {
+        table: "reminders",
+        what: Stored::Group,
+        key: &["grp"],
+        columns: &[column("grp", Number, RemoveRow), column("due", Moment, Zero)],
     },
     TableRule {
         table: "notifications",
@@ -232,19 +252,31 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         key: &["name"],
         columns: &[column("name", Text, RemoveRow), column("absent", MaybeMoment, Zero)],
     },
+    TableRule {
+        table: "silences",
+        what: Stored::AlertSilence,
+        key: &["id"],
+        columns: &[column("id", Text, RemoveRow), column("body", AlertSilence, RemoveRow)],
+    },
+    TableRule {
+        table: "audit",
+        what: Stored::Audit,
+        key: &["id"],
+        columns: &[column("id", Number, RemoveRow), column("entry", AuditEntry, RemoveRow)],
+    },
 ];
 
 impl ColumnType {
     /// Whether a value fits. `outboxes` is one more than there are partitions.
     pub fn fits(self, value: ValueRef<'_>, outboxes: i64) -> bool {
         match (self, value) {
-            (MaybeMoment | MaybeBody, ValueRef::Null) => true,
-            (Number, ValueRef::Integer(_)) => true,
+            (MaybeMoment | MaybeSince | MaybeBody, ValueRef::Null) => true,
+            (Number | MaybeSince, ValueRef::Integer(_)) => true,
             (Moment | MaybeMoment, ValueRef::Integer(ms)) => Timestamp::from_millis(ms).as_millis() == ms,
             (Partition, ValueRef::Integer(number)) => (0..outboxes).contains(&number),
             (Count, ValueRef::Integer(count)) => u32::try_from(count).is_ok(),
             (Entries(size), ValueRef::Blob(bytes)) => bytes.len() % size == 0,
-            (Number | Moment | MaybeMoment | Partition | Count | Entries(_), _) => false,
+            (Number | Moment | MaybeMoment | MaybeSince | Partition | Count | Entries(_), _) => false,
             (_, ValueRef::Text(text)) => std::str::from_utf8(text).is_ok_and(|text| self.fits_text(text)),
             _ => false,
         }
@@ -264,7 +296,9 @@ impl ColumnType {
             Letter => matches!(text.chars().next(), Some('o' | 't' | 'b' | 'x')),
             MaybeBody => json::<OfflineRecord>(text) || json::<crate::presence::Interval>(text),
             DeadLetter => json::<crate::store::DeadLetter>(text),
-            Number | Moment | MaybeMoment | Partition | Count | Entries(_) => false,
+            AlertSilence => json::<crate::routing::AlertSilence>(text),
+            AuditEntry => json::<crate::store::AuditEntry>(text),
+            Number | Moment | MaybeMoment | MaybeSince | Partition | Count | Entries(_) => false,
         }
     }
 }

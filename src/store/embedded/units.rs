@@ -136,7 +136,7 @@ impl UnitStore for EmbeddedEngine {
 impl EmbeddedEngine {
     async fn check_batch(&self, units: Vec<Unit>) -> Result<DeadlineCheck<'_>> {
         let units = self.read(&units).await?;
-        Ok(DeadlineCheck { units, hearing: self.hearing().await?, guard: Box::new(self) })
+        Ok(DeadlineCheck { units, hearing: self.hearing().await?, stamp: None, guard: Box::new(self) })
     }
 }
 

@@ -19,8 +19,8 @@ use super::reading::snapshot;
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::store::notification::Notification;
-use crate::store::untold::{Untold, blindness_in, silence};
-use crate::store::{Delivery, HearingStore, LARGEST_STEP, Result};
+use crate::store::untold::{Untold, blindness_in, silence, silence_in};
+use crate::store::{Delivery, Group, HearingStore, LARGEST_STEP, Result};
 
 /// How many lanes are read in one step.
 const LANES: usize = 100;
@@ -96,7 +96,7 @@ async fn mark(engine: &RedisEngine, partition: u16, receiver: &str, lanes: &[Fie
 }
 
 /// The names of the silences and blind intervals of these notifications that are over by now.
-async fn past(engine: &RedisEngine, notifications: &[Notification]) -> Result<Vec<String>> {
+async fn past<'a>(engine: &RedisEngine, notifications: &'a [Notification]) -> Result<Vec<String>> {
     let mut past = Vec::new();
     let lasts = |one: &Notification| one.blind.iter().any(|interval| !interval.is_over());
     if notifications.iter().any(lasts) {
@@ -105,16 +105,19 @@ async fn past(engine: &RedisEngine, notifications: &[Notification]) -> Result<Ve
             past.extend(one.over(&hearing).map(|interval| blindness_in(&one.group, interval)));
         }
     }
-    let silences: Vec<&OfflineRecord> = notifications.iter().flat_map(|one| &one.offline).collect();
+    let of = |one: &'a Notification| one.offline.iter().map(move |record| (&one.group, record));
+    // The receiver may have been notified of the silences of a reminder before.
+    let notified_first = notifications.iter().filter(|one| !one.reminder);
+    let silences: Vec<(&Group, &OfflineRecord)> = notified_first.flat_map(of).collect();
     for records in silences.chunks(LARGEST_STEP) {
         let mut facts = pipe();
-        for record in records {
+        for (_, record) in records {
             let (partition, page) = engine.keys.page_id(&record.id.unit);
             facts.hget(engine.keys.facts_page(partition, page), record.id.unit.to_string());
         }
         let facts: Vec<Option<Vec<u8>>> = engine.topology.send("absent", &facts).await?;
-        let over = records.iter().zip(facts).filter(|(record, facts)| is_over(record, facts.clone()));
-        past.extend(over.map(|(record, _)| silence(record)));
+        let over = records.iter().zip(facts).filter(|((_, record), facts)| is_over(record, facts.clone()));
+        past.extend(over.map(|((group, record), _)| silence_in(group, record)));
     }
     Ok(past)
 }
@@ -141,8 +144,8 @@ pub(super) async fn untold(
     }
     let mut names = Vec::new();
     for delivery in deliveries {
-        for record in &delivery.online {
-            let name = silence(record);
+        for record in delivery.notified_before() {
+            let name = silence_in(&delivery.group, record);
             read.hget(key(partition(delivery)), &name);
             names.push(name);
         }
@@ -154,10 +157,8 @@ pub(super) async fn untold(
         partitions.into_iter().zip(marks).filter_map(|(partition, mark)| mark.map(|_| partition)).collect();
     let mut read = pipe();
     for delivery in deliveries.iter().filter(|delivery| with_past.contains(&partition(delivery))) {
-        let silences = delivery.offline.iter().map(silence);
-        for name in
-            silences.chain(delivery.blind.iter().map(|interval| blindness_in(&delivery.group, interval)))
-        {
+        let blind = delivery.blind.iter().map(|interval| blindness_in(&delivery.group, interval));
+        for name in delivery.silences().into_iter().chain(blind) {
             read.hget(key(partition(delivery)), &name);
             names.push(name);
         }

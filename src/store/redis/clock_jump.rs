@@ -6,37 +6,49 @@
 //! moves `heard` back by the length of the jump, and until then no heartbeat proves hearing. The next canary then
 //! ends a blind interval.
 //!
-//! A renewal answers the server's clock, and a monotonic clock measures the time since then. An instance that has not
-//! renewed yet detects no jump; another instance that has renewed does. Where the clock goes back, keys expire later,
-//! which harms no unit.
+//! A renewal answers the server's clock, and a monotonic clock measures the time since then. Every later answer with
+//! the server's clock is compared with the renewal that was the last when its request was sent, so that an answer from
+//! before a jump was handled is not taken for one from after it. Where the first such answer is that of a renewal, the
+//! renewal is repeated, and the repetition handles the jump. An instance that has not renewed yet detects no jump;
+//! another instance that has renewed does. Where the clock goes back, keys expire later, which harms no unit.
+//!
+//! This is the clock of the server that keeps `{hearing}`. `partition_clocks.rs` has the rule for the others of a cluster.
 
 use std::time::{Duration, Instant};
 
 use crate::clock::Timestamp;
 
 /// A shorter jump does not matter: the unit of a key that expires this early is almost due.
-const SHORTEST: Duration = Duration::from_millis(250);
+pub(super) const SHORTEST: Duration = Duration::from_millis(250);
+
+/// When a renewal was sent, and the server's clock in its answer; `None` before the first.
+pub(super) type LastRenewal = Option<(Instant, Timestamp)>;
 
 /// The expected time of the server's clock.
 #[derive(Debug, Default)]
 pub(super) struct ServerClock {
-    /// When the last renewal was sent, and the server's clock in its answer.
-    renewed: Option<(Instant, Timestamp)>,
+    renewed: LastRenewal,
     /// The expected time when a jump was detected.
     jumped: Option<Timestamp>,
 }
 
 impl ServerClock {
-    /// The clock is `server` in an answer that arrived by `now`. Answers whether it jumped since the last renewal.
-    pub fn read(&mut self, now: Instant, server: Timestamp) -> bool {
-        if let Some((sent, clock)) = self.renewed {
-            // An answer that was on the network for long shows an earlier time.
-            let latest = clock + now.duration_since(sent);
-            if server.since(latest) > SHORTEST {
-                self.jumped.get_or_insert(latest);
-            }
+    /// To be noted before a request that answers the clock is sent.
+    pub fn last_renewal(&self) -> LastRenewal {
+        self.renewed
+    }
+
+    /// The clock is `server` in an answer that arrived by `now`. Answers whether it jumped since the renewal that was
+    /// the last when the request was sent.
+    pub fn read(&mut self, last: LastRenewal, now: Instant, server: Timestamp) -> bool {
+        let Some((sent, clock)) = last else { return self.jumped.is_some() };
+        // An answer that was on the network for long shows an earlier time.
+        let latest = clock + now.duration_since(sent);
+        let has_jumped = server.since(latest) > SHORTEST;
+        if has_jumped && last == self.renewed {
+            self.jumped.get_or_insert(latest);
         }
-        self.jumped.is_some()
+        has_jumped || self.jumped.is_some()
     }
 
     /// The expected time when a jump was detected that no renewal has handled yet.
@@ -73,9 +85,10 @@ mod tests {
         ];
         for (arrival, server, jumped) in cases {
             let mut clock = ServerClock::default();
-            assert!(!clock.read(begin, at(0)), "there was no renewal yet");
+            assert!(!clock.read(clock.last_renewal(), begin, at(0)), "there was no renewal yet");
             clock.renewed(begin, at(10_000));
-            assert_eq!(clock.read(after(arrival), at(server)), jumped, "{server} after {arrival} ms");
+            let last = clock.last_renewal();
+            assert_eq!(clock.read(last, after(arrival), at(server)), jumped, "{server} after {arrival} ms");
         }
     }
 
@@ -84,11 +97,23 @@ mod tests {
         let begin = Instant::now();
         let mut clock = ServerClock::default();
         clock.renewed(begin, at(10_000));
-        assert!(clock.read(begin, at(70_000)));
-        assert!(clock.read(begin, at(10_000)), "also if the clock was set right again");
+        let last = clock.last_renewal();
+        assert!(clock.read(last, begin, at(70_000)));
+        assert!(clock.read(last, begin, at(10_000)), "also if the clock was set right again");
         assert_eq!(clock.jumped(), Some(at(10_000)));
         clock.renewed(begin, at(70_000));
         assert_eq!(clock.jumped(), None);
-        assert!(!clock.read(begin, at(70_001)));
+        assert!(!clock.read(clock.last_renewal(), begin, at(70_001)));
+    }
+
+    #[test]
+    fn an_answer_to_a_request_from_before_the_renewal_that_handled_a_jump_is_of_before_it() {
+        let begin = Instant::now();
+        let mut clock = ServerClock::default();
+        clock.renewed(begin, at(10_000));
+        let before = clock.last_renewal();
+        clock.renewed(begin + SHORTEST, at(70_000));
+        assert!(clock.read(before, begin + 2 * SHORTEST, at(70_500)));
+        assert_eq!(clock.jumped(), None, "it is handled");
     }
 }

@@ -27,6 +27,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use redis::{Pipeline, Value, pipe};
@@ -35,8 +36,10 @@ use super::RedisEngine;
 use super::admission::Permit;
 use super::dedicated::Dedicated;
 use super::keys::{Keys, PageId};
-use super::reading::{is_marked, units_read};
+use super::ledger::Versions;
+use super::reading::{is_marked, milliseconds, units_read};
 use super::topology::Server;
+use crate::clock::Timestamp;
 use crate::presence::{Change, IndexChange, Snapshot, Unit};
 use crate::store::{CheckGuard, DeadlineCheck, EngineError, LARGEST_STEP, Result, encoding};
 
@@ -87,6 +90,7 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
     let partition = engine.keys.partition(first);
     let (server, permit) = engine.topology.admit_check(engine.keys.slot(partition)).await?;
     let is_far = server.admission().is_far();
+    let last_renewal = engine.server_clock().last_renewal();
     let mut pipe = pipe();
     let located = engine.keys.by_page(&units);
     if !is_far {
@@ -100,26 +104,39 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
         pipe.ignore();
     }
     engine.add_reads(&units, &located, &mut pipe);
+    let has_stamp = engine.topology.has_parts();
+    if has_stamp {
+        pipe.get(engine.keys.in_partition(partition, "heard"));
+    }
     add_guards(engine, partition, &units, &mut pipe);
     pipe.exists(engine.keys.in_partition(partition, "archive"));
     // Hearing may be on another server. A heartbeat between both readings is no danger: it changes what is watched.
     let is_together = engine.topology.is_together(engine.keys.slot(partition), engine.keys.slot_of_hearing());
     let mut hearing = redis::pipe();
+    if !is_together {
+        // Behind the units, and by the same server: see `partition_clocks.rs`.
+        pipe.cmd("TIME");
+    }
     engine.add_hearing_reads(if is_together { &mut pipe } else { &mut hearing });
     let read = async {
         if is_far {
-            return Ok((None, engine.topology.send("deadline_check", &pipe).await?));
+            let answers = engine.topology.send_to("deadline_check", &server, &pipe).await?;
+            return Ok((None, answers, Instant::now()));
         }
         let (connection, answers) = engine.topology.ask_dedicated("deadline_check", &server, &pipe).await?;
-        Ok((Some(connection), answers))
+        Ok((Some(connection), answers, Instant::now()))
     };
-    let (read, apart) = tokio::join!(read, engine.topology.send::<Vec<Value>>("deadline_check", &hearing));
-    let ((connection, mut answers), apart): ((Option<Dedicated>, Vec<Value>), Vec<Value>) = (read?, apart?);
+    let read: Result<(Option<Dedicated>, Vec<Value>, Instant)> = read.await;
+    let (connection, mut answers, arrived) = read?;
+    // Behind the stamp: a canary that has raised it wrote before from when on heartbeats are lost.
+    let apart = engine.topology.send::<Vec<Value>>("deadline_check", &hearing).await?;
+    let damaged = |error| EngineError::Damaged(format!("check: {error}"));
+    let clock = if is_together { None } else { answers.pop() };
     answers.extend(apart);
     let last = answers.split_off(answers.len().saturating_sub(4));
     let guards = answers.split_off(answers.len().saturating_sub(GUARDS));
-    let damaged = |error| EngineError::Damaged(format!("check: {error}"));
-    let (has_archive, heard, filters, clock) =
+    let stamp = if has_stamp { answers.pop() } else { None };
+    let (has_archive, heard, filters, time): (bool, Versions, _, _) =
         redis::from_redis_value(Value::Array(last)).map_err(damaged)?;
     let values = redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
     let values: Vec<Vec<Option<Vec<u8>>>> = values;
@@ -140,9 +157,16 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
         engine.topology.request_quarantine();
         return Err(again("an expiry key is of a wrong type and is quarantined"));
     }
-    let hearing = engine.hearing_of((heard, filters, clock)).await?;
+    let offsets = heard.4.clone();
+    let hearing = engine.hearing_of((heard, filters, time), last_renewal).await?;
+    let hearing = match clock.map(redis::from_redis_value).transpose().map_err(damaged)? {
+        None => hearing,
+        Some(clock) => engine.judged(hearing, partition, (arrived, clock), offsets.as_deref()),
+    };
+    let stamp: Option<Option<Vec<u8>>> = stamp.map(redis::from_redis_value).transpose().map_err(damaged)?;
     let watch = Watch { engine, partition, has_archive, connection, server, permit };
-    Ok(DeadlineCheck { units: read.snapshots, hearing, guard: Box::new(watch) })
+    let stamp = stamp.flatten().as_deref().and_then(milliseconds).map(Timestamp::from_millis);
+    Ok(DeadlineCheck { units: read.snapshots, hearing, stamp, guard: Box::new(watch) })
 }
 
 /// Adds commands that fail if a key that is written later is of a wrong type, because a transaction is not undone

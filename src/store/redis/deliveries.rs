@@ -3,7 +3,7 @@
 //! A group has one lane for each receiver. Only the first notification of a lane is leased, so the notifications of a
 //! group arrive in order.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -11,13 +11,15 @@ use redis::pipe;
 
 use super::ending::Ending;
 use super::units::first_score;
-use super::{RedisEngine, absence, groups, outbox, receivers};
+use super::{RedisEngine, absence, groups, marking, outbox, receivers, reminders};
 use crate::clock::Timestamp;
+use crate::presence::RecordId;
+use crate::routing::AlertSilence;
 use crate::store::notification::{Notification, Readable};
-use crate::store::untold::{leave_out_untold, silence};
+use crate::store::untold::leave_out_untold;
 use crate::store::{
-    AlertStore, Backlog, Capacity, DeadLetter, Delivery, Discarded, Entry, Join, Joined, LARGEST_STEP, Pace,
-    Position, Result,
+    AcknowledgedSilence, AlertStore, Backlog, Capacity, DeadLetter, Delivery, Destinations, Discarded, Entry,
+    Join, Joined, LARGEST_STEP, Marking, Position, Result,
 };
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
@@ -33,7 +35,11 @@ const FINISH_STEP: usize = 50;
 #[async_trait]
 impl AlertStore for RedisEngine {
     async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
+        self.review_joined(outboxes).await?;
         let entries = outbox::oldest(self, outboxes, limit).await?;
+        if !entries.is_empty() {
+            self.hold_after_failover().await;
+        }
         // The outbox after the last partition is that of hearing.
         let outboxes = entries.iter().map(|entry| entry.position.outbox);
         let partitions: BTreeSet<u16> = outboxes.filter(|outbox| *outbox < self.keys.partitions()).collect();
@@ -44,32 +50,39 @@ impl AlertStore for RedisEngine {
     async fn join(
         &self,
         joins: &[Join],
-        pace: Pace,
-        receivers: &[String],
+        destinations: &Destinations,
         capacity: &Capacity,
         now: Timestamp,
     ) -> Result<Joined> {
-        let joined = groups::join(self, joins, pace, receivers, capacity, now).await?;
+        let joined = groups::join(self, joins, destinations, capacity, now).await?;
         self.wait_for_replicas_of(&joined.deliveries).await;
         Ok(joined)
     }
 
-    async fn remove_entries(&self, entries: &[Position]) -> Result<()> {
-        outbox::remove(self, entries).await
+    async fn remove_entries(&self, entries: &[Position], groups: &BTreeSet<u16>) -> Result<()> {
+        self.remove_joined(entries, groups).await
     }
 
-    async fn seal(
-        &self,
-        partitions: &[u16],
-        receivers: &[String],
-        pace: Pace,
-        now: Timestamp,
-    ) -> Result<usize> {
-        groups::seal(self, partitions, receivers, pace, now).await
+    async fn seal(&self, partitions: &[u16], destinations: &Destinations, now: Timestamp) -> Result<usize> {
+        groups::seal(self, partitions, destinations, now).await
     }
 
     async fn first_seal(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
         groups::first_seal(self, partitions).await
+    }
+
+    async fn remind(
+        &self,
+        partitions: &[u16],
+        destinations: &Destinations,
+        silences: &[AlertSilence],
+        now: Timestamp,
+    ) -> Result<usize> {
+        reminders::remind(self, partitions, (destinations, silences), now).await
+    }
+
+    async fn first_reminder(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
+        reminders::first(self, partitions).await
     }
 
     async fn lease(
@@ -103,7 +116,20 @@ impl AlertStore for RedisEngine {
     async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()> {
         let endings: Vec<Ending> =
             deliveries.iter().map(|delivery| Ending { delivery, letter: None }).collect();
+        self.keep_acknowledged(deliveries, now);
         self.finish(&endings, now).await
+    }
+
+    async fn doubtful(&self) -> Result<Vec<AcknowledgedSilence>> {
+        self.doubtful_silences().await
+    }
+
+    async fn mark_notified(&self, markings: &[Marking], now: Timestamp) -> Result<usize> {
+        marking::mark(self, markings, now).await
+    }
+
+    fn settle_doubts(&self, later: &HashSet<RecordId>) {
+        self.settle_silences(later);
     }
 
     async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
@@ -377,8 +403,8 @@ impl RedisEngine {
         }
         for (index, Ending { delivery, letter }) in (1..).zip(endings) {
             if let Some(letter) = letter {
-                script.arg(index).arg(to_json(letter)?).arg(delivery.offline.len());
-                script.arg(delivery.offline.iter().map(silence).collect::<Vec<String>>());
+                let silences = delivery.silences_lost();
+                script.arg(index).arg(to_json(letter)?).arg(silences.len()).arg(silences);
             }
         }
         self.topology.run("finish", &script).await

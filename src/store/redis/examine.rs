@@ -3,14 +3,15 @@
 //! Reading the condition changes nothing, so `rollcall check` may examine a server in use (`survey.rs`). Repairs are a
 //! step of their own, for the service.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::{InfoDict, pipe};
 use tokio::time::Instant;
 
+use super::clock_difference::{Ahead, servers_off};
 use super::keys::Keys;
 use super::topology::{Server, Topology};
 use super::{RedisEngine, meta, quarantine, replicas, rights};
@@ -21,11 +22,14 @@ use crate::telemetry::EngineWarning;
 /// The oldest server that knows every command of Rollcall.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// A larger difference of clocks is a fault.
-const FARTHEST: Duration = Duration::from_millis(500);
+/// A replica that does not say its time for longer is left out.
+const FARTHEST_REPLICA: Duration = Duration::from_secs(1);
 
-/// A server of several that does not answer is asked again after this time: a failover replaces it meanwhile.
+/// A server of several that does not answer for a shorter time is no warning: a failover replaces it meanwhile.
 const FAILOVER: Duration = Duration::from_secs(10);
+
+/// How many steps one examination goes on with the scan of the keys that were there before the start: 200 000 keys.
+const STEPS_OF_FIRST_SCAN: usize = 800;
 
 /// Detection does not depend on notifications.
 pub(super) const MEANWHILE: &str = "Detection works by the deadline index meanwhile";
@@ -36,26 +40,27 @@ pub(super) struct ServerState {
     pub info: InfoDict,
     /// `save`, `notify-keyspace-events` and `min-replicas-to-write`, if the user may read them.
     settings: Result<HashMap<String, String>>,
-    clock: Option<String>,
+    pub clock: Ahead,
 }
 
 /// Examines the servers of a running service, and repairs faults as far as possible. If some of several servers do not
 /// answer, that is a warning, and the others are examined all the same.
 pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
     let began = Instant::now();
-    let mut states = read_servers(&engine.topology, (now, began)).await?;
-    let away =
-        |states: &[(Arc<Server>, Result<ServerState>)]| states.iter().filter(|one| one.1.is_err()).count();
-    if (1..states.len()).contains(&away(&states)) {
-        tokio::time::sleep(FAILOVER).await;
-        states = read_servers(&engine.topology, (now, began)).await?;
+    let (states, others) = read_all(&engine.topology, (now, began)).await?;
+    let is_partial = is_partial(&states);
+    let failed =
+        states.iter().filter(|(_, state)| state.is_err()).map(|(server, _)| server.address().to_owned());
+    let lasting = engine.away.note(failed.chain(others.iter().map(|(address, _)| address.clone())));
+    if engine.away.has_any() {
+        engine.topology.request_examination();
     }
-    let is_partial = (1..states.len()).contains(&away(&states));
     // What needs every server waits for the next examination.
     let mut warnings = match examine_fleet(engine).await {
         Err(EngineError::Unavailable(_) | EngineError::Passing(_)) if is_partial => Vec::new(),
         examined => examined?,
     };
+    let clocks = clock_warning(&engine.topology, &states, (now, began)).await;
     let mut all = Vec::new();
     for (server, state) in states {
         let found = match state {
@@ -66,23 +71,102 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
                 switch_notifications_on(engine, &state, &mut found).await;
                 found
             }
-            Err(why) if is_partial => vec![down(&why)],
+            Err(why) if is_partial && lasting.contains(server.address()) => vec![down(&why)],
+            Err(_) if is_partial => Vec::new(),
             Err(why) => return Err(why),
         };
         all.push((server, found));
     }
     warnings.extend(merged(all));
+    warnings.extend(clocks);
     warnings.extend(engine.late_replicas());
     warnings.extend(slots_missing(&engine.topology));
+    warnings.extend(missing(others.into_iter().filter(|(address, _)| lasting.contains(address))));
     Ok(warnings)
+}
+
+/// The condition of every primary, and of the other servers those that do not do their work, with the reason.
+async fn read_all(
+    topology: &Topology,
+    at: (Timestamp, Instant),
+) -> Result<(Vec<(Arc<Server>, Result<ServerState>)>, Vec<(String, String)>)> {
+    if topology.is_fixed() {
+        return Ok((read_servers(topology, at).await?, Vec::new()));
+    }
+    let (states, observed) = tokio::join!(read_servers(topology, at), topology.observers());
+    let others = observed.into_iter().filter_map(|(address, state)| Some((address, state.err()?)));
+    Ok((states?, others.collect()))
+}
+
+/// Whether some of several servers do not answer.
+fn is_partial(states: &[(Arc<Server>, Result<ServerState>)]) -> bool {
+    let away = states.iter().filter(|(_, state)| state.is_err()).count();
+    (1..states.len()).contains(&away)
+}
+
+/// The warning about servers that only a failover needs.
+fn missing(others: impl Iterator<Item = (String, String)>) -> Option<Warning> {
+    // All sentinels say the same of a quorum.
+    let reasons: BTreeSet<String> = others.map(|(_, why)| why).collect();
+    let text = || {
+        let reasons: Vec<String> = reasons.iter().cloned().collect();
+        format!("{}; the fleet goes on, and a further failure may stop a part of it", reasons.join("; "))
+    };
+    (!reasons.is_empty()).then(|| Warning { name: EngineWarning::ServerMissing, text: text() })
+}
+
+/// The servers that did not answer at the last examination, and since when.
+#[derive(Default)]
+pub(super) struct Away(Mutex<BTreeMap<String, Instant>>);
+
+impl Away {
+    /// These servers do not answer now. Answers those of them that a failover does not explain.
+    fn note(&self, addresses: impl Iterator<Item = String>) -> BTreeSet<String> {
+        let mut all = self.0.lock().expect("nothing panics under this lock");
+        let now = Instant::now();
+        let known = std::mem::take(&mut *all);
+        all.extend(addresses.map(|address| {
+            let since = known.get(&address).copied().unwrap_or(now);
+            (address, since)
+        }));
+        let lasting = all.iter().filter(|(_, since)| now.duration_since(**since) >= FAILOVER);
+        lasting.map(|(address, _)| address.clone()).collect()
+    }
+
+    fn has_any(&self) -> bool {
+        !self.0.lock().expect("nothing panics under this lock").is_empty()
+    }
+}
+
+/// Scans all keys for wrong types if a command met one, else goes on with the scan of what was there before the start.
+async fn quarantine_wrong_types(engine: &RedisEngine) -> Result<()> {
+    let (topology, keys) = (&engine.topology, &engine.keys);
+    let mut first = engine.first_scan.lock().await;
+    let is_requested = topology.take_quarantine_request();
+    if is_requested {
+        *first = Some(quarantine::scan(keys));
+    }
+    let Some(scan) = &mut *first else { return Ok(()) };
+    let steps = if is_requested { usize::MAX } else { STEPS_OF_FIRST_SCAN };
+    let scanned = quarantine::quarantine_wrong_types(topology, keys, &engine.telemetry, (scan, steps)).await;
+    match scanned {
+        Ok(true) => *first = None,
+        Ok(false) => {}
+        Err(error) => {
+            *first = Some(quarantine::scan(keys));
+            if is_requested {
+                topology.postpone_quarantine();
+            }
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 /// Quarantines unreadable values, and examines what is no matter of a single server: the rights, and which fleet is
 /// there.
 async fn examine_fleet(engine: &RedisEngine) -> Result<Vec<Warning>> {
-    if engine.topology.take_quarantine_request() {
-        quarantine::quarantine_wrong_types(&engine.topology, &engine.keys, &engine.telemetry).await?;
-    }
+    quarantine_wrong_types(engine).await?;
     quarantine::report_quarantined(&engine.topology, &engine.keys, &engine.telemetry).await?;
     let fleet = read_fleet(&engine.topology, &engine.keys).await?;
     let mut warnings = Vec::new();
@@ -123,6 +207,38 @@ pub(super) fn replica_warnings(topology: &Topology, state: &ServerState) -> Vec<
     let known = topology.replicas(&state.server).len();
     let least = state.setting("min-replicas-to-write").ok();
     replicas::warnings(&replicas::replicas(&state.info), known, least)
+}
+
+/// The warning about the clock of a single server, or about the clocks of several and of their replicas.
+async fn clock_warning(
+    topology: &Topology,
+    states: &[(Arc<Server>, Result<ServerState>)],
+    (now, began): (Timestamp, Instant),
+) -> Option<Warning> {
+    let read =
+        states.iter().filter_map(|(server, state)| Some((server.address().to_owned(), state.as_ref().ok()?)));
+    let mut clocks: Vec<(String, Ahead)> = read.map(|(address, state)| (address, state.clock)).collect();
+    if topology.is_fixed() {
+        let text = clocks.first()?.1.off()?;
+        return Some(Warning { name: EngineWarning::ClockOff, text });
+    }
+    let replicas = states.iter().flat_map(|(server, _)| topology.replicas(server));
+    let replicas = replicas.map(|at| async move {
+        // Not every replica can be reached from here.
+        let server = topology.open(&at).ok()?;
+        let mut question = pipe();
+        question.cmd("TIME");
+        let sent = Instant::now();
+        let answer = tokio::time::timeout(FARTHEST_REPLICA, server.send(&question, 0, 1)).await.ok()?.ok()?;
+        let time = redis::from_redis_value(answer.into_iter().next()?).ok()?;
+        Some((at.to_string(), Ahead::of(time, now + sent.duration_since(began), sent.elapsed())))
+    });
+    clocks.extend(join_all(replicas).await.into_iter().flatten());
+    let of_hearing = topology.server_of_hearing()?;
+    let clocks: Vec<(&str, Ahead)> =
+        clocks.iter().map(|(address, clock)| (address.as_str(), *clock)).collect();
+    let by = clocks.iter().find(|(address, _)| *address == of_hearing.address())?;
+    servers_off(*by, &clocks)
 }
 
 /// The warnings of all servers: one of a name, which says which servers have it, unless there is only one server.
@@ -189,7 +305,7 @@ pub(super) async fn read_server(
     read.cmd("TIME").cmd("INFO");
     let sent = Instant::now();
     let (time, info): ((i64, i64), InfoDict) = topology.send_to("info", &server, &read).await?;
-    let clock = check_clock(time, now + sent.duration_since(began), sent.elapsed());
+    let clock = Ahead::of(time, now + sent.duration_since(began), sent.elapsed());
     let mut read = pipe();
     read.cmd("CONFIG").arg("GET").arg("save");
     read.cmd("CONFIG").arg("GET").arg("notify-keyspace-events");
@@ -232,7 +348,6 @@ impl ServerState {
         let mut warnings: Vec<Warning> =
             fixed.map(|(_, name, text)| Warning { name, text: text.into() }).collect();
         let mut warn = |name, text: Option<String>| warnings.extend(text.map(|text| Warning { name, text }));
-        warn(EngineWarning::ClockOff, self.clock.clone());
         warn(EngineWarning::NotificationsOff, self.notifications_off());
         warnings
     }
@@ -266,21 +381,6 @@ pub(super) fn check_version(info: &InfoDict) -> Result<()> {
     Ok(())
 }
 
-/// How far the server's clock is off; `None` if it is not. The server read its clock at some moment between `now`
-/// and `took` later, so only a time outside of that is a difference of clocks.
-fn check_clock((seconds, micros): (i64, i64), now: Timestamp, took: Duration) -> Option<String> {
-    let theirs = Timestamp::from_millis(seconds.saturating_mul(1000).saturating_add(micros / 1000));
-    let (ahead, behind) = (theirs.since(now + took), now.since(theirs));
-    let (apart, direction) = if behind.is_zero() { (ahead, "ahead of") } else { (behind, "behind") };
-    (apart > FARTHEST).then(|| {
-        format!(
-            "the clock of redis is {} ms {direction} that of this machine; one of them tells wrong times: run a \
-             time service such as chrony on both",
-            apart.as_millis()
-        )
-    })
-}
-
 /// Whether these flags of `notify-keyspace-events` include expiry as key events.
 fn notifies(flags: &str) -> bool {
     flags.contains('E') && (flags.contains('x') || flags.contains('A'))
@@ -289,32 +389,6 @@ fn notifies(flags: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn clocks_differ_if_the_round_trip_does_not_explain_the_difference() {
-        let now = Timestamp::from_millis(1_700_000_000_000);
-        // (their time after ours, the round trip, the text)
-        let cases = [
-            (0, 0, None),
-            (500, 0, None),
-            (-500, 0, None),
-            (501, 0, Some("501 ms ahead of")),
-            (-501, 0, Some("501 ms behind")),
-            (2500, 2000, None),
-            (2501, 2000, Some("501 ms ahead of")),
-            (-501, 2000, Some("501 ms behind")),
-        ];
-        for (apart, took, expected) in cases {
-            let theirs = now.as_millis() + apart;
-            let time = (theirs / 1000, theirs % 1000 * 1000 + 999);
-            let text = check_clock(time, now, Duration::from_millis(took));
-            let as_expected = match (&text, expected) {
-                (Some(text), Some(expected)) => text.contains(expected),
-                (text, expected) => text.is_none() && expected.is_none(),
-            };
-            assert!(as_expected, "{apart} ms within {took} ms: {text:?}");
-        }
-    }
 
     #[test]
     fn expiry_is_notified_if_key_events_and_expired_or_all_are_on() {

@@ -8,17 +8,20 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use async_trait::async_trait;
 use redis::pipe;
 
+use super::group_of::groups_in;
 use super::key_scan::KeyScan;
 use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
-use crate::presence::Labels;
+use crate::presence::{Labels, Stage, since_of};
 use crate::store::notification::Notification;
-use crate::store::{EngineError, Group, Queries, Result};
+use crate::store::{EngineError, Group, MOST_AUDITED, Queries, Result, SilenceStore};
 use crate::store::{json::from_json, json::to_json};
 use crate::store::{migration::Exporter, migration::MigrationItem};
 
 /// How many keys one command scans.
 const NAMES: usize = 1000;
+/// How many groups one command reads.
+const GROUPS: usize = 500;
 
 #[async_trait]
 impl Exporter for RedisEngine {
@@ -105,6 +108,8 @@ impl Exporter for RedisEngine {
         let notification = |(id, (body, owed))| MigrationItem::Notification { id, body, owed };
         items.extend(in_lanes.into_iter().map(notification));
         items.extend(lanes);
+        items.extend(self.silences().await?.silences.into_iter().map(MigrationItem::AlertSilence));
+        items.extend(self.audit(MOST_AUDITED).await?.into_iter().rev().map(MigrationItem::Audit));
         Ok(items)
     }
 }
@@ -156,8 +161,10 @@ impl RedisEngine {
             let mut pipe = redis::pipe();
             pipe.zrange_withscores(self.keys.of(partition, "waiting", group), 0, -1);
             let (waits,): (Scores,) = self.topology.send("export_waiting", &pipe).await?;
-            waiting.extend(waits.into_iter().map(|(name, at)| (format!("{group}\n{name}"), moment(at))));
+            let waits = waits.into_iter().map(|(name, at)| (format!("{group}\n{name}"), since_of(at as i64)));
+            waiting.extend(waits);
         }
+        let lasting = self.export_lasting(partition, &members).await?;
         let due: HashMap<String, f64> = due.into_iter().collect();
         let over: HashMap<String, f64> = over.into_iter().collect();
         let of_members = members.iter().filter_map(|(name, _)| Some(name.split_once('\n')?.0));
@@ -189,17 +196,43 @@ impl RedisEngine {
                 notified: notified.to_owned(),
                 detected: Timestamp::from_millis(letters.as_str().parse().unwrap_or(0)),
                 waits: waiting.get(name).copied().zip(body.map(str::to_owned)),
+                lasting: lasting.get(name).map(|at| (*at, body.map(str::to_owned))),
                 over: over.get(name).copied().map(moment),
             });
         }
         for (member, json) in group_of {
-            items.push(MigrationItem::GroupOf { member, group: from_json("a group", &json)? });
+            items.push(MigrationItem::GroupOf { member, groups: groups_in(&json)? });
         }
         for (id, body) in notifications {
             let owed = owed.get(&id).copied().unwrap_or(1);
             items.push(MigrationItem::Notification { id, body, owed });
         }
         Ok(())
+    }
+
+    /// The members of groups that units share whose silences last, by when receivers were notified of them.
+    async fn export_lasting(
+        &self,
+        partition: u16,
+        members: &[(String, String)],
+    ) -> Result<HashMap<String, Timestamp>> {
+        let is_notified = |text: &str| text.starts_with(Stage::Notified.letter());
+        let notified = members.iter().filter(|(_, text)| is_notified(text));
+        let groups: BTreeSet<&str> =
+            notified.filter_map(|(name, _)| Some(name.split_once('\n')?.0)).collect();
+        let groups: Vec<&str> = groups.into_iter().collect();
+        let mut lasting = HashMap::new();
+        for step in groups.chunks(GROUPS) {
+            let mut pipe = pipe();
+            for group in step {
+                pipe.zrange_withscores(self.keys.of(partition, "lasting", group), 0, -1);
+            }
+            let found: Vec<Vec<(String, f64)>> = self.topology.send("export_lasting", &pipe).await?;
+            for (group, found) in step.iter().zip(found) {
+                lasting.extend(found.into_iter().map(|(name, at)| (format!("{group}\n{name}"), moment(at))));
+            }
+        }
+        Ok(lasting)
     }
 
     async fn export_lanes(
@@ -239,8 +272,8 @@ impl RedisEngine {
     pub(super) async fn receivers(&self) -> Result<BTreeSet<(u16, String)>> {
         let mut receivers = BTreeSet::new();
         for name in ["lanes", "letters"] {
-            let mut scan = KeyScan::of(&self.topology, "receivers", self.keys.owned_pattern(name), NAMES);
-            while let Some(keys) = scan.next().await? {
+            let mut scan = KeyScan::of("receivers", self.keys.owned_pattern(name), NAMES);
+            while let Some(keys) = scan.next(&self.topology).await? {
                 let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
                 // The pattern also matches other keys.
                 let receiver = |key: String| {

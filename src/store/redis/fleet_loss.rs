@@ -25,6 +25,8 @@ pub(super) struct KnownFleet {
     pub id: String,
     /// Up to when Rollcall has heard.
     pub heard: Option<Timestamp>,
+    /// When partitions of it were emptied last (ms).
+    pub emptied_at: Option<i64>,
 }
 
 impl KnownFleet {
@@ -32,10 +34,11 @@ impl KnownFleet {
     pub async fn begin(topology: &Topology, keys: &Keys, fleet: &str) -> Result<KnownFleet> {
         let mut pipe = pipe();
         pipe.atomic().hset_nx(keys.heard(), "fleet", fleet).ignore();
-        pipe.hmget(keys.heard(), &["fleet", "at"]);
-        let ((fleet, heard),): ((String, Option<Vec<u8>>),) = topology.send("meta", &pipe).await?;
+        pipe.hmget(keys.heard(), &["fleet", "at", "emptied_at"]);
+        type Text = Option<Vec<u8>>;
+        let ((fleet, heard, emptied_at),): ((String, Text, Text),) = topology.send("meta", &pipe).await?;
         let heard = heard.as_deref().and_then(milliseconds).map(Timestamp::from_millis);
-        Ok(KnownFleet { id: fleet, heard })
+        Ok(KnownFleet { id: fleet, heard, emptied_at: emptied_at.as_deref().and_then(milliseconds) })
     }
 }
 
@@ -64,7 +67,7 @@ impl RedisEngine {
              stay silent are not; compare with your registry"
         );
         // This instance, or another one, has written the loss.
-        *self.known_fleet() = KnownFleet { id: fleet, heard: None };
+        *self.known_fleet() = KnownFleet { id: fleet, heard: None, emptied_at: None };
         meta::replace(&self.topology, &self.scripts, &self.keys, &self.key).await?;
         Ok(reported)
     }

@@ -1,8 +1,8 @@
-//! The group of a record: all its events join the group that its first event joined.
+//! The groups of a record, one for each of its routes: all its events join the groups that its first event joined.
 //!
-//! # Why the group is stored
+//! # Why the groups are stored
 //! Groups follow from the configuration and from labels, and both may change while a unit is offline. Its return
-//! would join another group, which was never notified of the silence. So the record keeps its group. This also
+//! would join another group, which was never notified of the silence. So the record keeps its groups. This also
 //! keeps the events of one record in order: the return waits behind its silence in the same lane.
 //!
 //! # Records from before groups were stored
@@ -84,11 +84,13 @@ async fn store_groups(engine: &RedisEngine, members: &[Field]) -> Result<()> {
 
 /// The labels from which the key of a group was made, as far as the key holds them.
 fn labels_in(key: &str) -> Labels {
+    // The id of a route may come first.
+    let labels = key.split_once('/').map_or(key, |(_, labels)| labels);
     let label = |pair: &str| {
         let (name, value) = pair.split_once('=')?;
         Some((name.to_owned(), unescaped(value)?))
     };
-    key.split(',').filter_map(label).collect()
+    labels.split(',').filter_map(label).collect()
 }
 
 /// Decodes a percent-encoded value; `None` for a value that was cut.
@@ -102,12 +104,12 @@ fn unescaped(value: &str) -> Option<String> {
     (value.len() == plain.len() + 2 * value.matches('%').count()).then(|| plain.into_owned())
 }
 
-/// The same transitions, each with the group of its record.
-pub(super) async fn in_stored_groups<'a>(
+/// The groups of each of these transitions: those of its record.
+pub(super) async fn stored<'a>(
     engine: &RedisEngine,
     joins: &'a [Join],
     now: Timestamp,
-) -> Result<Cow<'a, [Join]>> {
+) -> Result<Vec<Cow<'a, [Group]>>> {
     engine.groups_are_stored.get_or_try_init(|| store_groups_of_members(engine, now)).await?;
     // Of several transitions of one record the first decides.
     let mut first: HashMap<String, usize> = HashMap::with_capacity(joins.len());
@@ -129,38 +131,66 @@ pub(super) async fn in_stored_groups<'a>(
         let slot = engine.keys.slot(*partition);
         members.chunks(STEP).map(move |step| (slot, stored_groups(engine, *partition, step, joins)))
     });
-    let others: HashMap<usize, Group> =
-        engine.topology.few_at_once(steps.collect()).await?.into_iter().flatten().collect();
-    if others.is_empty() && later.iter().all(|(index, first)| joins[*index].group == joins[*first].group) {
-        return Ok(Cow::Borrowed(joins));
+    let mut groups: Vec<Cow<'a, [Group]>> =
+        joins.iter().map(|join| Cow::Borrowed(&join.groups[..])).collect();
+    for (index, others) in engine.topology.few_at_once(steps.collect()).await?.into_iter().flatten() {
+        groups[index] = Cow::Owned(others);
     }
-    let mut joins = joins.to_vec();
-    others.into_iter().for_each(|(index, group)| joins[index].group = group);
-    later.into_iter().for_each(|(index, first)| joins[index].group = joins[first].group.clone());
-    Ok(Cow::Owned(joins))
+    later.into_iter().for_each(|(index, first)| groups[index] = groups[first].clone());
+    Ok(groups)
 }
 
-/// The stored groups that differ from the groups of these transitions; stores the group of each record that has none.
+/// The stored groups that differ from the groups of these transitions; stores the groups of each record that has none.
 async fn stored_groups(
     engine: &RedisEngine,
     partition: u16,
     members: &[(String, usize)],
     joins: &[Join],
-) -> Result<Vec<(usize, Group)>> {
+) -> Result<Vec<(usize, Vec<Group>)>> {
     let mut script = engine.scripts.group_of.prepare_invoke();
     script.key(engine.keys.in_partition(partition, "group_of")).arg(members.len());
     for (member, _) in members {
         script.arg(member);
     }
     for (_, index) in members {
-        script.arg(to_json(&joins[*index].group)?);
+        script.arg(groups_json(&joins[*index].groups)?);
     }
     let answers: Vec<Vec<u8>> =
         engine.topology.run_alerting("group_of", engine.keys.slot(partition), &script).await?;
     let others = members.iter().zip(answers).filter(|(_, answer)| !answer.is_empty());
-    // Another program wrote an unreadable group: the transition joins the group of the configuration.
-    let group = |json: Vec<u8>| from_json("a group", &String::from_utf8_lossy(&json)).ok();
-    Ok(others.filter_map(|((_, index), json)| Some((*index, group(json)?))).collect())
+    // Another program wrote an unreadable group: the transition joins the groups of the configuration.
+    let groups =
+        |json: Vec<u8>| groups_in(&String::from_utf8_lossy(&json)).ok().filter(|all| !all.is_empty());
+    Ok(others.filter_map(|((_, index), json)| Some((*index, groups(json)?))).collect())
+}
+
+/// The group with that key, with its labels, by one of its members.
+pub(super) async fn of_member_in(engine: &RedisEngine, key: &str, member: &str) -> Result<Group> {
+    let mut stored = Vec::new();
+    if let Some((member, id)) = of_member(member) {
+        let mut read = pipe();
+        read.hget(engine.keys.in_partition(engine.keys.partition(&id.unit), "group_of"), member);
+        let (json,): (Option<Vec<u8>>,) = engine.topology.send("group_of", &read).await?;
+        let json = json.map(|json| String::from_utf8_lossy(&json).into_owned());
+        stored = json.and_then(|json| groups_in(&json).ok()).unwrap_or_default();
+    }
+    let found = stored.into_iter().find(|group| group.key == key);
+    Ok(found.unwrap_or_else(|| Group { key: key.to_owned(), labels: labels_in(key) }))
+}
+
+/// One group is stored as an object, as before there were routes; several are a list.
+pub(super) fn groups_json(groups: &[Group]) -> Result<String> {
+    match groups {
+        [group] => to_json(group),
+        groups => to_json(&groups),
+    }
+}
+
+pub(super) fn groups_in(json: &str) -> Result<Vec<Group>> {
+    match json.starts_with('[') {
+        true => from_json("groups", json),
+        false => from_json("a group", json).map(|group| vec![group]),
+    }
 }
 
 /// Removes the stored groups of members that are over for good.
@@ -179,8 +209,9 @@ mod tests {
 
     #[test]
     fn labels_are_read_from_a_key_as_far_as_it_holds_them() {
-        let cases: [(&str, &[(&str, &str)]); 5] = [
+        let cases: [(&str, &[(&str, &str)]); 6] = [
             ("all", &[]),
+            ("hook+mail.0123456789ab/kind=detector", &[("kind", "detector")]),
             ("kind=detector,site=north", &[("kind", "detector"), ("site", "north")]),
             ("site=a%2Ckind%3Db", &[("site", "a,kind=b")]),
             ("a=%7Bx%7D%20%25%0D%0A%7E,b=x~0f0f", &[("a", "{x} %\r\n~")]),

@@ -1,14 +1,18 @@
 //! Groups: transitions for one notification wait in a group until the group is sealed.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use redis::{ScriptInvocation, pipe};
 
 use super::joining::Joining;
 use super::{RedisEngine, group_of, hand_out};
 use crate::clock::Timestamp;
+use crate::presence::Form;
 use crate::store::json::to_json;
-use crate::store::{Capacity, Join, Joined, LARGEST_STEP, Pace, Result};
+use crate::store::{
+    Capacity, Destination, Destinations, Group, Join, Joined, LARGEST_STEP, OutboxEvent, Pace, Result,
+};
 use crate::store::{
     notification::GroupMember, notification::MOST_MEMBERS, notification::OVER, notification::alone,
     notification::event_json,
@@ -17,65 +21,85 @@ use crate::telemetry::Stored;
 
 /// How many transitions join, and how many groups are sealed, in one script: within a millisecond, because Redis
 /// serves no other command meanwhile.
-const JOIN_STEP: usize = 32;
+pub(super) const JOIN_STEP: usize = 32;
 const SEAL_STEP: usize = 100;
 
 pub(super) async fn join(
     engine: &RedisEngine,
     joins: &[Join],
-    pace: Pace,
-    receivers: &[String],
+    destinations: &Destinations,
     capacity: &Capacity,
     now: Timestamp,
 ) -> Result<Joined> {
-    let joins = group_of::in_stored_groups(engine, joins, now).await?;
-    let keys: Vec<&str> = joins.iter().map(|join| join.group.key.as_str()).collect();
-    let joining: Vec<Joining> = joins
+    let stored = group_of::stored(engine, joins, now).await?;
+    let pairs = joins.iter().zip(&stored);
+    let pairs = pairs.flat_map(|(join, groups)| groups.iter().map(move |group| (group, &join.event)));
+    let pairs: Vec<(&Group, &OutboxEvent)> = pairs.collect();
+    let keys: Vec<&str> = pairs.iter().map(|(group, _)| group.key.as_str()).collect();
+    let groups = keys.iter().map(|key| engine.keys.partition_of_group(key)).collect();
+    let joining: Vec<Joining> = pairs
         .iter()
         .zip(alone(&keys))
-        .map(|(join, is_alone)| Joining { join, member: GroupMember::new(&join.event), is_alone })
+        .map(|((group, event), is_alone)| Joining { group, event, member: GroupMember::new(event), is_alone })
         .collect();
-    let (mut joined, rest) = hand_out::hand_out(engine, joining, pace, receivers, capacity, now).await?;
-    let mut partitions: BTreeMap<u16, Vec<Joining>> = BTreeMap::new();
+    let (mut joined, rest) = hand_out::hand_out(engine, joining, destinations, capacity, now).await?;
+    let mut targets: BTreeMap<Target, Vec<Joining>> = BTreeMap::new();
     for joining in rest {
-        let partition = engine.keys.partition_of_group(&joining.join.group.key);
-        partitions.entry(partition).or_default().push(joining);
+        let key = &joining.group.key;
+        let target =
+            (engine.keys.partition_of_group(key), destinations.of(key), destinations.held_until(key, now));
+        targets.entry(target).or_default().push(joining);
     }
-    let steps = partitions.iter().flat_map(|(partition, joining)| {
+    let steps = targets.iter().flat_map(|((partition, destination, held_until), joining)| {
         let slot = engine.keys.slot(*partition);
-        joining
-            .chunks(JOIN_STEP)
-            .map(move |step| (slot, join_step(engine, *partition, step, pace, receivers, now)))
+        joining.chunks(JOIN_STEP).map(move |step| {
+            let others = destinations.others(destination);
+            (slot, join_step(engine, *partition, step, (destination, *held_until), others, now))
+        })
     });
     // The steps of a partition run in the order in which they are sent: one connection, one server.
-    joined.sealed += engine.topology.few_at_once(steps.collect()).await?.into_iter().sum::<usize>();
+    let sealed: usize = engine.topology.few_at_once(steps.collect()).await?.into_iter().sum();
+    joined.sealed += sealed;
+    joined.has_queued |= sealed > 0;
+    joined.groups = groups;
     Ok(joined)
 }
 
-async fn join_step(
+/// The groups that one script changes are of one partition, have the same receivers and pace, and are held until the
+/// same moment.
+type Target = (u16, Arc<Destination>, Option<Timestamp>);
+
+pub(super) async fn join_step(
     engine: &RedisEngine,
     partition: u16,
     joining: &[Joining<'_>],
-    pace: Pace,
-    receivers: &[String],
+    (Destination { receivers, pace, .. }, held_until): (&Destination, Option<Timestamp>),
+    others: Vec<&String>,
     now: Timestamp,
 ) -> Result<usize> {
+    // Only a return may go to receivers that the group does not have.
+    let has_return = joining.iter().any(|one| one.member.form == Form::Online);
+    let others = if has_return { others } else { Vec::new() };
     let mut script = engine.scripts.join.prepare_invoke();
-    sealing_keys(engine, &mut script, partition, receivers);
+    sealing_keys(engine, &mut script, partition, receivers, &others);
     script.arg(now.as_millis()).arg(now.to_string());
     script.arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64);
-    script.arg(receivers.len()).arg(joining.len());
-    for Joining { join, .. } in joining {
-        let key = &join.group.key;
+    script.arg(pace.gathers().as_millis() as u64).arg(held_until.map_or(0, Timestamp::as_millis));
+    script.arg(looks_after(*pace));
+    script.arg(receivers.len() + others.len()).arg(receivers.len()).arg(joining.len());
+    for Joining { group, .. } in joining {
+        let key = &group.key;
         script.key(engine.keys.of(partition, "waiting", key)).arg(key);
     }
+    lasting_keys(engine, &mut script, partition, *pace, joining.iter().map(|one| one.group.key.as_str()));
     for joining in joining {
         script.arg(joining.name());
     }
-    for Joining { join, member, is_alone } in joining {
-        script.arg(to_json(&join.group)?).arg(if *is_alone { "alone" } else { "" });
-        script.arg(&member.id).arg(member.form.as_str());
-        script.arg(member.detected_at.as_millis()).arg(event_json(&join.event)?);
+    for Joining { group, event, member, is_alone } in joining {
+        script.arg(to_json(group)?).arg(if *is_alone { "alone" } else { "" });
+        let form = pace.form(member.form);
+        script.arg(&member.id).arg(form.as_str()).arg(member.detected_at.as_millis());
+        script.arg(pace.waits_since(form, member.deadline, now).as_millis()).arg(event_json(event)?);
     }
     engine.topology.run_alerting("join", engine.keys.slot(partition), &script).await
 }
@@ -84,8 +108,7 @@ async fn join_step(
 pub(super) async fn seal(
     engine: &RedisEngine,
     partitions: &[u16],
-    receivers: &[String],
-    pace: Pace,
+    destinations: &Destinations,
     now: Timestamp,
 ) -> Result<usize> {
     let mut pipe = pipe();
@@ -94,38 +117,60 @@ pub(super) async fn seal(
         pipe.zrangebyscore_limit(groups, "-inf", now.as_millis(), 0, LARGEST_STEP as isize);
     }
     let members: Vec<Vec<Vec<u8>>> = engine.topology.send("groups_due", &pipe).await?;
-    let mut due = Vec::new();
+    let mut due: BTreeMap<(u16, Arc<Destination>), Vec<String>> = BTreeMap::new();
+    let mut held = Vec::new();
     for (partition, members) in partitions.iter().zip(members) {
         let groups = engine.keys.in_partition(*partition, "groups");
-        due.push(engine.names(&groups, members, Stored::Group).await?);
+        for group in engine.names(&groups, members, Stored::Group).await? {
+            match destinations.held_until(&group, now) {
+                Some(until) => held.push((groups.clone(), until, group)),
+                None => due.entry((*partition, destinations.of(&group))).or_default().push(group),
+            }
+        }
     }
-    let steps = partitions.iter().zip(&due).filter(|(_, groups)| !groups.is_empty());
-    let steps = steps.flat_map(|(partition, groups)| {
+    hold(engine, &held).await?;
+    let steps = due.iter().flat_map(|((partition, destination), groups)| {
         let slot = engine.keys.slot(*partition);
-        groups
-            .chunks(SEAL_STEP)
-            .map(move |groups| (slot, seal_step(engine, *partition, groups, receivers, pace, now)))
+        groups.chunks(SEAL_STEP).map(move |groups| {
+            let others = destinations.others(destination);
+            (slot, seal_step(engine, *partition, groups, destination, others, now))
+        })
     });
     let sealed = engine.topology.few_at_once(steps.collect()).await?;
     tidy(engine, partitions, now).await?;
     Ok(sealed.into_iter().sum())
 }
 
+/// Groups are due when they are held no longer, each with the key of the groups of its partition. One that is empty by
+/// now is not entered again.
+async fn hold(engine: &RedisEngine, groups: &[(String, Timestamp, String)]) -> Result<()> {
+    if groups.is_empty() {
+        return Ok(());
+    }
+    let mut pipe = pipe();
+    for (key, until, group) in groups {
+        pipe.cmd("ZADD").arg(key).arg("XX").arg(until.as_millis()).arg(group).ignore();
+    }
+    engine.topology.send("hold", &pipe).await
+}
+
 async fn seal_step(
     engine: &RedisEngine,
     partition: u16,
     groups: &[String],
-    receivers: &[String],
-    pace: Pace,
+    Destination { receivers, pace, .. }: &Destination,
+    others: Vec<&String>,
     now: Timestamp,
 ) -> Result<usize> {
     let mut script = engine.scripts.seal.prepare_invoke();
-    sealing_keys(engine, &mut script, partition, receivers);
-    script.arg(now.as_millis()).arg(now.to_string()).arg(receivers.len()).arg(MOST_MEMBERS);
-    script.arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64);
+    sealing_keys(engine, &mut script, partition, receivers, &others);
+    script.arg(now.as_millis()).arg(now.to_string()).arg(receivers.len() + others.len()).arg(MOST_MEMBERS);
+    script.arg(pace.wait.as_millis() as u64).arg(pace.interval.as_millis() as u64).arg(receivers.len());
+    script.arg(pace.gathers().as_millis() as u64).arg(looks_after(*pace));
     for group in groups {
         script.key(engine.keys.of(partition, "waiting", group)).arg(group);
     }
+    lasting_keys(engine, &mut script, partition, *pace, groups.iter().map(String::as_str));
     engine.topology.run_alerting("seal", engine.keys.slot(partition), &script).await
 }
 
@@ -135,14 +180,38 @@ fn sealing_keys(
     script: &mut ScriptInvocation<'_>,
     partition: u16,
     receivers: &[String],
+    others: &[&String],
 ) {
     for name in ["groups", "over", "members", "sealed", "labels", "notifications", "owed"] {
         script.key(engine.keys.in_partition(partition, name));
     }
     for name in ["queue", "lanes"] {
-        for receiver in receivers {
+        for receiver in receivers.iter().chain(others.iter().copied()) {
             script.key(engine.keys.of(partition, name, receiver));
         }
+    }
+}
+
+/// When groups are looked at again after a notification (ms); zero: never.
+fn looks_after(pace: Pace) -> u64 {
+    pace.looks_after.map_or(0, |after| after.as_millis() as u64)
+}
+
+/// The last keys of `join.lua` and `seal.lua`: the notified members of these groups, and when these are looked at again.
+fn lasting_keys<'a>(
+    engine: &RedisEngine,
+    script: &mut ScriptInvocation<'_>,
+    partition: u16,
+    pace: Pace,
+    groups: impl Iterator<Item = &'a str>,
+) {
+    if pace.has_lasting() {
+        groups.for_each(|group| {
+            script.key(engine.keys.of(partition, "lasting", group));
+        });
+    }
+    if pace.looks_after.is_some() {
+        script.key(engine.keys.in_partition(partition, "reminders"));
     }
 }
 

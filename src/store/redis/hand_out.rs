@@ -1,7 +1,8 @@
 //! Silences that are sealed as soon as they join, because their group waits for no other member. The caller gets
 //! their deliveries in the same step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::RedisEngine;
 use super::joining::Joining;
@@ -9,7 +10,7 @@ use crate::clock::Timestamp;
 use crate::presence::Form;
 use crate::store::json::to_json;
 use crate::store::notification::{Lone, notification_id};
-use crate::store::{Capacity, Delivery, Joined, OutboxEvent, Pace, Result};
+use crate::store::{Capacity, Delivery, Destination, Destinations, Joined, OutboxEvent, Result};
 
 /// How many silences one script hands out: about a quarter of a millisecond, because Redis serves no other command
 /// meanwhile, and each of several instances has such a script under way.
@@ -26,36 +27,33 @@ struct Silence<'a> {
 pub(super) async fn hand_out<'a>(
     engine: &RedisEngine,
     joining: Vec<Joining<'a>>,
-    pace: Pace,
-    receivers: &[String],
+    destinations: &Destinations,
     capacity: &Capacity,
     now: Timestamp,
 ) -> Result<(Joined, Vec<Joining<'a>>)> {
-    let mut free: Vec<usize> =
-        (0..receivers.len()).map(|r| capacity.most.get(r).copied().unwrap_or(0)).collect();
-    let is_allowed = pace.wait.is_zero() && free.iter().any(|free| *free > 0);
-    let is_lone = |joining: &Joining| is_allowed && joining.is_alone && joining.member.form == Form::Offline;
-    let (lone, mut rest): (Vec<Joining>, Vec<Joining>) = joining.into_iter().partition(is_lone);
-    let mut partitions: BTreeMap<u16, Vec<Silence>> = BTreeMap::new();
-    for joining in lone {
-        let group = &joining.join.group.key;
-        let id = notification_id(group, &format!("o{}", joining.member.id));
-        partitions.entry(engine.keys.partition_of_group(group)).or_default().push(Silence { joining, id });
-    }
+    let mut free: HashMap<&str, usize> =
+        destinations.receivers().iter().map(String::as_str).zip(capacity.most.iter().copied()).collect();
+    let (lone, mut rest) = lone(engine, joining, destinations, &free, now);
     let mut steps = Vec::new();
-    for (partition, mut lone) in partitions {
+    for ((partition, destination), mut lone) in lone {
         while !lone.is_empty() {
             let step: Vec<Silence> = lone.drain(..lone.len().min(STEP)).collect();
-            let most: Vec<usize> = free.iter().map(|free| step.len().min(*free)).collect();
-            free.iter_mut().zip(&most).for_each(|(free, most)| *free -= most);
+            let mut most = Vec::with_capacity(destination.receivers.len());
+            for name in &destination.receivers {
+                let free = free.get_mut(name.as_str());
+                let taken = free.as_ref().map_or(0, |free| step.len().min(**free));
+                free.into_iter().for_each(|free| *free -= taken);
+                most.push(taken);
+            }
             let capacity = Capacity { most, until: capacity.until };
-            let step = hand_out_step(engine, partition, step, pace, receivers, capacity, now);
+            let step = hand_out_step(engine, partition, step, destination.clone(), capacity, now);
             steps.push((engine.keys.slot(partition), step));
         }
     }
     let mut joined = Joined::default();
     for (handed_out, refused) in engine.topology.few_at_once(steps).await? {
         joined.sealed += handed_out.sealed;
+        joined.has_queued |= handed_out.has_queued;
         joined.deliveries.extend(handed_out.deliveries);
         // No other transition of this call is of their groups, so they may join last.
         rest.extend(refused);
@@ -63,15 +61,44 @@ pub(super) async fn hand_out<'a>(
     Ok((joined, rest))
 }
 
+/// Silences by partition and destination.
+type LoneSilences<'a> = BTreeMap<(u16, Arc<Destination>), Vec<Silence<'a>>>;
+
+/// The silences that may be sealed at once, and the other transitions. `free`: the deliveries that the caller takes.
+fn lone<'a>(
+    engine: &RedisEngine,
+    joining: Vec<Joining<'a>>,
+    destinations: &Destinations,
+    free: &HashMap<&str, usize>,
+    now: Timestamp,
+) -> (LoneSilences<'a>, Vec<Joining<'a>>) {
+    let (mut lone, mut rest) = (LoneSilences::new(), Vec::new());
+    for joining in joining {
+        let group = &joining.group.key;
+        let destination = destinations.of(group);
+        let is_free = |name: &String| free.get(name.as_str()).is_some_and(|free| *free > 0);
+        let is_held = destinations.held_until(group, now).is_some();
+        let is_lone = joining.is_alone && joining.member.form == Form::Offline && !is_held;
+        if is_lone && destination.pace.is_at_once() && destination.receivers.iter().any(is_free) {
+            let id = notification_id(group, &format!("o{}", joining.member.id));
+            let target = (engine.keys.partition_of_group(group), destination);
+            lone.entry(target).or_default().push(Silence { joining, id });
+        } else {
+            rest.push(joining);
+        }
+    }
+    (lone, rest)
+}
+
 async fn hand_out_step<'a>(
     engine: &RedisEngine,
     partition: u16,
     step: Vec<Silence<'a>>,
-    pace: Pace,
-    receivers: &[String],
+    destination: Arc<Destination>,
     capacity: Capacity,
     now: Timestamp,
 ) -> Result<(Joined, Vec<Joining<'a>>)> {
+    let Destination { receivers, pace, .. } = &*destination;
     let mut script = engine.scripts.hand_out.prepare_invoke();
     for name in ["groups", "members", "sealed"] {
         script.key(engine.keys.in_partition(partition, name));
@@ -84,7 +111,7 @@ async fn hand_out_step<'a>(
     script.arg(now.as_millis()).arg(pace.interval.as_millis() as u64);
     script.arg(receivers.len()).arg(step.len()).arg(capacity.until.as_millis()).arg(&capacity.most);
     for lone in &step {
-        script.arg(&lone.joining.join.group.key);
+        script.arg(&lone.joining.group.key);
     }
     for lone in &step {
         script.arg(lone.joining.name());
@@ -94,8 +121,8 @@ async fn hand_out_step<'a>(
         script.arg(format!("t{}:{names}", lone.joining.member.detected_at.as_millis()));
     }
     for Silence { joining, id } in &step {
-        let OutboxEvent::Record(record) = &joining.join.event else { continue };
-        let json = to_json(&Lone::new(&joining.join.group, record, now))?;
+        let OutboxEvent::Record(record) = joining.event else { continue };
+        let json = to_json(&Lone::new(joining.group, record, now))?;
         script.arg(format!("1 {id}\n{json}"));
     }
     let answers: Vec<u8> =
@@ -117,17 +144,19 @@ fn handed_out<'a>(
             refused.push(joining);
             continue;
         }
-        let (index, OutboxEvent::Record(record)) = (joined.sealed, &joining.join.event) else { continue };
+        let (index, OutboxEvent::Record(record)) = (joined.sealed, joining.event) else { continue };
         joined.sealed += 1;
+        joined.has_queued |= capacity.most.iter().any(|most| index >= *most);
         for (receiver, _) in receivers.iter().zip(&capacity.most).filter(|(_, most)| index < **most) {
             joined.deliveries.push(Delivery {
                 id: format!("{id}.{receiver}"),
                 receiver: receiver.clone(),
-                group: joining.join.group.clone(),
+                group: joining.group.clone(),
                 sealed_at: now,
                 offline: vec![record.clone()],
                 online: Vec::new(),
                 blind: Vec::new(),
+                reminder: false,
                 attempt: 1,
             });
         }

@@ -22,13 +22,19 @@ use crate::presence::{
 };
 use crate::store::{Advance, EngineError, HearingStore, Result};
 
+/// Partitions whose loss was written, until each partition has its stamp again.
+const EMPTIED: &[u8] = b"emptied";
+/// When partitions were lost last: earlier reads of them are outdated, also those of other instances.
+const EMPTIED_AT: &[u8] = b"emptied_at";
+
 #[async_trait]
 impl HearingStore for RedisEngine {
     async fn hearing(&self) -> Result<Hearing> {
+        let last = self.server_clock().last_renewal();
         let mut short = pipe();
         self.add_hearing_reads(&mut short);
         let stored = self.topology.send("hearing", &short).await?;
-        self.hearing_of(stored).await
+        self.hearing_of(stored, last).await
     }
 
     async fn advance(&self, subscription: &Subscription, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
@@ -41,11 +47,12 @@ impl HearingStore for RedisEngine {
         sent_at: Timestamp,
         gap: Gap,
     ) -> Result<(Advance, Hearing)> {
+        let last = self.server_clock().last_renewal();
         let mut reads = pipe();
         self.add_hearing_reads(&mut reads);
         let (advance, stored): (Advance, StoredHearing) =
             self.advance_and(subscription, sent_at, gap, &reads).await?;
-        Ok((advance, self.hearing_of(stored).await?))
+        Ok((advance, self.hearing_of(stored, last).await?))
     }
 
     async fn prove(&self, probed: &[Probed]) -> Result<()> {
@@ -125,6 +132,8 @@ impl RedisEngine {
         behind: &Pipeline,
     ) -> Result<(Advanced, U)> {
         let stamps = self.read_stamps().await?;
+        let primaries = self.primaries().await?;
+        let is_replaced = self.known_primaries.is_one_replaced(&primaries);
         let mut keys = vec![self.keys.heard(), self.keys.members(), self.keys.floors()];
         if matches!(subscription, Subscription::Kept { .. }) {
             keys.push(self.keys.plain());
@@ -132,11 +141,17 @@ impl RedisEngine {
         let decide = |read: &[&Fields], is_contended: bool, write: &mut ConditionalWrite<'_>| {
             let [heard, members, floors, sessions @ ..] = read else { unreachable!("as many as keys") };
             let fields = HearingFields { heard, members, floors, sessions: sessions.first().copied() };
-            self.advance_by(fields, &stamps, (subscription, sent_at, gap), is_contended, write)
+            // Another instance may have noticed it.
+            self.known_fleet().emptied_at = heard.get(EMPTIED_AT).and_then(|ms| milliseconds(ms));
+            self.advance_by(fields, (&stamps, is_replaced), (subscription, sent_at, gap), is_contended, write)
         };
         let (advanced, others) = self.write_if_unchanged("advance", &keys, behind, decide).await?;
-        if let Advanced::Heard { heard: Some(heard), .. } = &advanced {
+        if let Advanced::Heard { heard: Some(heard), blind } = &advanced {
             self.raise_stamps(*heard).await?;
+            // A canary that was not the furthest has ended no blind interval.
+            if !is_replaced || blind.is_some() {
+                self.known_primaries.keep(primaries);
+            }
         }
         Ok((advanced, others))
     }
@@ -145,7 +160,7 @@ impl RedisEngine {
     fn advance_by(
         &self,
         stored: HearingFields<'_>,
-        stamps: &Stamps,
+        (stamps, is_replaced): (&Stamps, bool),
         (subscription, sent_at, gap): (&Subscription, Timestamp, Gap),
         is_contended: bool,
         write: &mut ConditionalWrite<'_>,
@@ -153,11 +168,9 @@ impl RedisEngine {
         let known = self.known_fleet().clone();
         let mut state = stored.state();
         let stored_at = state.heard;
-        if stored_at.is_none() {
-            // The stored state is lost, and with it the heartbeats since then.
-            state.heard = known.heard;
-            state.is_lost = known.heard.is_some();
-        }
+        // A stored state that is lost takes the heartbeats since then with it, and so may a server that was replaced.
+        state.heard = stored_at.or(known.heard);
+        state.is_lost |= is_replaced || stored_at.is_none() && known.heard.is_some();
         let before = state.heard;
         // Heartbeats after the oldest stamp are lost.
         state.heard = state.heard.map(|heard| stamps.oldest.map_or(heard, |oldest| heard.min(oldest)));
@@ -166,7 +179,7 @@ impl RedisEngine {
         let is_blind = matches!(advanced, Ok(Some(_)));
         let others = if is_contended { Expect::SameOrLater } else { Expect::Same };
         let at = if is_blind { Expect::Same } else { others };
-        let names = [b"fleet".as_slice(), b"emptied", b"stamped"];
+        let names = [b"fleet".as_slice(), EMPTIED, b"stamped"];
         let expected = names.into_iter().map(|name| (name, Expect::Same)).chain([(b"at".as_slice(), at)]);
         write.expect_some(stored.heard, expected);
         if !is_known {
@@ -202,7 +215,6 @@ impl RedisEngine {
         to: Timestamp,
         write: &mut ConditionalWrite<'_>,
     ) -> Option<BlindInterval> {
-        const EMPTIED: &[u8] = b"emptied";
         const STAMPED: &[u8] = b"stamped";
         let key = self.keys.heard();
         if !heard.contains_key(STAMPED) {
@@ -231,6 +243,7 @@ impl RedisEngine {
              heard, those that stay silent are not; compare with your registry"
         );
         write.set(&key, EMPTIED, names.as_bytes());
+        write.set(&key, EMPTIED_AT, to.as_millis().to_string().as_bytes());
         let interval = Interval { from, to: to.max(from + Duration::from_millis(1)) };
         Some(BlindInterval { interval, is_taken: false, is_notified: true })
     }

@@ -18,8 +18,8 @@ use tokio::sync::mpsc;
 
 use super::RedisEngine;
 use super::keys::Keys;
-use super::topology::{Server, classify, manager};
-use crate::store::{Hint, Result};
+use super::topology::{Server, classify, manager, may_pass};
+use crate::store::{EngineError, Hint, Result};
 
 /// The time between two attempts to listen to a server among others.
 const RETRY: Duration = Duration::from_millis(500);
@@ -33,7 +33,7 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
         let servers = engine.topology.servers().await?;
         // A new connection begins with a doubt, so it does not matter that those of before end here.
         let mut listening: FuturesUnordered<_> =
-            servers.iter().map(|server| keep_listening(engine, server, &hints, servers.len() == 1)).collect();
+            servers.iter().map(|server| keep_listening(engine, server, &hints)).collect();
         tokio::select! {
             ended = listening.next() => return ended.unwrap_or(Ok(())),
             changed = changes.changed() => changed.unwrap_or_default(),
@@ -41,17 +41,23 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
     }
 }
 
-/// Listens to one server. A server among others that fails is tried again and again, since the others go on.
-async fn keep_listening(
-    engine: &RedisEngine,
-    server: &Server,
-    hints: &mpsc::Sender<Hint>,
-    is_only: bool,
-) -> Result<()> {
+/// Listens to one server. One that may be replaced is tried again and again, as others go on; a failure that ends with a
+/// failover is no matter for an operator.
+async fn keep_listening(engine: &RedisEngine, server: &Server, hints: &mpsc::Sender<Hint>) -> Result<()> {
+    let mut is_refused = false;
     loop {
         match listen_to(engine, server, hints).await {
-            Err(error) if !is_only => {
-                tracing::debug!("expiry is not notified: {error}");
+            Err(error) if !engine.topology.is_fixed() => {
+                match error {
+                    EngineError::Unavailable(why) | EngineError::Passing(why) => {
+                        tracing::debug!("expiry is not notified: {why}");
+                    }
+                    error if !is_refused => {
+                        is_refused = true;
+                        tracing::warn!("expiry notifications are not heard, the deadline index is: {error}");
+                    }
+                    _ => {}
+                }
                 tokio::time::sleep(RETRY).await;
             }
             ended => return ended,
@@ -80,9 +86,12 @@ async fn listen_to(engine: &RedisEngine, server: &Server, hints: &mpsc::Sender<H
     let config = manager().set_push_sender(forward).set_automatic_resubscription();
     let problem = |error| classify(server.address(), &error);
     let mut connection = ConnectionManager::new_with_config(client, config).await.map_err(problem)?;
-    // Without this subscription, each renewal of the lease notices other instances.
-    if let Err(error) = connection.subscribe(engine.keys.roster()).await {
-        tracing::warn!("instances that start or stop are noticed late: {}", problem(error));
+    match connection.subscribe(engine.keys.roster()).await {
+        Ok(()) => {}
+        // The next connection subscribes.
+        Err(error) if may_pass(&error) => return Err(problem(error)),
+        // Without this subscription, each renewal of the lease notices other instances.
+        Err(error) => tracing::warn!("instances that start or stop are noticed late: {}", problem(error)),
     }
     let expired = format!("__keyevent@{database}__:expired");
     let (mut storms, mut is_subscribed) = (server.admission().storms(), false);

@@ -12,13 +12,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::{Pipeline, pipe};
 
+use super::group_of::groups_json;
 use super::key_scan::KeyScan;
 use super::ledger::TAKEN;
 use super::{Config, Keys, Tags, Topology, meta};
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, OfflineRecord};
-use crate::store::notification::{Notification, of_member};
-use crate::store::untold::silence;
+use crate::presence::{Hearing, OfflineRecord, stored_since};
+use crate::store::notification::{Notification, is_final, of_member};
 use crate::store::{EngineError, OutboxEvent, Result};
 use crate::store::{json::from_json, json::to_json};
 use crate::store::{migration::Importer, migration::MigrationItem};
@@ -73,8 +73,8 @@ impl RedisImporter {
 
     /// Removes all keys but `meta`.
     async fn clear(&self) -> Result<()> {
-        let mut scan = KeyScan::of(&self.topology, "clear", self.keys.tagged_pattern(), NAMES);
-        while let Some(keys) = scan.next().await? {
+        let mut scan = KeyScan::of("clear", self.keys.tagged_pattern(), NAMES);
+        while let Some(keys) = scan.next(&self.topology).await? {
             let mut unlink = pipe();
             // One command for each: in a cluster the keys of one command are in one slot.
             for key in keys {
@@ -141,7 +141,7 @@ impl RedisImporter {
                     pipe.hset(key("sealed"), &group.key, sealed.as_millis()).ignore();
                 }
             }
-            MigrationItem::GroupMember { group, name, letter, notified, detected, waits, over } => {
+            MigrationItem::GroupMember { group, name, letter, notified, detected, waits, lasting, over } => {
                 let partition = self.keys.partition_of_group(group);
                 let key = |name: &str| self.keys.in_partition(partition, name);
                 let field = format!("{group}\n{name}");
@@ -149,17 +149,24 @@ impl RedisImporter {
                 if let Some((joined, body)) = waits {
                     text += &format!(" {body}");
                     let waiting = self.keys.of(partition, "waiting", group);
-                    pipe.zadd(waiting, name, joined.as_millis()).ignore();
+                    pipe.zadd(waiting, name, stored_since(is_final(name, *letter), *joined)).ignore();
+                }
+                if let Some((at, body)) = lasting {
+                    pipe.zadd(self.keys.of(partition, "lasting", group), name, at.as_millis()).ignore();
+                    if let Some(body) = body {
+                        text += &format!(" {body}");
+                        pipe.zadd(key("reminders"), group, at.as_millis()).ignore();
+                    }
                 }
                 if let Some(over) = over {
                     pipe.zadd(key("over"), &field, over.as_millis()).ignore();
                 }
                 pipe.hset(key("members"), field, text).ignore();
             }
-            MigrationItem::GroupOf { member, group } => {
+            MigrationItem::GroupOf { member, groups } => {
                 if let Some((member, id)) = of_member(member) {
                     let key = self.keys.in_partition(self.keys.partition(&id.unit), "group_of");
-                    pipe.hset(key, member, to_json(group)?).ignore();
+                    pipe.hset(key, member, groups_json(groups)?).ignore();
                 }
             }
             MigrationItem::Notification { id, body, owed } => {
@@ -182,9 +189,17 @@ impl RedisImporter {
                 let key = |name: &str| self.keys.of(partition, name, &delivery.receiver);
                 pipe.zadd(key("dead"), id, letter.at.as_millis()).ignore();
                 pipe.hset(key("letters"), id, to_json(letter)?).ignore();
-                for record in &delivery.offline {
-                    pipe.hset(key("untold"), silence(record), id).ignore();
+                for silence in delivery.silences_lost() {
+                    pipe.hset(key("untold"), silence, id).ignore();
                 }
+            }
+            MigrationItem::AlertSilence(silence) => {
+                let key = self.keys.silences();
+                pipe.hset(&key, silence.id.to_string(), to_json(silence)?).ignore();
+                pipe.hset(key, "version", "moved").ignore();
+            }
+            MigrationItem::Audit(entry) => {
+                pipe.cmd("XADD").arg(self.keys.audit()).arg("*").arg("entry").arg(to_json(entry)?).ignore();
             }
         }
         Ok(())

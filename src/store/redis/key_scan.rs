@@ -8,8 +8,7 @@ use super::topology::{Server, Topology};
 use crate::store::Result;
 
 /// A scan of the keys of all servers. Keys that come or go meanwhile may be found twice or not at all.
-pub(super) struct KeyScan<'a> {
-    topology: &'a Topology,
+pub(super) struct KeyScan {
     name: &'static str,
     pattern: String,
     step: usize,
@@ -18,22 +17,22 @@ pub(super) struct KeyScan<'a> {
     cursor: u64,
 }
 
-impl<'a> KeyScan<'a> {
+impl KeyScan {
     /// Scans for keys that match a pattern of Redis, about `step` keys at a time. `name` is for metrics and errors.
-    pub fn of(topology: &'a Topology, name: &'static str, pattern: String, step: usize) -> KeyScan<'a> {
-        KeyScan { topology, name, pattern, step, servers: None, cursor: 0 }
+    pub fn of(name: &'static str, pattern: String, step: usize) -> KeyScan {
+        KeyScan { name, pattern, step, servers: None, cursor: 0 }
     }
 
     /// The next keys, possibly none. `None` after the last step.
-    pub async fn next(&mut self) -> Result<Option<Vec<Vec<u8>>>> {
+    pub async fn next(&mut self, topology: &Topology) -> Result<Option<Vec<Vec<u8>>>> {
         if self.servers.is_none() {
-            self.servers = Some(self.topology.servers().await?);
+            self.servers = Some(topology.servers().await?);
         }
         let servers = self.servers.get_or_insert_default();
         let Some(server) = servers.last() else { return Ok(None) };
         let mut scan = pipe();
         scan.cmd("SCAN").arg(self.cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(self.step);
-        let ((next, keys),): ((u64, Vec<Vec<u8>>),) = self.topology.send_to(self.name, server, &scan).await?;
+        let ((next, keys),): ((u64, Vec<Vec<u8>>),) = topology.send_to(self.name, server, &scan).await?;
         self.cursor = next;
         if next == 0 {
             servers.pop();

@@ -7,7 +7,7 @@
 //! | key | type | what it holds |
 //! |---|---|---|
 //! | `rollcall:meta` | hash | `fleet` id, `partitions`, and `tags` if they are not `{pN}`, all fixed when the fleet is created; `moving` instead of the id during a migration; `key`: the key that signs canaries, if it is not the id; `group_of`: since when groups of records are stored (ms) |
-//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `loss_told`: the loss of the fleet before it was reported; `emptied`: the partitions whose loss was reported; `stamped`: `1` since every partition has had its stamp |
+//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `loss_told`: the loss of the fleet before it was reported; `emptied`: the partitions whose loss was reported; `emptied_at`: when partitions were lost last (ms); `stamped`: `1` since every partition has had its stamp; `clocks`: in a cluster, how far the clock of each partition is ahead of the time of the fleet, see `partition_clocks.rs` |
 //! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
 //! | `rollcall:{hearing}:floors` | hash | share → until when a member that has left may have lost heartbeats (ms) |
 //! | `rollcall:{hearing}:plain` | hash | plain subscriptions: client id → `<heard> <since> <connection>`: up to when it has heard, and since when its connection proves that (ms, ms, number) |
@@ -20,7 +20,9 @@
 //! | `rollcall:{hearing}:address:<instance>` | string | the address of an instance for metrics; PX = its lease |
 //! | `rollcall:{hearing}:counts:<instance>` | string | the number of its own units of each kind, and their shortest timeout, JSON; PX = 8 s |
 //! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when the receiver is configured (ms), or `absent` and since when it is not (ms), see `absence.rs` |
-//! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal (ms) |
+//! | `rollcall:{hearing}:silences` | hash | alert silences: id → JSON; `version`: another value after each change, see `silences.rs` |
+//! | `rollcall:{hearing}:audit` | stream | the last changes that operators made (JSON) |
+//! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal; `jump`: its clock when a jump forward was handled (ms) |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:heard` | string | in a cluster: up to when this partition has everything that was heard (ms), see `stamps.rs` |
 //! | `rollcall:{pN}:replicated` | string | `1`: a write for which Rollcall waits until replicas have it, see `replication.rs` |
@@ -35,12 +37,14 @@
 //! | `rollcall:{pN}:archive` | hash | record id → record (JSON), closed records |
 //! | `rollcall:{pN}:outbox` | stream | opened and closed records that have joined no group yet: an entry for each step, see `outbox.rs` |
 //! | `rollcall:{pN}:outbox:unreadable` | stream | quarantined entries of the outbox |
-//! | `rollcall:{pN}:group_of` | hash | member → the group (JSON) of its record, by the unit's partition, see `group_of.rs` |
+//! | `rollcall:{pN}:group_of` | hash | member → the group (JSON) of its record, or the list of its groups, by the unit's partition, see `group_of.rs` |
 //! | `rollcall:{pN}:groups` | zset | groups with waiting members, by when they are due (ms) |
 //! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → its stage and the receivers that were notified of it, see `join.lua` |
 //! | `rollcall:{pN}:sealed` | hash | group → when it was last sealed (ms) |
 //! | `rollcall:{pN}:labels` | hash | group with waiting members → its labels (JSON) |
-//! | `rollcall:{pN}:waiting:<group>` | zset | members that wait for a notification, by when they joined (ms) |
+//! | `rollcall:{pN}:waiting:<group>` | zset | members that wait for a notification, by when their waits began (ms); those that are final come before zero, see `sealing.lua` |
+//! | `rollcall:{pN}:lasting:<group>` | zset | members of a group that units share, or that is looked at again: receivers were notified of their silences, which last; by when (ms) |
+//! | `rollcall:{pN}:reminders` | zset | groups with such members, by when they are looked at again (ms), for a reminder or an escalation |
 //! | `rollcall:{pN}:over` | zset | members that are over, kept for a day so that late repetitions do not join |
 //! | `rollcall:{pN}:notifications` | hash | id → notification (JSON) |
 //! | `rollcall:{pN}:owed` | hash | id → number of receivers that have not got it yet, if more than one |
@@ -48,7 +52,7 @@
 //! | `rollcall:{pN}:lanes:<receiver>` | hash | group → attempts at its first notification, the ids of all in order, and the first notification if this is its only copy, see `lease.lua` |
 //! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
 //! | `rollcall:{pN}:letters:<receiver>` | hash | id → dead letter (JSON) |
-//! | `rollcall:{pN}:untold:<receiver>` | hash | silences that the receiver was not notified of, `<detected at> <record id>` → the dead letter, or `-`, see `absence.rs`; `-` → `-` if there are any of the latter |
+//! | `rollcall:{pN}:untold:<receiver>` | hash | silences that the receiver was not notified of, `<detected at> <record id>`, and the group if it is one of a route → the dead letter, or `-`, see `absence.rs`; `-` → `-` if there are any of the latter |
 //! | `rollcall:{pN}:unreadable`, `rollcall:{hearing}:unreadable` | hash | quarantined values: key, or key, line break, member → the value. A key of a wrong type is beside it, as `<key>:unreadable` |
 //!
 //! # Why facts lie on pages
@@ -98,6 +102,8 @@ pub const KEY_RULES: &[KeyRule] = &[
     sort("h+", "address", "string", Stored::Roster),
     sort("h+", "counts", "string", Stored::Roster),
     sort("h", "receivers", "hash", Stored::Delivery),
+    sort("h", "silences", "hash", Stored::AlertSilence),
+    sort("h", "audit", "stream", Stored::Audit),
     sort("h", "clock", "hash", Stored::Roster),
     sort("p", "heard", "string", Stored::Hearing),
     sort("p", "replicated", "string", Stored::Other),
@@ -118,6 +124,8 @@ pub const KEY_RULES: &[KeyRule] = &[
     sort("p", "sealed", "hash", Stored::Group),
     sort("p", "labels", "hash", Stored::Group),
     sort("p+", "waiting", "zset", Stored::Group),
+    sort("p+", "lasting", "zset", Stored::Group),
+    sort("p", "reminders", "zset", Stored::Group),
     sort("p", "over", "zset", Stored::Group),
     sort("p", "notifications", "hash", Stored::Delivery),
     sort("p", "owed", "hash", Stored::Delivery),
@@ -197,6 +205,11 @@ impl Keys {
         self.slots.get(usize::from(partition)).copied().unwrap_or_default()
     }
 
+    /// The slot of an outbox.
+    pub fn slot_of_outbox(&self, number: u16) -> u16 {
+        if number < self.partitions { self.slot(number) } else { self.slot_of_hearing() }
+    }
+
     /// The slot of the keys of hearing.
     pub fn slot_of_hearing(&self) -> u16 {
         slot_of(self.heard().as_bytes())
@@ -208,6 +221,14 @@ impl Keys {
 
     pub fn receivers(&self) -> String {
         format!("{}:{{hearing}}:receivers", self.prefix)
+    }
+
+    pub fn silences(&self) -> String {
+        format!("{}:{{hearing}}:silences", self.prefix)
+    }
+
+    pub fn audit(&self) -> String {
+        format!("{}:{{hearing}}:audit", self.prefix)
     }
 
     pub fn heard(&self) -> String {
@@ -387,13 +408,13 @@ impl Keys {
     }
 
     /// A key with one instance in each partition: `deadlines`, `data`, `noted`, `offline`, `past`, `closed`,
-    /// `archive`, `group_of`, `groups`, `members`, `sealed`, `labels`, `over`, `notifications`, `owed`.
+    /// `archive`, `group_of`, `groups`, `members`, `sealed`, `labels`, `reminders`, `over`, `notifications`, `owed`.
     pub fn in_partition(&self, partition: u16, name: &str) -> String {
         [self.begin(partition), name].concat()
     }
 
     /// A key with one instance for each receiver in a partition: `queue`, `lanes`, `dead`, `letters`, `untold`; or
-    /// for each group: `waiting`.
+    /// for each group: `waiting`, `lasting`.
     pub fn of(&self, partition: u16, name: &str, owner: &str) -> String {
         self.within(partition, format_args!("{name}:{owner}"))
     }

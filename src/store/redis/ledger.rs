@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use redis::{Pipeline, Value, pipe};
 
-use super::RedisEngine;
+use super::clock_jump::LastRenewal;
 use super::hearing_fields::parse_filter;
 use super::reading::milliseconds;
+use super::{RedisEngine, partition_clocks};
 use crate::clock::Timestamp;
 use crate::presence::{FilterProofs, Hearing, Interval, Kind, Ledger};
 use crate::store::{EngineError, Result};
@@ -17,10 +18,11 @@ use crate::telemetry::Stored;
 /// Added to the score of an interval in which another client may have been given heartbeats.
 pub(super) const TAKEN: f64 = 0.5;
 
-/// Up to when Rollcall has heard (ms), the versions of the ledger and of the ledgers of kinds, and the id of the
-/// fleet.
-const VERSIONS: &[&str] = &["at", "ledger", "kinds", "fleet"];
-type Versions = (Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
+/// Up to when Rollcall has heard (ms), the versions of the ledger and of the ledgers of kinds, the id of the fleet,
+/// and the clocks of partitions.
+const VERSIONS: &[&str] = &["at", "ledger", "kinds", "fleet", partition_clocks::FIELD];
+pub(super) type Versions =
+    (Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// Stored hearing: up to when Rollcall has heard, versions and fleet; up to when filters were heard; the server's
 /// clock (s, µs).
@@ -35,11 +37,16 @@ impl RedisEngine {
         pipe.hmget(self.keys.heard(), VERSIONS).hgetall(self.keys.filters()).cmd("TIME");
     }
 
-    /// The hearing from the answers to [`RedisEngine::add_hearing_reads`].
-    pub(super) async fn hearing_of(&self, stored: StoredHearing) -> Result<Hearing> {
-        let ((heard, version, of_kinds, fleet), filters, (seconds, micros)) = stored;
+    /// The hearing from the answers to [`RedisEngine::add_hearing_reads`], which were sent after `last`.
+    pub(super) async fn hearing_of(&self, stored: StoredHearing, last: LastRenewal) -> Result<Hearing> {
+        let ((heard, version, of_kinds, fleet, clocks), filters, (seconds, micros)) = stored;
         let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
-        let jumped = self.server_clock().read(Instant::now(), server);
+        let jumped = self.server_clock().read(last, Instant::now(), server);
+        let jumped = {
+            let mut of_partitions = self.partition_clocks();
+            of_partitions.keep(clocks.as_deref());
+            jumped || of_partitions.have_jumped()
+        };
         let mut known = self.ledger.lock().await;
         let number =
             |field, value: &Option<Vec<u8>>| self.hearing_number(field, value.as_deref()).unwrap_or(0);
@@ -55,7 +62,7 @@ impl RedisEngine {
             fleet_known.heard = known.1.heard;
         }
         drop(fleet_known);
-        // Expiry keys, and their heartbeats, have expired too early: see `clock_jump.rs`.
+        // Expiry keys, and their heartbeats, have expired too early: see `clock_jump.rs` and `partition_clocks.rs`.
         let heard = known.1.heard.filter(|_| !jumped);
         let filters = Arc::new(FilterProofs { proved, blind: known.1.filters.blind.clone() });
         Ok(Hearing { heard, filters, ..known.1.clone() })
@@ -117,7 +124,7 @@ impl RedisEngine {
         let mut answers: Vec<Value> = self.topology.send("ledger", &pipe).await?;
         let damaged = |error| EngineError::Damaged(format!("the ledger: {error}"));
         let ledgers = answers.split_off(1);
-        let ((heard, version, of_kinds, _),): (Versions,) =
+        let ((heard, version, of_kinds, ..),): (Versions,) =
             redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
         let ledgers: Vec<Vec<(Vec<u8>, f64)>> =
             redis::from_redis_value(Value::Array(ledgers)).map_err(damaged)?;

@@ -1,7 +1,8 @@
 //! The engine on Redis (6.2 or newer, or Valkey), where a fleet of millions lives.
 //!
 //! Redis has the whole state; an instance that dies leaves only its lease. The expiry of a key is a hint and
-//! decides nothing: the value of the key, the facts and the caller's time decide. `keys.rs` lists the keys. Each
+//! decides nothing: the value of the key, the facts and the caller's time decide. `partition_clocks.rs` says which clock
+//! each of them goes by. `keys.rs` lists the keys. Each
 //! step that must happen in full or not at all is a script in `scripts/`, described in its head.
 //!
 //! # Why the scripts have no rules
@@ -23,7 +24,9 @@ use crate::store::{Condition, ServerCondition};
 use crate::telemetry::Telemetry;
 
 mod absence;
+mod acknowledged;
 mod admission;
+mod clock_difference;
 mod clock_jump;
 mod conditional;
 mod config;
@@ -43,18 +46,22 @@ mod hearing;
 mod hearing_fields;
 mod hints;
 mod importer;
+mod joined_entries;
 mod joining;
 mod key_scan;
 mod keys;
 mod lanes;
 mod ledger;
+mod marking;
 mod meta;
 mod open_records;
 mod outbox;
+mod partition_clocks;
 mod quarantine;
 mod queries;
 mod reading;
 mod receivers;
+mod reminders;
 mod repair;
 mod replicas;
 mod replication;
@@ -62,6 +69,7 @@ mod rights;
 mod roster;
 mod round_trip;
 mod scripts;
+mod silences;
 mod stamps;
 mod survey;
 mod tags;
@@ -72,8 +80,10 @@ use clock_jump::ServerClock;
 pub use config::Config;
 use fleet_loss::KnownFleet;
 pub use importer::RedisImporter;
+use key_scan::KeyScan;
 use keys::Keys;
 pub use meta::partitions;
+use partition_clocks::PartitionClocks;
 pub use repair::RedisRepair;
 pub use rights::{COMMANDS, OF_A_CONNECTION, OPTIONAL};
 #[doc(hidden)]
@@ -99,6 +109,7 @@ pub struct RedisEngine {
     ledger: tokio::sync::Mutex<ledger::CachedLedger>,
     /// No lock is held while anything is awaited.
     server_clock: std::sync::Mutex<ServerClock>,
+    partition_clocks: std::sync::Mutex<PartitionClocks>,
     fleet: String,
     /// The key that signs canaries.
     key: String,
@@ -108,6 +119,12 @@ pub struct RedisEngine {
     wait: replication::Wait,
     /// The warnings about replicas that were late at the last wait, by server.
     late_replicas: std::sync::Mutex<BTreeMap<String, String>>,
+    joined_entries: joined_entries::JoinedEntries,
+    away: examine::Away,
+    /// The scan for keys of a wrong type that were there before the start, until it is over.
+    first_scan: tokio::sync::Mutex<Option<KeyScan>>,
+    acknowledged: acknowledged::Acknowledged,
+    known_primaries: stamps::KnownPrimaries,
     telemetry: Arc<Telemetry>,
     /// Set when the groups of an earlier version are stored: see `group_of.rs`.
     groups_are_stored: tokio::sync::OnceCell<()>,
@@ -139,18 +156,25 @@ impl RedisEngine {
             }
             begun => begun?,
         };
+        let first_scan = Some(quarantine::scan(&fleet.keys)).into();
         Ok(RedisEngine {
             topology,
             keys: fleet.keys,
             scripts,
             ledger: Default::default(),
             server_clock: Default::default(),
+            partition_clocks: Default::default(),
             fleet: fleet.id,
             key: fleet.key,
             known_fleet: known_fleet.into(),
             last_read: Default::default(),
             wait: replication::Wait::new(config),
             late_replicas: Default::default(),
+            joined_entries: Default::default(),
+            away: examine::Away::default(),
+            first_scan,
+            acknowledged: Default::default(),
+            known_primaries: stamps::KnownPrimaries::default(),
             telemetry,
             groups_are_stored: Default::default(),
             roster_changed: Arc::default(),
@@ -229,6 +253,10 @@ impl Layout for RedisEngine {
         self.keys.partitions()
     }
 
+    fn servers(&self) -> usize {
+        self.topology.primaries()
+    }
+
     fn pages(&self) -> u32 {
         self.keys.pages()
     }
@@ -242,6 +270,10 @@ impl Examine for RedisEngine {
 
     async fn wants_examination(&self) {
         self.topology.quarantine_requested().await;
+    }
+
+    async fn doubts_its_servers(&self) {
+        self.topology.examination_requested().await;
     }
 }
 

@@ -31,7 +31,11 @@ pub(super) type Stored = (String, Vec<Vec<u8>>);
 pub(super) async fn oldest(engine: &RedisEngine, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
     let mut events = Vec::new();
     let (mut entries, mut per_entry) = (0, *EVENTS_PER_ENTRY.end());
-    let mut left: Vec<(u16, String)> = outboxes.iter().map(|outbox| (*outbox, "-".to_owned())).collect();
+    let after = |outbox: &u16| match engine.joined_entries.last(*outbox) {
+        Some(last) => (*outbox, format!("({last}")),
+        None => (*outbox, "-".to_owned()),
+    };
+    let mut left: Vec<(u16, String)> = outboxes.iter().map(after).collect();
     while !left.is_empty() && events.len() < limit {
         let each = (limit - events.len()).div_ceil(per_entry * left.len());
         let mut pipe = pipe();

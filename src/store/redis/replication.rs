@@ -18,7 +18,17 @@
 //! **transition** may be lost as long as no receiver knows of it: the silence is found again, and has the same id. So
 //! Rollcall waits twice, for the servers of the units before transitions join their groups, and for the servers of the
 //! groups before a notification is handed to its receiver. If the replicas do not answer in time, it goes on: a
-//! notification that may be repeated under the same id is better than none. A warning and a counter say so.
+//! notification that may be repeated under the same id is better than none. A warning and a counter say so. The
+//! outbox of another server keeps a transition until the replicas of its group's server have it: see
+//! `joined_entries.rs`.
+//!
+//! | lost with the primary | what follows |
+//! |---|---|
+//! | heartbeats | blind time |
+//! | a transition that no receiver knows | it is found again: the same record id |
+//! | a delivery that was recorded | it is delivered again: the same notification id |
+//! | the record or the group of a silence that receivers acknowledged | the process that delivered it writes it again: the same record id, and no second notification; its return is notified once. See `acknowledged.rs` |
+//! | the same, and that process is lost, too, or the failover took longer than it remembers | a unit that stays silent is found again and notified again; of one that is heard again, receivers have an open alert |
 //!
 //! A primary that is cut off from its replicas does not know that it was replaced, and accepts writes that will be lost.
 //! `min-replicas-to-write 1` makes it refuse them; the examination asks for it where there are replicas.
@@ -55,19 +65,50 @@ impl Wait {
 
 impl RedisEngine {
     /// Waits until replicas have everything that the servers of these partitions have written, but not for long.
-    pub(super) async fn wait_for_replicas(&self, partitions: BTreeSet<u16>) {
+    /// Answers whether all of them have, or need not have.
+    pub(super) async fn wait_for_replicas(&self, partitions: BTreeSet<u16>) -> bool {
         if self.wait.replicas == Some(0) || (self.wait.replicas.is_none() && self.topology.is_fixed()) {
-            return;
+            return true;
         }
+        let (servers, is_reached) = self.primaries_of(partitions).await;
         // One partition of each server is enough.
-        let mut servers: BTreeMap<String, (Arc<Server>, u16)> = BTreeMap::new();
+        let waits = servers.iter().map(|(server, partitions)| self.wait_for(server, partitions[0]));
+        join_all(waits).await.into_iter().all(|has_them| has_them) && is_reached
+    }
+
+    /// The same. Answers the partitions of which replicas have everything; none of a server without replicas.
+    pub(super) async fn replicated(&self, partitions: BTreeSet<u16>) -> Vec<u16> {
+        let (servers, _) = self.primaries_of(partitions).await;
+        let waits = servers.into_iter().map(|(server, partitions)| async move {
+            let is_replicated = self.wanted_of(&server) > 0 && self.wait_for(&server, partitions[0]).await;
+            if is_replicated { partitions } else { Vec::new() }
+        });
+        join_all(waits).await.into_iter().flatten().collect()
+    }
+
+    /// The servers of these partitions, each with its own, and whether all of them are known.
+    async fn primaries_of(&self, partitions: BTreeSet<u16>) -> (Vec<(Arc<Server>, Vec<u16>)>, bool) {
+        let mut is_reached = true;
+        let mut servers: BTreeMap<String, (Arc<Server>, Vec<u16>)> = BTreeMap::new();
         for partition in partitions {
             // A server that cannot be reached fails the call itself.
-            if let Ok(server) = self.topology.server(self.keys.slot(partition)).await {
-                servers.entry(server.address().to_owned()).or_insert((server, partition));
+            match self.topology.server(self.keys.slot(partition)).await {
+                Ok(server) => {
+                    let address = server.address().to_owned();
+                    servers.entry(address).or_insert_with(|| (server, Vec::new())).1.push(partition);
+                }
+                Err(_) => is_reached = false,
             }
         }
-        join_all(servers.values().map(|(server, partition)| self.wait_for(server, *partition))).await;
+        (servers.into_values().collect(), is_reached)
+    }
+
+    /// How many replicas of a server have to have what it writes.
+    fn wanted_of(&self, server: &Server) -> usize {
+        match self.wait.replicas {
+            Some(wanted) => usize::from(wanted),
+            None => usize::from(self.topology.has_replicas(server)),
+        }
     }
 
     pub(super) async fn wait_for_replicas_of(&self, deliveries: &[Delivery]) {
@@ -76,13 +117,10 @@ impl RedisEngine {
         self.wait_for_replicas(partitions).await;
     }
 
-    async fn wait_for(&self, server: &Server, partition: u16) {
-        let wanted = match self.wait.replicas {
-            Some(wanted) => usize::from(wanted),
-            None => usize::from(self.topology.has_replicas(server)),
-        };
+    async fn wait_for(&self, server: &Server, partition: u16) -> bool {
+        let wanted = self.wanted_of(server);
         if wanted == 0 {
-            return;
+            return !self.topology.lacks_replicas(server);
         }
         let key = self.keys.in_partition(partition, "replicated");
         let mut write = pipe();
@@ -97,7 +135,8 @@ impl RedisEngine {
                 server.address()
             )
         });
-        self.telemetry.waited_for_replicas(late.is_none());
+        let has_them = late.is_none();
+        self.telemetry.waited_for_replicas(has_them);
         let mut all = self.late_replicas.lock().expect("nothing panics under this lock");
         match late {
             Some(text) => drop(all.insert(server.address().to_owned(), text)),
@@ -107,6 +146,7 @@ impl RedisEngine {
         let late = self.late_replicas();
         self.telemetry
             .engine_warning(EngineWarning::ReplicasLate, late.as_ref().map(|late| late.text.as_str()));
+        has_them
     }
 
     /// The warning about replicas that were late at the last wait for them.

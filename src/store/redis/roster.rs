@@ -11,46 +11,33 @@ use crate::presence::LONGEST_LEASE;
 use crate::store::roster::Counts;
 use crate::store::{Attendance, EngineError, Result, Roster};
 
+/// A renewal that the server has answered.
+struct Renewal {
+    sent: Instant,
+    answered: Instant,
+    attendance: Attendance,
+    /// The expected time of the server's clock, if the answer shows a jump that the renewal did not handle.
+    unhandled: Option<Timestamp>,
+}
+
 #[async_trait]
 impl Roster for RedisEngine {
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<Attendance> {
         let jumped = self.server_clock().jumped();
-        let sent = Instant::now();
-        let mut script = self.scripts.renew.prepare_invoke();
-        script.key(self.keys.roster()).key(self.keys.clock()).key(self.keys.heard());
-        script.arg(instance).arg(lease.as_millis() as u64);
-        script.arg(heard.map_or(0, Timestamp::as_millis)).arg(self.keys.roster());
-        script.arg(jumped.map(|without| without.as_millis().to_string()).unwrap_or_default());
-        script.arg(LONGEST_LEASE.as_millis() as u64);
-        let answer: Vec<Vec<u8>> = self.topology.run("renew", &script).await?;
-        let answer: Vec<String> =
-            answer.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
-        let [now, engine_clock, first_end, too_late, others @ ..] = answer.as_slice() else {
-            return Err(EngineError::Damaged("the roster did not answer with a time".to_owned()));
+        let renewed = self.renew_once(instance, lease, heard, jumped).await?;
+        // The repetition tells the server of a jump that the answer revealed.
+        let renewed = match renewed.unhandled {
+            None => renewed,
+            jumped => self.renew_once(instance, lease, heard, jumped).await?,
         };
-        let (now, engine_clock) = (moment(now)?, moment(engine_clock)?);
-        let first_end = first_end.parse().ok().map(Timestamp::from_millis);
-        let (too_late, instances) = others.split_at(too_late.parse().unwrap_or(0).min(others.len()));
-        for name in too_late {
-            tracing::warn!(
-                name,
-                "a lease in the roster ended later than any that an instance requests; it is not valid and was removed"
-            );
-        }
-        if let Some(without) = jumped {
-            let seconds = engine_clock.since(without).as_secs_f64();
-            tracing::warn!(
-                seconds,
-                "the clock of the engine jumped forward, and expiry keys expired too early"
-            );
-        }
-        self.server_clock().renewed(sent, engine_clock);
+        let Renewal { sent, answered, attendance, .. } = renewed;
+        self.server_clock().renewed(sent, attendance.engine_clock);
+        self.partition_clocks().renewed(sent, attendance.now);
         // A primary that was replaced while it was away accepts writes for some seconds after its return.
-        self.topology.check_roles().await;
-        self.topology.share(instances.len());
-        let mut instances = instances.to_vec();
-        instances.sort();
-        Ok(Attendance { now, engine_clock, instances, first_end })
+        let clocks = self.topology.check_roles().await;
+        self.follow_clocks(&clocks, (sent, answered), attendance.now).await?;
+        self.topology.share(attendance.instances.len());
+        Ok(attendance)
     }
 
     async fn resign(&self, instance: &str) -> Result<()> {
@@ -97,6 +84,64 @@ impl Roster for RedisEngine {
     async fn changed(&self) {
         self.roster_changed.notified().await;
     }
+}
+
+impl RedisEngine {
+    /// `jumped`: the expected time of the server's clock when a jump was detected, which the renewal handles.
+    async fn renew_once(
+        &self,
+        instance: &str,
+        lease: Duration,
+        heard: Option<Timestamp>,
+        jumped: Option<Timestamp>,
+    ) -> Result<Renewal> {
+        let last = self.server_clock().last_renewal();
+        let mut script = self.scripts.renew.prepare_invoke();
+        script.key(self.keys.roster()).key(self.keys.clock()).key(self.keys.heard());
+        script.arg(instance).arg(lease.as_millis() as u64);
+        script.arg(heard.map_or(0, Timestamp::as_millis)).arg(self.keys.roster());
+        script.arg(jumped.map(|without| without.as_millis().to_string()).unwrap_or_default());
+        script.arg(LONGEST_LEASE.as_millis() as u64);
+        let sent = Instant::now();
+        let answer: Vec<Vec<u8>> = self.topology.run("renew", &script).await?;
+        let answered = Instant::now();
+        let attendance = attendance(&answer)?;
+        let mut clock = self.server_clock();
+        match jumped {
+            Some(without) => {
+                let seconds = attendance.engine_clock.since(without).as_secs_f64();
+                tracing::warn!(
+                    seconds,
+                    "the clock of the engine jumped forward, and expiry keys expired too early"
+                );
+            }
+            None => {
+                clock.read(last, answered, attendance.engine_clock);
+            }
+        }
+        let unhandled = clock.jumped().filter(|_| jumped.is_none());
+        Ok(Renewal { sent, answered, attendance, unhandled })
+    }
+}
+
+/// Reads the answer of `renew.lua`, and reports the leases that it removed.
+fn attendance(answer: &[Vec<u8>]) -> Result<Attendance> {
+    let answer: Vec<String> = answer.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
+    let [now, engine_clock, first_end, too_late, others @ ..] = answer.as_slice() else {
+        return Err(EngineError::Damaged("the roster did not answer with a time".to_owned()));
+    };
+    let (now, engine_clock) = (moment(now)?, moment(engine_clock)?);
+    let first_end = first_end.parse().ok().map(Timestamp::from_millis);
+    let (too_late, instances) = others.split_at(too_late.parse().unwrap_or(0).min(others.len()));
+    for name in too_late {
+        tracing::warn!(
+            name,
+            "a lease in the roster ended later than any that an instance requests; it is not valid and was removed"
+        );
+    }
+    let mut instances = instances.to_vec();
+    instances.sort();
+    Ok(Attendance { now, engine_clock, instances, first_end })
 }
 
 fn moment(ms: &str) -> Result<Timestamp> {

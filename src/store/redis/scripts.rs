@@ -28,12 +28,15 @@ pub struct Scripts {
     pub split_list: Script,
     pub set_next_attempt: Script,
     pub finish: Script,
+    pub mark_notified: Script,
+    pub remind: Script,
     pub tidy: Script,
     pub forget_records: Script,
     pub keep_values: Script,
     pub forget_values: Script,
     pub raise: Script,
     pub renew: Script,
+    pub change_silences: Script,
 }
 
 impl Scripts {
@@ -50,12 +53,15 @@ impl Scripts {
             split_list: guarded(include_str!("scripts/split_list.lua")),
             set_next_attempt: guarded(include_str!("scripts/set_next_attempt.lua")),
             finish: guarded(include_str!("scripts/finish.lua")),
+            mark_notified: guarded(include_str!("scripts/mark_notified.lua")),
+            remind: guarded(include_str!("scripts/remind.lua")),
             tidy: guarded(include_str!("scripts/tidy.lua")),
             forget_records: guarded(include_str!("scripts/forget_records.lua")),
             keep_values: guarded(include_str!("scripts/keep_values.lua")),
             forget_values: guarded(include_str!("scripts/forget_values.lua")),
             raise: guarded(include_str!("scripts/raise.lua")),
             renew: guarded(RENEW),
+            change_silences: guarded(include_str!("scripts/change_silences.lua")),
         }
     }
 }

@@ -7,11 +7,21 @@
 //! up to that stamp only. The rest is the rule of every other blindness: the step from there to the new canary is a
 //! blind interval. A partition that moves to another server takes its stamp along.
 //!
+//! Between the promotion and that canary, units of the new primary seem silent though `heard` says that all was heard.
+//! Therefore a deadline check reads the stamp with the units, and counts as heard what is before both.
+//!
+//! A server that dies may take heartbeats with it that it has answered and no stamp covers yet: those of the time between
+//! two canaries, which is long while a canary waits for another server. So the first canary after a primary was replaced
+//! ends a blind interval, however short it is.
+//!
 //! A partition without a stamp, while others have theirs, was emptied, and its units are lost: operators are notified.
 //! Before every partition had one for the first time, none counts as emptied: the fleet is new, or came from a single
 //! server.
 //!
 //! A single server needs no stamps: it loses heartbeats and `heard` together.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
 
 use redis::pipe;
 
@@ -42,7 +52,28 @@ impl Stamps {
     }
 }
 
+/// The primaries when a canary of this instance ended the last blind interval, or needed to end none.
+#[derive(Default)]
+pub(super) struct KnownPrimaries(Mutex<BTreeSet<String>>);
+
+impl KnownPrimaries {
+    /// Whether one of them is no longer among these.
+    pub fn is_one_replaced(&self, primaries: &BTreeSet<String>) -> bool {
+        !self.0.lock().expect("nothing panics under this lock").is_subset(primaries)
+    }
+
+    pub fn keep(&self, primaries: BTreeSet<String>) {
+        *self.0.lock().expect("nothing panics under this lock") = primaries;
+    }
+}
+
 impl RedisEngine {
+    /// The addresses of the primaries.
+    pub(super) async fn primaries(&self) -> Result<BTreeSet<String>> {
+        let servers = self.topology.servers().await?;
+        Ok(servers.iter().map(|server| server.address().to_owned()).collect())
+    }
+
     /// Reads the stamps; none of a single server.
     pub(super) async fn read_stamps(&self) -> Result<Stamps> {
         if !self.topology.has_parts() {
@@ -79,6 +110,19 @@ impl RedisEngine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_primary_that_is_replaced_counts_until_a_canary_was_recorded() {
+        let of = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let known = KnownPrimaries::default();
+        assert!(!known.is_one_replaced(&of(&["a", "b"])), "the first canary");
+        known.keep(of(&["a", "b"]));
+        assert!(!known.is_one_replaced(&of(&["a", "b", "c"])), "one is added");
+        assert!(known.is_one_replaced(&of(&["a", "c"])));
+        assert!(known.is_one_replaced(&of(&["a", "c"])), "its canary was not recorded");
+        known.keep(of(&["a", "c"]));
+        assert!(!known.is_one_replaced(&of(&["a", "c"])));
+    }
 
     #[test]
     fn the_oldest_stamp_counts_and_a_missing_one_is_a_loss_beside_others() {

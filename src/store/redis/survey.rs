@@ -1,11 +1,13 @@
 //! The servers as `rollcall check` sees them: what the service would find, before it uses them. Changes nothing.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use futures_util::future::join_all;
 use redis::{InfoDict, Pipeline, pipe};
 use tokio::time::Instant;
 
+use super::clock_difference::{Ahead, servers_off};
 use super::examine::{
     MEANWHILE, ServerState, check_version, read_server, read_servers, replica_warnings, slots_missing,
 };
@@ -45,7 +47,9 @@ pub(super) async fn survey(topology: &Topology, config: &Config, now: Timestamp)
             if topology.has_parts() { format!("a cluster of {count} primaries ({name})") } else { name };
         return Ok(Condition { server, warnings: slots_missing(topology).into_iter().collect() });
     }
-    Ok(Condition { server: name(&first.info), warnings: primary_warnings(topology, first).await })
+    let mut warnings = primary_warnings(topology, first).await;
+    warnings.extend(clock_off(first));
+    Ok(Condition { server: name(&first.info), warnings })
 }
 
 /// Examines each of several servers: the primaries, their replicas, and the sentinels. None for a single server.
@@ -65,21 +69,45 @@ pub(super) async fn servers(topology: &Topology, now: Timestamp) -> Result<Vec<S
         (at.to_string(), state)
     });
     let (replicas, observers) = tokio::join!(join_all(replicas), topology.observers());
+    let by = clock_of_hearing(topology, &primaries);
+    let clock_warning = |address: &str, state: &ServerState| match &by {
+        Some((by, clock)) if by != address => servers_off((by, *clock), &[(address, state.clock)]),
+        _ => clock_off(state),
+    };
     let mut found = Vec::new();
     for (server, state) in primaries {
-        let warnings = match &state {
-            Ok(state) => primary_warnings(topology, state).await,
-            Err(_) => Vec::new(),
-        };
+        let mut warnings = Vec::new();
+        if let Ok(state) = &state {
+            warnings = primary_warnings(topology, state).await;
+            warnings.extend(clock_warning(server.address(), state));
+        }
         found.push(condition(server.address().to_owned(), state, warnings));
     }
     for (address, state) in replicas {
-        let warnings = state.as_ref().map(of_replica).unwrap_or_default();
+        let mut warnings = Vec::new();
+        if let Ok(state) = &state {
+            warnings = of_replica(state);
+            warnings.extend(clock_warning(&address, state));
+        }
         found.push(condition(address, state, warnings));
     }
     let observers = observers.into_iter();
     found.extend(observers.map(|(address, state)| ServerCondition { address, state, warnings: Vec::new() }));
     Ok(found)
+}
+
+/// The clock by which the fleet goes, and the address of its server.
+fn clock_of_hearing(
+    topology: &Topology,
+    primaries: &[(Arc<Server>, Result<ServerState>)],
+) -> Option<(String, Ahead)> {
+    let of_hearing = topology.server_of_hearing()?;
+    let (server, state) = primaries.iter().find(|(server, _)| server.address() == of_hearing.address())?;
+    Some((server.address().to_owned(), state.as_ref().ok()?.clock))
+}
+
+fn clock_off(state: &ServerState) -> Option<Warning> {
+    state.clock.off().map(|text| Warning { name: EngineWarning::ClockOff, text })
 }
 
 fn condition(address: String, state: Result<ServerState>, warnings: Vec<Warning>) -> ServerCondition {

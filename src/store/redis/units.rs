@@ -37,6 +37,9 @@ use crate::store::{EngineError, Hint, PendingCheck, Refresh, Result, UnitStore, 
 use crate::telemetry::Stored;
 
 const BATCH: usize = 200;
+/// How many batches one of several servers gets at once: it is woken less often, and the heartbeats of one partition
+/// share a command.
+const BATCHES_OF_A_SERVER: usize = 2;
 /// How many units one batch reads: several pages, within a millisecond.
 const READ_STEP: usize = 100;
 /// How many names of due units one batch reads: within half a millisecond.
@@ -54,14 +57,26 @@ const COLUMNS: usize = 12;
 #[async_trait]
 impl UnitStore for RedisEngine {
     async fn refresh(&self, beats: &[Refresh<'_>]) -> Result<Vec<bool>> {
-        let slot = |beat: &(usize, &Refresh<'_>)| self.keys.slot(self.keys.partition(beat.1.unit));
-        let parts = self.topology.by_server(beats.iter().enumerate(), slot);
-        let batches = parts.iter().flat_map(|part| part.chunks(BATCH).map(|batch| self.refresh_batch(batch)));
+        let numbered = beats.iter().enumerate();
+        let mut places: Vec<(u16, usize)> =
+            numbered.map(|(index, beat)| (self.keys.partition(beat.unit), index)).collect();
+        // Two heartbeats of one unit stay in order.
+        places.sort_unstable();
+        let parts = self.topology.by_server(places, |(partition, _)| self.keys.slot(*partition));
+        let batches = parts.iter().flat_map(|part| part.chunks(BATCH));
+        let batches = batches.map(|places| self.refresh_batch(beats, places));
         let mut recorded = vec![false; beats.len()];
         for (index, is_recorded) in try_join_all(batches).await?.into_iter().flatten() {
             recorded[index] = is_recorded;
         }
         Ok(recorded)
+    }
+
+    fn refresh_step(&self) -> usize {
+        match self.topology.count() {
+            0 | 1 => BATCH,
+            servers => BATCHES_OF_A_SERVER * BATCH * servers,
+        }
     }
 
     async fn read(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {
@@ -145,8 +160,13 @@ impl UnitStore for RedisEngine {
         hints::listen(self, hints).await
     }
 
-    fn put_records_first(&self, is_on: bool) {
-        self.topology.storm(is_on);
+    fn put_records_first(&self, partition: u16) {
+        self.topology.begin_storm(partition, self.keys.slot(partition));
+    }
+
+    fn end_storms(&self, lasts: &(dyn Fn(u16) -> bool + Sync)) {
+        let lasting = (0..self.keys.partitions()).filter(|partition| lasts(*partition));
+        self.topology.end_storms(lasting.map(|partition| self.keys.slot(partition)));
     }
 
     fn round_trip(&self) -> Duration {
@@ -170,25 +190,25 @@ impl RedisEngine {
         if pipe.is_empty() { Ok(()) } else { self.topology.send("set_checks", &pipe).await }
     }
 
-    /// Refreshes the keys of units of one server. Answers the number of each heartbeat, and whether it was recorded.
-    async fn refresh_batch(&self, numbered: &[(usize, &Refresh<'_>)]) -> Result<Vec<(usize, bool)>> {
-        let beats: Vec<&Refresh<'_>> = numbered.iter().map(|(_, beat)| *beat).collect();
-        let numbered_here = beats.iter().enumerate();
-        let mut indices: Vec<(u16, usize)> =
-            numbered_here.map(|(index, beat)| (self.keys.partition(beat.unit), index)).collect();
-        // Two heartbeats of one unit stay in order.
-        indices.sort_unstable();
-        let mut pipe = Pipeline::with_capacity(beats.len() + usize::from(self.keys.partitions()).min(BATCH));
+    /// Refreshes the keys of units of one server, of which each has its partition and the index of its heartbeat, in
+    /// order. Answers the index of each heartbeat, and whether it was recorded.
+    async fn refresh_batch(
+        &self,
+        beats: &[Refresh<'_>],
+        places: &[(u16, usize)],
+    ) -> Result<Vec<(usize, bool)>> {
+        let Some((first, _)) = places.first() else { return Ok(Vec::new()) };
+        let mut pipe = Pipeline::with_capacity(places.len() + usize::from(self.keys.partitions()).min(BATCH));
         let mut key = String::new();
-        for indices in indices.chunk_by(|a, b| a.0 == b.0) {
-            let partition = indices[0].0;
+        for places in places.chunk_by(|a, b| a.0 == b.0) {
+            let partition = places[0].0;
             self.keys.begin_alive(partition, &mut key);
             let name = key.len();
             // Brings a check forward where the allowed silence is shorter than it was; never puts one off.
-            let mut checks = Cmd::with_capacity(4 + 2 * indices.len(), 64 + CHECK_BYTES * indices.len());
+            let mut checks = Cmd::with_capacity(4 + 2 * places.len(), 64 + CHECK_BYTES * places.len());
             checks.arg("ZADD").arg(self.keys.in_partition(partition, "deadlines")).arg("XX").arg("LT");
-            for (_, index) in indices {
-                let beat = beats[*index];
+            for (_, index) in places {
+                let beat = &beats[*index];
                 key.truncate(name);
                 beat.unit.write_into(&mut key);
                 set_alive(&mut pipe, &key, beat.at.as_millis(), beat);
@@ -197,28 +217,24 @@ impl RedisEngine {
             pipe.add_command(checks);
         }
         let answers = |answers: Vec<Value>| {
-            let mut before = vec![None; beats.len()];
+            let mut before = Vec::with_capacity(places.len());
             let mut answers = answers.into_iter();
-            for indices in indices.chunk_by(|a, b| a.0 == b.0) {
-                for ((_, index), answer) in indices.iter().zip(&mut answers) {
-                    before[*index] = number(answer)?;
+            for places in places.chunk_by(|a, b| a.0 == b.0) {
+                for answer in answers.by_ref().take(places.len()) {
+                    before.push(number(answer)?);
                 }
                 answers.next();
             }
             Ok(before)
         };
-        let before = self.topology.send_raw("refresh", &pipe, answers).await?;
-        let newer: Vec<(&Refresh<'_>, i64)> = beats
-            .iter()
-            .zip(&before)
-            .filter_map(|(beat, before)| before.filter(|b| *b > beat.at.as_millis()).map(|b| (*beat, b)))
-            .collect();
-        self.restore(newer).await?;
-        Ok(numbered
-            .iter()
-            .map(|(index, _)| *index)
-            .zip(before.into_iter().map(|before| before.is_some()))
-            .collect())
+        let before = self.topology.send_raw("refresh", self.keys.slot(*first), &pipe, answers).await?;
+        let with_before = places.iter().zip(&before);
+        let newer = with_before.clone().filter_map(|((_, index), before)| {
+            let beat = &beats[*index];
+            before.filter(|before| *before > beat.at.as_millis()).map(|before| (beat, before))
+        });
+        self.restore(newer.collect()).await?;
+        Ok(with_before.map(|((_, index), before)| (*index, before.is_some())).collect())
     }
 
     /// Restores newer heartbeats that older ones overwrote, because they arrived out of order. If that overwrites

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use rumqttc::{ConnectReturnCode, SubscribeReasonCode, UnsubAckReason};
+use rumqttc::{ConnAckProperties, ConnectReturnCode, SubscribeReasonCode, UnsubAckReason};
 
 use super::*;
 use crate::fleet::Rules;
@@ -25,6 +25,8 @@ enum Input {
     Connect,
     /// CONNACK: whether the broker has a session.
     ConnAck(bool),
+    /// CONNACK of a broker without shared subscriptions.
+    ConnAckWithoutShares,
     /// SUBACK: the QoS that is granted to each filter; 9 refuses it.
     SubAck(&'static [u8]),
     UnsubAck,
@@ -119,6 +121,30 @@ impl World {
             ConnAck(session_present) => {
                 let code = ConnectReturnCode::Success;
                 let packet = rumqttc::ConnAck { session_present, code, properties: None };
+                self.packet(&Packet::ConnAck(packet), ROOM, &mut actions);
+            }
+            ConnAckWithoutShares => {
+                let properties = ConnAckProperties {
+                    session_expiry_interval: None,
+                    receive_max: None,
+                    max_qos: None,
+                    retain_available: None,
+                    max_packet_size: None,
+                    assigned_client_identifier: None,
+                    topic_alias_max: None,
+                    reason_string: None,
+                    user_properties: Vec::new(),
+                    wildcard_subscription_available: None,
+                    subscription_identifiers_available: None,
+                    shared_subscription_available: Some(0),
+                    server_keep_alive: None,
+                    response_information: None,
+                    server_reference: None,
+                    authentication_method: None,
+                    authentication_data: None,
+                };
+                let (code, properties) = (ConnectReturnCode::Success, Some(properties));
+                let packet = rumqttc::ConnAck { session_present: false, code, properties };
                 self.packet(&Packet::ConnAck(packet), ROOM, &mut actions);
             }
             SubAck(granted) => {

@@ -6,12 +6,12 @@
 -- KEYS[4] owed           hash  id -> number of receivers that have not got it yet; absent: one
 -- KEYS[5] dead           zset  id -> given up at (ms)
 -- KEYS[6] letters        hash  id -> dead letter (JSON)
--- KEYS[7] untold         hash  "<detected at> <record id>" -> id of its dead letter
+-- KEYS[7] untold         hash  "<detected at> <record id>", see untold.rs -> id of its dead letter
 --
 -- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, then N ids, then for each dead letter:
 --  1 its number among the N
 --  2 dead letter (JSON)
---  3 number of its silences, then for each "<detected at> <record id>"
+--  3 number of its silences, then the name of each in untold
 --
 -- Only the first delivery of a lane is under way and can end. Returns the number of deliveries that ended.
 local count = tonumber(ARGV[2])

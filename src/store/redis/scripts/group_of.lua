@@ -1,11 +1,11 @@
--- Answers the stored groups of records, and stores the group of each record that has none. All events of a record
--- join the group of its first event.
+-- Answers the stored groups of records, and stores the groups of each record that has none. All events of a record
+-- join the groups of its first event.
 --
--- KEYS[1] group_of  hash  member -> group (JSON)
+-- KEYS[1] group_of  hash  member -> group (JSON), or list of groups
 --
--- ARGV[1] number of members N, then N members, each once, then for each the group (JSON) to store if there is none
+-- ARGV[1] number of members N, then N members, each once, then for each the groups (JSON) to store if there are none
 --
--- Returns for each member its stored group (JSON), "" if it is the group of the caller.
+-- Returns for each member its stored groups (JSON), "" if they are the groups of the caller.
 local count = tonumber(ARGV[1])
 local answers = redis.call('HMGET', KEYS[1], unpack(ARGV, 2, 1 + count))
 local fresh = {}

@@ -24,21 +24,29 @@
 -- KEYS[7] owed           hash  id -> number of receivers that have not got it yet; absent: one
 -- KEYS[7+r]              zset  queue of receiver r of R: group -> next attempt (ms)
 -- KEYS[7+R+r]            hash  lanes of receiver r: group -> see lease.lua
--- then for each transition the waiting members of its group: zset  member -> when its wait began (ms)
+-- then for each transition the waiting members of its group: zset  member -> when its wait began (ms), see sealing.lua
+-- then, if groups gather members or are looked at again, for each transition the notified members of its group whose
+--                        units are still offline: zset  member -> when it was notified (ms)
+-- then, if groups are looked at again, reminders: zset  group -> when it is looked at (ms)
 --
--- ARGV[1] now (ms), ARGV[2] now (RFC 3339), ARGV[3] wait (ms), ARGV[4] interval (ms), ARGV[5] R,
--- ARGV[6] number of transitions N, then N group keys, N times "<group>\n<member>", then 6 for each:
+-- ARGV[1] now (ms), ARGV[2] now (RFC 3339), ARGV[3] wait (ms), ARGV[4] interval (ms), ARGV[5] how long groups gather
+-- members (ms), 0 if each has one unit, ARGV[6] until when they are held (ms), 0 if they are not, ARGV[7] when they are
+-- looked at again after a notification (ms), 0 for never, ARGV[8] R,
+-- ARGV[9] how many of the R are receivers of these groups: the first ones, see sealing.lua,
+-- ARGV[10] number of transitions N, then N group keys, N times "<group>\n<member>", then 7 for each:
 --  1 group (JSON)
 --  2 "alone" if no other transition of this call is of its group
 --  3 member
 --  4 "offline", "online", "removed" (a return without notification) or "blind"
 --  5 detected at (ms), 0 for an interval
---  6 record or interval (JSON)
+--  6 when its wait begins (ms)
+--  7 record or interval (JSON)
 --
 -- Returns the number of members that were sealed.
-local now, wait, interval, receivers = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local count, head = tonumber(ARGV[6]), 6
-begin_batch(receivers)
+local now, wait, interval, gathers = tonumber(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local held_until, looks_after, receivers = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local own, count, head = tonumber(ARGV[9]), tonumber(ARGV[10]), 10
+begin_batch(receivers, own)
 local due = redis.call('ZMSCORE', KEYS[1], unpack(ARGV, head + 1, head + count))
 local distances = redis.call('HMGET', KEYS[4], unpack(ARGV, head + 1, head + count))
 local values = redis.call('HMGET', KEYS[3], unpack(ARGV, head + 1 + count, head + 2 * count))
@@ -47,8 +55,9 @@ local held, soon = {}, {}
 local sealed = 0
 for i = 1, count do
   local waiting, group, name = KEYS[7 + 2 * receivers + i], ARGV[head + i], ARGV[head + count + i]
-  local a = head + 2 * count + 6 * (i - 1)
-  local member, form, detected, body = ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], ARGV[a + 6]
+  local lasting = (gathers > 0 or looks_after > 0) and KEYS[7 + 2 * receivers + count + i]
+  local a = head + 2 * count + 7 * (i - 1)
+  local member, form, detected, since, body = ARGV[a + 3], ARGV[a + 4], ARGV[a + 5], tonumber(ARGV[a + 6]), ARGV[a + 7]
   local known, letter, notified = held[name] or values[i], '', ''
   local is_end = form == 'online' or form == 'removed'
   -- Whether the silence may be one that was detected again: a member that is over is forgotten some time.
@@ -75,6 +84,9 @@ for i = 1, count do
   elseif is_end and (letter == '' or letter == 'o' or letter == 't') then
     next_letter = 'x'
   end
+  if letter == 't' and next_letter and lasting then
+    redis.call('ZREM', lasting, member)
+  end
   if next_letter == 'x' then
     held[name] = 'x' .. detected
     redis.call('ZREM', waiting, member)
@@ -85,15 +97,20 @@ for i = 1, count do
       soon[group] = nil
     end
   elseif next_letter then
-    local at = now
+    local at, last = now, tonumber(distances[i] or '')
+    -- A time of sealing in the future is ignored, because the group would wait for it.
+    last = last and last <= now and last
     if form ~= 'blind' then
-      at = now + wait
-      -- A time of sealing in the future is ignored, because the group would wait for it.
-      local last = tonumber(distances[i] or '')
-      if last and last <= now and last + interval > at then
-        at = last + interval
+      local is_last = form == 'online' and (not lasting or redis.call('ZCARD', lasting) == 0)
+      at = since + wait
+      if form == 'online' then
+        at = math.max(at, now + wait)
+      end
+      if not is_last then
+        at = math.max(at, (form == 'online' and now or since) + gathers, last and last + interval or 0)
       end
     end
+    at = math.max(at, held_until)
     if ARGV[a + 2] == 'alone' and at <= now and not due[i] then
       local offline, online, blind = '', '', ''
       if form == 'offline' then
@@ -103,15 +120,23 @@ for i = 1, count do
       else
         blind, next_letter = body, 'b'
       end
-      local digest = add_member(name, member, next_letter, detected, ARGV[1])
-      add_notification(group, ARGV[a + 1], digest, offline, online, blind, next_letter == 'b' and form == 'online' and { notified } or {},
-        ARGV[1], ARGV[2], receivers)
+      local digest = add_member(name, member, next_letter, detected, ARGV[1], looks_after > 0 and body)
+      if lasting and form == 'offline' then
+        redis.call('ZADD', lasting, ARGV[1], member)
+        look_after(looks_after, now, group)
+      end
+      local is_added = add_notification(group, ARGV[a + 1], digest, offline, online, blind,
+        next_letter == 'b' and form == 'online' and { notified } or {}, ARGV[1], ARGV[2], receivers, own)
+      if is_added and last and last < now and now < last + interval then
+        batch.sealed[#batch.sealed] = distances[i]
+      end
       sealed = sealed + 1
     else
       held[name] = next_letter .. detected .. notified .. ' ' .. body
-      -- Only a silence waits. The other forms are final, and go into the next notification of the group.
-      redis.call('ZADD', waiting, form == 'offline' and ARGV[1] or string.format('%.0f', now - wait), member)
-      soon[group] = soon[group] or { string.format('%.0f', at), ARGV[a + 1] }
+      local score = form == 'offline' and since or since - FINAL
+      redis.call('ZADD', waiting, string.format('%.0f', score), member)
+      local before = soon[group]
+      soon[group] = { before and math.min(before[1], at) or at, before and before[2] or ARGV[a + 1] }
     end
   end
 end
@@ -121,14 +146,14 @@ for name, value in pairs(held) do
   members[#members + 1] = value
 end
 for group, one in pairs(soon) do
-  times[#times + 1], labels[#labels + 1] = one[1], group
+  times[#times + 1], labels[#labels + 1] = string.format('%.0f', one[1]), group
   times[#times + 1], labels[#labels + 1] = group, one[2]
 end
 if #members > 0 then
   redis.call('HSET', KEYS[3], unpack(members))
 end
 if #times > 0 then
-  redis.call('ZADD', KEYS[1], 'NX', unpack(times))
+  redis.call('ZADD', KEYS[1], 'LT', unpack(times))
   redis.call('HSET', KEYS[5], unpack(labels))
 end
 write_batch(ARGV[1], receivers)

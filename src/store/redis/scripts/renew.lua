@@ -5,7 +5,8 @@
 -- slower, until the clock has caught up.
 --
 -- KEYS[1] roster  zset  instance -> end of its lease (ms, time of the fleet)
--- KEYS[2] clock   hash  server -> the server's clock (ms), fleet -> the time of the fleet (ms), both at the last renewal
+-- KEYS[2] clock   hash  server -> the server's clock (ms), fleet -> the time of the fleet (ms), both at the last renewal;
+--                       jump -> the server's clock (ms) when a jump forward was handled
 -- KEYS[3] heard   hash  at -> up to when Rollcall has heard (ms)
 --
 -- ARGV[1] instance
@@ -22,18 +23,25 @@
 -- The rule is that of presence/roster.rs; a test compares them.
 local read = redis.call('TIME')
 local server = tonumber(read[1]) * 1000 + math.floor(tonumber(read[2]) / 1000)
-local last = redis.call('HMGET', KEYS[2], 'server', 'fleet')
+local last = redis.call('HMGET', KEYS[2], 'server', 'fleet', 'jump')
 local fleet = math.max(server, tonumber(ARGV[3]))
 if tonumber(last[2]) then
   -- A jump forward does not count as time that has passed.
   local passed = math.min(math.max(server - (tonumber(last[1]) or server), 0), tonumber(ARGV[2]))
   fleet = math.max(fleet, tonumber(last[2]) + math.floor(passed * 995 / 1000))
 end
--- A jump makes expiry keys expire too early, so the first renewal after it moves hearing back by as much.
-local without_jump = tonumber(ARGV[5])
-local heard = without_jump and (tonumber(last[1]) or without_jump) <= without_jump and redis.call('HGET', KEYS[3], 'at')
-if tonumber(heard) then
-  redis.call('HSET', KEYS[3], 'at', string.format('%.0f', tonumber(heard) - (server - without_jump)))
+-- A jump makes expiry keys expire too early, so the first renewal that knows of it moves hearing back by as much.
+local without_jump, handled = tonumber(ARGV[5]), tonumber(last[3])
+if handled and handled > server then
+  -- The clock was set back since, and may jump forward again.
+  redis.call('HDEL', KEYS[2], 'jump')
+end
+if without_jump and not (handled and handled > without_jump and handled <= server) then
+  redis.call('HSET', KEYS[2], 'jump', string.format('%.0f', server))
+  local heard = tonumber(redis.call('HGET', KEYS[3], 'at'))
+  if heard then
+    redis.call('HSET', KEYS[3], 'at', string.format('%.0f', heard - (server - without_jump)))
+  end
 end
 local text = string.format('%.0f', fleet)
 redis.call('HSET', KEYS[2], 'server', string.format('%.0f', server), 'fleet', text)

@@ -4,14 +4,19 @@
 -- The id of a notification is a digest of its group and its members, so the same members have the same id also if a
 -- sealed notification is lost and sealed again.
 --
+-- Waiting members are a sorted set by when their waits began. The moments of members that are final, which are all but
+-- silences, are less by `FINAL` and so below zero: see presence/grouping.rs.
+--
 -- KEYS up to the lanes of the last receiver are those of join.lua and seal.lua; no ARGV is read here.
 -- Returns nothing: it declares functions for the second part.
-local batch = { groups = {}, ids = {}, bodies = {}, owed = {}, over = {}, members = {}, sealed = {} }
+local FINAL = 300000000000000
+local batch = { groups = {}, ids = {}, bodies = {}, owed = {}, over = {}, members = {}, sealed = {}, of_receiver = {} }
 
--- The names of the receivers: the ends of the keys of their queues.
-local names = {}
+-- The names of the receivers: the ends of the keys of their queues. The first `own` are those of the group; the others
+-- are notified only of the returns of silences that they were notified of.
+local names, own_names = {}, ''
 
-local function begin_batch(receivers)
+local function begin_batch(receivers, own)
   -- These commands fail if a key is of a wrong type, before any write: Redis does not undo a script.
   for i = 1, #KEYS do
     if i >= 3 and i <= 7 or i > 7 + receivers and i <= 7 + 2 * receivers then
@@ -23,14 +28,22 @@ local function begin_batch(receivers)
   for r = 1, receivers do
     names[r] = string.match(KEYS[7 + r], '([^:]*)$')
   end
+  own_names = table.concat(names, ',', 1, own)
 end
 
--- Adds a member with this letter to the batch. Returns its part of the digest.
-local function add_member(name, member, letter, detected, now)
+-- A group whose silences were notified is looked at again. Its key is the last one.
+local function look_after(looks_after, now, group)
+  if looks_after > 0 then
+    redis.call('ZADD', KEYS[#KEYS], 'LT', string.format('%.0f', now + looks_after), group)
+  end
+end
+
+-- Adds a member with this letter to the batch; `body` is kept while its silence lasts. Returns its part of the digest.
+local function add_member(name, member, letter, detected, now, body)
   local members, over = batch.members, batch.over
   members[#members + 1] = name
   if letter == 'o' then
-    members[#members + 1] = 't' .. detected .. ':' .. table.concat(names, ',')
+    members[#members + 1] = 't' .. detected .. ':' .. own_names .. (body and ' ' .. body or '')
   else
     members[#members + 1] = 'x' .. detected
     over[#over + 1] = now
@@ -40,35 +53,60 @@ local function add_member(name, member, letter, detected, now)
 end
 
 -- For each return of a notification, the receivers that were notified of its silence (JSON). `notified` has ":" and
--- their names for each, "" if they are not known. Empty if all receivers were notified of all silences.
-local function notified_json(notified)
-  local texts, differs = {}, false
+-- their names for each, "" if they are not known. Empty if all receivers were notified of all silences. The second
+-- result has the numbers of the receivers that get the notification: those of the group, and others that were notified
+-- of a silence whose return is in it.
+local function notified_json(notified, receivers, own)
+  local texts, differs, others, to = {}, false, {}, {}
+  for r = 1, own do
+    to[r] = r
+  end
   for i, one in ipairs(notified) do
     texts[i] = one == '' and 'null' or '"' .. string.sub(one, 2) .. '"'
     local listed = ',' .. string.sub(one, 2) .. ','
-    for _, name in ipairs(names) do
-      differs = differs or (one ~= '' and not string.find(listed, ',' .. name .. ',', 1, true))
+    for r = 1, receivers do
+      local is_listed = one ~= '' and string.find(listed, ',' .. names[r] .. ',', 1, true)
+      differs = differs or (r <= own and one ~= '' and not is_listed)
+      others[r] = others[r] or (r > own and is_listed)
     end
   end
-  return differs and ',"told":[' .. table.concat(texts, ',') .. ']' or ''
+  for r = own + 1, receivers do
+    if others[r] then
+      to[#to + 1] = r
+    end
+  end
+  local told = ',"told":[' .. table.concat(texts, ',') .. ']'
+  if #to > own then
+    local quoted = own == 0 and '' or '"' .. string.gsub(own_names, ',', '","') .. '"'
+    return told .. ',"receivers":[' .. quoted .. ']', to
+  end
+  return differs and told or '', to
 end
 
 -- Adds a notification to the batch. `offline`, `online` and `blind` are lists (JSON) without brackets; `digest` has
--- the parts of all members. Without receivers nothing is stored, because no receiver would remove it.
-local function add_notification(group, group_json, digest, offline, online, blind, notified, now, now_text, receivers)
-  if receivers == 0 then
-    return
+-- the parts of all members. Without receivers nothing is stored, because no receiver would remove it. Returns whether
+-- it is added.
+local function add_notification(group, group_json, digest, offline, online, blind, notified, now, now_text, receivers, own)
+  local notified_text, to = notified_json(notified, receivers, own)
+  if #to == 0 then
+    return false
   end
   local index = #batch.ids + 1
   local id = 'ntf_' .. string.sub(redis.sha1hex(group .. '\n' .. digest), 1, 24)
   batch.groups[index], batch.ids[index] = group, id
+  for _, r in ipairs(to) do
+    batch.of_receiver[r] = batch.of_receiver[r] or {}
+    table.insert(batch.of_receiver[r], index)
+  end
   batch.sealed[2 * index - 1], batch.sealed[2 * index] = group, now
   batch.bodies[2 * index - 1] = id
   batch.bodies[2 * index] = '{"group":' .. group_json .. ',"sealed_at":"' .. now_text .. '","offline":[' .. offline
-    .. '],"online":[' .. online .. '],"blind":[' .. blind .. ']' .. notified_json(notified) .. '}'
-  if receivers > 1 then
-    batch.owed[2 * index - 1], batch.owed[2 * index] = id, receivers
+    .. '],"online":[' .. online .. '],"blind":[' .. blind .. ']' .. notified_text .. '}'
+  if #to > 1 then
+    batch.owed[#batch.owed + 1] = id
+    batch.owed[#batch.owed + 1] = #to
   end
+  return true
 end
 
 -- Writes the batch: the notifications, and their ids at the end of the group's lane for each receiver. A group with a
@@ -85,21 +123,27 @@ local function write_batch(now, receivers)
   end
   redis.call('HSET', KEYS[4], unpack(batch.sealed))
   redis.call('HSET', KEYS[6], unpack(batch.bodies))
-  if receivers > 1 then
+  if #batch.owed > 0 then
     redis.call('HSET', KEYS[7], unpack(batch.owed))
   end
   for r = 1, receivers do
-    local before = redis.call('HMGET', KEYS[7 + receivers + r], unpack(batch.groups))
+    local indices, groups = batch.of_receiver[r] or {}, {}
+    for n, index in ipairs(indices) do
+      groups[n] = batch.groups[index]
+    end
+    local before = #groups > 0 and redis.call('HMGET', KEYS[7 + receivers + r], unpack(groups))
     local lanes, queued = {}, {}
-    for index, group in ipairs(batch.groups) do
-      local ids, body = string.match(before[index] or '0', '^([^\n]*)(.*)$')
-      lanes[2 * index - 1], lanes[2 * index] = group, ids .. ' ' .. batch.ids[index] .. body
-      if not before[index] then
+    for n, group in ipairs(groups) do
+      local ids, body = string.match(before[n] or '0', '^([^\n]*)(.*)$')
+      lanes[2 * n - 1], lanes[2 * n] = group, ids .. ' ' .. batch.ids[indices[n]] .. body
+      if not before[n] then
         queued[#queued + 1] = now
         queued[#queued + 1] = group
       end
     end
-    redis.call('HSET', KEYS[7 + receivers + r], unpack(lanes))
+    if #lanes > 0 then
+      redis.call('HSET', KEYS[7 + receivers + r], unpack(lanes))
+    end
     if #queued > 0 then
       redis.call('ZADD', KEYS[7 + r], 'NX', unpack(queued))
     end

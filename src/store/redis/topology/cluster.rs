@@ -11,17 +11,14 @@ use futures_util::future::join_all;
 use redis::{Client, RedisResult, pipe};
 
 use super::address::HostPort;
-use super::discovery::{Discovery, Primary, ask};
-use super::errors::NoAnswer;
+use super::discovery::{Discovery, Observer, Primary, ask};
+use super::errors::{LOGIN, NoAnswer};
 use super::login::Login;
 use super::slots::SLOTS;
 use crate::store::{EngineError, Result};
 
 /// The most nodes that are asked at once.
 const MOST_ASKED: usize = 16;
-
-/// The options of the login at every node.
-const LOGIN: &str = "engine.url and engine.password_file";
 
 pub struct Cluster(pub Login);
 
@@ -52,18 +49,44 @@ impl Cluster {
             Err(error) => Err(NoAnswer::of(&format!("the node at {at}"), &error, LOGIN)),
         }
     }
+
+    /// The cluster as some nodes see it, and why others do not answer.
+    async fn views(&self, known: &[HostPort]) -> (Vec<Vec<Node>>, Vec<(HostPort, NoAnswer)>) {
+        let given = self.0.address().servers.iter();
+        let asked: BTreeSet<&HostPort> = known.iter().chain(given).take(MOST_ASKED).collect();
+        let answers = join_all(asked.into_iter().map(|at| async move { (at, self.ask(at).await) })).await;
+        let (mut views, mut failed) = (Vec::new(), Vec::new());
+        for (at, answer) in answers {
+            match answer {
+                Ok(view) => views.push(view),
+                Err(why) => failed.push((at.clone(), why)),
+            }
+        }
+        (views, failed)
+    }
+
+    /// The state of a node without a part of the fleet, for an operator.
+    async fn observe(&self, at: &HostPort, nodes: &[&Node]) -> std::result::Result<String, String> {
+        let todo =
+            "start it, or remove it from the cluster (redis-cli --cluster del-node) and from engine.url";
+        self.ask(at).await.map_err(|why| why.advised(todo))?;
+        match nodes.iter().any(|node| node.is_connected) {
+            true if nodes.iter().any(|node| node.is_primary) => Ok("primary without slots".to_owned()),
+            true => Ok("replica of a primary without slots".to_owned()),
+            false => Err(format!(
+                "the node at {at} answers, but the other nodes do not reach it at the port of the cluster bus, which is \
+                 its port + 10000; check the network between them, and its log"
+            )),
+        }
+    }
 }
 
 #[async_trait]
 impl Discovery for Cluster {
     async fn learn(&self, known: &[HostPort]) -> Result<Vec<Primary>> {
-        let given = self.0.address().servers.iter();
-        let asked: BTreeSet<&HostPort> = known.iter().chain(given).take(MOST_ASKED).collect();
-        let answers = join_all(asked.into_iter().map(|at| self.ask(at))).await;
-        let (views, failed): (Vec<_>, Vec<_>) = answers.into_iter().partition(std::result::Result::is_ok);
-        let views: Vec<Vec<Node>> = views.into_iter().flatten().collect();
+        let (views, failed) = self.views(known).await;
         if views.is_empty() {
-            return Err(NoAnswer::all(failed.into_iter().filter_map(std::result::Result::err).collect()));
+            return Err(NoAnswer::all(failed.into_iter().map(|(_, why)| why).collect()));
         }
         let primaries = primaries(&views);
         if primaries.is_empty() {
@@ -71,6 +94,28 @@ impl Discovery for Cluster {
             return Err(EngineError::Unavailable(why.to_owned()));
         }
         Ok(primaries)
+    }
+
+    async fn observers(&self, known: &[HostPort]) -> Vec<Observer> {
+        let (views, failed) = self.views(known).await;
+        if views.is_empty() {
+            return Vec::new();
+        }
+        let mut used: BTreeSet<HostPort> = known.iter().cloned().collect();
+        used.extend(
+            primaries(&views).into_iter().flat_map(|primary| [vec![primary.at], primary.replicas].concat()),
+        );
+        let mut others: BTreeMap<&HostPort, Vec<&Node>> = BTreeMap::new();
+        for node in views.iter().flatten() {
+            others.entry(&node.at).or_default().push(node);
+        }
+        for (at, _) in &failed {
+            others.entry(at).or_default();
+        }
+        others.retain(|at, _| !used.contains(at));
+        let observed = others.into_iter().take(MOST_ASKED);
+        join_all(observed.map(|(at, nodes)| async move { (at.to_string(), self.observe(at, &nodes).await) }))
+            .await
     }
 
     fn client(&self, at: &HostPort) -> RedisResult<Client> {
@@ -102,11 +147,13 @@ fn primaries(views: &[Vec<Node>]) -> Vec<Primary> {
     let mut primaries: Vec<Primary> = shares
         .into_iter()
         .map(|(id, (node, slots))| {
-            let of_this = |other: &&Node| !other.is_primary && other.is_connected && other.primary == id;
-            let replicas: BTreeSet<&HostPort> =
-                views.iter().flatten().filter(of_this).map(|other| &other.at).collect();
+            let of_this = |other: &&Node| !other.is_primary && other.primary == id;
+            let (connected, lost): (Vec<&Node>, Vec<&Node>) =
+                views.iter().flatten().filter(of_this).partition(|other| other.is_connected);
+            let replicas: BTreeSet<&HostPort> = connected.into_iter().map(|other| &other.at).collect();
+            let lacks_replicas = lost.iter().any(|other| !replicas.contains(&other.at));
             let replicas = replicas.into_iter().cloned().collect();
-            Primary { at: node.at.clone(), slots: Some(slots), replicas }
+            Primary { at: node.at.clone(), slots: Some(slots), replicas, lacks_replicas }
         })
         .collect();
     primaries.sort_by_key(|primary| primary.slots.as_ref().and_then(|slots| slots.first().copied()));
@@ -195,6 +242,7 @@ mod tests {
             let found = primaries(&views);
             assert_eq!(found.len(), 1);
             assert_eq!((&found[0].at, &found[0].replicas), (&at(7001), &vec![at(7002)]));
+            assert!(!found[0].lacks_replicas);
             assert_eq!(found[0].slots.as_ref().map(Vec::len), Some(usize::from(SLOTS)));
         }
     }

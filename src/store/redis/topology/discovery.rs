@@ -20,6 +20,8 @@ pub struct Primary {
     pub slots: Option<Vec<u16>>,
     /// The replicas that are connected.
     pub replicas: Vec<HostPort>,
+    /// Whether there are replicas that are not connected, which may still be promoted.
+    pub lacks_replicas: bool,
 }
 
 /// The address of a server that holds no part of the fleet, and its state, or why it does not do its work.
@@ -42,8 +44,9 @@ pub trait Discovery: Send + Sync {
         std::future::pending().await
     }
 
-    /// The sentinels.
-    async fn observers(&self) -> Vec<Observer> {
+    /// The sentinels, and the servers that hold no part of the fleet though they belong to it: replicas that do not
+    /// answer, nodes without slots. `known` are the primaries and their replicas.
+    async fn observers(&self, _known: &[HostPort]) -> Vec<Observer> {
         Vec::new()
     }
 

@@ -5,6 +5,9 @@ use redis::{ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 use crate::store::EngineError;
 use crate::trust;
 
+/// The options of the login at every server that holds a part of the fleet.
+pub const LOGIN: &str = "engine.url and engine.password_file";
+
 /// The answers of a server that did not execute a command because another server has to, or because none can at
 /// the moment.
 const NOT_EXECUTED: &[&str] =
@@ -52,21 +55,31 @@ pub struct NoAnswer {
     pub text: String,
     /// Whether it refused the login.
     pub is_refused: bool,
+    /// Whether the text has advice.
+    is_explained: bool,
 }
 
 impl NoAnswer {
     /// `options` are those of the login at this server.
     pub fn of(server: &str, error: &RedisError, options: &str) -> NoAnswer {
+        let error = &first_of(error);
         let is_refused = error.kind() == ErrorKind::AuthenticationFailed
             || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
-        let text = match trust::cause(error) {
+        let cause = trust::cause(error);
+        let is_explained = is_refused || cause.is_some();
+        let text = match cause {
             Some(cause) => {
                 format!("{server} cannot be reached: {}", trust::advice("engine", "server", cause))
             }
             None if is_refused => format!("{server} refused the login; check {options}: {error}"),
             None => format!("{server} does not answer: {error}"),
         };
-        NoAnswer { text, is_refused }
+        NoAnswer { text, is_refused, is_explained }
+    }
+
+    /// The text, with this advice if it has none.
+    pub fn advised(self, advice: &str) -> String {
+        if self.is_explained { self.text } else { format!("{}; {advice}", self.text) }
     }
 
     /// The error if no server answers: only an operator can help if all of them refuse the login.
@@ -82,12 +95,35 @@ impl NoAnswer {
 
 impl From<String> for NoAnswer {
     fn from(text: String) -> NoAnswer {
-        NoAnswer { text, is_refused: false }
+        NoAnswer { text, is_refused: false, is_explained: true }
     }
+}
+
+/// Of the errors of a batch, of which there may be hundreds, the first. The code of another is not known: the library
+/// names it only if it has a name for it.
+pub fn first_of(error: &RedisError) -> RedisError {
+    let errors = error.clone().into_server_errors();
+    let first = errors.as_deref().and_then(<[_]>::first).map(|(_, first)| Value::ServerError(first.clone()));
+    first.and_then(|first| first.extract_error().err()).unwrap_or_else(|| error.clone())
+}
+
+/// The meaning of the answer of a replica, where servers take over from one another; `None`: it is another answer.
+pub fn replaced(address: &str, error: &RedisError, is_cluster: bool) -> Option<EngineError> {
+    let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+        || error.to_string().split_ascii_whitespace().any(|word| word.trim_start_matches('-') == "READONLY");
+    let look = if is_cluster { "CLUSTER NODES there" } else { "SENTINEL MASTER at the sentinels" };
+    is_replica.then(|| {
+        EngineError::Unavailable(format!(
+            "redis at {address} is a replica now, and rollcall looks for the primary that took over; if this lasts, see \
+             {look}: {}",
+            first_of(error)
+        ))
+    })
 }
 
 /// The meaning of a failure, with advice for the operator.
 pub fn classify(address: &str, error: &RedisError) -> EngineError {
+    let error = &first_of(error);
     let refused = |why: &str| EngineError::Refused(format!("redis at {address} {why}: {error}"));
     let unavailable = |why: &str| EngineError::Unavailable(format!("redis at {address} {why}: {error}"));
     // A script reports it within an error of its own.
@@ -102,9 +138,7 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
         return unavailable("cannot be reached; check engine.url, and that it runs");
     }
     match error.kind() {
-        ErrorKind::AuthenticationFailed => {
-            refused("refused the login; check engine.url and engine.password_file")
-        }
+        ErrorKind::AuthenticationFailed => refused(&format!("refused the login; check {LOGIN}")),
         ErrorKind::InvalidClientConfig => refused("cannot be addressed like that; check engine.url"),
         ErrorKind::RESP3NotSupported => refused("is too old; 6.2 or newer is needed"),
         ErrorKind::Server(ServerErrorKind::NoPerm) => {
@@ -121,9 +155,7 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
         }
         ErrorKind::Server(ServerErrorKind::BusyLoading) => unavailable("is still loading its data"),
         _ => match error.code() {
-            Some("NOAUTH" | "WRONGPASS") => {
-                refused("refused the login; check engine.url and engine.password_file")
-            }
+            Some("NOAUTH" | "WRONGPASS") => refused(&format!("refused the login; check {LOGIN}")),
             Some("OOM") => unavailable("is full; raise its maxmemory"),
             Some("MISCONF") => unavailable("cannot write its data to disk"),
             Some("NOREPLICAS") => {
@@ -131,5 +163,47 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
             }
             _ => unavailable("did not execute a command"),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{Client, ConnectionLike};
+
+    use super::*;
+    use crate::simulate::servers::{Server, free_port};
+
+    #[test]
+    fn the_advice_about_a_replica_fits_the_servers() {
+        let read_only = || {
+            let kind = ErrorKind::Server(ServerErrorKind::ReadOnly);
+            RedisError::from((kind, "READONLY", "You can't write against a read only replica.".to_owned()))
+        };
+        let text = |meaning: EngineError| meaning.to_string();
+        assert!(text(classify("a:1", &read_only())).contains("engine.url has to name the primary"));
+        for (is_cluster, look) in [(true, "CLUSTER NODES"), (false, "SENTINEL MASTER")] {
+            let text = text(replaced("a:1", &read_only(), is_cluster).unwrap());
+            assert!(text.contains("a:1 is a replica now") && text.contains(look), "{text}");
+            assert!(!text.contains("engine.url"), "{text}");
+        }
+        let full = RedisError::from((ErrorKind::Extension, "OOM", "command not allowed".to_owned()));
+        assert!(replaced("a:1", &full, true).is_none());
+    }
+
+    #[test]
+    fn the_errors_of_a_batch_are_told_by_the_first_one_with_its_advice() {
+        let dir = tempfile::tempdir().unwrap();
+        let server = Server::redis(dir.path(), free_port().unwrap(), &[]).unwrap();
+        let mut connection = Client::open(("127.0.0.1", server.port())).unwrap().get_connection().unwrap();
+        redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg("1").exec(&mut connection).unwrap();
+        assert!(connection.is_open());
+        let mut batch = redis::pipe();
+        batch.set("a", 1).set("b", 2).set("c", 3);
+        for batch in [batch.clone(), batch.atomic().clone()] {
+            let error = batch.exec(&mut connection).unwrap_err();
+            let told = classify("here", &error).to_string();
+            assert!(told.contains("is full; raise its maxmemory"), "{told}");
+            assert_eq!(told.matches("OOM").count(), 1, "{told}");
+        }
     }
 }

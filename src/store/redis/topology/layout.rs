@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::discovery::Observer;
+use tokio::time::Instant;
+
+use super::discovery::{Observer, Primary};
 use super::{HostPort, Server, Topology};
 use crate::store::Result;
 
@@ -14,20 +16,17 @@ impl Topology {
         if view.map.only().is_some() {
             return vec![items.into_iter().collect()];
         }
-        let mut parts: Vec<(Option<usize>, Vec<T>)> = Vec::new();
-        for item in items {
-            let index = view.map.index(slot(&item));
-            match parts.iter_mut().find(|(of, _)| *of == index) {
-                Some((_, part)) => part.push(item),
-                None => parts.push((index, vec![item])),
-            }
-        }
-        parts.into_iter().map(|(_, part)| part).collect()
+        view.map.split(items, slot).into_iter().map(|(_, part)| part).collect()
+    }
+
+    /// How many primaries there are now.
+    pub fn count(&self) -> usize {
+        self.servers.now().map.servers().len()
     }
 
     /// Whether there may be several primaries at once, each with a part of the keys.
     pub fn has_parts(&self) -> bool {
-        self.has_parts
+        self.servers.has_parts()
     }
 
     /// Whether there is one server, and never another.
@@ -40,11 +39,29 @@ impl Topology {
         !self.replicas(server).is_empty()
     }
 
+    /// Whether a replica that is not connected may replace a primary.
+    pub fn lacks_replicas(&self, server: &Server) -> bool {
+        self.primary(server, |primary| primary.lacks_replicas).unwrap_or(false)
+    }
+
+    /// The primary that keeps `{hearing}`, by whose clock the fleet goes; `None` while none does.
+    pub fn server_of_hearing(&self) -> Option<Arc<Server>> {
+        self.servers.now().map.server(self.slot).cloned()
+    }
+
     /// The replicas of a primary that are connected, as the other servers know them.
     pub fn replicas(&self, server: &Server) -> Vec<HostPort> {
+        self.primary(server, |primary| primary.replicas.clone()).unwrap_or_default()
+    }
+
+    fn primary<T>(&self, server: &Server, of: impl Fn(&Primary) -> T) -> Option<T> {
         let view = self.servers.now();
-        let primary = view.primaries.iter().find(|primary| primary.at.to_string() == server.address());
-        primary.map(|primary| primary.replicas.clone()).unwrap_or_default()
+        view.primaries.iter().find(|primary| primary.at.to_string() == server.address()).map(of)
+    }
+
+    /// The number of primaries; one before they are known.
+    pub fn primaries(&self) -> usize {
+        self.servers.now().map.servers().len().max(1)
     }
 
     /// Whether an address is that of a primary now.
@@ -52,12 +69,22 @@ impl Topology {
         self.servers.now().map.servers().iter().any(|server| server.address() == address)
     }
 
+    /// Since when the primary of a slot is one; `None` if it was one at the start, or there is none now.
+    pub fn primary_since(&self, slot: u16) -> Option<Instant> {
+        self.servers.now().map.server(slot)?.since()
+    }
+
+    /// When a primary was replaced last.
+    pub fn replaced_at(&self) -> Option<Instant> {
+        self.servers.now().map.servers().iter().filter_map(|server| server.since()).max()
+    }
+
     /// A server for single questions, such as a replica.
     pub fn open(&self, at: &HostPort) -> Result<Arc<Server>> {
         self.servers.connect(at).map(Arc::new)
     }
 
-    /// The sentinels.
+    /// See [`super::discovery::Discovery::observers`].
     pub async fn observers(&self) -> Vec<Observer> {
         self.servers.observers().await
     }

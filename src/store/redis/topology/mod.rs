@@ -47,12 +47,13 @@ mod slots;
 pub use address::{Address, AddressError, HostPort, Mode, SCHEMES};
 use cluster::Cluster;
 use discovery::Discovery;
-pub use errors::classify;
-use errors::{first_error, may_pass};
+pub use errors::{classify, may_pass};
+use errors::{first_error, replaced};
 pub use login::Login;
 use routed::Routed;
 use sentinel::Sentinel;
 pub use server::{Server, manager};
+pub use servers::Clocks;
 use servers::{Servers, View};
 use single::Single;
 pub use slots::slot_of;
@@ -61,13 +62,14 @@ use slots::slot_of_command;
 pub struct Topology {
     servers: Arc<Servers>,
     address: String,
-    /// The slot of commands without a key.
+    /// The slot of `{hearing}`, and of commands without a key.
     slot: u16,
-    has_parts: bool,
     telemetry: Arc<Telemetry>,
     /// Notified when a command finds a key of a wrong type.
     wrong_type: Notify,
     has_wrong_type: AtomicBool,
+    /// Notified when several servers have to be examined.
+    examination: Notify,
     /// Learns the servers again and again, if they can be others.
     follower: Option<JoinHandle<()>>,
 }
@@ -93,7 +95,6 @@ impl Topology {
             }
             Mode::Cluster => Box::new(Cluster(login)),
         };
-        let has_parts = discovery.has_parts();
         let servers = Arc::new(Servers::new(discovery, telemetry.clone()));
         let follower = (!servers.is_fixed()).then(|| {
             let servers = servers.clone();
@@ -103,10 +104,10 @@ impl Topology {
             servers,
             address,
             slot: slot_of(format!("{}:{{hearing}}", config.prefix).as_bytes()),
-            has_parts,
             telemetry,
             wrong_type: Notify::new(),
-            has_wrong_type: AtomicBool::new(true),
+            has_wrong_type: AtomicBool::new(false),
+            examination: Notify::new(),
             follower,
         })
     }
@@ -117,15 +118,29 @@ impl Topology {
         self.wrong_type.notify_one();
     }
 
-    /// Whether quarantine was requested since the last call. True at first: keys of a wrong type may be older than
-    /// this process.
+    /// Whether quarantine was requested since the last call.
     pub fn take_quarantine_request(&self) -> bool {
         self.has_wrong_type.swap(false, Ordering::Relaxed)
+    }
+
+    /// The next examination tries to quarantine again, since this one could not.
+    pub fn postpone_quarantine(&self) {
+        self.has_wrong_type.store(true, Ordering::Relaxed);
     }
 
     /// Ends when quarantine is requested.
     pub async fn quarantine_requested(&self) {
         self.wrong_type.notified().await;
+    }
+
+    /// Requests an examination of several servers.
+    pub fn request_examination(&self) {
+        self.examination.notify_one();
+    }
+
+    /// Ends when an examination of several servers is requested.
+    pub async fn examination_requested(&self) {
+        self.examination.notified().await;
     }
 
     /// The address of the servers for messages: without user and password.
@@ -197,16 +212,18 @@ impl Topology {
         self.send(name, pipe).await
     }
 
-    /// Sends at least one command as one batch, and passes the answers to `read`.
+    /// Sends at least one command as one batch, and passes the answers to `read`. One server had all keys, and that of
+    /// `slot`, when the batch was made.
     pub async fn send_raw<T>(
         &self,
         name: &'static str,
+        slot: u16,
         pipe: &Pipeline,
         read: impl FnOnce(Vec<Value>) -> RedisResult<T>,
     ) -> Result<T> {
         let began = Instant::now();
         let mut connection = self.routed();
-        let answers = connection.req_packed_commands(pipe, 0, pipe.len()).await;
+        let answers = connection.send_together(pipe, slot).await;
         self.judge(&connection, name, began, answers.and_then(first_error).and_then(read))
     }
 
@@ -297,8 +314,8 @@ impl Topology {
     }
 
     /// See [`Servers::check_roles`].
-    pub async fn check_roles(&self) {
-        self.servers.check_roles().await;
+    pub async fn check_roles(&self) -> Clocks {
+        self.servers.check_roles().await
     }
 
     /// See [`Admission::share`](super::admission::Admission::share).
@@ -306,9 +323,15 @@ impl Topology {
         self.servers.share(instances);
     }
 
-    /// See [`Admission::storm`](super::admission::Admission::storm).
-    pub fn storm(&self, is_on: bool) {
-        self.servers.storm(is_on);
+    /// Begins a storm of the server that has the slot of a partition: see
+    /// [`Admission::storm`](super::admission::Admission::storm).
+    pub fn begin_storm(&self, partition: u16, slot: u16) {
+        self.servers.begin_storm(partition, slot);
+    }
+
+    /// Ends the storms of the servers that have none of these slots.
+    pub fn end_storms(&self, slots: impl Iterator<Item = u16>) {
+        self.servers.end_storms(slots);
     }
 
     /// Sends commands that read for the mirror, after a storm: see
@@ -385,7 +408,12 @@ impl Topology {
     ) -> Result<T> {
         self.telemetry.engine_command(name, began.elapsed());
         answer.map_err(|error| {
-            let meaning = classify(address, &error);
+            let meaning = match self.is_fixed() {
+                true => classify(address, &error),
+                false => {
+                    replaced(address, &error, self.has_parts()).unwrap_or_else(|| classify(address, &error))
+                }
+            };
             if matches!(meaning, EngineError::WrongType(_)) {
                 self.request_quarantine();
             }
@@ -393,6 +421,7 @@ impl Topology {
                 return meaning;
             }
             self.servers.doubt();
+            self.request_examination();
             match meaning {
                 EngineError::Unavailable(why) => EngineError::Passing(why),
                 // Other servers have its keys, or will have them: the next attempt finds them.

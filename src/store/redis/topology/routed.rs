@@ -14,7 +14,7 @@ use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, Value};
 use tokio::time::Instant;
 
-use super::errors::{is_cut, is_not_executed, was_not_executed};
+use super::errors::{is_not_executed, was_not_executed};
 use super::server::Server;
 use super::servers::{Servers, View};
 use super::slots::slot_of_command;
@@ -98,20 +98,44 @@ impl<'a> Routed<'a> {
         }
     }
 
+    /// Sends commands of which one server had all keys when the batch was made, without a look at each of them. Those
+    /// that it did not execute are sent again, each to its server.
+    pub async fn send_together(&mut self, pipe: &Pipeline, slot: u16) -> RedisResult<Vec<Value>> {
+        let view = self.view().await?;
+        let Some(server) = view.map.server(slot) else { return self.send_each(pipe).await };
+        let answers = self.heed(server, server.send(pipe, 0, pipe.len()).await)?;
+        if self.servers.is_fixed() || !answers.iter().any(is_not_executed) {
+            return Ok(answers);
+        }
+        // The attempt shows whether that helped.
+        let _ = self.servers.learn(view.number).await;
+        let left = (0..answers.len()).filter(|index| is_not_executed(&answers[*index])).collect();
+        self.send_left(pipe, answers, left).await
+    }
+
     /// Sends commands, each to its server.
     async fn send_each(&mut self, pipe: &Pipeline) -> RedisResult<Vec<Value>> {
-        let mut slots = Vec::with_capacity(pipe.len());
-        for command in pipe.cmd_iter() {
+        self.send_left(pipe, vec![Value::Nil; pipe.len()], (0..pipe.len()).collect()).await
+    }
+
+    /// Sends some commands of a batch, each to its server, and puts their answers among those of the others.
+    async fn send_left(
+        &mut self,
+        pipe: &Pipeline,
+        mut answers: Vec<Value>,
+        mut left: Vec<usize>,
+    ) -> RedisResult<Vec<Value>> {
+        let commands: Vec<&Cmd> = pipe.cmd_iter().collect();
+        let mut slots = Vec::with_capacity(commands.len());
+        for command in &commands {
             self.slot = slot_of_command(command).unwrap_or(self.slot);
             slots.push(self.slot);
         }
-        let mut answers = vec![Value::Nil; slots.len()];
-        let mut left: Vec<usize> = (0..slots.len()).collect();
         let mut attempts = Attempts::begin();
         loop {
             let view = self.view().await?;
             let mut asked = Vec::new();
-            for (part, sent) in self.send_parts(&view, pipe, &slots, &left).await {
+            for (part, sent) in self.send_parts(&view, pipe, &commands, &slots, &left).await {
                 for (index, answer) in part.into_iter().zip(sent?) {
                     if is_not_executed(&answer) {
                         asked.push(index);
@@ -122,8 +146,7 @@ impl<'a> Routed<'a> {
             asked.sort_unstable();
             left.clear();
             for index in asked {
-                let command = pipe.cmd_iter().nth(index).expect("an index of this batch");
-                answers[index] = self.ask_other(command, &answers[index]).await?;
+                answers[index] = self.ask_other(commands[index], &answers[index]).await?;
                 if is_not_executed(&answers[index]) {
                     left.push(index);
                 }
@@ -143,24 +166,17 @@ impl<'a> Routed<'a> {
         &self,
         view: &View,
         pipe: &Pipeline,
+        commands: &[&Cmd],
         slots: &[u16],
         indices: &[usize],
     ) -> Vec<(Vec<usize>, RedisResult<Vec<Value>>)> {
-        let mut parts: Vec<(Option<usize>, Vec<usize>)> = Vec::new();
-        for index in indices {
-            let server = view.map.index(slots[*index]);
-            match parts.iter_mut().find(|(of, _)| *of == server) {
-                Some((_, part)) => part.push(*index),
-                None => parts.push((server, vec![*index])),
-            }
-        }
+        let parts = view.map.split(indices.iter().copied(), |index| slots[*index]);
         let is_whole = parts.len() == 1 && indices.len() == pipe.len();
         let sent = parts.into_iter().map(|(server, part)| async move {
             let answers = match server.and_then(|server| view.map.servers().get(server)) {
                 None => Err(nowhere(slots[part[0]])),
                 Some(server) if is_whole => self.heed(server, server.send(pipe, 0, pipe.len()).await),
                 Some(server) => {
-                    let commands: Vec<&Cmd> = pipe.cmd_iter().collect();
                     let mut batch = Pipeline::with_capacity(part.len());
                     for index in &part {
                         batch.add_command(commands[*index].clone());
@@ -189,15 +205,9 @@ impl<'a> Routed<'a> {
         Ok(answers.into_iter().nth(1).unwrap_or(Value::Nil))
     }
 
-    /// A failure of a connection may mean that another server took over.
+    /// Remembers the server of a failure; the caller judges it.
     fn heed<T>(&self, server: &Server, answer: RedisResult<T>) -> RedisResult<T> {
-        if let Err(error) = &answer {
-            self.failed(server);
-            if is_cut(error) && !was_not_executed(error) {
-                self.servers.doubt();
-            }
-        }
-        answer
+        answer.inspect_err(|_| self.failed(server))
     }
 }
 
@@ -242,13 +252,5 @@ impl ConnectionLike for Routed<'_> {
 
     fn get_db(&self) -> i64 {
         0
-    }
-}
-
-/// Arcs are cheap, and a view may change during a call.
-impl Servers {
-    /// The server, if there is one and never another.
-    fn only(&self) -> Option<Arc<Server>> {
-        if self.is_fixed() { self.now().map.only().cloned() } else { None }
     }
 }

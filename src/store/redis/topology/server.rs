@@ -25,6 +25,8 @@ pub struct Server {
     admission: Admission,
     round_trip: RoundTrip,
     barrier: Barrier,
+    /// Since when it is a primary; `None` if it was one when the servers were learned first.
+    since: Option<Instant>,
     answers: ServerAnswers,
 }
 
@@ -48,8 +50,19 @@ impl Server {
             admission: Admission::new(),
             round_trip: RoundTrip::default(),
             barrier: Barrier::default(),
+            since: None,
             answers: ServerAnswers::default(),
         })
+    }
+
+    /// The same server, which becomes a primary now.
+    pub fn taking_over(self) -> Server {
+        Server { since: Some(Instant::now()), ..self }
+    }
+
+    /// Since when it is a primary; `None` if it was one when the servers were learned first.
+    pub fn since(&self) -> Option<Instant> {
+        self.since
     }
 
     pub fn address(&self) -> &str {

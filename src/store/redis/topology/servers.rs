@@ -1,7 +1,7 @@
 //! The servers that are used now. They are learned at the first call, when a call finds that they are others, when
 //! the topology reports a change, and from time to time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use super::discovery::{Discovery, Observer, Primary};
 use super::errors::classify;
 use super::server::Server;
 use super::slots::SlotMap;
+use crate::clock::Timestamp;
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
@@ -34,21 +35,60 @@ pub struct View {
     pub primaries: Vec<Primary>,
 }
 
+/// The clocks of primaries, as they answered.
+#[derive(Default)]
+pub struct Clocks {
+    view: Arc<View>,
+    /// `None` for a server that did not answer as a primary.
+    pub read: Vec<Option<ClockReading>>,
+}
+
+/// The answer of a server that was asked for the time.
+#[derive(Clone, Copy, Debug)]
+pub struct ClockReading {
+    pub sent: std::time::Instant,
+    pub arrived: std::time::Instant,
+    pub clock: Timestamp,
+}
+
+impl Clocks {
+    /// The index of the server that has a slot.
+    pub fn server(&self, slot: u16) -> Option<usize> {
+        self.view.map.index(slot)
+    }
+
+    /// The address of the server with that index.
+    pub fn address(&self, index: usize) -> &str {
+        self.view.map.servers().get(index).map_or("", |server| server.address())
+    }
+}
+
+impl View {
+    /// The addresses of the primaries and of their replicas.
+    fn addresses(&self) -> Vec<HostPort> {
+        let of = |primary: &Primary| [std::slice::from_ref(&primary.at), &primary.replicas].concat();
+        self.primaries.iter().flat_map(of).collect()
+    }
+}
+
 pub struct Servers {
     discovery: Box<dyn Discovery>,
     view: watch::Sender<Arc<View>>,
     /// When the servers were learned last. Held while they are learned.
     learned: tokio::sync::Mutex<Option<Instant>>,
     doubt: Notify,
+    /// The server without slots to which another one referred last: the first commands of a slot that moves there.
+    referred: Mutex<Option<Arc<Server>>>,
     limits: Mutex<Limits>,
     telemetry: Arc<Telemetry>,
 }
 
-/// What a new server has to be told: see `admission.rs`.
-#[derive(Clone, Copy)]
+/// What limits the requests under way to each server: see `admission.rs`.
+#[derive(Clone)]
 struct Limits {
     instances: usize,
-    is_storm: bool,
+    /// The slots of partitions of which very many units are due, by partition.
+    storms: BTreeMap<u16, u16>,
 }
 
 impl Servers {
@@ -58,7 +98,8 @@ impl Servers {
             view: watch::Sender::default(),
             learned: Default::default(),
             doubt: Notify::new(),
-            limits: Mutex::new(Limits { instances: 1, is_storm: false }),
+            referred: Mutex::default(),
+            limits: Mutex::new(Limits { instances: 1, storms: BTreeMap::new() }),
             telemetry,
         }
     }
@@ -66,6 +107,16 @@ impl Servers {
     /// Whether there is one server, and never another.
     pub fn is_fixed(&self) -> bool {
         self.discovery.is_fixed()
+    }
+
+    /// Whether there may be several primaries at once.
+    pub fn has_parts(&self) -> bool {
+        self.discovery.has_parts()
+    }
+
+    /// The server, if there is one and never another.
+    pub fn only(&self) -> Option<Arc<Server>> {
+        if self.is_fixed() { self.now().map.only().cloned() } else { None }
     }
 
     /// The servers now; none before the first call of [`Servers::view`].
@@ -94,13 +145,7 @@ impl Servers {
         if before.number != seen || learned.is_some_and(|at| at.elapsed() < SHORTEST_PERIOD) {
             return Ok(());
         }
-        let known: Vec<HostPort> = before
-            .primaries
-            .iter()
-            .flat_map(|primary| [&primary.at].into_iter().chain(&primary.replicas))
-            .cloned()
-            .collect();
-        let primaries = self.discovery.learn(&known).await;
+        let primaries = self.discovery.learn(&before.addresses()).await;
         *learned = Some(Instant::now());
         let primaries = primaries?;
         if primaries == before.primaries {
@@ -118,15 +163,14 @@ impl Servers {
     fn with(&self, before: &View, primaries: Vec<Primary>) -> Result<View> {
         let known: HashMap<&str, &Arc<Server>> =
             before.map.servers().iter().map(|server| (server.address(), server)).collect();
-        let limits = *self.limits.lock().expect("nothing panics under this lock");
         let mut shares = Vec::with_capacity(primaries.len());
         for primary in &primaries {
             let address = primary.at.to_string();
             let server = match known.get(address.as_str()) {
                 Some(server) => (*server).clone(),
-                None => Arc::new(self.connect(&primary.at)?),
+                None if before.number == 0 => Arc::new(self.connect(&primary.at)?),
+                None => Arc::new(self.connect(&primary.at)?.taking_over()),
             };
-            limits.apply(&server);
             shares.push((server, primary.slots.clone()));
         }
         let map = match shares.as_slice() {
@@ -135,12 +179,13 @@ impl Servers {
                 shares.into_iter().map(|(server, slots)| (server, slots.unwrap_or_default())).collect(),
             ),
         };
+        self.limits.lock().expect("nothing panics under this lock").apply(&map);
         Ok(View { number: before.number + 1, map, primaries })
     }
 
     /// The servers beside those that hold the fleet: see [`Discovery::observers`].
     pub async fn observers(&self) -> Vec<Observer> {
-        self.discovery.observers().await
+        self.discovery.observers(&self.now().addresses()).await
     }
 
     pub fn connect(&self, at: &HostPort) -> Result<Server> {
@@ -151,17 +196,21 @@ impl Servers {
 
     /// The server at an address to which another server refers, which need not have slots yet.
     pub fn at(&self, address: &str) -> Result<Arc<Server>> {
-        let view = self.now();
-        if let Some(server) = view.map.servers().iter().find(|server| server.address() == address) {
-            return Ok(server.clone());
-        }
         let parsed = address
             .rsplit_once(':')
             .and_then(|(host, port)| Some(HostPort { host: host.to_owned(), port: port.parse().ok()? }));
         let at = parsed.ok_or_else(|| {
             EngineError::Unavailable(format!("redis refers to {address:?}, which is no address"))
         })?;
-        Ok(Arc::new(self.connect(&at)?))
+        let (view, address) = (self.now(), at.to_string());
+        let mut referred = self.referred.lock().expect("nothing panics under this lock");
+        let mut known = view.map.servers().iter().chain(referred.iter());
+        if let Some(server) = known.find(|server| server.address() == address) {
+            return Ok(server.clone());
+        }
+        let server = Arc::new(self.connect(&at)?);
+        *referred = Some(server.clone());
+        Ok(server)
     }
 
     /// A call failed in a way that other servers would explain.
@@ -185,46 +234,77 @@ impl Servers {
         }
     }
 
-    /// Asks every server for its role, unless it never changes. One that is no primary any more is in doubt.
-    pub async fn check_roles(&self) {
+    /// Asks every server for its role and its clock, unless there is only one. One that is no primary any more is in
+    /// doubt.
+    pub async fn check_roles(&self) -> Clocks {
         if self.is_fixed() {
-            return;
+            return Clocks::default();
         }
-        let role = redis::cmd("ROLE");
+        let mut question = redis::pipe();
+        question.cmd("ROLE").cmd("TIME");
         let view = self.now();
         let asked = view.map.servers().iter().map(|server| async {
-            let answer = tokio::time::timeout(PATIENCE, server.send_one(&role)).await;
-            let Ok(Ok(Value::Array(role))) = answer else { return };
+            let sent = std::time::Instant::now();
+            let answer = tokio::time::timeout(PATIENCE, server.send(&question, 0, question.len())).await;
+            let Ok(Ok(answers)) = answer else { return None };
+            let [Value::Array(role), time] = &answers[..] else { return None };
             if !matches!(role.first(), Some(Value::BulkString(name)) if name == b"master") {
                 self.doubt();
+                return None;
             }
+            let (seconds, micros): (i64, i64) = redis::from_redis_value(time.clone()).ok()?;
+            let clock = Timestamp::from_millis(seconds * 1000 + micros / 1000);
+            Some(ClockReading { sent, arrived: std::time::Instant::now(), clock })
         });
-        join_all(asked).await;
+        let read = join_all(asked).await;
+        Clocks { view, read }
     }
 
     /// See [`super::super::admission::Admission::share`].
     pub fn share(&self, instances: usize) {
-        self.limit(|limits| limits.instances = instances);
+        self.limit(|limits| {
+            limits.instances = instances;
+            // Permits in use are withdrawn by a later call.
+            true
+        });
     }
 
-    /// See [`super::super::admission::Admission::storm`].
-    pub fn storm(&self, is_on: bool) {
-        self.limit(|limits| limits.is_storm = is_on);
+    /// A storm of a partition that has this slot: see [`super::super::admission::Admission::storm`].
+    pub fn begin_storm(&self, partition: u16, slot: u16) {
+        self.limit(|limits| limits.storms.insert(partition, slot) != Some(slot));
     }
 
-    fn limit(&self, change: impl FnOnce(&mut Limits)) {
+    /// Ends the storms of the servers that have none of these slots.
+    pub fn end_storms(&self, slots: impl Iterator<Item = u16>) {
+        let view = self.now();
+        self.limit(|limits| {
+            if limits.storms.is_empty() {
+                return false;
+            }
+            let lasting: HashSet<Option<usize>> = slots.map(|slot| view.map.index(slot)).collect();
+            let before = limits.storms.len();
+            limits.storms.retain(|_, slot| lasting.contains(&view.map.index(*slot)));
+            limits.storms.len() < before
+        });
+    }
+
+    /// `change` answers whether it changed anything.
+    fn limit(&self, change: impl FnOnce(&mut Limits) -> bool) {
         let mut limits = self.limits.lock().expect("nothing panics under this lock");
-        change(&mut limits);
-        for server in self.now().map.servers() {
-            limits.apply(server);
+        if change(&mut limits) {
+            limits.apply(&self.now().map);
         }
     }
 }
 
 impl Limits {
-    fn apply(&self, server: &Server) {
-        server.admission().share(self.instances);
-        server.admission().storm(self.is_storm);
+    /// A storm delays only what is sent to the server that has it.
+    fn apply(&self, map: &SlotMap) {
+        let storms: HashSet<usize> = self.storms.values().filter_map(|slot| map.index(*slot)).collect();
+        for (index, server) in map.servers().iter().enumerate() {
+            server.admission().share(self.instances);
+            server.admission().storm(storms.contains(&index));
+        }
     }
 }
 
@@ -244,4 +324,70 @@ fn report(before: &View, after: &View) {
         after = after.join(","),
         "the primaries of redis are others now"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use redis::{Client, RedisResult};
+
+    use super::*;
+    use crate::clock::Clock;
+
+    /// Two primaries with a half of the slots each.
+    struct Halves(Arc<Mutex<[u16; 2]>>);
+
+    #[async_trait]
+    impl Discovery for Halves {
+        async fn learn(&self, _: &[HostPort]) -> Result<Vec<Primary>> {
+            let ports = *self.0.lock().unwrap();
+            let primary = |half: usize| Primary {
+                at: HostPort { host: "127.0.0.1".to_owned(), port: ports[half] },
+                slots: Some((0..8192).map(|slot| half as u16 * 8192 + slot).collect()),
+                replicas: Vec::new(),
+                lacks_replicas: false,
+            };
+            Ok(vec![primary(0), primary(1)])
+        }
+
+        fn client(&self, at: &HostPort) -> RedisResult<Client> {
+            Client::open(format!("redis://{at}"))
+        }
+
+        fn has_parts(&self) -> bool {
+            true
+        }
+    }
+
+    #[tokio::test]
+    async fn a_storm_is_that_of_the_server_that_has_the_partition_and_goes_where_it_goes() {
+        let ports = Arc::new(Mutex::new([1, 2]));
+        let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+        let servers = Servers::new(Box::new(Halves(ports.clone())), telemetry);
+        servers.learn(0).await.unwrap();
+        let storms = || {
+            let view = servers.now();
+            view.map
+                .servers()
+                .iter()
+                .map(|server| *server.admission().storms().borrow())
+                .collect::<Vec<bool>>()
+        };
+        assert_eq!(storms(), [false, false]);
+        servers.begin_storm(7, 100);
+        assert_eq!(storms(), [true, false]);
+        servers.end_storms([200, 9000].into_iter());
+        assert_eq!(storms(), [true, false], "another partition of that server is swept");
+        // The other half takes over, and the first one is a new server.
+        *ports.lock().unwrap() = [2, 3];
+        tokio::time::sleep(SHORTEST_PERIOD).await;
+        servers.learn(servers.now().number).await.unwrap();
+        assert_eq!(storms(), [true, false]);
+        servers.begin_storm(8, 9000);
+        assert_eq!(storms(), [true, true]);
+        servers.end_storms([9000].into_iter());
+        assert_eq!(storms(), [false, true]);
+        servers.end_storms(std::iter::empty());
+        assert_eq!(storms(), [false, false]);
+    }
 }

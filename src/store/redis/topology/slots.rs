@@ -60,6 +60,23 @@ impl SlotMap {
         self.of.get(usize::from(slot)).copied().flatten().map(usize::from)
     }
 
+    /// Splits items by the index of the server of their slots, in their order.
+    pub fn split<T>(
+        &self,
+        items: impl IntoIterator<Item = T>,
+        slot: impl Fn(&T) -> u16,
+    ) -> Vec<(Option<usize>, Vec<T>)> {
+        let mut parts: Vec<(Option<usize>, Vec<T>)> = Vec::new();
+        for item in items {
+            let index = self.index(slot(&item));
+            match parts.iter_mut().find(|(of, _)| *of == index) {
+                Some((_, part)) => part.push(item),
+                None => parts.push((index, vec![item])),
+            }
+        }
+        parts
+    }
+
     /// How many slots no server has.
     pub fn missing(&self) -> usize {
         self.of.iter().filter(|server| server.is_none()).count()

@@ -36,6 +36,20 @@ pub const ATTENDS: Steps = &[
 
 pub const CASES: &[Case] = &[
     (
+        "a broker without shared subscriptions is of no use to a member",
+        MEMBER,
+        None,
+        &[],
+        &[(Connect, ""), (ConnAckWithoutShares, "end Refused")],
+    ),
+    (
+        "a plain subscription needs no shared ones",
+        PLAIN,
+        None,
+        &[],
+        &[(Connect, ""), (ConnAckWithoutShares, "accept for 30 s, subscribe")],
+    ),
+    (
         "messages are acknowledged from QoS 1 on",
         PLAIN,
         None,

@@ -1,0 +1,70 @@
+//! What operators change of a unit: its open record is acknowledged, or the unit is paused. Each change is in the audit.
+//!
+//! # Why the entry of the audit is written first
+//! A crash between the two leaves an entry without its change, never a change without its entry. The operator has no
+//! answer then, and asks again. A change that is not possible leaves no entry.
+
+use std::fmt;
+
+use super::{Roll, Silences, UnitChange};
+use crate::clock::Timestamp;
+use crate::presence::{RecordId, Unit};
+use crate::store::{AuditEntry, Audited, Result};
+
+/// The unit or the record that an operator means.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    Unit(Unit),
+    /// An open record.
+    Record(RecordId),
+}
+
+impl Subject {
+    pub fn unit(&self) -> &Unit {
+        match self {
+            Subject::Unit(unit) => unit,
+            Subject::Record(id) => &id.unit,
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Unit(unit) => write!(f, "{}/{}", unit.kind, unit.id),
+            Subject::Record(id) => write!(f, "{id}"),
+        }
+    }
+}
+
+/// Changes units, and writes that into the audit.
+#[derive(Clone, Copy)]
+pub struct Operators<'a> {
+    pub roll: &'a Roll,
+    pub silences: &'a Silences,
+}
+
+impl Operators<'_> {
+    /// Changes a unit. `by`: the operator, for the audit. `false`: there is nothing to change.
+    pub async fn change(
+        &self,
+        subject: &Subject,
+        wanted: &UnitChange,
+        (by, comment): (&str, &str),
+        now: Timestamp,
+    ) -> Result<bool> {
+        let comment = comment.to_owned();
+        let (change, text) = match wanted {
+            UnitChange::Acknowledge(Some(_)) => (Audited::Acknowledged, comment),
+            UnitChange::Acknowledge(None) => (Audited::AcknowledgementUndone, comment),
+            UnitChange::Pause(Some(until)) => (Audited::Paused, format!("until {until}: {comment}")),
+            UnitChange::Pause(None) => (Audited::PauseEnded, comment),
+        };
+        let id = match subject {
+            Subject::Unit(_) => None,
+            Subject::Record(id) => Some(id),
+        };
+        let entry = AuditEntry { at: now, author: by.to_owned(), change, subject: subject.to_string(), text };
+        self.roll.change(subject.unit(), id, wanted, now, self.silences.note(&entry)).await
+    }
+}

@@ -1,0 +1,45 @@
+//! What operators decide of a unit. A change is decided again if the unit changes meanwhile.
+
+use super::Roll;
+use crate::clock::Timestamp;
+use crate::presence::{self, Acknowledgement, RecordId, Snapshot, Unit};
+use crate::store::Result;
+
+/// A change of one unit.
+#[derive(Clone, Debug)]
+pub enum UnitChange {
+    /// Acknowledges its open record; with `None` that is taken back.
+    Acknowledge(Option<Acknowledgement>),
+    /// Pauses it from now until that moment; with `None` its pause ends.
+    Pause(Option<Timestamp>),
+}
+
+impl Roll {
+    /// Makes a change of a unit; with `id` only if that is its open record. `first` is done if the change is possible,
+    /// and before it. `false`: the unit is unknown, was removed or is of a kind that is not configured, or it has no such
+    /// record, or no pause that could end.
+    ///
+    /// # Errors
+    /// Those of the engine and of `first`.
+    pub async fn change(
+        &self,
+        unit: &Unit,
+        id: Option<&RecordId>,
+        wanted: &UnitChange,
+        now: Timestamp,
+        first: impl Future<Output = Result<()>> + Send,
+    ) -> Result<bool> {
+        let Some(rules) = self.rules.get(&unit.kind) else { return Ok(false) };
+        let hearing = self.hearing();
+        let decision = |seen: &Snapshot| match wanted {
+            UnitChange::Acknowledge(acknowledged) => presence::acknowledge(seen, id, acknowledged.clone()),
+            UnitChange::Pause(until) => presence::pause(seen, *until, rules, &hearing, now),
+        };
+        let seen = self.engine.read(std::slice::from_ref(unit)).await?;
+        if !seen.iter().any(|seen| decision(seen).is_some()) {
+            return Ok(false);
+        }
+        first.await?;
+        self.decide(unit, decision).await
+    }
+}

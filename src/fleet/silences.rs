@@ -1,0 +1,184 @@
+//! Alert silences as this instance knows them, and their changes.
+//!
+//! The store has all of them; this instance keeps a copy and reads them again only when their version is another one. A
+//! change is decided by [`crate::routing::alert_silence`] from the copy, and the store writes it only if the version is
+//! still that of the copy. Several instances and the command line may change them at the same time.
+//!
+//! Alert silences that ended long ago are removed with the next change.
+
+use std::sync::{Arc, Mutex};
+
+use crate::clock::Timestamp;
+use crate::routing::alert_silence::{self, MOST_SILENCES, SilenceError, WantedSilence};
+use crate::routing::{AlertSilence, SilenceId};
+use crate::store::{AuditEntry, Audited, EngineError, SilenceChange, SilenceStore, StoredSilences};
+
+/// How often a change is decided again while others change the alert silences.
+const ATTEMPTS: usize = 20;
+
+/// The longest text of matchers in the audit, in bytes.
+const LONGEST_AUDITED: usize = 1024;
+
+/// The most alert silences that one change removes.
+const MOST_FORGOTTEN: usize = 500;
+
+/// Why alert silences are not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum SilencesError {
+    #[error(transparent)]
+    Refused(#[from] SilenceError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// The copy: the version, and the alert silences of that version.
+type Known = (Option<String>, Arc<[AlertSilence]>);
+
+/// Alert silences as this instance knows them.
+pub struct Silences {
+    store: Arc<dyn SilenceStore>,
+    /// `None` before the first read.
+    known: Mutex<Option<Known>>,
+}
+
+impl Silences {
+    pub fn new(store: Arc<dyn SilenceStore>) -> Silences {
+        Silences { store, known: Mutex::default() }
+    }
+
+    /// All alert silences that are stored now, also those that are over.
+    pub async fn current(&self) -> Result<Arc<[AlertSilence]>, EngineError> {
+        Ok(self.refreshed().await?.1)
+    }
+
+    /// As they were read last; reads them if they never were.
+    pub async fn at_hand(&self) -> Result<Arc<[AlertSilence]>, EngineError> {
+        let known = self.known.lock().expect("nothing panics under this lock").clone();
+        match known {
+            Some((_, silences)) => Ok(silences),
+            None => self.current().await,
+        }
+    }
+
+    /// Adds an alert silence or, with an id, changes one. Answers the id of the one that is in force. `by`: the operator
+    /// who does it, for the audit.
+    pub async fn put(
+        &self,
+        id: Option<SilenceId>,
+        wanted: WantedSilence,
+        by: &str,
+        now: Timestamp,
+    ) -> Result<SilenceId, SilencesError> {
+        let fresh = SilenceId::of_random(rand::random());
+        let decide = |stored: &[AlertSilence]| alert_silence::put(stored, id, wanted.clone(), fresh, now);
+        let written = self.change(by, now, decide).await?;
+        Ok(written.last().map_or(fresh, |silence| silence.id))
+    }
+
+    /// Ends an alert silence now. Answers whether it was not over yet.
+    pub async fn expire(&self, id: SilenceId, author: &str, now: Timestamp) -> Result<bool, SilencesError> {
+        let decide = |stored: &[AlertSilence]| {
+            alert_silence::expire(stored, id, now).map(|ended| ended.into_iter().collect::<Vec<_>>())
+        };
+        Ok(!self.change(author, now, decide).await?.is_empty())
+    }
+
+    /// Moves the end of an alert silence.
+    pub async fn extend(
+        &self,
+        id: SilenceId,
+        ends_at: Timestamp,
+        author: &str,
+        now: Timestamp,
+    ) -> Result<(), SilencesError> {
+        if !alert_silence::is_author(author) {
+            return Err(SilenceError::BadAuthor.into());
+        }
+        let decide = |stored: &[AlertSilence]| {
+            alert_silence::extend(stored, id, ends_at, now).map(|extended| vec![extended])
+        };
+        self.change(author, now, decide).await.map(|_| ())
+    }
+
+    /// Adds a change to the audit that belongs to no alert silence.
+    pub async fn note(&self, entry: &AuditEntry) -> Result<(), EngineError> {
+        self.store.add_audit(entry).await
+    }
+
+    /// The last changes, newest first.
+    pub async fn audit(&self, limit: usize) -> Result<Vec<AuditEntry>, EngineError> {
+        self.store.audit(limit).await
+    }
+
+    /// Writes what `decide` answers; nothing if it is empty.
+    async fn change(
+        &self,
+        author: &str,
+        now: Timestamp,
+        decide: impl Fn(&[AlertSilence]) -> Result<Vec<AlertSilence>, SilenceError>,
+    ) -> Result<Vec<AlertSilence>, SilencesError> {
+        for _ in 0..ATTEMPTS {
+            let (version, stored) = self.refreshed().await?;
+            let write = decide(&stored)?;
+            if write.is_empty() {
+                return Ok(write);
+            }
+            let forget = forgotten(&stored, &write, now);
+            let added = write.iter().filter(|one| !stored.iter().any(|known| known.id == one.id)).count();
+            if stored.len() - forget.len() + added > MOST_SILENCES {
+                return Err(SilenceError::TooMany.into());
+            }
+            let audit = write.iter().map(|one| entry(one, &stored, author, now)).collect();
+            let change = SilenceChange { version, write, forget, audit };
+            if self.store.change_silences(&change).await? {
+                // Readers in this process see the change at once.
+                self.refreshed().await?;
+                return Ok(change.write);
+            }
+        }
+        let why = format!("others changed the silences {ATTEMPTS} times meanwhile");
+        Err(EngineError::Unavailable(why).into())
+    }
+
+    async fn refreshed(&self) -> Result<Known, EngineError> {
+        let before = self.known.lock().expect("nothing panics under this lock").clone();
+        if let Some(known) = before
+            && known.0 == self.store.silences_version().await?
+        {
+            return Ok(known);
+        }
+        let StoredSilences { version, silences } = self.store.silences().await?;
+        let known: Known = (version, silences.into());
+        *self.known.lock().expect("nothing panics under this lock") = Some(known.clone());
+        Ok(known)
+    }
+}
+
+/// Those that ended long ago, and are not written now.
+fn forgotten(stored: &[AlertSilence], write: &[AlertSilence], now: Timestamp) -> Vec<SilenceId> {
+    let is_written = |id: SilenceId| write.iter().any(|one| one.id == id);
+    let old = stored.iter().filter(|silence| silence.is_forgotten(now) && !is_written(silence.id));
+    old.map(|silence| silence.id).take(MOST_FORGOTTEN).collect()
+}
+
+fn entry(silence: &AlertSilence, stored: &[AlertSilence], author: &str, now: Timestamp) -> AuditEntry {
+    let change = match stored.iter().any(|known| known.id == silence.id) {
+        _ if silence.ends_at <= now => Audited::SilenceExpired,
+        true => Audited::SilenceChanged,
+        false => Audited::SilenceAdded,
+    };
+    let matchers: Vec<String> = silence.matchers.iter().map(ToString::to_string).collect();
+    let mut matchers = matchers.join(", ");
+    if matchers.len() > LONGEST_AUDITED {
+        matchers.truncate(matchers.floor_char_boundary(LONGEST_AUDITED));
+        matchers.push('…');
+    }
+    let AlertSilence { starts_at, ends_at, comment, .. } = silence;
+    AuditEntry {
+        at: now,
+        author: author.to_owned(),
+        change,
+        subject: silence.id.to_string(),
+        text: format!("{matchers} from {starts_at} until {ends_at}: {comment}"),
+    }
+}

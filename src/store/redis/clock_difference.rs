@@ -1,0 +1,115 @@
+//! How far the clocks of servers are apart, for an operator.
+//!
+//! With several servers, all of them are compared with the one that keeps `{hearing}`, by whose clock the fleet goes:
+//! `partition_clocks.rs` says which harm another clock does. Replicas are compared too, because they may be promoted.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+use crate::store::Warning;
+use crate::telemetry::EngineWarning;
+
+/// A larger difference of clocks is a fault.
+const FARTHEST: Duration = Duration::from_millis(500);
+
+/// By how many milliseconds a clock is ahead of that of this machine, at least and at most: the server read its clock
+/// at some moment of the round trip.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ahead {
+    least: i64,
+    most: i64,
+}
+
+impl Ahead {
+    /// The clock (s, µs) in an answer that took that long to a request that was sent at `now`.
+    pub fn of((seconds, micros): (i64, i64), now: Timestamp, took: Duration) -> Ahead {
+        let theirs = seconds.saturating_mul(1000).saturating_add(micros / 1000);
+        Ahead { least: theirs.saturating_sub((now + took).as_millis()), most: theirs - now.as_millis() }
+    }
+
+    /// The difference from another clock, if the round trips do not explain it: `3600000 ms ahead of`.
+    fn differs(self, other: Ahead) -> Option<String> {
+        let farthest = FARTHEST.as_millis() as i64;
+        let (ahead, behind) = (self.least.saturating_sub(other.most), other.least.saturating_sub(self.most));
+        match (ahead > farthest, behind > farthest) {
+            (true, _) => Some(format!("{ahead} ms ahead of")),
+            (_, true) => Some(format!("{behind} ms behind")),
+            _ => None,
+        }
+    }
+
+    /// The text of the warning, if this clock differs from that of this machine.
+    pub fn off(self) -> Option<String> {
+        let differs = self.differs(Ahead { least: 0, most: 0 })?;
+        Some(format!(
+            "the clock of redis is {differs} that of this machine; one of them tells wrong times: run a time service \
+             such as chrony on both"
+        ))
+    }
+}
+
+/// The warning about servers whose clocks differ from that of the server at the address in `by`.
+pub(super) fn servers_off(by: (&str, Ahead), servers: &[(&str, Ahead)]) -> Option<Warning> {
+    let of =
+        |(address, clock): &(&str, Ahead)| Some(format!("that of {address} is {} it", clock.differs(by.1)?));
+    let off: Vec<String> = servers.iter().filter_map(of).collect();
+    let text = || {
+        format!(
+            "clocks of redis differ from the one at {}, by which the fleet goes: {}; run a time service such as chrony \
+             on every server: where a server with another clock takes over, keys expire too early, and rollcall is blind \
+             for as long",
+            by.0,
+            off.join(", ")
+        )
+    };
+    (!off.is_empty()).then(|| Warning { name: EngineWarning::ServerClockOff, text: text() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clock(apart: i64, took: u64) -> Ahead {
+        let now = Timestamp::from_millis(1_700_000_000_000);
+        let theirs = now.as_millis() + apart;
+        Ahead::of((theirs / 1000, theirs % 1000 * 1000 + 999), now, Duration::from_millis(took))
+    }
+
+    #[test]
+    fn clocks_differ_if_the_round_trip_does_not_explain_the_difference() {
+        // (their time after ours, the round trip, the text)
+        let cases = [
+            (0, 0, None),
+            (500, 0, None),
+            (-500, 0, None),
+            (501, 0, Some("501 ms ahead of")),
+            (-501, 0, Some("501 ms behind")),
+            (2500, 2000, None),
+            (2501, 2000, Some("501 ms ahead of")),
+            (-501, 2000, Some("501 ms behind")),
+        ];
+        for (apart, took, expected) in cases {
+            let text = clock(apart, took).off();
+            let as_expected = match (&text, expected) {
+                (Some(text), Some(expected)) => text.contains(expected),
+                (text, expected) => text.is_none() && expected.is_none(),
+            };
+            assert!(as_expected, "{apart} ms within {took} ms: {text:?}");
+        }
+    }
+
+    #[test]
+    fn servers_are_compared_with_the_one_by_which_the_fleet_goes_and_not_with_this_machine() {
+        let by = ("a:1", clock(3_600_000, 2));
+        let near = [("a:1", by.1), ("b:1", clock(3_600_400, 2))];
+        assert_eq!(servers_off(by, &near), None);
+        let text =
+            servers_off(by, &[near[1], ("c:1", clock(0, 0)), ("d:1", clock(7_200_000, 0))]).unwrap().text;
+        assert!(text.contains("the one at a:1"), "{text}");
+        assert!(
+            text.contains("that of c:1 is 3599998 ms behind it, that of d:1 is 3600000 ms ahead of it"),
+            "{text}"
+        );
+        assert!(!text.contains("b:1"), "{text}");
+    }
+}

@@ -1,0 +1,240 @@
+//! Groups that are looked at again while their silences last: see `presence/reminding.rs`.
+
+use redis::pipe;
+
+use super::reading::snapshot;
+use super::{RedisEngine, group_of};
+use crate::clock::Timestamp;
+use crate::presence::{OfflineRecord, Stage};
+use crate::routing::AlertSilence;
+use crate::store::notification::MOST_MEMBERS;
+use crate::store::reminding::{LastingMember, Reminding, SealedAgain};
+use crate::store::{Destination, Destinations, Result};
+
+/// How many groups of a partition one call looks at.
+const GROUPS: isize = 50;
+
+/// See [`AlertStore::remind`](crate::store::AlertStore::remind).
+pub(super) async fn remind(
+    engine: &RedisEngine,
+    partitions: &[u16],
+    (destinations, silences): (&Destinations, &[AlertSilence]),
+    now: Timestamp,
+) -> Result<usize> {
+    let mut pipe = pipe();
+    for partition in partitions {
+        let key = engine.keys.in_partition(*partition, "reminders");
+        pipe.zrangebyscore_limit_withscores(key, "-inf", now.as_millis(), 0, GROUPS);
+    }
+    let due: Vec<Vec<(Vec<u8>, f64)>> = engine.topology.send("reminders", &pipe).await?;
+    let mut notified = 0;
+    for (partition, groups) in partitions.iter().zip(due) {
+        for (group, due) in groups {
+            let due = Timestamp::from_millis(due as i64);
+            notified += match String::from_utf8(group) {
+                Ok(group) => look(engine, *partition, &group, (destinations, silences), (due, now)).await?,
+                Err(error) => set_next(engine, *partition, error.as_bytes(), None).await?,
+            };
+        }
+    }
+    Ok(notified)
+}
+
+/// Looks at one group. Answers how many notifications were sealed.
+async fn look(
+    engine: &RedisEngine,
+    partition: u16,
+    group: &str,
+    (destinations, silences): (&Destinations, &[AlertSilence]),
+    (due, now): (Timestamp, Timestamp),
+) -> Result<usize> {
+    let destination = destinations.of(group);
+    if let Some(until) = destinations.held_until(group, now) {
+        return set_next(engine, partition, group.as_bytes(), Some(until)).await;
+    }
+    if destination.again.first().is_none() {
+        return set_next(engine, partition, group.as_bytes(), None).await;
+    }
+    let (mut begin, mut first, mut next, mut notified) = (0, None, None, 0);
+    let mut members = lasting(engine, partition, group, begin).await?;
+    loop {
+        begin += members.len();
+        let following = lasting(engine, partition, group, begin).await?;
+        let mut found = Reminding::default();
+        if let Some(one) = members.first() {
+            let first = *first.get_or_insert(one.notified_at);
+            let of_group = group_of::of_member_in(engine, group, &one.name).await?;
+            found = Reminding::new(&of_group, &destination, &members, silences, (first, due), now)?;
+        }
+        next = next.into_iter().chain(found.next).min();
+        let newest = members.last().map(|member| member.notified_at);
+        let ends = following.is_empty().then_some(Ends { next, count: begin, newest });
+        if ends.is_some() || !found.notifications.is_empty() {
+            let page = Page { group, members: &members, found: &found, ends };
+            if !write(engine, partition, &destination, page, (due, now)).await? {
+                // The silences of the group are others by now, or another instance has looked: the next call looks again.
+                return Ok(notified);
+            }
+            notified += found.notifications.len();
+        }
+        if following.is_empty() {
+            return Ok(notified);
+        }
+        members = following;
+    }
+}
+
+/// Members of a group that are looked at together.
+struct Page<'a> {
+    group: &'a str,
+    members: &'a [LastingMember],
+    found: &'a Reminding,
+    /// `None`: more members follow.
+    ends: Option<Ends>,
+}
+
+/// The end of a look.
+struct Ends {
+    /// The next look.
+    next: Option<Timestamp>,
+    /// How many members there were, and when receivers were notified of the newest.
+    count: usize,
+    newest: Option<Timestamp>,
+}
+
+/// Members of a group whose silences last, by when receivers were notified, after the first `begin`.
+async fn lasting(
+    engine: &RedisEngine,
+    partition: u16,
+    group: &str,
+    begin: usize,
+) -> Result<Vec<LastingMember>> {
+    let mut read = pipe();
+    let key = engine.keys.of(partition, "lasting", group);
+    read.zrange_withscores(&key, begin as isize, (begin + MOST_MEMBERS) as isize - 1);
+    let (found,): (Vec<(Vec<u8>, f64)>,) = engine.topology.send("lasting", &read).await?;
+    let named = found.into_iter().map(|(name, at)| (String::from_utf8_lossy(&name).into_owned(), at));
+    let named: Vec<(String, f64)> = named.collect();
+    if named.is_empty() {
+        return Ok(Vec::new());
+    }
+    let fields: Vec<String> = named.iter().map(|(name, _)| format!("{group}\n{name}")).collect();
+    let mut values = pipe();
+    values.cmd("HMGET").arg(engine.keys.in_partition(partition, "members")).arg(&fields);
+    let (values,): (Vec<Option<Vec<u8>>>,) = engine.topology.send("members", &values).await?;
+    let (mut members, mut over) = (Vec::new(), Vec::new());
+    for ((name, at), value) in named.into_iter().zip(values) {
+        let value = value.map(|value| String::from_utf8_lossy(&value).into_owned()).unwrap_or_default();
+        let (head, body) = value.split_once(' ').unzip();
+        let head = head.unwrap_or(&value);
+        if head.starts_with(Stage::Notified.letter()) {
+            let (at, body) = (Timestamp::from_millis(at as i64), body.map(str::to_owned));
+            members.push(LastingMember::new(name, at, head, body));
+        } else {
+            over.push(name);
+        }
+    }
+    // Their returns joined while no route of the group reminded.
+    if !over.is_empty() {
+        let mut remove = pipe();
+        remove.zrem(&key, over).ignore();
+        engine.topology.send::<()>("lasting", &remove).await?;
+    }
+    set_acknowledged(engine, &mut members).await?;
+    Ok(members)
+}
+
+/// Notes which of these records an operator takes care of.
+async fn set_acknowledged(engine: &RedisEngine, members: &mut [LastingMember]) -> Result<()> {
+    let records = members.iter_mut().filter_map(|member| Some((member.record()?, member)));
+    let records: Vec<(OfflineRecord, &mut LastingMember)> = records.collect();
+    if records.is_empty() {
+        return Ok(());
+    }
+    let mut read = pipe();
+    for (record, _) in &records {
+        let (partition, page) = engine.keys.page_id(&record.id.unit);
+        read.hget(engine.keys.facts_page(partition, page), record.id.unit.to_string());
+    }
+    let facts: Vec<Option<Vec<u8>>> = engine.topology.send("acknowledged", &read).await?;
+    for ((record, member), facts) in records.into_iter().zip(facts) {
+        let (seen, _) = snapshot(record.id.unit.clone(), None, facts);
+        let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
+        member.is_acknowledged = open.is_some_and(|open| open.id == record.id && open.is_acknowledged());
+    }
+    Ok(())
+}
+
+/// Seals the notifications of a look, and sets the next one. Answers `false` if nothing was changed, because the silences
+/// of the group are others by now or it was looked at since.
+async fn write(
+    engine: &RedisEngine,
+    partition: u16,
+    destination: &Destination,
+    Page { group, members, found, ends }: Page<'_>,
+    (due, now): (Timestamp, Timestamp),
+) -> Result<bool> {
+    let mut receivers: Vec<&String> = destination.receivers.iter().collect();
+    for name in destination.again.escalate.iter().flat_map(|step| &step.receivers) {
+        if !receivers.contains(&name) {
+            receivers.push(name);
+        }
+    }
+    let mut values = vec![String::new(); members.len()];
+    for (at, receivers) in &found.receivers {
+        let LastingMember { head, body, .. } = &members[*at];
+        values[*at] = format!("{head}{receivers} {}", body.as_deref().unwrap_or_default());
+    }
+    let mut script = engine.scripts.remind.prepare_invoke();
+    for name in ["reminders", "members", "notifications", "owed"] {
+        script.key(engine.keys.in_partition(partition, name));
+    }
+    script.key(engine.keys.of(partition, "lasting", group));
+    for name in ["queue", "lanes"] {
+        for receiver in &receivers {
+            script.key(engine.keys.of(partition, name, receiver));
+        }
+    }
+    script.arg(now.as_millis()).arg(due.as_millis()).arg(group);
+    match ends {
+        None => script.arg("").arg("").arg(""),
+        Some(Ends { next, count, newest }) => {
+            let ms = |at: Option<Timestamp>| at.map_or("-".to_owned(), |at| at.as_millis().to_string());
+            script.arg(ms(next)).arg(count).arg(ms(newest))
+        }
+    };
+    script.arg(receivers.len()).arg(members.len());
+    for member in members {
+        script.arg(&member.name);
+    }
+    script.arg(&values);
+    for SealedAgain { id, body, receivers: to } in &found.notifications {
+        let numbers = to.iter().filter_map(|name| receivers.iter().position(|one| *one == name));
+        let numbers: Vec<usize> = numbers.map(|at| at + 1).collect();
+        script.arg(id).arg(body).arg(numbers.len()).arg(&numbers);
+    }
+    let written: u8 = engine.topology.run_alerting("remind", engine.keys.slot(partition), &script).await?;
+    Ok(written == 1)
+}
+
+/// Sets the next look at a group, or removes it.
+async fn set_next(
+    engine: &RedisEngine,
+    partition: u16,
+    group: &[u8],
+    next: Option<Timestamp>,
+) -> Result<usize> {
+    let key = engine.keys.in_partition(partition, "reminders");
+    let mut set = pipe();
+    match next {
+        Some(next) => set.cmd("ZADD").arg(key).arg("XX").arg(next.as_millis()).arg(group).ignore(),
+        None => set.zrem(key, group).ignore(),
+    };
+    engine.topology.send("reminders", &set).await.map(|()| 0)
+}
+
+/// When the next group of these partitions is looked at.
+pub(super) async fn first(engine: &RedisEngine, partitions: &[u16]) -> Result<Option<Timestamp>> {
+    let keys = partitions.iter().map(|p| engine.keys.in_partition(*p, "reminders"));
+    super::units::first_score(engine, "first_reminder", keys).await
+}

@@ -1,0 +1,161 @@
+//! The notifications of a look at a group whose silences last, the same in every engine.
+
+use std::time::Duration;
+
+use super::json::{from_json, to_json};
+use super::notification::{Notification, notification_id};
+use super::{Destination, Group, Result};
+use crate::clock::Timestamp;
+use crate::presence::{LastingSilence, OfflineRecord, look};
+use crate::routing::AlertSilence;
+use crate::routing::alert_silence::covering;
+
+/// A member of the group as it is stored: receivers were notified of its silence, and it lasts.
+pub(super) struct LastingMember {
+    pub name: String,
+    pub notified_at: Timestamp,
+    /// What is stored before its receivers.
+    pub head: String,
+    /// The receivers, separated by commas.
+    pub receivers: String,
+    /// The record (JSON); `None`: it was not kept.
+    pub body: Option<String>,
+    /// Whether an operator takes care of the open record.
+    pub is_acknowledged: bool,
+}
+
+/// A look at some members of a group.
+#[derive(Default)]
+pub(super) struct Reminding {
+    /// The new receivers of members, by their places, separated by commas.
+    pub receivers: Vec<(usize, String)>,
+    pub notifications: Vec<SealedAgain>,
+    /// When something is due next.
+    pub next: Option<Timestamp>,
+}
+
+/// A notification of silences that receivers know of.
+pub(super) struct SealedAgain {
+    pub id: String,
+    /// The notification (JSON).
+    pub body: String,
+    pub receivers: Vec<String>,
+}
+
+impl Reminding {
+    /// `first`: when receivers were first notified of a silence of the group that lasts. `due`: the moment for which the
+    /// group is looked at.
+    pub fn new(
+        group: &Group,
+        destination: &Destination,
+        members: &[LastingMember],
+        silences: &[AlertSilence],
+        (first, due): (Timestamp, Timestamp),
+        now: Timestamp,
+    ) -> Result<Reminding> {
+        let again = &destination.again;
+        let records: Vec<Option<OfflineRecord>> = members.iter().map(LastingMember::record).collect();
+        let lasting = members.iter().zip(&records).map(|(member, record)| {
+            let knows = |name: &String| member.receivers.split(',').any(|one| one == name);
+            LastingSilence {
+                notified_at: member.notified_at,
+                has_step: again.escalate.iter().map(|step| step.receivers.iter().all(knows)).collect(),
+                // A silence without its record cannot be notified again.
+                is_quiet: record
+                    .as_ref()
+                    .is_none_or(|record| member.is_acknowledged || covering(silences, record, now).is_some()),
+            }
+        });
+        let lasting: Vec<LastingSilence> = lasting.collect();
+        let after: Vec<Duration> = again.escalate.iter().map(|step| step.after).collect();
+        let found = look((again.repeat, &after), &lasting, first, due, now);
+        let mut reminding = Reminding { receivers: Vec::new(), notifications: Vec::new(), next: found.next };
+        let sealing = Sealing { group, members, records: &records, now };
+        if !found.reminded.is_empty() && !destination.receivers.is_empty() {
+            let what = format!("reminder {}", due.as_millis());
+            let sealed = sealing.seal(&found.reminded, &destination.receivers, &what, true)?;
+            reminding.notifications.push(sealed);
+        }
+        for (step, places) in
+            again.escalate.iter().zip(&found.escalated).filter(|(_, places)| !places.is_empty())
+        {
+            let what = format!("escalation {}", step.after.as_millis());
+            reminding.notifications.push(sealing.seal(places, &step.receivers, &what, false)?);
+            for at in places {
+                reminding.add_receivers(*at, &members[*at], &step.receivers);
+            }
+        }
+        Ok(reminding)
+    }
+
+    /// A member whose silence other receivers know of, too: they are notified of its return.
+    fn add_receivers(&mut self, at: usize, member: &LastingMember, added: &[String]) {
+        let known = match self.receivers.iter().position(|(other, _)| *other == at) {
+            Some(known) => known,
+            None => {
+                self.receivers.push((at, member.receivers.clone()));
+                self.receivers.len() - 1
+            }
+        };
+        let (_, receivers) = &mut self.receivers[known];
+        for name in added {
+            if !receivers.split(',').any(|one| one == name) {
+                let comma = if receivers.is_empty() { "" } else { "," };
+                receivers.push_str(comma);
+                receivers.push_str(name);
+            }
+        }
+    }
+}
+
+/// The members from which notifications are made.
+struct Sealing<'a> {
+    group: &'a Group,
+    members: &'a [LastingMember],
+    records: &'a [Option<OfflineRecord>],
+    now: Timestamp,
+}
+
+impl Sealing<'_> {
+    /// A notification of the members at these places; `what` is a part of its id.
+    fn seal(
+        &self,
+        places: &[usize],
+        receivers: &[String],
+        what: &str,
+        reminder: bool,
+    ) -> Result<SealedAgain> {
+        let names: Vec<&str> = places.iter().map(|at| self.members[*at].name.as_str()).collect();
+        let id = notification_id(&self.group.key, &format!("{what}\n{}", names.join("\n")));
+        let notification = Notification {
+            group: self.group.clone(),
+            sealed_at: self.now,
+            offline: places.iter().filter_map(|at| self.records[*at].clone()).collect(),
+            online: Vec::new(),
+            blind: Vec::new(),
+            notified: Vec::new(),
+            receivers: None,
+            reminder,
+        };
+        Ok(SealedAgain { id, body: to_json(&notification)?, receivers: receivers.to_vec() })
+    }
+}
+
+impl LastingMember {
+    /// `stored`: its letter and the receivers, as an engine stores them.
+    pub fn new(name: String, notified_at: Timestamp, stored: &str, body: Option<String>) -> LastingMember {
+        let (head, receivers) = stored.split_once(':').unwrap_or((stored, ""));
+        LastingMember {
+            name,
+            notified_at,
+            head: format!("{head}:"),
+            receivers: receivers.to_owned(),
+            body,
+            is_acknowledged: false,
+        }
+    }
+
+    pub fn record(&self) -> Option<OfflineRecord> {
+        self.body.as_ref().and_then(|body| from_json("a record", body).ok())
+    }
+}
